@@ -1,0 +1,24 @@
+//! Fixed window: one counter that starts anew with each window.
+
+use crate::time::Ticks;
+
+/// The numbers of a fixed window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FixedWindow {
+    limit: u64,
+    period: Ticks,
+}
+
+impl FixedWindow {
+    /// Units a window.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The window's length; for a calendar window its usual length.
+    #[must_use]
+    pub const fn period(&self) -> Ticks {
+        self.period
+    }
+}

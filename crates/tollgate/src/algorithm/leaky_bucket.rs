@@ -1,0 +1,76 @@
+//! Leaky bucket: a queue that drains steadily. Requests leave one emission interval apart; a request that comes early is told
+//! how long to wait, up to `queue` deep, then denied. `queue: 0` is strict spacing.
+//!
+//! NGINX: `burst=N` is `queue: N`; `burst=N nodelay` is `algorithm: gcra` with `burst: N + 1`; `burst=N delay=M` is
+//! `queue: N - M` with `burst: M + 1`.
+
+use crate::algorithm::gcra::{self, Gcra};
+use crate::outcome::{Outcome, Verdict};
+use crate::quota::{QuotaError, Rate};
+use crate::time::{Ticks, Timestamp};
+
+pub use crate::algorithm::gcra::State;
+
+/// The numbers of a leaky bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeakyBucket {
+    shape: Gcra,
+    queue: u64,
+    at_once: u64,
+}
+
+impl LeakyBucket {
+    /// A queue for `queue` waiting units that drains at `rate`. The rate's burst units leave without waiting; unless said, one.
+    ///
+    /// # Errors
+    /// When the numbers are out of range, or the state would not fit one word exactly.
+    pub fn new(rate: Rate, queue: u64) -> Result<Self, QuotaError> {
+        let burst = rate.burst_units().unwrap_or(1);
+        let units = burst.saturating_add(queue);
+        let shape = Gcra::with_capacity(rate, units)?;
+        Ok(Self {
+            shape,
+            queue,
+            at_once: burst * shape.reservoir().pace().price().get(),
+        })
+    }
+
+    /// The rate as the user wrote it.
+    #[must_use]
+    pub const fn rate(&self) -> Rate {
+        self.shape.rate()
+    }
+
+    /// Units that may wait.
+    #[must_use]
+    pub const fn queue(&self) -> u64 {
+        self.queue
+    }
+
+    /// Units that may wait and those that need not.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.shape.burst()
+    }
+
+    /// The GCRA under it.
+    #[must_use]
+    pub const fn shape(&self) -> &Gcra {
+        &self.shape
+    }
+}
+
+/// Charges `cost` units: allowed, allowed after a wait, or denied when the queue is full.
+#[must_use]
+#[inline]
+pub fn charge(quota: &LeakyBucket, state: State, now: Timestamp, cost: u64) -> (State, Outcome) {
+    let reservoir = quota.shape.reservoir();
+    let (next, left, verdict) = gcra::advance(reservoir, state, now, cost);
+    let verdict = match verdict {
+        Verdict::Allow if cost > 0 && left > quota.at_once => Verdict::Wait(Ticks::from_micros(
+            reservoir.pace().gain().div_ceil(left - quota.at_once),
+        )),
+        other => other,
+    };
+    (next, reservoir.outcome(left, verdict))
+}

@@ -1,0 +1,145 @@
+//! What token bucket, GCRA and leaky bucket share: a reservoir of credits that refills at a [`Pace`], and the answer that
+//! follows from how many credits it lacks. How the lack is remembered between charges is what tells the three apart.
+
+use crate::algorithm::pace::Pace;
+use crate::outcome::{Outcome, Verdict};
+use crate::quota::{QuotaError, Rate};
+use crate::time::Ticks;
+
+/// Longest time from empty to full: two years. Beyond it a counter would outlive the process that keeps it.
+const FILL_TICKS_MAX: u64 = 2 * 366 * 86_400 * 1_000_000;
+
+/// A reservoir of credits. All its arithmetic stays below 2^53.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservoir {
+    pace: Pace,
+    units: u64,
+    credits: u64,
+    fill_ticks: u64,
+}
+
+impl Reservoir {
+    /// A reservoir that refills at `rate` and holds `units`; its pace gains at most `gain_max` credits a tick.
+    ///
+    /// # Errors
+    /// When the rate is out of range or cannot be counted exactly.
+    pub fn new(rate: Rate, units: u64, gain_max: u64) -> Result<Self, QuotaError> {
+        let pace = Pace::new(rate, units, gain_max)?;
+        let credits = units * pace.price().get();
+        let fill_ticks = pace.gain().div_ceil(credits);
+        if fill_ticks > FILL_TICKS_MAX {
+            let accepted = FILL_TICKS_MAX * pace.gain().get() / pace.price().get();
+            return Err(QuotaError::Range {
+                field: "burst",
+                value: units,
+                accepted: format!("1 to {accepted}: what refills in two years"),
+            });
+        }
+        Ok(Self {
+            pace,
+            units,
+            credits,
+            fill_ticks,
+        })
+    }
+
+    /// Its pace.
+    #[must_use]
+    #[inline]
+    pub const fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    /// Units it holds when full.
+    #[must_use]
+    #[inline]
+    pub const fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// Credits it holds when full.
+    #[must_use]
+    #[inline]
+    pub const fn credits(&self) -> u64 {
+        self.credits
+    }
+
+    /// From empty to full.
+    #[must_use]
+    #[inline]
+    pub const fn fill_ticks(&self) -> u64 {
+        self.fill_ticks
+    }
+
+    /// Credits gained in so many ticks, at most a reservoir full.
+    #[must_use]
+    #[inline]
+    pub const fn gained(&self, ticks: u64) -> u64 {
+        if ticks >= self.fill_ticks {
+            self.credits
+        } else {
+            ticks * self.pace.gain().get()
+        }
+    }
+
+    /// Takes `cost` units from a reservoir that lacks `missing` credits: the credits it lacks then, and the verdict.
+    #[must_use]
+    #[inline]
+    pub const fn take(&self, missing: u64, cost: u64) -> (u64, Verdict) {
+        if cost > self.units {
+            return (missing, Verdict::Never);
+        }
+        let wanted = missing + cost * self.pace.price().get();
+        if wanted <= self.credits {
+            (wanted, Verdict::Allow)
+        } else {
+            let retry_after = Ticks::from_micros(self.pace.gain().div_ceil(wanted - self.credits));
+            (missing, Verdict::Deny { retry_after })
+        }
+    }
+
+    /// Gives back `units`: the credits it lacks then.
+    #[must_use]
+    #[inline]
+    pub const fn put(&self, missing: u64, units: u64) -> u64 {
+        if units >= self.units {
+            0
+        } else {
+            missing.saturating_sub(units * self.pace.price().get())
+        }
+    }
+
+    /// The answer of a reservoir that lacks `missing` credits after the charge.
+    #[must_use]
+    #[inline]
+    pub const fn outcome(&self, missing: u64, verdict: Verdict) -> Outcome {
+        let available = self.credits - missing;
+        let remaining = self.pace.price().div_floor(available);
+        let next_unit_after = if missing == 0 {
+            0
+        } else {
+            self.pace
+                .gain()
+                .div_ceil((remaining + 1) * self.pace.price().get() - available)
+        };
+        Outcome {
+            verdict,
+            limit: self.units,
+            remaining,
+            next_unit_after: Ticks::from_micros(next_unit_after),
+            reset_after: Ticks::from_micros(self.pace.gain().div_ceil(missing)),
+        }
+    }
+
+    /// The credits that this reservoir lacks when it takes over from `other`, which lacks `missing`: the available units are
+    /// kept, down to this one's size, a fraction of a unit rounded against the caller. A full one stays full.
+    #[must_use]
+    pub fn inherit(&self, other: &Reservoir, missing: u64) -> u64 {
+        if missing == 0 {
+            return 0;
+        }
+        let available = u128::from(other.credits - missing.min(other.credits));
+        let scaled = available * u128::from(self.pace.price().get()) / u128::from(other.pace.price().get());
+        self.credits - u64::try_from(scaled).unwrap_or(u64::MAX).min(self.credits)
+    }
+}

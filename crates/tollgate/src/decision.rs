@@ -1,0 +1,192 @@
+//! The answer: what all matched limits say together, and what each of them said. Headers and bodies are left to
+//! [`crate::headers`].
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::outcome::{Outcome, Verdict};
+use crate::policy::{Limit, Policy, QuotaIndex};
+use crate::quota::Quota;
+use crate::time::Ticks;
+
+/// Where an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The counter itself.
+    Exact,
+    /// The counter that new keys of a limit share while the memory store is full.
+    Overflow,
+    /// Units drawn from the store ahead of time.
+    Lease,
+    /// A denial remembered until its retry time.
+    DenyCache,
+    /// This process's own bucket, because the store did not answer.
+    Local,
+    /// Nobody: the store did not answer and the limit lets pass.
+    Open,
+}
+
+impl Source {
+    /// Its name in answers and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Source::Exact => "exact",
+            Source::Overflow => "overflow",
+            Source::Lease => "lease",
+            Source::DenyCache => "deny-cache",
+            Source::Local => "local",
+            Source::Open => "open",
+        }
+    }
+}
+
+/// Whether a limit took part in the verdict of this decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stance {
+    /// It decided.
+    Enforced,
+    /// It was only counted.
+    Shadow,
+}
+
+/// Why a request was refused without asking any counter: the request itself is at fault, and it will not be admitted later.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// A limit's cost could not be computed from the attributes.
+    #[error("limit {limit}: its cost cannot be computed: {reason}")]
+    Cost {
+        /// Which limit.
+        limit: String,
+        /// What is wrong, and what would be accepted.
+        reason: String,
+    },
+    /// More limits match than one decision may charge.
+    #[error("more than {max} limits match this request; a policy may match at most {max} at once", max = crate::policy::MATCHED_MAX)]
+    TooManyLimits,
+}
+
+/// What one limit said, as kept inside a decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Status {
+    pub(crate) limit: u32,
+    pub(crate) quota: QuotaIndex,
+    pub(crate) stance: Stance,
+    pub(crate) source: Source,
+    pub(crate) key_hash: u64,
+    pub(crate) outcome: Outcome,
+}
+
+/// What one limit said.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitStatus<'a> {
+    /// The limit.
+    pub limit: &'a Limit,
+    /// The quota that it applied to this key.
+    pub quota: &'a Quota,
+    /// Whether it took part in the verdict.
+    pub stance: Stance,
+    /// Where its answer came from.
+    pub source: Source,
+    /// A number that stands for the key, for jitter that is stable for each key. Never shown to anybody.
+    pub key_hash: u64,
+    /// Its answer.
+    pub outcome: Outcome,
+}
+
+/// The answer to one request. A denial is a value, not an error.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    policy: Arc<Policy>,
+    verdict: Verdict,
+    statuses: SmallVec<[Status; 6]>,
+    fault: Option<Box<Fault>>,
+}
+
+impl Decision {
+    pub(crate) fn new(policy: Arc<Policy>, statuses: SmallVec<[Status; 6]>) -> Self {
+        let verdict = combine(&statuses);
+        Self {
+            policy,
+            verdict,
+            statuses,
+            fault: None,
+        }
+    }
+
+    pub(crate) fn faulty(policy: Arc<Policy>, fault: Fault) -> Self {
+        Self {
+            policy,
+            verdict: Verdict::Never,
+            statuses: SmallVec::new(),
+            fault: Some(Box::new(fault)),
+        }
+    }
+
+    /// What to do with the request.
+    #[must_use]
+    pub const fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Whether it passes, now or after its wait.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.verdict.is_allowed()
+    }
+
+    /// When to come back, for a denial that waiting cures.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Ticks> {
+        self.verdict.retry_after()
+    }
+
+    /// What is wrong with the request itself, if that is why it was refused.
+    #[must_use]
+    pub fn fault(&self) -> Option<&Fault> {
+        self.fault.as_deref()
+    }
+
+    /// What each matched limit said, in the policy's order.
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> + Clone {
+        self.statuses.iter().map(|status| {
+            let limit = &self.policy.limits()[status.limit as usize];
+            LimitStatus {
+                limit,
+                quota: limit.quota(status.quota),
+                stance: status.stance,
+                source: status.source,
+                key_hash: status.key_hash,
+                outcome: status.outcome,
+            }
+        })
+    }
+
+    /// The enforced limit that keeps the request away longest: the cause of a denial.
+    #[must_use]
+    pub fn cause(&self) -> Option<LimitStatus<'_>> {
+        self.limits()
+            .filter(|status| status.stance == Stance::Enforced && !status.outcome.is_allowed())
+            .max_by_key(|status| severity(status.outcome.verdict))
+    }
+}
+
+/// The verdict of all enforced limits together: the one that is hardest on the caller.
+fn combine(statuses: &[Status]) -> Verdict {
+    statuses
+        .iter()
+        .filter(|status| status.stance == Stance::Enforced)
+        .map(|status| status.outcome.verdict)
+        .max_by_key(|&verdict| severity(verdict))
+        .unwrap_or(Verdict::Allow)
+}
+
+const fn severity(verdict: Verdict) -> (u8, Ticks) {
+    match verdict {
+        Verdict::Allow => (0, Ticks::ZERO),
+        Verdict::Wait(wait) => (1, wait),
+        Verdict::Deny { retry_after } => (2, retry_after),
+        Verdict::Never => (3, Ticks::ZERO),
+    }
+}

@@ -1,0 +1,59 @@
+//! What one limit answers to one charge. Combining several answers is left to [`crate::decision`].
+
+use crate::time::Ticks;
+
+/// The answer to a caller, or of one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Pass now.
+    Allow,
+    /// Pass, but only after waiting this long: a shaping limit has already given the request its place.
+    Wait(Ticks),
+    /// Refused now; the same request is admitted after this long, absent other traffic, and not one tick earlier.
+    Deny {
+        /// How long to stay away.
+        retry_after: Ticks,
+    },
+    /// Refused for ever: the cost exceeds what the limit could ever admit at once.
+    Never,
+}
+
+impl Verdict {
+    /// Whether the request passes, now or after its wait.
+    #[must_use]
+    pub const fn is_allowed(self) -> bool {
+        matches!(self, Verdict::Allow | Verdict::Wait(_))
+    }
+
+    /// When to come back: only a denial that can be cured by waiting has it.
+    #[must_use]
+    pub const fn retry_after(self) -> Option<Ticks> {
+        match self {
+            Verdict::Deny { retry_after } => Some(retry_after),
+            _ => None,
+        }
+    }
+}
+
+/// One limit's answer, with its numbers after the charge. Carries durations, never instants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What the limit says.
+    pub verdict: Verdict,
+    /// The most that can be admitted at once: burst, window limit, queue and one in service, or permits.
+    pub limit: u64,
+    /// Units that could be admitted right now, after this charge.
+    pub remaining: u64,
+    /// Until one more unit than `remaining` is available; zero when nothing is used.
+    pub next_unit_after: Ticks,
+    /// Until the counter is as if never used, absent other traffic.
+    pub reset_after: Ticks,
+}
+
+impl Outcome {
+    /// Whether the charge was admitted.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.verdict.is_allowed()
+    }
+}

@@ -1,0 +1,166 @@
+//! The question: what a caller tells about a request, checked at the edge so that nothing below has to.
+
+use smallvec::SmallVec;
+
+/// Most attributes a request may carry.
+pub const ATTRIBUTES_MAX: usize = 64;
+/// Longest attribute name, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Longest attribute value, in bytes.
+pub const VALUE_BYTES_MAX: usize = 4096;
+/// Largest cost of one request; larger is a mistake, not a request.
+pub const COST_MAX: u64 = (1 << 53) - 1;
+
+/// The value of an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// Text, compared byte by byte.
+    Text(&'a str),
+    /// A whole number, such as a count of tokens.
+    Number(i64),
+}
+
+impl<'a> From<&'a str> for Value<'a> {
+    fn from(text: &'a str) -> Self {
+        Value::Text(text)
+    }
+}
+
+impl<'a> From<&'a String> for Value<'a> {
+    fn from(text: &'a String) -> Self {
+        Value::Text(text)
+    }
+}
+
+impl From<i64> for Value<'_> {
+    fn from(number: i64) -> Self {
+        Value::Number(number)
+    }
+}
+
+/// One named value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attribute<'a> {
+    /// The name that policies mention.
+    pub name: &'a str,
+    /// What the caller says it is.
+    pub value: Value<'a>,
+}
+
+/// Why a request was refused at the edge, before any limit was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// More attributes than [`ATTRIBUTES_MAX`].
+    #[error("attributes: more than {ATTRIBUTES_MAX} were given; send only those that the policy mentions")]
+    TooManyAttributes,
+    /// An attribute name that is empty or longer than [`NAME_BYTES_MAX`].
+    #[error("attributes: a name of {bytes} bytes; accepted are 1 to {NAME_BYTES_MAX}")]
+    NameLength {
+        /// How long it was.
+        bytes: usize,
+    },
+    /// A value longer than [`VALUE_BYTES_MAX`].
+    #[error("attributes.{name}: a value of {bytes} bytes; accepted are at most {VALUE_BYTES_MAX}")]
+    ValueLength {
+        /// Which attribute.
+        name: String,
+        /// How long it was.
+        bytes: usize,
+    },
+    /// One name given twice.
+    #[error("attributes.{name}: given twice; give each attribute once")]
+    Duplicate {
+        /// Which attribute.
+        name: String,
+    },
+    /// A cost above [`COST_MAX`].
+    #[error("cost: {cost} is out of range; accepted are 0 (only look) to {COST_MAX}")]
+    Cost {
+        /// What was asked.
+        cost: u64,
+    },
+}
+
+/// One question: attributes and a cost. One that exists is within all bounds.
+///
+/// ```
+/// use tollgate::CheckRequest;
+/// let request = CheckRequest::new().with("api_key", "k-42")?.with("tokens", 300)?.cost(2)?;
+/// assert_eq!(request.attributes().len(), 2);
+/// # Ok::<(), tollgate::RequestError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CheckRequest<'a> {
+    attributes: SmallVec<[Attribute<'a>; 8]>,
+    cost: u64,
+}
+
+impl Default for CheckRequest<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a> CheckRequest<'a> {
+    /// A request of cost 1 about which nothing is known yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            attributes: SmallVec::new(),
+            cost: 1,
+        }
+    }
+
+    /// Adds an attribute.
+    ///
+    /// # Errors
+    /// When a bound of this module is passed or the name was given before; see [`RequestError`].
+    pub fn with(mut self, name: &'a str, value: impl Into<Value<'a>>) -> Result<Self, RequestError> {
+        let value = value.into();
+        if self.attributes.len() >= ATTRIBUTES_MAX {
+            return Err(RequestError::TooManyAttributes);
+        }
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(RequestError::NameLength { bytes: name.len() });
+        }
+        if let Value::Text(text) = value
+            && text.len() > VALUE_BYTES_MAX
+        {
+            return Err(RequestError::ValueLength {
+                name: name.to_owned(),
+                bytes: text.len(),
+            });
+        }
+        if self.attributes.iter().any(|known| known.name == name) {
+            return Err(RequestError::Duplicate {
+                name: name.to_owned(),
+            });
+        }
+        self.attributes.push(Attribute { name, value });
+        Ok(self)
+    }
+
+    /// Sets the cost; 0 only looks.
+    ///
+    /// # Errors
+    /// When the cost exceeds [`COST_MAX`].
+    pub fn cost(mut self, cost: u64) -> Result<Self, RequestError> {
+        if cost > COST_MAX {
+            return Err(RequestError::Cost { cost });
+        }
+        self.cost = cost;
+        Ok(self)
+    }
+
+    /// What is known about the request.
+    #[must_use]
+    pub fn attributes(&self) -> &[Attribute<'a>] {
+        &self.attributes
+    }
+
+    /// The units that it asks for, unless a limit computes its own.
+    #[must_use]
+    pub const fn units(&self) -> u64 {
+        self.cost
+    }
+}

@@ -1,0 +1,147 @@
+//! Time as values: instants and durations in whole ticks. Reading a clock is left to [`crate::clock`], the edge.
+//!
+//! One tick is one microsecond everywhere. It is the finest time Redis can tell, so memory and Redis agree bit for bit,
+//! and an instant stays below 2^53, the largest integer that Lua holds exactly.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// Ticks in one second.
+pub const TICKS_PER_SECOND: u64 = 1_000_000;
+
+/// An instant: ticks since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+/// A duration in whole ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticks(u64);
+
+impl Timestamp {
+    /// The last instant Tollgate can name (the year 2112). Later instants saturate to it.
+    pub const MAX: Timestamp = Timestamp((1 << 52) - 1);
+
+    /// The instant this many microseconds after the Unix epoch, saturating at [`Timestamp::MAX`].
+    #[must_use]
+    pub const fn from_unix_micros(micros: u64) -> Self {
+        if micros > Self::MAX.0 {
+            Self::MAX
+        } else {
+            Self(micros)
+        }
+    }
+
+    /// The instant this many seconds after the Unix epoch, saturating at [`Timestamp::MAX`].
+    #[must_use]
+    pub const fn from_unix_seconds(seconds: u64) -> Self {
+        Self::from_unix_micros(seconds.saturating_mul(TICKS_PER_SECOND))
+    }
+
+    /// Microseconds since the Unix epoch.
+    #[must_use]
+    pub const fn unix_micros(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` to here; zero when `earlier` is not earlier.
+    #[must_use]
+    pub const fn since(self, earlier: Timestamp) -> Ticks {
+        Ticks(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Ticks {
+    /// No time at all.
+    pub const ZERO: Ticks = Ticks(0);
+    /// The smallest time there is.
+    pub const ONE: Ticks = Ticks(1);
+    /// Longer than anything Tollgate measures.
+    pub const MAX: Ticks = Ticks(Timestamp::MAX.0);
+
+    /// This many microseconds, saturating at [`Ticks::MAX`].
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        if micros > Self::MAX.0 {
+            Self::MAX
+        } else {
+            Self(micros)
+        }
+    }
+
+    /// This many milliseconds, saturating.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self::from_micros(millis.saturating_mul(1_000))
+    }
+
+    /// This many seconds, saturating.
+    #[must_use]
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self::from_micros(seconds.saturating_mul(TICKS_PER_SECOND))
+    }
+
+    /// The duration in ticks, a fraction of a tick rounded up.
+    #[must_use]
+    pub fn ceil_from(duration: Duration) -> Self {
+        let micros = duration.as_nanos().div_ceil(1_000);
+        Self::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+
+    /// Whole microseconds.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// Milliseconds, rounded up, so that waiting for them is always enough.
+    #[must_use]
+    pub const fn ceil_millis(self) -> u64 {
+        self.0.div_ceil(1_000)
+    }
+
+    /// Seconds, rounded up, so that waiting for them is always enough.
+    #[must_use]
+    pub const fn ceil_seconds(self) -> u64 {
+        self.0.div_ceil(TICKS_PER_SECOND)
+    }
+
+    /// Whether this is no time at all.
+    #[must_use]
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl From<Ticks> for Duration {
+    fn from(ticks: Ticks) -> Self {
+        Duration::from_micros(ticks.0)
+    }
+}
+
+impl Add<Ticks> for Timestamp {
+    type Output = Timestamp;
+    fn add(self, ticks: Ticks) -> Timestamp {
+        Timestamp::from_unix_micros(self.0.saturating_add(ticks.0))
+    }
+}
+
+impl Sub<Ticks> for Timestamp {
+    type Output = Timestamp;
+    fn sub(self, ticks: Ticks) -> Timestamp {
+        Timestamp(self.0.saturating_sub(ticks.0))
+    }
+}
+
+impl Add for Ticks {
+    type Output = Ticks;
+    fn add(self, other: Ticks) -> Ticks {
+        Ticks::from_micros(self.0.saturating_add(other.0))
+    }
+}
+
+impl Sub for Ticks {
+    type Output = Ticks;
+    fn sub(self, other: Ticks) -> Ticks {
+        Ticks(self.0.saturating_sub(other.0))
+    }
+}

@@ -2,15 +2,26 @@
 //! The modules stand in the order of a decision: time and the question, the policy that matches it, the keys it counts by,
 //! the charges to a store, and the answer with its headers. It knows neither sockets nor an async runtime.
 
-pub mod algorithm;
-mod decision;
-mod outcome;
+pub mod time;
+mod clock;
+mod request;
 pub mod policy;
 pub mod quota;
-mod request;
-pub mod time;
+pub mod algorithm;
+mod outcome;
+mod key;
+pub mod charge;
+pub mod store;
+pub mod memory;
+mod sync;
+mod decision;
+mod gate;
 
+pub use clock::{Clock, ManualClock};
 pub use decision::{Decision, Fault, LimitStatus, Source, Stance};
+pub use gate::{Gate, GateBuilder, GateKey, KeyHasher, KeyedGate, NotReady, Ready};
+pub use key::Secret;
+pub use memory::MemoryStore;
 pub use outcome::{Outcome, Verdict};
 pub use quota::{Quota, QuotaError, Rate};
 pub use request::{

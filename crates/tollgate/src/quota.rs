@@ -165,6 +165,14 @@ pub enum QuotaError {
         /// What would be accepted.
         accepted: String,
     },
+    /// A time zone that the database does not have.
+    #[error(
+        "timezone: `{zone}` is unknown; accepted is a name of the IANA database, such as Europe/Rome or UTC"
+    )]
+    Zone {
+        /// What it was.
+        zone: String,
+    },
 }
 
 /// An algorithm with its numbers.
@@ -229,6 +237,12 @@ impl Quota {
             Quota::LeakyBucket(bucket) => bucket.capacity(),
             Quota::Concurrency(permits) => permits.limit(),
         }
+    }
+
+    /// Whether units come back one by one at a steady pace.
+    #[must_use]
+    pub const fn is_reservoir(&self) -> bool {
+        matches!(self, Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_))
     }
 
     /// The rate that the user wrote; a concurrency limit has none.

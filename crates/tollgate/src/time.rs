@@ -31,6 +31,12 @@ impl Timestamp {
         }
     }
 
+    /// An instant whose microseconds are known to be in range, as those of another instant are.
+    #[inline]
+    pub(crate) const fn from_valid_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
     /// The instant this many seconds after the Unix epoch, saturating at [`Timestamp::MAX`].
     #[must_use]
     pub const fn from_unix_seconds(seconds: u64) -> Self {

@@ -1,13 +1,10 @@
 //! GCRA: one timestamp, the theoretical arrival time (TAT), at which the bucket is full again. Decides as the token bucket
 //! does, from half the memory.
 
-use crate::algorithm::reservoir::Reservoir;
+use crate::algorithm::reservoir::{GAIN_MAX, Reservoir};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::{QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
-
-/// Most credits a tick: a fraction of a tick must fit 16 bits, so that the state fits one word.
-pub const GAIN_MAX: u64 = 1 << 16;
 
 /// The numbers of a GCRA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +107,7 @@ impl State {
 /// Charges `cost` units.
 #[must_use]
 #[inline]
-pub fn charge(quota: &Gcra, state: State, now: Timestamp, cost: u64) -> (State, Outcome) {
-    let reservoir = &quota.reservoir;
+pub fn charge(reservoir: &Reservoir, state: State, now: Timestamp, cost: u64) -> (State, Outcome) {
     let (next, left, verdict) = advance(reservoir, state, now, cost);
     (next, reservoir.outcome(left, verdict))
 }

@@ -9,6 +9,62 @@ use crate::time::Ticks;
 /// Longest time from empty to full: two years. Beyond it a counter would outlive the process that keeps it.
 const FILL_TICKS_MAX: u64 = 2 * 366 * 86_400 * 1_000_000;
 
+/// Bits of a [`Word`] that hold the fraction of a tick.
+pub const FRACTION_BITS: u32 = 16;
+/// Most credits a tick of a reservoir whose state fits one word.
+pub const GAIN_MAX: u64 = 1 << FRACTION_BITS;
+const FRACTION_MASK: u64 = GAIN_MAX - 1;
+
+/// The arithmetic of a reservoir whose whole state fits one word: the tick at which it is full again in the upper 48 bits,
+/// the fraction of a tick, in credits, below. Words compare as instants do, so one unit costs an addition and a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// From empty to full.
+    reach: u64,
+    /// What one unit adds.
+    step: u64,
+    gain: u64,
+}
+
+/// What one unit does to a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WordStep {
+    /// Admitted; the next word.
+    Admit(u64),
+    /// Denied for so many ticks.
+    Deny(u64),
+    /// The word is out of the quota's range, as after a clock that stepped back: only the whole arithmetic can tell.
+    OutOfRange,
+}
+
+impl Word {
+    /// Asks for one unit of a reservoir that is full again at `word`, at the instant `now`, both counted from one origin.
+    #[must_use]
+    #[inline(always)]
+    pub const fn unit(&self, word: u64, now: u64) -> WordStep {
+        // Nothing wraps: an instant has 48 bits of ticks, and reach and step are at most two years, which is 46 bits.
+        let base = if word > now { word } else { now };
+        let limit = now.wrapping_add(self.reach);
+        if base > limit {
+            return WordStep::OutOfRange;
+        }
+        let mut next = base.wrapping_add(self.step);
+        if self.gain > 1 {
+            let fraction = (base & FRACTION_MASK) + (self.step & FRACTION_MASK);
+            if fraction >= self.gain {
+                next = next.wrapping_add(GAIN_MAX - self.gain);
+            }
+        }
+        if next <= limit {
+            WordStep::Admit(next)
+        } else {
+            // The first tick at which the next word is within reach, a fraction of a tick rounded up.
+            let early = (next & FRACTION_MASK) > (limit & FRACTION_MASK);
+            WordStep::Deny((next >> FRACTION_BITS).wrapping_sub(limit >> FRACTION_BITS).wrapping_add(early as u64))
+        }
+    }
+}
+
 /// A reservoir of credits. All its arithmetic stays below 2^53.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservoir {
@@ -80,6 +136,18 @@ impl Reservoir {
         } else {
             ticks * self.pace.gain().get()
         }
+    }
+
+    /// The same arithmetic in one word, where a fraction of a tick fits sixteen bits.
+    #[must_use]
+    pub fn word(&self) -> Option<Word> {
+        let gain = self.pace.gain();
+        let split = |credits: u64| {
+            let ticks = gain.div_floor(credits);
+            (ticks << FRACTION_BITS) | (credits - ticks * gain.get())
+        };
+        let fits = gain.get() <= GAIN_MAX;
+        fits.then(|| Word { reach: split(self.credits), step: split(self.pace.price().get()), gain: gain.get() })
     }
 
     /// Takes `cost` units from a reservoir that lacks `missing` credits: the credits it lacks then, and the verdict.

@@ -1,7 +1,7 @@
 //! Token bucket: credits and the time they were counted. Refills steadily up to its burst; admits in any interval `t` at
 //! most `burst + rate × t`.
 
-use crate::algorithm::reservoir::Reservoir;
+use crate::algorithm::reservoir::{GAIN_MAX, Reservoir};
 use crate::outcome::Outcome;
 use crate::quota::{QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
@@ -26,7 +26,9 @@ impl TokenBucket {
     /// # Errors
     /// When the numbers are out of range or cannot be counted exactly.
     pub fn new(rate: Rate) -> Result<Self, QuotaError> {
-        let reservoir = Reservoir::new(rate, rate.burst_units().unwrap_or(rate.units()), u64::MAX)?;
+        let units = rate.burst_units().unwrap_or(rate.units());
+        // Most rates have a pace whose state fits one word; the others take two.
+        let reservoir = Reservoir::new(rate, units, GAIN_MAX).or_else(|_| Reservoir::new(rate, units, u64::MAX))?;
         Ok(Self { rate, reservoir })
     }
 

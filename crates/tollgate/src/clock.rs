@@ -1,0 +1,221 @@
+//! The edge where time is read. Below it, time is a value.
+//!
+//! A clock is anchored to the wall once, when it is made, and runs on the monotonic clock from there: it never steps back.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::time::{Ticks, Timestamp};
+
+/// How often a coarse clock looks at the time.
+const COARSE_TICK: Duration = Duration::from_millis(1);
+
+/// Where `now` comes from.
+///
+/// A precise clock asks the system for each decision (about 25 ns, and it keeps the processor from overlapping memory
+/// accesses). A coarse clock reads a number that one thread of the process refreshes each millisecond; decisions are then
+/// made for an instant up to a few milliseconds in the past. A manual clock stands still until a test moves it.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    /// Looked at first, since whoever chose a coarse clock counts nanoseconds.
+    coarse: Option<Arc<Ticker>>,
+    fine: Fine,
+}
+
+#[derive(Clone, Debug)]
+enum Fine {
+    Precise(Anchor),
+    Manual(ManualClock),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Anchor {
+    wall: Timestamp,
+    monotonic: Instant,
+}
+
+/// The number that a coarse clock reads.
+#[derive(Debug)]
+struct Ticker {
+    anchor: Anchor,
+    now: AtomicU64,
+}
+
+/// A clock for tests: it moves when told to, and wakes whoever waits for the instant reached.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Clock, Gate, ManualClock, Quota, Rate};
+/// let time = ManualClock::new();
+/// let gate = Gate::builder(Quota::token_bucket(Rate::per_second(10).burst(1))?).clock(time.clock()).build();
+/// assert!(gate.check().is_allowed());
+/// assert!(!gate.check().is_allowed());
+/// time.advance(Duration::from_millis(100));
+/// assert!(gate.check().is_allowed());
+/// # Ok::<(), tollgate::QuotaError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock(Arc<Manual>);
+
+#[derive(Debug)]
+struct Manual {
+    now: AtomicU64,
+    sleepers: Mutex<Vec<(Timestamp, Waker)>>,
+}
+
+impl Default for Manual {
+    fn default() -> Self {
+        // Some day in 2023, so that windows before it exist.
+        Self { now: AtomicU64::new(1_700_000_000_000_000), sleepers: Mutex::default() }
+    }
+}
+
+impl Anchor {
+    #[allow(clippy::disallowed_methods, reason = "this is the edge")]
+    fn new() -> Self {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall = Timestamp::from_unix_micros(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX));
+        Self { wall, monotonic: Instant::now() }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "this is the edge")]
+    fn now(&self) -> Timestamp {
+        let elapsed = Instant::now().saturating_duration_since(self.monotonic);
+        self.wall + Ticks::from_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+impl Clock {
+    /// A clock that asks the system each time.
+    #[must_use]
+    pub fn precise() -> Self {
+        Self { coarse: None, fine: Fine::Precise(Anchor::new()) }
+    }
+
+    /// A clock that one thread of the process refreshes each millisecond. The thread is started with the first coarse clock
+    /// and ends with the last.
+    #[must_use]
+    pub fn coarse() -> Self {
+        static RUNNING: Mutex<Weak<Ticker>> = Mutex::new(Weak::new());
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ticker) = running.upgrade() {
+            return Self { fine: Fine::Precise(ticker.anchor), coarse: Some(ticker) };
+        }
+        let anchor = Anchor::new();
+        let ticker = Arc::new(Ticker { anchor, now: AtomicU64::new(anchor.wall.unix_micros()) });
+        let watched = Arc::downgrade(&ticker);
+        let started = std::thread::Builder::new().name("tollgate-clock".to_owned()).spawn(move || {
+            while let Some(ticker) = watched.upgrade() {
+                // Relaxed: the number guards no other memory.
+                ticker.now.store(ticker.anchor.now().unix_micros(), Ordering::Relaxed);
+                drop(ticker);
+                std::thread::park_timeout(COARSE_TICK);
+            }
+        });
+        if started.is_err() {
+            return Self { coarse: None, fine: Fine::Precise(anchor) }; // No thread to be had: precise is slower, and still right.
+        }
+        *running = Arc::downgrade(&ticker);
+        Self { coarse: Some(ticker), fine: Fine::Precise(anchor) }
+    }
+
+    /// The instant.
+    #[must_use]
+    #[inline]
+    pub fn now(&self) -> Timestamp {
+        if let Some(ticker) = &self.coarse {
+            return Timestamp::from_valid_micros(ticker.now.load(Ordering::Relaxed));
+        }
+        match &self.fine {
+            Fine::Precise(anchor) => anchor.now(),
+            Fine::Manual(clock) => clock.now(),
+        }
+    }
+
+    /// Something to await until `at`.
+    pub(crate) fn sleep_until(&self, at: Timestamp) -> Sleep {
+        match &self.fine {
+            Fine::Manual(clock) => Sleep(Sleeping::Manual(clock.clone(), at)),
+            Fine::Precise(_) => {
+                let wait = at.since(self.now());
+                Sleep(Sleeping::Timer(Box::pin(futures_timer::Delay::new(wait.into()))))
+            }
+        }
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::precise()
+    }
+}
+
+impl ManualClock {
+    /// A clock that stands at some instant of 2023.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A clock that stands at `start`.
+    #[must_use]
+    pub fn starting_at(start: Timestamp) -> Self {
+        let clock = Self::default();
+        clock.0.now.store(start.unix_micros(), Ordering::Relaxed);
+        clock
+    }
+
+    /// The clock to hand to a gate or an engine.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        Clock { coarse: None, fine: Fine::Manual(self.clone()) }
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_unix_micros(self.0.now.load(Ordering::SeqCst))
+    }
+
+    /// Moves it on, and wakes whoever waited for what is now past.
+    pub fn advance(&self, by: Duration) {
+        let by = Ticks::ceil_from(by).as_micros();
+        self.0.now.fetch_add(by, Ordering::SeqCst);
+        let now = self.now();
+        let mut sleepers = self.0.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        let (due, later) = sleepers.drain(..).partition(|(at, _)| *at <= now);
+        *sleepers = later;
+        drop(sleepers);
+        let due: Vec<(Timestamp, Waker)> = due;
+        due.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+}
+
+/// A wait for an instant, on whatever clock.
+#[derive(Debug)]
+pub(crate) struct Sleep(Sleeping);
+
+#[derive(Debug)]
+enum Sleeping {
+    Timer(std::pin::Pin<Box<futures_timer::Delay>>),
+    Manual(ManualClock, Timestamp),
+}
+
+impl Sleep {
+    /// Ready once the instant has come.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.0 {
+            Sleeping::Timer(delay) => delay.as_mut().poll(context),
+            Sleeping::Manual(clock, at) => {
+                let mut sleepers = clock.0.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+                if clock.now() >= *at {
+                    return Poll::Ready(());
+                }
+                sleepers.push((*at, context.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+}

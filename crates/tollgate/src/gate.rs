@@ -1,0 +1,303 @@
+//! One limit, for a Rust program that limits itself: [`Gate`] for all requests together, [`KeyedGate`] for each key.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::algorithm::concurrency::PermitId;
+use crate::algorithm::reservoir::Word;
+use crate::charge::{Charge, Family, Record};
+use crate::clock::Clock;
+use crate::decision::Stance;
+use crate::key::{Fingerprint, Secret};
+use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore};
+use crate::outcome::{Outcome, Verdict};
+use crate::quota::Quota;
+use crate::time::{Ticks, Timestamp};
+
+mod keys;
+mod queue;
+mod ready;
+
+pub use keys::{GateKey, KeyHasher};
+pub use ready::{NotReady, Ready};
+
+/// Decisions of a batch whose memory is loaded together.
+const BATCH: usize = 16;
+
+/// One limit for all requests together.
+///
+/// ```
+/// use tollgate::{Gate, Quota, Rate};
+/// let gate = Gate::new(Quota::token_bucket(Rate::per_second(10).burst(20))?);
+/// assert!(gate.check().is_allowed());
+/// assert_eq!(gate.charge(5).remaining, 14);
+/// # Ok::<(), tollgate::QuotaError>(())
+/// ```
+///
+/// Clones share their counter.
+#[derive(Clone)]
+pub struct Gate {
+    gate: KeyedGate,
+    key: Fingerprint,
+}
+
+/// One limit for each key.
+///
+/// ```
+/// use tollgate::{Gate, Quota, Rate};
+/// let gate = Gate::keyed(Quota::gcra(Rate::per_minute(5))?);
+/// assert!(gate.check("user-42").is_allowed());
+/// assert_eq!(gate.charge("user-43", 1).remaining, 4);
+/// # Ok::<(), tollgate::QuotaError>(())
+/// ```
+///
+/// Clones share their counters.
+#[derive(Clone)]
+pub struct KeyedGate {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: MemoryStore,
+    word: Option<Word>,
+    permits: AtomicU64,
+    secret: Secret,
+    family: Family,
+    quota: Quota,
+    clock: Clock,
+    queues: queue::Queues,
+}
+
+impl Shared {
+    fn charge_of(&self, key: Fingerprint, cost: u64) -> Charge<'_> {
+        let Shared { family, quota, permits, .. } = self;
+        // Relaxed: the numbers need only differ.
+        let permit = PermitId(permits.fetch_add(1, Ordering::Relaxed));
+        Charge { key, family, number: 0, quota, cost, stance: Stance::Enforced, permit }
+    }
+}
+
+/// Sets up a gate.
+#[must_use]
+pub struct GateBuilder {
+    quota: Quota,
+    clock: Clock,
+    capacity_bytes: u64,
+    secret: Secret,
+}
+
+impl GateBuilder {
+    /// Where time comes from; the precise clock unless said.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Bytes that the counters may take; 64 MiB unless said.
+    pub const fn capacity_bytes(mut self, bytes: u64) -> Self {
+        self.capacity_bytes = bytes;
+        self
+    }
+
+    /// The secret of the key hash: random unless said. Only tests that must repeat have a reason to say it.
+    pub fn secret(mut self, secret: Secret) -> Self {
+        self.secret = secret;
+        self
+    }
+
+    /// A gate for all requests together.
+    #[must_use]
+    pub fn build(self) -> Gate {
+        let gate = self.capacity_bytes(64 << 10).keyed();
+        let key = gate.fingerprint(&());
+        Gate { gate, key }
+    }
+
+    /// A gate for each key.
+    #[must_use]
+    pub fn keyed(self) -> KeyedGate {
+        let now = self.clock.now();
+        let records = vec![Record { quota: self.quota.clone(), retired_at: None }];
+        let family = Family::new(&self.secret, &[b"gate"], records);
+        let store = MemoryStore::new(self.capacity_bytes, now);
+        let (secret, quota, clock) = (self.secret, self.quota, self.clock);
+        let word = match &quota {
+            Quota::Gcra(bucket) => bucket.reservoir().word(),
+            Quota::TokenBucket(bucket) => bucket.reservoir().word(),
+            _ => None,
+        };
+        let (permits, queues) = (AtomicU64::new(0), queue::Queues::default());
+        KeyedGate { shared: Arc::new(Shared { store, word, permits, secret, family, quota, clock, queues }) }
+    }
+}
+
+impl Gate {
+    /// A gate for all requests together, on the precise clock.
+    #[must_use]
+    pub fn new(quota: Quota) -> Self {
+        Self::builder(quota).build()
+    }
+
+    /// A gate for each key, on the precise clock.
+    #[must_use]
+    pub fn keyed(quota: Quota) -> KeyedGate {
+        Self::builder(quota).keyed()
+    }
+
+    /// A gate with a clock or a size of its own.
+    pub fn builder(quota: Quota) -> GateBuilder {
+        GateBuilder { quota, clock: Clock::precise(), capacity_bytes: CAPACITY_BYTES_DEFAULT, secret: Secret::random() }
+    }
+
+    /// Asks for one unit.
+    #[inline]
+    pub fn check(&self) -> Verdict {
+        self.gate.admit(self.key, self.gate.shared.clock.now())
+    }
+
+    /// Asks for so many units; 0 only looks.
+    pub fn check_n(&self, cost: u64) -> Verdict {
+        self.charge(cost).verdict
+    }
+
+    /// Asks for so many units and tells all numbers; 0 only looks.
+    pub fn charge(&self, cost: u64) -> Outcome {
+        self.gate.charge_key(self.key, self.gate.shared.clock.now(), cost)
+    }
+
+    /// Waits for its turn; see [`KeyedGate::until_ready`].
+    #[must_use]
+    pub fn until_ready(&self) -> Ready {
+        Ready::new(self.gate.clone(), self.key)
+    }
+
+    /// Gives units back.
+    pub fn refund(&self, units: u64) {
+        self.gate.refund_key(self.key, units);
+    }
+
+    /// Forgets everything counted.
+    pub fn reset(&self) {
+        self.gate.reset_key(self.key);
+    }
+}
+
+impl KeyedGate {
+    /// Asks for one unit for `key`.
+    #[inline]
+    pub fn check<K: GateKey + ?Sized>(&self, key: &K) -> Verdict {
+        self.admit(self.fingerprint(key), self.shared.clock.now())
+    }
+
+    /// Asks for so many units for `key`; 0 only looks.
+    pub fn check_n<K: GateKey + ?Sized>(&self, key: &K, cost: u64) -> Verdict {
+        self.charge(key, cost).verdict
+    }
+
+    /// Asks for one unit for `key` at an instant that the caller has already read.
+    #[inline]
+    pub fn check_at<K: GateKey + ?Sized>(&self, key: &K, now: Timestamp) -> Verdict {
+        self.admit(self.fingerprint(key), now)
+    }
+
+    /// Asks for so many units for `key` and tells all numbers; 0 only looks.
+    pub fn charge<K: GateKey + ?Sized>(&self, key: &K, cost: u64) -> Outcome {
+        self.charge_key(self.fingerprint(key), self.shared.clock.now(), cost)
+    }
+
+    /// Asks for one unit for each of the keys, in order. Their memory is loaded together, so a batch of keys that are not in
+    /// the cache costs little more than one of them.
+    pub fn check_batch<K: GateKey>(&self, keys: &[K], mut answer: impl FnMut(usize, Verdict)) {
+        let now = self.shared.clock.now();
+        for (group, keys) in keys.chunks(BATCH).enumerate() {
+            let mut prints = [Fingerprint { tag: 1, rest: 0 }; BATCH];
+            for (print, key) in prints.iter_mut().zip(keys) {
+                *print = self.fingerprint(key);
+            }
+            let prints = &prints[..keys.len()];
+            let touched = prints.iter().fold(0, |all, print| all ^ self.shared.store.touch(*print, &self.shared.quota));
+            std::hint::black_box(touched);
+            for (index, print) in prints.iter().enumerate() {
+                answer(group * BATCH + index, self.admit(*print, now));
+            }
+        }
+    }
+
+    /// Waits for one unit for `key`: first come, first served. Dropping the wait gives up the place and costs nothing. With
+    /// [`Ready::within`] it refuses at once when its turn cannot come in time.
+    ///
+    /// It waits on a small timer thread of its own, so it works on any async runtime.
+    #[must_use]
+    pub fn until_ready<K: GateKey + ?Sized>(&self, key: &K) -> Ready {
+        Ready::new(self.clone(), self.fingerprint(key))
+    }
+
+    /// Gives units back to `key`.
+    pub fn refund<K: GateKey + ?Sized>(&self, key: &K, units: u64) {
+        self.refund_key(self.fingerprint(key), units);
+    }
+
+    /// Forgets what was counted for `key`.
+    pub fn reset<K: GateKey + ?Sized>(&self, key: &K) {
+        self.reset_key(self.fingerprint(key));
+    }
+
+    /// The quota that each key has.
+    #[must_use]
+    pub fn quota(&self) -> &Quota {
+        &self.shared.quota
+    }
+
+    /// What the store holds; counting walks all of it.
+    #[must_use]
+    pub fn usage(&self) -> crate::memory::Usage {
+        self.shared.store.usage(self.shared.clock.now())
+    }
+
+    #[inline(always)]
+    fn fingerprint<K: GateKey + ?Sized>(&self, key: &K) -> Fingerprint {
+        let Shared { secret, family, .. } = &*self.shared;
+        if let Some(text) = key.as_text() {
+            return secret.text_key(family.prefix(), text);
+        }
+        let mut hasher = KeyHasher::new(secret, *family.prefix());
+        key.feed(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The short way for one unit of a counter that fits one word; else the whole way.
+    #[inline(always)]
+    fn admit(&self, key: Fingerprint, now: Timestamp) -> Verdict {
+        if let Some(word) = &self.shared.word
+            && let Some(verdict) = self.shared.store.admit(key, word, now)
+        {
+            return verdict;
+        }
+        self.charge_key(key, now, 1).verdict
+    }
+
+    #[inline(never)]
+    fn charge_key(&self, key: Fingerprint, now: Timestamp, cost: u64) -> Outcome {
+        match self.shared.store.charge_one(&self.shared.charge_of(key, cost), now) {
+            Ok(answer) => answer.outcome,
+            // A gate has one quota for ever, so no newer one can have taken over. Refusing is the safe reading.
+            Err(_) => Outcome {
+                verdict: Verdict::Deny { retry_after: Ticks::from_secs(1) },
+                limit: self.shared.quota.capacity(),
+                remaining: 0,
+                next_unit_after: Ticks::ZERO,
+                reset_after: Ticks::ZERO,
+            },
+        }
+    }
+
+    fn refund_key(&self, key: Fingerprint, units: u64) {
+        let now = self.shared.clock.now();
+        // As above: it cannot fail, and a refund that did would only be to the caller's loss.
+        let _ = self.shared.store.refund_now(&self.shared.charge_of(key, units), now);
+    }
+
+    fn reset_key(&self, key: Fingerprint) {
+        self.shared.store.reset_now(&self.shared.charge_of(key, 0), self.shared.clock.now());
+    }
+}

@@ -1,0 +1,309 @@
+//! Keys: the identity of one counter, as a keyed 128-bit hash of length-prefixed parts. No key string is ever kept.
+//!
+//! The hash is NH, the almost-universal hash under UMAC, in two lanes with secrets of their own: the parts become pairs of
+//! 64-bit words, and each lane sums `(first + secret) × (second + secret)` modulo 2^128. Whoever does not know the secrets
+//! finds two keys with equal sums in one lane with probability 2^-64 at best, whatever keys are chosen. The sums are folded
+//! to 64 bits each, and the half that says where a table keeps the key is a non-linear mix of both, so that one observed
+//! neighbour does not tell the next.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+use crate::request::Value;
+
+/// Pairs of words hashed with secrets of their own; longer messages are folded once for each block of this many.
+const BLOCK_PAIRS: usize = 32;
+/// Bytes of a part that share the first word with its length.
+const HEAD_BYTES: usize = 6;
+/// Bytes of a part that its first pair of words holds.
+const PAIR_BYTES: usize = HEAD_BYTES + 8;
+
+/// The process's secret numbers. Has no `Debug`: it must not be printed.
+pub struct Secret {
+    /// For each pair of words: two secrets for each lane.
+    pairs: Box<[[u64; 4]; BLOCK_PAIRS]>,
+    /// For the identity of a family of keys.
+    family: [u64; 4],
+    fold: [u64; 2],
+}
+
+/// A keyed 128-bit hash: the identity of one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fingerprint {
+    /// The half that also says where a table keeps it; never zero.
+    pub(crate) tag: u64,
+    /// The other half.
+    pub(crate) rest: u64,
+}
+
+/// A hash under way. Copied from a family's prefix for each key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prefix {
+    lanes: [u128; 2],
+    position: usize,
+}
+
+impl Secret {
+    /// A new secret from the operating system's randomness.
+    #[must_use]
+    pub fn random() -> Self {
+        let (left, right) = (RandomState::new(), RandomState::new());
+        Self::expand(|counter| left.hash_one(counter) ^ right.hash_one(!counter))
+    }
+
+    /// A secret that is the same every time, for tests and simulations that must repeat.
+    #[must_use]
+    pub fn repeatable(seed: u64) -> Self {
+        // SplitMix64: it need not be secret, only well mixed.
+        Self::expand(|counter| {
+            let mut word = seed.wrapping_add(counter.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            word ^ (word >> 31)
+        })
+    }
+
+    fn expand(mut word: impl FnMut(u64) -> u64) -> Self {
+        let mut counter = 0;
+        let mut next = || {
+            counter += 1;
+            word(counter)
+        };
+        let pairs = Box::new(std::array::from_fn(|_| std::array::from_fn(|_| next())));
+        Self { pairs, family: std::array::from_fn(|_| next()), fold: [next(), next()] }
+    }
+
+    /// The start of every key of one family of counters, such as a limit's.
+    pub(crate) fn prefix(&self, parts: &[&[u8]]) -> Prefix {
+        let mut identity = Prefix { lanes: [1, 2], position: 0 };
+        for part in parts {
+            identity.part(self, part);
+        }
+        let identity = identity.finish(self);
+        let mut start = Prefix { lanes: [3, 4], position: 0 };
+        start.add(&self.family, identity.tag, identity.rest);
+        start
+    }
+
+    /// The key that one text alone makes. The common case, so a short text takes a short way.
+    #[inline(always)]
+    pub(crate) fn text_key(&self, family: &Prefix, text: &[u8]) -> Fingerprint {
+        let mut key = *family;
+        if let (true, Some(head), Some(tail)) =
+            (text.len() <= PAIR_BYTES, text.first_chunk::<8>(), text.last_chunk::<8>())
+        {
+            let length = text.len() as u64;
+            let first = (u64::from_le_bytes(*head) << 16) | length;
+            key.add(&self.pairs[0], first, u64::from_le_bytes(*tail) >> (112 - 8 * length));
+        } else {
+            key.part(self, text);
+        }
+        key.finish(self)
+    }
+}
+
+impl Prefix {
+    #[inline]
+    fn pair(&mut self, secret: &Secret, first: u64, second: u64) {
+        if self.position == BLOCK_PAIRS {
+            self.fold_block(secret);
+        }
+        self.add(&secret.pairs[self.position % BLOCK_PAIRS], first, second);
+        self.position += 1;
+    }
+
+    #[inline(always)]
+    fn add(&mut self, secrets: &[u64; 4], first: u64, second: u64) {
+        for (lane, secrets) in self.lanes.iter_mut().zip(secrets.as_chunks::<2>().0) {
+            let (left, right) = (first.wrapping_add(secrets[0]), second.wrapping_add(secrets[1]));
+            *lane = lane.wrapping_add(u128::from(left).wrapping_mul(u128::from(right)));
+        }
+    }
+
+    /// Starts the next block with the hash of all blocks before it.
+    #[cold]
+    fn fold_block(&mut self, secret: &Secret) {
+        let [left, right] = self.folded();
+        *self = Prefix { lanes: [5, 6], position: 0 };
+        self.pair(secret, left, right);
+    }
+
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "both halves are kept, folded")]
+    const fn folded(&self) -> [u64; 2] {
+        let [left, right] = self.lanes;
+        [(left >> 64) as u64 ^ left as u64, (right >> 64) as u64 ^ right as u64]
+    }
+
+    /// Adds one part: its length and first bytes as one word, then the other bytes, eight a word, in pairs. Since the length
+    /// comes first, two lists of parts that differ give words that differ.
+    #[inline]
+    pub(crate) fn part(&mut self, secret: &Secret, bytes: &[u8]) {
+        for_each_pair(bytes, |first, second| self.pair(secret, first, second));
+    }
+
+    /// Adds the value of an attribute; a number counts as its decimal text.
+    #[inline]
+    pub(crate) fn value(&mut self, secret: &Secret, value: Value<'_>) {
+        match value {
+            Value::Text(text) => self.part(secret, text.as_bytes()),
+            Value::Number(number) => self.number(secret, number),
+        }
+    }
+
+    #[cold]
+    fn number(&mut self, secret: &Secret, number: i64) {
+        self.part(secret, number.to_string().as_bytes());
+    }
+
+    /// A key of this family that no parts can give: a part's length is below 65,535.
+    pub(crate) fn overflow(mut self, secret: &Secret, share: u64) -> Fingerprint {
+        self.pair(secret, 0xFFFF, share);
+        self.finish(secret)
+    }
+
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "both halves of a 128-bit product are kept, folded")]
+    pub(crate) fn finish(self, secret: &Secret) -> Fingerprint {
+        let [left, right] = self.folded();
+        let product = u128::from(left ^ secret.fold[0]).wrapping_mul(u128::from(right ^ secret.fold[1]));
+        let mixed = (product >> 64) as u64 ^ product as u64;
+        Fingerprint { tag: mixed | u64::from(mixed == 0), rest: right }
+    }
+}
+
+impl Fingerprint {
+    /// A number that stands for the key in jitter and percentages, and tells nothing about its neighbours.
+    pub(crate) const fn digest(self) -> u64 {
+        self.rest.rotate_left(32) ^ self.tag
+    }
+}
+
+/// The words of one part, two at a time. Reading them back needs only the first one's length, so the encoding is injective.
+#[inline]
+fn for_each_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
+    let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES));
+    let (second, rest) = rest.split_at(rest.len().min(8));
+    pair((word(head) << 16) | bytes.len() as u64, word(second));
+    for chunk in rest.chunks(16) {
+        let (first, second) = chunk.split_at(chunk.len().min(8));
+        pair(word(first), word(second));
+    }
+}
+
+/// Up to eight bytes as one number, from overlapping reads.
+#[inline]
+fn word(bytes: &[u8]) -> u64 {
+    if let Some(whole) = bytes.first_chunk::<8>() {
+        u64::from_le_bytes(*whole)
+    } else if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        u64::from(u32::from_le_bytes(*first)) | (u64::from(u32::from_le_bytes(*last)) << (8 * (bytes.len() - 4)))
+    } else {
+        bytes.iter().rev().fold(0, |packed, &byte| (packed << 8) | u64::from(byte))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(parts: &[&[u8]]) -> Vec<u64> {
+        let mut all = Vec::new();
+        for part in parts {
+            for_each_pair(part, |first, second| all.extend([first, second]));
+        }
+        all
+    }
+
+    /// The words of a part can be read back: nothing is lost, whatever its length.
+    #[test]
+    fn the_encoding_of_parts_can_be_read_back() {
+        for length in 0..200 {
+            let part: Vec<u8> = (0..length).map(|i| (i * 37 + 11) as u8).collect();
+            let encoded = words(&[&part]);
+            let claimed = (encoded[0] & 0xFFFF) as usize;
+            let mut bytes: Vec<u8> = encoded[0].to_le_bytes()[2..].to_vec();
+            for word in &encoded[1..] {
+                bytes.extend_from_slice(&word.to_le_bytes());
+            }
+            assert_eq!(claimed, length);
+            assert_eq!(&bytes[..length], &part[..], "length {length}");
+            assert!(bytes[length..].iter().all(|&byte| byte == 0), "padding is zero at length {length}");
+        }
+    }
+
+    /// Moving a byte from one part to the next gives another key: delimiters cannot be injected.
+    #[test]
+    fn parts_do_not_run_into_each_other() {
+        let secret = Secret::repeatable(7);
+        let family = secret.prefix(&[b"limit"]);
+        let key = |parts: &[&[u8]]| {
+            let mut prefix = family;
+            parts.iter().for_each(|part| prefix.part(&secret, part));
+            prefix.finish(&secret)
+        };
+        assert_ne!(key(&[b"ab", b"c"]), key(&[b"a", b"bc"]));
+        assert_ne!(key(&[b"", b"abc"]), key(&[b"abc", b""]));
+        assert_ne!(key(&[b"user_a"]), key(&[b"user", b"a"]));
+        assert_eq!(key(&[b"ab", b"c"]), key(&[b"ab", b"c"]));
+    }
+
+    /// A message longer than one block still depends on every byte of it.
+    #[test]
+    fn long_parts_depend_on_every_byte() {
+        let secret = Secret::repeatable(8);
+        let family = secret.prefix(&[b"limit"]);
+        let key = |bytes: &[u8]| {
+            let mut prefix = family;
+            prefix.part(&secret, bytes);
+            prefix.finish(&secret)
+        };
+        let long = vec![b'x'; 4096];
+        let whole = key(&long);
+        for at in [0, 5, 6, 500, 505, 2_000, 4_095] {
+            let mut other = long.clone();
+            other[at] = b'y';
+            assert_ne!(key(&other), whole, "byte {at}");
+        }
+    }
+
+    /// Consecutive names spread evenly over the table: no bucket is far fuller than chance allows.
+    #[test]
+    fn consecutive_keys_spread_evenly() {
+        let secret = Secret::repeatable(9);
+        let family = secret.prefix(&[b"limit"]);
+        let mut counts = vec![0u32; 1024];
+        for number in 0..102_400 {
+            let mut prefix = family;
+            prefix.part(&secret, format!("user-{number:07}").as_bytes());
+            counts[(prefix.finish(&secret).tag % 1024) as usize] += 1;
+        }
+        // 100 expected for each; 6 standard deviations either way.
+        assert!(counts.iter().all(|&count| (40..=160).contains(&count)), "{:?}", counts.iter().max());
+    }
+
+    /// The short way for short texts gives the same key as the long one.
+    #[test]
+    fn the_short_way_is_the_long_way() {
+        let secret = Secret::repeatable(10);
+        let family = secret.prefix(&[b"limit"]);
+        for length in 0..40 {
+            let text: Vec<u8> = (0..length).map(|i: u8| i.wrapping_mul(31)).collect();
+            let mut long = family;
+            long.part(&secret, &text);
+            assert_eq!(secret.text_key(&family, &text), long.finish(&secret), "length {length}");
+        }
+    }
+
+    /// Different families (limits) never share a counter for one value.
+    #[test]
+    fn families_are_apart() {
+        let secret = Secret::random();
+        let key = |name: &[u8]| {
+            let mut prefix = secret.prefix(&[name]);
+            prefix.part(&secret, b"same");
+            prefix.finish(&secret)
+        };
+        assert_ne!(key(b"one"), key(b"two"));
+    }
+}

@@ -1,0 +1,235 @@
+//! The memory store: every counter of one process, bounded by bytes, without a background thread.
+//!
+//! Small states live in [`table`]s of cache lines, large ones on a [`shelf`]. Each exists twice: the main hall, and a small one
+//! for the counters that new keys share while the main hall is full. A key is only ever dropped when its state equals that of
+//! a key never seen, so a flood of new keys neither frees a throttled key nor denies a known one.
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+
+use crate::algorithm::reservoir::{GAIN_MAX, Word, WordStep};
+use crate::charge::{Answer, Answers, Charge};
+use crate::decision::Source;
+use crate::memory::decide::Origin;
+use crate::memory::region::Budget;
+use crate::memory::shelf::Shelf;
+use crate::key::Fingerprint;
+use crate::memory::table::{Full, Table};
+use crate::outcome::{Outcome, Verdict};
+use crate::quota::Quota;
+use crate::store::{Store, StoreFailure};
+use crate::time::{Ticks, Timestamp};
+
+mod decide;
+mod region;
+mod shelf;
+mod table;
+mod transaction;
+
+pub(crate) use table::NUMBER_BITS;
+
+/// Bytes that a store may take unless said otherwise.
+pub const CAPACITY_BYTES_DEFAULT: u64 = 64 << 20;
+/// Least and most bytes for the counters that new keys share when the store is full.
+const OVERFLOW_BYTES: (u64, u64) = (64 << 10, 8 << 20);
+/// What a new key is told when not even a shared counter has room.
+const NO_ROOM_RETRY: Ticks = Ticks::from_secs(1);
+
+/// Counters in this process's memory.
+///
+/// ```
+/// use tollgate::{MemoryStore, Timestamp};
+/// let store = MemoryStore::new(16 << 20, Timestamp::from_unix_seconds(1_700_000_000));
+/// assert!(store.usage(Timestamp::from_unix_seconds(1_700_000_000)).bytes < 1 << 20);
+/// ```
+pub struct MemoryStore {
+    main: Hall,
+    overflow: Hall,
+    origin: Origin,
+}
+
+/// What a store holds. For people and metrics; counting walks the whole store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Keys whose state still matters.
+    pub keys: u64,
+    /// Shared counters in use because the store is, or was, full.
+    pub overflow_keys: u64,
+    /// Bytes taken.
+    pub bytes: u64,
+    /// Bytes that may be taken.
+    pub capacity_bytes: u64,
+}
+
+/// One set of tables under one budget.
+struct Hall {
+    words: Table<3, 1>,
+    pairs: Table<2, 2>,
+    shelf: Shelf,
+    budget: Arc<Budget>,
+}
+
+/// Which part of a hall keeps a quota's states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Word,
+    Pair,
+    Large,
+}
+
+impl Kind {
+    #[inline]
+    const fn of(quota: &Quota) -> Self {
+        match quota {
+            Quota::Gcra(_) | Quota::LeakyBucket(_) => Kind::Word,
+            Quota::TokenBucket(bucket) if bucket.reservoir().pace().gain().get() <= GAIN_MAX => Kind::Word,
+            Quota::TokenBucket(_) | Quota::FixedWindow(_) => Kind::Pair,
+            Quota::SlidingWindow(_) | Quota::SlidingLog(_) | Quota::Concurrency(_) => Kind::Large,
+        }
+    }
+}
+
+impl Hall {
+    fn new(bytes: u64) -> Self {
+        let budget = Arc::new(Budget::new(bytes));
+        Self {
+            words: Table::new(Arc::clone(&budget)),
+            pairs: Table::new(Arc::clone(&budget)),
+            shelf: Shelf::new(Arc::clone(&budget)),
+            budget,
+        }
+    }
+
+    /// Decides about one key that needs no other.
+    #[inline]
+    fn charge(&self, charge: &Charge<'_>, now: Timestamp, origin: Origin) -> Result<Result<Outcome, StoreFailure>, Full> {
+        match Kind::of(charge.quota) {
+            Kind::Word => self.words.update(charge.key, origin.word(now), |held| {
+                decide::word(charge, held, now, origin)
+                    .map_or_else(|failure| (None, Err(failure)), |(keep, outcome)| (keep, Ok(outcome)))
+            }),
+            Kind::Pair => self.pairs.update(charge.key, now.unix_micros(), |held| {
+                decide::pair(charge, held, now)
+                    .map_or_else(|failure| (None, Err(failure)), |(keep, outcome)| (keep, Ok(outcome)))
+            }),
+            Kind::Large => self.charge_large(charge, now),
+        }
+    }
+
+    #[inline(never)]
+    fn charge_large(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Result<Outcome, StoreFailure>, Full> {
+        let mut shard = self.shelf.lock(Shelf::shard_of(charge.key));
+        match shelf::decide(charge, shard.get(&charge.key), now) {
+            Err(failure) => Ok(Err(failure)),
+            Ok((None, outcome)) => Ok(Ok(outcome)),
+            Ok((Some(next), outcome)) => self.shelf.put(&mut shard, charge.key, now, next).map(|()| Ok(outcome)),
+        }
+    }
+
+    fn keys(&self, now: Timestamp, origin: Origin) -> u64 {
+        self.words.count(origin.word(now)) + self.pairs.count(now.unix_micros()) + self.shelf.count(now)
+    }
+}
+
+impl MemoryStore {
+    /// A store that takes at most about `capacity_bytes`, for decisions from `origin` on: the instant of its making.
+    #[must_use]
+    pub fn new(capacity_bytes: u64, origin: Timestamp) -> Self {
+        let overflow = (capacity_bytes / 8).clamp(OVERFLOW_BYTES.0, OVERFLOW_BYTES.1);
+        Self {
+            main: Hall::new(capacity_bytes.saturating_sub(overflow).max(OVERFLOW_BYTES.0)),
+            overflow: Hall::new(overflow),
+            origin: Origin(origin),
+        }
+    }
+
+    /// What the store holds now.
+    #[must_use]
+    pub fn usage(&self, now: Timestamp) -> Usage {
+        Usage {
+            keys: self.main.keys(now, self.origin),
+            overflow_keys: self.overflow.keys(now, self.origin),
+            bytes: self.main.budget.used() + self.overflow.budget.used(),
+            capacity_bytes: self.main.budget.total() + self.overflow.budget.total(),
+        }
+    }
+
+    /// Charges every enforced counter, or none. Never waits for anything but another thread's few dozen instructions.
+    ///
+    /// # Errors
+    /// [`StoreFailure::Superseded`] when a newer policy has already taken over a counter.
+    pub fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        match charges {
+            [] => Ok(Answers::new()),
+            [charge] => Ok(smallvec![self.charge_one(charge, now)?]),
+            several => self.charge_all(several, now),
+        }
+    }
+
+    /// Charges one counter.
+    #[inline]
+    pub(crate) fn charge_one(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
+        match self.main.charge(charge, now, self.origin) {
+            Ok(outcome) => Ok(Answer { outcome: outcome?, source: Source::Exact }),
+            Err(Full) => self.charge_overflow(charge, now),
+        }
+    }
+
+    /// Asks for one unit of a counter that is never counted under another quota. `None`: only the whole way can tell.
+    #[inline(always)]
+    pub(crate) fn admit(&self, key: Fingerprint, quota: &Word, now: Timestamp) -> Option<Verdict> {
+        match self.main.words.unit(key, quota, self.origin.word(now))? {
+            WordStep::Admit(_) => Some(Verdict::Allow),
+            WordStep::Deny(ticks) => Some(Verdict::Deny { retry_after: Ticks::from_micros(ticks) }),
+            WordStep::OutOfRange => None,
+        }
+    }
+
+    /// Charges the counter that stands in for a key that there is no room for.
+    #[cold]
+    fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
+        let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
+        let outcome = match self.overflow.charge(&shared, now, self.origin) {
+            Ok(outcome) => outcome?,
+            Err(Full) => no_room(charge.quota),
+        };
+        Ok(Answer { outcome, source: Source::Overflow })
+    }
+
+    /// Starts loading a key's memory; a batch does this for all its keys before it decides about the first.
+    #[inline]
+    pub(crate) fn touch(&self, key: Fingerprint, quota: &Quota) -> u64 {
+        match Kind::of(quota) {
+            Kind::Word => self.main.words.touch(key),
+            Kind::Pair => self.main.pairs.touch(key),
+            Kind::Large => 0,
+        }
+    }
+}
+
+/// The answer when even the shared counters have no room: nothing is known, so nothing is admitted.
+const fn no_room(quota: &Quota) -> Outcome {
+    Outcome {
+        verdict: Verdict::Deny { retry_after: NO_ROOM_RETRY },
+        limit: quota.capacity(),
+        remaining: 0,
+        next_unit_after: NO_ROOM_RETRY,
+        reset_after: NO_ROOM_RETRY,
+    }
+}
+
+impl Store for MemoryStore {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        self.charge_now(charges, now)
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        charges.iter().try_for_each(|charge| self.refund_now(charge, now))
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        charges.iter().for_each(|charge| self.reset_now(charge, now));
+        Ok(())
+    }
+}

@@ -1,0 +1,210 @@
+//! From what a table holds to an answer and back: unpacks a state, carries it over from another quota if it was counted under
+//! one, lets the algorithm decide, and packs the new state. Pure; which lock is held is the caller's business.
+
+use crate::algorithm::reservoir::{FRACTION_BITS, Reservoir};
+use crate::algorithm::{fixed_window, gcra, leaky_bucket, token_bucket};
+use crate::charge::Charge;
+use crate::memory::table::Entry;
+use crate::outcome::Outcome;
+use crate::quota::Quota;
+use crate::store::StoreFailure;
+use crate::time::{Ticks, Timestamp};
+
+/// The step of one decision: the entry to keep, if it changes, and the answer.
+pub(crate) type Step<E> = Result<(Option<E>, Outcome), StoreFailure>;
+
+/// The instant from which 48-bit ticks are counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin(pub(crate) Timestamp);
+
+impl Origin {
+    /// An instant as the first word of a one-word state.
+    #[inline]
+    pub(crate) fn word(self, at: Timestamp) -> u64 {
+        at.since(self.0).as_micros() << FRACTION_BITS
+    }
+
+    #[inline]
+    fn pack(self, state: gcra::State) -> [u64; 1] {
+        let (tick, fraction) = state.parts();
+        [self.word(tick) | u64::from(fraction)]
+    }
+
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "the low sixteen bits are the fraction")]
+    fn unpack(self, [word]: [u64; 1]) -> gcra::State {
+        gcra::State::new(self.0 + Ticks::from_micros(word >> FRACTION_BITS), word as u16)
+    }
+}
+
+/// A GCRA or leaky bucket, or a token bucket whose fractions fit: they keep one word.
+#[inline]
+pub(crate) fn word(charge: &Charge<'_>, held: Option<Entry<1>>, now: Timestamp, origin: Origin) -> Step<Entry<1>> {
+    let state = word_state(charge, held, now, origin)?;
+    let (next, outcome) = match charge.quota {
+        Quota::Gcra(quota) => gcra::charge(quota.reservoir(), state, now, charge.cost),
+        Quota::TokenBucket(quota) => gcra::charge(quota.reservoir(), state, now, charge.cost),
+        Quota::LeakyBucket(quota) => leaky_bucket::charge(quota, state, now, charge.cost),
+        _ => return Err(StoreFailure::WrongKind),
+    };
+    let keep = (next != state).then(|| Entry { state: origin.pack(next), number: charge.number });
+    Ok((keep, outcome))
+}
+
+/// The same after giving back what the charge took.
+pub(crate) fn refund_word(
+    charge: &Charge<'_>,
+    held: Entry<1>,
+    now: Timestamp,
+    origin: Origin,
+) -> Result<Entry<1>, StoreFailure> {
+    let state = word_state(charge, Some(held), now, origin)?;
+    let reservoir = reservoir(charge.quota).ok_or(StoreFailure::WrongKind)?;
+    let next = gcra::refund(reservoir, state, now, charge.cost);
+    Ok(Entry { state: origin.pack(next), number: charge.number })
+}
+
+#[inline]
+fn word_state(
+    charge: &Charge<'_>,
+    held: Option<Entry<1>>,
+    now: Timestamp,
+    origin: Origin,
+) -> Result<gcra::State, StoreFailure> {
+    match held {
+        None => Ok(gcra::State::default()),
+        Some(entry) if entry.number == charge.number => Ok(origin.unpack(entry.state)),
+        Some(entry) => inherit_word(charge, entry, now, origin),
+    }
+}
+
+#[cold]
+fn inherit_word(
+    charge: &Charge<'_>,
+    entry: Entry<1>,
+    now: Timestamp,
+    origin: Origin,
+) -> Result<gcra::State, StoreFailure> {
+    let record = charge.family.record(entry.number).ok_or(StoreFailure::Superseded)?;
+    let at = record.retired_at.map_or(now, |retired| retired.min(now));
+    let (Some(next), Some(previous)) = (reservoir(charge.quota), reservoir(&record.quota)) else {
+        return Err(StoreFailure::WrongKind);
+    };
+    Ok(gcra::inherit(next, previous, origin.unpack(entry.state), at))
+}
+
+const fn reservoir(quota: &Quota) -> Option<&Reservoir> {
+    match quota {
+        Quota::Gcra(quota) => Some(quota.reservoir()),
+        Quota::TokenBucket(quota) => Some(quota.reservoir()),
+        Quota::LeakyBucket(quota) => Some(quota.shape().reservoir()),
+        _ => None,
+    }
+}
+
+/// A fixed window, or a token bucket whose fractions need a word of their own: they keep two words.
+#[inline]
+pub(crate) fn pair(charge: &Charge<'_>, held: Option<Entry<2>>, now: Timestamp) -> Step<Entry<2>> {
+    let (keep, outcome) = match (charge.quota, pair_state(charge, held, now)?) {
+        (Quota::TokenBucket(quota), PairState::Bucket(state)) => bucket_step(charge, quota, state, now),
+        (Quota::FixedWindow(quota), PairState::Window(state)) => window_step(charge, quota, state, now),
+        _ => return Err(StoreFailure::WrongKind),
+    };
+    Ok((keep.map(|state| Entry { state, number: charge.number }), outcome))
+}
+
+/// The same after giving back what the charge took.
+pub(crate) fn refund_pair(charge: &Charge<'_>, held: Entry<2>, now: Timestamp) -> Result<Entry<2>, StoreFailure> {
+    let state = match (charge.quota, pair_state(charge, Some(held), now)?) {
+        (Quota::TokenBucket(quota), PairState::Bucket(state)) => {
+            pack_bucket(token_bucket::refund(quota, state, now, charge.cost), quota)
+        }
+        (Quota::FixedWindow(quota), PairState::Window(state)) => {
+            pack_window(fixed_window::refund(quota, state, now, charge.cost))
+        }
+        _ => return Err(StoreFailure::WrongKind),
+    };
+    Ok(Entry { state, number: charge.number })
+}
+
+enum PairState {
+    Bucket(token_bucket::State),
+    Window(fixed_window::State),
+}
+
+#[inline]
+fn pair_state(charge: &Charge<'_>, held: Option<Entry<2>>, now: Timestamp) -> Result<PairState, StoreFailure> {
+    match held {
+        Some(entry) if entry.number != charge.number => inherit_pair(charge, entry, now),
+        held => match charge.quota {
+            Quota::TokenBucket(quota) => Ok(PairState::Bucket(unpack_bucket(held, quota))),
+            Quota::FixedWindow(_) => Ok(PairState::Window(unpack_window(held))),
+            _ => Err(StoreFailure::WrongKind),
+        },
+    }
+}
+
+#[cold]
+fn inherit_pair(charge: &Charge<'_>, entry: Entry<2>, now: Timestamp) -> Result<PairState, StoreFailure> {
+    let record = charge.family.record(entry.number).ok_or(StoreFailure::Superseded)?;
+    let at = record.retired_at.map_or(now, |retired| retired.min(now));
+    match (charge.quota, &record.quota) {
+        (Quota::TokenBucket(quota), Quota::TokenBucket(old)) => {
+            Ok(PairState::Bucket(token_bucket::inherit(quota, old, unpack_bucket(Some(entry), old), at)))
+        }
+        (Quota::FixedWindow(quota), Quota::FixedWindow(old)) => {
+            Ok(PairState::Window(fixed_window::inherit(quota, old, unpack_window(Some(entry)), at)))
+        }
+        _ => Err(StoreFailure::WrongKind),
+    }
+}
+
+type PairStep = (Option<[u64; 2]>, Outcome);
+
+#[inline]
+fn bucket_step(
+    charge: &Charge<'_>,
+    quota: &token_bucket::TokenBucket,
+    state: token_bucket::State,
+    now: Timestamp,
+) -> PairStep {
+    let (next, outcome) = token_bucket::charge(quota, state, now, charge.cost);
+    ((next != state).then(|| pack_bucket(next, quota)), outcome)
+}
+
+#[inline]
+fn pack_bucket(state: token_bucket::State, quota: &token_bucket::TokenBucket) -> [u64; 2] {
+    let (full_at, surplus) = state.to_full(quota.reservoir());
+    [full_at.unix_micros(), surplus]
+}
+
+#[inline]
+fn unpack_bucket(held: Option<Entry<2>>, quota: &token_bucket::TokenBucket) -> token_bucket::State {
+    held.map_or_else(token_bucket::State::default, |entry| {
+        let full_at = Timestamp::from_unix_micros(entry.state[0]);
+        token_bucket::State::from_full(full_at, entry.state[1], quota.reservoir())
+    })
+}
+
+#[inline]
+fn window_step(
+    charge: &Charge<'_>,
+    quota: &fixed_window::FixedWindow,
+    state: fixed_window::State,
+    now: Timestamp,
+) -> PairStep {
+    let (next, outcome) = fixed_window::charge(quota, state, now, charge.cost);
+    ((next != state).then(|| pack_window(next)), outcome)
+}
+
+#[inline]
+const fn pack_window(state: fixed_window::State) -> [u64; 2] {
+    [state.ends_at().unix_micros(), state.count()]
+}
+
+#[inline]
+fn unpack_window(held: Option<Entry<2>>) -> fixed_window::State {
+    held.map_or_else(fixed_window::State::default, |entry| {
+        fixed_window::State::new(Timestamp::from_unix_micros(entry.state[0]), entry.state[1])
+    })
+}

@@ -1,0 +1,67 @@
+//! The shortest way: one unit of a key that is known, fits one word, and was counted under quota number 0. It is what
+//! [`Table::update`] does, with everything left out that this case does not need.
+
+use super::{
+    LOCKED, Line, META, META_BITS, META_MASK, NUMBER_BITS, READY, REST_SHIFT, SEQUENCE_ONE, Table, link_of,
+};
+use crate::algorithm::reservoir::{Word, WordStep};
+use crate::key::Fingerprint;
+use crate::sync::{Ordering, fence};
+
+const SLOTS: usize = 3;
+
+impl Table<SLOTS, 1> {
+    /// Asks for one unit. `None`: the key is new, busy, or out of range, and the whole way must decide.
+    #[inline(always)]
+    pub(crate) fn unit(&self, key: Fingerprint, quota: &Word, now: u64) -> Option<WordStep> {
+        let first = self.region.line(self.shape(Ordering::Relaxed).bucket(key.tag));
+        // Acquire: what a writer stored before it let go of the lock is seen below.
+        let header = first[0].load(Ordering::Acquire);
+        if header & (LOCKED | READY) != READY {
+            return None;
+        }
+        let (line, slot) = self.find(first, header, key.tag)?;
+        let meta = (line[META].load(Ordering::Relaxed) >> (slot * META_BITS)) & META_MASK;
+        if meta != (key.rest >> REST_SHIFT) << NUMBER_BITS {
+            return None;
+        }
+        let step = quota.unit(line[1 + SLOTS + slot].load(Ordering::Relaxed), now);
+        // Acquire: the loads above come before the look at the header that proves them.
+        fence(Ordering::Acquire);
+        match step {
+            WordStep::Admit(word) => {
+                // A key found in a bucket is nowhere else, so the unchanged header is proof enough.
+                first[0].compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()?;
+                // Release: a reader that sees the store below also sees the header locked.
+                fence(Ordering::Release);
+                line[1 + SLOTS + slot].store(word, Ordering::Relaxed);
+                first[0].store(header.wrapping_add(SEQUENCE_ONE), Ordering::Release);
+                Some(step)
+            }
+            WordStep::Deny(_) => (first[0].load(Ordering::Relaxed) == header).then_some(step),
+            WordStep::OutOfRange => None,
+        }
+    }
+
+    /// The slot of a tag in a bucket's chain, as long as the header stays what it was.
+    #[inline(always)]
+    fn find<'a>(&'a self, first: &'a Line, header: u64, tag: u64) -> Option<(&'a Line, usize)> {
+        let (mut line, mut link) = (first, link_of(header));
+        loop {
+            if line[1].load(Ordering::Relaxed) == tag {
+                return Some((line, 0));
+            }
+            if line[2].load(Ordering::Relaxed) == tag {
+                return Some((line, 1));
+            }
+            if line[3].load(Ordering::Relaxed) == tag {
+                return Some((line, 2));
+            }
+            if link == 0 || first[0].load(Ordering::Relaxed) != header {
+                return None;
+            }
+            line = self.overflow_line(link);
+            link = link_of(line[0].load(Ordering::Relaxed));
+        }
+    }
+}

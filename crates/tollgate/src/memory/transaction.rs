@@ -1,0 +1,299 @@
+//! All or nothing over several counters: locks them in one global order, decides about all, and writes all or none. Refunds and
+//! resets take the same way with one counter.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::{Hall, Kind, MemoryStore, decide, no_room, shelf};
+use crate::charge::{Answer, Answers, Charge};
+use crate::decision::{Source, Stance};
+use crate::key::Fingerprint;
+use crate::memory::shelf::{Shelf, Shelved};
+use crate::memory::table::{Entry, Full};
+use crate::outcome::{Outcome, Verdict};
+use crate::store::StoreFailure;
+use crate::sync::MutexGuard;
+use crate::time::Timestamp;
+
+/// What one counter holds.
+#[derive(Clone, Debug)]
+enum Held {
+    Word(Option<Entry<1>>),
+    Pair(Option<Entry<2>>),
+    Large(Option<Box<Shelved>>),
+}
+
+/// Where a counter is locked. The order of this type is the order in which locks are taken, which excludes deadlock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Seat {
+    overflow: bool,
+    kind: Kind,
+    bucket: usize,
+}
+
+/// A charge with its place and its decision.
+struct Item<'c> {
+    charge: Charge<'c>,
+    seat: Seat,
+    keep: Option<Held>,
+    outcome: Outcome,
+}
+
+/// The locks of one transaction, and the only way to what they guard. Dropping it lets go of them.
+struct Locks<'s> {
+    store: &'s MemoryStore,
+    now: Timestamp,
+    seats: SmallVec<[Seat; 8]>,
+    shards: SmallVec<[(Seat, MutexGuard<'s, HashMap<Fingerprint, Shelved>>); 2]>,
+}
+
+impl MemoryStore {
+    const fn hall(&self, overflow: bool) -> &Hall {
+        if overflow { &self.overflow } else { &self.main }
+    }
+
+    /// Charges several counters, all or none.
+    pub(super) fn charge_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        let mut moved: SmallVec<[bool; 8]> = SmallVec::from_elem(false, charges.len());
+        loop {
+            let mut items: SmallVec<[Item<'_>; 6]> =
+                charges.iter().zip(&moved).map(|(charge, &moved)| self.item(charge, moved, now)).collect();
+            let mut locks = self.lock_all(&items, now);
+            if !items.iter().all(|item| locks.own(item)) {
+                continue; // The table grew between finding the seats and locking them.
+            }
+            for item in &mut items {
+                (item.keep, item.outcome) = locks.decide(&item.charge, locks.read(item))?;
+            }
+            if !items.iter().all(|item| item.charge.stance == Stance::Shadow || item.outcome.is_allowed()) {
+                return locks.refuse(&mut items);
+            }
+            match locks.write_all(&items) {
+                Ok(()) => return Ok(answers(&items)),
+                Err((index, Full)) if !moved[index] => moved[index] = true,
+                Err((index, Full)) => {
+                    // Not even the shared counters have room for it: nothing was written, and it denies.
+                    items[index].outcome = no_room(items[index].charge.quota);
+                    return locks.refuse(&mut items);
+                }
+            }
+        }
+    }
+
+    /// Gives back what a charge took, where it was taken from.
+    pub(crate) fn refund_now(&self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+        for overflow in [false, true] {
+            let (mut item, mut locks) = self.lock_one(charge, overflow, now);
+            if let Some(next) = locks.refunded(&item.charge, locks.read(&item))? {
+                item.keep = Some(next);
+                // The key has its slot already, so there is always room.
+                let _ = locks.write(&item);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a counter.
+    pub(crate) fn reset_now(&self, charge: &Charge<'_>, now: Timestamp) {
+        let (item, mut locks) = self.lock_one(charge, false, now);
+        locks.remove(&item);
+    }
+
+    fn lock_one<'c>(&self, charge: &Charge<'c>, overflow: bool, now: Timestamp) -> (Item<'c>, Locks<'_>) {
+        loop {
+            let item = self.item(charge, overflow, now);
+            let locks = self.lock_all(std::slice::from_ref(&item), now);
+            if locks.own(&item) {
+                return (item, locks);
+            }
+        }
+    }
+
+    fn item<'c>(&self, charge: &Charge<'c>, overflow: bool, now: Timestamp) -> Item<'c> {
+        let key = if overflow { charge.family.overflow(charge.key) } else { charge.key };
+        let charge = Charge { key, ..*charge };
+        let kind = Kind::of(charge.quota);
+        let hall = self.hall(overflow);
+        let bucket = match kind {
+            Kind::Word => hall.words.bucket(key, self.origin.word(now)),
+            Kind::Pair => hall.pairs.bucket(key, now.unix_micros()),
+            Kind::Large => Shelf::shard_of(key),
+        };
+        Item { charge, seat: Seat { overflow, kind, bucket }, keep: None, outcome: no_room(charge.quota) }
+    }
+
+    fn lock_all(&self, items: &[Item<'_>], now: Timestamp) -> Locks<'_> {
+        let mut seats: SmallVec<[Seat; 8]> = items.iter().map(|item| item.seat).collect();
+        seats.sort_unstable();
+        seats.dedup();
+        let mut locks = Locks { store: self, now, seats: SmallVec::new(), shards: SmallVec::new() };
+        for seat in seats {
+            let hall = self.hall(seat.overflow);
+            match seat.kind {
+                Kind::Word => hall.words.lock(seat.bucket),
+                Kind::Pair => hall.pairs.lock(seat.bucket),
+                Kind::Large => locks.shards.push((seat, hall.shelf.lock(seat.bucket))),
+            }
+            locks.seats.push(seat);
+        }
+        locks
+    }
+}
+
+impl Drop for Locks<'_> {
+    fn drop(&mut self) {
+        for seat in self.seats.drain(..) {
+            let hall = self.store.hall(seat.overflow);
+            match seat.kind {
+                Kind::Word => hall.words.unlock(seat.bucket),
+                Kind::Pair => hall.pairs.unlock(seat.bucket),
+                Kind::Large => {}
+            }
+        }
+    }
+}
+
+impl Locks<'_> {
+    /// Whether the key is still in the bucket that was locked for it.
+    fn own(&self, item: &Item<'_>) -> bool {
+        let hall = self.store.hall(item.seat.overflow);
+        match item.seat.kind {
+            Kind::Word => hall.words.owns(item.seat.bucket, item.charge.key),
+            Kind::Pair => hall.pairs.owns(item.seat.bucket, item.charge.key),
+            Kind::Large => true,
+        }
+    }
+
+    fn read(&self, item: &Item<'_>) -> Held {
+        let hall = self.store.hall(item.seat.overflow);
+        let (bucket, key) = (item.seat.bucket, item.charge.key);
+        match item.seat.kind {
+            Kind::Word => Held::Word(hall.words.get(bucket, key, self.store.origin.word(self.now))),
+            Kind::Pair => Held::Pair(hall.pairs.get(bucket, key, self.now.unix_micros())),
+            Kind::Large => {
+                let shard = self.shards.iter().find(|(seat, _)| *seat == item.seat);
+                Held::Large(shard.and_then(|(_, shard)| shard.get(&key)).cloned().map(Box::new))
+            }
+        }
+    }
+
+    fn decide(&self, charge: &Charge<'_>, held: Held) -> decide::Step<Held> {
+        Ok(match held {
+            Held::Word(entry) => {
+                let (keep, outcome) = decide::word(charge, entry, self.now, self.store.origin)?;
+                (keep.map(|entry| Held::Word(Some(entry))), outcome)
+            }
+            Held::Pair(entry) => {
+                let (keep, outcome) = decide::pair(charge, entry, self.now)?;
+                (keep.map(|entry| Held::Pair(Some(entry))), outcome)
+            }
+            Held::Large(shelved) => {
+                let (keep, outcome) = shelf::decide(charge, shelved.as_deref(), self.now)?;
+                (keep.map(|shelved| Held::Large(Some(Box::new(shelved)))), outcome)
+            }
+        })
+    }
+
+    fn refunded(&self, charge: &Charge<'_>, held: Held) -> Result<Option<Held>, StoreFailure> {
+        Ok(match held {
+            Held::Word(Some(entry)) => {
+                Some(Held::Word(Some(decide::refund_word(charge, entry, self.now, self.store.origin)?)))
+            }
+            Held::Pair(Some(entry)) => Some(Held::Pair(Some(decide::refund_pair(charge, entry, self.now)?))),
+            Held::Large(Some(shelved)) => {
+                Some(Held::Large(Some(Box::new(shelf::refund(charge, &shelved, self.now)?))))
+            }
+            Held::Word(None) | Held::Pair(None) | Held::Large(None) => None,
+        })
+    }
+
+    /// Answers a request that was not admitted. Nothing is charged; only a clamp that a step of the clock made necessary is
+    /// kept, since otherwise the step, and not one interval, would have to pass.
+    fn refuse(&mut self, items: &mut [Item<'_>]) -> Result<Answers, StoreFailure> {
+        for item in items.iter_mut() {
+            let admitted = item.outcome.is_allowed();
+            if !admitted && item.keep.is_some() {
+                let _ = self.write(item); // A clamped state has its slot, so there is room.
+            }
+            if admitted {
+                let look = Charge { cost: 0, ..item.charge };
+                item.outcome = Outcome { verdict: Verdict::Allow, ..self.decide(&look, self.read(item))?.1 };
+            }
+        }
+        Ok(answers(items))
+    }
+
+    /// Writes every state that changes. If there is no room for one, takes the others back.
+    fn write_all(&mut self, items: &[Item<'_>]) -> Result<(), (usize, Full)> {
+        let mut undo: SmallVec<[(usize, Held); 8]> = SmallVec::new();
+        for (index, item) in items.iter().enumerate() {
+            if item.keep.is_none() || !item.outcome.is_allowed() {
+                continue;
+            }
+            let before = self.read(item);
+            if let Err(full) = self.write(item) {
+                for (index, before) in undo {
+                    self.restore(&items[index], before);
+                }
+                return Err((index, full));
+            }
+            undo.push((index, before));
+        }
+        Ok(())
+    }
+
+    fn restore(&mut self, item: &Item<'_>, before: Held) {
+        match before {
+            Held::Word(None) | Held::Pair(None) | Held::Large(None) => self.remove(item),
+            held => {
+                let item = Item { keep: Some(held), ..*item };
+                let _ = self.write(&item); // It was there a moment ago, under the same lock.
+            }
+        }
+    }
+
+    fn write(&mut self, item: &Item<'_>) -> Result<(), Full> {
+        let hall = self.store.hall(item.seat.overflow);
+        let (bucket, key) = (item.seat.bucket, item.charge.key);
+        match &item.keep {
+            Some(Held::Word(Some(entry))) => hall.words.put(bucket, key, self.store.origin.word(self.now), *entry),
+            Some(Held::Pair(Some(entry))) => hall.pairs.put(bucket, key, self.now.unix_micros(), *entry),
+            Some(Held::Large(Some(shelved))) => {
+                match self.shards.iter_mut().find(|(seat, _)| *seat == item.seat) {
+                    Some((_, shard)) => hall.shelf.put(shard, key, self.now, (**shelved).clone()),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn remove(&mut self, item: &Item<'_>) {
+        let hall = self.store.hall(item.seat.overflow);
+        match item.seat.kind {
+            Kind::Word => {
+                hall.words.remove(item.seat.bucket, item.charge.key);
+            }
+            Kind::Pair => {
+                hall.pairs.remove(item.seat.bucket, item.charge.key);
+            }
+            Kind::Large => {
+                if let Some((_, shard)) = self.shards.iter_mut().find(|(seat, _)| *seat == item.seat) {
+                    hall.shelf.remove(shard, item.charge.key);
+                }
+            }
+        }
+    }
+}
+
+fn answers(items: &[Item<'_>]) -> Answers {
+    items
+        .iter()
+        .map(|item| Answer {
+            outcome: item.outcome,
+            source: if item.seat.overflow { Source::Overflow } else { Source::Exact },
+        })
+        .collect()
+}

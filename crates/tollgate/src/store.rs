@@ -1,0 +1,41 @@
+//! The seam between decisions and counters: what every store does, and how it may fail.
+
+use std::future::Future;
+
+use crate::charge::{Answers, Charge};
+use crate::time::Timestamp;
+
+/// Why a store did not answer. It is never the caller's fault, and never becomes an error for the caller to interpret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreFailure {
+    /// A counter was already carried over to a policy newer than this decision's. Taking a new snapshot cures it.
+    #[error("a newer policy has taken over this counter; the decision is made again with that policy")]
+    Superseded,
+    /// A counter holds another algorithm's state. Cannot happen while keys name their algorithm.
+    #[error("a counter holds the state of another algorithm")]
+    WrongKind,
+    /// The store cannot be reached.
+    #[error("the store cannot be reached")]
+    Unreachable,
+}
+
+/// Where counters live.
+pub trait Store: Send + Sync {
+    /// Charges every enforced counter, or none: if one denies, nothing is changed. Counters in shadow are charged each for
+    /// itself, when the enforced ones admit. Answers in the order of the charges.
+    fn charge(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Answers, StoreFailure>> + Send;
+
+    /// Gives back what the charges took: `cost` units of each, or the permit named in it.
+    fn refund(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
+
+    /// Forgets the counters, as if their keys had never been seen.
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> impl Future<Output = Result<(), StoreFailure>> + Send;
+}

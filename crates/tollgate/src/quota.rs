@@ -165,6 +165,14 @@ pub enum QuotaError {
         /// What would be accepted.
         accepted: String,
     },
+    /// A time zone that the database does not have.
+    #[error(
+        "timezone: `{zone}` is unknown; accepted is a name of the IANA database, such as Europe/Rome or UTC"
+    )]
+    Zone {
+        /// What it was.
+        zone: String,
+    },
 }
 
 /// An algorithm with its numbers.

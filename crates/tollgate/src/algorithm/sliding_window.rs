@@ -1,15 +1,83 @@
-//! Sliding window: counters of sub-windows that slide.
+//! Sliding window: counters of sub-windows that slide over time, in constant memory. The oldest sub-window is only partly
+//! covered by the window that ends now; how it counts is the [`Estimate`].
 
-use crate::time::Ticks;
+use smallvec::SmallVec;
+
+use crate::outcome::{Outcome, Verdict};
+use crate::quota::{EXACT_MAX, QuotaError, Rate};
+use crate::time::{Ticks, Timestamp};
+
+/// Most sub-windows of a window.
+pub const PRECISION_MAX: u32 = 60;
+/// Longest that a window may be beyond its period, as a divisor of it: the promise is a millionth.
+const EXCESS_DIVISOR: u64 = 1_000_000;
 
 /// The numbers of a sliding window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
     limit: u64,
     period: Ticks,
+    precision: u32,
+    sub: u64,
+    estimate: Estimate,
+}
+
+/// How the oldest sub-window counts, which the window covers only in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Estimate {
+    /// By the share of it that is covered, rounded up, as if its units had come evenly. With a precision of 1 it is the
+    /// usual pair of counters.
+    Interpolate,
+    /// Whole, so that no window of the period's length ever admits more than the limit.
+    Strict,
+}
+
+/// The newest sub-window's number since the Unix epoch, and the units of it and of those before it, newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    newest: u64,
+    counts: SmallVec<[u64; 2]>,
+}
+
+/// Where an instant lies: in which sub-window, and how many ticks into it.
+#[derive(Clone, Copy)]
+struct Place {
+    index: u64,
+    offset: u64,
 }
 
 impl SlidingWindow {
+    /// The rate's units in any period, counted in `precision` sub-windows. A burst has no meaning here.
+    ///
+    /// # Errors
+    /// When the numbers are out of range, or cannot be counted exactly.
+    pub fn new(rate: Rate, precision: u32, estimate: Estimate) -> Result<Self, QuotaError> {
+        let rate = rate.checked()?;
+        if precision == 0 || precision > PRECISION_MAX {
+            return Err(QuotaError::Range {
+                field: "precision",
+                value: u64::from(precision),
+                accepted: format!("1 to {PRECISION_MAX}"),
+            });
+        }
+        let period = rate.period().as_micros();
+        if !divides_evenly(period, precision) {
+            return Err(uneven(period, precision));
+        }
+        let sub = period.div_ceil(u64::from(precision));
+        let limit_max = EXACT_MAX / sub;
+        if rate.units() > limit_max {
+            return Err(too_large(rate.units(), sub, limit_max));
+        }
+        Ok(Self {
+            limit: rate.units(),
+            period: rate.period(),
+            precision,
+            sub,
+            estimate,
+        })
+    }
+
     /// Units a window.
     #[must_use]
     pub const fn limit(&self) -> u64 {
@@ -20,5 +88,432 @@ impl SlidingWindow {
     #[must_use]
     pub const fn period(&self) -> Ticks {
         self.period
+    }
+
+    /// Sub-windows of a window.
+    #[must_use]
+    pub const fn precision(&self) -> u32 {
+        self.precision
+    }
+
+    /// A sub-window's length.
+    #[must_use]
+    pub const fn sub_window(&self) -> Ticks {
+        Ticks::from_micros(self.sub)
+    }
+
+    /// How the oldest sub-window counts.
+    #[must_use]
+    pub const fn estimate(&self) -> Estimate {
+        self.estimate
+    }
+
+    /// Where in a state's counters the oldest sub-window stands.
+    const fn oldest(&self) -> usize {
+        self.precision as usize
+    }
+
+    fn start_of(&self, index: u64) -> Timestamp {
+        Timestamp::from_unix_micros(index.saturating_mul(self.sub))
+    }
+
+    /// How many of the oldest sub-window's `units` count when the window has left it by `offset` ticks.
+    #[inline]
+    fn covered(&self, units: u64, offset: u64) -> u64 {
+        match self.estimate {
+            Estimate::Strict => units,
+            Estimate::Interpolate => (units * (self.sub - offset)).div_ceil(self.sub),
+        }
+    }
+
+    /// The first offset at which at most `most` of the oldest sub-window's `units` count, if that comes before its end.
+    fn offset_of(&self, units: u64, most: u64) -> Option<u64> {
+        if units <= most {
+            return Some(0);
+        }
+        match self.estimate {
+            Estimate::Strict => None,
+            Estimate::Interpolate => {
+                Some(self.sub - most * self.sub / units).filter(|&offset| offset < self.sub)
+            }
+        }
+    }
+}
+
+impl State {
+    /// The state from its parts: the newest sub-window's number, and the units of it and of those before it, newest first.
+    #[must_use]
+    pub fn new(newest: u64, counts: &[u64]) -> Self {
+        Self {
+            newest,
+            counts: SmallVec::from_slice(counts),
+        }
+    }
+
+    /// The newest sub-window's number since the Unix epoch.
+    #[must_use]
+    pub const fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// The units of the newest sub-window and of those before it.
+    #[must_use]
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// Draws back a state that lies more than a window ahead of `now`: further, no step back of the clock is believed.
+    #[inline]
+    fn clamp(&mut self, quota: &SlidingWindow, now: Timestamp) {
+        let furthest = now.unix_micros() / quota.sub + u64::from(quota.precision);
+        self.newest = self.newest.min(furthest);
+    }
+
+    /// Where `now` lies. While the clock is behind the newest sub-window, time stands still at its start: a clock that
+    /// trembles at a boundary then ages no counter.
+    #[inline]
+    fn place(&self, quota: &SlidingWindow, now: Timestamp) -> Place {
+        let index = now.unix_micros() / quota.sub;
+        if index < self.newest {
+            return Place {
+                index: self.newest,
+                offset: 0,
+            };
+        }
+        let offset = now.unix_micros() - index * quota.sub;
+        Place { index, offset }
+    }
+
+    /// How many sub-windows a place is ahead of the newest.
+    #[inline]
+    fn behind(&self, place: Place) -> usize {
+        usize::try_from(place.index.saturating_sub(self.newest)).unwrap_or(usize::MAX)
+    }
+
+    /// The units that count at a place: the younger sub-windows whole, the oldest as the estimate says.
+    #[inline]
+    fn used(&self, quota: &SlidingWindow, place: Place) -> u64 {
+        let Some(oldest) = quota.oldest().checked_sub(self.behind(place)) else {
+            return 0; // Even the newest has left the window.
+        };
+        let recent: u64 = self.counts.iter().take(oldest).sum();
+        let units = self.counts.get(oldest).copied().unwrap_or(0);
+        recent + quota.covered(units, place.offset)
+    }
+
+    /// The first instant at which at most `most` units count, given that more count at the place: the window slides on,
+    /// and one sub-window after the other becomes its oldest.
+    fn falls_to(&self, quota: &SlidingWindow, from: Place, most: u64) -> Timestamp {
+        let mut younger: u64 = self.counts.iter().sum();
+        for (position, &units) in self.counts.iter().enumerate().rev() {
+            younger -= units;
+            let oldest_at = self.newest + quota.oldest().saturating_sub(position) as u64;
+            if oldest_at < from.index || younger > most {
+                continue;
+            }
+            if let Some(offset) = quota.offset_of(units, most - younger) {
+                return quota.start_of(oldest_at) + Ticks::from_micros(offset);
+            }
+        }
+        quota.start_of(self.newest + u64::from(quota.precision) + 1)
+    }
+
+    /// Adds units at a place, which becomes the newest sub-window.
+    fn add(&mut self, quota: &SlidingWindow, place: Place, units: u64) {
+        let behind = self.behind(place);
+        match (quota.oldest() + 1).checked_sub(behind) {
+            Some(kept) if !self.counts.is_empty() => {
+                self.counts.truncate(kept);
+                self.counts.insert_many(0, std::iter::repeat_n(0, behind));
+            }
+            _ => self.counts.clear(),
+        }
+        match self.counts.first_mut() {
+            Some(newest) => *newest += units,
+            None => self.counts.push(units),
+        }
+        self.newest = place.index;
+    }
+
+    fn outcome(&self, quota: &SlidingWindow, now: Timestamp, place: Place, verdict: Verdict) -> Outcome {
+        let used = self.used(quota, place);
+        let remaining = quota.limit.saturating_sub(used);
+        let until = |most| self.falls_to(quota, place, most).since(now);
+        let (next_unit_after, reset_after) = if used == 0 {
+            (Ticks::ZERO, Ticks::ZERO)
+        } else {
+            (until(quota.limit - remaining - 1), until(0))
+        };
+        Outcome {
+            verdict,
+            limit: quota.limit,
+            remaining,
+            next_unit_after,
+            reset_after,
+        }
+    }
+}
+
+/// Charges `cost` units.
+#[must_use]
+pub fn charge(quota: &SlidingWindow, mut state: State, now: Timestamp, cost: u64) -> (State, Outcome) {
+    state.clamp(quota, now);
+    let place = state.place(quota, now);
+    let verdict = if cost > quota.limit {
+        Verdict::Never
+    } else if cost == 0 {
+        Verdict::Allow
+    } else if state.used(quota, place) + cost <= quota.limit {
+        state.add(quota, place, cost);
+        Verdict::Allow
+    } else {
+        let retry_at = state.falls_to(quota, place, quota.limit - cost);
+        Verdict::Deny {
+            retry_after: retry_at.since(now),
+        }
+    };
+    let outcome = state.outcome(quota, now, place, verdict);
+    (state, outcome)
+}
+
+/// Gives back `units`, the latest first: exact when it undoes a charge just made, as a refund nearly always does.
+#[must_use]
+pub fn refund(quota: &SlidingWindow, mut state: State, now: Timestamp, units: u64) -> State {
+    state.clamp(quota, now);
+    let mut left = units;
+    for count in &mut state.counts {
+        let taken = left.min(*count);
+        *count -= taken;
+        left -= taken;
+    }
+    if state.used(quota, state.place(quota, now)) == 0 {
+        return State::default();
+    }
+    state
+}
+
+/// From when on the state equals that of a key never seen.
+#[must_use]
+pub fn idle_at(quota: &SlidingWindow, state: &State) -> Timestamp {
+    match state.counts.iter().position(|&units| units > 0) {
+        None => Timestamp::default(),
+        Some(position) => {
+            let left_at = state.newest + u64::from(quota.precision) + 1;
+            quota.start_of(left_at.saturating_sub(position as u64))
+        }
+    }
+}
+
+/// The state under `quota` of a key that was counted under `previous` until `at`. Where sub-windows stay the same so do the
+/// counts, even above a lowered limit: a limit lowered and raised again must not forget. Other sub-windows start with what
+/// still counts, all in the newest one, which is against the caller.
+#[must_use]
+pub fn inherit(quota: &SlidingWindow, previous: &SlidingWindow, mut state: State, at: Timestamp) -> State {
+    if (quota.sub, quota.precision) == (previous.sub, previous.precision) {
+        return state;
+    }
+    state.clamp(previous, at);
+    match state.used(previous, state.place(previous, at)) {
+        0 => State::default(),
+        used => State::new(at.unix_micros() / quota.sub, &[used.min(quota.limit)]),
+    }
+}
+
+/// Whether as many sub-windows of whole ticks make the period, or a window that is hardly longer.
+fn divides_evenly(period: u64, precision: u32) -> bool {
+    let precision = u64::from(precision);
+    let excess = period.div_ceil(precision) * precision - period;
+    excess * EXCESS_DIVISOR <= period
+}
+
+fn uneven(period: u64, precision: u32) -> QuotaError {
+    let nearest = (1..precision)
+        .rev()
+        .find(|&fewer| divides_evenly(period, fewer))
+        .unwrap_or(1);
+    QuotaError::Inexact {
+        what: format!("{precision} sub-windows of whole microseconds do not make {period} microseconds"),
+        cure: format!("accepted is a precision that divides the period, such as {nearest}"),
+    }
+}
+
+fn too_large(limit: u64, sub: u64, limit_max: u64) -> QuotaError {
+    QuotaError::Inexact {
+        what: format!("{limit} units in sub-windows of {sub} microseconds cannot be counted exactly"),
+        cure: format!(
+            "accepted are up to {limit_max} units, a higher precision, a shorter period, or `algorithm: fixed-window`"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A whole minute since the epoch.
+    const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
+
+    fn per_minute(limit: u64, precision: u32, estimate: Estimate) -> SlidingWindow {
+        SlidingWindow::new(Rate::per_minute(limit), precision, estimate).unwrap()
+    }
+
+    fn quotas(limit: u64) -> Vec<SlidingWindow> {
+        let shapes = [1, 2, 7, 10, 60].map(|precision| {
+            [Estimate::Interpolate, Estimate::Strict].map(|estimate| per_minute(limit, precision, estimate))
+        });
+        shapes.into_iter().flatten().collect()
+    }
+
+    fn after(seconds: u64) -> Timestamp {
+        T0 + Ticks::from_secs(seconds)
+    }
+
+    fn charged(quota: &SlidingWindow, hits: &[(u64, u64)]) -> State {
+        hits.iter().fold(State::default(), |state, &(seconds, cost)| {
+            let (next, outcome) = charge(quota, state, after(seconds), cost);
+            assert!(outcome.is_allowed());
+            next
+        })
+    }
+
+    fn remaining(quota: &SlidingWindow, state: &State, now: Timestamp) -> u64 {
+        charge(quota, state.clone(), now, 0).1.remaining
+    }
+
+    /// Retry advice is exact for every cost: one tick early is denied, on the tick is admitted. So are the other two times.
+    #[test]
+    fn every_time_told_is_exact_to_the_tick() {
+        for quota in quotas(10) {
+            let state = charged(&quota, &[(3, 2), (17, 3), (34, 4), (59, 1)]);
+            for seconds in [59, 60, 71, 95] {
+                let now = after(seconds);
+                for cost in 1..=10 {
+                    let (state, outcome) = charge(&quota, state.clone(), now, cost);
+                    if let Some(retry_after) = outcome.verdict.retry_after() {
+                        let retry_at = now + retry_after;
+                        assert!(
+                            !charge(&quota, state.clone(), retry_at - Ticks::ONE, cost)
+                                .1
+                                .is_allowed()
+                        );
+                        assert!(charge(&quota, state, retry_at, cost).1.is_allowed());
+                    }
+                }
+                let look = charge(&quota, state.clone(), now, 0).1;
+                let more_at = now + look.next_unit_after;
+                assert_eq!(remaining(&quota, &state, more_at - Ticks::ONE), look.remaining);
+                assert!(remaining(&quota, &state, more_at) > look.remaining);
+                let reset_at = now + look.reset_after;
+                assert!(remaining(&quota, &state, reset_at - Ticks::ONE) < 10);
+                assert_eq!(remaining(&quota, &state, reset_at), 10);
+                assert_eq!(idle_at(&quota, &state), reset_at);
+            }
+        }
+    }
+
+    /// A precision of 1 is the usual pair of counters: the previous minute by the share that is left of it, rounded up.
+    #[test]
+    fn one_sub_window_is_the_classic_pair() {
+        let quota = per_minute(100, 1, Estimate::Interpolate);
+        let state = charged(&quota, &[(30, 42)]);
+        assert_eq!(remaining(&quota, &state, after(60)), 58);
+        assert_eq!(remaining(&quota, &state, after(75)), 100 - 32); // 42 × 45 s / 60 s is 31.5.
+        assert_eq!(remaining(&quota, &state, after(120) - Ticks::ONE), 99);
+        assert_eq!(remaining(&quota, &state, after(120)), 100);
+    }
+
+    /// Strict counts the oldest sub-window whole: the burst that straddles a boundary stops at the limit.
+    #[test]
+    fn strict_never_admits_more_in_any_window() {
+        let quota = per_minute(10, 6, Estimate::Strict);
+        let state = charged(&quota, &[(9, 10)]);
+        assert!(!charge(&quota, state.clone(), after(69), 1).1.is_allowed());
+        assert!(charge(&quota, state, after(70), 10).1.is_allowed());
+    }
+
+    /// A denial changes nothing, nor does a look; what exceeds the limit never passes.
+    #[test]
+    fn denials_and_looks_change_nothing() {
+        for quota in quotas(10) {
+            let state = charged(&quota, &[(3, 6), (50, 4)]);
+            for (cost, now) in [(1, after(50)), (7, after(60)), (0, after(100)), (11, after(300))] {
+                let (next, outcome) = charge(&quota, state.clone(), now, cost);
+                assert_eq!(next, state, "{:?}", outcome.verdict);
+            }
+            assert_eq!(charge(&quota, state, after(300), 11).1.verdict, Verdict::Never);
+        }
+    }
+
+    /// A refund undoes the latest charge, and all of them leave a key as if never seen.
+    #[test]
+    fn refunds_undo_the_latest_charge() {
+        for quota in quotas(10) {
+            let before = charged(&quota, &[(3, 6), (50, 2)]);
+            let (after_charge, _) = charge(&quota, before.clone(), after(50), 2);
+            assert_eq!(refund(&quota, after_charge.clone(), after(50), 2), before);
+            assert_eq!(
+                refund(&quota, after_charge.clone(), after(50), 10),
+                State::default()
+            );
+            assert_eq!(refund(&quota, after_charge, after(500), 1), State::default());
+        }
+    }
+
+    /// A clock that trembles at a boundary ages no counter; one that steps back far denies for two windows at most.
+    #[test]
+    fn steps_back_admit_nothing_more() {
+        for quota in quotas(10) {
+            let mut state = charged(&quota, &[(59, 5), (60, 5)]);
+            for _ in 0..100 {
+                for now in [after(59), after(60), after(31)] {
+                    let (next, outcome) = charge(&quota, state, now, 1);
+                    assert!(!outcome.is_allowed());
+                    state = next;
+                }
+            }
+            let long_ago = T0 - Ticks::from_secs(86_400 * 365);
+            let (state, denied) = charge(&quota, state, long_ago, 1);
+            let retry_after = denied.verdict.retry_after().unwrap();
+            assert!(retry_after <= Ticks::from_secs(180));
+            assert!(
+                !charge(&quota, state.clone(), long_ago + retry_after - Ticks::ONE, 1)
+                    .1
+                    .is_allowed()
+            );
+            assert!(charge(&quota, state, long_ago + retry_after, 1).1.is_allowed());
+        }
+    }
+
+    /// A live change keeps the counts: raising acts at once, lowering leaves nothing, other sub-windows carry what counts.
+    #[test]
+    fn changed_quotas_keep_the_count() {
+        let quota = |limit| per_minute(limit, 10, Estimate::Strict);
+        let state = charged(&quota(10), &[(3, 4), (50, 4)]);
+        let raised = inherit(&quota(20), &quota(10), state.clone(), after(50));
+        assert_eq!(remaining(&quota(20), &raised, after(50)), 12);
+        let lowered = inherit(&quota(5), &quota(20), raised, after(50));
+        assert_eq!(remaining(&quota(5), &lowered, after(50)), 0);
+        assert_eq!(remaining(&quota(5), &lowered, after(66)), 1);
+        let back = inherit(&quota(10), &quota(5), lowered, after(50));
+        assert_eq!(back, state);
+        let finer = per_minute(10, 60, Estimate::Interpolate);
+        let carried = inherit(&finer, &quota(10), state.clone(), after(50));
+        assert_eq!(carried, State::new(after(50).unix_micros() / 1_000_000, &[8]));
+        assert_eq!(inherit(&finer, &quota(10), state, after(500)), State::default());
+    }
+
+    /// Numbers that could not be counted exactly are refused, with a cure that is accepted.
+    #[test]
+    fn inexact_numbers_are_refused_with_a_cure() {
+        let million_a_year = Rate::per_ticks(1_000_000, Ticks::from_secs(365 * 86_400));
+        let error = SlidingWindow::new(million_a_year, 1, Estimate::Strict).unwrap_err();
+        assert!(error.to_string().contains("up to 285"), "{error}");
+        let error = SlidingWindow::new(Rate::per_second(10), 60, Estimate::Strict).unwrap_err();
+        assert!(error.to_string().contains("such as 50"), "{error}");
+        assert!(SlidingWindow::new(Rate::per_second(10), 50, Estimate::Strict).is_ok());
+        for precision in [0, 61] {
+            let error = SlidingWindow::new(Rate::per_second(10), precision, Estimate::Strict).unwrap_err();
+            assert!(error.to_string().contains("1 to 60"), "{error}");
+        }
     }
 }

@@ -200,3 +200,164 @@ pub fn inherit(quota: &FixedWindow, previous: &FixedWindow, state: State, at: Ti
         count => State::new(quota.window_end(at), count),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::calendar::CalendarUnit;
+
+    const MINUTE: Ticks = Ticks::from_secs(60);
+    /// A whole minute since the epoch.
+    const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
+
+    fn per_minute(limit: u64, align: Align) -> FixedWindow {
+        FixedWindow::new(Rate::per_minute(limit), align).unwrap()
+    }
+
+    fn monthly(limit: u64) -> FixedWindow {
+        let calendar = Calendar::new(CalendarUnit::Month, "Europe/Rome").unwrap();
+        FixedWindow::new(Rate::per_month(limit), Align::Calendar(calendar)).unwrap()
+    }
+
+    fn aligns() -> [Align; 3] {
+        let calendar = Calendar::new(CalendarUnit::Minute, "Asia/Kolkata").unwrap();
+        [Align::Epoch, Align::FirstHit, Align::Calendar(calendar)]
+    }
+
+    fn after(seconds: u64) -> Timestamp {
+        T0 + Ticks::from_secs(seconds)
+    }
+
+    /// Retry advice is exact: one tick early is denied, on the tick is admitted.
+    #[test]
+    fn retry_after_is_the_first_admitted_instant() {
+        for align in aligns() {
+            let quota = per_minute(10, align);
+            let (state, outcome) = charge(&quota, State::default(), after(7), 10);
+            assert_eq!((outcome.verdict, outcome.remaining), (Verdict::Allow, 0));
+            let (state, denied) = charge(&quota, state, after(20), 1);
+            let retry_at = after(20) + denied.verdict.retry_after().unwrap();
+            assert!(!charge(&quota, state, retry_at - Ticks::ONE, 1).1.is_allowed());
+            let (_, admitted) = charge(&quota, state, retry_at, 1);
+            assert_eq!((admitted.verdict, admitted.remaining), (Verdict::Allow, 9));
+            assert_eq!(denied.next_unit_after, retry_at.since(after(20)));
+            assert_eq!(denied.reset_after, retry_at.since(after(20)));
+            assert_eq!(idle_at(&quota, &state), retry_at);
+        }
+    }
+
+    /// The worst of a fixed window: a full limit on each side of a boundary, and not one more.
+    #[test]
+    fn twice_the_limit_around_a_boundary() {
+        let quota = per_minute(10, Align::Epoch);
+        let (state, last) = charge(&quota, State::default(), after(60) - Ticks::ONE, 10);
+        let (state, first) = charge(&quota, state, after(60), 10);
+        assert!(last.is_allowed() && first.is_allowed());
+        assert!(!charge(&quota, state, after(119), 1).1.is_allowed());
+    }
+
+    /// A window that is aligned to the first hit starts with it, and the next one not before the next hit.
+    #[test]
+    fn first_hit_windows_start_with_a_hit() {
+        let quota = per_minute(10, Align::FirstHit);
+        let (state, _) = charge(&quota, State::default(), after(7), 1);
+        assert_eq!(state.ends_at(), after(67));
+        let (state, _) = charge(&quota, state, after(1_000), 1);
+        assert_eq!(state, State::new(after(1_060), 1));
+    }
+
+    /// A calendar month lasts until its local midnight, the clock change inside it included.
+    #[test]
+    fn calendar_months_end_at_local_midnight() {
+        let quota = monthly(100);
+        let march_2024 = Timestamp::from_unix_seconds(1_710_000_000);
+        let (state, _) = charge(&quota, State::default(), march_2024, 100);
+        let (_, denied) = charge(&quota, state, march_2024, 1);
+        let april_in_rome = Timestamp::from_unix_seconds(1_711_922_400); // 2024-03-31 22:00 UTC, as summer time has begun.
+        assert_eq!(
+            denied.verdict.retry_after(),
+            Some(april_in_rome.since(march_2024))
+        );
+    }
+
+    /// Nothing used has nothing to wait for, a look changes nothing, and what exceeds the limit never passes.
+    #[test]
+    fn looks_and_impossible_costs_change_nothing() {
+        for align in aligns() {
+            let quota = per_minute(10, align);
+            let (state, look) = charge(&quota, State::default(), T0, 0);
+            assert_eq!((state, look.remaining), (State::default(), 10));
+            assert_eq!(
+                (look.next_unit_after, look.reset_after),
+                (Ticks::ZERO, Ticks::ZERO)
+            );
+            let (state, never) = charge(&quota, State::default(), T0, 11);
+            assert_eq!((state, never.verdict), (State::default(), Verdict::Never));
+        }
+    }
+
+    /// A refund makes room in the current window, none beyond it, and an empty window is as if never seen.
+    #[test]
+    fn refunds_make_room() {
+        let quota = per_minute(10, Align::FirstHit);
+        let (state, _) = charge(&quota, State::default(), T0, 10);
+        let state = refund(&quota, state, after(1), 3);
+        assert_eq!(charge(&quota, state, after(1), 0).1.remaining, 3);
+        assert_eq!(refund(&quota, state, after(1), 70), State::default());
+        assert_eq!(refund(&quota, state, after(60), 1), State::default());
+    }
+
+    /// A clock that trembles at a boundary gives no window twice; one that steps back far denies for two windows at most.
+    #[test]
+    fn steps_back_admit_nothing_more() {
+        for align in aligns() {
+            let quota = per_minute(10, align);
+            let (state, _) = charge(&quota, State::default(), after(60) - Ticks::ONE, 10);
+            let mut state = charge(&quota, state, after(120), 10).0;
+            for _ in 0..5 {
+                for now in [after(120) - Ticks::ONE, after(120), after(75)] {
+                    let (next, outcome) = charge(&quota, state, now, 1);
+                    assert!(!outcome.is_allowed());
+                    state = next;
+                }
+            }
+            let long_ago = T0 - Ticks::from_secs(86_400 * 365);
+            let (state, denied) = charge(&quota, state, long_ago, 1);
+            let retry_after = denied.verdict.retry_after().unwrap();
+            assert!(retry_after <= MINUTE + MINUTE);
+            assert!(charge(&quota, state, long_ago + retry_after, 1).1.is_allowed());
+        }
+    }
+
+    /// A live change keeps the count: raising acts at once, lowering leaves nothing, and back again nothing was forgotten.
+    #[test]
+    fn changed_limits_keep_the_count() {
+        let quota = |limit| per_minute(limit, Align::Epoch);
+        let (state, _) = charge(&quota(10), State::default(), T0, 8);
+        let remaining = |limit, state| charge(&quota(limit), state, after(1), 0).1.remaining;
+        let raised = inherit(&quota(20), &quota(10), state, after(1));
+        assert_eq!(remaining(20, raised), 12);
+        let lowered = inherit(&quota(5), &quota(20), raised, after(1));
+        assert_eq!(remaining(5, lowered), 0);
+        let back = inherit(&quota(10), &quota(5), lowered, after(1));
+        assert_eq!(remaining(10, back), 2);
+    }
+
+    /// Other windows start with what still counted; what no longer did is gone.
+    #[test]
+    fn changed_windows_carry_the_count() {
+        let minute = per_minute(10, Align::Epoch);
+        let (state, _) = charge(&minute, State::default(), T0, 8);
+        let carried = inherit(&monthly(100), &minute, state, after(59));
+        assert_eq!(carried, State::new(monthly(100).window_end(T0), 8));
+        assert_eq!(
+            inherit(&monthly(100), &minute, state, after(60)),
+            State::default()
+        );
+        let first_hit = per_minute(10, Align::FirstHit);
+        assert_eq!(
+            inherit(&first_hit, &minute, state, after(9)),
+            State::new(after(69), 8)
+        );
+    }
+}

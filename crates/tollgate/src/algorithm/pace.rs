@@ -144,11 +144,9 @@ fn best_below(gain: u64, price: u64, gain_max: u64, price_max: u64) -> Option<(u
         let short = gain * low.1 - low.0 * price;
         let over = high.0 * price - gain * high.1;
         let run = short / over;
-        let room = (gain_max.saturating_sub(low.0) / high.0.max(1)).min(if high.1 == 0 {
-            run
-        } else {
-            price_max.saturating_sub(low.1) / high.1
-        });
+        let gain_room = gain_max.saturating_sub(low.0) / high.0.max(1);
+        let price_room = price_max.saturating_sub(low.1).checked_div(high.1);
+        let room = gain_room.min(price_room.unwrap_or(run)); // A run along 1/0 adds nothing to the price.
         let taken = run.min(room);
         low = (low.0 + taken * high.0, low.1 + taken * high.1);
         let short = gain * low.1 - low.0 * price;
@@ -181,8 +179,8 @@ mod tests {
             for (gain_max, price_max) in [(40, 1_000), (100, 100), (7, 50_000), (1, 1_000_000)] {
                 let mut best: Option<(u64, u64)> = None;
                 for p in 1..=price_max.min(50_000) {
-                    let n = (u128::from(gain) * u128::from(p) / u128::from(price)).min(u128::from(gain_max))
-                        as u64;
+                    let n = u128::from(gain) * u128::from(p) / u128::from(price);
+                    let n = u64::try_from(n).unwrap().min(gain_max);
                     if n > 0
                         && best.is_none_or(|(bn, bp)| {
                             u128::from(n) * u128::from(bp) > u128::from(bn) * u128::from(p)

@@ -127,7 +127,7 @@ impl State {
     /// made at, before which no later one is judged, so nothing forgotten could count again.
     fn add(&mut self, quota: &SlidingLog, at: Timestamp, units: u64) {
         let expired = self.expired(quota, at);
-        if let Some(last) = self.entries.drain(..expired).last() {
+        if let Some(last) = self.entries.drain(..expired).next_back() {
             self.forgotten = last.total;
         }
         let total = self.total() + units;
@@ -216,4 +216,152 @@ pub fn inherit(_quota: &SlidingLog, previous: &SlidingLog, mut state: State, at:
         return State::default();
     }
     state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+    fn per_minute(limit: u64) -> SlidingLog {
+        SlidingLog::new(Rate::per_minute(limit)).unwrap()
+    }
+
+    fn after(seconds: u64) -> Timestamp {
+        T0 + Ticks::from_secs(seconds)
+    }
+
+    fn charged(quota: &SlidingLog, hits: &[(u64, u64)]) -> State {
+        hits.iter().fold(State::default(), |state, &(seconds, cost)| {
+            let (next, outcome) = charge(quota, state, after(seconds), cost);
+            assert!(outcome.is_allowed());
+            next
+        })
+    }
+
+    fn remaining(quota: &SlidingLog, state: &State, now: Timestamp) -> u64 {
+        charge(quota, state.clone(), now, 0).1.remaining
+    }
+
+    /// Retry advice is exact for every cost: one tick early is denied, on the tick is admitted. So are the other two times.
+    #[test]
+    fn every_time_told_is_exact_to_the_tick() {
+        let quota = per_minute(10);
+        let state = charged(&quota, &[(0, 2), (17, 3), (17, 1), (34, 3), (59, 1)]);
+        for cost in 1..=10 {
+            let (state, denied) = charge(&quota, state.clone(), after(59), cost);
+            let retry_at = after(59) + denied.verdict.retry_after().unwrap();
+            assert!(
+                !charge(&quota, state.clone(), retry_at - Ticks::ONE, cost)
+                    .1
+                    .is_allowed()
+            );
+            assert!(charge(&quota, state, retry_at, cost).1.is_allowed());
+        }
+        let look = charge(&quota, state.clone(), after(59), 0).1;
+        assert_eq!((look.remaining, look.next_unit_after), (0, Ticks::from_secs(1)));
+        assert_eq!(remaining(&quota, &state, after(60)), 2);
+        assert_eq!(look.reset_after, Ticks::from_secs(60));
+        assert_eq!(remaining(&quota, &state, after(119) - Ticks::ONE), 9);
+        assert_eq!(remaining(&quota, &state, after(119)), 10);
+        assert_eq!(idle_at(&quota, &state), after(119));
+    }
+
+    /// A unit counts up to, and not at, one period after it was admitted.
+    #[test]
+    fn a_unit_counts_for_exactly_one_period() {
+        let quota = per_minute(1);
+        let state = charged(&quota, &[(0, 1)]);
+        assert!(
+            !charge(&quota, state.clone(), after(60) - Ticks::ONE, 1)
+                .1
+                .is_allowed()
+        );
+        assert!(charge(&quota, state, after(60), 1).1.is_allowed());
+    }
+
+    /// What no longer counts is forgotten: a log never holds more entries than its limit.
+    #[test]
+    fn the_log_is_bounded() {
+        let quota = per_minute(5);
+        let mut state = State::default();
+        for second in 0..10_000 {
+            state = charge(&quota, state, after(second), 1).0;
+            assert!(state.units().count() <= 5);
+        }
+        let units: Vec<_> = state.units().collect();
+        let expected: Vec<_> = (9_960..=9_964).map(|second| (after(second), 1)).collect();
+        assert_eq!(units, expected);
+    }
+
+    /// A denial changes nothing, nor does a look; what exceeds the limit never passes.
+    #[test]
+    fn denials_and_looks_change_nothing() {
+        let quota = per_minute(10);
+        let state = charged(&quota, &[(3, 6), (50, 4)]);
+        for (cost, now) in [(1, after(50)), (7, after(70)), (0, after(100)), (11, after(300))] {
+            assert_eq!(charge(&quota, state.clone(), now, cost).0, state);
+        }
+        assert_eq!(charge(&quota, state, after(300), 11).1.verdict, Verdict::Never);
+    }
+
+    /// A refund undoes the latest charges, and all of them leave a key as if never seen.
+    #[test]
+    fn refunds_undo_the_latest_charges() {
+        let quota = per_minute(10);
+        let before = charged(&quota, &[(3, 6), (50, 2)]);
+        let (charged, _) = charge(&quota, before.clone(), after(51), 2);
+        assert_eq!(refund(&quota, charged.clone(), after(51), 2), before);
+        let partly = refund(&quota, charged.clone(), after(51), 5);
+        assert_eq!(partly.units().collect::<Vec<_>>(), [(after(3), 5)]);
+        assert_eq!(refund(&quota, charged.clone(), after(51), 10), State::default());
+        assert_eq!(refund(&quota, charged, after(500), 1), State::default());
+    }
+
+    /// A clock that trembles ages no unit; one that steps back far denies for two windows at most.
+    #[test]
+    fn steps_back_admit_nothing_more() {
+        let quota = per_minute(10);
+        let mut state = charged(&quota, &[(0, 5), (59, 5)]);
+        for _ in 0..5 {
+            for now in [after(59), after(30), after(59), after(0)] {
+                let (next, outcome) = charge(&quota, state, now, 1);
+                assert!(!outcome.is_allowed());
+                state = next;
+            }
+        }
+        let long_ago = T0 - Ticks::from_secs(86_400);
+        let (state, denied) = charge(&quota, state, long_ago, 1);
+        let retry_after = denied.verdict.retry_after().unwrap();
+        assert!(retry_after <= Ticks::from_secs(120));
+        assert!(charge(&quota, state, long_ago + retry_after, 1).1.is_allowed());
+    }
+
+    /// A live change keeps the log, whose instants are true under any period.
+    #[test]
+    fn changed_quotas_keep_the_log() {
+        let state = charged(&per_minute(10), &[(3, 4), (50, 4)]);
+        let raised = inherit(&per_minute(20), &per_minute(10), state.clone(), after(50));
+        assert_eq!(remaining(&per_minute(20), &raised, after(50)), 12);
+        let lowered = inherit(&per_minute(5), &per_minute(20), raised, after(50));
+        assert_eq!(remaining(&per_minute(5), &lowered, after(50)), 0);
+        assert_eq!(remaining(&per_minute(5), &lowered, after(63)), 1);
+        let hourly = SlidingLog::new(Rate::per_hour(100)).unwrap();
+        let longer = inherit(&hourly, &per_minute(5), lowered, after(50));
+        assert_eq!(remaining(&hourly, &longer, after(3_602)), 92);
+        assert_eq!(remaining(&hourly, &longer, after(3_603)), 96);
+        assert_eq!(
+            inherit(&hourly, &per_minute(10), state, after(500)),
+            State::default()
+        );
+    }
+
+    /// A limit too large to remember is refused, and told what is accepted.
+    #[test]
+    fn large_limits_are_refused_with_a_cure() {
+        assert!(SlidingLog::new(Rate::per_minute(LOG_MAX)).is_ok());
+        let error = SlidingLog::new(Rate::per_minute(LOG_MAX + 1)).unwrap_err();
+        assert!(error.to_string().contains("estimate: strict"), "{error}");
+    }
 }

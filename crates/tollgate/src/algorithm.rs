@@ -8,6 +8,7 @@
 //! - A cost of 0 looks and changes nothing. A cost above the capacity is answered with `Never`.
 //! - `now` may be earlier than the state: no function panics, and nothing is admitted that the quota does not allow.
 
+pub mod calendar;
 pub mod concurrency;
 pub mod fixed_window;
 pub mod gcra;

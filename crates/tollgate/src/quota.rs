@@ -165,6 +165,12 @@ pub enum QuotaError {
         /// What would be accepted.
         accepted: String,
     },
+    /// A time zone that nobody knows.
+    #[error("timezone: {zone} is not known; accepted are IANA names such as Europe/Rome, and UTC")]
+    Zone {
+        /// What it was.
+        zone: String,
+    },
 }
 
 /// An algorithm with its numbers.

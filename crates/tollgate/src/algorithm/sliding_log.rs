@@ -1,5 +1,6 @@
 //! Sliding log: every timestamp of the window.
 
+use crate::quota::{QuotaError, Rate};
 use crate::time::Ticks;
 
 /// The numbers of a sliding log.
@@ -10,6 +11,18 @@ pub struct SlidingLog {
 }
 
 impl SlidingLog {
+    /// A log of `rate`.
+    ///
+    /// # Errors
+    /// When a number is out of range.
+    pub fn new(rate: Rate) -> Result<Self, QuotaError> {
+        let rate = rate.checked()?;
+        Ok(Self {
+            limit: rate.units(),
+            period: rate.period(),
+        })
+    }
+
     /// Units a window.
     #[must_use]
     pub const fn limit(&self) -> u64 {

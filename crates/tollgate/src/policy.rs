@@ -77,6 +77,7 @@ impl Policy {
         let mut places = Vec::with_capacity(limits.len());
         for (position, limit) in limits.iter().enumerate() {
             report.enter_limit(position, Some(&limit.name));
+            check::name(&limit.name, Place::default(), &mut report);
             check::alone(limit, &|_| Place::default(), &mut report);
             places.push((position, Place::default()));
         }

@@ -18,9 +18,8 @@ pub(crate) type Places<'p> = &'p dyn Fn(&str) -> Place;
 
 /// Reports what is wrong with one limit.
 pub(crate) fn alone(limit: &Limit, places: Places<'_>, report: &mut Report) {
-    name(limit, places("name"), report);
-    by(limit, places("by"), report);
-    when(limit, places("when"), report);
+    by(limit, places, report);
+    when(limit, places, report);
     quotas(limit, places, report);
     cost(limit, places, report);
     leases(limit, places("consistency"), report);
@@ -30,17 +29,21 @@ pub(crate) fn alone(limit: &Limit, places: Places<'_>, report: &mut Report) {
 /// Reports what is wrong between limits. Each place is that of a limit's name, with its position in the file.
 pub(crate) fn together(limits: &[Limit], places: &[(usize, Place)], report: &mut Report) {
     let mut names: HashMap<&str, (usize, Place)> = HashMap::new();
+    // A `when` that could not be read looks like none, so a file with errors is not counted.
+    let sound = report.errors() == 0;
     let mut unconditional = 0;
     for (limit, &(position, at)) in limits.iter().zip(places) {
         report.enter_limit(position, Some(&limit.name));
-        if let Some((first, place)) = names.get(limit.name.as_str()) {
+        if limit.name.is_empty() {
+            // Reported already.
+        } else if let Some((first, place)) = names.get(limit.name.as_str()) {
             let message = format!("limits[{first}] on line {} has this name too", place.line);
             let accepted = "a name of its own: it is the identity of its counters";
             report.error(at, "name", Problem::new(message, accepted));
         } else {
             names.insert(&limit.name, (position, at));
         }
-        if is_unconditional(limit) {
+        if sound && is_unconditional(limit) {
             unconditional += 1;
             if unconditional == MATCHED_MAX + 1 {
                 let message = format!(
@@ -72,9 +75,8 @@ fn is_unconditional(limit: &Limit) -> bool {
 }
 
 /// Names go into headers and metrics, so they keep to what a header may quote.
-fn name(limit: &Limit, at: Place, report: &mut Report) {
+pub(crate) fn name(name: &str, at: Place, report: &mut Report) {
     let printable = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
-    let name = &limit.name;
     if name.is_empty() || name.len() > LIMIT_NAME_BYTES_MAX || !name.bytes().all(printable) {
         let message = format!("\"{}\" cannot be the name of a limit", quoted(name));
         let accepted = format!("1 to {LIMIT_NAME_BYTES_MAX} printable ASCII characters other than \" and \\");
@@ -82,14 +84,19 @@ fn name(limit: &Limit, at: Place, report: &mut Report) {
     }
 }
 
-fn by(limit: &Limit, at: Place, report: &mut Report) {
+fn by(limit: &Limit, places: Places<'_>, report: &mut Report) {
     if limit.by.len() > BY_MAX {
         let message = format!("{} attributes", limit.by.len());
-        report.error(at, "by", Problem::new(message, format!("at most {BY_MAX}")));
+        report.error(
+            places("by"),
+            "by",
+            Problem::new(message, format!("at most {BY_MAX}")),
+        );
         return;
     }
     for (i, name) in limit.by.iter().enumerate() {
         let field = format!("by[{i}]");
+        let at = places(&field);
         attribute(name, at, &field, report);
         if limit.by[..i].contains(name) {
             let message = format!("{} is named twice", quoted(name));
@@ -98,38 +105,32 @@ fn by(limit: &Limit, at: Place, report: &mut Report) {
     }
 }
 
-fn when(limit: &Limit, at: Place, report: &mut Report) {
-    let accepted = format!("at most {CONDITIONS_MAX}");
+fn when(limit: &Limit, places: Places<'_>, report: &mut Report) {
+    let at = places("when");
     if limit.when.len() > CONDITIONS_MAX {
         let message = format!("{} conditions", limit.when.len());
-        report.error(at, "when", Problem::new(message, accepted));
+        report.error(
+            at,
+            "when",
+            Problem::new(message, format!("at most {CONDITIONS_MAX}")),
+        );
         return;
     }
     for condition in &limit.when {
         match condition {
             Condition::OneOf { name, values, globs } => {
                 let field = format!("when.{}", quoted(name));
-                attribute(name, at, &field, report);
-                let choices = values.len() + globs.len();
-                if choices == 0 {
-                    let problem = Problem::new("an empty list never matches", "at least one value");
-                    report.error(at, &field, problem);
-                } else if choices > CONDITIONS_MAX {
-                    let problem = Problem::new(format!("{choices} values"), accepted.clone());
-                    report.error(at, &field, problem);
-                } else if values.iter().any(|value| value.len() > VALUE_BYTES_MAX) {
-                    let message =
-                        format!("a value longer than any request's: more than {VALUE_BYTES_MAX} bytes");
-                    report.error(at, &field, Problem::new(message, "a shorter value"));
+                attribute(name, places(&field), &field, report);
+                if let Some(problem) = choices(values, globs.len()) {
+                    report.error(places(&field), &field, problem);
                 }
             }
-            Condition::Holds(expression) => {
-                if expression.constant() == Some(false) {
-                    let problem =
-                        Problem::new("the expression is never true", "mode: off, to switch a limit off");
-                    report.error(at, "when", problem);
-                }
+            Condition::Holds(expression) if expression.constant() == Some(false) => {
+                let problem =
+                    Problem::new("the expression is never true", "mode: off, to switch a limit off");
+                report.error(at, "when", problem);
             }
+            Condition::Holds(_) => {}
         }
     }
     if let Some(name) = contradiction(&limit.when) {
@@ -139,6 +140,24 @@ fn when(limit: &Limit, at: Place, report: &mut Report) {
         );
         let problem = Problem::new(message, "conditions that can hold together");
         report.error(at, "when", problem);
+    }
+}
+
+/// What is wrong with the choices of a condition.
+fn choices(values: &[String], globs: usize) -> Option<Problem> {
+    let count = values.len() + globs;
+    if count == 0 {
+        Some(Problem::new("an empty list never matches", "at least one value"))
+    } else if count > CONDITIONS_MAX {
+        Some(Problem::new(
+            format!("{count} values"),
+            format!("at most {CONDITIONS_MAX}"),
+        ))
+    } else if values.iter().any(|value| value.len() > VALUE_BYTES_MAX) {
+        let message = format!("a value longer than any request's: more than {VALUE_BYTES_MAX} bytes");
+        Some(Problem::new(message, "a shorter value"))
+    } else {
+        None
     }
 }
 
@@ -232,7 +251,7 @@ fn cost(limit: &Limit, places: Places<'_>, report: &mut Report) {
         }
         Cost::Units(units) => {
             let smallest = limit.quotas.all.iter().map(Quota::capacity).min().unwrap_or(0);
-            if units > smallest {
+            if units > smallest && smallest > 0 {
                 let message = format!(
                     "each request costs {units}, and at most {smallest} pass at once: none ever will"
                 );

@@ -52,9 +52,23 @@ impl<'n> Fields<'n> {
         self.entry(name).is_some()
     }
 
-    /// Where a field's value stands; where the table begins, when the field is not there.
-    pub(crate) fn place(&self, name: &str) -> Place {
-        self.entry(name).map_or(self.at, |entry| entry.node.at)
+    /// Where the value of a field such as `rate`, `when.path` or `by[2]` stands; where the table begins, when the field is
+    /// not there.
+    pub(crate) fn place(&self, path: &str) -> Place {
+        let end = path.find(['.', '[']).unwrap_or(path.len());
+        let Some(entry) = self.entry(&path[..end]) else {
+            return self.at;
+        };
+        let rest = path[end..].trim_start_matches(['.', '[']).trim_end_matches(']');
+        let part = match &entry.node.tree {
+            Tree::List(items) => rest.parse().ok().and_then(|i: usize| items.get(i)),
+            Tree::Table(entries) => entries
+                .iter()
+                .find(|entry| !rest.is_empty() && quoted(&entry.key) == rest)
+                .map(|entry| &entry.node),
+            Tree::Empty | Tree::Text(_) => None,
+        };
+        part.map_or(entry.node.at, |node| node.at)
     }
 
     /// Where a field's name stands.

@@ -216,6 +216,15 @@ impl Report {
             (false, true) => self.path.clone(),
             (false, false) => format!("{}.{field}", self.path),
         };
+        let same = |known: &Finding| {
+            (known.line, known.column) == (at.line, at.column)
+                && known.field == field
+                && known.message == problem.message
+        };
+        // What is wrong with a number that all tiers inherit is wrong once.
+        if self.findings.found.iter().rev().take(8).any(same) {
+            return;
+        }
         self.findings.found.push(Finding {
             severity,
             file: self.file.clone(),

@@ -127,8 +127,15 @@ pub struct Quotas {
 impl Quotas {
     /// One quota for everybody.
     pub(crate) fn one(quota: Quota) -> Self {
+        let mut quotas = Self::none();
+        quotas.all.push(quota);
+        quotas
+    }
+
+    /// No quota at all: of a limit that is reported, and never becomes part of a policy.
+    pub(crate) fn none() -> Self {
         Self {
-            all: vec![quota],
+            all: Vec::new(),
             fallback: Fallback::Said(QuotaIndex(0)),
             tier_by: None,
             tiers: TextMap::default(),

@@ -93,8 +93,8 @@ impl Limit {
     fn verb(&self) -> &'static str {
         match (self.quotas.all.first(), &self.cost) {
             (Some(Quota::Concurrency(_)), _) => "have",
-            (_, Cost::Asked | Cost::Units(_)) => "make",
-            (_, Cost::Attribute(_) | Cost::Computed(_)) => "use",
+            (_, Cost::Asked | Cost::Units(1)) => "make",
+            (_, Cost::Units(_) | Cost::Attribute(_) | Cost::Computed(_)) => "use",
         }
     }
 
@@ -272,7 +272,7 @@ fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -294,7 +294,7 @@ fn units(period: Ticks) -> (u64, &'static str, &'static str) {
     let micros = period.as_micros();
     let found = UNITS
         .iter()
-        .find(|(unit, ..)| micros >= *unit && micros % unit == 0);
+        .find(|(unit, ..)| micros >= *unit && micros.is_multiple_of(*unit));
     let &(unit, name, one) = found.unwrap_or(&UNITS[5]);
     (micros / unit, name, one)
 }

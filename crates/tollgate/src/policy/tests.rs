@@ -1,6 +1,7 @@
 //! The policy as a whole: files in, matches and sentences out.
 
 mod bad_files;
+mod bounds;
 mod example;
 mod many;
 mod matching;

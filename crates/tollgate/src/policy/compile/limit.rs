@@ -68,14 +68,14 @@ pub(super) fn name_of(node: &Node) -> Option<&str> {
 pub(super) fn read(node: &Node, report: &mut Report) -> Option<(Limit, Place)> {
     let fields = Fields::of(node, "", "a table such as {name: all, rate: 100/s}", report)?;
     fields.only(&FIELDS, report);
-    let name = name(fields, report);
+    let name = name(fields, report).unwrap_or_default();
     let when = when::read(fields, report);
     let by = by(fields, report);
     let quotas = quota::read(fields, report);
     let cost = cost(fields, quotas.as_ref(), report);
     let percent = fields.count("enforce_percent", 100, report).unwrap_or(100);
     let limit = Limit {
-        name: name?.to_owned(),
+        name: name.to_owned(),
         when,
         by,
         mode: fields.choice("mode", &MODES, report).unwrap_or_default(),
@@ -86,7 +86,8 @@ pub(super) fn read(node: &Node, report: &mut Report) -> Option<(Limit, Place)> {
         consistency: fields
             .choice("consistency", &CONSISTENCIES, report)
             .unwrap_or_default(),
-        quotas: quotas?,
+        // Without quotas the limit is refused, and what else is wrong with it is reported all the same.
+        quotas: quotas.unwrap_or_else(Quotas::none),
         cost,
     };
     check::alone(&limit, &|field| fields.place(field), report);
@@ -98,7 +99,9 @@ fn name<'n>(fields: Fields<'n>, report: &mut Report) -> Option<&'n str> {
         let problem = Problem::new("missing", "a name that no other limit has");
         report.error(fields.place("name"), "name", problem);
     }
-    fields.text("name", "a text", report)
+    let name = fields.text("name", "a text", report)?;
+    check::name(name, fields.place("name"), report);
+    Some(name)
 }
 
 /// The attributes of `by`: a list, or a single name.

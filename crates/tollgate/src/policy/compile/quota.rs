@@ -170,13 +170,10 @@ impl<'n> Shape<'n> {
         } else {
             A::TokenBucket
         };
-        let algorithm = fields.choice("algorithm", &ALGORITHMS, report).unwrap_or(default);
+        let said = fields.choice("algorithm", &ALGORITHMS, report);
+        let algorithm = said.unwrap_or(default);
         // An algorithm that is unknown says nothing about which numbers fit it.
-        if !fields.has("algorithm")
-            || fields
-                .choice("algorithm", &ALGORITHMS, &mut Report::new(""))
-                .is_some()
-        {
+        if said.is_some() || !fields.has("algorithm") {
             fitting(algorithm, fields, report);
         }
         let begin = fields

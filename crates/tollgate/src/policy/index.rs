@@ -7,22 +7,37 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use crate::policy::finding::Problem;
-use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, Mode};
+use crate::policy::limit::{BY_MAX, Condition, Cost, Fallback, Limit, Mode, QuotaIndex};
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::request::CheckRequest;
 
 /// The number of an attribute's name.
 pub(crate) type NameId = u16;
 
-/// An attribute of a request that the policy mentions.
-#[derive(Clone, Copy, Debug)]
+/// Names whose positions are kept in a table; those of others are searched. Few policies have more.
+const TABLED: usize = 64;
+/// The position of an attribute that is not there.
+const ABSENT: u8 = u8::MAX;
+
+/// The attributes of a request that the policy mentions, with their positions in the request.
 pub(crate) struct Known {
-    pub(crate) name: NameId,
-    pub(crate) position: u8,
+    list: SmallVec<[(NameId, u8); 16]>,
+    table: [u8; TABLED],
 }
 
-/// The attributes of a request that the policy mentions.
-pub(crate) type KnownList = SmallVec<[Known; 16]>;
+impl Known {
+    /// Where in the request the attribute of this name is.
+    #[inline]
+    pub(crate) fn position(&self, name: NameId) -> Option<u8> {
+        match self.table.get(usize::from(name)) {
+            Some(&position) => (position != ABSENT).then_some(position),
+            None => {
+                let found = self.list.iter().find(|&&(known, _)| known == name);
+                found.map(|&(_, position)| position)
+            }
+        }
+    }
+}
 
 /// The limits that a request may meet, in the policy's order.
 pub(crate) type Candidates = SmallVec<[u32; 32]>;
@@ -53,6 +68,8 @@ pub(crate) struct Plan {
     pub(crate) checks: Vec<Check>,
     pub(crate) tier_by: Option<NameId>,
     pub(crate) cost: Option<NameId>,
+    /// The quota of a limit that has only one.
+    pub(crate) quota: Option<QuotaIndex>,
 }
 
 /// One condition of a limit and the attributes that must be there for it to hold.
@@ -87,11 +104,17 @@ impl Index {
 
     /// The attributes of a request that the policy mentions.
     #[inline]
-    pub(crate) fn known(&self, request: &CheckRequest<'_>) -> KnownList {
-        let mut known = KnownList::new();
+    pub(crate) fn known(&self, request: &CheckRequest<'_>) -> Known {
+        let mut known = Known {
+            list: SmallVec::new(),
+            table: [ABSENT; TABLED],
+        };
         for (position, attribute) in (0u8..).zip(request.attributes()) {
             if let Some(&name) = self.names.get(attribute.name) {
-                known.push(Known { name, position });
+                known.list.push((name, position));
+                if let Some(slot) = known.table.get_mut(usize::from(name)) {
+                    *slot = position;
+                }
             }
         }
         known
@@ -99,19 +122,21 @@ impl Index {
 
     /// The limits that a request may meet.
     #[inline]
-    pub(crate) fn candidates(&self, request: &CheckRequest<'_>, known: &KnownList) -> Candidates {
-        let mut found = Candidates::from_slice(&self.always);
-        for attribute in known {
-            let mentions = &self.mentions[usize::from(attribute.name)];
-            found.extend_from_slice(&mentions.present);
+    pub(crate) fn candidates(&self, request: &CheckRequest<'_>, known: &Known) -> Candidates {
+        let mut found = Candidates::new();
+        for &limit in &self.always {
+            found.push(limit);
+        }
+        for &(name, position) in &known.list {
+            let mentions = &self.mentions[usize::from(name)];
+            for &limit in &mentions.present {
+                found.push(limit);
+            }
             if mentions.equal.is_empty() {
                 continue;
             }
             let mut room: Digits = [0; 20];
-            let value = as_text(
-                request.attributes()[usize::from(attribute.position)].value,
-                &mut room,
-            );
+            let value = as_text(request.attributes()[usize::from(position)].value, &mut room);
             if value.len() <= mentions.longest
                 && let Some(limits) = mentions.equal.get(value)
             {
@@ -149,6 +174,9 @@ impl Index {
                 }
             }
             plan.checks.push(Check { condition, needed });
+        }
+        if let ([_], Fallback::Said(only)) = (limit.quotas(), limit.quotas.fallback) {
+            plan.quota = Some(only);
         }
         if let Some(name) = &limit.quotas.tier_by {
             plan.tier_by = Some(self.name(name)?);

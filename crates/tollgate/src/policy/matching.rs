@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use crate::decision::Fault;
 use crate::policy::Policy;
 use crate::policy::finding::quoted;
-use crate::policy::index::{Check, KnownList, NameId, Plan};
+use crate::policy::index::{Check, Known, Plan};
 use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, MATCHED_MAX, QuotaIndex};
 use crate::policy::text::{Digits, as_text};
 use crate::request::{COST_MAX, CheckRequest, Value};
@@ -62,16 +62,10 @@ impl Policy {
 /// A request, and which of its attributes the policy knows.
 struct Asked<'r, 'a> {
     request: &'r CheckRequest<'a>,
-    known: KnownList,
+    known: Known,
 }
 
 impl<'a> Asked<'_, 'a> {
-    #[inline]
-    fn position(&self, name: NameId) -> Option<u8> {
-        let found = self.known.iter().find(|known| known.name == name);
-        found.map(|known| known.position)
-    }
-
     #[inline]
     fn value(&self, position: u8) -> Value<'a> {
         self.request.attributes()[usize::from(position)].value
@@ -80,10 +74,11 @@ impl<'a> Asked<'_, 'a> {
     /// The values that the limit counts by, if it applies.
     #[inline]
     fn meets(&self, limit: &Limit, plan: &Plan) -> Option<SmallVec<[u8; BY_MAX]>> {
-        let mut by = SmallVec::new();
-        for &name in &plan.by {
-            by.push(self.position(name)?);
+        let mut by = [0; BY_MAX];
+        for (slot, &name) in by.iter_mut().zip(&plan.by) {
+            *slot = self.known.position(name)?;
         }
+        let by = SmallVec::from_buf_and_len(by, plan.by.len());
         let holds = |check: &Check| self.holds(&limit.when[check.condition], check);
         plan.checks.iter().all(holds).then_some(by)
     }
@@ -91,7 +86,7 @@ impl<'a> Asked<'_, 'a> {
     fn holds(&self, condition: &Condition, check: &Check) -> bool {
         match condition {
             Condition::OneOf { values, globs, .. } => {
-                let Some(position) = check.needed.first().and_then(|&name| self.position(name)) else {
+                let Some(position) = check.needed.first().and_then(|&name| self.known.position(name)) else {
                     return false;
                 };
                 let mut room: Digits = [0; 20];
@@ -99,7 +94,10 @@ impl<'a> Asked<'_, 'a> {
                 values.iter().any(|value| value == text) || globs.iter().any(|glob| glob.matches(text))
             }
             Condition::Holds(expression) => {
-                check.needed.iter().all(|&name| self.position(name).is_some())
+                check
+                    .needed
+                    .iter()
+                    .all(|&name| self.known.position(name).is_some())
                     && expression.holds(self.request)
             }
         }
@@ -107,8 +105,11 @@ impl<'a> Asked<'_, 'a> {
 
     #[inline]
     fn quota(&self, limit: &Limit, plan: &Plan, by: &[u8]) -> QuotaIndex {
+        if let Some(only) = plan.quota {
+            return only;
+        }
         let first = by.first().map(|&position| self.value(position));
-        let tier = plan.tier_by.and_then(|name| self.position(name));
+        let tier = plan.tier_by.and_then(|name| self.known.position(name));
         limit
             .quotas
             .select(first, tier.map(|position| self.value(position)))
@@ -124,7 +125,7 @@ impl<'a> Asked<'_, 'a> {
             Cost::Asked => Ok(self.request.units()),
             Cost::Units(units) => Ok(*units),
             Cost::Attribute(name) => {
-                let position = plan.cost.and_then(|name| self.position(name));
+                let position = plan.cost.and_then(|name| self.known.position(name));
                 match position {
                     Some(position) => attribute_cost(name, self.value(position)),
                     None => Err(format!("the attribute {name} is missing")),

@@ -27,13 +27,21 @@ impl TextHasher {
 impl Hasher for TextHasher {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            self.mix(u64::from_le_bytes(*word));
+        let length = (bytes.len() as u64) << 56;
+        if let Some((_, last)) = bytes.split_last_chunk::<8>() {
+            // The last eight bytes overlap the words before them, so that no text needs padding.
+            let (words, _) = bytes[..bytes.len() - 1].as_chunks::<8>();
+            for word in words {
+                self.mix(u64::from_le_bytes(*word));
+            }
+            self.mix(u64::from_le_bytes(*last) ^ length);
+        } else if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+            let [first, last] = [first, last].map(|half| u64::from(u32::from_le_bytes(*half)));
+            self.mix((first | last << 32) ^ length);
+        } else if let (Some(&first), Some(&last)) = (bytes.first(), bytes.last()) {
+            let middle = u64::from(bytes[bytes.len() / 2]);
+            self.mix((u64::from(first) | middle << 8 | u64::from(last) << 16) ^ length);
         }
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        self.mix(u64::from_le_bytes(last) ^ (bytes.len() as u64) << 56);
     }
 
     #[inline]

@@ -383,7 +383,7 @@ impl Reader<'_> {
         let named = match error {
             QuotaError::NoBurst => "burst",
             QuotaError::Zone { .. } => "timezone",
-            QuotaError::Range { field, .. } => field,
+            QuotaError::Range { field, .. } if *field != "rate" && *field != "concurrency" => field,
             _ => "",
         };
         let (at, field) = if self.fields.has(named) {
@@ -391,6 +391,12 @@ impl Reader<'_> {
         } else {
             (node.at, field)
         };
-        report.error(at, field, Problem::new(error.to_string(), ""));
+        let problem = match error {
+            QuotaError::Range { value, accepted, .. } => {
+                Problem::new(format!("{value} is out of range"), accepted.clone())
+            }
+            _ => Problem::new(error.to_string(), ""),
+        };
+        report.error(at, field, problem);
     }
 }

@@ -240,7 +240,7 @@ const ERRORS: &[Case] = &[
     ),
     one!(
         "    concurrency: 0\n",
-        "3:18: limits[0] \"a\".concurrency: concurrency: 0 is out of range"
+        "3:18: limits[0] \"a\".concurrency: 0 is out of range"
     ),
     one!(
         "    concurrency: 5/s\n",

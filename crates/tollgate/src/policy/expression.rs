@@ -18,6 +18,13 @@ use crate::request::{COST_MAX, CheckRequest, Value};
 /// Longest expression, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
 
+/// Deepest expression: operators and calls inside each other. It is evaluated on the stack of whoever asks.
+pub const EXPRESSION_DEPTH_MAX: usize = 48;
+/// Enough for the deepest expression of [`EXPRESSION_BYTES_MAX`]; untouched pages cost nothing.
+const PARSER_STACK_BYTES: usize = 64 << 20;
+const ACCEPTED: &str =
+    "a CEL expression over attributes, such as method == 'POST' && path.startsWith('/v1/')";
+
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
 /// A compiled CEL expression.
@@ -175,17 +182,37 @@ impl VariableResolver for Attributes<'_, '_> {
     }
 }
 
+/// Parses on a stack of its own: the parser takes up to 100 kB of it for each bracket, and running out of stack would end
+/// the process.
 fn parse(source: &str) -> Result<Program, Problem> {
-    let accepted = "a CEL expression over attributes, such as method == 'POST' && path.startsWith('/v1/')";
-    let parsed = catch_unwind(AssertUnwindSafe(|| ENVIRONMENT.compile(source)));
-    match parsed {
-        Ok(Ok(program)) => Ok(program),
-        Ok(Err(errors)) => {
-            let why = errors.errors.first().map_or(String::new(), |error| {
-                format!(" at character {}: {}", error.pos.1.max(1), quoted(&error.msg))
-            });
-            Err(Problem::new(format!("not CEL{why}"), accepted))
+    std::thread::scope(|scope| {
+        let parser = std::thread::Builder::new().stack_size(PARSER_STACK_BYTES);
+        let parser = parser.spawn_scoped(scope, || parse_here(source));
+        match parser.map(std::thread::ScopedJoinHandle::join) {
+            Ok(Ok(parsed)) => parsed,
+            Ok(Err(_)) => Err(Problem::new("not CEL", ACCEPTED)),
+            Err(error) => Err(Problem::new(
+                format!("no thread to read it on: {error}"),
+                "another try",
+            )),
         }
-        Err(_) => Err(Problem::new("not CEL", accepted)),
+    })
+}
+
+fn parse_here(source: &str) -> Result<Program, Problem> {
+    let program = ENVIRONMENT.compile(source).map_err(|errors| {
+        let why = errors.errors.first().map_or(String::new(), |error| {
+            format!(" at character {}: {}", error.pos.1.max(1), quoted(&error.msg))
+        });
+        Problem::new(format!("not CEL{why}"), ACCEPTED)
+    })?;
+    let depth = survey::depth(program.expression());
+    if depth > EXPRESSION_DEPTH_MAX {
+        let message = format!("an expression of {depth} levels");
+        return Err(Problem::new(
+            message,
+            format!("at most {EXPRESSION_DEPTH_MAX} levels"),
+        ));
     }
+    Ok(program)
 }

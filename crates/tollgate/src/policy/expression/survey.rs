@@ -58,6 +58,11 @@ pub(super) fn attributes(expression: &IdedExpr) -> Result<BTreeSet<String>, Prob
     }
 }
 
+/// How many operators and calls stand inside each other at most.
+pub(super) fn depth(expression: &IdedExpr) -> usize {
+    1 + children(expression).into_iter().map(depth).max().unwrap_or(0)
+}
+
 /// The names without which an expression cannot be true; those that it binds itself may be among them.
 pub(super) fn needed(expression: &IdedExpr) -> BTreeSet<String> {
     needs(expression).truth

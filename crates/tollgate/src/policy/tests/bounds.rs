@@ -1,7 +1,8 @@
 //! Files that are too large, too deep, or too many, and bytes that are no text.
 
-use super::super::{FILE_BYTES_MAX, Policy};
+use super::super::{Expression, FILE_BYTES_MAX, Policy};
 use super::{findings, policy};
+use crate::request::CheckRequest;
 
 /// Aliases of aliases cannot fill the memory, nesting cannot fill the stack.
 #[test]
@@ -55,8 +56,8 @@ fn crowds_are_refused() {
         said.contains("by: 50000 attributes; accepted: at most 8"),
         "{said}"
     );
-    let names: Vec<String> = (0..70_000)
-        .map(|i| format!("{{name: l{i}, by: x{i}, rate: 1/s}}"))
+    let names: Vec<String> = (0..8_200)
+        .map(|i| format!("{{name: l{i}, by: [a{i},b{i},c{i},d{i},e{i},f{i},g{i},h{i}], rate: 1/s}}"))
         .collect();
     let said = findings(&format!("limits: [{}]", names.join(","))).to_string();
     assert!(
@@ -81,4 +82,81 @@ fn too_many_unconditional_limits_are_refused() {
         "{said}"
     );
     policy(&format!("limits:\n{}", limits[..32].concat()));
+}
+
+/// No expression that fits the bound on its length can exhaust the stack, neither when it is read nor when it is asked.
+#[test]
+fn deep_expressions_do_not_exhaust_the_stack() {
+    for (open, middle, close) in [
+        ("1+", "1", ""),
+        ("a.", "a", ""),
+        ("a[", "0", "]"),
+        ("(", "a", ")"),
+        ("!", "a", ""),
+        ("-", "a", ""),
+        ("[", "a", "]"),
+        ("{1:", "a", "}"),
+        ("a?b:", "c", ""),
+        ("a&&", "b", ""),
+        ("a||!", "b", ""),
+        ("size(", "a", ")"),
+        ("a", "a", ".size()"),
+        ("[1].map(x,", "x", ")"),
+        ("a in [", "a", "]"),
+        ("a==", "b", ""),
+    ] {
+        for depth in [10, 20, 46, 60, 200, 500, 1000, 2047, 4095] {
+            let source = format!("{}{middle}{}", open.repeat(depth), close.repeat(depth));
+            if let Ok(expression) = Expression::new(&source) {
+                let request = CheckRequest::new()
+                    .with("a", 1)
+                    .unwrap()
+                    .with("b", 2)
+                    .unwrap()
+                    .with("c", 3)
+                    .unwrap();
+                let _ = (expression.holds(&request), expression.cost(&request));
+            }
+        }
+    }
+}
+
+/// What people write is far from the bounds: a long chain of alternatives, and a few levels of everything.
+#[test]
+fn usual_expressions_are_within_the_bounds() {
+    let chain: Vec<String> = (0..60).map(|i| format!("path == '/p{i}'")).collect();
+    for source in [
+        chain.join(" || "),
+        "((a == 'x' || (b == 'y' && !(c == 'z'))) && (d > 5 ? e : f) == 'g') || size(h + i) > int(j) * (k - (l + 1))"
+            .to_owned(),
+    ] {
+        if let Err(problem) = Expression::new(&source) {
+            panic!("{source}: {problem}");
+        }
+    }
+}
+
+/// A key of ten megabytes is refused without being repeated to the reader.
+#[test]
+fn huge_keys_are_refused() {
+    let key = "k".repeat(10 << 20);
+    for file in [
+        format!("{key}: 1"),
+        format!("? {key}\n: 1"),
+        format!("limits: [{{name: {key}, rate: 1/s}}]"),
+    ] {
+        let said = findings(&file).to_string();
+        assert!(said.len() < 300, "{} bytes", said.len());
+        assert!(
+            said.contains("a text of 10485760 bytes") || said.contains("not YAML"),
+            "{said}"
+        );
+    }
+}
+
+/// Policies are shared between threads.
+#[test]
+fn policies_are_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Policy>();
 }

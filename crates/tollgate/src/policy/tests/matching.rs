@@ -267,3 +267,23 @@ fn limits_made_in_rust_behave_like_those_of_files() {
         assert!(said.contains(wanted), "{said}\nwanted: {wanted}");
     }
 }
+
+/// What five plain limits need fits the stack: nothing is allocated for them.
+#[test]
+fn plain_limits_are_matched_without_allocation() {
+    let policy = policy(
+        "limits: [{name: a, by: [k], rate: 1/s}, {name: b, by: [t], rate: 1/s}, {name: c, by: [i, t], rate: 1/s}, \
+         {name: d, when: {m: POST}, by: [a, b, c, d, e, k, t, i], rate: 1/s}, {name: e, rate: 1/s}]",
+    );
+    let names = ["k", "t", "i", "m", "a", "b", "c", "d", "e"];
+    let asked = request(&names.map(|name| (name, text("POST"))));
+    let matches = policy.matches(&asked).unwrap();
+    assert_eq!(matches.len(), 5);
+    assert!(!matches.spilled() && matches.iter().all(|found| !found.by.spilled()));
+    assert!(
+        !policy
+            .index
+            .candidates(&asked, &policy.index.known(&asked))
+            .spilled()
+    );
+}

@@ -1,26 +1,137 @@
 //! The policy: limits compiled from a file, and which of them a request meets.
 //!
-//! The way of a policy: text → [`document`] (a tree with positions) → `compile` (pure, reports every problem at once) →
-//! [`Policy`], immutable. `policy check`, start-up and live reload all call the same `compile`.
+//! The way of a policy: text → `document` (a tree with positions) → `compile` (pure, reports every problem at once) →
+//! [`Policy`], immutable. `policy check`, start-up and live reload all call the same [`Policy::compile`].
 
+mod finding;
+mod document;
+mod fields;
+mod rate;
 pub mod expression;
 pub mod glob;
 pub mod limit;
+mod builder;
+mod compile;
+mod check;
+mod text;
+mod index;
+mod matching;
+mod sentence;
+#[cfg(test)]
+mod tests;
 
+pub use builder::LimitBuilder;
+pub use document::{DEPTH_MAX, FILE_BYTES_MAX, ITEMS_MAX, NODES_MAX, TEXT_BYTES_MAX};
+pub use expression::Expression;
+pub use finding::{FINDINGS_MAX, Finding, Findings, Problem, Severity};
 pub use limit::{
-    BY_MAX, Condition, Consistency, Cost, Limit, MATCHED_MAX, Mode, OnStoreFailure, QuotaIndex, Quotas,
+    BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
+    OnStoreFailure, QuotaIndex, Quotas,
 };
+pub use matching::{Match, Matches};
+
+use finding::{Place, Report};
+use index::Index;
+
+/// Most limits in a policy.
+pub const LIMITS_MAX: usize = 100_000;
+
+/// A policy that shows every kind of limit. A server that is told nothing else starts with it.
+pub const EXAMPLE: &str = include_str!("policy/example.yaml");
 
 /// The limits of one domain, compiled and indexed.
 #[derive(Debug)]
 pub struct Policy {
+    domain: Option<String>,
+    shard_by: Option<String>,
     limits: Vec<Limit>,
+    index: Index,
 }
 
 impl Policy {
+    /// Compiles the bytes of a policy file; `source_name` is how findings call it. With a policy come its warnings.
+    ///
+    /// ```
+    /// use tollgate::policy::Policy;
+    /// let findings = Policy::compile("policy.yaml", b"limits: [{name: all, rate: s/100}]").unwrap_err();
+    /// assert_eq!(
+    ///     findings.to_string(),
+    ///     "policy.yaml:1:28: limits[0] \"all\".rate: s/100 is upside down: the count comes first; \
+    ///      accepted: 100/s, if that is what was meant"
+    /// );
+    /// ```
+    ///
+    /// # Errors
+    /// Every problem at once, warnings among them.
+    pub fn compile(source_name: &str, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
+        compile::compile(source_name, bytes)
+    }
+
+    /// A policy of limits made in Rust, checked as a file's are.
+    ///
+    /// # Errors
+    /// Every problem at once, warnings among them.
+    pub fn new(limits: Vec<LimitBuilder>) -> Result<Policy, Findings> {
+        let mut report = Report::new("policy");
+        let limits: Vec<Limit> = limits.into_iter().map(LimitBuilder::into_limit).collect();
+        let mut places = Vec::with_capacity(limits.len());
+        for (position, limit) in limits.iter().enumerate() {
+            report.enter_limit(position, Some(&limit.name));
+            check::name(&limit.name, Place::default(), &mut report);
+            check::alone(limit, &|_| Place::default(), &mut report);
+            places.push((position, Place::default()));
+        }
+        check::together(&limits, &places, &mut report);
+        if limits.len() > LIMITS_MAX {
+            let problem = Problem::new(
+                format!("{} limits", limits.len()),
+                format!("at most {LIMITS_MAX}"),
+            );
+            report.error(Place::default(), "limits", problem);
+        }
+        let policy = match Index::new(&limits) {
+            Ok(index) => Some(Policy {
+                domain: None,
+                shard_by: None,
+                limits,
+                index,
+            }),
+            Err(problem) => {
+                report.error(Place::default(), "limits", problem);
+                None
+            }
+        };
+        compile::finish(policy, report).map(|(policy, _)| policy)
+    }
+
+    /// Groups the keys that have this attribute into one slot of a Redis Cluster.
+    #[must_use]
+    pub fn with_shard_by(mut self, attribute: &str) -> Self {
+        self.shard_by = Some(attribute.to_owned());
+        self
+    }
+
+    /// The RLS domain that it answers; without one it answers every domain.
+    #[must_use]
+    pub fn domain(&self) -> Option<&str> {
+        self.domain.as_deref()
+    }
+
+    /// The attribute that groups keys into a slot.
+    #[must_use]
+    pub fn shard_by(&self) -> Option<&str> {
+        self.shard_by.as_deref()
+    }
+
     /// Its limits, in the file's order.
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
+    }
+
+    /// What each limit means, in a sentence.
+    #[must_use]
+    pub fn sentences(&self) -> Vec<String> {
+        self.limits.iter().map(Limit::sentence).collect()
     }
 }

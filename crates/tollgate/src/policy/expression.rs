@@ -1,5 +1,218 @@
-//! CEL expressions over attributes.
+//! CEL expressions over attributes. An expression that exists parses and calls only functions that exist.
+
+mod survey;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, LazyLock};
+
+use cel::common::types::{CelInt, CelString};
+use cel::common::value::CowVal;
+use cel::context::VariableResolver;
+use cel::{Context, Env, ExecutionError, Program};
+
+use crate::policy::finding::{Problem, quoted};
+use crate::request::{COST_MAX, CheckRequest, Value};
+
+/// Longest expression, in bytes.
+pub const EXPRESSION_BYTES_MAX: usize = 4096;
+
+/// Deepest expression: operators and calls inside each other. It is evaluated on the stack of whoever asks.
+pub const EXPRESSION_DEPTH_MAX: usize = 48;
+/// Enough for the deepest expression of [`EXPRESSION_BYTES_MAX`]; untouched pages cost nothing.
+const PARSER_STACK_BYTES: usize = 64 << 20;
+const ACCEPTED: &str =
+    "a CEL expression over attributes, such as method == 'POST' && path.startsWith('/v1/')";
+
+static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
 /// A compiled CEL expression.
-#[derive(Debug)]
-pub struct Expression {}
+pub struct Expression {
+    source: String,
+    program: Program,
+    attributes: BTreeSet<String>,
+    needed: BTreeSet<String>,
+}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Expression").field(&self.source).finish()
+    }
+}
+
+impl fmt::Display for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source)
+    }
+}
+
+impl Expression {
+    /// Compiles an expression.
+    ///
+    /// # Errors
+    /// When it does not parse, calls a function that does not exist, or is too long.
+    pub fn new(source: &str) -> Result<Self, Problem> {
+        if source.len() > EXPRESSION_BYTES_MAX {
+            let message = format!("an expression of {} bytes", source.len());
+            return Err(Problem::new(message, format!("at most {EXPRESSION_BYTES_MAX}")));
+        }
+        let program = parse(source)?;
+        let attributes = survey::attributes(program.expression())?;
+        let needed = &survey::needed(program.expression()) & &attributes;
+        Ok(Self {
+            source: source.trim().to_owned(),
+            attributes,
+            needed,
+            program,
+        })
+    }
+
+    /// Every attribute that it mentions.
+    pub fn attributes(&self) -> impl Iterator<Item = &str> {
+        self.attributes.iter().map(String::as_str)
+    }
+
+    /// The attributes without which it cannot be true.
+    pub fn needed(&self) -> impl Iterator<Item = &str> {
+        self.needed.iter().map(String::as_str)
+    }
+
+    /// Whether it holds for a request. An absent attribute makes it false. Any other error counts as true, the stricter
+    /// reading: nothing a client sends may open a limit.
+    #[must_use]
+    pub fn holds(&self, request: &CheckRequest<'_>) -> bool {
+        match self.evaluate(request, Reading::AsTold) {
+            Ok(cel::Value::Bool(held)) => held,
+            Ok(_) => true,
+            Err(Failure::Absent(_)) => false,
+            Err(Failure::Other(_)) => true,
+        }
+    }
+
+    /// The cost that it computes. Texts that are decimal numbers read as numbers, because some wires carry only text.
+    ///
+    /// # Errors
+    /// When there is no whole number from 0 to [`COST_MAX`]; says why.
+    pub fn cost(&self, request: &CheckRequest<'_>) -> Result<u64, String> {
+        let value = match self.evaluate(request, Reading::Numbers) {
+            Ok(cel::Value::Int(number)) => u64::try_from(number).ok(),
+            Ok(cel::Value::UInt(number)) => Some(number),
+            Ok(other) => return Err(format!("{} is not a whole number", quoted(&format!("{other:?}")))),
+            Err(Failure::Absent(name)) => return Err(format!("the attribute {name} is missing")),
+            Err(Failure::Other(error)) => return Err(quoted(&error)),
+        };
+        match value {
+            Some(cost) if cost <= COST_MAX => Ok(cost),
+            _ => Err(format!("it is out of range; accepted are 0 to {COST_MAX}")),
+        }
+    }
+
+    /// The value of an expression that mentions no attribute.
+    pub(crate) fn constant(&self) -> Option<bool> {
+        if !self.attributes.is_empty() {
+            return None;
+        }
+        match self.evaluate(&CheckRequest::new(), Reading::AsTold) {
+            Ok(cel::Value::Bool(held)) => Some(held),
+            _ => None,
+        }
+    }
+
+    /// Pairs of attribute and text that must be equal for it to be true.
+    pub(crate) fn equalities(&self) -> Vec<(String, String)> {
+        let mut pairs = Vec::new();
+        survey::equalities(self.program.expression(), &mut pairs);
+        pairs
+    }
+
+    /// A name that stands alone, when the expression is nothing else.
+    pub(crate) fn as_name(&self) -> Option<String> {
+        survey::dotted(self.program.expression())
+    }
+
+    fn evaluate(&self, request: &CheckRequest<'_>, reading: Reading) -> Result<cel::Value, Failure> {
+        let attributes = Attributes { request, reading };
+        let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
+        context.set_variable_resolver(&attributes);
+        // The interpreter has code paths that panic; a request must not reach the caller as one.
+        match catch_unwind(AssertUnwindSafe(|| self.program.execute(&context))) {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(ExecutionError::UndeclaredReference(name))) => Err(Failure::Absent(name.to_string())),
+            Ok(Err(error)) => Err(Failure::Other(error.to_string())),
+            Err(_) => Err(Failure::Other("the expression cannot be evaluated".to_owned())),
+        }
+    }
+}
+
+/// Why an expression has no value.
+enum Failure {
+    Absent(String),
+    Other(String),
+}
+
+/// How texts are read.
+#[derive(Clone, Copy)]
+enum Reading {
+    AsTold,
+    Numbers,
+}
+
+/// The attributes of a request, as CEL asks for them.
+struct Attributes<'r, 'a> {
+    request: &'r CheckRequest<'a>,
+    reading: Reading,
+}
+
+impl VariableResolver for Attributes<'_, '_> {
+    fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
+        let attribute = self
+            .request
+            .attributes()
+            .iter()
+            .find(|known| known.name == variable)?;
+        Some(match (attribute.value, self.reading) {
+            (Value::Number(number), _) => CowVal::owned(CelInt::from(number)),
+            (Value::Text(text), Reading::AsTold) => CowVal::owned(CelString::from(text)),
+            (Value::Text(text), Reading::Numbers) => match text.parse::<i64>() {
+                Ok(number) => CowVal::owned(CelInt::from(number)),
+                Err(_) => CowVal::owned(CelString::from(text)),
+            },
+        })
+    }
+}
+
+/// Parses on a stack of its own: the parser takes up to 100 kB of it for each bracket, and running out of stack would end
+/// the process.
+fn parse(source: &str) -> Result<Program, Problem> {
+    std::thread::scope(|scope| {
+        let parser = std::thread::Builder::new().stack_size(PARSER_STACK_BYTES);
+        let parser = parser.spawn_scoped(scope, || parse_here(source));
+        match parser.map(std::thread::ScopedJoinHandle::join) {
+            Ok(Ok(parsed)) => parsed,
+            Ok(Err(_)) => Err(Problem::new("not CEL", ACCEPTED)),
+            Err(error) => Err(Problem::new(
+                format!("no thread to read it on: {error}"),
+                "another try",
+            )),
+        }
+    })
+}
+
+fn parse_here(source: &str) -> Result<Program, Problem> {
+    let program = ENVIRONMENT.compile(source).map_err(|errors| {
+        let why = errors.errors.first().map_or(String::new(), |error| {
+            format!(" at character {}: {}", error.pos.1.max(1), quoted(&error.msg))
+        });
+        Problem::new(format!("not CEL{why}"), ACCEPTED)
+    })?;
+    let depth = survey::depth(program.expression());
+    if depth > EXPRESSION_DEPTH_MAX {
+        let message = format!("an expression of {depth} levels");
+        return Err(Problem::new(
+            message,
+            format!("at most {EXPRESSION_DEPTH_MAX} levels"),
+        ));
+    }
+    Ok(program)
+}

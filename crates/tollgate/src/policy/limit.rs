@@ -1,15 +1,19 @@
 //! One compiled limit. It is what a line of the policy means, not how it was written.
 
-use std::collections::HashMap;
-
 use crate::policy::expression::Expression;
 use crate::policy::glob::Glob;
+use crate::policy::text::{Digits, TextMap, as_text};
 use crate::quota::Quota;
+use crate::request::Value;
 
 /// Most attributes a limit counts by.
 pub const BY_MAX: usize = 8;
 /// Most limits one request may match.
 pub const MATCHED_MAX: usize = 32;
+/// Most conditions of one limit, and most values that one condition lists.
+pub const CONDITIONS_MAX: usize = 64;
+/// Longest name of a limit, in bytes.
+pub const LIMIT_NAME_BYTES_MAX: usize = 128;
 
 /// Whether a limit decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -50,22 +54,33 @@ pub enum Consistency {
 /// One condition of `when`. A limit applies when all of them hold.
 #[derive(Debug)]
 pub enum Condition {
-    /// The attribute has exactly this value.
-    Equals {
+    /// The attribute has one of these values, or matches one of these patterns.
+    OneOf {
         /// Which attribute.
         name: String,
-        /// Its value, as text.
-        value: String,
-    },
-    /// The attribute matches a pattern with `*`.
-    Matches {
-        /// Which attribute.
-        name: String,
-        /// The pattern.
-        glob: Glob,
+        /// Values, as text.
+        values: Vec<String>,
+        /// Patterns with `*`.
+        globs: Vec<Glob>,
     },
     /// A CEL expression is true.
     Holds(Expression),
+}
+
+impl Condition {
+    /// The attribute is one of `choices`, each a value or a pattern with `*`.
+    #[must_use]
+    pub fn one_of<'c>(name: &str, choices: impl IntoIterator<Item = &'c str>) -> Self {
+        let (mut values, mut globs) = (Vec::new(), Vec::new());
+        for choice in choices {
+            match Glob::new(choice) {
+                Some(glob) => globs.push(glob),
+                None => values.push(choice.to_owned()),
+            }
+        }
+        let name = name.to_owned();
+        Condition::OneOf { name, values, globs }
+    }
 }
 
 /// How a limit counts a request.
@@ -85,22 +100,81 @@ pub enum Cost {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuotaIndex(pub(crate) u32);
 
+/// Which quota applies when neither an override nor a known tier does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fallback {
+    /// The one that the limit names.
+    Said(QuotaIndex),
+    /// The strictest tier, because the limit names none: nothing a client sends may open a limit.
+    Strictest(QuotaIndex),
+}
+
 /// The quotas of a limit: one for everybody, by tier, and for single keys. Equal quotas are kept once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Quotas {
-    /// Every distinct quota.
+    /// Every distinct quota; never empty.
     pub(crate) all: Vec<Quota>,
-    /// The one that applies when no tier or override does; a limit that has only tiers leaves it out.
-    pub(crate) base: Option<QuotaIndex>,
+    /// The one that applies when no tier or override does.
+    pub(crate) fallback: Fallback,
     /// The attribute that names the tier.
     pub(crate) tier_by: Option<String>,
     /// By the value of that attribute.
-    pub(crate) tiers: HashMap<String, QuotaIndex>,
+    pub(crate) tiers: TextMap<QuotaIndex>,
     /// By the value of the first attribute of `by`.
-    pub(crate) overrides: HashMap<String, QuotaIndex>,
+    pub(crate) overrides: TextMap<QuotaIndex>,
 }
 
-/// One named rule, compiled. One that exists is valid.
+impl Quotas {
+    /// One quota for everybody.
+    pub(crate) fn one(quota: Quota) -> Self {
+        let mut quotas = Self::none();
+        quotas.all.push(quota);
+        quotas
+    }
+
+    /// No quota at all: of a limit that is reported, and never becomes part of a policy.
+    pub(crate) fn none() -> Self {
+        Self {
+            all: Vec::new(),
+            fallback: Fallback::Said(QuotaIndex(0)),
+            tier_by: None,
+            tiers: TextMap::default(),
+            overrides: TextMap::default(),
+        }
+    }
+
+    /// The quota for a request whose first `by` value is `first` and whose tier is `tier`.
+    #[inline]
+    pub(crate) fn select(&self, first: Option<Value<'_>>, tier: Option<Value<'_>>) -> QuotaIndex {
+        let mut room: Digits = [0; 20];
+        if let Some(value) = first
+            && !self.overrides.is_empty()
+            && let Some(&index) = self.overrides.get(as_text(value, &mut room))
+        {
+            return index;
+        }
+        if let Some(value) = tier
+            && let Some(&index) = self.tiers.get(as_text(value, &mut room))
+        {
+            return index;
+        }
+        match self.fallback {
+            Fallback::Said(index) | Fallback::Strictest(index) => index,
+        }
+    }
+}
+
+/// Whether `one` admits less than `other`: less over time, or as much over time and less at once.
+pub(crate) fn stricter(one: &Quota, other: &Quota) -> bool {
+    let (Some(a), Some(b)) = (one.rate(), other.rate()) else {
+        return one.capacity() < other.capacity();
+    };
+    let a_over_time = u128::from(a.units()) * u128::from(b.period().as_micros());
+    let b_over_time = u128::from(b.units()) * u128::from(a.period().as_micros());
+    (a_over_time, one.capacity()) < (b_over_time, other.capacity())
+}
+
+/// One named rule, compiled. One inside a [`Policy`](super::Policy) is valid.
 #[derive(Debug)]
 pub struct Limit {
     pub(crate) name: String,
@@ -119,6 +193,24 @@ impl Limit {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The conditions that must all hold for it to apply.
+    #[must_use]
+    pub fn when(&self) -> &[Condition] {
+        &self.when
+    }
+
+    /// How it counts a request.
+    #[must_use]
+    pub const fn cost(&self) -> &Cost {
+        &self.cost
+    }
+
+    /// The attribute that names the tier, if its quota depends on one.
+    #[must_use]
+    pub fn tier_by(&self) -> Option<&str> {
+        self.quotas.tier_by.as_deref()
     }
 
     /// The attributes whose values make its keys.

@@ -1,0 +1,162 @@
+//! Limits made in Rust instead of in a file. [`Policy::new`](super::Policy::new) checks them as it checks a file's.
+
+use crate::policy::expression::Expression;
+use crate::policy::limit::{
+    Condition, Consistency, Cost, Fallback, Limit, Mode, OnStoreFailure, QuotaIndex, Quotas, stricter,
+};
+use crate::quota::Quota;
+
+/// A limit in the making.
+///
+/// ```
+/// use tollgate::policy::{Limit, Policy};
+/// use tollgate::{Quota, Rate};
+///
+/// let quota = Quota::token_bucket(Rate::per_second(100).burst(200))?;
+/// let policy = Policy::new(vec![Limit::new("per-key", quota).by(["api_key"])])?;
+/// assert_eq!(
+///     policy.limits()[0].sentence(),
+///     "per-key: each api_key may make 100 requests a second on average and 200 at once"
+/// );
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct LimitBuilder {
+    limit: Limit,
+}
+
+impl Limit {
+    /// A limit that counts everybody together, until told otherwise.
+    #[must_use]
+    #[allow(
+        clippy::new_ret_no_self,
+        reason = "a limit exists only inside a policy, which checks what is built here"
+    )]
+    pub fn new(name: &str, quota: Quota) -> LimitBuilder {
+        let cost = match &quota {
+            Quota::Concurrency(_) => Cost::Units(1),
+            _ => Cost::Asked,
+        };
+        LimitBuilder {
+            limit: Limit {
+                name: name.to_owned(),
+                when: Vec::new(),
+                by: Vec::new(),
+                quotas: Quotas::one(quota),
+                cost,
+                mode: Mode::default(),
+                enforce_percent: 100,
+                on_store_failure: OnStoreFailure::default(),
+                consistency: Consistency::default(),
+            },
+        }
+    }
+}
+
+impl LimitBuilder {
+    /// Counts each combination of these attributes' values apart.
+    #[must_use]
+    pub fn by<'n>(mut self, attributes: impl IntoIterator<Item = &'n str>) -> Self {
+        self.limit.by = attributes.into_iter().map(str::to_owned).collect();
+        self
+    }
+
+    /// Applies only where the attribute has this value, or matches this pattern with `*`. All such conditions must hold.
+    #[must_use]
+    pub fn when(self, attribute: &str, value: &str) -> Self {
+        self.when_one_of(attribute, [value])
+    }
+
+    /// Applies only where the attribute is one of these values or patterns.
+    #[must_use]
+    pub fn when_one_of<'v>(mut self, attribute: &str, values: impl IntoIterator<Item = &'v str>) -> Self {
+        self.limit.when.push(Condition::one_of(attribute, values));
+        self
+    }
+
+    /// Applies only where the expression is true.
+    #[must_use]
+    pub fn when_holds(mut self, expression: Expression) -> Self {
+        self.limit.when.push(Condition::Holds(expression));
+        self
+    }
+
+    /// Gives requests whose `attribute` is one of the tiers' names that tier's quota. The first quota stays for the others.
+    #[must_use]
+    pub fn tiers<'n>(mut self, attribute: &str, tiers: impl IntoIterator<Item = (&'n str, Quota)>) -> Self {
+        self.limit.quotas.tier_by = Some(attribute.to_owned());
+        for (tier, quota) in tiers {
+            let index = intern(&mut self.limit.quotas.all, quota);
+            self.limit.quotas.tiers.insert(tier.into(), index);
+        }
+        self
+    }
+
+    /// Gives a single value of the first `by` attribute its own quota.
+    #[must_use]
+    pub fn override_for(mut self, value: &str, quota: Quota) -> Self {
+        let index = intern(&mut self.limit.quotas.all, quota);
+        self.limit.quotas.overrides.insert(value.into(), index);
+        self
+    }
+
+    /// How a request counts.
+    #[must_use]
+    pub fn cost(mut self, cost: Cost) -> Self {
+        self.limit.cost = cost;
+        self
+    }
+
+    /// Whether the limit decides.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.limit.mode = mode;
+        self
+    }
+
+    /// The share of keys, in per cent, for which it decides.
+    #[must_use]
+    pub fn enforce_percent(mut self, percent: u8) -> Self {
+        self.limit.enforce_percent = percent;
+        self
+    }
+
+    /// What it answers when its store cannot.
+    #[must_use]
+    pub fn on_store_failure(mut self, answer: OnStoreFailure) -> Self {
+        self.limit.on_store_failure = answer;
+        self
+    }
+
+    /// How closely it follows its store.
+    #[must_use]
+    pub fn consistency(mut self, consistency: Consistency) -> Self {
+        self.limit.consistency = consistency;
+        self
+    }
+
+    /// The limit, not yet checked.
+    pub(crate) fn into_limit(self) -> Limit {
+        self.limit
+    }
+}
+
+/// The index of a quota, kept once however often it is named.
+pub(crate) fn intern(all: &mut Vec<Quota>, quota: Quota) -> QuotaIndex {
+    let position = all.iter().position(|known| *known == quota).unwrap_or_else(|| {
+        all.push(quota);
+        all.len() - 1
+    });
+    QuotaIndex(u32::try_from(position).unwrap_or(u32::MAX))
+}
+
+/// The fallback of a limit that names tiers and no rate for the rest.
+pub(crate) fn strictest(all: &[Quota], tiers: impl IntoIterator<Item = QuotaIndex>) -> Option<Fallback> {
+    tiers
+        .into_iter()
+        .reduce(|best, next| {
+            let is_stricter = stricter(&all[next.0 as usize], &all[best.0 as usize]);
+            if is_stricter { next } else { best }
+        })
+        .map(Fallback::Strictest)
+}

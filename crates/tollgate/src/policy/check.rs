@@ -1,0 +1,295 @@
+//! What must hold between the parts of a limit, and between limits, however they were made.
+
+use std::collections::HashMap;
+
+use crate::policy::finding::{Place, Problem, Report, quoted};
+use crate::policy::limit::{
+    BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
+};
+use crate::quota::Quota;
+use crate::request::{COST_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::time::Ticks;
+
+/// Windows shorter than this are below what networks and schedulers keep apart, so they limit nothing that can be seen.
+const WINDOW_MIN: Ticks = Ticks::from_millis(1);
+
+/// Where a field of the limit at hand stands.
+pub(crate) type Places<'p> = &'p dyn Fn(&str) -> Place;
+
+/// Reports what is wrong with one limit.
+pub(crate) fn alone(limit: &Limit, places: Places<'_>, report: &mut Report) {
+    by(limit, places, report);
+    when(limit, places, report);
+    quotas(limit, places, report);
+    cost(limit, places, report);
+    leases(limit, places("consistency"), report);
+    roll_out(limit, places, report);
+}
+
+/// Reports what is wrong between limits. Each place is that of a limit's name, with its position in the file.
+pub(crate) fn together(limits: &[Limit], places: &[(usize, Place)], report: &mut Report) {
+    let mut names: HashMap<&str, (usize, Place)> = HashMap::new();
+    // A `when` that could not be read looks like none, so a file with errors is not counted.
+    let sound = report.errors() == 0;
+    let mut unconditional = 0;
+    for (limit, &(position, at)) in limits.iter().zip(places) {
+        report.enter_limit(position, Some(&limit.name));
+        if limit.name.is_empty() {
+            // Reported already.
+        } else if let Some((first, place)) = names.get(limit.name.as_str()) {
+            let message = format!("limits[{first}] on line {} has this name too", place.line);
+            let accepted = "a name of its own: it is the identity of its counters";
+            report.error(at, "name", Problem::new(message, accepted));
+        } else {
+            names.insert(&limit.name, (position, at));
+        }
+        if sound && is_unconditional(limit) {
+            unconditional += 1;
+            if unconditional == MATCHED_MAX + 1 {
+                let message = format!(
+                    "more than {MATCHED_MAX} limits apply to every request, so none would be answered"
+                );
+                let accepted = format!("at most {MATCHED_MAX} limits without `by` and `when`");
+                report.error(at, "", Problem::new(message, accepted));
+            }
+        }
+    }
+    report.leave_limit();
+}
+
+/// Reports a name that no attribute can have.
+pub(crate) fn attribute(name: &str, at: Place, field: &str, report: &mut Report) {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+        let message = format!("\"{}\" cannot be the name of an attribute", quoted(name));
+        let accepted = format!("1 to {NAME_BYTES_MAX} bytes without control characters");
+        report.error(at, field, Problem::new(message, accepted));
+    }
+}
+
+fn is_unconditional(limit: &Limit) -> bool {
+    let always = |condition: &Condition| match condition {
+        Condition::Holds(expression) => expression.constant() == Some(true),
+        Condition::OneOf { .. } => false,
+    };
+    limit.mode != Mode::Off && limit.by.is_empty() && limit.when.iter().all(always)
+}
+
+/// Names go into headers and metrics, so they keep to what a header may quote.
+pub(crate) fn name(name: &str, at: Place, report: &mut Report) {
+    let printable = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
+    if name.is_empty() || name.len() > LIMIT_NAME_BYTES_MAX || !name.bytes().all(printable) {
+        let message = format!("\"{}\" cannot be the name of a limit", quoted(name));
+        let accepted = format!("1 to {LIMIT_NAME_BYTES_MAX} printable ASCII characters other than \" and \\");
+        report.error(at, "name", Problem::new(message, accepted));
+    }
+}
+
+fn by(limit: &Limit, places: Places<'_>, report: &mut Report) {
+    if limit.by.len() > BY_MAX {
+        let message = format!("{} attributes", limit.by.len());
+        report.error(
+            places("by"),
+            "by",
+            Problem::new(message, format!("at most {BY_MAX}")),
+        );
+        return;
+    }
+    for (i, name) in limit.by.iter().enumerate() {
+        let field = format!("by[{i}]");
+        let at = places(&field);
+        attribute(name, at, &field, report);
+        if limit.by[..i].contains(name) {
+            let message = format!("{} is named twice", quoted(name));
+            report.error(at, &field, Problem::new(message, "each attribute once"));
+        }
+    }
+}
+
+fn when(limit: &Limit, places: Places<'_>, report: &mut Report) {
+    let at = places("when");
+    if limit.when.len() > CONDITIONS_MAX {
+        let message = format!("{} conditions", limit.when.len());
+        report.error(
+            at,
+            "when",
+            Problem::new(message, format!("at most {CONDITIONS_MAX}")),
+        );
+        return;
+    }
+    for condition in &limit.when {
+        match condition {
+            Condition::OneOf { name, values, globs } => {
+                let field = format!("when.{}", quoted(name));
+                attribute(name, places(&field), &field, report);
+                if let Some(problem) = choices(values, globs.len()) {
+                    report.error(places(&field), &field, problem);
+                }
+            }
+            Condition::Holds(expression) if expression.constant() == Some(false) => {
+                let problem =
+                    Problem::new("the expression is never true", "mode: off, to switch a limit off");
+                report.error(at, "when", problem);
+            }
+            Condition::Holds(_) => {}
+        }
+    }
+    if let Some(name) = contradiction(&limit.when) {
+        let message = format!(
+            "never matches: {} would have to be two things at once",
+            quoted(&name)
+        );
+        let problem = Problem::new(message, "conditions that can hold together");
+        report.error(at, "when", problem);
+    }
+}
+
+/// What is wrong with the choices of a condition.
+fn choices(values: &[String], globs: usize) -> Option<Problem> {
+    let count = values.len() + globs;
+    if count == 0 {
+        Some(Problem::new("an empty list never matches", "at least one value"))
+    } else if count > CONDITIONS_MAX {
+        Some(Problem::new(
+            format!("{count} values"),
+            format!("at most {CONDITIONS_MAX}"),
+        ))
+    } else if values.iter().any(|value| value.len() > VALUE_BYTES_MAX) {
+        let message = format!("a value longer than any request's: more than {VALUE_BYTES_MAX} bytes");
+        Some(Problem::new(message, "a shorter value"))
+    } else {
+        None
+    }
+}
+
+/// An attribute that no value would satisfy.
+fn contradiction(when: &[Condition]) -> Option<String> {
+    let mut wanted: Vec<(String, Vec<String>)> = Vec::new();
+    for condition in when {
+        match condition {
+            Condition::OneOf { name, values, globs } if globs.is_empty() && !values.is_empty() => {
+                wanted.push((name.clone(), values.clone()));
+            }
+            Condition::OneOf { .. } => {}
+            Condition::Holds(expression) => {
+                let pairs = expression.equalities();
+                wanted.extend(pairs.into_iter().map(|(name, value)| (name, vec![value])));
+            }
+        }
+    }
+    let possible = |name: &str, value: &String| {
+        let known = wanted.iter().filter(|(other, _)| other == name);
+        let globs_fit = when.iter().all(|condition| match condition {
+            Condition::OneOf {
+                name: other,
+                values,
+                globs,
+            } if other == name && !globs.is_empty() => {
+                values.contains(value) || globs.iter().any(|glob| glob.matches(value))
+            }
+            _ => true,
+        });
+        globs_fit && known.into_iter().all(|(_, values)| values.contains(value))
+    };
+    wanted
+        .iter()
+        .find(|(name, values)| !values.iter().any(|value| possible(name, value)))
+        .map(|(name, _)| name.clone())
+}
+
+fn quotas(limit: &Limit, places: Places<'_>, report: &mut Report) {
+    let quotas = &limit.quotas;
+    if let Some(name) = &quotas.tier_by {
+        attribute(name, places("tier_by"), "tier_by", report);
+    }
+    if !quotas.overrides.is_empty() && limit.by.is_empty() {
+        let message = "overrides are by the first attribute of `by`, and there is none";
+        let problem = Problem::new(message, "`by` with at least one attribute");
+        report.error(places("overrides"), "overrides", problem);
+    }
+    let algorithm = quotas.all.first().map_or("", Quota::algorithm);
+    if quotas.all.iter().any(|quota| quota.algorithm() != algorithm) {
+        let problem = Problem::new(
+            "its quotas have different algorithms",
+            "one algorithm for each limit",
+        );
+        report.error(places("algorithm"), "algorithm", problem);
+    }
+    if let Some(window) = quotas.all.iter().filter_map(window).min()
+        && window < WINDOW_MIN
+    {
+        let micros = window.as_micros();
+        let message = format!(
+            "its windows of {micros} microseconds are shorter than clocks and networks can keep apart"
+        );
+        let problem = Problem::new(message, "windows of at least 1 ms, or a token-bucket");
+        report.warning(places("rate"), "rate", problem);
+    }
+}
+
+/// The shortest window that an algorithm tells apart; buckets have none.
+fn window(quota: &Quota) -> Option<Ticks> {
+    match quota {
+        Quota::FixedWindow(window) => Some(window.period()),
+        Quota::SlidingLog(log) => Some(log.period()),
+        Quota::SlidingWindow(window) => Some(Ticks::from_micros(
+            window.period().as_micros() / u64::from(window.precision().max(1)),
+        )),
+        Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) | Quota::Concurrency(_) => None,
+    }
+}
+
+fn cost(limit: &Limit, places: Places<'_>, report: &mut Report) {
+    let at = places("cost");
+    match limit.cost {
+        Cost::Units(0) => {
+            let problem = Problem::new("a cost of 0 counts nothing", "at least 1, or mode: off");
+            report.error(at, "cost", problem);
+        }
+        Cost::Units(units) if units > COST_MAX => {
+            let problem = Problem::new(format!("{units} is too large"), format!("1 to {COST_MAX}"));
+            report.error(at, "cost", problem);
+        }
+        Cost::Units(units) => {
+            let smallest = limit.quotas.all.iter().map(Quota::capacity).min().unwrap_or(0);
+            if units > smallest && smallest > 0 {
+                let message = format!(
+                    "each request costs {units}, and at most {smallest} pass at once: none ever will"
+                );
+                let accepted = format!("a cost up to {smallest}, or a burst of at least {units}");
+                report.error(at, "cost", Problem::new(message, accepted));
+            }
+        }
+        Cost::Attribute(ref name) => attribute(name, at, "cost", report),
+        Cost::Asked | Cost::Computed(_) => {}
+    }
+}
+
+/// A lease spends units away from their counter; some counters cannot lend them.
+fn leases(limit: &Limit, at: Place, report: &mut Report) {
+    if limit.consistency != Consistency::Leased {
+        return;
+    }
+    let reason = match limit.quotas.all.first() {
+        Some(Quota::Concurrency(_)) => "a permit must come back to the counter that it was taken from",
+        Some(Quota::SlidingLog(_)) => "a log is exact only if it sees the time of every request",
+        Some(Quota::LeakyBucket(_)) => "requests can be spaced only by the one queue that they all wait in",
+        _ => return,
+    };
+    let algorithm = limit.quotas.all.first().map_or("", Quota::algorithm);
+    let message = format!("{algorithm} cannot be leased: {reason}");
+    report.error(at, "consistency", Problem::new(message, "exact, auto"));
+}
+
+fn roll_out(limit: &Limit, places: Places<'_>, report: &mut Report) {
+    let at = places("enforce_percent");
+    if limit.enforce_percent > 100 {
+        let message = format!("{} per cent", limit.enforce_percent);
+        report.error(at, "enforce_percent", Problem::new(message, "0 to 100"));
+    } else if limit.mode == Mode::Enforce && limit.enforce_percent == 0 {
+        let problem = Problem::new("0 per cent never denies anybody", "1 to 100, or mode: shadow");
+        report.warning(at, "enforce_percent", problem);
+    } else if limit.mode != Mode::Enforce && limit.enforce_percent < 100 {
+        let problem = Problem::new("it has no effect unless the limit is enforced", "mode: enforce");
+        report.warning(at, "enforce_percent", problem);
+    }
+}

@@ -1,0 +1,127 @@
+//! From a file to a policy: pure, and every problem is reported at once. This level reads the file's own fields; a limit's
+//! are left to [`limit`], what holds between fields and between limits to [`super::check`].
+
+mod limit;
+mod quota;
+mod when;
+
+use crate::policy::check;
+use crate::policy::document::{self, Node, Tree};
+use crate::policy::fields::Fields;
+use crate::policy::finding::{Findings, Place, Problem, Report};
+use crate::policy::index::Index;
+use crate::policy::limit::Limit;
+use crate::policy::{LIMITS_MAX, Policy};
+
+/// Longest name of a domain, in bytes.
+const DOMAIN_BYTES_MAX: usize = 128;
+const FIELDS: [&str; 3] = ["domain", "shard_by", "limits"];
+
+/// Compiles the bytes of a file.
+pub(crate) fn compile(source_name: &str, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
+    let mut report = Report::new(source_name);
+    let policy = document::read(bytes, &mut report).and_then(|root| read(&root, &mut report));
+    finish(policy, report)
+}
+
+/// The policy with its warnings, or everything that is wrong.
+pub(crate) fn finish(policy: Option<Policy>, report: Report) -> Result<(Policy, Findings), Findings> {
+    match policy {
+        Some(policy) if report.errors() == 0 => Ok((policy, report.into_findings())),
+        _ => Err(report.into_findings()),
+    }
+}
+
+fn read(root: &Node, report: &mut Report) -> Option<Policy> {
+    let fields = Fields::of(root, "", "a table with `limits:`", report)?;
+    fields.only(&FIELDS, report);
+    let domain = domain(fields, report);
+    let shard_by = fields.text("shard_by", "the name of an attribute", report);
+    if let Some(attribute) = shard_by {
+        check::attribute(attribute, fields.place("shard_by"), "shard_by", report);
+    }
+    let nodes = limit_nodes(fields, report)?;
+    let (limits, places) = limits(nodes, report);
+    if let Some(attribute) = shard_by
+        && limits.len() == nodes.len()
+    {
+        sharded(attribute, &limits, fields.place("shard_by"), report);
+    }
+    check::together(&limits, &places, report);
+    let index = match Index::new(&limits) {
+        Ok(index) => index,
+        Err(problem) => {
+            report.error(fields.place("limits"), "limits", problem);
+            return None;
+        }
+    };
+    Some(Policy {
+        domain,
+        shard_by: shard_by.map(str::to_owned),
+        limits,
+        index,
+    })
+}
+
+fn domain(fields: Fields<'_>, report: &mut Report) -> Option<String> {
+    let accepted = "a text of 1 to 128 bytes";
+    let domain = fields.text("domain", accepted, report)?;
+    if domain.is_empty() || domain.len() > DOMAIN_BYTES_MAX {
+        let problem = Problem::new(format!("a text of {} bytes", domain.len()), accepted);
+        report.error(fields.place("domain"), "domain", problem);
+    }
+    Some(domain.to_owned())
+}
+
+fn limit_nodes<'n>(fields: Fields<'n>, report: &mut Report) -> Option<&'n [Node]> {
+    let accepted = "a list of limits, such as `- {name: all, rate: 100/s}`";
+    let at = fields.place("limits");
+    let Some(node) = fields.get("limits") else {
+        report.error(at, "limits", Problem::new("missing", accepted));
+        return None;
+    };
+    let Tree::List(nodes) = &node.tree else {
+        report.error(
+            at,
+            "limits",
+            Problem::new(format!("is {}", node.kind()), accepted),
+        );
+        return None;
+    };
+    if nodes.is_empty() {
+        let problem = Problem::new("no limits: every request passes", accepted);
+        report.warning(at, "limits", problem);
+    }
+    if nodes.len() > LIMITS_MAX {
+        let problem = Problem::new(format!("{} limits", nodes.len()), format!("at most {LIMITS_MAX}"));
+        report.error(at, "limits", problem);
+        return None;
+    }
+    Some(nodes)
+}
+
+/// Every limit that can be read, and where its name stands.
+fn limits(nodes: &[Node], report: &mut Report) -> (Vec<Limit>, Vec<(usize, Place)>) {
+    let (mut limits, mut places) = (Vec::new(), Vec::new());
+    for (index, node) in nodes.iter().enumerate() {
+        report.enter_limit(index, limit::name_of(node));
+        if let Some((limit, at)) = limit::read(node, report) {
+            limits.push(limit);
+            places.push((index, at));
+        }
+    }
+    report.leave_limit();
+    (limits, places)
+}
+
+/// Keys share a slot by an attribute that they have.
+fn sharded(attribute: &str, limits: &[Limit], at: Place, report: &mut Report) {
+    if !limits
+        .iter()
+        .any(|limit| limit.by.iter().any(|by| by == attribute))
+    {
+        let message = format!("no limit counts by {attribute}, so no keys share a slot");
+        let problem = Problem::new(message, "an attribute of some limit's `by`");
+        report.warning(at, "shard_by", problem);
+    }
+}

@@ -1,0 +1,163 @@
+//! One limit of a file. Its quotas are left to [`super::quota`], its conditions to [`super::when`].
+
+use crate::policy::check;
+use crate::policy::compile::{quota, when};
+use crate::policy::document::{Node, Tree};
+use crate::policy::expression::Expression;
+use crate::policy::fields::{self, Fields};
+use crate::policy::finding::{Place, Problem, Report};
+use crate::policy::limit::{Consistency, Cost, Limit, Mode, OnStoreFailure, Quotas};
+use crate::policy::rate;
+use crate::quota::Quota;
+
+const FIELDS: [&str; 21] = [
+    "name",
+    "when",
+    "by",
+    "rate",
+    "burst",
+    "algorithm",
+    "align",
+    "timezone",
+    "precision",
+    "estimate",
+    "queue",
+    "concurrency",
+    "permit_ttl",
+    "tier_by",
+    "tiers",
+    "overrides",
+    "cost",
+    "mode",
+    "enforce_percent",
+    "on_store_failure",
+    "consistency",
+];
+
+const MODES: [(&str, Mode); 3] = [
+    ("enforce", Mode::Enforce),
+    ("shadow", Mode::Shadow),
+    ("off", Mode::Off),
+];
+
+const FAILURES: [(&str, OnStoreFailure); 3] = [
+    ("allow", OnStoreFailure::Allow),
+    ("local", OnStoreFailure::Local),
+    ("deny", OnStoreFailure::Deny),
+];
+
+const CONSISTENCIES: [(&str, Consistency); 3] = [
+    ("exact", Consistency::Exact),
+    ("leased", Consistency::Leased),
+    ("auto", Consistency::Auto),
+];
+
+/// The name under which a limit's findings are reported, before anything else is known of it.
+pub(super) fn name_of(node: &Node) -> Option<&str> {
+    let Tree::Table(entries) = &node.tree else {
+        return None;
+    };
+    let entry = entries.iter().find(|entry| entry.key == "name")?;
+    match &entry.node.tree {
+        Tree::Text(name) => Some(name),
+        _ => None,
+    }
+}
+
+/// Reads a limit; also tells where its name stands.
+pub(super) fn read(node: &Node, report: &mut Report) -> Option<(Limit, Place)> {
+    let fields = Fields::of(node, "", "a table such as {name: all, rate: 100/s}", report)?;
+    fields.only(&FIELDS, report);
+    let name = name(fields, report).unwrap_or_default();
+    let when = when::read(fields, report);
+    let by = by(fields, report);
+    let quotas = quota::read(fields, report);
+    let cost = cost(fields, quotas.as_ref(), report);
+    let percent = fields.count("enforce_percent", 100, report).unwrap_or(100);
+    let limit = Limit {
+        name: name.to_owned(),
+        when,
+        by,
+        mode: fields.choice("mode", &MODES, report).unwrap_or_default(),
+        enforce_percent: u8::try_from(percent).unwrap_or(100),
+        on_store_failure: fields
+            .choice("on_store_failure", &FAILURES, report)
+            .unwrap_or_default(),
+        consistency: fields
+            .choice("consistency", &CONSISTENCIES, report)
+            .unwrap_or_default(),
+        // Without quotas the limit is refused, and what else is wrong with it is reported all the same.
+        quotas: quotas.unwrap_or_else(Quotas::none),
+        cost,
+    };
+    check::alone(&limit, &|field| fields.place(field), report);
+    Some((limit, fields.place("name")))
+}
+
+fn name<'n>(fields: Fields<'n>, report: &mut Report) -> Option<&'n str> {
+    if !fields.has("name") {
+        let problem = Problem::new("missing", "a name that no other limit has");
+        report.error(fields.place("name"), "name", problem);
+    }
+    let name = fields.text("name", "a text", report)?;
+    check::name(name, fields.place("name"), report);
+    Some(name)
+}
+
+/// The attributes of `by`: a list, or a single name.
+fn by(fields: Fields<'_>, report: &mut Report) -> Vec<String> {
+    let accepted = "a list of attribute names, such as [api_key]";
+    let Some(node) = fields.get("by") else {
+        return Vec::new();
+    };
+    match &node.tree {
+        Tree::List(items) => items
+            .iter()
+            .enumerate()
+            .filter_map(|(i, item)| fields::text(item, &format!("by[{i}]"), accepted, report))
+            .map(str::to_owned)
+            .collect(),
+        _ => fields::text(node, "by", accepted, report)
+            .map(str::to_owned)
+            .into_iter()
+            .collect(),
+    }
+}
+
+/// A number, the name of an attribute, or CEL.
+fn cost(fields: Fields<'_>, quotas: Option<&Quotas>, report: &mut Report) -> Cost {
+    let accepted = "a number, the name of an attribute, or CEL such as prompt_tokens + max_tokens";
+    let Some(text) = fields.text("cost", accepted, report) else {
+        // One request in flight is one permit, whatever else it costs.
+        let in_flight =
+            quotas.is_some_and(|quotas| matches!(quotas.all.first(), Some(Quota::Concurrency(_))));
+        return if in_flight { Cost::Units(1) } else { Cost::Asked };
+    };
+    let problem = match (rate::count(text.trim()), Expression::new(text)) {
+        (Ok(units), _) => return Cost::Units(units),
+        (Err(problem), Ok(expression)) => {
+            if is_number_like(text) || expression.attributes().next().is_none() {
+                problem
+            } else {
+                return match expression.as_name() {
+                    Some(name) => Cost::Attribute(name),
+                    None => Cost::Computed(expression),
+                };
+            }
+        }
+        (Err(problem), Err(_)) if is_number_like(text) => problem,
+        (Err(_), Err(problem)) => problem,
+    };
+    report.error(fields.place("cost"), "cost", problem);
+    Cost::Asked
+}
+
+/// Texts that YAML takes for numbers and CEL for names.
+fn is_number_like(text: &str) -> bool {
+    let bare = text
+        .trim()
+        .trim_start_matches(['+', '-', '.'])
+        .to_ascii_lowercase();
+    matches!(bare.as_str(), "nan" | "inf" | "infinity")
+        || bare.starts_with(|c: char| c.is_ascii_digit()) && !bare.contains(' ')
+}

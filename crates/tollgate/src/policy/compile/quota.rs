@@ -1,0 +1,402 @@
+//! The quotas of a limit: its algorithm, and the numbers for everybody, for each tier and for single keys.
+
+use std::collections::HashMap;
+
+use crate::algorithm::calendar::Calendar;
+use crate::algorithm::concurrency::Concurrency;
+use crate::algorithm::fixed_window::{Align, FixedWindow};
+use crate::algorithm::leaky_bucket::LeakyBucket;
+use crate::algorithm::sliding_log::SlidingLog;
+use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
+use crate::policy::builder::strictest;
+use crate::policy::document::Node;
+use crate::policy::fields::{self, Fields};
+use crate::policy::finding::{Problem, Report, quoted};
+use crate::policy::limit::{Fallback, QuotaIndex, Quotas};
+use crate::policy::rate::{self, RATES, Unit, WrittenRate};
+use crate::policy::text::TextMap;
+use crate::quota::{EXACT_MAX, Quota, QuotaError};
+use crate::time::Ticks;
+
+/// Sub-windows of a sliding window that does not say.
+const PRECISION: u64 = 10;
+/// How long a permit lives in a limit that does not say.
+const PERMIT_TTL: Ticks = Ticks::from_secs(60);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Algorithm {
+    TokenBucket,
+    Gcra,
+    FixedWindow,
+    SlidingWindow,
+    SlidingLog,
+    LeakyBucket,
+    Concurrency,
+}
+
+use Algorithm as A;
+
+const ALGORITHMS: [(&str, Algorithm); 7] = [
+    ("token-bucket", A::TokenBucket),
+    ("gcra", A::Gcra),
+    ("fixed-window", A::FixedWindow),
+    ("sliding-window", A::SlidingWindow),
+    ("sliding-log", A::SlidingLog),
+    ("leaky-bucket", A::LeakyBucket),
+    ("concurrency", A::Concurrency),
+];
+
+/// Which algorithms a field is for.
+const NUMBERS: [(&str, &[Algorithm]); 9] = [
+    (
+        "rate",
+        &[
+            A::TokenBucket,
+            A::Gcra,
+            A::FixedWindow,
+            A::SlidingWindow,
+            A::SlidingLog,
+            A::LeakyBucket,
+        ],
+    ),
+    ("burst", &[A::TokenBucket, A::Gcra, A::LeakyBucket]),
+    ("queue", &[A::LeakyBucket]),
+    ("align", &[A::FixedWindow]),
+    ("timezone", &[A::FixedWindow]),
+    ("precision", &[A::SlidingWindow]),
+    ("estimate", &[A::SlidingWindow]),
+    ("concurrency", &[A::Concurrency]),
+    ("permit_ttl", &[A::Concurrency]),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    Epoch,
+    FirstHit,
+    Calendar,
+}
+
+const BEGINNINGS: [(&str, Begin); 3] = [
+    ("epoch", Begin::Epoch),
+    ("first-hit", Begin::FirstHit),
+    ("calendar", Begin::Calendar),
+];
+
+const ESTIMATES: [(&str, Estimate); 2] = [
+    ("interpolate", Estimate::Interpolate),
+    ("strict", Estimate::Strict),
+];
+
+/// How much a limit admits, as written: what tells its quotas apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Amount {
+    Rate(WrittenRate),
+    Permits(u64),
+}
+
+/// Everything of a quota but its amount: tiers and overrides inherit it.
+struct Shape<'n> {
+    algorithm: Algorithm,
+    burst: Option<u64>,
+    queue: u64,
+    begin: Begin,
+    zone: &'n str,
+    precision: u32,
+    estimate: Estimate,
+    permit_ttl: Ticks,
+}
+
+/// Reads the quotas of a limit.
+pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Quotas> {
+    let errors = report.errors();
+    let shape = Shape::read(fields, report);
+    let mut reader = Reader {
+        shape,
+        fields,
+        all: Vec::new(),
+        known: HashMap::new(),
+    };
+    let said = if reader.shape.algorithm == A::Concurrency {
+        "concurrency"
+    } else {
+        "rate"
+    };
+    let base = fields.get(said).map(|node| reader.quota(node, said, report));
+    let tiers = reader.table("tiers", report);
+    let overrides = reader.table("overrides", report);
+    let tier_by = fields.text("tier_by", "the name of an attribute", report);
+    paired(fields, report);
+    let all = reader.all;
+    let fallback = match base {
+        Some(base) => base.map(Fallback::Said),
+        None => strictest(&all, tiers.values().copied()),
+    };
+    if base.is_none() && !fields.has("tiers") {
+        let accepted = if said == "rate" {
+            RATES
+        } else {
+            "a number of permits, such as 20"
+        };
+        let problem = Problem::new("missing: it says nothing about how much passes", accepted);
+        report.error(fields.place(said), said, problem);
+    }
+    (report.errors() == errors).then_some(())?;
+    Some(Quotas {
+        fallback: fallback?,
+        all,
+        tier_by: tier_by.map(str::to_owned),
+        tiers,
+        overrides,
+    })
+}
+
+/// `tier_by` and `tiers` need each other.
+fn paired(fields: Fields<'_>, report: &mut Report) {
+    for (said, missing) in [("tier_by", "tiers"), ("tiers", "tier_by")] {
+        if fields.has(said) && !fields.has(missing) {
+            let problem = Problem::new(
+                format!("{said} without {missing}"),
+                "both, such as tier_by: plan with tiers: {free: 10/s, pro: 100/s}",
+            );
+            report.error(fields.key_place(said), said, problem);
+        }
+    }
+}
+
+impl<'n> Shape<'n> {
+    fn read(fields: Fields<'n>, report: &mut Report) -> Self {
+        let default = if fields.has("concurrency") {
+            A::Concurrency
+        } else {
+            A::TokenBucket
+        };
+        let said = fields.choice("algorithm", &ALGORITHMS, report);
+        let algorithm = said.unwrap_or(default);
+        // An algorithm that is unknown says nothing about which numbers fit it.
+        if said.is_some() || !fields.has("algorithm") {
+            fitting(algorithm, fields, report);
+        }
+        let begin = fields
+            .choice("align", &BEGINNINGS, report)
+            .unwrap_or(Begin::Epoch);
+        let zone = fields.text("timezone", "an IANA name such as Europe/Rome", report);
+        if zone.is_some() && begin != Begin::Calendar && algorithm == A::FixedWindow {
+            let problem = Problem::new(
+                "a time zone matters only to calendar windows",
+                "align: calendar with it",
+            );
+            report.error(fields.key_place("timezone"), "timezone", problem);
+        }
+        let precision = fields
+            .count("precision", u64::from(u32::MAX), report)
+            .unwrap_or(PRECISION);
+        Self {
+            algorithm,
+            burst: fields.count("burst", EXACT_MAX, report),
+            queue: fields.count("queue", EXACT_MAX, report).unwrap_or(0),
+            begin,
+            zone: zone.unwrap_or("UTC"),
+            precision: u32::try_from(precision).unwrap_or(u32::MAX),
+            estimate: fields
+                .choice("estimate", &ESTIMATES, report)
+                .unwrap_or(Estimate::Strict),
+            permit_ttl: permit_ttl(fields, report).unwrap_or(PERMIT_TTL),
+        }
+    }
+
+    /// The quota of one amount.
+    fn quota(&self, amount: Amount) -> Result<Quota, QuotaError> {
+        let written = match amount {
+            Amount::Permits(permits) => {
+                return Concurrency::new(permits, self.permit_ttl).map(Quota::Concurrency);
+            }
+            Amount::Rate(written) => written,
+        };
+        let rate = written.rate();
+        Ok(match self.algorithm {
+            A::Gcra => Quota::gcra(rate)?,
+            A::FixedWindow => Quota::FixedWindow(FixedWindow::new(rate, self.align(written)?)?),
+            A::SlidingWindow => {
+                Quota::SlidingWindow(SlidingWindow::new(rate, self.precision, self.estimate)?)
+            }
+            A::SlidingLog => Quota::SlidingLog(SlidingLog::new(rate)?),
+            A::LeakyBucket => Quota::LeakyBucket(LeakyBucket::new(rate, self.queue)?),
+            A::TokenBucket | A::Concurrency => Quota::token_bucket(rate)?,
+        })
+    }
+
+    fn align(&self, written: WrittenRate) -> Result<Align, QuotaError> {
+        Ok(match (self.begin, written.period.calendar()) {
+            (Begin::Calendar, Some(unit)) => Align::Calendar(Calendar::new(unit, self.zone)?),
+            (Begin::FirstHit, _) => Align::FirstHit,
+            _ => Align::Epoch,
+        })
+    }
+}
+
+fn permit_ttl(fields: Fields<'_>, report: &mut Report) -> Option<Ticks> {
+    let text = fields.text("permit_ttl", "a period such as 30s", report)?;
+    match rate::period(text.trim()) {
+        Ok(period) => Some(period.ticks()),
+        Err(problem) => {
+            report.error(fields.place("permit_ttl"), "permit_ttl", problem);
+            None
+        }
+    }
+}
+
+/// Reports numbers that the algorithm does not have.
+fn fitting(algorithm: Algorithm, fields: Fields<'_>, report: &mut Report) {
+    let word = |wanted: Algorithm| {
+        let found = ALGORITHMS.iter().find(|&&(_, algorithm)| algorithm == wanted);
+        found.map_or("", |&(word, _)| word)
+    };
+    for (field, algorithms) in NUMBERS {
+        if fields.has(field) && !algorithms.contains(&algorithm) {
+            let message = format!("algorithm {} has no {field}", word(algorithm));
+            let words: Vec<&str> = algorithms.iter().map(|&algorithm| word(algorithm)).collect();
+            let mut accepted = format!("{field} with {}", words.join(", "));
+            if field == "rate" {
+                accepted.push_str("; to limit both, two limits");
+            }
+            report.error(fields.key_place(field), field, Problem::new(message, accepted));
+        }
+    }
+}
+
+/// Reads amounts and keeps each distinct quota once.
+struct Reader<'n> {
+    shape: Shape<'n>,
+    fields: Fields<'n>,
+    all: Vec<Quota>,
+    known: HashMap<Amount, QuotaIndex>,
+}
+
+impl Reader<'_> {
+    /// The quotas of `tiers` or `overrides`.
+    fn table(&mut self, field: &str, report: &mut Report) -> TextMap<QuotaIndex> {
+        let accepted = "a table such as {free: 10/s, pro: 100/s burst 200}";
+        let Some(node) = self.fields.get(field) else {
+            return TextMap::default();
+        };
+        let Some(table) = Fields::of(node, field, accepted, report) else {
+            return TextMap::default();
+        };
+        if table.iter().next().is_none() {
+            report.error(node.at, field, Problem::new("is empty", accepted));
+        }
+        let mut quotas = TextMap::default();
+        for entry in table.iter() {
+            let path = format!("{field}.{}", quoted(&entry.key));
+            if let Some(index) = self.quota(&entry.node, &path, report) {
+                quotas.insert(entry.key.as_str().into(), index);
+            }
+        }
+        quotas
+    }
+
+    fn quota(&mut self, node: &Node, field: &str, report: &mut Report) -> Option<QuotaIndex> {
+        let amount = self.amount(node, field, report)?;
+        if let Some(&index) = self.known.get(&amount) {
+            return Some(index);
+        }
+        match self.shape.quota(amount) {
+            Ok(quota) => {
+                let index = QuotaIndex(u32::try_from(self.all.len()).ok()?);
+                self.all.push(quota);
+                self.known.insert(amount, index);
+                Some(index)
+            }
+            Err(error) => {
+                self.refused(&error, node, field, report);
+                None
+            }
+        }
+    }
+
+    fn amount(&self, node: &Node, field: &str, report: &mut Report) -> Option<Amount> {
+        if self.shape.algorithm == A::Concurrency {
+            return fields::count(node, field, EXACT_MAX, report).map(Amount::Permits);
+        }
+        let text = fields::text(node, field, RATES, report)?;
+        match rate::rate(text) {
+            Ok(written) => self.written(written, node, field, report).map(Amount::Rate),
+            Err(problem) => {
+                report.error(node.at, field, problem);
+                None
+            }
+        }
+    }
+
+    /// Checks a rate against the rest of the limit, and gives it the limit's burst.
+    fn written(
+        &self,
+        mut written: WrittenRate,
+        node: &Node,
+        field: &str,
+        report: &mut Report,
+    ) -> Option<WrittenRate> {
+        let shape = &self.shape;
+        let has_burst = matches!(shape.algorithm, A::TokenBucket | A::Gcra | A::LeakyBucket);
+        if written.burst.is_some() && !has_burst {
+            let problem = Problem::new("this algorithm has no burst", "the rate alone");
+            report.error(node.at, field, problem);
+            return None;
+        }
+        if written.burst.is_some() && shape.burst.is_some() && field == "rate" {
+            let problem = Problem::new("the burst is said twice", "`burst:` or a burst in the rate");
+            report.error(node.at, field, problem);
+            return None;
+        }
+        if shape.algorithm == A::FixedWindow {
+            self.calendar(written, node, field, report)?;
+        }
+        if has_burst {
+            written.burst = written.burst.or(shape.burst);
+        }
+        Some(written)
+    }
+
+    /// Months and years are calendar units, and calendar windows have one unit.
+    fn calendar(&self, written: WrittenRate, node: &Node, field: &str, report: &mut Report) -> Option<()> {
+        if self.shape.begin == Begin::Calendar {
+            if written.period.calendar().is_none() {
+                let problem = Problem::new(
+                    "a calendar window is one unit of the calendar",
+                    "a rate per min, h, day, week, month or year",
+                );
+                report.error(node.at, field, problem);
+                return None;
+            }
+        } else if matches!(written.period.unit, Unit::Month | Unit::Year) {
+            let problem = Problem::new(
+                "without `align: calendar` a month is 30 days and a year 365",
+                "align: calendar, or a number of days",
+            );
+            report.warning(node.at, field, problem);
+        }
+        Some(())
+    }
+
+    /// Reports what a constructor refused, at the field that it speaks of when the limit has it.
+    fn refused(&self, error: &QuotaError, node: &Node, field: &str, report: &mut Report) {
+        let named = match error {
+            QuotaError::NoBurst => "burst",
+            QuotaError::Zone { .. } => "timezone",
+            QuotaError::Range { field, .. } if *field != "rate" && *field != "concurrency" => field,
+            _ => "",
+        };
+        let (at, field) = if self.fields.has(named) {
+            (self.fields.place(named), named)
+        } else {
+            (node.at, field)
+        };
+        let problem = match error {
+            QuotaError::Range { value, accepted, .. } => {
+                Problem::new(format!("{value} is out of range"), accepted.clone())
+            }
+            _ => Problem::new(error.to_string(), ""),
+        };
+        report.error(at, field, problem);
+    }
+}

@@ -1,0 +1,342 @@
+//! A policy file as a tree of texts, lists and tables, each with its line and column. It knows YAML and its dangers; what
+//! the fields mean is left to [`super::compile`].
+//!
+//! The tree is built from the event parser under serde-saphyr, not through serde: so every duplicate key is found at once,
+//! and every value keeps its place.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Span, StrInput, Tag};
+
+use crate::policy::finding::{Place, Problem, Report, quoted};
+
+/// Largest policy file, in bytes.
+pub const FILE_BYTES_MAX: usize = 16 << 20;
+/// Most values in a file, counting each alias as often as it is used, and long texts as several.
+pub const NODES_MAX: usize = 4_000_000;
+/// Most items in one list or table.
+pub const ITEMS_MAX: usize = 100_000;
+/// Deepest nesting of lists and tables; a policy needs six.
+pub const DEPTH_MAX: usize = 16;
+/// Longest single text, in bytes.
+pub const TEXT_BYTES_MAX: usize = 65_536;
+
+/// One value and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) at: Place,
+    pub(crate) tree: Tree,
+}
+
+/// What a value is.
+#[derive(Clone, Debug)]
+pub(crate) enum Tree {
+    /// Nothing: `~`, `null`, or no text at all.
+    Empty,
+    /// Text as written; numbers and booleans are text until a field reads them.
+    Text(String),
+    /// A list.
+    List(Vec<Node>),
+    /// A table, in the file's order, each key once.
+    Table(Vec<Entry>),
+}
+
+/// One field of a table.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) at: Place,
+    pub(crate) node: Node,
+}
+
+impl Node {
+    /// How the value is called in messages.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.tree {
+            Tree::Empty => "no value",
+            Tree::Text(_) => "a text",
+            Tree::List(_) => "a list",
+            Tree::Table(_) => "a table",
+        }
+    }
+}
+
+/// Reads a file. Without a result the report has at least one error; with one it may still have some.
+pub(crate) fn read(bytes: &[u8], report: &mut Report) -> Option<Node> {
+    let text = utf8(bytes, report)?;
+    let options = granit_parser::options! {
+        emit_comments: false,
+        flow_nesting_limit: DEPTH_MAX + 1,
+        block_nesting_limit: DEPTH_MAX + 1,
+    };
+    let mut reader = Reader {
+        events: Parser::new_from_str_with_options(text, options),
+        anchors: HashMap::new(),
+        nodes: 0,
+        path: String::new(),
+        report,
+    };
+    match reader.file() {
+        Ok(node) => node,
+        Err(Stop { at, problem }) => {
+            let path = std::mem::take(&mut reader.path);
+            report.error(at, &path, problem);
+            None
+        }
+    }
+}
+
+fn utf8<'b>(bytes: &'b [u8], report: &mut Report) -> Option<&'b str> {
+    if bytes.len() > FILE_BYTES_MAX {
+        let message = format!("the file has {} bytes", bytes.len());
+        let accepted = format!("at most {FILE_BYTES_MAX}");
+        report.error(Place { line: 1, column: 1 }, "", Problem::new(message, accepted));
+        return None;
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Some(text.strip_prefix('\u{feff}').unwrap_or(text)),
+        Err(error) => {
+            let valid = std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
+            let line = valid.matches('\n').count() + 1;
+            let column = valid.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            let byte = bytes[error.valid_up_to()];
+            let message = format!("byte {} (0x{byte:02x}) is not UTF-8", error.valid_up_to());
+            report.error(place(line, column), "", Problem::new(message, "a file in UTF-8"));
+            None
+        }
+    }
+}
+
+/// Why reading cannot go on.
+struct Stop {
+    at: Place,
+    problem: Problem,
+}
+
+type Step<T> = Result<T, Stop>;
+
+fn stop<T>(at: Place, message: impl Into<String>, accepted: impl Into<String>) -> Step<T> {
+    Err(Stop {
+        at,
+        problem: Problem::new(message, accepted),
+    })
+}
+
+/// A value that `&name` marked: what it costs to repeat, and how deep it goes.
+struct Anchored {
+    node: Node,
+    nodes: usize,
+    depth: usize,
+}
+
+struct Reader<'t, 'r> {
+    events: Parser<'t, StrInput<'t>>,
+    anchors: HashMap<usize, Anchored>,
+    nodes: usize,
+    path: String,
+    report: &'r mut Report,
+}
+
+impl<'t> Reader<'t, '_> {
+    /// The one document of the file.
+    fn file(&mut self) -> Step<Option<Node>> {
+        let mut root = None;
+        loop {
+            let (event, at) = self.next()?;
+            match event {
+                Event::StreamStart | Event::DocumentEnd => {}
+                Event::DocumentStart(..) if root.is_none() => {
+                    let (event, at) = self.next()?;
+                    root = Some(self.node(event, at, 0)?.0);
+                }
+                Event::DocumentStart(..) => {
+                    return stop(at, "a second document begins here", "one document a file");
+                }
+                _ => break,
+            }
+        }
+        if root.is_none() {
+            let accepted = "a table with `limits:`, such as `limits: [{name: all, rate: 100/s}]`";
+            return stop(Place { line: 1, column: 1 }, "the file is empty", accepted);
+        }
+        Ok(root)
+    }
+
+    fn next(&mut self) -> Step<(Event<'t>, Place)> {
+        match self.events.next_event() {
+            Some(Ok((event, span))) => Ok((event, start(&span))),
+            Some(Err(error)) => {
+                let marker = error.marker();
+                let at = place(marker.line(), marker.col() + 1);
+                stop(at, format!("not YAML: {}", quoted(&error.info())), "YAML 1.2")
+            }
+            None => Ok((Event::StreamEnd, Place::default())),
+        }
+    }
+
+    /// One value and how deep it goes.
+    fn node(&mut self, event: Event<'t>, at: Place, depth: usize) -> Step<(Node, usize)> {
+        if depth > DEPTH_MAX {
+            return stop(at, "nested too deep", format!("at most {DEPTH_MAX} levels"));
+        }
+        let before = self.nodes;
+        self.count(weight(&event), at)?;
+        let (anchor, tree, inner) = match event {
+            Event::Scalar(text, style, anchor, tag) => (anchor, scalar(text, style, tag, at)?, 0),
+            Event::SequenceStart(_, anchor, tag) => {
+                untagged(tag.as_deref(), at)?;
+                let (items, inner) = self.list(depth)?;
+                (anchor, Tree::List(items), inner)
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                untagged(tag.as_deref(), at)?;
+                let (entries, inner) = self.table(depth)?;
+                (anchor, Tree::Table(entries), inner)
+            }
+            Event::Alias(id) => return self.alias(id, at, depth),
+            _ => return stop(at, "the file ends in the middle of a value", "a complete file"),
+        };
+        let node = Node { at, tree };
+        if anchor > 0 {
+            let nodes = self.nodes - before;
+            self.count(nodes, at)?; // The copy that the anchor keeps.
+            let anchored = Anchored {
+                node: node.clone(),
+                nodes,
+                depth: inner,
+            };
+            self.anchors.insert(anchor, anchored);
+        }
+        Ok((node, inner))
+    }
+
+    /// The value of `*name`, as if it were written here.
+    fn alias(&mut self, id: usize, at: Place, depth: usize) -> Step<(Node, usize)> {
+        let Some(anchored) = self.anchors.get(&id) else {
+            return stop(
+                at,
+                "this alias is part of the value it stands for",
+                "the value itself",
+            );
+        };
+        let (nodes, inner) = (anchored.nodes, anchored.depth);
+        // Counted before it is copied, so that aliases of aliases cannot fill the memory.
+        self.count(nodes, at)?;
+        if depth + inner > DEPTH_MAX {
+            return stop(at, "nested too deep", format!("at most {DEPTH_MAX} levels"));
+        }
+        let tree = self.anchors[&id].node.tree.clone();
+        Ok((Node { at, tree }, inner))
+    }
+
+    fn count(&mut self, nodes: usize, at: Place) -> Step<()> {
+        self.nodes += nodes;
+        if self.nodes > NODES_MAX {
+            let message = "too many values, counting each alias as often as it is used";
+            return stop(at, message, format!("at most {NODES_MAX}"));
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, depth: usize) -> Step<(Vec<Node>, usize)> {
+        let (mut items, mut deepest) = (Vec::new(), 0);
+        let path = self.path.len();
+        loop {
+            let (event, at) = self.next()?;
+            if matches!(event, Event::SequenceEnd) {
+                return Ok((items, deepest + 1));
+            }
+            if items.len() >= ITEMS_MAX {
+                return stop(at, format!("more than {ITEMS_MAX} items"), "fewer");
+            }
+            self.path.push_str(&format!("[{}]", items.len()));
+            let (node, inner) = self.node(event, at, depth + 1)?;
+            self.path.truncate(path);
+            deepest = deepest.max(inner);
+            items.push(node);
+        }
+    }
+
+    fn table(&mut self, depth: usize) -> Step<(Vec<Entry>, usize)> {
+        let (mut entries, mut deepest) = (Vec::new(), 0);
+        let mut keys = HashSet::new();
+        let path = self.path.len();
+        loop {
+            let (event, at) = self.next()?;
+            if matches!(event, Event::MappingEnd) {
+                return Ok((entries, deepest + 1));
+            }
+            if entries.len() >= ITEMS_MAX {
+                return stop(at, format!("more than {ITEMS_MAX} fields"), "fewer");
+            }
+            let key = self.key(event, at, depth)?;
+            if path > 0 {
+                self.path.push('.');
+            }
+            self.path.push_str(&quoted(&key));
+            let (event, value_at) = self.next()?;
+            let (node, inner) = self.node(event, value_at, depth + 1)?;
+            deepest = deepest.max(inner);
+            if keys.insert(key.clone()) {
+                entries.push(Entry { key, at, node });
+            } else {
+                let problem = Problem::new("said twice", "each field once");
+                self.report.error(at, &self.path, problem);
+            }
+            self.path.truncate(path);
+        }
+    }
+
+    fn key(&mut self, event: Event<'t>, at: Place, depth: usize) -> Step<String> {
+        match self.node(event, at, depth + 1)?.0.tree {
+            Tree::Text(text) => Ok(text),
+            Tree::Empty => stop(at, "a field without a name", "a name before the colon"),
+            Tree::List(_) | Tree::Table(_) => stop(at, "a field's name is not text", "text"),
+        }
+    }
+}
+
+/// What a value takes of [`NODES_MAX`].
+fn weight(event: &Event<'_>) -> usize {
+    match event {
+        Event::Scalar(text, ..) => 1 + text.len() / 64,
+        _ => 1,
+    }
+}
+
+fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<Cow<'_, Tag>>, at: Place) -> Step<Tree> {
+    untagged(tag.as_deref(), at)?;
+    if text.len() > TEXT_BYTES_MAX {
+        let message = format!("a text of {} bytes", text.len());
+        return stop(at, message, format!("at most {TEXT_BYTES_MAX}"));
+    }
+    let empty = style == ScalarStyle::Plain && matches!(&*text, "" | "~" | "null" | "Null" | "NULL");
+    Ok(if empty {
+        Tree::Empty
+    } else {
+        Tree::Text(text.into_owned())
+    })
+}
+
+fn untagged(tag: Option<&Tag>, at: Place) -> Step<()> {
+    match tag {
+        None => Ok(()),
+        Some(tag) => stop(
+            at,
+            format!("the tag {}", quoted(&tag.original())),
+            "values without tags",
+        ),
+    }
+}
+
+fn start(span: &Span) -> Place {
+    place(span.start.line(), span.start.col() + 1)
+}
+
+fn place(line: usize, column: usize) -> Place {
+    Place {
+        line: u32::try_from(line).unwrap_or(u32::MAX),
+        column: u32::try_from(column).unwrap_or(u32::MAX),
+    }
+}

@@ -1,0 +1,268 @@
+//! What an expression mentions and what it cannot do without, read from its tree.
+
+use std::collections::BTreeSet;
+
+use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+
+use crate::policy::finding::{Problem, quoted};
+
+/// Functions that an expression may call.
+const FUNCTIONS: [&str; 12] = [
+    "bool",
+    "bytes",
+    "contains",
+    "double",
+    "dyn",
+    "endsWith",
+    "int",
+    "size",
+    "startsWith",
+    "string",
+    "type",
+    "uint",
+];
+
+/// Operators of the language, and what its macros (`all`, `exists`, `exists_one`, `map`, `filter`) become.
+const OPERATORS: [&str; 19] = [
+    operators::CONDITIONAL,
+    operators::LOGICAL_AND,
+    operators::LOGICAL_OR,
+    operators::LOGICAL_NOT,
+    operators::SUBSTRACT,
+    operators::ADD,
+    operators::MULTIPLY,
+    operators::DIVIDE,
+    operators::MODULO,
+    operators::EQUALS,
+    operators::NOT_EQUALS,
+    operators::GREATER_EQUALS,
+    operators::LESS_EQUALS,
+    operators::GREATER,
+    operators::LESS,
+    operators::NEGATE,
+    operators::INDEX,
+    operators::NOT_STRICTLY_FALSE,
+    operators::IN,
+];
+
+/// Every attribute that an expression mentions.
+///
+/// # Errors
+/// When it calls what does not exist.
+pub(super) fn attributes(expression: &IdedExpr) -> Result<BTreeSet<String>, Problem> {
+    let mut survey = Survey::default();
+    survey.walk(expression);
+    match survey.problem {
+        Some(problem) => Err(problem),
+        None => Ok(survey.attributes),
+    }
+}
+
+/// How many operators and calls stand inside each other at most.
+pub(super) fn depth(expression: &IdedExpr) -> usize {
+    1 + children(expression).into_iter().map(depth).max().unwrap_or(0)
+}
+
+/// The names without which an expression cannot be true; those that it binds itself may be among them.
+pub(super) fn needed(expression: &IdedExpr) -> BTreeSet<String> {
+    needs(expression).truth
+}
+
+/// Walks an expression for the attributes and functions that it mentions.
+#[derive(Default)]
+struct Survey {
+    attributes: BTreeSet<String>,
+    bound: Vec<String>,
+    problem: Option<Problem>,
+}
+
+impl Survey {
+    fn walk(&mut self, expression: &IdedExpr) {
+        if let Some(name) = dotted(expression) {
+            let root = name.split('.').next().unwrap_or_default();
+            if !self.bound.iter().any(|bound| bound == root) && !root.starts_with('@') {
+                self.attributes.insert(name);
+            }
+            return;
+        }
+        if let Expr::Call(call) = &expression.expr {
+            self.function(&call.func_name);
+        }
+        if let Expr::Select(select) = &expression.expr
+            && select.test
+        {
+            let message = "has() asks for a field of a map, and attributes are texts and numbers";
+            let accepted =
+                "nothing in its place: without an attribute that it mentions a limit does not apply";
+            self.problem.get_or_insert(Problem::new(message, accepted));
+        }
+        let depth = self.bound.len();
+        if let Expr::Comprehension(comprehension) = &expression.expr {
+            self.bound.push(comprehension.iter_var.clone());
+            self.bound.extend(comprehension.iter_var2.clone());
+            self.bound.push(comprehension.accu_var.clone());
+        }
+        for child in children(expression) {
+            self.walk(child);
+        }
+        self.bound.truncate(depth);
+    }
+
+    fn function(&mut self, name: &str) {
+        if FUNCTIONS.contains(&name) || OPERATORS.contains(&name) {
+            return;
+        }
+        let message = format!("the function {} does not exist", quoted(name));
+        let accepted = format!(
+            "{}, and the macros all, exists, exists_one, map, filter",
+            FUNCTIONS.join(", ")
+        );
+        self.problem.get_or_insert(Problem::new(message, accepted));
+    }
+}
+
+/// `a` or `a.b.c`: attributes have no fields, so a dotted name is the name of an attribute.
+pub(super) fn dotted(expression: &IdedExpr) -> Option<String> {
+    match &expression.expr {
+        Expr::Ident(name) => Some(name.clone()),
+        Expr::Select(select) if !select.test => {
+            Some(format!("{}.{}", dotted(&select.operand)?, select.field))
+        }
+        _ => None,
+    }
+}
+
+fn children(expression: &IdedExpr) -> Vec<&IdedExpr> {
+    match &expression.expr {
+        Expr::Call(call) => call
+            .target
+            .iter()
+            .map(|target| &**target)
+            .chain(&call.args)
+            .collect(),
+        Expr::Comprehension(inner) => vec![
+            &inner.iter_range,
+            &inner.accu_init,
+            &inner.loop_cond,
+            &inner.loop_step,
+            &inner.result,
+        ],
+        Expr::List(list) => list.elements.iter().collect(),
+        Expr::Map(map) => map
+            .entries
+            .iter()
+            .flat_map(|entry| entries(&entry.expr))
+            .collect(),
+        Expr::Struct(inner) => inner
+            .entries
+            .iter()
+            .flat_map(|entry| entries(&entry.expr))
+            .collect(),
+        Expr::Select(select) => vec![&select.operand],
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
+    }
+}
+
+fn entries(entry: &EntryExpr) -> Vec<&IdedExpr> {
+    match entry {
+        EntryExpr::StructField(field) => vec![&field.value],
+        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+    }
+}
+
+/// The attributes that must be there for an expression to be true, and to be false. They differ because `&&` and `||` need
+/// not look at both sides.
+struct Needs {
+    truth: BTreeSet<String>,
+    falsity: BTreeSet<String>,
+}
+
+fn needs(expression: &IdedExpr) -> Needs {
+    if let Some(name) = dotted(expression) {
+        let one = BTreeSet::from([name]);
+        return Needs {
+            truth: one.clone(),
+            falsity: one,
+        };
+    }
+    let call = match &expression.expr {
+        Expr::Call(call) => (call.func_name.as_str(), call.args.as_slice()),
+        _ => ("", [].as_slice()),
+    };
+    match call {
+        (operators::LOGICAL_AND, [left, right]) => {
+            let (left, right) = (needs(left), needs(right));
+            Needs {
+                truth: &left.truth | &right.truth,
+                falsity: &left.falsity & &right.falsity,
+            }
+        }
+        (operators::LOGICAL_OR, [left, right]) => {
+            let (left, right) = (needs(left), needs(right));
+            Needs {
+                truth: &left.truth & &right.truth,
+                falsity: &left.falsity | &right.falsity,
+            }
+        }
+        (operators::LOGICAL_NOT, [inner]) => {
+            let inner = needs(inner);
+            Needs {
+                truth: inner.falsity,
+                falsity: inner.truth,
+            }
+        }
+        (operators::CONDITIONAL, [condition, yes, no]) => {
+            let (condition, yes, no) = (any(condition), needs(yes), needs(no));
+            Needs {
+                truth: &condition | &(&yes.truth & &no.truth),
+                falsity: &condition | &(&yes.falsity & &no.falsity),
+            }
+        }
+        _ => {
+            // Anything else looks at all of its parts, except a comprehension, whose body may never run.
+            let parts = match &expression.expr {
+                Expr::Comprehension(inner) => vec![&inner.iter_range],
+                _ => children(expression),
+            };
+            let all: BTreeSet<String> = parts.into_iter().flat_map(any).collect();
+            Needs {
+                truth: all.clone(),
+                falsity: all,
+            }
+        }
+    }
+}
+
+/// The attributes that must be there for an expression to have a value.
+fn any(expression: &IdedExpr) -> BTreeSet<String> {
+    let needs = needs(expression);
+    &needs.truth & &needs.falsity
+}
+
+/// Pairs of attribute and text that must be equal for an expression to be true.
+pub(super) fn equalities(expression: &IdedExpr, pairs: &mut Vec<(String, String)>) {
+    let Expr::Call(call) = &expression.expr else {
+        return;
+    };
+    match (call.func_name.as_str(), call.args.as_slice()) {
+        (operators::LOGICAL_AND, [left, right]) => {
+            equalities(left, pairs);
+            equalities(right, pairs);
+        }
+        (operators::EQUALS, [left, right]) => {
+            let pair = match (dotted(left), literal(right)) {
+                (Some(name), Some(text)) => Some((name, text)),
+                _ => dotted(right).zip(literal(left)),
+            };
+            pairs.extend(pair);
+        }
+        _ => {}
+    }
+}
+
+fn literal(expression: &IdedExpr) -> Option<String> {
+    match &expression.expr {
+        Expr::Literal(LiteralValue::String(text)) => Some(text.inner().to_owned()),
+        _ => None,
+    }
+}

@@ -1,0 +1,319 @@
+//! What the compiler has to say about a policy: every problem with its place, its field and what would be accepted.
+
+use std::fmt;
+
+/// Most findings that are kept; the rest are only counted, so that a hopeless file stays readable.
+pub const FINDINGS_MAX: usize = 1000;
+/// Longest piece of the user's text that a message repeats, in characters.
+const QUOTED_MAX: usize = 60;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// The policy cannot be used.
+    Error,
+    /// The policy can be used, and probably does not mean what it says.
+    Warning,
+}
+
+/// A line and a column, both from 1; line 0 is no place at all, as in a policy that was never text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) line: u32,
+    pub(crate) column: u32,
+}
+
+/// One problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The file, as the caller named it.
+    pub file: String,
+    /// The line, from 1; 0 when the policy was not read from text.
+    pub line: u32,
+    /// The column in characters, from 1.
+    pub column: u32,
+    /// The path of the field, such as `limits[2].rate`; empty when the file as a whole is at fault.
+    pub field: String,
+    /// The name of the limit, when it has one.
+    pub limit: Option<String>,
+    /// What is wrong.
+    pub message: String,
+    /// What would be accepted; empty when the message says it.
+    pub accepted: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        f.write_str(": ")?;
+        if self.severity == Severity::Warning {
+            f.write_str("warning: ")?;
+        }
+        let (element, rest) = match self.field.find(']') {
+            Some(end) => self.field.split_at(end + 1),
+            None => (self.field.as_str(), ""),
+        };
+        f.write_str(element)?;
+        if let Some(limit) = &self.limit {
+            write!(f, " \"{limit}\"")?;
+        }
+        f.write_str(rest)?;
+        if !self.field.is_empty() {
+            f.write_str(": ")?;
+        }
+        f.write_str(&self.message)?;
+        if self.accepted.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "; accepted: {}", self.accepted)
+        }
+    }
+}
+
+/// Every problem of a policy, in the order of the file. Displayed one to a line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    found: Vec<Finding>,
+    left_off: usize,
+}
+
+impl Findings {
+    /// The findings that were kept: at most [`FINDINGS_MAX`].
+    #[must_use]
+    pub fn as_slice(&self) -> &[Finding] {
+        &self.found
+    }
+
+    /// The findings that were kept, one by one.
+    pub fn iter(&self) -> std::slice::Iter<'_, Finding> {
+        self.found.iter()
+    }
+
+    /// How many there are, with those that were not kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.found.len() + self.left_off
+    }
+
+    /// Whether there is nothing to say.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+}
+
+impl<'a> IntoIterator for &'a Findings {
+    type Item = &'a Finding;
+    type IntoIter = std::slice::Iter<'a, Finding>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, finding) in self.found.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{finding}")?;
+        }
+        if self.left_off > 0 {
+            write!(f, "\n… and {} more", self.left_off)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Findings {}
+
+/// What is wrong with one value, before anybody says where it stood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}; accepted: {accepted}")]
+pub struct Problem {
+    /// What is wrong.
+    pub message: String,
+    /// What would be accepted.
+    pub accepted: String,
+}
+
+impl Problem {
+    pub(crate) fn new(message: impl Into<String>, accepted: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            accepted: accepted.into(),
+        }
+    }
+}
+
+/// Collects findings while a policy is compiled. It knows which part of the file is being read.
+#[derive(Debug)]
+pub(crate) struct Report {
+    file: String,
+    path: String,
+    limit: Option<String>,
+    findings: Findings,
+    errors: usize,
+}
+
+impl Report {
+    pub(crate) fn new(file: &str) -> Self {
+        Self {
+            file: file.to_owned(),
+            path: String::new(),
+            limit: None,
+            findings: Findings::default(),
+            errors: 0,
+        }
+    }
+
+    /// From here on findings are about the limit at `index`, until told otherwise.
+    pub(crate) fn enter_limit(&mut self, index: usize, name: Option<&str>) {
+        self.path = format!("limits[{index}]");
+        self.limit = name.map(quoted);
+    }
+
+    /// From here on findings are about the file as a whole.
+    pub(crate) fn leave_limit(&mut self) {
+        self.path.clear();
+        self.limit = None;
+    }
+
+    pub(crate) fn error(&mut self, at: Place, field: &str, problem: Problem) {
+        self.errors += 1;
+        self.push(Severity::Error, at, field, problem);
+    }
+
+    pub(crate) fn warning(&mut self, at: Place, field: &str, problem: Problem) {
+        self.push(Severity::Warning, at, field, problem);
+    }
+
+    /// How many errors were reported so far.
+    pub(crate) fn errors(&self) -> usize {
+        self.errors
+    }
+
+    /// Everything found, in the order of the file.
+    pub(crate) fn into_findings(mut self) -> Findings {
+        self.findings
+            .found
+            .sort_by_key(|finding| (finding.line, finding.column));
+        self.findings
+    }
+
+    fn push(&mut self, severity: Severity, at: Place, field: &str, problem: Problem) {
+        if self.findings.found.len() >= FINDINGS_MAX {
+            self.findings.left_off += 1;
+            return;
+        }
+        let field = match (self.path.is_empty(), field.is_empty()) {
+            (true, _) => field.to_owned(),
+            (false, true) => self.path.clone(),
+            (false, false) => format!("{}.{field}", self.path),
+        };
+        let same = |known: &Finding| {
+            (known.line, known.column) == (at.line, at.column)
+                && known.field == field
+                && known.message == problem.message
+        };
+        // What is wrong with a number that all tiers inherit is wrong once.
+        if self.findings.found.iter().rev().take(8).any(same) {
+            return;
+        }
+        self.findings.found.push(Finding {
+            severity,
+            file: self.file.clone(),
+            line: at.line,
+            column: at.column,
+            field,
+            limit: self.limit.clone(),
+            message: problem.message,
+            accepted: problem.accepted,
+        });
+    }
+}
+
+/// The user's own text for a message: shortened, and without control characters that could fool a terminal.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(QUOTED_MAX)
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect();
+    if text.chars().nth(QUOTED_MAX).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// The candidate nearest to `text`, if one is near enough to be what was meant.
+pub(crate) fn nearest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    if text.len() > QUOTED_MAX {
+        return None;
+    }
+    candidates
+        .into_iter()
+        .map(|candidate| (edits(text, candidate), candidate))
+        .filter(|&(distance, candidate)| distance <= candidate.len().max(3) / 3)
+        .min_by_key(|&(distance, _)| distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// How many letters must be added, dropped or changed to make one word the other.
+fn edits(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().flat_map(char::to_lowercase).collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.chars().flat_map(char::to_lowercase).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &b) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(a != b && !(a == '-' && b == '_'));
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A finding reads as compilers' messages do, with the limit's name where its index is.
+    #[test]
+    fn a_finding_is_displayed_with_place_field_and_name() {
+        let mut report = Report::new("policy.yaml");
+        report.enter_limit(2, Some("login"));
+        let at = Place { line: 12, column: 11 };
+        report.error(at, "rate", Problem::new("no period", "100/s"));
+        report.warning(at, "", Problem::new("odd", ""));
+        assert_eq!(
+            report.into_findings().to_string(),
+            "policy.yaml:12:11: limits[2] \"login\".rate: no period; accepted: 100/s\n\
+             policy.yaml:12:11: warning: limits[2] \"login\": odd"
+        );
+    }
+
+    /// A slip of the finger is recognised, another word is not.
+    #[test]
+    fn the_nearest_candidate_is_suggested_only_when_near() {
+        assert_eq!(nearest("rats", ["rate", "burst"]), Some("rate"));
+        assert_eq!(
+            nearest("on-store-failure", ["on_store_failure"]),
+            Some("on_store_failure")
+        );
+        assert_eq!(nearest("colour", ["rate", "burst"]), None);
+    }
+
+    /// What the user typed cannot fill the screen or move the cursor.
+    #[test]
+    fn quoted_text_is_short_and_harmless() {
+        assert_eq!(quoted("a\u{1b}[2J"), "a\u{fffd}[2J");
+        assert_eq!(quoted(&"x".repeat(1000)).chars().count(), QUOTED_MAX + 1);
+    }
+}

@@ -1,0 +1,288 @@
+//! Which limits a request may meet, found without looking at the others. Each limit stands under exactly one predicate: a
+//! value that an attribute must have, else an attribute that must be there, else none. Whether it does apply is left to
+//! [`super::matching`].
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use crate::policy::finding::Problem;
+use crate::policy::limit::{BY_MAX, Condition, Cost, Fallback, Limit, Mode, QuotaIndex};
+use crate::policy::text::{Digits, TextMap, as_text};
+use crate::request::CheckRequest;
+
+/// The number of an attribute's name.
+pub(crate) type NameId = u16;
+
+/// Names whose positions are kept in a table; those of others are searched. Few policies have more.
+const TABLED: usize = 64;
+/// The position of an attribute that is not there.
+const ABSENT: u8 = u8::MAX;
+
+/// The attributes of a request that the policy mentions, with their positions in the request.
+pub(crate) struct Known {
+    list: SmallVec<[(NameId, u8); 16]>,
+    table: [u8; TABLED],
+}
+
+impl Known {
+    /// Where in the request the attribute of this name is.
+    #[inline]
+    pub(crate) fn position(&self, name: NameId) -> Option<u8> {
+        match self.table.get(usize::from(name)) {
+            Some(&position) => (position != ABSENT).then_some(position),
+            None => {
+                let found = self.list.iter().find(|&&(known, _)| known == name);
+                found.map(|&(_, position)| position)
+            }
+        }
+    }
+}
+
+/// The limits that a request may meet, in the policy's order.
+pub(crate) type Candidates = SmallVec<[u32; 32]>;
+
+/// Limits by the one predicate that each stands under.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    names: TextMap<NameId>,
+    mentions: Vec<Mentions>,
+    always: Vec<u32>,
+    plans: Vec<Plan>,
+}
+
+/// The limits that stand under one attribute.
+#[derive(Debug, Default)]
+struct Mentions {
+    present: Vec<u32>,
+    equal: TextMap<Vec<u32>>,
+    /// The longest value in `equal`, so that longer ones need not be hashed.
+    longest: usize,
+}
+
+/// What a limit asks for, by numbers instead of names.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) by: SmallVec<[NameId; BY_MAX]>,
+    /// One for each condition that its place in the index does not prove.
+    pub(crate) checks: Vec<Check>,
+    pub(crate) tier_by: Option<NameId>,
+    pub(crate) cost: Option<NameId>,
+    /// The quota of a limit that has only one.
+    pub(crate) quota: Option<QuotaIndex>,
+}
+
+/// One condition of a limit and the attributes that must be there for it to hold.
+#[derive(Debug)]
+pub(crate) struct Check {
+    pub(crate) condition: usize,
+    pub(crate) needed: SmallVec<[NameId; 2]>,
+}
+
+impl Index {
+    /// Indexes the limits.
+    ///
+    /// # Errors
+    /// When there are more names than numbers for them.
+    pub(crate) fn new(limits: &[Limit]) -> Result<Self, Problem> {
+        let mut index = Self::default();
+        let crowds = Crowds::of(limits);
+        for (number, limit) in limits.iter().enumerate() {
+            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            let mut plan = index.plan(limit)?;
+            if limit.mode != Mode::Off {
+                index.place(number, limit, &crowds, &mut plan)?;
+            }
+            index.plans.push(plan);
+        }
+        Ok(index)
+    }
+
+    pub(crate) fn plan_of(&self, limit: u32) -> Option<&Plan> {
+        self.plans.get(limit as usize)
+    }
+
+    /// The attributes of a request that the policy mentions.
+    #[inline]
+    pub(crate) fn known(&self, request: &CheckRequest<'_>) -> Known {
+        let mut known = Known {
+            list: SmallVec::new(),
+            table: [ABSENT; TABLED],
+        };
+        for (position, attribute) in (0u8..).zip(request.attributes()) {
+            if let Some(&name) = self.names.get(attribute.name) {
+                known.list.push((name, position));
+                if let Some(slot) = known.table.get_mut(usize::from(name)) {
+                    *slot = position;
+                }
+            }
+        }
+        known
+    }
+
+    /// The limits that a request may meet.
+    #[inline]
+    pub(crate) fn candidates(&self, request: &CheckRequest<'_>, known: &Known) -> Candidates {
+        let mut found = Candidates::new();
+        for &limit in &self.always {
+            found.push(limit);
+        }
+        for &(name, position) in &known.list {
+            let mentions = &self.mentions[usize::from(name)];
+            for &limit in &mentions.present {
+                found.push(limit);
+            }
+            if mentions.equal.is_empty() {
+                continue;
+            }
+            let mut room: Digits = [0; 20];
+            let value = as_text(request.attributes()[usize::from(position)].value, &mut room);
+            if value.len() <= mentions.longest
+                && let Some(limits) = mentions.equal.get(value)
+            {
+                found.extend_from_slice(limits);
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    fn name(&mut self, name: &str) -> Result<NameId, Problem> {
+        if let Some(&known) = self.names.get(name) {
+            return Ok(known);
+        }
+        let id = NameId::try_from(self.names.len())
+            .map_err(|_| Problem::new("too many attribute names", format!("at most {}", NameId::MAX)))?;
+        self.names.insert(name.into(), id);
+        self.mentions.push(Mentions::default());
+        Ok(id)
+    }
+
+    fn plan(&mut self, limit: &Limit) -> Result<Plan, Problem> {
+        let mut plan = Plan::default();
+        for name in &limit.by {
+            plan.by.push(self.name(name)?);
+        }
+        for (condition, wanted) in limit.when.iter().enumerate() {
+            let mut needed = SmallVec::new();
+            match wanted {
+                Condition::OneOf { name, .. } => needed.push(self.name(name)?),
+                Condition::Holds(expression) => {
+                    for name in expression.needed() {
+                        needed.push(self.name(name)?);
+                    }
+                }
+            }
+            plan.checks.push(Check { condition, needed });
+        }
+        if let ([_], Fallback::Said(only)) = (limit.quotas(), limit.quotas.fallback) {
+            plan.quota = Some(only);
+        }
+        if let Some(name) = &limit.quotas.tier_by {
+            plan.tier_by = Some(self.name(name)?);
+        }
+        if let Cost::Attribute(name) = &limit.cost {
+            plan.cost = Some(self.name(name)?);
+        }
+        Ok(plan)
+    }
+
+    /// Puts a limit under the predicate that the fewest limits share.
+    fn place(
+        &mut self,
+        number: u32,
+        limit: &Limit,
+        crowds: &Crowds<'_>,
+        plan: &mut Plan,
+    ) -> Result<(), Problem> {
+        if let Some(condition) = crowds.rarest_value(limit)
+            && let Condition::OneOf { name, values, .. } = &limit.when[condition]
+        {
+            let id = self.name(name)?;
+            let mentions = &mut self.mentions[usize::from(id)];
+            for value in values {
+                let limits = mentions.equal.entry(value.as_str().into()).or_default();
+                // A value listed twice still names the limit once.
+                if limits.last() != Some(&number) {
+                    limits.push(number);
+                }
+                mentions.longest = mentions.longest.max(value.len());
+            }
+            plan.checks.retain(|check| check.condition != condition);
+            return Ok(());
+        }
+        match crowds.rarest_name(limit) {
+            Some(name) => {
+                let id = self.name(name)?;
+                self.mentions[usize::from(id)].present.push(number);
+            }
+            None => self.always.push(number),
+        }
+        Ok(())
+    }
+}
+
+/// How many limits ask for each value and each attribute.
+struct Crowds<'l> {
+    values: HashMap<(&'l str, &'l str), usize>,
+    names: HashMap<&'l str, usize>,
+}
+
+impl<'l> Crowds<'l> {
+    fn of(limits: &'l [Limit]) -> Self {
+        let (mut values_of, mut names) = (HashMap::new(), HashMap::new());
+        for limit in limits {
+            for name in required(limit) {
+                *names.entry(name).or_default() += 1;
+            }
+            for (name, values) in limit.when.iter().filter_map(values) {
+                for value in values {
+                    *values_of.entry((name, value.as_str())).or_default() += 1;
+                }
+            }
+        }
+        Self {
+            values: values_of,
+            names,
+        }
+    }
+
+    /// The condition on values whose commonest value is rarest.
+    fn rarest_value(&self, limit: &Limit) -> Option<usize> {
+        let crowd = |name: &str, value: &String| self.values.get(&(name, value.as_str())).copied();
+        let conditions = limit.when.iter().enumerate();
+        conditions
+            .filter_map(|(i, condition)| {
+                let (name, values) = values(condition)?;
+                let crowd = values.iter().filter_map(|value| crowd(name, value)).max()?;
+                Some((crowd, i))
+            })
+            .min()
+            .map(|(_, condition)| condition)
+    }
+
+    /// The required attribute that the fewest limits require.
+    fn rarest_name<'n>(&self, limit: &'n Limit) -> Option<&'n str> {
+        required(limit).min_by_key(|name| self.names.get(name).copied())
+    }
+}
+
+/// The values of a condition that has no patterns.
+fn values(condition: &Condition) -> Option<(&str, &[String])> {
+    match condition {
+        Condition::OneOf { name, values, globs } if globs.is_empty() => Some((name, values)),
+        Condition::OneOf { .. } | Condition::Holds(_) => None,
+    }
+}
+
+/// The attributes without which a limit cannot apply.
+fn required(limit: &Limit) -> impl Iterator<Item = &str> {
+    let conditions = limit.when.iter().flat_map(|condition| {
+        let (one, many) = match condition {
+            Condition::OneOf { name, .. } => (Some(name.as_str()), None),
+            Condition::Holds(expression) => (None, Some(expression.needed())),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    });
+    limit.by.iter().map(String::as_str).chain(conditions)
+}

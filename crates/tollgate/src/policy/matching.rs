@@ -1,0 +1,161 @@
+//! Which limits a request meets, with which quota and at what cost. The hot path: nothing is allocated for limits without
+//! CEL.
+
+use smallvec::SmallVec;
+
+use crate::decision::Fault;
+use crate::policy::Policy;
+use crate::policy::finding::quoted;
+use crate::policy::index::{Check, Known, Plan};
+use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, MATCHED_MAX, QuotaIndex};
+use crate::policy::text::{Digits, as_text};
+use crate::request::{COST_MAX, CheckRequest, Value};
+
+/// One limit that a request meets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// Its position in the policy.
+    pub limit: u32,
+    /// Which of its quotas applies.
+    pub quota: QuotaIndex,
+    /// Units to charge; 0 only looks.
+    pub cost: u64,
+    /// Positions in the request's attributes of the values that it counts by, in the order of `by`.
+    pub by: SmallVec<[u8; BY_MAX]>,
+}
+
+/// The limits that a request meets, in the policy's order.
+pub type Matches = SmallVec<[Match; 8]>;
+
+impl Policy {
+    /// The limits that a request meets. It looks only at limits that mention the request's attributes.
+    ///
+    /// # Errors
+    /// When a cost cannot be computed from the request, or it meets more than [`MATCHED_MAX`] limits.
+    #[inline]
+    pub fn matches(&self, request: &CheckRequest<'_>) -> Result<Matches, Fault> {
+        let known = self.index.known(request);
+        let asked = Asked { request, known };
+        let mut matches = Matches::new();
+        for number in self.index.candidates(request, &asked.known) {
+            let (Some(limit), Some(plan)) = (self.limits.get(number as usize), self.index.plan_of(number))
+            else {
+                continue;
+            };
+            let Some(by) = asked.meets(limit, plan) else {
+                continue;
+            };
+            if matches.len() == MATCHED_MAX {
+                return Err(Fault::TooManyLimits);
+            }
+            matches.push(Match {
+                limit: number,
+                quota: asked.quota(limit, plan, &by),
+                cost: asked.cost(limit, plan)?,
+                by,
+            });
+        }
+        Ok(matches)
+    }
+}
+
+/// A request, and which of its attributes the policy knows.
+struct Asked<'r, 'a> {
+    request: &'r CheckRequest<'a>,
+    known: Known,
+}
+
+impl<'a> Asked<'_, 'a> {
+    #[inline]
+    fn value(&self, position: u8) -> Value<'a> {
+        self.request.attributes()[usize::from(position)].value
+    }
+
+    /// The values that the limit counts by, if it applies.
+    #[inline]
+    fn meets(&self, limit: &Limit, plan: &Plan) -> Option<SmallVec<[u8; BY_MAX]>> {
+        let mut by = [0; BY_MAX];
+        for (slot, &name) in by.iter_mut().zip(&plan.by) {
+            *slot = self.known.position(name)?;
+        }
+        let by = SmallVec::from_buf_and_len(by, plan.by.len());
+        let holds = |check: &Check| self.holds(&limit.when[check.condition], check);
+        plan.checks.iter().all(holds).then_some(by)
+    }
+
+    fn holds(&self, condition: &Condition, check: &Check) -> bool {
+        match condition {
+            Condition::OneOf { values, globs, .. } => {
+                let Some(position) = check.needed.first().and_then(|&name| self.known.position(name)) else {
+                    return false;
+                };
+                let mut room: Digits = [0; 20];
+                let text = as_text(self.value(position), &mut room);
+                values.iter().any(|value| value == text) || globs.iter().any(|glob| glob.matches(text))
+            }
+            Condition::Holds(expression) => {
+                check
+                    .needed
+                    .iter()
+                    .all(|&name| self.known.position(name).is_some())
+                    && expression.holds(self.request)
+            }
+        }
+    }
+
+    #[inline]
+    fn quota(&self, limit: &Limit, plan: &Plan, by: &[u8]) -> QuotaIndex {
+        if let Some(only) = plan.quota {
+            return only;
+        }
+        let first = by.first().map(|&position| self.value(position));
+        let tier = plan.tier_by.and_then(|name| self.known.position(name));
+        limit
+            .quotas
+            .select(first, tier.map(|position| self.value(position)))
+    }
+
+    /// What the limit charges. A request that only looks looks at every limit, whatever the limit's cost.
+    #[inline]
+    fn cost(&self, limit: &Limit, plan: &Plan) -> Result<u64, Fault> {
+        if self.request.units() == 0 {
+            return Ok(0);
+        }
+        match &limit.cost {
+            Cost::Asked => Ok(self.request.units()),
+            Cost::Units(units) => Ok(*units),
+            Cost::Attribute(name) => {
+                let position = plan.cost.and_then(|name| self.known.position(name));
+                match position {
+                    Some(position) => attribute_cost(name, self.value(position)),
+                    None => Err(format!("the attribute {name} is missing")),
+                }
+                .map_err(|reason| fault(limit, reason))
+            }
+            Cost::Computed(expression) => expression
+                .cost(self.request)
+                .map_err(|reason| fault(limit, reason)),
+        }
+    }
+}
+
+fn fault(limit: &Limit, reason: String) -> Fault {
+    Fault::Cost {
+        limit: limit.name.clone(),
+        reason,
+    }
+}
+
+/// The cost that an attribute tells, as a number or in decimal digits.
+fn attribute_cost(name: &str, value: Value<'_>) -> Result<u64, String> {
+    let cost = match value {
+        Value::Number(number) => u64::try_from(number).ok(),
+        Value::Text(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().ok(),
+        Value::Text(_) => None,
+    };
+    cost.filter(|&cost| cost <= COST_MAX).ok_or_else(|| {
+        let mut room: Digits = [0; 20];
+        let text = quoted(as_text(value, &mut room));
+        format!("the attribute {name} is {text}; accepted are whole numbers from 0 to {COST_MAX}")
+    })
+}

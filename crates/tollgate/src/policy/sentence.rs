@@ -1,0 +1,339 @@
+//! What a limit means, in a sentence that the person who wrote it can check.
+
+use std::fmt::Write;
+
+use crate::algorithm::calendar::CalendarUnit;
+use crate::algorithm::fixed_window::{Align, FixedWindow};
+use crate::algorithm::leaky_bucket::LeakyBucket;
+use crate::algorithm::sliding_window::Estimate;
+use crate::policy::limit::{
+    Condition, Consistency, Cost, Fallback, Limit, Mode, OnStoreFailure, QuotaIndex, stricter,
+};
+use crate::policy::text::TextMap;
+use crate::quota::{Quota, Rate};
+use crate::time::Ticks;
+
+/// Overrides that a sentence spells out; the others are counted.
+const OVERRIDES_SHOWN: usize = 3;
+
+impl Limit {
+    /// What it means, in a sentence.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let mut text = format!("{}: ", self.name);
+        if !self.when.is_empty() {
+            let conditions: Vec<String> = self.when.iter().map(condition).collect();
+            let _ = write!(text, "when {}, ", conditions.join(" and "));
+        }
+        text.push_str(&subject(&self.by));
+        text.push_str(" may ");
+        text.push_str(&self.amounts());
+        text.push_str(&self.overrides());
+        if let Some(Quota::Concurrency(permits)) = self.quotas.all.first() {
+            let _ = write!(
+                text,
+                "; a permit returns by itself after {}",
+                duration(permits.ttl())
+            );
+        }
+        text.push_str(&self.cost_clause());
+        text.push_str(self.failure_clause());
+        text.push_str(&self.mode_clause());
+        text
+    }
+
+    /// What everybody may do, by tier if there are tiers.
+    fn amounts(&self) -> String {
+        let verb = self.verb();
+        let noun = self.noun();
+        let (Fallback::Said(fallback) | Fallback::Strictest(fallback)) = self.quotas.fallback;
+        let Some(attribute) = &self.quotas.tier_by else {
+            return format!("{verb} {}", phrase(self.quota(fallback), noun));
+        };
+        let tiers = sorted(&self.quotas.tiers, |a, b| stricter(self.quota(a), self.quota(b)));
+        let each: Vec<String> = tiers
+            .iter()
+            .map(|&(tier, index)| format!("{} ({tier})", phrase(self.quota(index), noun)))
+            .collect();
+        let mut text = format!("{verb}, by its {attribute}, {}", listed(&each, "or"));
+        match self.quotas.fallback {
+            Fallback::Said(index) => {
+                let _ = write!(
+                    text,
+                    "; with any other {attribute}, {}",
+                    phrase(self.quota(index), noun)
+                );
+            }
+            Fallback::Strictest(index) => {
+                let known = tiers.iter().find(|&&(_, other)| other == index);
+                let tier = known.map_or("", |&(tier, _)| tier);
+                let _ = write!(text, "; with any other {attribute}, or none, it counts as {tier}");
+            }
+        }
+        text
+    }
+
+    fn overrides(&self) -> String {
+        let overrides = sorted(&self.quotas.overrides, |_, _| false);
+        let Some(attribute) = self.by.first() else {
+            return String::new();
+        };
+        let mut text = String::new();
+        for &(value, index) in overrides.iter().take(OVERRIDES_SHOWN) {
+            let amount = phrase(self.quota(index), self.noun());
+            let _ = write!(text, "; {attribute} {value} may {} {amount}", self.verb());
+        }
+        if overrides.len() > OVERRIDES_SHOWN {
+            let more = overrides.len() - OVERRIDES_SHOWN;
+            let _ = write!(text, "; {} more have quotas of their own", number(more as u64));
+        }
+        text
+    }
+
+    fn verb(&self) -> &'static str {
+        match (self.quotas.all.first(), &self.cost) {
+            (Some(Quota::Concurrency(_)), _) => "have",
+            (_, Cost::Asked | Cost::Units(1)) => "make",
+            (_, Cost::Units(_) | Cost::Attribute(_) | Cost::Computed(_)) => "use",
+        }
+    }
+
+    fn noun(&self) -> &'static str {
+        match &self.cost {
+            Cost::Asked | Cost::Units(1) => "request",
+            Cost::Units(_) | Cost::Attribute(_) | Cost::Computed(_) => "unit",
+        }
+    }
+
+    fn cost_clause(&self) -> String {
+        match &self.cost {
+            Cost::Asked | Cost::Units(1) => String::new(),
+            Cost::Units(units) => format!("; a request counts as {}", number(*units)),
+            Cost::Attribute(name) => format!("; a request costs what its {name} says"),
+            Cost::Computed(expression) => format!("; a request costs {expression}"),
+        }
+    }
+
+    fn failure_clause(&self) -> &'static str {
+        match self.on_store_failure {
+            OnStoreFailure::Local => "",
+            OnStoreFailure::Allow => "; while the store fails everybody passes, for a time",
+            OnStoreFailure::Deny => "; while the store fails nobody passes",
+        }
+    }
+
+    fn mode_clause(&self) -> String {
+        let leased = match self.consistency {
+            Consistency::Leased => "; counted in leases",
+            Consistency::Exact | Consistency::Auto => "",
+        };
+        let mode = match (self.mode, self.enforce_percent) {
+            (Mode::Enforce, 100) => String::new(),
+            (Mode::Enforce, percent) => {
+                format!("; enforced for {percent}% of keys, only counted for the others")
+            }
+            (Mode::Shadow, _) => "; only counted, never denied (shadow)".to_owned(),
+            (Mode::Off, _) => "; switched off".to_owned(),
+        };
+        format!("{leased}{mode}")
+    }
+}
+
+fn subject(by: &[String]) -> String {
+    match by {
+        [] => "everybody together".to_owned(),
+        [one] => format!("each {one}"),
+        [one, other] => format!("each pair of {one} and {other}"),
+        many => format!("each combination of {}", listed(many, "and")),
+    }
+}
+
+fn condition(condition: &Condition) -> String {
+    match condition {
+        Condition::Holds(expression) => expression.to_string(),
+        Condition::OneOf { name, values, globs } => {
+            let mut ways = Vec::new();
+            if !values.is_empty() {
+                ways.push(format!("is {}", listed(values, "or")));
+            }
+            let (any, some): (Vec<_>, Vec<_>) = globs.iter().partition(|glob| glob.is_any());
+            if !some.is_empty() {
+                let patterns: Vec<String> = some.iter().map(ToString::to_string).collect();
+                ways.push(format!("matches {}", listed(&patterns, "or")));
+            }
+            if !any.is_empty() {
+                ways.push("is anything".to_owned());
+            }
+            format!("{name} {}", ways.join(" or "))
+        }
+    }
+}
+
+/// How much a quota admits.
+fn phrase(quota: &Quota, noun: &str) -> String {
+    match quota {
+        Quota::TokenBucket(bucket) => averaged(bucket.rate(), bucket.burst(), noun),
+        Quota::Gcra(bucket) => averaged(bucket.rate(), bucket.burst(), noun),
+        Quota::FixedWindow(window) => windowed(window, noun),
+        Quota::SlidingWindow(window) => {
+            let amount = counted(window.limit(), noun);
+            match window.estimate() {
+                Estimate::Strict => format!("{amount} in any {}", span(window.period())),
+                Estimate::Interpolate => format!("about {amount} in any {}", span(window.period())),
+            }
+        }
+        Quota::SlidingLog(log) => {
+            let amount = counted(log.limit(), noun);
+            format!(
+                "{amount} in any {}, each counted by its own time",
+                span(log.period())
+            )
+        }
+        Quota::LeakyBucket(bucket) => spaced(bucket, noun),
+        Quota::Concurrency(permits) => format!("{} in flight", counted(permits.limit(), noun)),
+    }
+}
+
+fn averaged(rate: Rate, burst: u64, noun: &str) -> String {
+    let amount = counted(rate.units(), noun);
+    format!(
+        "{amount} {} on average and {} at once",
+        each(rate.period()),
+        number(burst)
+    )
+}
+
+fn windowed(window: &FixedWindow, noun: &str) -> String {
+    let amount = counted(window.limit(), noun);
+    match window.align() {
+        Align::Epoch => format!("{amount} in each window of {}", whole_span(window.period())),
+        Align::FirstHit => {
+            let period = whole_span(window.period());
+            format!("{amount} in each window of {period}, which begins with the first {noun}")
+        }
+        Align::Calendar(calendar) => {
+            let unit = match calendar.unit() {
+                CalendarUnit::Minute => "minute",
+                CalendarUnit::Hour => "hour",
+                CalendarUnit::Day => "day",
+                CalendarUnit::Week => "week",
+                CalendarUnit::Month => "month",
+                CalendarUnit::Year => "year",
+            };
+            format!("{amount} in each calendar {unit} in {}", calendar.zone())
+        }
+    }
+}
+
+fn spaced(bucket: &LeakyBucket, noun: &str) -> String {
+    let amount = counted(bucket.rate().units(), noun);
+    let at_once = match bucket.capacity() - bucket.queue() {
+        1 => "evenly spaced".to_owned(),
+        burst => format!("evenly spaced after {} at once", number(burst)),
+    };
+    let queue = match bucket.queue() {
+        0 => "with none waiting".to_owned(),
+        queue => format!("with up to {} waiting their turn", number(queue)),
+    };
+    format!("{amount} {}, {at_once}, {queue}", each(bucket.rate().period()))
+}
+
+/// The pairs of a map in an order that does not change: by `before`, then by name.
+fn sorted(
+    map: &TextMap<QuotaIndex>,
+    before: impl Fn(QuotaIndex, QuotaIndex) -> bool,
+) -> Vec<(&str, QuotaIndex)> {
+    let mut pairs: Vec<(&str, QuotaIndex)> = map.iter().map(|(name, &index)| (&**name, index)).collect();
+    pairs.sort_by(|a, b| {
+        let less = before(b.1, a.1).cmp(&before(a.1, b.1));
+        less.then_with(|| a.0.cmp(b.0))
+    });
+    pairs
+}
+
+fn listed<T: AsRef<str>>(items: &[T], last: &str) -> String {
+    match items {
+        [] => String::new(),
+        [one] => one.as_ref().to_owned(),
+        [first @ .., end] => {
+            let first: Vec<&str> = first.iter().map(AsRef::as_ref).collect();
+            format!("{} {last} {}", first.join(", "), end.as_ref())
+        }
+    }
+}
+
+fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", number(count))
+}
+
+/// Digits in groups of three.
+fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+const UNITS: [(u64, &str, &str); 6] = [
+    (86_400_000_000, "day", "a day"),
+    (3_600_000_000, "hour", "an hour"),
+    (60_000_000, "minute", "a minute"),
+    (1_000_000, "second", "a second"),
+    (1_000, "millisecond", "a millisecond"),
+    (1, "microsecond", "a microsecond"),
+];
+
+/// The largest unit of which a period is a whole number, and that number.
+fn units(period: Ticks) -> (u64, &'static str, &'static str) {
+    let micros = period.as_micros();
+    let found = UNITS
+        .iter()
+        .find(|(unit, ..)| micros >= *unit && micros.is_multiple_of(*unit));
+    let &(unit, name, one) = found.unwrap_or(&UNITS[5]);
+    (micros / unit, name, one)
+}
+
+/// `a second`, `every 5 minutes`.
+fn each(period: Ticks) -> String {
+    match units(period) {
+        (1, _, one) => one.to_owned(),
+        (count, name, _) => format!("every {} {name}s", number(count)),
+    }
+}
+
+/// `second`, `5 minutes`.
+fn span(period: Ticks) -> String {
+    match units(period) {
+        (1, name, _) => name.to_owned(),
+        (count, name, _) => format!("{} {name}s", number(count)),
+    }
+}
+
+/// `one second`, `5 minutes`.
+fn whole_span(period: Ticks) -> String {
+    match units(period) {
+        (1, name, _) => format!("one {name}"),
+        _ => span(period),
+    }
+}
+
+/// `30 s`.
+fn duration(period: Ticks) -> String {
+    let (count, name, _) = units(period);
+    let short = match name {
+        "hour" => "h",
+        "minute" => "min",
+        "second" => "s",
+        "millisecond" => "ms",
+        "microsecond" => "µs",
+        _ if count == 1 => "day",
+        _ => "days",
+    };
+    format!("{} {short}", number(count))
+}

@@ -1,0 +1,34 @@
+//! The policy as a whole: files in, matches and sentences out.
+
+mod bad_files;
+mod bounds;
+mod example;
+mod many;
+mod matching;
+mod sentences;
+
+use super::{Findings, Policy};
+
+/// A policy from text that is known to be good.
+fn policy(text: &str) -> Policy {
+    match Policy::compile("policy.yaml", text.as_bytes()) {
+        Ok((policy, _)) => policy,
+        Err(findings) => panic!("{findings}"),
+    }
+}
+
+/// The findings of a policy that is known to be bad.
+fn findings(text: &str) -> Findings {
+    match Policy::compile("policy.yaml", text.as_bytes()) {
+        Ok((_, warnings)) => panic!("compiles, with these warnings: {warnings}"),
+        Err(findings) => findings,
+    }
+}
+
+/// The warnings of a policy that is known to be usable.
+fn warnings(text: &str) -> Findings {
+    match Policy::compile("policy.yaml", text.as_bytes()) {
+        Ok((_, warnings)) => warnings,
+        Err(findings) => panic!("{findings}"),
+    }
+}

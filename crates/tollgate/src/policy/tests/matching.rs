@@ -1,0 +1,289 @@
+//! Which limits a request meets, with which quota and at what cost.
+
+use super::super::{Cost, Expression, Limit, Mode, Policy};
+use super::policy;
+use crate::decision::Fault;
+use crate::quota::{Quota, Rate};
+use crate::request::{COST_MAX, CheckRequest, Value};
+
+fn request<'a>(attributes: &[(&'a str, Value<'a>)]) -> CheckRequest<'a> {
+    attributes
+        .iter()
+        .try_fold(CheckRequest::new(), |request, &(name, value)| {
+            request.with(name, value)
+        })
+        .unwrap()
+}
+
+fn text(value: &str) -> Value<'_> {
+    Value::Text(value)
+}
+
+/// The names of the limits met.
+fn names<'p>(policy: &'p Policy, request: &CheckRequest<'_>) -> Vec<&'p str> {
+    let matches = policy.matches(request).unwrap();
+    matches
+        .iter()
+        .map(|found| policy.limits()[found.limit as usize].name())
+        .collect()
+}
+
+/// Whether the one limit of a policy with this `when` applies.
+fn applies(when: &str, attributes: &[(&str, Value<'_>)]) -> bool {
+    let policy = policy(&format!("limits: [{{name: a, rate: 1/s, when: {when}}}]"));
+    !names(&policy, &request(attributes)).is_empty()
+}
+
+/// A limit applies when all that it counts by is there and every condition holds.
+#[test]
+fn conditions_must_all_hold() {
+    let (get, post) = (("method", text("GET")), ("method", text("POST")));
+    let path = ("path", text("/v1/chat"));
+    assert!(applies("{method: POST}", &[post]));
+    assert!(!applies("{method: POST}", &[get]));
+    assert!(!applies("{method: POST}", &[]));
+    assert!(applies("{method: POST, path: /v1/*}", &[path, post]));
+    assert!(!applies("{method: POST, path: /v2/*}", &[path, post]));
+    assert!(applies("{method: [GET, POST], path: [/x, /v1/*]}", &[path, post]));
+    assert!(!applies("{method: [PUT, POST], path: '*'}", &[path, get]));
+    assert!(!applies("{method: '*'}", &[path]));
+    assert!(applies("{method: '*'}", &[("method", text(""))]));
+}
+
+/// Numbers compare by their decimal text, with values, patterns, tiers and overrides alike.
+#[test]
+fn numbers_compare_by_their_text() {
+    assert!(applies("{size: 42}", &[("size", Value::Number(42))]));
+    assert!(applies("{size: -4*}", &[("size", Value::Number(-42))]));
+    assert!(!applies("{size: 42}", &[("size", Value::Number(420))]));
+    let policy = policy("limits: [{name: a, by: [id], rate: 1/s, overrides: {7: 9/s}}]");
+    let found = policy.matches(&request(&[("id", Value::Number(7))])).unwrap();
+    assert_eq!(policy.limits()[0].quota(found[0].quota).capacity(), 9);
+}
+
+/// In CEL an absent attribute makes the limit not apply; any other trouble makes it apply.
+#[test]
+fn cel_reads_trouble_strictly() {
+    let path = ("path", text("/v1/chat"));
+    let post = ("method", text("POST"));
+    assert!(applies("\"path.startsWith('/v1')\"", &[path]));
+    assert!(!applies("\"path.startsWith('/v2')\"", &[path]));
+    assert!(!applies("\"path.startsWith('/v1')\"", &[]));
+    assert!(applies("\"method == 'POST' || plan == 'free'\"", &[post]));
+    assert!(!applies("\"method == 'GET' || plan == 'free'\"", &[post]));
+    assert!(applies("\"!(method == 'GET' && plan == 'free')\"", &[post]));
+    assert!(!applies("\"method == 'POST' && plan == 'free'\"", &[post]));
+    assert!(applies("\"size > 10\"", &[("size", Value::Number(11))]));
+    assert!(
+        applies("\"size > 10\"", &[("size", text("eleven"))]),
+        "an error applies"
+    );
+    assert!(
+        applies("\"1 / size > 10\"", &[("size", Value::Number(0))]),
+        "an error applies"
+    );
+    assert!(applies("path", &[path]), "what is no truth applies");
+    assert!(
+        applies("\"a.b == 'x'\"", &[("a.b", text("x"))]),
+        "dots are part of a name"
+    );
+    assert!(applies("\"['GET', 'POST'].exists(m, m == method)\"", &[post]));
+    assert!(!applies("\"['GET'].exists(m, m == method)\"", &[]));
+    assert!(
+        applies("'size(path) * 9223372036854775807 > 0'", &[path]),
+        "an overflow applies"
+    );
+}
+
+/// A limit that is off is not met; a shadow is.
+#[test]
+fn a_limit_that_is_off_is_not_met() {
+    let policy = policy(
+        "limits: [{name: off, rate: 1/s, mode: off}, {name: shadow, rate: 1/s, mode: shadow}, {name: on, rate: 1/s}]",
+    );
+    assert_eq!(names(&policy, &CheckRequest::new()), ["shadow", "on"]);
+}
+
+/// An override beats the tier, the tier beats the rate, and whoever names an unknown tier gets the strictest.
+#[test]
+fn the_quota_follows_override_then_tier_then_fallback() {
+    let strict = "limits: [{name: a, by: [t], tier_by: plan, tiers: {pro: 50/s, free: 100/min burst 90, max: 99/s}, \
+                  overrides: {acme: 7/s}}]";
+    let said = strict.replace("tier_by", "rate: 3/s, tier_by");
+    let capacity = |file: &str, tenant: &str, plan: Option<&str>| {
+        let policy = policy(file);
+        let mut asked = CheckRequest::new().with("t", tenant).unwrap();
+        if let Some(plan) = plan {
+            asked = asked.with("plan", plan).unwrap();
+        }
+        let found = policy.matches(&asked).unwrap();
+        policy.limits()[0].quota(found[0].quota).capacity()
+    };
+    assert_eq!(capacity(strict, "acme", Some("pro")), 7);
+    assert_eq!(capacity(strict, "other", Some("pro")), 50);
+    assert_eq!(capacity(strict, "other", Some("platinum")), 90);
+    assert_eq!(capacity(strict, "other", None), 90);
+    assert_eq!(capacity(&said, "other", Some("platinum")), 3);
+    assert_eq!(capacity(&said, "other", None), 3);
+}
+
+/// Tiers inherit the limit's burst unless they say their own.
+#[test]
+fn tiers_inherit_the_numbers_of_their_limit() {
+    let policy =
+        policy("limits: [{name: a, rate: 5/s, burst: 20, tier_by: p, tiers: {x: 9/s, y: 9/s burst 3}}]");
+    let mut capacities: Vec<u64> = policy.limits()[0].quotas().iter().map(Quota::capacity).collect();
+    capacities.sort_unstable();
+    assert_eq!(capacities, [3, 20, 20]);
+}
+
+fn cost(file: &str, asked: &CheckRequest<'_>) -> Result<u64, String> {
+    let policy = policy(&format!("limits: [{{name: a, rate: 1k/s, {file}}}]"));
+    match policy.matches(asked) {
+        Ok(matches) => Ok(matches[0].cost),
+        Err(Fault::Cost { limit, reason }) => {
+            assert_eq!(limit, "a");
+            Err(reason)
+        }
+        Err(fault) => panic!("{fault}"),
+    }
+}
+
+/// A cost is what the limit says it is, and a request that only looks costs nothing anywhere.
+#[test]
+fn costs_are_computed() {
+    let tokens = |value| request(&[("tokens", value)]).cost(3).unwrap();
+    assert_eq!(cost("by: []", &tokens(Value::Number(5))), Ok(3));
+    assert_eq!(cost("cost: 7", &tokens(Value::Number(5))), Ok(7));
+    assert_eq!(cost("cost: tokens", &tokens(Value::Number(5))), Ok(5));
+    assert_eq!(cost("cost: tokens", &tokens(text("0042"))), Ok(42));
+    assert_eq!(cost("cost: 2 * tokens + 1", &tokens(Value::Number(5))), Ok(11));
+    assert_eq!(cost("cost: 2 * tokens", &tokens(text("5"))), Ok(10));
+    let looking = CheckRequest::new().cost(0).unwrap();
+    assert_eq!(cost("cost: 7", &looking), Ok(0));
+    assert_eq!(cost("cost: tokens", &looking), Ok(0));
+    assert_eq!(cost("cost: 2 * tokens", &looking), Ok(0));
+}
+
+/// A cost that cannot be computed is the request's fault, with a reason; it never opens the limit.
+#[test]
+fn costs_that_cannot_be_computed_are_faults() {
+    let too_much = i64::try_from(COST_MAX).unwrap() + 1;
+    for (file, value, wanted) in [
+        (
+            "cost: tokens",
+            Value::Number(-1),
+            "tokens is -1; accepted are whole numbers",
+        ),
+        (
+            "cost: tokens",
+            Value::Number(too_much),
+            "accepted are whole numbers from 0",
+        ),
+        ("cost: tokens", text("many"), "tokens is many"),
+        ("cost: tokens", text("1.5"), "tokens is 1.5"),
+        ("cost: tokens", text(""), "the attribute tokens is ;"),
+        ("cost: units", text("5"), "the attribute units is missing"),
+        (
+            "cost: tokens + units",
+            text("5"),
+            "the attribute units is missing",
+        ),
+        ("cost: 0 - tokens", Value::Number(5), "out of range"),
+        ("cost: 2 * tokens", Value::Number(i64::MAX), "verflow"),
+        ("cost: 2 * tokens", text("many"), "nsupported binary operator"),
+        ("cost: tokens / 0", Value::Number(5), "ivision by zero"),
+        ("cost: double(tokens)", Value::Number(5), "not a whole number"),
+    ] {
+        let reason = cost(file, &request(&[("tokens", value)])).unwrap_err();
+        assert!(reason.contains(wanted), "{file} with {value:?}: {reason}");
+    }
+}
+
+/// One request in flight is one permit, whatever it costs elsewhere.
+#[test]
+fn a_request_takes_one_permit() {
+    let policy = policy(
+        "limits: [{name: a, concurrency: 5}, {name: b, concurrency: 5, cost: 2}, {name: c, rate: 9/s}]",
+    );
+    let matches = policy.matches(&CheckRequest::new().cost(4).unwrap()).unwrap();
+    let costs: Vec<u64> = matches.iter().map(|found| found.cost).collect();
+    assert_eq!(costs, [1, 2, 4]);
+}
+
+/// A request that meets more limits than a decision may charge is refused, not half checked.
+#[test]
+fn too_many_matches_are_a_fault() {
+    let limits: Vec<String> = (0..33)
+        .map(|i| format!("{{name: l{i}, by: [x], rate: 1/s}}"))
+        .collect();
+    let policy = policy(&format!("limits: [{}]", limits.join(",")));
+    assert_eq!(
+        policy.matches(&request(&[("x", text("1"))])),
+        Err(Fault::TooManyLimits)
+    );
+    assert_eq!(
+        policy
+            .matches(&request(&[("y", text("1"))]))
+            .map(|matches| matches.len()),
+        Ok(0)
+    );
+}
+
+/// Limits made in Rust are checked and matched as a file's are.
+#[test]
+fn limits_made_in_rust_behave_like_those_of_files() {
+    let bucket = |units| Quota::token_bucket(Rate::per_second(units)).unwrap();
+    let policy = Policy::new(vec![
+        Limit::new("a", bucket(5))
+            .by(["t"])
+            .when("m", "P*")
+            .when_one_of("n", ["1", "2"])
+            .tiers("plan", [("pro", bucket(9))])
+            .override_for("acme", bucket(7)),
+        Limit::new("b", bucket(5))
+            .when_holds(Expression::new("m == 'POST'").unwrap())
+            .cost(Cost::Units(2)),
+        Limit::new("c", bucket(5)).mode(Mode::Off),
+    ])
+    .unwrap();
+    let asked = request(&[("t", text("acme")), ("m", text("POST")), ("n", Value::Number(2))]);
+    assert_eq!(names(&policy, &asked), ["a", "b"]);
+    let said = Policy::new(vec![
+        Limit::new("a", bucket(5)).by(["t", "t"]).cost(Cost::Units(6)),
+        Limit::new("a", bucket(5)).when("m", "A").when("m", "B"),
+        Limit::new("b", bucket(5)).override_for("x", Quota::gcra(Rate::per_second(1)).unwrap()),
+    ])
+    .unwrap_err()
+    .to_string();
+    for wanted in [
+        "policy: limits[0] \"a\".by[1]: t is named twice",
+        "policy: limits[0] \"a\".cost: each request costs 6",
+        "policy: limits[1] \"a\".name: limits[0]",
+        "policy: limits[1] \"a\".when: never matches",
+        "policy: limits[2] \"b\".overrides: overrides are by",
+        "policy: limits[2] \"b\".algorithm: its quotas have different algorithms",
+    ] {
+        assert!(said.contains(wanted), "{said}\nwanted: {wanted}");
+    }
+}
+
+/// What five plain limits need fits the stack: nothing is allocated for them.
+#[test]
+fn plain_limits_are_matched_without_allocation() {
+    let policy = policy(
+        "limits: [{name: a, by: [k], rate: 1/s}, {name: b, by: [t], rate: 1/s}, {name: c, by: [i, t], rate: 1/s}, \
+         {name: d, when: {m: POST}, by: [a, b, c, d, e, k, t, i], rate: 1/s}, {name: e, rate: 1/s}]",
+    );
+    let names = ["k", "t", "i", "m", "a", "b", "c", "d", "e"];
+    let asked = request(&names.map(|name| (name, text("POST"))));
+    let matches = policy.matches(&asked).unwrap();
+    assert_eq!(matches.len(), 5);
+    assert!(!matches.spilled() && matches.iter().all(|found| !found.by.spilled()));
+    assert!(
+        !policy
+            .index
+            .candidates(&asked, &policy.index.known(&asked))
+            .spilled()
+    );
+}

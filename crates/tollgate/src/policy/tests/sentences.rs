@@ -1,0 +1,95 @@
+//! Sentences that people can check.
+
+use super::policy;
+
+/// Every algorithm and every option has its words.
+#[test]
+fn limits_read_as_sentences() {
+    for (fields, wanted) in [
+        (
+            "rate: 1/min, by: ip",
+            "each ip may make 1 request a minute on average and 1 at once",
+        ),
+        (
+            "rate: 300 per 5m",
+            "everybody together may make 300 requests every 5 minutes on average and 300 at once",
+        ),
+        (
+            "rate: 10/s, by: [tenant, ip], algorithm: gcra",
+            "each pair of tenant and ip may make 10 requests a second on average and 10 at once",
+        ),
+        (
+            "rate: 10/day, by: [a, b, c]",
+            "each combination of a, b and c may make 10 requests a day on average and 10 at once",
+        ),
+        (
+            "rate: 10/h, algorithm: fixed-window",
+            "everybody together may make 10 requests in each window of one hour",
+        ),
+        (
+            "rate: 10/h, algorithm: fixed-window, align: first-hit, by: [ip]",
+            "each ip may make 10 requests in each window of one hour, which begins with the first request",
+        ),
+        (
+            "rate: 10/week, algorithm: fixed-window, align: calendar",
+            "everybody together may make 10 requests in each calendar week in UTC",
+        ),
+        (
+            "rate: 10/2s, algorithm: sliding-window, estimate: interpolate",
+            "everybody together may make about 10 requests in any 2 seconds",
+        ),
+        (
+            "rate: 10/s, algorithm: sliding-log",
+            "everybody together may make 10 requests in any second, each counted by its own time",
+        ),
+        (
+            "rate: 10/s, algorithm: leaky-bucket, queue: 20",
+            "everybody together may make 10 requests a second, evenly spaced, with up to 20 waiting their turn",
+        ),
+        (
+            "rate: 10/s, algorithm: leaky-bucket, burst: 5",
+            "everybody together may make 10 requests a second, evenly spaced after 5 at once, with none waiting",
+        ),
+        (
+            "concurrency: 20, by: [api_key], permit_ttl: 5m",
+            "each api_key may have 20 requests in flight; a permit returns by itself after 5 min",
+        ),
+        (
+            "rate: 1k/s, cost: tokens",
+            "everybody together may use 1,000 units a second on average and 1,000 at once; \
+             a request costs what its tokens says",
+        ),
+        (
+            "rate: 1k/s, cost: 5",
+            "everybody together may use 1,000 units a second on average and 1,000 at once; a request counts as 5",
+        ),
+        (
+            "rate: 1/s, when: {method: [GET, HEAD], path: /v1/*, host: '*'}",
+            "when method is GET or HEAD and path matches /v1/* and host is anything, \
+             everybody together may make 1 request a second on average and 1 at once",
+        ),
+        (
+            "rate: 1/s, mode: shadow",
+            "everybody together may make 1 request a second on average and 1 at once; only counted, never denied (shadow)",
+        ),
+        (
+            "rate: 1/s, enforce_percent: 5, on_store_failure: allow",
+            "everybody together may make 1 request a second on average and 1 at once; \
+             while the store fails everybody passes, for a time; enforced for 5% of keys, only counted for the others",
+        ),
+        (
+            "rate: 1/s, mode: off",
+            "everybody together may make 1 request a second on average and 1 at once; switched off",
+        ),
+        (
+            "by: [t], tier_by: plan, tiers: {pro: 5, free: 1}, concurrency: 2, overrides: {e: 9, d: 8, c: 7, b: 6}",
+            "each t may have, by its plan, 1 request in flight (free) or 5 requests in flight (pro); \
+             with any other plan, 2 requests in flight; t b may have 6 requests in flight; t c may have 7 requests \
+             in flight; t d may have 8 requests in flight; 1 more have quotas of their own; \
+             a permit returns by itself after 1 min",
+        ),
+    ] {
+        let policy = policy(&format!("limits: [{{name: a, {fields}}}]"));
+        assert_eq!(policy.sentences(), [format!("a: {wanted}")], "{fields}");
+    }
+}

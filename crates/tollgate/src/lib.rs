@@ -4,6 +4,7 @@
 
 pub mod algorithm;
 mod decision;
+pub mod headers;
 mod outcome;
 pub mod policy;
 pub mod quota;
@@ -11,6 +12,7 @@ mod request;
 pub mod time;
 
 pub use decision::{Decision, Fault, LimitStatus, Source, Stance};
+pub use headers::{Answer, Audience, HeaderPolicy};
 pub use outcome::{Outcome, Verdict};
 pub use quota::{Quota, QuotaError, Rate};
 pub use request::{

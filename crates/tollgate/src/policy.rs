@@ -24,3 +24,11 @@ impl Policy {
         &self.limits
     }
 }
+
+#[cfg(test)]
+impl Policy {
+    /// A policy of these limits, for tests that need no file.
+    pub(crate) fn of_limits(limits: Vec<Limit>) -> Self {
+        Self { limits }
+    }
+}

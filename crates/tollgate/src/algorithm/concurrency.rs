@@ -22,3 +22,10 @@ impl Concurrency {
         self.ttl
     }
 }
+
+#[cfg(test)]
+impl Concurrency {
+    pub(crate) fn new(limit: u64, ttl: Ticks) -> Result<Self, crate::QuotaError> {
+        Ok(Self { limit, ttl })
+    }
+}

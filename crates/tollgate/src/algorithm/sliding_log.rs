@@ -22,3 +22,13 @@ impl SlidingLog {
         self.period
     }
 }
+
+#[cfg(test)]
+impl SlidingLog {
+    pub(crate) fn new(rate: crate::Rate) -> Result<Self, crate::QuotaError> {
+        rate.checked().map(|rate| Self {
+            limit: rate.units(),
+            period: rate.period(),
+        })
+    }
+}

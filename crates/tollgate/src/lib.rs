@@ -15,14 +15,17 @@ pub mod store;
 pub mod memory;
 mod sync;
 mod decision;
+pub mod headers;
 mod gate;
 
 pub use clock::{Clock, ManualClock};
 pub use decision::{Decision, Fault, LimitStatus, Source, Stance};
 pub use gate::{Gate, GateBuilder, GateKey, KeyHasher, KeyedGate, NotReady, Ready};
+pub use headers::{Answer, Audience, HeaderPolicy};
 pub use key::Secret;
 pub use memory::MemoryStore;
 pub use outcome::{Outcome, Verdict};
+pub use policy::Policy;
 pub use quota::{Quota, QuotaError, Rate};
 pub use request::{
     ATTRIBUTES_MAX, Attribute, COST_MAX, CheckRequest, NAME_BYTES_MAX, RequestError, VALUE_BYTES_MAX, Value,

@@ -135,3 +135,11 @@ impl Policy {
         self.limits.iter().map(Limit::sentence).collect()
     }
 }
+
+#[cfg(test)]
+impl Policy {
+    /// A policy of these limits, for tests that need no file.
+    pub(crate) fn of_limits(limits: Vec<Limit>) -> Self {
+        Self { limits }
+    }
+}

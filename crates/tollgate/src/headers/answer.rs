@@ -1,0 +1,103 @@
+//! The entry point: from a decision to what is sent.
+
+use crate::decision::Decision;
+use crate::outcome::Verdict;
+use crate::time::Timestamp;
+
+use super::body::{self, Body, Refusal};
+use super::dialect::Dialect;
+use super::list::HeaderList;
+use super::policy::{Audience, HeaderPolicy};
+use super::sheet::Sheet;
+use super::{ietf, vendor};
+
+/// What to send. An allowed request keeps the status and body of its own response; only the headers are added to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// 200 when the request passes, otherwise 429 or what the operator chose instead, and 400 or 413 where waiting does not help.
+    pub status: u16,
+    /// Headers to add. The content type of a body is told by the body.
+    pub headers: HeaderList,
+    /// What to say instead of the response that the caller did not get.
+    pub body: Option<Body>,
+}
+
+impl Answer {
+    /// The answer to a decision, for one reader, at a wall time.
+    #[must_use]
+    pub fn of(decision: &Decision, policy: &HeaderPolicy, audience: Audience, now: Timestamp) -> Self {
+        let sheet = Sheet::of(decision, policy, audience, now);
+        let headers = headers(&sheet, policy);
+        let Some(refusal) = refusal(decision, &sheet) else {
+            return Self {
+                status: 200,
+                headers,
+                body: None,
+            };
+        };
+        let status = refusal.status(policy.denial);
+        Self {
+            status,
+            headers,
+            body: Some(body::write(
+                &refusal,
+                status,
+                &sheet,
+                policy.dialects,
+                audience.accepts,
+            )),
+        }
+    }
+}
+
+/// Why the request is refused, if it is.
+fn refusal<'a>(decision: &'a Decision, sheet: &'a Sheet<'_>) -> Option<Refusal<'a>> {
+    if sheet.allowed {
+        return None;
+    }
+    if let Some(fault) = decision.fault() {
+        return Some(Refusal::Fault(fault));
+    }
+    // Of several that can never admit it the smallest decides what would pass.
+    let too_small = sheet
+        .violated()
+        .filter(|reading| reading.status.outcome.verdict == Verdict::Never)
+        .min_by_key(|reading| reading.quota);
+    Some(too_small.map_or(Refusal::Quota, |reading| Refusal::TooCostly {
+        limit: &reading.name,
+        unit: reading.unit,
+        capacity: reading.quota,
+    }))
+}
+
+fn headers(sheet: &Sheet<'_>, policy: &HeaderPolicy) -> HeaderList {
+    let mut headers = HeaderList::default();
+    if !sheet.allowed {
+        headers.text("Cache-Control", "no-store");
+    }
+    if let Some(retry) = sheet.retry {
+        headers.number("Retry-After", retry.seconds);
+    }
+    if sheet.disclosed {
+        for dialect in policy.dialects.iter() {
+            speak(dialect, &mut headers, sheet);
+        }
+    }
+    headers
+}
+
+fn speak(dialect: Dialect, headers: &mut HeaderList, sheet: &Sheet<'_>) {
+    match dialect {
+        Dialect::Ietf11 => ietf::write_11(headers, sheet),
+        Dialect::IetfNext => ietf::write_next(headers, sheet),
+        Dialect::Ietf07 => ietf::write_07(headers, sheet),
+        Dialect::Ietf06 => ietf::write_06(headers, sheet),
+        Dialect::XRateLimit => vendor::write_x_ratelimit(headers, sheet),
+        Dialect::XRateLimitDelta => vendor::write_x_ratelimit_delta(headers, sheet),
+        Dialect::Discord => vendor::write_discord(headers, sheet),
+        Dialect::Stripe => vendor::write_stripe(headers, sheet),
+        Dialect::OpenAi => vendor::write_openai(headers, sheet),
+        Dialect::Anthropic => vendor::write_anthropic(headers, sheet),
+        Dialect::Silent => {}
+    }
+}

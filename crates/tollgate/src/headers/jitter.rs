@@ -1,0 +1,61 @@
+//! When a denied caller is told to come back. Everybody who is told the same second comes back in that second, so a little is
+//! added: never less than the wait, the same for one key during one window, different between keys.
+
+use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
+
+use super::reading::Reading;
+
+/// Most that is added, in seconds.
+const JITTER_SECONDS_MAX: u64 = 30;
+/// One part in this many of the wait is added at most.
+const JITTER_PARTS: u64 = 10;
+
+/// When to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Retry {
+    /// How long the refusing limits need, exactly.
+    pub(super) wait: Ticks,
+    /// The value of `Retry-After`: at least the wait, at least one.
+    pub(super) seconds: u64,
+    /// The same in milliseconds, for dialects that have them: closer to the wait, but never earlier.
+    pub(super) millis: u64,
+}
+
+impl Retry {
+    /// When to come back after the denial of a limit.
+    pub(super) fn of(reading: &Reading<'_>, now: Timestamp) -> Option<Self> {
+        let wait = reading.wait()?;
+        let window = window(now, reading.period());
+        let later = |wait: u64, most: u64| {
+            let width = wait.div_ceil(JITTER_PARTS).clamp(1, most);
+            wait + spread(reading.status.key_hash, window, width)
+        };
+        Some(Self {
+            wait,
+            seconds: later(wait.ceil_seconds().max(1), JITTER_SECONDS_MAX),
+            millis: later(wait.ceil_millis().max(1), JITTER_SECONDS_MAX * 1_000),
+        })
+    }
+}
+
+/// The number of the window that an instant lies in. It is counted from the epoch, not from where the quota's window ends:
+/// that end would be computed from two clocks, and would flicker.
+fn window(now: Timestamp, period: Ticks) -> u64 {
+    now.unix_micros() / period.as_micros().max(TICKS_PER_SECOND)
+}
+
+/// A number from 0 to `width`, all alike, that depends on the key and the window only. It grows with the width: as a wait
+/// gets shorter so does what is added to it, and the instant that a caller was told hardly moves.
+fn spread(key_hash: u64, window: u64, width: u64) -> u64 {
+    let mixed = mix(key_hash ^ mix(window));
+    let scaled = (u128::from(mixed) * (u128::from(width) + 1)) >> 64;
+    u64::try_from(scaled).unwrap_or(width)
+}
+
+/// The finaliser of splitmix64: every bit of the input changes every bit of the output.
+const fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}

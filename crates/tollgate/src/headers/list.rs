@@ -1,0 +1,99 @@
+//! Header names and values, ready for any HTTP stack. Every value that a [`HeaderList`] holds is printable ASCII.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+/// Most headers in one answer: all dialects that can be spoken together need fewer.
+pub const HEADERS_MAX: usize = 32;
+/// Longest value of one header, so that all of them stay below what clients and proxies accept.
+pub const FIELD_BYTES_MAX: usize = 4_096;
+
+/// The largest number that a structured field may hold: 15 digits.
+const NUMBER_MAX: u64 = 999_999_999_999_999;
+
+/// The headers of one answer, in the order to send them. All values share one buffer, so that an answer costs one allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderList {
+    text: String,
+    entries: SmallVec<[Entry; 10]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    name: &'static str,
+    end: usize,
+}
+
+impl HeaderList {
+    /// Names and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> + Clone {
+        let starts = std::iter::once(0).chain(self.entries.iter().map(|entry| entry.end));
+        starts
+            .zip(&self.entries)
+            .map(|(start, entry)| (entry.name, &self.text[start..entry.end]))
+    }
+
+    /// The value of one header, whatever the case of its name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// How many headers there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Adds a header whose value is text.
+    pub(super) fn text(&mut self, name: &'static str, value: &str) {
+        self.write(name, |out| out.push_str(value));
+    }
+
+    /// Adds a header whose value is a number.
+    pub(super) fn number(&mut self, name: &'static str, value: u64) {
+        self.write(name, |out| push_number(out, value));
+    }
+
+    /// Adds a header that `write` appends. A value that may not be sent leaves the list as it was: this is the one place that
+    /// a header's bytes pass through, so nothing that an operator names a limit can split a response.
+    pub(super) fn write(&mut self, name: &'static str, write: impl FnOnce(&mut String)) {
+        let start = self.text.len();
+        if start == 0 {
+            self.text.reserve(256);
+        }
+        write(&mut self.text);
+        let value = &self.text.as_bytes()[start..];
+        let sendable = !value.is_empty()
+            && value.len() <= FIELD_BYTES_MAX
+            && value.iter().all(|byte| matches!(byte, b' '..=b'~'));
+        if sendable && self.entries.len() < HEADERS_MAX {
+            self.entries.push(Entry {
+                name,
+                end: self.text.len(),
+            });
+        } else {
+            self.text.truncate(start);
+        }
+    }
+}
+
+/// Appends a number, at most the largest that a structured field may hold.
+pub(super) fn push_number(out: &mut String, value: u64) {
+    push(out, format_args!("{}", value.min(NUMBER_MAX)));
+}
+
+/// Appends formatted text.
+pub(super) fn push(out: &mut String, arguments: fmt::Arguments<'_>) {
+    // Writing to a string cannot fail; only the trait's signature says that it could.
+    let _ = fmt::Write::write_fmt(out, arguments);
+}

@@ -1,0 +1,217 @@
+//! What the operator lets callers see, and what is known about the one who reads the answer.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+
+use super::dialect::Dialects;
+
+/// How answers are written: settings of the process.
+#[derive(Clone, Debug, Default)]
+pub struct HeaderPolicy {
+    /// The header families to send.
+    pub dialects: Dialects,
+    /// When quota headers are sent.
+    pub disclosure: Disclosure,
+    /// How much a caller sees whom nobody has authenticated.
+    pub anonymous: Exposure,
+    /// Whether advertised windows are stretched to the sustained rate.
+    pub pacing: Pacing,
+    /// The status of a denial.
+    pub denial: DenialStatus,
+    /// What limits count, by their names. One that is not here counts requests.
+    pub units: HashMap<String, Unit>,
+}
+
+impl HeaderPolicy {
+    /// What a limit counts.
+    pub(super) fn unit_of(&self, limit: &str) -> Unit {
+        self.units.get(limit).copied().unwrap_or_default()
+    }
+}
+
+/// When quota headers are sent. A refusal keeps its `Retry-After` at every level, except that an anonymous caller who is
+/// exposed to [`Exposure::None`] loses it too at [`Disclosure::Never`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Disclosure {
+    /// With every answer.
+    #[default]
+    Always,
+    /// With refusals, and when a limit has at most a fifth left; limits with more are then not listed.
+    NearExhaustion,
+    /// With refusals.
+    DeniedOnly,
+    /// Not at all, and no numbers or names in bodies either.
+    Never,
+}
+
+impl FromStr for Disclosure {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let names = [
+            ("always", Disclosure::Always),
+            ("near-exhaustion", Disclosure::NearExhaustion),
+            ("denied-only", Disclosure::DeniedOnly),
+            ("never", Disclosure::Never),
+        ];
+        named("disclosure", &names, name)
+    }
+}
+
+/// How much an anonymous caller sees. What remains of a shared counter tells how much others use it, so quotas are shown to
+/// strangers only where the operator asks for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Exposure {
+    /// As `RetryAfter`, and at [`Disclosure::Never`] nothing at all.
+    None,
+    /// Refusals say when to retry, and nothing else.
+    #[default]
+    RetryAfter,
+    /// As much as anybody.
+    Full,
+}
+
+impl FromStr for Exposure {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let names = [
+            ("none", Exposure::None),
+            ("retry-after", Exposure::RetryAfter),
+            ("full", Exposure::Full),
+        ];
+        named("exposure", &names, name)
+    }
+}
+
+/// Whether the advertised window is stretched, so that a client who spreads what remains over it keeps the sustained rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Pacing {
+    /// At least the time in which the remaining units would refill.
+    #[default]
+    Sustained,
+    /// Just the time to the next unit.
+    NextUnit,
+}
+
+/// The status of a denial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DenialStatus {
+    /// 429.
+    #[default]
+    TooManyRequests,
+    /// 503, for clients that were written against NGINX's `limit_req`.
+    ServiceUnavailable,
+}
+
+impl DenialStatus {
+    /// The status code.
+    #[must_use]
+    pub const fn code(self) -> u16 {
+        match self {
+            DenialStatus::TooManyRequests => 429,
+            DenialStatus::ServiceUnavailable => 503,
+        }
+    }
+}
+
+/// What a limit counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// Requests.
+    #[default]
+    Requests,
+    /// Bytes of content: a cost that can never pass is then answered with 413.
+    Bytes,
+    /// Tokens of a language model.
+    Tokens,
+}
+
+/// Who reads the answer, as far as it matters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Audience {
+    /// Whether anybody vouched for it.
+    pub caller: Caller,
+    /// What it can read.
+    pub accepts: Accepts,
+    /// The cost that the request asked for, where the wire knows it.
+    pub cost: Option<u64>,
+}
+
+/// Whether anybody vouched for the caller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Caller {
+    /// Nobody did. Also what is assumed unless said otherwise.
+    #[default]
+    Anonymous,
+    /// The wire has authenticated it.
+    Authenticated,
+}
+
+/// Which bodies a caller can read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Accepts {
+    /// JSON.
+    #[default]
+    Json,
+    /// Only text.
+    Text,
+}
+
+impl Accepts {
+    /// What the value of an `Accept` header allows. JSON is preferred wherever any range covers it; a caller that sends no
+    /// such header accepts everything.
+    #[must_use]
+    pub fn from_header(accept: &str) -> Self {
+        const JSON: [&str; 4] = [
+            "application/problem+json",
+            "application/json",
+            "application/*",
+            "*/*",
+        ];
+        let covers = |range: &str| {
+            let mut parts = range.split(';').map(str::trim);
+            let kind = parts.next().unwrap_or_default();
+            let refused = parts.any(|part| {
+                let weight = part.strip_prefix("q=").or_else(|| part.strip_prefix("Q="));
+                weight.is_some_and(|weight| weight.bytes().all(|byte| matches!(byte, b'0' | b'.')))
+            });
+            !refused && JSON.iter().any(|json| json.eq_ignore_ascii_case(kind))
+        };
+        if accept.split(',').any(covers) {
+            Accepts::Json
+        } else {
+            Accepts::Text
+        }
+    }
+}
+
+/// A name that is not one of a setting's names.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: unknown name {name:?}; accepted are {accepted}")]
+pub struct UnknownName {
+    /// Which setting.
+    pub what: &'static str,
+    /// What it was.
+    pub name: String,
+    /// What would be accepted.
+    pub accepted: String,
+}
+
+/// Finds a setting by its name.
+pub(super) fn named<T: Copy>(
+    what: &'static str,
+    names: &[(&'static str, T)],
+    name: &str,
+) -> Result<T, UnknownName> {
+    let found = names.iter().find(|(known, _)| *known == name);
+    found.map(|(_, value)| *value).ok_or_else(|| UnknownName {
+        what,
+        name: name.to_owned(),
+        accepted: names
+            .iter()
+            .map(|(known, _)| *known)
+            .collect::<Vec<_>>()
+            .join(", "),
+    })
+}

@@ -1,0 +1,192 @@
+//! The numbers of one limit as callers see them. One rule for each number, so that every dialect and every wire agrees.
+//! Durations are rounded up and units down: advice that is followed is always enough.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+
+use crate::decision::{Decision, LimitStatus, Source, Stance};
+use crate::outcome::Verdict;
+use crate::policy::Cost;
+use crate::quota::Quota;
+use crate::time::{TICKS_PER_SECOND, Ticks};
+
+use super::policy::{HeaderPolicy, Pacing, Unit};
+use super::structured::shown_name;
+
+/// A limit is near exhaustion when at most one part in this many is left.
+const NEAR_EXHAUSTION_PARTS: u64 = 5;
+/// When to look again for a free permit. Its expiry is only the worst case: permits come back as soon as requests end.
+const PERMIT_RETRY: Ticks = Ticks::from_secs(1);
+
+/// What one enforced limit shows.
+#[derive(Clone, Debug)]
+pub(super) struct Reading<'a> {
+    /// Its name, safe to send.
+    pub(super) name: Cow<'a, str>,
+    /// What it counts.
+    pub(super) unit: Unit,
+    /// The most that can be admitted at once.
+    pub(super) quota: u64,
+    /// Seconds in which so much is admitted in the long run; a concurrency limit has none.
+    pub(super) window: Option<u64>,
+    /// What is left after this request.
+    pub(super) remaining: u64,
+    /// Seconds until more is available, or over which to spread what is left. Nothing when the limit is untouched.
+    pub(super) effective: Option<u64>,
+    /// Where the numbers come from.
+    pub(super) status: LimitStatus<'a>,
+}
+
+/// What the limits that took part in a decision show, in the policy's order. Limits in shadow are dropped here, before
+/// anything can print them.
+pub(super) fn readings<'a>(
+    decision: &'a Decision,
+    policy: &'a HeaderPolicy,
+) -> impl Iterator<Item = Reading<'a>> {
+    decision
+        .limits()
+        .filter(|status| status.stance == Stance::Enforced)
+        .map(|status| Reading::of(status, policy))
+}
+
+impl<'a> Reading<'a> {
+    fn of(status: LimitStatus<'a>, policy: &HeaderPolicy) -> Self {
+        let quota = status.quota.capacity();
+        // What a store says is shown only as far as the quota can have it.
+        let remaining = status.outcome.remaining.min(quota);
+        Self {
+            name: shown_name(status.limit.name()),
+            unit: policy.unit_of(status.limit.name()),
+            quota,
+            window: window(status.quota),
+            remaining,
+            effective: effective(&status, remaining, policy.pacing),
+            status,
+        }
+    }
+
+    /// Units used.
+    pub(super) const fn used(&self) -> u64 {
+        self.quota - self.remaining
+    }
+
+    /// Until the counter is as if never used.
+    pub(super) const fn reset_after(&self) -> Ticks {
+        self.status.outcome.reset_after
+    }
+
+    /// Whether it counts what is in flight, not what passes.
+    pub(super) const fn is_concurrency(&self) -> bool {
+        matches!(self.status.quota, Quota::Concurrency(_))
+    }
+
+    /// Whether it refused the request.
+    pub(super) const fn is_violated(&self) -> bool {
+        !self.status.outcome.is_allowed()
+    }
+
+    /// Whether its numbers are a guess, because they did not come from the counter itself.
+    pub(super) fn is_approximate(&self) -> bool {
+        self.status.source != Source::Exact
+    }
+
+    /// Whether its numbers mean anything: a limit that let pass because its store was silent has counted nothing.
+    pub(super) fn is_known(&self) -> bool {
+        self.status.source != Source::Open || self.is_violated()
+    }
+
+    /// Whether at most a fifth is left.
+    pub(super) const fn is_near_exhaustion(&self) -> bool {
+        self.remaining <= self.quota / NEAR_EXHAUSTION_PARTS
+    }
+
+    /// How long a denied caller must stay away.
+    pub(super) fn wait(&self) -> Option<Ticks> {
+        let retry_after = self.status.outcome.verdict.retry_after()?;
+        Some(if self.is_concurrency() {
+            retry_after.min(PERMIT_RETRY)
+        } else {
+            retry_after
+        })
+    }
+
+    /// The units that the request consumed, when that is known without asking the policy again.
+    pub(super) const fn cost(&self, asked: Option<u64>) -> Option<u64> {
+        match self.status.limit.cost {
+            Cost::Asked => asked,
+            Cost::Units(units) => Some(units),
+            Cost::Attribute(_) | Cost::Computed(_) => None,
+        }
+    }
+
+    /// The order in which limits are worth showing: refusals first, then waits, each with the longest first, then by the time
+    /// to exhaustion. That is the time for which the rest lasts at the limit's own rate: raw units would not compare, since
+    /// a thousand left of half a million a second are gone long before fifty left of a hundred.
+    pub(super) fn urgency(&self) -> (Reverse<(u8, Ticks)>, u128) {
+        let held_up = match self.status.outcome.verdict {
+            Verdict::Never => (3, Ticks::ZERO),
+            Verdict::Deny { .. } => (2, self.wait().unwrap_or_default()),
+            Verdict::Wait(wait) => (1, wait),
+            Verdict::Allow => (0, Ticks::ZERO),
+        };
+        (Reverse(held_up), refill_micros(self.status.quota, self.remaining))
+    }
+
+    /// The limit's own period: of its rate, or the life of a permit.
+    pub(super) fn period(&self) -> Ticks {
+        pace(self.status.quota).1
+    }
+}
+
+/// Units and the period in which they come back. A concurrency limit promises no more than its permits each time they expire.
+fn pace(quota: &Quota) -> (u64, Ticks) {
+    match quota {
+        Quota::Concurrency(permits) => (permits.limit(), permits.ttl()),
+        other => other
+            .rate()
+            .map_or((1, Ticks::ZERO), |rate| (rate.units(), rate.period())),
+    }
+}
+
+/// Microseconds in which a quota gives `units`, rounded up.
+fn refill_micros(quota: &Quota, units: u64) -> u128 {
+    let (of, period) = pace(quota);
+    (u128::from(units) * u128::from(period.as_micros())).div_ceil(u128::from(of.max(1)))
+}
+
+/// Seconds in which a quota gives `units`, rounded up.
+fn refill_seconds(quota: &Quota, units: u64) -> u64 {
+    let seconds = refill_micros(quota, units).div_ceil(u128::from(TICKS_PER_SECOND));
+    u64::try_from(seconds).unwrap_or(u64::MAX)
+}
+
+/// The window of a policy: the time in which the whole capacity comes back. For a window that is its period. For a bucket it
+/// is not: 100 a second with a burst of 200 is `q=200;w=2`, because `q=200;w=1` would promise twice the rate and `q=100;w=1`
+/// would contradict the 150 that may remain. Whole seconds are rounded up, so capacity over window never exceeds the rate;
+/// a capacity that comes back within a second is understated, which slows a client down but never has it denied.
+fn window(quota: &Quota) -> Option<u64> {
+    match quota {
+        Quota::Concurrency(_) => None,
+        other => Some(refill_seconds(other, other.capacity()).max(1)),
+    }
+}
+
+/// The effective window in seconds. A denial says when the same request passes, and is never stretched: `Retry-After` must
+/// not be earlier, and would keep a caller away for no reason.
+fn effective(status: &LimitStatus<'_>, remaining: u64, pacing: Pacing) -> Option<u64> {
+    let outcome = &status.outcome;
+    match (status.quota, outcome.verdict) {
+        (Quota::Concurrency(_), _) => None,
+        (_, Verdict::Deny { retry_after }) => Some(retry_after.ceil_seconds().max(1)),
+        _ if outcome.next_unit_after.is_zero() => None,
+        // Nothing comes back before the window ends, and what remains may be spread up to there.
+        (Quota::FixedWindow(_), _) => Some(outcome.reset_after.ceil_seconds()),
+        (quota, _) => {
+            let next_unit = outcome.next_unit_after.ceil_seconds();
+            Some(match pacing {
+                Pacing::Sustained => next_unit.max(refill_seconds(quota, remaining)),
+                Pacing::NextUnit => next_unit,
+            })
+        }
+    }
+}

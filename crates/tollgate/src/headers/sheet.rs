@@ -1,0 +1,118 @@
+//! Which numbers an answer shows: all enforced limits as policies, and of those the ones that matter now.
+
+use smallvec::SmallVec;
+
+use crate::decision::Decision;
+use crate::time::Timestamp;
+
+use super::jitter::Retry;
+use super::policy::{Audience, Caller, Disclosure, Exposure, HeaderPolicy, Unit};
+use super::reading::{Reading, readings};
+
+/// What a decision has to show, before any dialect writes it.
+#[derive(Debug)]
+pub(super) struct Sheet<'a> {
+    /// Every enforced limit, in the policy's order.
+    pub(super) readings: SmallVec<[Reading<'a>; 4]>,
+    /// Which of them to list, the most urgent first: every violated one, otherwise the one closest to exhaustion. On a
+    /// denial nothing else is listed, because `Retry-After` must not be earlier than any window beside it.
+    listed: SmallVec<[usize; 4]>,
+    /// When to come back, if the request was denied and that may be told.
+    pub(super) retry: Option<Retry>,
+    /// Whether the request passes.
+    pub(super) allowed: bool,
+    /// The cost that the request asked for.
+    pub(super) cost: Option<u64>,
+    /// The wall time.
+    pub(super) now: Timestamp,
+    /// Whether quotas may be told, in headers and bodies.
+    pub(super) disclosed: bool,
+    disclosure: Disclosure,
+}
+
+impl<'a> Sheet<'a> {
+    pub(super) fn of(
+        decision: &'a Decision,
+        policy: &'a HeaderPolicy,
+        audience: Audience,
+        now: Timestamp,
+    ) -> Self {
+        let exposure = match audience.caller {
+            Caller::Authenticated => Exposure::Full,
+            Caller::Anonymous => policy.anonymous,
+        };
+        let mut sheet = Self {
+            readings: readings(decision, policy).collect(),
+            listed: SmallVec::new(),
+            retry: None,
+            allowed: decision.is_allowed(),
+            cost: audience.cost,
+            now,
+            disclosed: false,
+            disclosure: policy.disclosure,
+        };
+        sheet.listed = sheet.choose();
+        sheet.disclosed = exposure == Exposure::Full && sheet.calls_for_disclosure();
+        // Told at every other level: a caller that does not know when to retry retries at once.
+        let silent = exposure == Exposure::None && policy.disclosure == Disclosure::Never;
+        if !silent && decision.retry_after().is_some() {
+            sheet.retry = sheet.tightest().and_then(|reading| Retry::of(reading, now));
+        }
+        sheet
+    }
+
+    /// The limits to list, the most urgent first.
+    pub(super) fn listed(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
+        self.listed.iter().filter_map(|&index| self.readings.get(index))
+    }
+
+    /// The limit that matters most.
+    pub(super) fn tightest(&self) -> Option<&Reading<'a>> {
+        self.listed().next()
+    }
+
+    /// The limit that matters most of those that count a unit, for dialects that show each unit apart.
+    pub(super) fn tightest_of(&self, unit: Unit) -> Option<&Reading<'a>> {
+        self.readings
+            .iter()
+            .filter(|reading| self.may_list(reading) && reading.unit == unit && !reading.is_concurrency())
+            .min_by_key(|reading| reading.urgency())
+    }
+
+    /// The limits that refused the request, the most urgent first.
+    pub(super) fn violated(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
+        self.listed().filter(|reading| reading.is_violated())
+    }
+
+    fn choose(&self) -> SmallVec<[usize; 4]> {
+        let urgency = |&index: &usize| self.readings.get(index).map(Reading::urgency);
+        let may_list = |index: &usize| {
+            self.readings
+                .get(*index)
+                .is_some_and(|reading| self.may_list(reading))
+        };
+        let is_violated = |index: &usize| self.readings.get(*index).is_some_and(Reading::is_violated);
+        let mut violated: SmallVec<[usize; 4]> = (0..self.readings.len()).filter(is_violated).collect();
+        if violated.is_empty() {
+            violated.extend((0..self.readings.len()).filter(may_list).min_by_key(urgency));
+        } else {
+            violated.sort_by_key(urgency);
+        }
+        violated
+    }
+
+    fn may_list(&self, reading: &Reading<'_>) -> bool {
+        let hidden =
+            self.disclosure == Disclosure::NearExhaustion && self.allowed && !reading.is_near_exhaustion();
+        reading.is_known() && !hidden
+    }
+
+    fn calls_for_disclosure(&self) -> bool {
+        match self.disclosure {
+            Disclosure::Always => true,
+            Disclosure::NearExhaustion => !self.allowed || !self.listed.is_empty(),
+            Disclosure::DeniedOnly => !self.allowed,
+            Disclosure::Never => false,
+        }
+    }
+}

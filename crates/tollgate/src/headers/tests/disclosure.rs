@@ -1,0 +1,178 @@
+//! Who is told what: disclosure levels, exposure of anonymous callers, and limits in shadow.
+
+use super::fixture::{Case, NOW, answer, authenticated, bucket, contract, decision, lines, millis, secs};
+use crate::headers::{Answer, Audience, Caller, Dialect, Disclosure, Exposure, HeaderPolicy};
+use crate::outcome::Verdict;
+use crate::quota::Rate;
+
+const DISCLOSURES: [&str; 4] = ["always", "near-exhaustion", "denied-only", "never"];
+const EXPOSURES: [&str; 3] = ["none", "retry-after", "full"];
+
+fn told(case: Case, disclosure: &str, exposure: &str, caller: Caller) -> Answer {
+    let policy = HeaderPolicy {
+        disclosure: disclosure.parse().unwrap(),
+        anonymous: exposure.parse().unwrap(),
+        ..HeaderPolicy::default()
+    };
+    let audience = Audience {
+        caller,
+        ..authenticated()
+    };
+    Answer::of(&decision(&[case]), &policy, audience, NOW)
+}
+
+fn plenty() -> Case {
+    contract("p").left(21, secs(12), secs(12))
+}
+
+fn near() -> Case {
+    contract("p").left(20, secs(12), secs(12))
+}
+
+fn denied() -> Case {
+    contract("p").left(0, secs(12), secs(12)).denied(secs(12))
+}
+
+/// Which levels show quotas, for a limit with plenty left, near exhaustion, and denied.
+#[test]
+fn levels_of_disclosure() {
+    let shown = |case: Case, level: &str| {
+        let answer = told(case, level, "none", Caller::Authenticated);
+        let quota = answer.headers.get("RateLimit").is_some();
+        assert_eq!(quota, answer.headers.get("X-RateLimit-Limit").is_some());
+        assert_eq!(quota, answer.headers.get("RateLimit-Policy").is_some());
+        quota
+    };
+    assert_eq!(
+        DISCLOSURES.map(|level| shown(plenty(), level)),
+        [true, false, false, false]
+    );
+    assert_eq!(
+        DISCLOSURES.map(|level| shown(near(), level)),
+        [true, true, false, false]
+    );
+    assert_eq!(
+        DISCLOSURES.map(|level| shown(denied(), level)),
+        [true, true, true, false]
+    );
+}
+
+/// Near exhaustion only what is nearly exhausted is listed, although another limit would be gone sooner.
+#[test]
+fn near_exhaustion_lists_only_what_is_near() {
+    let policy = HeaderPolicy {
+        disclosure: Disclosure::NearExhaustion,
+        ..HeaderPolicy::default()
+    };
+    let cases = [
+        Case::new("second", bucket(Rate::per_second(10))).left(9, millis(100), millis(100)),
+        near(),
+    ];
+    let answer = Answer::of(&decision(&cases), &policy, authenticated(), NOW);
+    assert_eq!(answer.headers.get("RateLimit"), Some(r#""p";r=20;t=12"#));
+}
+
+/// A refusal says when to retry at every level but the one that hides everything from strangers.
+#[test]
+fn retry_after_survives_all_but_total_silence() {
+    for disclosure in DISCLOSURES {
+        for exposure in EXPOSURES {
+            let authenticated = told(denied(), disclosure, exposure, Caller::Authenticated);
+            assert!(authenticated.headers.get("Retry-After").is_some());
+            let anonymous = told(denied(), disclosure, exposure, Caller::Anonymous);
+            let silent = (disclosure, exposure) == ("never", "none");
+            assert_eq!(
+                anonymous.headers.get("Retry-After").is_none(),
+                silent,
+                "{disclosure} {exposure}"
+            );
+            assert_eq!(anonymous.status, 429);
+        }
+    }
+}
+
+/// Strangers get one body, whichever limit denied them and however long it takes.
+#[test]
+fn anonymous_refusals_are_all_alike() {
+    let first = told(denied(), "always", "none", Caller::Anonymous);
+    let other = Case::new("tenant-42", bucket(Rate::per_hour(3))).denied(secs(900));
+    let second = told(other, "always", "none", Caller::Anonymous);
+    assert_eq!(first.body, second.body);
+    assert_eq!(lines(&first).len(), 2);
+    assert_eq!(
+        first.body.unwrap().text,
+        concat!(
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+            r#""title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"retryable":true}"#
+        )
+    );
+    let costly = told(
+        denied().says(Verdict::Never),
+        "always",
+        "retry-after",
+        Caller::Anonymous,
+    );
+    assert!(!costly.body.unwrap().text.contains("max-cost"));
+}
+
+#[test]
+fn full_exposure_shows_strangers_everything() {
+    let anonymous = told(denied(), "always", "full", Caller::Anonymous);
+    let authenticated = told(denied(), "always", "full", Caller::Authenticated);
+    assert_eq!(anonymous, authenticated);
+}
+
+/// Unless the operator says otherwise, a stranger learns when to retry and nothing else.
+#[test]
+fn secure_defaults() {
+    let answer = Answer::of(
+        &decision(&[denied()]),
+        &HeaderPolicy::default(),
+        Audience::default(),
+        NOW,
+    );
+    let names: Vec<_> = answer.headers.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["Cache-Control", "Retry-After"]);
+    let allowed = Answer::of(
+        &decision(&[near()]),
+        &HeaderPolicy::default(),
+        Audience::default(),
+        NOW,
+    );
+    assert!(allowed.headers.is_empty());
+    assert_eq!(HeaderPolicy::default().anonymous, Exposure::RetryAfter);
+}
+
+/// A limit in shadow is on trial. It is in no header and no body, even when it would have denied.
+#[test]
+fn shadow_limits_are_never_shown() {
+    for dialect in [
+        Dialect::Ietf11,
+        Dialect::IetfNext,
+        Dialect::Ietf07,
+        Dialect::Ietf06,
+        Dialect::Discord,
+    ] {
+        let shadow = Case::new("trial", bucket(Rate::per_second(7)))
+            .denied(secs(999))
+            .in_shadow();
+        let alone = answer(std::slice::from_ref(&shadow), &[dialect]);
+        assert_eq!(
+            (alone.status, alone.headers.is_empty(), alone.body),
+            (200, true, None)
+        );
+        let with = answer(&[shadow, denied()], &[dialect]);
+        assert_eq!(with, answer(&[denied()], &[dialect]));
+    }
+}
+
+#[test]
+fn levels_are_known_by_name() {
+    assert_eq!("near-exhaustion".parse(), Ok(Disclosure::NearExhaustion));
+    assert!("sometimes".parse::<Disclosure>().is_err());
+    let unknown = "some".parse::<Exposure>().unwrap_err().to_string();
+    assert_eq!(
+        unknown,
+        r#"exposure: unknown name "some"; accepted are none, retry-after, full"#
+    );
+}

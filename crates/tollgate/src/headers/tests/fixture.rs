@@ -1,0 +1,202 @@
+//! Decisions without an engine: limits and what they said, put together by hand.
+
+use std::sync::Arc;
+
+use crate::algorithm::concurrency::Concurrency;
+use crate::algorithm::fixed_window::{Align, FixedWindow};
+use crate::algorithm::leaky_bucket::LeakyBucket;
+use crate::algorithm::sliding_log::SlidingLog;
+use crate::decision::{Decision, Fault, Source, Stance, Status};
+use crate::headers::{Accepts, Answer, Audience, Caller, Dialect, Dialects, HeaderPolicy};
+use crate::outcome::{Outcome, Verdict};
+use crate::policy::{Condition, Consistency, Cost, Limit, Mode, OnStoreFailure, Policy, QuotaIndex, Quotas};
+use crate::quota::{Quota, Rate};
+use crate::time::{Ticks, Timestamp};
+
+/// The wall time of the golden vectors.
+pub(super) const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+/// One limit and what it said.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(super) name: String,
+    pub(super) by: Vec<&'static str>,
+    pub(super) path: Option<&'static str>,
+    pub(super) quota: Quota,
+    pub(super) stance: Stance,
+    pub(super) source: Source,
+    pub(super) key_hash: u64,
+    pub(super) outcome: Outcome,
+}
+
+impl Case {
+    /// A limit that nobody has used.
+    pub(super) fn new(name: &str, quota: Quota) -> Self {
+        let outcome = Outcome {
+            verdict: Verdict::Allow,
+            limit: quota.capacity(),
+            remaining: quota.capacity(),
+            next_unit_after: Ticks::ZERO,
+            reset_after: Ticks::ZERO,
+        };
+        Self {
+            name: name.to_owned(),
+            by: vec!["api_key"],
+            path: None,
+            quota,
+            stance: Stance::Enforced,
+            source: Source::Exact,
+            key_hash: 7,
+            outcome,
+        }
+    }
+
+    /// So many units left, the next one and a full counter after these times.
+    pub(super) fn left(mut self, remaining: u64, next_unit: Ticks, reset: Ticks) -> Self {
+        self.outcome.remaining = remaining;
+        self.outcome.next_unit_after = next_unit;
+        self.outcome.reset_after = reset;
+        self
+    }
+
+    /// Denied for this long.
+    pub(super) fn denied(mut self, retry_after: Ticks) -> Self {
+        self.outcome.verdict = Verdict::Deny { retry_after };
+        self
+    }
+
+    pub(super) fn says(mut self, verdict: Verdict) -> Self {
+        self.outcome.verdict = verdict;
+        self
+    }
+
+    pub(super) fn sourced(mut self, source: Source) -> Self {
+        self.source = source;
+        self
+    }
+
+    pub(super) fn in_shadow(mut self) -> Self {
+        self.stance = Stance::Shadow;
+        self
+    }
+
+    pub(super) fn by(mut self, by: &[&'static str]) -> Self {
+        self.by = by.to_vec();
+        self
+    }
+
+    pub(super) fn only_on(mut self, path: &'static str) -> Self {
+        self.path = Some(path);
+        self
+    }
+
+    pub(super) fn keyed(mut self, key_hash: u64) -> Self {
+        self.key_hash = key_hash;
+        self
+    }
+
+    fn limit(&self) -> Limit {
+        let quotas = Quotas {
+            all: vec![self.quota.clone()],
+            base: Some(QuotaIndex(0)),
+            ..Quotas::default()
+        };
+        let when = self.path.map(|path| Condition::Equals {
+            name: "path".to_owned(),
+            value: path.to_owned(),
+        });
+        Limit {
+            name: self.name.clone(),
+            when: when.into_iter().collect(),
+            by: self.by.iter().map(|&name| name.to_owned()).collect(),
+            quotas,
+            cost: Cost::Asked,
+            mode: Mode::Enforce,
+            enforce_percent: 100,
+            on_store_failure: OnStoreFailure::Local,
+            consistency: Consistency::Exact,
+        }
+    }
+}
+
+/// The decision that follows from what the limits said.
+pub(crate) fn decision(cases: &[Case]) -> Decision {
+    let policy = Policy::of_limits(cases.iter().map(Case::limit).collect());
+    let statuses = (0..).zip(cases).map(|(limit, case)| Status {
+        limit,
+        quota: QuotaIndex(0),
+        stance: case.stance,
+        source: case.source,
+        key_hash: case.key_hash,
+        outcome: case.outcome,
+    });
+    Decision::new(Arc::new(policy), statuses.collect())
+}
+
+/// A decision about a request that is itself at fault.
+pub(super) fn faulty(fault: Fault) -> Decision {
+    Decision::faulty(Arc::new(Policy::of_limits(Vec::new())), fault)
+}
+
+pub(super) fn authenticated() -> Audience {
+    Audience {
+        caller: Caller::Authenticated,
+        accepts: Accepts::Json,
+        cost: Some(1),
+    }
+}
+
+pub(super) fn speaking(dialects: &[Dialect]) -> HeaderPolicy {
+    HeaderPolicy {
+        dialects: Dialects::new(dialects.iter().copied()).unwrap(),
+        ..HeaderPolicy::default()
+    }
+}
+
+/// The answer to an authenticated caller in some dialects.
+pub(super) fn answer(cases: &[Case], dialects: &[Dialect]) -> Answer {
+    Answer::of(&decision(cases), &speaking(dialects), authenticated(), NOW)
+}
+
+/// One header of the answer in one dialect.
+pub(super) fn header(case: Case, dialect: Dialect, name: &str) -> Option<String> {
+    answer(&[case], &[dialect]).headers.get(name).map(str::to_owned)
+}
+
+pub(super) fn lines(answer: &Answer) -> Vec<String> {
+    let headers = answer.headers.iter();
+    headers.map(|(name, value)| format!("{name}: {value}")).collect()
+}
+
+pub(super) fn secs(seconds: u64) -> Ticks {
+    Ticks::from_secs(seconds)
+}
+
+pub(super) fn millis(millis: u64) -> Ticks {
+    Ticks::from_millis(millis)
+}
+
+pub(super) fn bucket(rate: Rate) -> Quota {
+    Quota::token_bucket(rate).unwrap()
+}
+
+pub(super) fn leaky(rate: Rate, queue: u64) -> Quota {
+    Quota::LeakyBucket(LeakyBucket::new(rate, queue).unwrap())
+}
+
+pub(super) fn fixed(rate: Rate) -> Quota {
+    Quota::FixedWindow(FixedWindow::new(rate, Align::Epoch).unwrap())
+}
+
+pub(super) fn log(rate: Rate) -> Quota {
+    Quota::SlidingLog(SlidingLog::new(rate).unwrap())
+}
+
+pub(super) fn permits(limit: u64, ttl: Ticks) -> Quota {
+    Quota::Concurrency(Concurrency::new(limit, ttl).unwrap())
+}
+
+/// The case of the contract: 100 per 60 s, 20 left, 12 s advertised.
+pub(super) fn contract(name: &str) -> Case {
+    Case::new(name, fixed(Rate::per_minute(100))).left(20, secs(12), secs(12))
+}

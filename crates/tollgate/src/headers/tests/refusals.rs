@@ -1,0 +1,261 @@
+//! Refusals: statuses, bodies, and when to come back.
+
+use super::fixture::{
+    Case, NOW, answer, authenticated, bucket, contract, decision, faulty, fixed, leaky, lines, permits, secs,
+    speaking,
+};
+use crate::decision::Fault;
+use crate::headers::{Accepts, Answer, Audience, DenialStatus, Dialect, HeaderPolicy, Unit};
+use crate::outcome::Verdict;
+use crate::quota::Rate;
+
+fn denied() -> Case {
+    contract("p").left(0, secs(12), secs(12)).denied(secs(12))
+}
+
+/// A cost above the capacity can never pass: 400, no advice to retry, and the cost that would pass.
+#[test]
+fn a_cost_above_the_capacity_is_a_bad_request() {
+    let cases = [
+        Case::new("large", bucket(Rate::per_second(50))).says(Verdict::Never),
+        Case::new("small", bucket(Rate::per_second(10))).says(Verdict::Never),
+        denied(),
+    ];
+    let answer = answer(&cases, &[Dialect::Stripe, Dialect::OpenAi]);
+    assert_eq!(answer.status, 400);
+    assert_eq!(answer.headers.get("Retry-After"), None);
+    assert_eq!(answer.headers.get("retry-after-ms"), None);
+    assert_eq!(answer.headers.get("Cache-Control"), Some("no-store"));
+    assert_eq!(answer.headers.get("Stripe-Should-Retry"), Some("false"));
+    assert_eq!(answer.headers.get("Stripe-Rate-Limited-Reason"), None);
+    assert_eq!(answer.headers.get("x-should-retry"), Some("false"));
+    assert_eq!(
+        answer.body.unwrap().text,
+        concat!(
+            r#"{"type":"urn:tollgate:problem:cost-exceeds-capacity","#,
+            r#""title":"Request costs more than can ever be admitted at once","status":400,"#,
+            r#""detail":"small: at most 10 at once","violated-policies":["large","small","p"],"#,
+            r#""max-cost":10,"retryable":false}"#
+        )
+    );
+}
+
+#[test]
+fn too_many_bytes_are_content_too_large() {
+    let mut policy = HeaderPolicy::default();
+    policy.units.insert("upload".to_owned(), Unit::Bytes);
+    let case = Case::new("upload", bucket(Rate::per_second(10))).says(Verdict::Never);
+    let answer = Answer::of(&decision(&[case]), &policy, authenticated(), NOW);
+    assert_eq!(answer.status, 413);
+    assert!(answer.body.unwrap().text.contains(r#""status":413"#));
+}
+
+/// A request at fault is told what is wrong with it, but not which limit found out: it may be one in shadow.
+#[test]
+fn a_fault_is_a_bad_request_of_its_own_type() {
+    let fault = Fault::Cost {
+        limit: "secret".to_owned(),
+        reason: "tokens: \"many\" is no number".to_owned(),
+    };
+    let answer = Answer::of(&faulty(fault), &HeaderPolicy::default(), authenticated(), NOW);
+    assert_eq!(answer.status, 400);
+    assert_eq!(lines(&answer), ["Cache-Control: no-store"]);
+    assert_eq!(
+        answer.body.unwrap().text,
+        concat!(
+            r#"{"type":"urn:tollgate:problem:cost-not-computable","title":"Request does not tell what it costs","#,
+            r#""status":400,"detail":"tokens: \"many\" is no number","retryable":false}"#
+        )
+    );
+    let answer = Answer::of(
+        &faulty(Fault::TooManyLimits),
+        &HeaderPolicy::default(),
+        authenticated(),
+        NOW,
+    );
+    assert!(
+        answer
+            .body
+            .unwrap()
+            .text
+            .contains("urn:tollgate:problem:too-many-limits")
+    );
+}
+
+/// What a request says may be quoted, but not at any length.
+#[test]
+fn explanations_are_bounded() {
+    let fault = Fault::Cost {
+        limit: "p".to_owned(),
+        reason: "é".repeat(100_000),
+    };
+    let answer = Answer::of(&faulty(fault), &HeaderPolicy::default(), authenticated(), NOW);
+    assert!(answer.body.unwrap().text.len() < 4_096);
+}
+
+#[test]
+fn text_is_sent_to_those_who_read_no_json() {
+    let audience = Audience {
+        accepts: Accepts::Text,
+        ..authenticated()
+    };
+    let answer = Answer::of(
+        &decision(&[denied()]),
+        &speaking(&[Dialect::Discord]),
+        audience,
+        NOW,
+    );
+    let body = answer.body.unwrap();
+    assert_eq!(body.content_type, "text/plain; charset=utf-8");
+    let retry = answer.headers.get("Retry-After").unwrap();
+    assert_eq!(
+        body.text,
+        format!(
+            "Request cannot be satisfied as assigned quota has been exceeded.\np: 100 per 60 s\nRetry after {retry} s.\n"
+        )
+    );
+}
+
+#[test]
+fn json_is_sent_wherever_a_range_covers_it() {
+    for accept in [
+        "*/*",
+        "application/json",
+        "text/html, application/*;q=0.5",
+        "Application/Problem+JSON",
+        "text/html,*/*;q=0.8",
+    ] {
+        assert_eq!(Accepts::from_header(accept), Accepts::Json, "{accept}");
+    }
+    for accept in [
+        "text/html",
+        "text/plain, application/json;q=0",
+        "*/*; q=0.000",
+        "",
+        "application/jsonx",
+    ] {
+        assert_eq!(Accepts::from_header(accept), Accepts::Text, "{accept}");
+    }
+}
+
+/// One line of configuration makes denials look like NGINX's.
+#[test]
+fn denials_can_be_503_for_old_clients() {
+    let policy = HeaderPolicy {
+        denial: DenialStatus::ServiceUnavailable,
+        ..HeaderPolicy::default()
+    };
+    let answer = Answer::of(&decision(&[denied()]), &policy, authenticated(), NOW);
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.unwrap().text.contains(r#""status":503"#));
+}
+
+#[test]
+fn discord_denials_name_their_scope() {
+    let scope = |case: Case| {
+        let answer = answer(&[case], &[Dialect::Discord]);
+        let global = answer.headers.get("X-RateLimit-Global").is_some();
+        let body = answer.body.unwrap();
+        assert_eq!(body.content_type, "application/json");
+        let object: serde_json::Value = serde_json::from_str(&body.text).unwrap();
+        assert_eq!(object["global"], global);
+        let retry = object["retry_after"].as_f64().unwrap();
+        assert!((12.0..=13.2).contains(&retry), "{retry}");
+        answer.headers.get("X-RateLimit-Scope").unwrap().to_owned()
+    };
+    assert_eq!(scope(denied()), "global");
+    assert_eq!(scope(denied().only_on("/login")), "user");
+    assert_eq!(scope(denied().by(&[])), "shared");
+}
+
+#[test]
+fn stripe_denials_name_their_reason() {
+    let reason = |case: Case| {
+        let answer = answer(&[case], &[Dialect::Stripe]);
+        assert_eq!(answer.headers.get("Stripe-Should-Retry"), Some("true"));
+        answer
+            .headers
+            .get("Stripe-Rate-Limited-Reason")
+            .unwrap()
+            .to_owned()
+    };
+    let in_flight = Case::new("p", permits(1, secs(30)))
+        .left(0, secs(30), secs(30))
+        .denied(secs(30));
+    assert_eq!(reason(denied()), "global-rate");
+    assert_eq!(reason(denied().only_on("/login")), "endpoint-rate");
+    assert_eq!(reason(in_flight.clone()), "global-concurrency");
+    assert_eq!(reason(in_flight.only_on("/login")), "endpoint-concurrency");
+}
+
+fn retry_after(case: Case, now: crate::Timestamp) -> u64 {
+    let answer = Answer::of(&decision(&[case]), &HeaderPolicy::default(), authenticated(), now);
+    answer.headers.get("Retry-After").unwrap().parse().unwrap()
+}
+
+/// Clients of one herd are spread over a tenth of the wait, and no further than half a minute.
+#[test]
+fn keys_are_told_different_seconds() {
+    let told = |wait: u64| {
+        let case = |key| {
+            Case::new("p", fixed(Rate::per_day(1)))
+                .left(0, secs(wait), secs(wait))
+                .denied(secs(wait))
+                .keyed(key)
+        };
+        let mut seconds: Vec<u64> = (0..2_000).map(|key| retry_after(case(key), NOW)).collect();
+        seconds.sort_unstable();
+        seconds.dedup();
+        seconds
+    };
+    assert_eq!(told(1), [1, 2]);
+    assert_eq!(told(100), (100..=110).collect::<Vec<_>>());
+    assert_eq!(told(10_000), (10_000..=10_030).collect::<Vec<_>>());
+}
+
+/// One client that asks again during its window is told the same instant, give or take the rounding.
+#[test]
+fn a_key_is_told_one_instant_during_a_window() {
+    let midnight = crate::Timestamp::from_unix_seconds(20_000 * 86_400);
+    for key in 0..50 {
+        let instants: Vec<u64> = (0..200)
+            .map(|elapsed| {
+                let wait = secs(200 - elapsed);
+                let case = Case::new("p", fixed(Rate::per_day(1)))
+                    .left(0, wait, wait)
+                    .denied(wait)
+                    .keyed(key);
+                elapsed + retry_after(case, midnight + secs(elapsed))
+            })
+            .collect();
+        assert!(instants.iter().all(|&instant| (200..=220).contains(&instant)));
+        assert!(
+            instants.windows(2).all(|pair| pair[0].abs_diff(pair[1]) <= 1),
+            "{instants:?}"
+        );
+    }
+}
+
+/// Waiting is no refusal, whatever else is listed.
+#[test]
+fn allowed_answers_have_no_refusal_headers() {
+    let shaped = Case::new("p", leaky(Rate::per_second(1), 3)).says(Verdict::Wait(secs(2)));
+    let answer = answer(
+        &[shaped],
+        &[
+            Dialect::Ietf11,
+            Dialect::Discord,
+            Dialect::Stripe,
+            Dialect::OpenAi,
+        ],
+    );
+    for name in [
+        "Cache-Control",
+        "Retry-After",
+        "Stripe-Should-Retry",
+        "x-should-retry",
+        "X-RateLimit-Scope",
+    ] {
+        assert_eq!(answer.headers.get(name), None, "{name}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Tollgate, used as its documentation recommends. Every call that the bench makes to it is in this file.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use tollgate::{CheckRequest, Clock, Engine, Gate, Rate};
+
+use crate::Failure;
+use crate::contender::Contender;
+use crate::five::{BURST, Five, Row};
+use crate::quota::Quota;
+use crate::workload::Requests;
+
+/// Decisions that a batch takes at a time.
+const BATCH: usize = 16;
+/// What Tollgate promises to need for a key, hash and slack included.
+const BYTES_PER_KEY: usize = 40;
+/// For a handful of keys.
+const BYTES_MIN: usize = 1 << 16;
+
+/// `Gate::check`: one decision at a time, the gate reads its coarse clock.
+pub struct Single {
+    gate: Gate,
+}
+
+/// `Gate::check_batch_at`: sixteen decisions at a time.
+pub struct Batched {
+    gate: Gate,
+    clock: Clock,
+}
+
+impl Single {
+    /// A gate for so many keys.
+    ///
+    /// # Errors
+    /// When Tollgate refuses the quota.
+    pub fn new(quota: Quota, keys: usize) -> Result<Self, Failure> {
+        Ok(Self {
+            gate: gate(quota, keys, Clock::coarse())?,
+        })
+    }
+}
+
+impl Batched {
+    /// A gate for so many keys.
+    ///
+    /// # Errors
+    /// When Tollgate refuses the quota.
+    pub fn new(quota: Quota, keys: usize) -> Result<Self, Failure> {
+        let clock = Clock::coarse();
+        Ok(Self {
+            gate: gate(quota, keys, clock.clone())?,
+            clock,
+        })
+    }
+}
+
+fn gate(quota: Quota, keys: usize, clock: Clock) -> Result<Gate, Failure> {
+    let period = Duration::from_secs(quota.seconds.into());
+    let rate = Rate::per(quota.units.into(), period).burst(quota.burst.into());
+    let bytes = (keys * BYTES_PER_KEY).max(BYTES_MIN);
+    Ok(Gate::builder(tollgate::Quota::gcra(rate)?)
+        .capacity_bytes(bytes)
+        .clock(clock)
+        .build())
+}
+
+impl Contender for Single {
+    fn decide(&self, requests: Requests<'_>) -> usize {
+        let mut admitted = 0;
+        for key in requests.keys {
+            admitted += usize::from(black_box(self.gate.check(key)).is_allowed());
+        }
+        admitted
+    }
+}
+
+impl Contender for Batched {
+    fn decide(&self, requests: Requests<'_>) -> usize {
+        let mut admitted = 0;
+        let mut batch = [""; BATCH];
+        for keys in requests.keys.chunks(BATCH) {
+            let batch = &mut batch[..keys.len()];
+            for (place, key) in batch.iter_mut().zip(keys) {
+                *place = key;
+            }
+            self.gate.check_batch_at(batch, self.clock.now(), |outcome| {
+                admitted += usize::from(black_box(outcome).is_allowed());
+            });
+        }
+        admitted
+    }
+}
+
+/// The five limits of [`crate::five`], as a user writes them. The limits of a route and of the platform are wide: they
+/// are counted, not reached.
+const POLICY: &str = "
+limits:
+  - { name: per-key, by: [api_key], rate: 100/s, burst: 200 }
+  - { name: per-tenant, by: [tenant], rate: 1M/s, burst: 4M }
+  - { name: per-address, by: [ip], rate: 1M/s, burst: 4M }
+  - { name: per-route, by: [route], rate: 10M/s, burst: 40M }
+  - { name: platform, rate: 10M/s, burst: 40M }
+";
+
+/// `Engine::check_now` with a request that is made for each decision, as a server does.
+pub struct WholeEngine {
+    engine: Engine,
+    clock: Clock,
+}
+
+impl WholeEngine {
+    /// An engine on memory.
+    ///
+    /// # Errors
+    /// When the policy does not compile.
+    pub fn new() -> Result<Self, Failure> {
+        Ok(Self {
+            engine: Engine::new(tollgate::policy::compile(POLICY)?),
+            clock: Clock::coarse(),
+        })
+    }
+}
+
+impl Five for WholeEngine {
+    fn decide(&self, rows: &[Row]) -> usize {
+        let mut admitted = 0;
+        for row in rows {
+            let decision = request(row).map(|request| self.engine.check_now(&request, self.clock.now()));
+            admitted += usize::from(black_box(decision).is_ok_and(|decision| decision.is_allowed()));
+        }
+        admitted
+    }
+}
+
+#[inline]
+fn request(row: &Row) -> Result<CheckRequest<'_>, tollgate::RequestError> {
+    CheckRequest::new()
+        .with("api_key", &row.api_key)?
+        .with("tenant", &row.tenant)?
+        .with("ip", &row.address)?
+        .with("route", &row.route)
+}
+
+const _: () = assert!(BURST == 200, "the policy above and crate::five must agree");

@@ -17,7 +17,8 @@ pub(crate) const OVERFLOW_SHARES: usize = 8;
 pub struct Family {
     prefix: Prefix,
     overflow: [Fingerprint; OVERFLOW_SHARES],
-    records: Vec<Record>,
+    records: Vec<Option<Record>>,
+    wide: bool,
 }
 
 /// A quota that counters of a family were, or are, counted under. Its place in the family is its number.
@@ -29,10 +30,11 @@ pub(crate) struct Record {
 }
 
 impl Family {
-    pub(crate) fn new(secret: &Secret, identity: &[&[u8]], records: Vec<Record>) -> Self {
+    pub(crate) fn new(secret: &Secret, identity: &[&[u8]], records: Vec<Option<Record>>) -> Self {
         let prefix = secret.prefix(identity);
         let overflow = std::array::from_fn(|share| prefix.overflow(secret, share as u64));
-        Self { prefix, overflow, records }
+        let wide = records.iter().flatten().any(|record| is_wide(&record.quota));
+        Self { prefix, overflow, records, wide }
     }
 
     #[inline]
@@ -47,12 +49,23 @@ impl Family {
     }
 
     pub(crate) fn record(&self, number: u32) -> Option<&Record> {
-        self.records.get(number as usize)
+        self.records.get(number as usize)?.as_ref()
     }
 
-    pub(crate) fn records(&self) -> &[Record] {
+    pub(crate) fn records(&self) -> &[Option<Record>] {
         &self.records
     }
+
+    /// Whether its token buckets need two words: if one of them does, all do, so that a key has one place whatever its tier.
+    #[inline]
+    pub(crate) const fn is_wide(&self) -> bool {
+        self.wide
+    }
+}
+
+/// Whether a quota's state needs a second word for fractions of a tick.
+pub(crate) fn is_wide(quota: &Quota) -> bool {
+    matches!(quota, Quota::TokenBucket(bucket) if bucket.reservoir().word().is_none())
 }
 
 /// One counter to charge.

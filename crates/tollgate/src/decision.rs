@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::engine::Permit;
 use crate::outcome::{Outcome, Verdict};
 use crate::policy::{Limit, Policy, QuotaIndex};
 use crate::quota::Quota;
@@ -102,6 +103,7 @@ pub struct Decision {
     verdict: Verdict,
     statuses: SmallVec<[Status; 6]>,
     fault: Option<Box<Fault>>,
+    permit: Option<Box<Permit>>,
 }
 
 impl Decision {
@@ -112,7 +114,13 @@ impl Decision {
             verdict,
             statuses,
             fault: None,
+            permit: None,
         }
+    }
+
+    pub(crate) fn with_permit(mut self, permit: Option<Box<Permit>>) -> Self {
+        self.permit = permit;
+        self
     }
 
     pub(crate) fn faulty(policy: Arc<Policy>, fault: Fault) -> Self {
@@ -121,6 +129,7 @@ impl Decision {
             verdict: Verdict::Never,
             statuses: SmallVec::new(),
             fault: Some(Box::new(fault)),
+            permit: None,
         }
     }
 
@@ -146,6 +155,11 @@ impl Decision {
     #[must_use]
     pub fn fault(&self) -> Option<&Fault> {
         self.fault.as_deref()
+    }
+
+    /// What a concurrency limit gave, to be released when the request is done. It returns by itself when it expires.
+    pub fn take_permit(&mut self) -> Option<Permit> {
+        self.permit.take().map(|permit| *permit)
     }
 
     /// What each matched limit said, in the policy's order.

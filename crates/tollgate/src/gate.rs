@@ -117,7 +117,7 @@ impl GateBuilder {
     #[must_use]
     pub fn keyed(self) -> KeyedGate {
         let now = self.clock.now();
-        let records = vec![Record { quota: self.quota.clone(), retired_at: None }];
+        let records = vec![Some(Record { quota: self.quota.clone(), retired_at: None })];
         let family = Family::new(&self.secret, &[b"gate"], records);
         let store = MemoryStore::new(self.capacity_bytes, now);
         let (secret, quota, clock) = (self.secret, self.quota, self.clock);
@@ -215,7 +215,7 @@ impl KeyedGate {
                 *print = self.fingerprint(key);
             }
             let prints = &prints[..keys.len()];
-            let touched = prints.iter().fold(0, |all, print| all ^ self.shared.store.touch(*print, &self.shared.quota));
+            let touched = prints.iter().fold(0, |all, print| all ^ self.shared.store.touch_word(*print));
             std::hint::black_box(touched);
             for (index, print) in prints.iter().enumerate() {
                 answer(group * BATCH + index, self.admit(*print, now));

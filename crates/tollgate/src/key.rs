@@ -29,7 +29,7 @@ pub struct Secret {
 
 /// A keyed 128-bit hash: the identity of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Fingerprint {
+pub(crate) struct Fingerprint {
     /// The half that also says where a table keeps it; never zero.
     pub(crate) tag: u64,
     /// The other half.

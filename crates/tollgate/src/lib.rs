@@ -16,10 +16,12 @@ pub mod memory;
 mod sync;
 mod decision;
 pub mod headers;
+mod engine;
 mod gate;
 
 pub use clock::{Clock, ManualClock};
 pub use decision::{Decision, Fault, LimitStatus, Source, Stance};
+pub use engine::{CommitError, Engine, Permit, Reservation, Settled, SwapError, SwapReport};
 pub use gate::{Gate, GateBuilder, GateKey, KeyHasher, KeyedGate, NotReady, Ready};
 pub use headers::{Answer, Audience, HeaderPolicy};
 pub use key::Secret;

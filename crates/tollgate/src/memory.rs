@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use crate::algorithm::reservoir::{GAIN_MAX, Word, WordStep};
+use crate::algorithm::reservoir::{Word, WordStep};
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::Source;
 use crate::memory::decide::Origin;
@@ -27,7 +27,8 @@ mod shelf;
 mod table;
 mod transaction;
 
-pub(crate) use table::NUMBER_BITS;
+/// Most quotas that the counters of one limit may be counted under at a time, those of replaced policies included.
+pub(crate) const NUMBERS_MAX: usize = 1 << table::NUMBER_BITS;
 
 /// Bytes that a store may take unless said otherwise.
 pub const CAPACITY_BYTES_DEFAULT: u64 = 64 << 20;
@@ -80,10 +81,10 @@ enum Kind {
 
 impl Kind {
     #[inline]
-    const fn of(quota: &Quota) -> Self {
-        match quota {
+    const fn of(charge: &Charge<'_>) -> Self {
+        match charge.quota {
             Quota::Gcra(_) | Quota::LeakyBucket(_) => Kind::Word,
-            Quota::TokenBucket(bucket) if bucket.reservoir().pace().gain().get() <= GAIN_MAX => Kind::Word,
+            Quota::TokenBucket(_) if !charge.family.is_wide() => Kind::Word,
             Quota::TokenBucket(_) | Quota::FixedWindow(_) => Kind::Pair,
             Quota::SlidingWindow(_) | Quota::SlidingLog(_) | Quota::Concurrency(_) => Kind::Large,
         }
@@ -104,7 +105,7 @@ impl Hall {
     /// Decides about one key that needs no other.
     #[inline]
     fn charge(&self, charge: &Charge<'_>, now: Timestamp, origin: Origin) -> Result<Result<Outcome, StoreFailure>, Full> {
-        match Kind::of(charge.quota) {
+        match Kind::of(charge) {
             Kind::Word => self.words.update(charge.key, origin.word(now), |held| {
                 decide::word(charge, held, now, origin)
                     .map_or_else(|failure| (None, Err(failure)), |(keep, outcome)| (keep, Ok(outcome)))
@@ -197,14 +198,10 @@ impl MemoryStore {
         Ok(Answer { outcome, source: Source::Overflow })
     }
 
-    /// Starts loading a key's memory; a batch does this for all its keys before it decides about the first.
+    /// Starts loading the memory of a key that fits one word; a batch does this for all its keys before it decides.
     #[inline]
-    pub(crate) fn touch(&self, key: Fingerprint, quota: &Quota) -> u64 {
-        match Kind::of(quota) {
-            Kind::Word => self.main.words.touch(key),
-            Kind::Pair => self.main.pairs.touch(key),
-            Kind::Large => 0,
-        }
+    pub(crate) fn touch_word(&self, key: Fingerprint) -> u64 {
+        self.main.words.touch(key)
     }
 }
 

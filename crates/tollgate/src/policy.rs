@@ -140,6 +140,6 @@ impl Policy {
 impl Policy {
     /// A policy of these limits, for tests that need no file.
     pub(crate) fn of_limits(limits: Vec<Limit>) -> Self {
-        Self { limits }
+        Self { limits, domain: None, shard_by: None, index: Index::default() }
     }
 }

@@ -239,6 +239,21 @@ impl Quota {
         }
     }
 
+    /// How long a counter can tell what happened: after this much rest it is as if never used.
+    #[must_use]
+    pub fn memory(&self) -> Ticks {
+        match self {
+            Quota::TokenBucket(bucket) => Ticks::from_micros(bucket.reservoir().fill_ticks()),
+            Quota::Gcra(bucket) => Ticks::from_micros(bucket.reservoir().fill_ticks()),
+            Quota::LeakyBucket(bucket) => Ticks::from_micros(bucket.shape().reservoir().fill_ticks()),
+            // A calendar's longest month or year is within twice its usual length, as two windows are.
+            Quota::FixedWindow(window) => window.period() + window.period(),
+            Quota::SlidingWindow(window) => window.period() + window.period(),
+            Quota::SlidingLog(log) => log.period(),
+            Quota::Concurrency(permits) => permits.ttl(),
+        }
+    }
+
     /// Whether units come back one by one at a steady pace.
     #[must_use]
     pub const fn is_reservoir(&self) -> bool {

@@ -152,6 +152,13 @@ impl<'a> CheckRequest<'a> {
         Ok(self)
     }
 
+    /// The same question without asking for anything.
+    #[must_use]
+    pub fn looking(mut self) -> Self {
+        self.cost = 0;
+        self
+    }
+
     /// What is known about the request.
     #[must_use]
     pub fn attributes(&self) -> &[Attribute<'a>] {

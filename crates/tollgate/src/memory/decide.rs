@@ -51,17 +51,17 @@ pub(crate) fn word(charge: &Charge<'_>, held: Option<Entry<1>>, now: Timestamp, 
     Ok((keep, outcome))
 }
 
-/// The same after giving back what the charge took.
+/// The entry after giving back what the charge took, still counted under the quota that it has.
 pub(crate) fn refund_word(
     charge: &Charge<'_>,
     held: Entry<1>,
     now: Timestamp,
     origin: Origin,
 ) -> Result<Entry<1>, StoreFailure> {
-    let state = word_state(charge, Some(held), now, origin)?;
-    let reservoir = reservoir(charge.quota).ok_or(StoreFailure::WrongKind)?;
-    let next = gcra::refund(reservoir, state, now, charge.cost);
-    Ok(Entry { state: origin.pack(next), number: charge.number })
+    let record = charge.family.record(held.number).ok_or(StoreFailure::Superseded)?;
+    let reservoir = reservoir(&record.quota).ok_or(StoreFailure::WrongKind)?;
+    let next = gcra::refund(reservoir, origin.unpack(held.state), now, charge.cost);
+    Ok(Entry { state: origin.pack(next), number: held.number })
 }
 
 #[inline]
@@ -113,18 +113,20 @@ pub(crate) fn pair(charge: &Charge<'_>, held: Option<Entry<2>>, now: Timestamp) 
     Ok((keep.map(|state| Entry { state, number: charge.number }), outcome))
 }
 
-/// The same after giving back what the charge took.
+/// The same for two words.
 pub(crate) fn refund_pair(charge: &Charge<'_>, held: Entry<2>, now: Timestamp) -> Result<Entry<2>, StoreFailure> {
-    let state = match (charge.quota, pair_state(charge, Some(held), now)?) {
-        (Quota::TokenBucket(quota), PairState::Bucket(state)) => {
+    let record = charge.family.record(held.number).ok_or(StoreFailure::Superseded)?;
+    let state = match &record.quota {
+        Quota::TokenBucket(quota) => {
+            let state = unpack_bucket(Some(held), quota);
             pack_bucket(token_bucket::refund(quota, state, now, charge.cost), quota)
         }
-        (Quota::FixedWindow(quota), PairState::Window(state)) => {
-            pack_window(fixed_window::refund(quota, state, now, charge.cost))
+        Quota::FixedWindow(quota) => {
+            pack_window(fixed_window::refund(quota, unpack_window(Some(held)), now, charge.cost))
         }
         _ => return Err(StoreFailure::WrongKind),
     };
-    Ok(Entry { state, number: charge.number })
+    Ok(Entry { state, number: held.number })
 }
 
 enum PairState {

@@ -133,12 +133,13 @@ pub(crate) fn decide(charge: &Charge<'_>, held: Option<&Shelved>, now: Timestamp
         _ => return Err(StoreFailure::WrongKind),
     };
     let changed = next != before || held.is_some_and(|shelved| shelved.number != charge.number);
-    Ok((if changed && outcome.is_allowed() && charge.cost > 0 { Some(shelve(charge, next)?) } else { None }, outcome))
+    Ok((if changed && outcome.is_allowed() && charge.cost > 0 { Some(shelve(charge.quota, charge.number, next)?) } else { None }, outcome))
 }
 
-/// The state after giving back what the charge took, and whether anything was there to give back to.
+/// The state after giving back what the charge took, still counted under the quota that it has.
 pub(crate) fn refund(charge: &Charge<'_>, held: &Shelved, now: Timestamp) -> Result<Shelved, StoreFailure> {
-    let next = match (charge.quota, current(charge, Some(held), now)?) {
+    let record = charge.family.record(held.number).ok_or(StoreFailure::Superseded)?;
+    let next = match (&record.quota, held.state.clone()) {
         (Quota::SlidingWindow(quota), Large::Window(state)) => {
             Large::Window(sliding_window::refund(quota, state, now, charge.cost))
         }
@@ -150,7 +151,7 @@ pub(crate) fn refund(charge: &Charge<'_>, held: &Shelved, now: Timestamp) -> Res
         }
         _ => return Err(StoreFailure::WrongKind),
     };
-    shelve(charge, next)
+    shelve(&record.quota, held.number, next)
 }
 
 /// The state as the charge's quota sees it: new, as kept, or carried over from another quota.
@@ -186,14 +187,14 @@ fn inherit(quota: &Quota, record: &Record, state: Large, now: Timestamp) -> Resu
     }
 }
 
-fn shelve(charge: &Charge<'_>, state: Large) -> Result<Shelved, StoreFailure> {
-    let (idle_at, heap) = match (charge.quota, &state) {
+fn shelve(quota: &Quota, number: u32, state: Large) -> Result<Shelved, StoreFailure> {
+    let (idle_at, heap) = match (quota, &state) {
         (Quota::SlidingWindow(quota), Large::Window(state)) => (sliding_window::idle_at(quota, state), window_bytes(quota)),
         (Quota::SlidingLog(quota), Large::Log(state)) => (sliding_log::idle_at(quota, state), log_bytes(quota)),
         (Quota::Concurrency(quota), Large::Permits(state)) => (concurrency::idle_at(quota, state), permit_bytes(quota)),
         _ => return Err(StoreFailure::WrongKind),
     };
-    Ok(Shelved { number: charge.number, idle_at, bytes: ENTRY_BYTES + heap, state })
+    Ok(Shelved { number, idle_at, bytes: ENTRY_BYTES + heap, state })
 }
 
 fn window_bytes(quota: &SlidingWindow) -> u64 {

@@ -114,7 +114,7 @@ impl MemoryStore {
     fn item<'c>(&self, charge: &Charge<'c>, overflow: bool, now: Timestamp) -> Item<'c> {
         let key = if overflow { charge.family.overflow(charge.key) } else { charge.key };
         let charge = Charge { key, ..*charge };
-        let kind = Kind::of(charge.quota);
+        let kind = Kind::of(&charge);
         let hall = self.hall(overflow);
         let bucket = match kind {
             Kind::Word => hall.words.bucket(key, self.origin.word(now)),

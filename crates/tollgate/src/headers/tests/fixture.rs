@@ -96,14 +96,11 @@ impl Case {
     }
 
     fn limit(&self) -> Limit {
-        let quotas = Quotas {
-            all: vec![self.quota.clone()],
-            base: Some(QuotaIndex(0)),
-            ..Quotas::default()
-        };
-        let when = self.path.map(|path| Condition::Equals {
+        let quotas = Quotas::one(self.quota.clone());
+        let when = self.path.map(|path| Condition::OneOf {
             name: "path".to_owned(),
-            value: path.to_owned(),
+            values: vec![path.to_owned()],
+            globs: Vec::new(),
         });
         Limit {
             name: self.name.clone(),

@@ -181,7 +181,8 @@ proptest! {
                 let announced = dialects.iter().any(|dialect| dialect.headers().contains(&name));
                 prop_assert!(announced || ["Cache-Control", "Retry-After"].contains(&name), "{}", name);
                 prop_assert!(answer.headers.iter().filter(|(other, _)| *other == name).count() == 1);
-                let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
+                // The bucket's name is a hash, which may happen to have digits only.
+                let is_number = name != "X-RateLimit-Bucket" && value.bytes().all(|byte| byte.is_ascii_digit());
                 prop_assert!(!is_number || longest_run_of_digits(value) <= 15, "{}: {}", name, value);
             }
         }

@@ -55,14 +55,6 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         false
     }
 
-    /// Whether a key that is not here could be kept without more memory. Under the bucket's lock.
-    pub(crate) fn has_room(&self, bucket: usize, horizon: u64) -> bool {
-        self.vacancy(self.region.line(bucket), horizon).is_some() || {
-            let overflow = self.overflow();
-            overflow.free != 0 || self.can_make(&overflow)
-        }
-    }
-
     /// A free slot, or one whose state equals absence.
     fn vacancy<'a>(&'a self, first: &'a Line, horizon: u64) -> Option<Place<'a>> {
         let mut line = first;
@@ -95,11 +87,6 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
             Ok(guard) => guard,
             Err(poisoned) => poisoned.into_inner(),
         }
-    }
-
-    fn can_make(&self, overflow: &super::Overflow) -> bool {
-        let buckets = self.shape(Ordering::Relaxed).buckets();
-        buckets + overflow.made < self.region.len() as u64 && self.budget.used() + LINE_BYTES <= self.budget.total()
     }
 
     /// An empty overflow line: a freed one, else a new one. Lets the table grow when many buckets have run over.

@@ -1,0 +1,288 @@
+//! The engine: a policy, a store, and the way of a decision between them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use arc_swap::ArcSwap;
+use smallvec::SmallVec;
+
+use crate::algorithm::concurrency::PermitId;
+use crate::charge::{Answer, Answers, Charge};
+use crate::decision::{Decision, Source, Stance, Status};
+use crate::key::Secret;
+use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Usage};
+use crate::outcome::{Outcome, Verdict};
+use crate::policy::{Match, Matches, Mode, OnStoreFailure, Policy};
+use crate::request::CheckRequest;
+use crate::store::{Store, StoreFailure};
+use crate::time::{Ticks, Timestamp};
+
+mod hold;
+mod live;
+
+pub use hold::{CommitError, Permit, Reservation, Settled};
+pub use live::{SwapError, SwapReport};
+
+use live::Live;
+
+/// How often a decision takes a new snapshot because a newer policy was faster.
+const ATTEMPTS: usize = 4;
+/// What a closed limit tells while its store is away.
+const CLOSED_RETRY: Ticks = Ticks::from_secs(1);
+/// Bytes of the counters that stand in for a store that does not answer.
+const LOCAL_BYTES: u64 = 8 << 20;
+
+type Charges<'a> = SmallVec<[Charge<'a>; 6]>;
+
+/// Decides about requests by a policy.
+///
+/// ```
+/// use tollgate::{CheckRequest, Clock, Engine, Policy};
+/// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: per-key, by: [api_key], rate: 2/s}]")?;
+/// let clock = Clock::precise();
+/// let engine = Engine::new(policy, clock.now());
+/// let request = CheckRequest::new().with("api_key", "k-42")?;
+/// assert!(engine.check_now(&request, clock.now()).is_allowed());
+/// assert!(engine.check_now(&request, clock.now()).is_allowed());
+/// let denied = engine.check_now(&request, clock.now());
+/// assert_eq!(denied.cause().unwrap().limit.name(), "per-key");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Engine<S = MemoryStore> {
+    store: S,
+    secret: Secret,
+    live: ArcSwap<Live>,
+    /// Held while a policy is swapped in, so that two swaps do not build on the same predecessor.
+    swapping: Mutex<()>,
+    permits: AtomicU64,
+    local: OnceLock<MemoryStore>,
+}
+
+impl Engine<MemoryStore> {
+    /// An engine on memory, for decisions from `now` on.
+    #[must_use]
+    pub fn new(policy: Policy, now: Timestamp) -> Self {
+        Self::with_store(policy, MemoryStore::new(CAPACITY_BYTES_DEFAULT, now), Secret::random())
+    }
+
+    /// Answers one request at once. Memory never waits, so no async runtime is needed.
+    #[must_use]
+    pub fn check_now(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
+        at_once(self.check(request, now))
+    }
+
+    /// Answers many requests, in order.
+    #[must_use]
+    pub fn check_all_now(&self, requests: &[CheckRequest<'_>], now: Timestamp) -> Vec<Decision> {
+        requests.iter().map(|request| self.check_now(request, now)).collect()
+    }
+
+    /// What the memory store holds; counting walks all of it.
+    #[must_use]
+    pub fn usage(&self, now: Timestamp) -> Usage {
+        self.store.usage(now)
+    }
+}
+
+/// The answer of a future that never waits.
+pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let std::task::Poll::Ready(answer) = future.as_mut().poll(&mut context) {
+            return answer;
+        }
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// An engine on a store of the caller's choice.
+    pub fn with_store(policy: Policy, store: S, secret: Secret) -> Self {
+        let live = ArcSwap::from_pointee(Live::first(policy, &secret));
+        let permits = AtomicU64::new(1);
+        Self { store, secret, live, swapping: Mutex::new(()), permits, local: OnceLock::new() }
+    }
+
+    /// Answers one request. It always answers: a failing store is a decision chosen by policy, not an error.
+    pub async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
+        self.decide(request, now).await.1
+    }
+
+    /// The way of a decision, with what it was made from.
+    async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> (Arc<Live>, Decision, Matches) {
+        let mut attempts = 0;
+        loop {
+            let live = self.live.load_full(); // Taken once, so a reload never splits a decision.
+            let matches = match live.policy.matches(request) {
+                Ok(matches) => matches,
+                Err(fault) => {
+                    let decision = Decision::faulty(Arc::clone(&live.policy), fault);
+                    return (live, decision, Matches::new());
+                }
+            };
+            let permit = self.next_permit(&live, &matches);
+            let charges = live.charges(&self.secret, request, &matches, permit);
+            let answers = match self.store.charge(&charges, now).await {
+                Ok(answers) => answers,
+                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => {
+                    attempts += 1;
+                    continue;
+                }
+                Err(_) => self.without_store(&live, &matches, &charges, now),
+            };
+            let decision = combine(&live, &matches, &charges, &answers);
+            let permit = permit.filter(|_| decision.is_allowed() && request.units() > 0);
+            let permit = permit.map(|id| Box::new(Permit::new(&live, &matches, &charges, id)));
+            drop(charges);
+            return (live, decision.with_permit(permit), matches);
+        }
+    }
+
+    /// A number for the permits of this decision, if it takes any.
+    fn next_permit(&self, live: &Live, matches: &[Match]) -> Option<PermitId> {
+        // Relaxed: the numbers need only differ.
+        matches
+            .iter()
+            .any(|matched| live.takes_permit(matched))
+            .then(|| PermitId(self.permits.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// Decides without the store, each limit by its own failure mode: open, closed, or by this process's own counters.
+    fn without_store(&self, live: &Live, matches: &[Match], charges: &[Charge<'_>], now: Timestamp) -> Answers {
+        let mode = |matched: &Match| live.policy.limits()[matched.limit as usize].on_store_failure();
+        let local: Charges<'_> = matches
+            .iter()
+            .zip(charges)
+            .filter(|(matched, _)| mode(matched) == OnStoreFailure::Local)
+            .map(|(_, charge)| *charge)
+            .collect();
+        let store = self.local.get_or_init(|| MemoryStore::new(LOCAL_BYTES, now));
+        let mut counted = store.charge_now(&local, now).unwrap_or_default().into_iter();
+        matches
+            .iter()
+            .zip(charges)
+            .map(|(matched, charge)| match mode(matched) {
+                OnStoreFailure::Allow => uncounted(charge, Verdict::Allow, Source::Open),
+                OnStoreFailure::Deny => closed(charge),
+                OnStoreFailure::Local => {
+                    counted.next().map_or_else(|| closed(charge), |answer| Answer { source: Source::Local, ..answer })
+                }
+            })
+            .collect()
+    }
+
+    /// What the request would be answered, without charging anything.
+    pub async fn peek(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
+        self.check(&request.clone().looking(), now).await
+    }
+
+    /// Gives back what an earlier request with these attributes took, as far as it is still counted.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn refund(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+        let live = self.live.load_full();
+        let matches = live.policy.matches(request).unwrap_or_default();
+        let charges = live.charges(&self.secret, request, &matches, None);
+        self.store.refund(&charges, now).await
+    }
+
+    /// Forgets what was counted for these attributes by every limit that they match, or only by those named in `limits`.
+    /// Tells how many counters that were.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn reset(
+        &self,
+        request: &CheckRequest<'_>,
+        limits: &[&str],
+        now: Timestamp,
+    ) -> Result<usize, StoreFailure> {
+        let live = self.live.load_full();
+        let mut matches = live.policy.matches(&request.clone().looking()).unwrap_or_default();
+        matches.retain(|matched| {
+            limits.is_empty() || limits.contains(&live.policy.limits()[matched.limit as usize].name())
+        });
+        let charges = live.charges(&self.secret, request, &matches, None);
+        self.store.reset(&charges, now).await?;
+        Ok(charges.len())
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.live.load().policy)
+    }
+
+    /// Puts another policy in force. Counters are kept: a raised number acts at once, a lowered one clamps, and nobody is
+    /// gifted a burst. Decisions under way finish with the policy that they started with.
+    ///
+    /// # Errors
+    /// When a limit was changed more often than its counters can tell apart; the old policy stays in force.
+    pub fn swap(&self, policy: Policy, now: Timestamp) -> Result<SwapReport, SwapError> {
+        let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
+        let (live, report) = Live::after(&self.live.load(), policy, &self.secret, now)?;
+        self.live.store(Arc::new(live));
+        Ok(report)
+    }
+}
+
+impl Live {
+    /// The charges that the matched limits make, in the policy's order.
+    fn charges<'l>(
+        &'l self,
+        secret: &Secret,
+        request: &CheckRequest<'_>,
+        matches: &[Match],
+        permit: Option<PermitId>,
+    ) -> Charges<'l> {
+        let permit = permit.unwrap_or(PermitId(0));
+        matches
+            .iter()
+            .map(|matched| {
+                let limit = &self.policy.limits()[matched.limit as usize];
+                let counters = &self.counters[matched.limit as usize];
+                let mut key = counters.enforced.key(secret, request, matched);
+                let in_shadow = limit.mode() == Mode::Shadow
+                    || (limit.enforce_percent() < 100 && key.digest() % 100 >= u64::from(limit.enforce_percent()));
+                let (stance, family) = if in_shadow {
+                    key = counters.shadow.key(secret, request, matched);
+                    (Stance::Shadow, &counters.shadow)
+                } else {
+                    (Stance::Enforced, &counters.enforced)
+                };
+                let number = counters.numbers[matched.quota.0 as usize];
+                Charge { key, family, number, quota: limit.quota(matched.quota), cost: matched.cost, stance, permit }
+            })
+            .collect()
+    }
+}
+
+fn combine(live: &Live, matches: &[Match], charges: &[Charge<'_>], answers: &[Answer]) -> Decision {
+    let statuses = matches
+        .iter()
+        .zip(charges)
+        .zip(answers)
+        .map(|((matched, charge), answer)| Status {
+            limit: matched.limit,
+            quota: matched.quota,
+            stance: charge.stance,
+            source: answer.source,
+            key_hash: charge.key.digest(),
+            outcome: answer.outcome,
+        })
+        .collect();
+    Decision::new(Arc::clone(&live.policy), statuses)
+}
+
+fn closed(charge: &Charge<'_>) -> Answer {
+    uncounted(charge, Verdict::Deny { retry_after: CLOSED_RETRY }, Source::Local)
+}
+
+/// An answer that no counter stands behind.
+fn uncounted(charge: &Charge<'_>, verdict: Verdict, source: Source) -> Answer {
+    let limit = charge.quota.capacity();
+    let outcome =
+        Outcome { verdict, limit, remaining: 0, next_unit_after: Ticks::ZERO, reset_after: Ticks::ZERO };
+    Answer { outcome, source }
+}

@@ -1,0 +1,233 @@
+//! What a decision took and may give back: permits of concurrency limits, and reservations that are settled later. Both are
+//! plain values; whoever drops one without settling it leaves the counters as they are.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::live::Live;
+use super::{Charges, Engine};
+use crate::algorithm::concurrency::PermitId;
+use crate::charge::Charge;
+use crate::decision::{Decision, Stance};
+use crate::key::Fingerprint;
+use crate::policy::{Cost, Limit, Match};
+use crate::quota::Quota;
+use crate::request::CheckRequest;
+use crate::store::{Store, StoreFailure};
+use crate::time::{Ticks, Timestamp};
+
+/// One counter that was charged.
+#[derive(Clone, Debug)]
+struct Held {
+    limit: Arc<str>,
+    key: Fingerprint,
+    stance: Stance,
+    cost: u64,
+    settles: bool,
+}
+
+/// Places in flight. Released once; releasing again changes nothing.
+#[derive(Clone, Debug)]
+pub struct Permit {
+    id: PermitId,
+    held: SmallVec<[Held; 1]>,
+}
+
+/// Units set aside for a request whose cost is not yet known.
+#[derive(Debug)]
+#[must_use = "a reservation that is neither committed nor cancelled stays charged at its estimate"]
+pub struct Reservation {
+    held: SmallVec<[Held; 4]>,
+    permit: Option<Permit>,
+    expires_at: Timestamp,
+}
+
+/// What settling a reservation did, for the limit that it changed most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Units given back.
+    pub refunded: u64,
+    /// Units charged beyond the estimate.
+    pub charged: u64,
+    /// Units beyond the estimate that the counter had no room for. They were consumed, so a limit was passed by that much.
+    pub unpaid: u64,
+}
+
+/// Why a reservation could not be settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// It expired, and stays charged at its estimate.
+    #[error("the reservation has expired and stays charged at its estimate; reserve for longer")]
+    Expired,
+    /// The store did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreFailure),
+}
+
+impl Permit {
+    pub(super) fn new(live: &Live, matches: &[Match], charges: &[Charge<'_>], id: PermitId) -> Self {
+        let held = matches.iter().zip(charges).filter(|(matched, _)| live.takes_permit(matched));
+        Self { id, held: held.map(|(matched, charge)| Held::new(live, matched, charge)).collect() }
+    }
+
+    /// A number that names it within the engine.
+    #[must_use]
+    pub const fn id(&self) -> PermitId {
+        self.id
+    }
+}
+
+impl Held {
+    fn new(live: &Live, matched: &Match, charge: &Charge<'_>) -> Self {
+        let limit = &live.policy.limits()[matched.limit as usize];
+        Self {
+            limit: limit.name().into(),
+            key: charge.key,
+            stance: charge.stance,
+            cost: charge.cost,
+            settles: !matches!(charge.quota, Quota::Concurrency(_)) && !matches!(limit.cost(), Cost::Units(_)),
+        }
+    }
+
+    /// The charge in the policy that is now in force; none when the limit is gone.
+    fn charge<'l>(&self, live: &'l Live, permit: PermitId, cost: u64) -> Option<Charge<'l>> {
+        let (limit, counters) = live.counters_of(&self.limit)?;
+        let family = match self.stance {
+            Stance::Enforced => &counters.enforced,
+            Stance::Shadow => &counters.shadow,
+        };
+        // A refund goes by the quota that the counter has, so any of the limit's quotas will do here.
+        let (number, quota) = (*counters.numbers.first()?, limit.quotas().first()?);
+        Some(Charge { key: self.key, family, number, quota, cost, stance: self.stance, permit })
+    }
+}
+
+impl Reservation {
+    /// From when on it can no longer be settled.
+    #[must_use]
+    pub const fn expires_at(&self) -> Timestamp {
+        self.expires_at
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// Charges the request's cost as an estimate, to be settled within `lifetime`. One that is not settled stays charged.
+    pub async fn reserve(
+        &self,
+        request: &CheckRequest<'_>,
+        lifetime: Ticks,
+        now: Timestamp,
+    ) -> (Decision, Option<Reservation>) {
+        let (live, mut decision, matches) = self.decide(request, now).await;
+        if !decision.is_allowed() {
+            return (decision, None);
+        }
+        let permit = decision.take_permit();
+        let charges = live.charges(&self.secret, request, &matches, permit.as_ref().map(Permit::id));
+        let admitted = |index: usize| decision.limits().nth(index).is_some_and(|status| status.outcome.is_allowed());
+        let mut held: SmallVec<[Held; 4]> = matches
+            .iter()
+            .zip(&charges)
+            .enumerate()
+            .filter(|(index, (matched, _))| admitted(*index) && !live.takes_permit(matched))
+            .map(|(_, (matched, charge))| Held::new(&live, matched, charge))
+            .collect();
+        // Where some limits compute their own cost, the actual cost is theirs; the others count requests, not units.
+        let computed = |limit: &Limit| matches!(limit.cost(), Cost::Attribute(_) | Cost::Computed(_));
+        let is_computed = |held: &Held| live.counters_of(&held.limit).is_some_and(|(limit, _)| computed(limit));
+        if held.iter().any(is_computed) {
+            held.iter_mut().for_each(|held| held.settles = held.settles && is_computed(held));
+        }
+        (decision, Some(Reservation { held, permit, expires_at: now + lifetime }))
+    }
+
+    /// Settles a reservation at what the request really cost: the rest is given back, what is beyond the estimate is charged
+    /// as far as the counters have room.
+    ///
+    /// The cost is that of the limits which compute it from attributes; if none does, of those that count the cost asked for.
+    /// Limits with a fixed cost keep what they took.
+    ///
+    /// # Errors
+    /// When the reservation has expired, or the store does not answer.
+    pub async fn commit(
+        &self,
+        reservation: Reservation,
+        actual: u64,
+        now: Timestamp,
+    ) -> Result<Settled, CommitError> {
+        self.settle(reservation, Some(actual), now).await
+    }
+
+    /// Gives back all that a reservation took.
+    ///
+    /// # Errors
+    /// When the reservation has expired, or the store does not answer.
+    pub async fn cancel(&self, reservation: Reservation, now: Timestamp) -> Result<Settled, CommitError> {
+        self.settle(reservation, None, now).await
+    }
+
+    async fn settle(
+        &self,
+        reservation: Reservation,
+        actual: Option<u64>,
+        now: Timestamp,
+    ) -> Result<Settled, CommitError> {
+        if now >= reservation.expires_at {
+            return Err(CommitError::Expired);
+        }
+        let mut settled = Settled::default();
+        for held in &reservation.held {
+            let cost = match actual {
+                Some(actual) if held.settles => actual,
+                Some(_) => held.cost,
+                None => 0,
+            };
+            let change = self.adjust(held, cost, now).await?;
+            settled.refunded = settled.refunded.max(change.refunded);
+            settled.charged = settled.charged.max(change.charged);
+            settled.unpaid = settled.unpaid.max(change.unpaid);
+        }
+        if let Some(permit) = &reservation.permit {
+            self.release(permit, now).await?;
+        }
+        Ok(settled)
+    }
+
+    /// Brings what one counter was charged to `cost`.
+    async fn adjust(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
+        let live = self.live.load_full();
+        let mut settled = Settled::default();
+        if cost < held.cost {
+            settled.refunded = held.cost - cost;
+            let refund: Charges<'_> = held.charge(&live, PermitId(0), settled.refunded).into_iter().collect();
+            self.store.refund(&refund, now).await?;
+        } else if cost > held.cost {
+            let extra = cost - held.cost;
+            settled.charged = self.debit(&live, held, extra, now).await?;
+            settled.unpaid = extra - settled.charged;
+        }
+        Ok(settled)
+    }
+
+    /// Takes up to `units` from a counter, whatever it has: the units were consumed already.
+    async fn debit(&self, live: &Live, held: &Held, units: u64, now: Timestamp) -> Result<u64, StoreFailure> {
+        let Some(charge) = held.charge(live, PermitId(0), 0) else { return Ok(0) };
+        let answers = self.store.charge(&[charge], now).await?;
+        let available = answers.first().map_or(0, |answer| answer.outcome.remaining).min(units);
+        let answers = self.store.charge(&[Charge { cost: available, ..charge }], now).await?;
+        // Between the look and the charge another request may have been faster; then nothing is taken.
+        Ok(if answers.first().is_some_and(|answer| answer.outcome.is_allowed()) { available } else { 0 })
+    }
+
+    /// Gives back a permit. Giving it back again, or after it expired, changes nothing.
+    ///
+    /// # Errors
+    /// When the store does not answer; the permit then returns by itself when it expires.
+    pub async fn release(&self, permit: &Permit, now: Timestamp) -> Result<(), StoreFailure> {
+        let live = self.live.load_full();
+        let charges: Charges<'_> =
+            permit.held.iter().filter_map(|held| held.charge(&live, permit.id, held.cost)).collect();
+        self.store.refund(&charges, now).await
+    }
+}

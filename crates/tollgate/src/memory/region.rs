@@ -41,8 +41,12 @@ impl Region {
     /// One line. Callers keep `index` below [`Region::len`]: buckets and links are only ever made from indices within it.
     #[inline]
     pub(crate) fn line(&self, index: usize) -> &Line {
-        let (lines, _) = self.words[self.skip..].as_chunks::<LINE_WORDS>();
-        &lines[index]
+        // Nothing wraps: an index is below 2^28.
+        let start = index.wrapping_mul(LINE_WORDS).wrapping_add(self.skip);
+        match self.words.get(start..).and_then(|words| words.first_chunk()) {
+            Some(line) => line,
+            None => unreachable!("lines are only ever named within the region"),
+        }
     }
 }
 

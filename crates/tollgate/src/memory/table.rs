@@ -54,6 +54,8 @@ pub(crate) struct Table<const SLOTS: usize, const WORDS: usize> {
     /// How many buckets there are, as a [`Shape`]. Published with release after the budget was taken; only grows.
     shape: AtomicU64,
     overflow: Mutex<Overflow>,
+    /// The next bucket to split off from its parent, if nobody met it before. Only a hint.
+    unsplit: AtomicU64,
     budget: Arc<Budget>,
 }
 
@@ -99,7 +101,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         }
         budget.take(FIRST_BUCKETS as u64 * LINE_BYTES);
         let overflow = Mutex::new(Overflow { made: 0, free: 0, free_lines: 0 });
-        Self { region, shape: AtomicU64::new(Shape::new(FIRST_BUCKETS as u64).0), overflow, budget }
+        Self { region, shape: AtomicU64::new(Shape::new(FIRST_BUCKETS as u64).0), overflow, unsplit: AtomicU64::new(0), budget }
     }
 
     /// Decides about one key: `step` gets its entry, unless that equals absence, and answers with the entry to keep, if it
@@ -165,6 +167,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         let (next, answer) = step(self.get(bucket, key, horizon));
         let written = next.map_or(Ok(()), |entry| self.put(bucket, key, horizon, entry));
         self.unlock(bucket);
+        self.tidy(horizon);
         written.map(|()| answer)
     }
 

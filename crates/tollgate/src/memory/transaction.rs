@@ -70,7 +70,11 @@ impl MemoryStore {
                 return locks.refuse(&mut items);
             }
             match locks.write_all(&items) {
-                Ok(()) => return Ok(answers(&items)),
+                Ok(()) => {
+                    drop(locks);
+                    self.tidy(now);
+                    return Ok(answers(&items));
+                }
                 Err((index, Full)) if !moved[index] => moved[index] = true,
                 Err((index, Full)) => {
                     // Not even the shared counters have room for it: nothing was written, and it denies.
@@ -109,6 +113,12 @@ impl MemoryStore {
                 return (item, locks);
             }
         }
+    }
+
+    /// Lets the tables finish growing, a little at a time. Called with no lock held.
+    fn tidy(&self, now: Timestamp) {
+        self.main.words.tidy(self.origin.word(now));
+        self.main.pairs.tidy(now.unix_micros());
     }
 
     fn item<'c>(&self, charge: &Charge<'c>, overflow: bool, now: Timestamp) -> Item<'c> {

@@ -13,6 +13,8 @@ use crate::sync::{MutexGuard, Ordering};
 
 /// A table grows when more than one bucket in this many has run over.
 const OVERFLOW_SHARE: u64 = 5;
+/// Buckets split off by whoever adds a key, until all are.
+const SPLITS: u64 = 2;
 /// A table grows by this part of itself.
 const GROWTH_SHARE: u64 = 16;
 
@@ -144,6 +146,22 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
             self.split(parent, bucket, horizon);
         }
         self.unlock(parent);
+    }
+
+    /// Splits off a few of the buckets that growth has published. Whoever adds a key does this afterwards, holding no lock, so
+    /// that chains are short again before the table grows once more.
+    pub(crate) fn tidy(&self, horizon: u64) {
+        let buckets = self.shape(Ordering::Acquire).buckets();
+        // Relaxed: a lost update repeats a look at a bucket that is ready, no more.
+        let next = self.unsplit.load(Ordering::Relaxed);
+        if next >= buckets {
+            return;
+        }
+        let end = buckets.min(next + SPLITS);
+        for bucket in next..end {
+            self.ensure_ready(usize::try_from(bucket).unwrap_or(0), horizon);
+        }
+        self.unsplit.fetch_max(end, Ordering::Relaxed);
     }
 
     fn split(&self, parent: usize, child: usize, horizon: u64) {

@@ -20,11 +20,7 @@ impl Table<SLOTS, 1> {
         if header & (LOCKED | READY) != READY {
             return None;
         }
-        let (line, slot) = self.find(first, header, key.tag)?;
-        let meta = (line[META].load(Ordering::Relaxed) >> (slot * META_BITS)) & META_MASK;
-        if meta != (key.rest >> REST_SHIFT) << NUMBER_BITS {
-            return None;
-        }
+        let (line, slot) = self.find(first, header, key)?;
         let step = quota.unit(line[1 + SLOTS + slot].load(Ordering::Relaxed), now);
         // Acquire: the loads above come before the look at the header that proves them.
         fence(Ordering::Acquire);
@@ -43,18 +39,18 @@ impl Table<SLOTS, 1> {
         }
     }
 
-    /// The slot of a tag in a bucket's chain, as long as the header stays what it was.
+    /// The slot of a key in a bucket's chain, as long as the header stays what it was.
     #[inline(always)]
-    fn find<'a>(&'a self, first: &'a Line, header: u64, tag: u64) -> Option<(&'a Line, usize)> {
+    fn find<'a>(&'a self, first: &'a Line, header: u64, key: Fingerprint) -> Option<(&'a Line, usize)> {
         let (mut line, mut link) = (first, link_of(header));
         loop {
-            if line[1].load(Ordering::Relaxed) == tag {
+            if is_at::<0>(line, key) {
                 return Some((line, 0));
             }
-            if line[2].load(Ordering::Relaxed) == tag {
+            if is_at::<1>(line, key) {
                 return Some((line, 1));
             }
-            if line[3].load(Ordering::Relaxed) == tag {
+            if is_at::<2>(line, key) {
                 return Some((line, 2));
             }
             if link == 0 || first[0].load(Ordering::Relaxed) != header {
@@ -63,5 +59,14 @@ impl Table<SLOTS, 1> {
             line = self.overflow_line(link);
             link = link_of(line[0].load(Ordering::Relaxed));
         }
+    }
+}
+
+/// Whether a slot holds the key, counted under quota number 0. With the slot known, the shifts are.
+#[inline(always)]
+fn is_at<const SLOT: usize>(line: &Line, key: Fingerprint) -> bool {
+    line[1 + SLOT].load(Ordering::Relaxed) == key.tag && {
+        let wanted = (key.rest >> REST_SHIFT) << NUMBER_BITS;
+        (line[META].load(Ordering::Relaxed) >> (SLOT * META_BITS)) & META_MASK == wanted
     }
 }

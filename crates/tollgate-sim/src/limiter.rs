@@ -49,7 +49,7 @@ impl Limiter {
     pub fn charge(&mut self, now: Timestamp, cost: u64) -> Outcome {
         match self {
             Limiter::TokenBucket(quota, state) => keep(state, |s| token_bucket::charge(quota, s, now, cost)),
-            Limiter::Gcra(quota, state) => keep(state, |s| gcra::charge(quota, s, now, cost)),
+            Limiter::Gcra(quota, state) => keep(state, |s| gcra::charge(quota.reservoir(), s, now, cost)),
             Limiter::FixedWindow(quota, state) => keep(state, |s| fixed_window::charge(quota, s, now, cost)),
             Limiter::SlidingWindow(quota, state) => {
                 keep(state, |s| sliding_window::charge(quota, s, now, cost))

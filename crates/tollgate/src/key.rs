@@ -13,8 +13,8 @@ use crate::request::Value;
 
 /// Pairs of words hashed with secrets of their own; longer messages are folded once for each block of this many.
 const BLOCK_PAIRS: usize = 32;
-/// A bit that every tag has, since a table marks a free slot by zero.
-const NEVER_ZERO: u64 = 1 << 63;
+/// A bit that every tag has, since a table marks a free slot by zero. It is above those that say where the key lives.
+const NEVER_ZERO: u64 = 1 << 30;
 /// Bytes of a part that share the first word with its length.
 const HEAD_BYTES: usize = 6;
 /// Bytes of a part that its first pair of words holds.
@@ -95,8 +95,7 @@ impl Secret {
         {
             let length = text.len() as u64;
             let first = (u64::from_le_bytes(*head) << 16) | length;
-            let second = u64::from_le_bytes(*tail) >> (112 - 8 * length);
-            let lanes = added(family.lanes, &self.pairs[0], first, second);
+            let lanes = added(family.lanes, &self.pairs[0], first, u64::from_le_bytes(*tail));
             return Prefix { lanes, position: 1 }.finish(self);
         }
         self.long_text_key(*family, text)
@@ -191,7 +190,12 @@ impl Fingerprint {
 fn for_each_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
     let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES));
     let (second, rest) = rest.split_at(rest.len().min(8));
-    pair((word(head) << 16) | bytes.len() as u64, word(second));
+    // A part that is not longer than its first pair shows its last eight bytes there, whichever of them the first word has.
+    let second = match bytes.last_chunk::<8>() {
+        Some(last) if rest.is_empty() => u64::from_le_bytes(*last),
+        _ => word(second),
+    };
+    pair((word(head) << 16) | bytes.len() as u64, second);
     for chunk in rest.chunks(16) {
         let (first, second) = chunk.split_at(chunk.len().min(8));
         pair(word(first), word(second));
@@ -230,6 +234,10 @@ mod tests {
             let encoded = words(&[&part]);
             let claimed = (encoded[0] & 0xFFFF) as usize;
             let mut bytes: Vec<u8> = encoded[0].to_le_bytes()[2..].to_vec();
+            if (8..=PAIR_BYTES).contains(&length) {
+                // The last eight bytes stand whole in the second word.
+                bytes.truncate(length - 8);
+            }
             for word in &encoded[1..] {
                 bytes.extend_from_slice(&word.to_le_bytes());
             }

@@ -104,9 +104,9 @@ fn live_changes_keep_what_was_available() {
         let (Ok(before), Ok(after)) = twins else {
             return Ok(());
         };
-        let (state, _) = gcra::charge(&before, gcra::State::default(), charged_at, change.taken);
+        let (state, _) = gcra::charge(before.reservoir(), gcra::State::default(), charged_at, change.taken);
         let inherited = gcra::inherit(after.reservoir(), before.reservoir(), state, at);
-        prop_assert_eq!(gcra::charge(&after, inherited, at, 0).1, new);
+        prop_assert_eq!(gcra::charge(after.reservoir(), inherited, at, 0).1, new);
         Ok(())
     });
 }

@@ -23,6 +23,8 @@ pub struct Word {
     reach: u64,
     /// What one unit adds.
     step: u64,
+    /// The fraction of a tick in `step`.
+    step_fraction: u64,
     gain: u64,
 }
 
@@ -50,7 +52,7 @@ impl Word {
         }
         let mut next = base.wrapping_add(self.step);
         if self.gain > 1 {
-            let fraction = (base & FRACTION_MASK) + (self.step & FRACTION_MASK);
+            let fraction = (base & FRACTION_MASK).wrapping_add(self.step_fraction);
             if fraction >= self.gain {
                 next = next.wrapping_add(GAIN_MAX - self.gain);
             }
@@ -147,7 +149,9 @@ impl Reservoir {
             (ticks << FRACTION_BITS) | (credits - ticks * gain.get())
         };
         let fits = gain.get() <= GAIN_MAX;
-        fits.then(|| Word { reach: split(self.credits), step: split(self.pace.price().get()), gain: gain.get() })
+        let step = split(self.pace.price().get());
+        let word = Word { reach: split(self.credits), step, step_fraction: step & FRACTION_MASK, gain: gain.get() };
+        fits.then_some(word)
     }
 
     /// Takes `cost` units from a reservoir that lacks `missing` credits: the credits it lacks then, and the verdict.

@@ -43,9 +43,10 @@ impl Region {
     pub(crate) fn line(&self, index: usize) -> &Line {
         // Nothing wraps: an index is below 2^28.
         let start = index.wrapping_mul(LINE_WORDS).wrapping_add(self.skip);
-        match self.words.get(start..).and_then(|words| words.first_chunk()) {
+        let words = &self.words[start..start.wrapping_add(LINE_WORDS)];
+        match words.first_chunk() {
             Some(line) => line,
-            None => unreachable!("lines are only ever named within the region"),
+            None => unreachable!("the slice has just the words of a line"),
         }
     }
 }

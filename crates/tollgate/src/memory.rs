@@ -193,7 +193,7 @@ impl MemoryStore {
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         let outcome = match self.overflow.charge(&shared, now, self.origin) {
             Ok(outcome) => outcome?,
-            Err(Full) => no_room(charge.quota),
+            Err(Full) => Outcome { limit: charge.quota.capacity(), ..NO_ROOM },
         };
         Ok(Answer { outcome, source: Source::Overflow })
     }
@@ -206,15 +206,13 @@ impl MemoryStore {
 }
 
 /// The answer when even the shared counters have no room: nothing is known, so nothing is admitted.
-const fn no_room(quota: &Quota) -> Outcome {
-    Outcome {
-        verdict: Verdict::Deny { retry_after: NO_ROOM_RETRY },
-        limit: quota.capacity(),
-        remaining: 0,
-        next_unit_after: NO_ROOM_RETRY,
-        reset_after: NO_ROOM_RETRY,
-    }
-}
+const NO_ROOM: Outcome = Outcome {
+    verdict: Verdict::Deny { retry_after: NO_ROOM_RETRY },
+    limit: 0,
+    remaining: 0,
+    next_unit_after: NO_ROOM_RETRY,
+    reset_after: NO_ROOM_RETRY,
+};
 
 impl Store for MemoryStore {
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {

@@ -27,6 +27,10 @@ use crate::sync::{AtomicU64, Mutex, Ordering, fence, spin_loop, yield_now};
 
 mod chain;
 mod unit;
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 const LOCKED: u64 = 1;
 const READY: u64 = 2;
@@ -42,11 +46,11 @@ pub(crate) const NUMBER_BITS: u32 = 10;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 const REST_SHIFT: u32 = 64 - (META_BITS as u32 - NUMBER_BITS);
 /// Buckets of an empty table.
-const FIRST_BUCKETS: usize = 16;
+const FIRST_BUCKETS: usize = if cfg!(loom) { 2 } else { 16 };
 /// A longer chain in an unlocked read means that the read was torn.
 const CHAIN_MAX: usize = 1 << 12;
 /// Spins before a waiting thread gives up its time slice.
-const SPINS: u32 = 100;
+const SPINS: u32 = if cfg!(loom) { 1 } else { 100 };
 
 /// A table of states of `WORDS` words, `SLOTS` to a line.
 pub(crate) struct Table<const SLOTS: usize, const WORDS: usize> {
@@ -224,7 +228,11 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
             }
             spins += 1;
             // The holder does a few dozen instructions; if it is not running, spinning does not help.
-            if spins % SPINS == 0 { yield_now() } else { spin_loop() }
+            if spins % SPINS == 0 {
+                yield_now();
+            } else {
+                spin_loop();
+            }
         }
     }
 

@@ -74,10 +74,24 @@ impl<S> Patient<S> {
         }
     }
 
+    /// Whether a head is awaited, rather than a body, which has a timeout of its own. A new turn begins with a rest.
+    fn awaits_head(&mut self) -> bool {
+        let turn = self.phase.turns.load(Ordering::Relaxed);
+        if turn % 2 == 1 {
+            return false;
+        }
+        if turn != self.turn {
+            self.turn = turn;
+            self.head_begun = false;
+            self.reading.as_mut().reset(Instant::now() + IDLE_TIMEOUT);
+        }
+        true
+    }
+
     /// Bytes arrived: the head must now be complete in time, however slowly the rest of it drips.
     fn moved(&mut self) {
         self.phase.touched.store(true, Ordering::Relaxed);
-        if !self.head_begun {
+        if self.awaits_head() && !self.head_begun {
             self.head_begun = true;
             self.reading.as_mut().reset(Instant::now() + HEAD_TIMEOUT);
         }
@@ -85,14 +99,8 @@ impl<S> Patient<S> {
 
     /// Nothing arrives: whether to wait on.
     fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        let turn = self.phase.turns.load(Ordering::Relaxed);
-        if turn % 2 == 1 {
-            return Poll::Pending; // A body is being read, which has a timeout of its own.
-        }
-        if turn != self.turn {
-            self.turn = turn;
-            self.head_begun = false;
-            self.reading.as_mut().reset(Instant::now() + IDLE_TIMEOUT);
+        if !self.awaits_head() {
+            return Poll::Pending;
         }
         self.reading.as_mut().poll(context).map(|()| too_slow())
     }
@@ -160,5 +168,86 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    fn pair() -> (DuplexStream, Patient<DuplexStream>, Arc<Phase>) {
+        let (client, stream) = duplex(16);
+        let phase = Arc::new(Phase::default());
+        (client, Patient::new(stream, Arc::clone(&phase)), phase)
+    }
+
+    /// Seconds of virtual time until reading gives up.
+    async fn patience(patient: &mut Patient<DuplexStream>) -> u64 {
+        let start = Instant::now();
+        assert_eq!(
+            patient.read_u8().await.unwrap_err().kind(),
+            io::ErrorKind::TimedOut
+        );
+        start.elapsed().as_secs()
+    }
+
+    /// A client that drips its head gets no more time than one that is silent.
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_drips_is_given_up() {
+        let (mut client, mut patient, phase) = pair();
+        assert!(!phase.is_touched());
+        client.write_all(b"P").await.unwrap();
+        patient.read_u8().await.unwrap();
+        tokio::time::advance(Duration::from_secs(7)).await;
+        client.write_all(b"O").await.unwrap();
+        patient.read_u8().await.unwrap();
+        assert_eq!(patience(&mut patient).await, 3);
+        assert!(phase.is_touched());
+    }
+
+    /// Between requests a connection may rest for longer; once the next head has begun, patience is short again.
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_not_a_slow_one() {
+        let (mut client, mut patient, phase) = pair();
+        for _ in 0..2 {
+            client.write_all(b"x").await.unwrap();
+            patient.read_u8().await.unwrap();
+            drop(phase.answering());
+        }
+        assert_eq!(patience(&mut patient).await, 60);
+
+        let (mut client, mut patient, phase) = pair();
+        drop(phase.answering());
+        client.write_all(b"x").await.unwrap();
+        patient.read_u8().await.unwrap();
+        assert_eq!(patience(&mut patient).await, 10);
+    }
+
+    /// While a request is answered the stream waits: the body has a timeout of its own.
+    #[tokio::test(start_paused = true)]
+    async fn a_body_is_not_a_head() {
+        let (_client, mut patient, phase) = pair();
+        let _answering = phase.answering();
+        let read = tokio::time::timeout(Duration::from_secs(3_600), patient.read_u8()).await;
+        assert!(read.is_err());
+    }
+
+    /// A client that does not read is given up; one that reads slowly is not.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_must_read() {
+        let (mut client, mut patient, _) = pair();
+        for _ in 0..3 {
+            patient.write_all(&[0; 16]).await.unwrap();
+            tokio::time::advance(Duration::from_secs(29)).await;
+            client.read_exact(&mut [0; 16]).await.unwrap();
+        }
+        let start = Instant::now();
+        let error = patient.write_all(&[0; 17]).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), start.elapsed().as_secs()),
+            (io::ErrorKind::TimedOut, 30)
+        );
     }
 }

@@ -51,7 +51,7 @@ pub enum PolicyCommand {
 /// The arguments of `serve`.
 #[derive(Debug, Args)]
 pub struct ServeArguments {
-    /// The policy file; without one, a built-in example that shows every kind of limit
+    /// The policy file, - for standard input; without one, a built-in example that shows every kind of limit
     #[arg(long, value_name = "FILE", env = "TOLLGATE_POLICY")]
     pub policy: Option<PathBuf>,
     /// Where to listen for HTTP; port 0 picks a free one
@@ -64,7 +64,7 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", env = "TOLLGATE_MEMORY", default_value = "64MiB", value_parser = value::size)]
     pub memory: u64,
     /// Listen on an address that other machines can reach, although nobody has to prove who they are
-    #[arg(long, env = "TOLLGATE_INSECURE")]
+    #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
 }
 

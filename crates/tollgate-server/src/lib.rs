@@ -3,12 +3,13 @@
 
 pub mod cli;
 mod console;
+mod seldom;
 mod policy_file;
 mod policy_check;
 mod decision_json;
 mod decide;
 mod serve;
-pub mod http;
+mod http;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

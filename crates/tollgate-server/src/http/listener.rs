@@ -10,11 +10,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::patience::{IDLE_TIMEOUT, Patient, Phase};
 use super::reply::reply;
 use super::service::Service;
+use crate::seldom::Seldom;
 
 /// Most connections at once. Further ones wait in the system's queue until one ends.
 const CONNECTIONS_MAX: u32 = 10_000;
@@ -60,12 +61,22 @@ pub(crate) async fn serve(
     mut stop: watch::Receiver<bool>,
 ) -> usize {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
+    let refused = Seldom::default();
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener, &room) => accepted,
             () = stopped(&mut stop) => break,
         };
-        let Some((stream, place)) = accepted else { continue };
+        let (stream, place) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                if let Some(skipped) = refused.due(service.now()) {
+                    tracing::warn!(%error, skipped, "a connection could not be accepted");
+                }
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
         let connection = connection(stream, Arc::clone(&service), stop.clone());
         tokio::spawn(async move {
             connection.await;
@@ -82,16 +93,10 @@ pub(crate) async fn serve(
 async fn accept(
     listener: &TcpListener,
     room: &Arc<Semaphore>,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let place = Arc::clone(room).acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, _)) => Some((stream, place)),
-        Err(error) => {
-            tracing::warn!(%error, "a connection could not be accepted");
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            None
-        }
-    }
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let place = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, place))
 }
 
 /// Until the server is told to stop, which it also is when nobody is left to tell it.

@@ -13,6 +13,7 @@ use super::problem::{Kind, Problem};
 use super::question::{self, Question};
 use super::route::Route;
 use crate::decision_json::{Decided, Hold};
+use crate::seldom::Seldom;
 
 /// Most permits that the server remembers; about 64 MiB of them.
 const PERMITS_MAX: usize = 1 << 18;
@@ -41,6 +42,7 @@ pub(crate) struct Service {
     headers: HeaderPolicy,
     permits: Holds<Permit>,
     reservations: Holds<Reservation>,
+    no_room: Seldom,
 }
 
 impl Service {
@@ -52,7 +54,13 @@ impl Service {
             headers: HeaderPolicy::default(),
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
+            no_room: Seldom::default(),
         }
+    }
+
+    /// The time by which requests are answered.
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// Answers one request.
@@ -119,7 +127,12 @@ impl Service {
             Ok(id) => Hold::Permit { id: id.to_string() },
             Err(_) => {
                 // The place stays taken until it expires: that denies too much for a while, and admits nothing too much.
-                tracing::warn!("no room for another permit: it cannot be given back before it expires");
+                if let Some(skipped) = self.no_room.due(now) {
+                    tracing::warn!(
+                        skipped,
+                        "no room for another permit: it cannot be given back before it expires"
+                    );
+                }
                 Hold::None
             }
         }
@@ -207,5 +220,112 @@ fn unsettleable(absent: Absent) -> Problem {
             Kind::UnknownReservation,
             "no reservation has this id; it may have expired or been settled long ago",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tollgate::{ManualClock, Policy};
+
+    use super::*;
+
+    const POLICY: &[u8] = b"limits: [{name: in-flight, by: [k], concurrency: 2, permit_ttl: 30s}, {name: units, by: [t], rate: 5/h}]";
+
+    fn service(time: &ManualClock, room: usize) -> Service {
+        let (policy, _) = Policy::compile("test", POLICY).unwrap();
+        let mut service = Service::new(Engine::new(policy, time.now()), time.clock());
+        service.permits = Holds::new(room);
+        service.reservations = Holds::new(room);
+        service
+    }
+
+    async fn json(service: &Service, body: &str) -> serde_json::Value {
+        let question = Question::check(body.as_bytes()).unwrap();
+        let Answered::Decision(decided) = service.check(&question).await.unwrap() else {
+            panic!("no decision")
+        };
+        serde_json::to_value(&decided).unwrap()
+    }
+
+    /// Without room for another permit the place stays taken until it expires: nothing is admitted too much.
+    #[tokio::test]
+    async fn a_permit_without_room_returns_by_itself() {
+        let time = ManualClock::new();
+        let service = service(&time, 0);
+        let body = r#"{"attributes":{"k":"x"}}"#;
+        for remaining in [1, 0] {
+            let answer = json(&service, body).await;
+            assert_eq!((&answer["allowed"], answer.get("permit")), (&true.into(), None));
+            assert_eq!(answer["limits"][0]["remaining"], remaining);
+        }
+        let denied = json(&service, body).await;
+        assert_eq!(
+            (&denied["allowed"], &denied["retry_after_ms"]),
+            (&false.into(), &30_000.into())
+        );
+        time.advance(Duration::from_secs(30));
+        assert_eq!(json(&service, body).await["allowed"], true);
+    }
+
+    /// A permit that has expired frees nobody else's place when it is given back late.
+    #[tokio::test]
+    async fn a_late_release_changes_nothing() {
+        let time = ManualClock::new();
+        let service = service(&time, 100);
+        let body = r#"{"attributes":{"k":"x"}}"#;
+        let late = json(&service, body).await["permit"]
+            .as_str()
+            .and_then(Id::parse)
+            .unwrap();
+        time.advance(Duration::from_secs(30));
+        for _ in 0..2 {
+            json(&service, body).await;
+        }
+        assert!(matches!(service.release(late).await, Ok(Answered::Done)));
+        assert_eq!(json(&service, body).await["allowed"], false);
+    }
+
+    /// Without room for another reservation nothing is charged, and the caller is told.
+    #[tokio::test]
+    async fn a_reservation_without_room_charges_nothing() {
+        let time = ManualClock::new();
+        let service = service(&time, 0);
+        let body = br#"{"attributes":{"t":"x"},"cost":3}"#;
+        let problem = service
+            .reserve(&Question::reservation(body).unwrap())
+            .await
+            .unwrap_err();
+        assert_eq!(problem.kind, Kind::TooManyReservations);
+        let look = json(&service, r#"{"attributes":{"t":"x"},"cost":0}"#).await;
+        assert_eq!(look["limits"][0]["remaining"], 5);
+    }
+
+    /// One tick before its end a reservation can be settled, at its end it cannot.
+    #[tokio::test]
+    async fn a_reservation_expires_on_its_tick() {
+        let time = ManualClock::new();
+        let service = service(&time, 100);
+        let question = Question::reservation(br#"{"attributes":{"t":"x"},"ttl_ms":1000}"#).unwrap();
+        let mut ids = Vec::new();
+        for _ in 0..2 {
+            let Answered::Decision(decided) = service.reserve(&question).await.unwrap() else {
+                panic!("no decision")
+            };
+            let answer = serde_json::to_value(&decided).unwrap();
+            ids.push(answer["reservation"].as_str().and_then(Id::parse).unwrap());
+        }
+        time.advance(Duration::from_micros(999_999));
+        assert!(service.commit(ids[0], 1).await.is_ok());
+        time.advance(Duration::from_micros(1));
+        assert_eq!(
+            service.commit(ids[1], 1).await.unwrap_err().kind,
+            Kind::ReservationExpired
+        );
+        assert_eq!(
+            service.cancel(ids[0]).await.unwrap_err().kind,
+            Kind::ReservationSettled
+        );
     }
 }

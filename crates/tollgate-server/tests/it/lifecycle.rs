@@ -175,3 +175,15 @@ fn insecure_is_possible_and_said() {
         server.banner
     );
 }
+
+/// An environment that switches the flag off leaves the server as careful as before.
+#[test]
+fn insecure_can_be_switched_off_by_the_environment() {
+    for (value, status) in [("0", 1), ("false", 1), ("perhaps", 2)] {
+        let output = tollgate(&["serve", "--http", "0.0.0.0:0"])
+            .env("TOLLGATE_INSECURE", value)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(status), "{value}");
+    }
+}

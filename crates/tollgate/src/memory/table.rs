@@ -32,6 +32,8 @@ mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub(crate) use unit::Unit;
+
 const LOCKED: u64 = 1;
 const READY: u64 = 2;
 const LINK_SHIFT: u32 = 2;

@@ -150,11 +150,15 @@ impl<S: Store> Engine<S> {
     /// Decides without the store, each limit by its own failure mode: open, closed, or by this process's own counters.
     fn without_store(&self, live: &Live, matches: &[Match], charges: &[Charge<'_>], now: Timestamp) -> Answers {
         let mode = |matched: &Match| live.policy.limits()[matched.limit as usize].on_store_failure();
+        let refuses = |(matched, charge): (&Match, &Charge<'_>)| {
+            mode(matched) == OnStoreFailure::Deny && charge.stance == Stance::Enforced
+        };
+        let refused = matches.iter().zip(charges).any(refuses); // Then the others are only looked at: all or nothing.
         let local: Charges<'_> = matches
             .iter()
             .zip(charges)
             .filter(|(matched, _)| mode(matched) == OnStoreFailure::Local)
-            .map(|(_, charge)| *charge)
+            .map(|(_, charge)| Charge { cost: if refused { 0 } else { charge.cost }, ..*charge })
             .collect();
         let store = self.local.get_or_init(|| MemoryStore::new(LOCAL_BYTES, now));
         let mut counted = store.charge_now(&local, now).unwrap_or_default().into_iter();

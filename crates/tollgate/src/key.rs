@@ -191,6 +191,16 @@ fn for_each_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
     }
 }
 
+/// All words that a list of parts is hashed as.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn words(parts: &[&[u8]]) -> Vec<u64> {
+    let mut all = Vec::new();
+    for part in parts {
+        for_each_pair(part, |first, second| all.extend([first, second]));
+    }
+    all
+}
+
 /// Up to eight bytes as one number, from overlapping reads.
 #[inline]
 fn word(bytes: &[u8]) -> u64 {
@@ -206,14 +216,6 @@ fn word(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn words(parts: &[&[u8]]) -> Vec<u64> {
-        let mut all = Vec::new();
-        for part in parts {
-            for_each_pair(part, |first, second| all.extend([first, second]));
-        }
-        all
-    }
 
     /// The words of a part can be read back: nothing is lost, whatever its length.
     #[test]

@@ -15,6 +15,8 @@ use crate::request::Value;
 const BLOCK_PAIRS: usize = 32;
 /// Bytes of a part that share the first word with its length.
 const HEAD_BYTES: usize = 6;
+/// Says that a part is longer than the sixteen bits of the first word can tell, and has its length in the second.
+const LONG_PART: u64 = 0xFFFE;
 /// Bytes of a part that its first pair of words holds.
 const PAIR_BYTES: usize = HEAD_BYTES + 8;
 
@@ -156,7 +158,8 @@ impl Prefix {
         self.part(secret, number.to_string().as_bytes());
     }
 
-    /// A key of this family that no parts can give: a part's length is below 65,535.
+    /// A key of this family that no parts can give: the first word of a part ends in its length or in [`LONG_PART`], which
+    /// are below 65,535.
     pub(crate) fn overflow(mut self, secret: &Secret, share: u64) -> Fingerprint {
         self.pair(secret, 0xFFFF, share);
         self.finish(secret)
@@ -182,10 +185,23 @@ impl Fingerprint {
 /// The words of one part, two at a time. Reading them back needs only the first one's length, so the encoding is injective.
 #[inline]
 fn for_each_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
+    if bytes.len() as u64 >= LONG_PART {
+        return for_each_long_pair(bytes, pair);
+    }
     let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES));
     let (second, rest) = rest.split_at(rest.len().min(8));
     pair((word(head) << 16) | bytes.len() as u64, word(second));
     for chunk in rest.chunks(16) {
+        let (first, second) = chunk.split_at(chunk.len().min(8));
+        pair(word(first), word(second));
+    }
+}
+
+/// The same for a part whose length does not fit beside its first bytes.
+#[cold]
+fn for_each_long_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
+    pair(LONG_PART, bytes.len() as u64);
+    for chunk in bytes.chunks(16) {
         let (first, second) = chunk.split_at(chunk.len().min(8));
         pair(word(first), word(second));
     }

@@ -225,7 +225,18 @@ impl<S: Store> Engine<S> {
     /// When a limit was changed more often than its counters can tell apart; the old policy stays in force.
     pub fn swap(&self, policy: Policy, now: Timestamp) -> Result<SwapReport, SwapError> {
         let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let (live, report) = Live::after(&self.live.load(), policy, &self.secret, now)?;
+        let policy = Arc::new(policy);
+        let before = self.live.load_full();
+        let next = |before: &Live, policy| Live::after(before, policy, &self.secret, now);
+        let (live, report) = match next(&before, Arc::clone(&policy)) {
+            Ok(made) => made,
+            // A number that nobody is counted under is free once the policy in force has forgotten it, so that comes first.
+            Err(SwapError::TooManyQuotas { .. }) => {
+                let (rested, _) = next(&before, Arc::clone(&before.policy))?;
+                self.live.store(Arc::new(rested));
+                next(&self.live.load(), policy)?
+            }
+        };
         self.live.store(Arc::new(live));
         Ok(report)
     }

@@ -132,8 +132,12 @@ pub(crate) fn decide(charge: &Charge<'_>, held: Option<&Shelved>, now: Timestamp
         }
         _ => return Err(StoreFailure::WrongKind),
     };
-    let changed = next != before || held.is_some_and(|shelved| shelved.number != charge.number);
-    Ok((if changed && outcome.is_allowed() && charge.cost > 0 { Some(shelve(charge.quota, charge.number, next)?) } else { None }, outcome))
+    let admitted = outcome.is_allowed() && charge.cost > 0;
+    let carried_over = held.is_some_and(|shelved| shelved.number != charge.number);
+    // Without an admission only a clamp changes a state, and it is kept: otherwise a step of the clock, and not one window,
+    // would have to pass.
+    let keep = next != before || (admitted && carried_over);
+    Ok((if keep { Some(shelve(charge.quota, charge.number, next)?) } else { None }, outcome))
 }
 
 /// The state after giving back what the charge took, still counted under the quota that it has.

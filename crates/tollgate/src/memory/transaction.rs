@@ -32,6 +32,14 @@ struct Seat {
     bucket: usize,
 }
 
+/// Where there is room for a counter, as far as is known: each is tried before the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Main,
+    Shared,
+    Nowhere,
+}
+
 /// A charge with its place and its decision.
 struct Item<'c> {
     charge: Charge<'c>,
@@ -55,15 +63,17 @@ impl MemoryStore {
 
     /// Charges several counters, all or none.
     pub(super) fn charge_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
-        let mut moved: SmallVec<[bool; 8]> = SmallVec::from_elem(false, charges.len());
+        let mut rooms: SmallVec<[Room; 8]> = SmallVec::from_elem(Room::Main, charges.len());
         loop {
             let mut items: SmallVec<[Item<'_>; 6]> =
-                charges.iter().zip(&moved).map(|(charge, &moved)| self.item(charge, moved, now)).collect();
+                charges.iter().zip(&rooms).map(|(charge, &room)| self.item(charge, room != Room::Main, now)).collect();
             let mut locks = self.lock_all(&items, now);
             if !items.iter().all(|item| locks.own(item)) {
                 continue; // The table grew between finding the seats and locking them.
             }
-            for item in &mut items {
+            // A counter without any room stays at its first answer, which denies: for an enforced limit nothing is then
+            // written at all, and one in shadow is left out.
+            for (item, _) in items.iter_mut().zip(&rooms).filter(|(_, room)| **room != Room::Nowhere) {
                 (item.keep, item.outcome) = locks.decide(&item.charge, locks.read(item))?;
             }
             if !items.iter().all(|item| item.charge.stance == Stance::Shadow || item.outcome.is_allowed()) {
@@ -71,12 +81,8 @@ impl MemoryStore {
             }
             match locks.write_all(&items) {
                 Ok(()) => return Ok(answers(&items)),
-                Err((index, Full)) if !moved[index] => moved[index] = true,
-                Err((index, Full)) => {
-                    // Not even the shared counters have room for it: nothing was written, and it denies.
-                    items[index].outcome = no_room(items[index].charge.quota);
-                    return locks.refuse(&mut items);
-                }
+                Err((index, Full)) if rooms[index] == Room::Main => rooms[index] = Room::Shared,
+                Err((index, Full)) => rooms[index] = Room::Nowhere,
             }
         }
     }

@@ -3,7 +3,11 @@
 mod executor;
 mod fixture;
 
+mod concurrency;
 mod conformance;
+mod faults;
 mod gate;
 mod gate_waits;
+mod memory;
 mod store_failure;
+mod swaps;

@@ -6,6 +6,7 @@ mod fixture;
 mod concurrency;
 mod conformance;
 mod faults;
+mod flood;
 mod gate;
 mod gate_waits;
 mod memory;

@@ -201,6 +201,16 @@ fn shelve(quota: &Quota, number: u32, state: Large) -> Result<Shelved, StoreFail
     Ok(Shelved { number, idle_at, bytes: ENTRY_BYTES + heap, state })
 }
 
+/// Bytes that are taken for one key of a quota; none for small states, which live in the tables.
+pub(crate) fn state_bytes(quota: &Quota) -> u64 {
+    match quota {
+        Quota::SlidingWindow(quota) => ENTRY_BYTES + window_bytes(quota),
+        Quota::SlidingLog(quota) => ENTRY_BYTES + log_bytes(quota),
+        Quota::Concurrency(quota) => ENTRY_BYTES + permit_bytes(quota),
+        _ => 0,
+    }
+}
+
 fn window_bytes(quota: &SlidingWindow) -> u64 {
     (u64::from(quota.precision()) + 1) * 8
 }

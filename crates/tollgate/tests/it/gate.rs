@@ -5,6 +5,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tollgate::algorithm::concurrency::Concurrency;
+use tollgate::algorithm::sliding_log::SlidingLog;
+use tollgate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use tollgate::{Gate, KeyedGate, ManualClock, Quota, Rate, Secret, Ticks, Verdict};
 
 use crate::fixture::ALGORITHMS;
@@ -85,6 +88,22 @@ fn refunds_and_resets() {
         assert!(gate.check_n(4).is_allowed(), "{name}");
         gate.reset();
         assert!(gate.check_n(10).is_allowed(), "{name}");
+    }
+}
+
+/// The story: a gate's store had 64 KiB, whatever the quota. A log of more than two thousand units, or as many permits, did
+/// not fit, and the gate denied everything for ever.
+#[test]
+fn a_gate_has_room_for_its_own_counter() {
+    let log = SlidingLog::new(Rate::per_hour(65_536)).map(Quota::SlidingLog);
+    let permits = Concurrency::new(1_000_000, Ticks::from_secs(60)).map(Quota::Concurrency);
+    let window = SlidingWindow::new(Rate::per_hour(1_000_000), 60, Estimate::Strict).map(Quota::SlidingWindow);
+    for quota in [log, permits, window] {
+        let quota = quota.expect("valid");
+        let (name, capacity) = (quota.algorithm(), quota.capacity());
+        let gate = Gate::new(quota);
+        assert!(gate.check().is_allowed(), "{name}");
+        assert_eq!(gate.charge(1).remaining, capacity - 2, "{name}");
     }
 }
 

@@ -7,6 +7,7 @@ mod concurrency;
 mod conformance;
 mod faults;
 mod flood;
+mod fuzz;
 mod gate;
 mod gate_waits;
 mod memory;

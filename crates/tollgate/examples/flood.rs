@@ -116,7 +116,7 @@ fn carry_out(plan: &Plan) -> bool {
 }
 
 fn print_row(row: &Row) {
-    let rss = row.rss_bytes.map_or_else(|| "-".to_owned(), |bytes| mib(bytes));
+    let rss = row.rss_bytes.map_or_else(|| "-".to_owned(), mib);
     println!(
         "{:>10} {:>8} {rss:>8} {:>9} {:>10} {:>6} {:>10}",
         row.keys,

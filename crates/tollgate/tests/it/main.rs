@@ -1,5 +1,7 @@
 //! The core through its public interface, in one binary.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "clippy's own exception for tests leaves out what they share")]
+
 mod executor;
 mod fixture;
 

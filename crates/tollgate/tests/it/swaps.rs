@@ -51,7 +51,7 @@ fn under_load(engine: &Engine, keys: usize, next: impl Fn(u64) -> Vec<LimitBuild
 fn a_thousand_swaps_under_load_lose_nothing_and_gift_nothing() {
     for (name, quota) in ALGORITHMS {
         let engine = Engine::new(policy(vec![limit("limit", quota(50))]), NOW);
-        let units = |swap: u64| if swap % 2 == 0 { 100 } else { 50 };
+        let units = |swap: u64| if swap.is_multiple_of(2) { 100 } else { 50 };
         let (admitted, decisions) = under_load(&engine, 16, |swap| vec![limit("limit", quota(units(swap)))]);
         assert!(decisions > 0, "{name}: the load did not run");
         assert!(admitted.iter().all(|&count| count <= 100), "{name}: {admitted:?}");

@@ -60,9 +60,7 @@ impl Kind {
         Kind::PingoraLimits,
         Kind::LowerBound,
         Kind::LowerBoundBatch,
-        #[cfg(feature = "tollgate-side")]
         Kind::Tollgate,
-        #[cfg(feature = "tollgate-side")]
         Kind::TollgateBatch,
     ];
 
@@ -121,14 +119,8 @@ impl Kind {
             Kind::PingoraLimits => Box::new(PingoraLimits::new(quota, keys)?),
             Kind::LowerBound => Box::new(LowerBound::new(quota, keys, clock.clone())),
             Kind::LowerBoundBatch => Box::new(lower_bound::Batched::new(quota, keys, clock.clone())),
-            #[cfg(feature = "tollgate-side")]
             Kind::Tollgate => Box::new(crate::tollgate_side::Single::new(quota, keys)?),
-            #[cfg(feature = "tollgate-side")]
             Kind::TollgateBatch => Box::new(crate::tollgate_side::Batched::new(quota, keys)?),
-            #[cfg(not(feature = "tollgate-side"))]
-            Kind::Tollgate | Kind::TollgateBatch => {
-                return Err("this build is without Tollgate; add `--features tollgate-side`".into());
-            }
         })
     }
 

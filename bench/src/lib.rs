@@ -10,7 +10,6 @@ pub mod clock;
 pub mod lower_bound;
 pub mod peers;
 pub mod five;
-#[cfg(feature = "tollgate-side")]
 pub mod tollgate_side;
 pub mod measure;
 pub mod report;

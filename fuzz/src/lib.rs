@@ -156,16 +156,20 @@ fn parts(mut bytes: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// The list of parts that an encoding stands for, read by its description alone: a first word of length and six bytes, a
-/// second of eight, then pairs of eight; or 0xFFFE, the length, then pairs of eight.
+/// second of eight, which for 8 to 14 bytes are the last ones, then pairs of eight; or 0xFFFE, the length, then pairs of eight.
 fn read_back(mut words: &[u64]) -> Option<Vec<Vec<u8>>> {
     let mut parts = Vec::new();
     while let [first, second, rest @ ..] = words {
         let (length, mut bytes) = match first & 0xFFFF {
             0xFFFE => (usize::try_from(*second).ok()?, Vec::new()),
             short => {
+                let length = usize::try_from(short).ok()?;
                 let mut bytes = first.to_le_bytes()[2..].to_vec();
+                if (8..=14).contains(&length) {
+                    bytes.truncate(length - 8);
+                }
                 bytes.extend(second.to_le_bytes());
-                (usize::try_from(short).ok()?, bytes)
+                (length, bytes)
             }
         };
         words = rest;

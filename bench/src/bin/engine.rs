@@ -68,7 +68,6 @@ fn entries() -> Result<Vec<Entry>, Failure> {
             name: "governor, five calls",
             five: Box::new(FiveGovernors::new()?),
         },
-        #[cfg(feature = "tollgate-side")]
         Entry {
             name: ENGINE,
             five: Box::new(tollgate_bench::tollgate_side::WholeEngine::new()?),

@@ -13,6 +13,8 @@ use crate::request::Value;
 
 /// Pairs of words hashed with secrets of their own; longer messages are folded once for each block of this many.
 const BLOCK_PAIRS: usize = 32;
+/// A bit that every tag has, since a table marks a free slot by zero. It is above those that say where the key lives.
+const NEVER_ZERO: u64 = 1 << 30;
 /// Bytes of a part that share the first word with its length.
 const HEAD_BYTES: usize = 6;
 /// Says that a part is longer than the sixteen bits of the first word can tell, and has its length in the second.
@@ -83,24 +85,28 @@ impl Secret {
         }
         let identity = identity.finish(self);
         let mut start = Prefix { lanes: [3, 4], position: 0 };
-        start.add(&self.family, identity.tag, identity.rest);
+        start.lanes = added(start.lanes, &self.family, identity.tag, identity.rest);
         start
     }
 
     /// The key that one text alone makes. The common case, so a short text takes a short way.
     #[inline(always)]
     pub(crate) fn text_key(&self, family: &Prefix, text: &[u8]) -> Fingerprint {
-        let mut key = *family;
         if let (true, Some(head), Some(tail)) =
             (text.len() <= PAIR_BYTES, text.first_chunk::<8>(), text.last_chunk::<8>())
         {
             let length = text.len() as u64;
             let first = (u64::from_le_bytes(*head) << 16) | length;
-            key.add(&self.pairs[0], first, u64::from_le_bytes(*tail) >> (112 - 8 * length));
-        } else {
-            key.part(self, text);
+            let lanes = added(family.lanes, &self.pairs[0], first, u64::from_le_bytes(*tail));
+            return Prefix { lanes, position: 1 }.finish(self);
         }
-        key.finish(self)
+        self.long_text_key(*family, text)
+    }
+
+    #[inline(never)]
+    fn long_text_key(&self, mut family: Prefix, text: &[u8]) -> Fingerprint {
+        family.part(self, text);
+        family.finish(self)
     }
 }
 
@@ -110,16 +116,8 @@ impl Prefix {
         if self.position == BLOCK_PAIRS {
             self.fold_block(secret);
         }
-        self.add(&secret.pairs[self.position % BLOCK_PAIRS], first, second);
+        self.lanes = added(self.lanes, &secret.pairs[self.position % BLOCK_PAIRS], first, second);
         self.position += 1;
-    }
-
-    #[inline(always)]
-    fn add(&mut self, secrets: &[u64; 4], first: u64, second: u64) {
-        for (lane, secrets) in self.lanes.iter_mut().zip(secrets.as_chunks::<2>().0) {
-            let (left, right) = (first.wrapping_add(secrets[0]), second.wrapping_add(secrets[1]));
-            *lane = lane.wrapping_add(u128::from(left).wrapping_mul(u128::from(right)));
-        }
     }
 
     /// Starts the next block with the hash of all blocks before it.
@@ -171,8 +169,16 @@ impl Prefix {
         let [left, right] = self.folded();
         let product = u128::from(left ^ secret.fold[0]).wrapping_mul(u128::from(right ^ secret.fold[1]));
         let mixed = (product >> 64) as u64 ^ product as u64;
-        Fingerprint { tag: mixed | u64::from(mixed == 0), rest: right }
+        Fingerprint { tag: mixed | NEVER_ZERO, rest: right }
     }
+}
+
+/// One step of NH: each lane plus the product of both words, a secret added to each.
+#[inline(always)]
+fn added(lanes: [u128; 2], secrets: &[u64; 4], first: u64, second: u64) -> [u128; 2] {
+    let product = |a: u64, b: u64| u128::from(first.wrapping_add(a)).wrapping_mul(u128::from(second.wrapping_add(b)));
+    let [a, b, c, d] = *secrets;
+    [lanes[0].wrapping_add(product(a, b)), lanes[1].wrapping_add(product(c, d))]
 }
 
 impl Fingerprint {
@@ -190,7 +196,12 @@ fn for_each_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
     }
     let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES));
     let (second, rest) = rest.split_at(rest.len().min(8));
-    pair((word(head) << 16) | bytes.len() as u64, word(second));
+    // A part that is not longer than its first pair shows its last eight bytes there, whichever of them the first word has.
+    let second = match bytes.last_chunk::<8>() {
+        Some(last) if rest.is_empty() => u64::from_le_bytes(*last),
+        _ => word(second),
+    };
+    pair((word(head) << 16) | bytes.len() as u64, second);
     for chunk in rest.chunks(16) {
         let (first, second) = chunk.split_at(chunk.len().min(8));
         pair(word(first), word(second));
@@ -241,6 +252,10 @@ mod tests {
             let encoded = words(&[&part]);
             let claimed = (encoded[0] & 0xFFFF) as usize;
             let mut bytes: Vec<u8> = encoded[0].to_le_bytes()[2..].to_vec();
+            if (8..=PAIR_BYTES).contains(&length) {
+                // The last eight bytes stand whole in the second word.
+                bytes.truncate(length - 8);
+            }
             for word in &encoded[1..] {
                 bytes.extend_from_slice(&word.to_le_bytes());
             }

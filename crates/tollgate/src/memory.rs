@@ -22,6 +22,7 @@ use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 mod decide;
+mod known;
 mod region;
 mod shelf;
 mod table;
@@ -36,6 +37,8 @@ pub(crate) const NUMBERS_MAX: usize = 1 << table::NUMBER_BITS;
 pub const CAPACITY_BYTES_DEFAULT: u64 = 64 << 20;
 /// Least and most bytes for the counters that new keys share when the store is full.
 const OVERFLOW_BYTES: (u64, u64) = (64 << 10, 8 << 20);
+/// How long a key that has become idle keeps its slot while there is room for others.
+const PATIENCE: Timestamp = Timestamp::from_unix_seconds(10);
 /// What a new key is told when not even a shared counter has room.
 const NO_ROOM_RETRY: Ticks = Ticks::from_secs(1);
 
@@ -97,8 +100,8 @@ impl Hall {
     fn new(bytes: u64) -> Self {
         let budget = Arc::new(Budget::new(bytes));
         Self {
-            words: Table::new(Arc::clone(&budget)),
-            pairs: Table::new(Arc::clone(&budget)),
+            words: Table::new(Arc::clone(&budget), Origin::EPOCH.word(PATIENCE)),
+            pairs: Table::new(Arc::clone(&budget), PATIENCE.unix_micros()),
             shelf: Shelf::new(Arc::clone(&budget)),
             budget,
         }
@@ -166,7 +169,10 @@ impl MemoryStore {
         match charges {
             [] => Ok(Answers::new()),
             [charge] => Ok(smallvec![self.charge_one(charge, now)?]),
-            several => self.charge_all(several, now),
+            several => match self.charge_known(several, now) {
+                Some(answers) => Ok(answers),
+                None => self.charge_all(several, now),
+            },
         }
     }
 
@@ -195,7 +201,7 @@ impl MemoryStore {
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         let outcome = match self.overflow.charge(&shared, now, self.origin) {
             Ok(outcome) => outcome?,
-            Err(Full) => no_room(charge.quota),
+            Err(Full) => Outcome { limit: charge.quota.capacity(), ..NO_ROOM },
         };
         Ok(Answer { outcome, source: Source::Overflow })
     }
@@ -208,15 +214,13 @@ impl MemoryStore {
 }
 
 /// The answer when even the shared counters have no room: nothing is known, so nothing is admitted.
-const fn no_room(quota: &Quota) -> Outcome {
-    Outcome {
-        verdict: Verdict::Deny { retry_after: NO_ROOM_RETRY },
-        limit: quota.capacity(),
-        remaining: 0,
-        next_unit_after: NO_ROOM_RETRY,
-        reset_after: NO_ROOM_RETRY,
-    }
-}
+const NO_ROOM: Outcome = Outcome {
+    verdict: Verdict::Deny { retry_after: NO_ROOM_RETRY },
+    limit: 0,
+    remaining: 0,
+    next_unit_after: NO_ROOM_RETRY,
+    reset_after: NO_ROOM_RETRY,
+};
 
 impl Store for MemoryStore {
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {

@@ -82,10 +82,10 @@ impl State {
         })
     }
 
-    /// Draws back expiries that lie further ahead of `now` than a permit lives: the clock has stepped back, and a permit
-    /// that lives its whole life from now on has lived at least that.
+    /// Draws back expiries that lie more than two lives ahead of `now`: further, no step back of the clock is believed, and
+    /// a smaller one must not cut a life short.
     fn clamp(&mut self, quota: &Concurrency, now: Timestamp) {
-        let furthest = now + quota.ttl;
+        let furthest = now + quota.ttl + quota.ttl;
         while let Some(&(expires_at, id)) = self.expiries.last() {
             if expires_at <= furthest {
                 break;
@@ -232,10 +232,9 @@ pub fn idle_at(_quota: &Concurrency, state: &State) -> Timestamp {
 }
 
 /// The state under `quota` of a key that was counted under `previous` until `at`: permits in flight stay in flight, even
-/// above a lowered limit. They keep their expiries, but live from now on no longer than the new quota says.
+/// above a lowered limit, and keep their expiries. Where the new life is much shorter, the next charge draws them back.
 #[must_use]
-pub fn inherit(quota: &Concurrency, _previous: &Concurrency, mut state: State, at: Timestamp) -> State {
-    state.clamp(quota, at);
+pub fn inherit(_quota: &Concurrency, _previous: &Concurrency, state: State, _at: Timestamp) -> State {
     state
 }
 
@@ -346,16 +345,19 @@ mod tests {
         assert_eq!(refund(&quota, state.clone(), after(1), PermitId(8), 3), state);
     }
 
-    /// After a step back every permit lives its whole life again, and not longer.
+    /// After a step back no permit dies early, and none lives longer than two lives.
     #[test]
     fn steps_back_prolong_by_one_life_at_most() {
         let quota = permits(2);
         let state = taken(&quota, &[(0, 1), (20, 1)]);
+        let (state, denied) = charge(&quota, state, T0 - Ticks::from_secs(10), 1, PermitId(9));
+        assert_eq!(denied.verdict.retry_after(), Some(Ticks::from_secs(40)));
         let long_ago = T0 - Ticks::from_secs(86_400);
+        let two_lives = quota.ttl() + quota.ttl();
         let (state, denied) = charge(&quota, state, long_ago, 1, PermitId(9));
-        assert_eq!(denied.verdict.retry_after(), Some(quota.ttl()));
-        assert_eq!(idle_at(&quota, &state), long_ago + quota.ttl());
-        assert_eq!(remaining(&quota, &state, long_ago + quota.ttl()), 2);
+        assert_eq!(denied.verdict.retry_after(), Some(two_lives));
+        assert_eq!(idle_at(&quota, &state), long_ago + two_lives);
+        assert_eq!(remaining(&quota, &state, long_ago + two_lives), 2);
     }
 
     /// A live change keeps permits in flight: raising acts at once, lowering waits until enough have come back.
@@ -371,8 +373,10 @@ mod tests {
             (0, after(31).since(after(2)))
         );
         let shorter = Concurrency::new(5, Ticks::from_secs(1)).unwrap();
-        let clamped = inherit(&shorter, &permits(2), lowered, after(2));
-        assert_eq!(idle_at(&shorter, &clamped), after(3));
+        let kept = inherit(&shorter, &permits(2), lowered.clone(), after(2));
+        assert_eq!(kept, lowered);
+        let (drawn_back, _) = charge(&shorter, kept, after(2), 0, PermitId(9));
+        assert_eq!(idle_at(&shorter, &drawn_back), after(4));
     }
 
     /// Numbers out of range are refused.

@@ -77,13 +77,12 @@ impl FixedWindow {
         }
     }
 
-    /// The latest end of a window that is believed at `now`: the next window's. The clock may have stepped back over a
-    /// boundary, and then the newer window stays in force, so that a clock that trembles there gives no window twice.
+    /// The latest end of a window that is believed at `now`: that of the window after the one a new key would get. The clock
+    /// may have stepped back, and then the newer window stays in force, so that a clock that trembles gives none twice.
     #[must_use]
     pub fn latest_end(&self, now: Timestamp) -> Timestamp {
         match &self.align {
-            Align::Epoch => self.window_end(now) + self.period,
-            Align::FirstHit => now + self.period,
+            Align::Epoch | Align::FirstHit => self.window_end(now) + self.period,
             Align::Calendar(calendar) => calendar.window(calendar.window(now).1).1,
         }
     }

@@ -123,13 +123,18 @@ impl State {
             .map_or(Timestamp::default(), |entry| entry.at + quota.period)
     }
 
-    /// Adds units at an instant and forgets what no longer counts. Only an admission forgets: it leaves the instant it was
-    /// made at, before which no later one is judged, so nothing forgotten could count again.
-    fn add(&mut self, quota: &SlidingLog, at: Timestamp, units: u64) {
+    /// Forgets what no longer counts at an instant.
+    fn forget(&mut self, quota: &SlidingLog, at: Timestamp) {
         let expired = self.expired(quota, at);
         if let Some(last) = self.entries.drain(..expired).next_back() {
             self.forgotten = last.total;
         }
+    }
+
+    /// Adds units at an instant and forgets what no longer counts. Only an admission forgets: it leaves the instant it was
+    /// made at, before which no later one is judged, so nothing forgotten could count again.
+    fn add(&mut self, quota: &SlidingLog, at: Timestamp, units: u64) {
+        self.forget(quota, at);
         let total = self.total() + units;
         match self.entries.back_mut() {
             Some(newest) if newest.at == at => newest.total = total,
@@ -207,12 +212,13 @@ pub fn idle_at(quota: &SlidingLog, state: &State) -> Timestamp {
 }
 
 /// The state under `quota` of a key that was counted under `previous` until `at`: the log itself, since its instants are
-/// true under any period, and a limit lowered and raised again must not forget. What the previous period had already
-/// dropped does not come back, and what it still held at `at` is not dropped by a step of the clock.
+/// true under any period, and a limit lowered and raised again must not forget. What no longer counted under the previous
+/// period is dropped first: under a longer one it would count again, and only if no admission had happened to drop it.
 #[must_use]
 pub fn inherit(_quota: &SlidingLog, previous: &SlidingLog, mut state: State, at: Timestamp) -> State {
     state.clamp(previous, at);
-    if state.used(previous, state.reached(at)) == 0 {
+    state.forget(previous, state.reached(at));
+    if state.entries.is_empty() {
         return State::default();
     }
     state
@@ -352,9 +358,11 @@ mod tests {
         assert_eq!(remaining(&hourly, &longer, after(3_602)), 92);
         assert_eq!(remaining(&hourly, &longer, after(3_603)), 96);
         assert_eq!(
-            inherit(&hourly, &per_minute(10), state, after(500)),
+            inherit(&hourly, &per_minute(10), state.clone(), after(500)),
             State::default()
         );
+        let partly = inherit(&hourly, &per_minute(10), state, after(70)); // The first four had stopped counting at 63.
+        assert_eq!(remaining(&hourly, &partly, after(70)), 96);
     }
 
     /// A limit too large to remember is refused, and told what is accepted.

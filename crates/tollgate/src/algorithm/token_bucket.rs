@@ -88,9 +88,13 @@ impl State {
     #[must_use]
     #[inline]
     pub fn from_full(full_at: Timestamp, surplus: u64, reservoir: &Reservoir) -> Self {
+        if full_at == Timestamp::default() {
+            return Self::default(); // There is no tick before the epoch to anchor at; nobody was charged by then.
+        }
         let gain = reservoir.pace().gain().get();
         Self {
-            missing: gain.saturating_sub(surplus),
+            // One tick may gain more than the bucket holds, and no bucket lacks more than that.
+            missing: gain.saturating_sub(surplus).min(reservoir.credits()),
             at: full_at - Ticks::ONE,
         }
     }
@@ -139,5 +143,60 @@ pub fn inherit(quota: &TokenBucket, previous: &TokenBucket, state: State, at: Ti
     State {
         missing: quota.reservoir.inherit(&previous.reservoir, missing),
         at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+    /// A bucket that gains ten units a tick but holds only five, anchored where it is full, once lacked ten: more than it
+    /// holds, and the next look at it underflowed. A key never seen, seen so at the epoch, had also lost a tick's gain.
+    #[test]
+    fn the_anchor_of_a_full_bucket_lacks_nothing() {
+        let quota = TokenBucket::new(Rate::per_second(10_000_000).burst(5)).unwrap();
+        for (state, now) in [
+            (State::default(), Timestamp::default()),
+            (State::default(), T0),
+            (State::lacking(0, T0), T0),
+        ] {
+            let (full_at, surplus) = state.to_full(&quota.reservoir);
+            let anchored = State::from_full(full_at, surplus, &quota.reservoir);
+            assert_eq!(
+                charge(&quota, anchored, now, 0).1,
+                charge(&quota, state, now, 0).1
+            );
+        }
+    }
+
+    /// The two anchors of a state tell the same, before and after both.
+    #[test]
+    fn anchoring_where_it_is_full_changes_no_answer() {
+        for rate in [
+            Rate::per_second(7),
+            Rate::per_second(3_000_001).burst(4),
+            Rate::per_month(1),
+        ] {
+            let quota = TokenBucket::new(rate).unwrap();
+            for taken in 0..=quota.burst().min(5) {
+                let state = charge(&quota, State::default(), T0, taken).0;
+                let (full_at, surplus) = state.to_full(&quota.reservoir);
+                let anchored = State::from_full(full_at, surplus, &quota.reservoir);
+                let whole = Ticks::from_secs(1);
+                for now in [
+                    T0 - whole,
+                    T0 - Ticks::ONE,
+                    T0,
+                    T0 + Ticks::ONE,
+                    T0 + whole,
+                    full_at,
+                ] {
+                    let answers = |state| charge(&quota, state, now, 1).1;
+                    assert_eq!(answers(anchored), answers(state), "{taken} taken of {rate:?}");
+                }
+            }
+        }
     }
 }

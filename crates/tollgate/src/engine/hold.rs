@@ -70,10 +70,14 @@ pub enum CommitError {
 }
 
 impl Permit {
-    pub(super) fn new(live: &Live, matches: &[Match], charges: &[Charge<'_>], id: PermitId) -> Self {
-        let held = matches.iter().zip(charges).filter(|(matched, _)| live.takes_permit(matched));
+    /// What the charges took under this number; none if they only looked.
+    pub(super) fn new(live: &Live, matches: &[Match], charges: &[Charge<'_>], id: PermitId) -> Option<Self> {
+        let taken = |matched: &Match, charge: &Charge<'_>| charge.cost > 0 && live.takes_permit(matched);
+        let held = matches.iter().zip(charges).filter(|(matched, charge)| taken(matched, charge));
         // Giving a place back where it was not taken changes nothing, so it need not be known where it was.
-        Self { id, held: held.map(|(matched, charge)| Held::new(live, matched, charge, Source::Exact)).collect() }
+        let held = held.map(|(matched, charge)| Held::new(live, matched, charge, Source::Exact));
+        let held: SmallVec<_> = held.collect();
+        (!held.is_empty()).then_some(Self { id, held })
     }
 
     /// A number that names it within the engine.
@@ -133,12 +137,12 @@ impl<S: Store> Engine<S> {
         lifetime: Ticks,
         now: Timestamp,
     ) -> (Decision, Option<Reservation>) {
-        let (live, mut decision, matches) = self.decide(request, now).await;
+        let (live, matches, mut decision) = self.decide(request, now).await;
         if !decision.is_allowed() {
             return (decision, None);
         }
         let permit = decision.take_permit();
-        let charges = live.charges(&self.secret, request, &matches, permit.as_ref().map(Permit::id));
+        let charges = live.charges(&self.secret, request, &matches, PermitId(0));
         // What nobody counted cannot be given back.
         let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source != Source::Open;
         let mut held: SmallVec<[Held; 4]> = decision

@@ -41,8 +41,13 @@ impl Region {
     /// One line. Callers keep `index` below [`Region::len`]: buckets and links are only ever made from indices within it.
     #[inline]
     pub(crate) fn line(&self, index: usize) -> &Line {
-        let (lines, _) = self.words[self.skip..].as_chunks::<LINE_WORDS>();
-        &lines[index]
+        // Nothing wraps: an index is below 2^28.
+        let start = index.wrapping_mul(LINE_WORDS).wrapping_add(self.skip);
+        let words = &self.words[start..start.wrapping_add(LINE_WORDS)];
+        match words.first_chunk() {
+            Some(line) => line,
+            None => unreachable!("the slice has just the words of a line"),
+        }
     }
 }
 
@@ -65,6 +70,11 @@ impl Budget {
     /// Bytes taken so far.
     pub(crate) fn used(&self) -> u64 {
         self.total - self.left.load(Ordering::Relaxed)
+    }
+
+    /// Whether less than a quarter is left.
+    pub(crate) fn is_short(&self) -> bool {
+        self.left.load(Ordering::Relaxed) < self.total / 4
     }
 
     /// Takes bytes if that many are left. Relaxed is enough: the number guards no other memory.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::{Hall, Kind, MemoryStore, decide, no_room, shelf};
+use super::{Hall, Kind, MemoryStore, NO_ROOM, decide, shelf};
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Source, Stance};
 use crate::key::Fingerprint;
@@ -42,8 +42,12 @@ enum Room {
 
 /// A charge with its place and its decision.
 struct Item<'c> {
-    charge: Charge<'c>,
+    charge: &'c Charge<'c>,
+    key: Fingerprint,
     seat: Seat,
+    /// What the counter held when it was decided about.
+    held: Held,
+    /// What it is to hold, if that changes.
     keep: Option<Held>,
     outcome: Outcome,
 }
@@ -71,16 +75,24 @@ impl MemoryStore {
             if !items.iter().all(|item| locks.own(item)) {
                 continue; // The table grew between finding the seats and locking them.
             }
-            // A counter without any room stays at its first answer, which denies: for an enforced limit nothing is then
-            // written at all, and one in shadow is left out.
-            for (item, _) in items.iter_mut().zip(&rooms).filter(|(_, room)| **room != Room::Nowhere) {
-                (item.keep, item.outcome) = locks.decide(&item.charge, locks.read(item))?;
+            for (item, &room) in items.iter_mut().zip(&rooms) {
+                if room == Room::Nowhere {
+                    // It denies: for an enforced limit nothing is then written at all, and one in shadow is left out.
+                    item.outcome = Outcome { limit: item.charge.quota.capacity(), ..NO_ROOM };
+                    continue;
+                }
+                item.held = locks.read(item);
+                (item.keep, item.outcome) = locks.decide(item.charge, &item.held)?;
             }
             if !items.iter().all(|item| item.charge.stance == Stance::Shadow || item.outcome.is_allowed()) {
                 return locks.refuse(&mut items);
             }
             match locks.write_all(&items) {
-                Ok(()) => return Ok(answers(&items)),
+                Ok(()) => {
+                    drop(locks);
+                    self.tidy(now);
+                    return Ok(answers(&items));
+                }
                 Err((index, Full)) if rooms[index] == Room::Main => rooms[index] = Room::Shared,
                 Err((index, Full)) => rooms[index] = Room::Nowhere,
             }
@@ -91,7 +103,7 @@ impl MemoryStore {
     pub(crate) fn refund_now(&self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
         for overflow in [false, true] {
             let (mut item, mut locks) = self.lock_one(charge, overflow, now);
-            if let Some(next) = locks.refunded(&item.charge, locks.read(&item))? {
+            if let Some(next) = locks.refunded(item.charge, locks.read(&item))? {
                 item.keep = Some(next);
                 // The key has its slot already, so there is always room.
                 let _ = locks.write(&item);
@@ -107,7 +119,7 @@ impl MemoryStore {
         locks.remove(&item);
     }
 
-    fn lock_one<'c>(&self, charge: &Charge<'c>, overflow: bool, now: Timestamp) -> (Item<'c>, Locks<'_>) {
+    fn lock_one<'c>(&self, charge: &'c Charge<'c>, overflow: bool, now: Timestamp) -> (Item<'c>, Locks<'_>) {
         loop {
             let item = self.item(charge, overflow, now);
             let locks = self.lock_all(std::slice::from_ref(&item), now);
@@ -117,17 +129,23 @@ impl MemoryStore {
         }
     }
 
-    fn item<'c>(&self, charge: &Charge<'c>, overflow: bool, now: Timestamp) -> Item<'c> {
+    /// Lets the tables finish growing, a little at a time. Called with no lock held.
+    fn tidy(&self, now: Timestamp) {
+        self.main.words.tidy(self.origin.word(now));
+        self.main.pairs.tidy(now.unix_micros());
+    }
+
+    fn item<'c>(&self, charge: &'c Charge<'c>, overflow: bool, now: Timestamp) -> Item<'c> {
         let key = if overflow { charge.family.overflow(charge.key) } else { charge.key };
-        let charge = Charge { key, ..*charge };
-        let kind = Kind::of(&charge);
+        let kind = Kind::of(charge);
         let hall = self.hall(overflow);
         let bucket = match kind {
             Kind::Word => hall.words.bucket(key, self.origin.word(now)),
             Kind::Pair => hall.pairs.bucket(key, now.unix_micros()),
             Kind::Large => Shelf::shard_of(key),
         };
-        Item { charge, seat: Seat { overflow, kind, bucket }, keep: None, outcome: no_room(charge.quota) }
+        let seat = Seat { overflow, kind, bucket };
+        Item { charge, key, seat, held: Held::Word(None), keep: None, outcome: NO_ROOM }
     }
 
     fn lock_all(&self, items: &[Item<'_>], now: Timestamp) -> Locks<'_> {
@@ -166,15 +184,15 @@ impl Locks<'_> {
     fn own(&self, item: &Item<'_>) -> bool {
         let hall = self.store.hall(item.seat.overflow);
         match item.seat.kind {
-            Kind::Word => hall.words.owns(item.seat.bucket, item.charge.key),
-            Kind::Pair => hall.pairs.owns(item.seat.bucket, item.charge.key),
+            Kind::Word => hall.words.owns(item.seat.bucket, item.key),
+            Kind::Pair => hall.pairs.owns(item.seat.bucket, item.key),
             Kind::Large => true,
         }
     }
 
     fn read(&self, item: &Item<'_>) -> Held {
         let hall = self.store.hall(item.seat.overflow);
-        let (bucket, key) = (item.seat.bucket, item.charge.key);
+        let (bucket, key) = (item.seat.bucket, item.key);
         match item.seat.kind {
             Kind::Word => Held::Word(hall.words.get(bucket, key, self.store.origin.word(self.now))),
             Kind::Pair => Held::Pair(hall.pairs.get(bucket, key, self.now.unix_micros())),
@@ -185,14 +203,14 @@ impl Locks<'_> {
         }
     }
 
-    fn decide(&self, charge: &Charge<'_>, held: Held) -> decide::Step<Held> {
+    fn decide(&self, charge: &Charge<'_>, held: &Held) -> decide::Step<Held> {
         Ok(match held {
             Held::Word(entry) => {
-                let (keep, outcome) = decide::word(charge, entry, self.now, self.store.origin)?;
+                let (keep, outcome) = decide::word(charge, *entry, self.now, self.store.origin)?;
                 (keep.map(|entry| Held::Word(Some(entry))), outcome)
             }
             Held::Pair(entry) => {
-                let (keep, outcome) = decide::pair(charge, entry, self.now)?;
+                let (keep, outcome) = decide::pair(charge, *entry, self.now)?;
                 (keep.map(|entry| Held::Pair(Some(entry))), outcome)
             }
             Held::Large(shelved) => {
@@ -224,8 +242,8 @@ impl Locks<'_> {
                 let _ = self.write(item); // A clamped state has its slot, so there is room.
             }
             if admitted {
-                let look = Charge { cost: 0, ..item.charge };
-                item.outcome = Outcome { verdict: Verdict::Allow, ..self.decide(&look, self.read(item))?.1 };
+                let look = Charge { cost: 0, ..*item.charge };
+                item.outcome = Outcome { verdict: Verdict::Allow, ..self.decide(&look, &item.held)?.1 };
             }
         }
         Ok(answers(items))
@@ -233,46 +251,43 @@ impl Locks<'_> {
 
     /// Writes every state that changes. If there is no room for one, takes the others back.
     fn write_all(&mut self, items: &[Item<'_>]) -> Result<(), (usize, Full)> {
-        let mut undo: SmallVec<[(usize, Held); 8]> = SmallVec::new();
-        for (index, item) in items.iter().enumerate() {
-            if item.keep.is_none() || !item.outcome.is_allowed() {
-                continue;
-            }
-            let before = self.read(item);
+        let changes = |item: &Item<'_>| item.keep.is_some() && item.outcome.is_allowed();
+        for (index, item) in items.iter().enumerate().filter(|(_, item)| changes(item)) {
             if let Err(full) = self.write(item) {
-                for (index, before) in undo {
-                    self.restore(&items[index], before);
-                }
+                items[..index].iter().filter(|item| changes(item)).for_each(|item| self.restore(item));
                 return Err((index, full));
             }
-            undo.push((index, before));
         }
         Ok(())
     }
 
-    fn restore(&mut self, item: &Item<'_>, before: Held) {
-        match before {
+    /// Puts back what the counter held before.
+    fn restore(&mut self, item: &Item<'_>) {
+        match &item.held {
             Held::Word(None) | Held::Pair(None) | Held::Large(None) => self.remove(item),
             held => {
-                let item = Item { keep: Some(held), ..*item };
-                let _ = self.write(&item); // It was there a moment ago, under the same lock.
+                let _ = self.put(item, held); // It was there a moment ago, under the same lock.
             }
         }
     }
 
     fn write(&mut self, item: &Item<'_>) -> Result<(), Full> {
+        item.keep.as_ref().map_or(Ok(()), |held| self.put(item, held))
+    }
+
+    fn put(&mut self, item: &Item<'_>, held: &Held) -> Result<(), Full> {
         let hall = self.store.hall(item.seat.overflow);
-        let (bucket, key) = (item.seat.bucket, item.charge.key);
-        match &item.keep {
-            Some(Held::Word(Some(entry))) => hall.words.put(bucket, key, self.store.origin.word(self.now), *entry),
-            Some(Held::Pair(Some(entry))) => hall.pairs.put(bucket, key, self.now.unix_micros(), *entry),
-            Some(Held::Large(Some(shelved))) => {
+        let (bucket, key) = (item.seat.bucket, item.key);
+        match held {
+            Held::Word(Some(entry)) => hall.words.put(bucket, key, self.store.origin.word(self.now), *entry),
+            Held::Pair(Some(entry)) => hall.pairs.put(bucket, key, self.now.unix_micros(), *entry),
+            Held::Large(Some(shelved)) => {
                 match self.shards.iter_mut().find(|(seat, _)| *seat == item.seat) {
                     Some((_, shard)) => hall.shelf.put(shard, key, self.now, (**shelved).clone()),
                     None => Ok(()),
                 }
             }
-            _ => Ok(()),
+            Held::Word(None) | Held::Pair(None) | Held::Large(None) => Ok(()),
         }
     }
 
@@ -280,14 +295,14 @@ impl Locks<'_> {
         let hall = self.store.hall(item.seat.overflow);
         match item.seat.kind {
             Kind::Word => {
-                hall.words.remove(item.seat.bucket, item.charge.key);
+                hall.words.remove(item.seat.bucket, item.key);
             }
             Kind::Pair => {
-                hall.pairs.remove(item.seat.bucket, item.charge.key);
+                hall.pairs.remove(item.seat.bucket, item.key);
             }
             Kind::Large => {
                 if let Some((_, shard)) = self.shards.iter_mut().find(|(seat, _)| *seat == item.seat) {
-                    hall.shelf.remove(shard, item.charge.key);
+                    hall.shelf.remove(shard, item.key);
                 }
             }
         }

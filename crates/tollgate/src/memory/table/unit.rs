@@ -6,7 +6,7 @@ use super::{
 };
 use crate::algorithm::reservoir::{Word, WordStep};
 use crate::key::Fingerprint;
-use crate::sync::{Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 const SLOTS: usize = 3;
 
@@ -20,12 +20,8 @@ impl Table<SLOTS, 1> {
         if header & (LOCKED | READY) != READY {
             return None;
         }
-        let (line, slot) = self.find(first, header, key.tag)?;
-        let meta = (line[META].load(Ordering::Relaxed) >> (slot * META_BITS)) & META_MASK;
-        if meta != (key.rest >> REST_SHIFT) << NUMBER_BITS {
-            return None;
-        }
-        let step = quota.unit(line[1 + SLOTS + slot].load(Ordering::Relaxed), now);
+        let state = self.find_state(first, header, key)?;
+        let step = quota.unit(state.load(Ordering::Relaxed), now);
         // Acquire: the loads above come before the look at the header that proves them.
         fence(Ordering::Acquire);
         match step {
@@ -34,7 +30,7 @@ impl Table<SLOTS, 1> {
                 first[0].compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()?;
                 // Release: a reader that sees the store below also sees the header locked.
                 fence(Ordering::Release);
-                line[1 + SLOTS + slot].store(word, Ordering::Relaxed);
+                state.store(word, Ordering::Relaxed);
                 first[0].store(header.wrapping_add(SEQUENCE_ONE), Ordering::Release);
                 Some(step)
             }
@@ -43,19 +39,19 @@ impl Table<SLOTS, 1> {
         }
     }
 
-    /// The slot of a tag in a bucket's chain, as long as the header stays what it was.
+    /// The state of a key in a bucket's chain, as long as the header stays what it was.
     #[inline(always)]
-    fn find<'a>(&'a self, first: &'a Line, header: u64, tag: u64) -> Option<(&'a Line, usize)> {
+    fn find_state<'a>(&'a self, first: &'a Line, header: u64, key: Fingerprint) -> Option<&'a AtomicU64> {
         let (mut line, mut link) = (first, link_of(header));
         loop {
-            if line[1].load(Ordering::Relaxed) == tag {
-                return Some((line, 0));
+            if is_at::<0>(line, key) {
+                return Some(&line[1 + SLOTS]);
             }
-            if line[2].load(Ordering::Relaxed) == tag {
-                return Some((line, 1));
+            if is_at::<1>(line, key) {
+                return Some(&line[2 + SLOTS]);
             }
-            if line[3].load(Ordering::Relaxed) == tag {
-                return Some((line, 2));
+            if is_at::<2>(line, key) {
+                return Some(&line[3 + SLOTS]);
             }
             if link == 0 || first[0].load(Ordering::Relaxed) != header {
                 return None;
@@ -63,5 +59,14 @@ impl Table<SLOTS, 1> {
             line = self.overflow_line(link);
             link = link_of(line[0].load(Ordering::Relaxed));
         }
+    }
+}
+
+/// Whether a slot holds the key, counted under quota number 0. With the slot known, the shifts are.
+#[inline(always)]
+fn is_at<const SLOT: usize>(line: &Line, key: Fingerprint) -> bool {
+    line[1 + SLOT].load(Ordering::Relaxed) == key.tag && {
+        let wanted = (key.rest >> REST_SHIFT) << NUMBER_BITS;
+        (line[META].load(Ordering::Relaxed) >> (SLOT * META_BITS)) & META_MASK == wanted
     }
 }

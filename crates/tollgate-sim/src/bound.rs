@@ -1,0 +1,64 @@
+//! What a caller got in the worst interval of a trace, whatever the algorithm says of itself.
+
+use tollgate::{Ticks, Timestamp};
+
+/// Units that were admitted, with their instants in order of time.
+pub type Admitted = [(Timestamp, u64)];
+
+/// The most units in any `period`, open at its start: `(t - period, t]`.
+#[must_use]
+pub fn worst_in_window(admitted: &Admitted, period: Ticks) -> u64 {
+    let (mut from, mut inside, mut worst) = (0, 0, 0);
+    for &(at, units) in admitted {
+        inside += units;
+        while let Some(&(oldest, left)) = admitted.get(from)
+            && oldest + period <= at
+        {
+            inside -= left;
+            from += 1;
+        }
+        worst = worst.max(inside);
+    }
+    worst
+}
+
+/// The most by which any interval exceeds `units / period × t`, in units × ticks: what a bucket must have held, times the
+/// period. Every interval is examined: the worst that ends with a request starts where the balance before it was lowest.
+#[must_use]
+pub fn worst_excess(admitted: &Admitted, units: u64, period: Ticks) -> i128 {
+    let (units, period) = (i128::from(units), i128::from(period.as_micros()));
+    let (mut total, mut lowest, mut worst) = (0i128, i128::MAX, 0i128);
+    for &(at, cost) in admitted {
+        let earned = units * i128::from(at.unix_micros());
+        lowest = lowest.min(total * period - earned);
+        total += i128::from(cost);
+        worst = worst.max(total * period - earned - lowest);
+    }
+    worst
+}
+
+/// The most units in flight at once, each for `ttl` from its instant on.
+#[must_use]
+pub fn worst_in_flight(admitted: &Admitted, ttl: Ticks) -> u64 {
+    worst_in_window(admitted, ttl)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hits(seconds: &[(u64, u64)]) -> Vec<(Timestamp, u64)> {
+        let at = |&(second, units)| (Timestamp::from_unix_seconds(second), units);
+        seconds.iter().map(at).collect()
+    }
+
+    /// The measures find what is plain to see.
+    #[test]
+    fn worst_intervals_are_found() {
+        let trace = hits(&[(0, 3), (50, 4), (60, 2), (61, 1), (200, 5)]);
+        assert_eq!(worst_in_window(&trace, Ticks::from_secs(60)), 7);
+        assert_eq!(worst_in_window(&trace, Ticks::from_secs(61)), 9);
+        assert_eq!(worst_excess(&trace, 1, Ticks::from_secs(10)), 59_000_000); // 4 + 2 + 1 in 11 s, less 1.1.
+        assert_eq!(worst_excess(&trace, 1, Ticks::from_secs(1)), 5_000_000);
+    }
+}

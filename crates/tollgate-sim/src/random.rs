@@ -1,0 +1,69 @@
+//! A seeded generator of random integers: SplitMix64, whole in a few lines, so that a seed means the same trace for ever.
+
+/// A stream of random numbers that its seed determines.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The stream of a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Any 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`; zero when there is none.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        high_product(self.bits(), bound)
+    }
+
+    /// An exponentially distributed number with this mean: the gaps of a Poisson process. Von Neumann's method, which only
+    /// compares uniform numbers: a falling run that starts at `x` has odd length with probability e^-x.
+    pub fn exponential(&mut self, mean: u64) -> u64 {
+        let mut whole = 0u64;
+        loop {
+            let first = self.bits();
+            let (mut last, mut length) = (first, 1u32);
+            loop {
+                let next = self.bits();
+                if next >= last {
+                    break;
+                }
+                last = next;
+                length += 1;
+            }
+            if length % 2 == 1 {
+                return whole.saturating_add(high_product(first, mean));
+            }
+            whole = whole.saturating_add(mean);
+        }
+    }
+}
+
+/// `fraction / 2^64 × whole`, rounded down.
+fn high_product(fraction: u64, whole: u64) -> u64 {
+    u64::try_from((u128::from(fraction) * u128::from(whole)) >> 64).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Exponential gaps have their mean, and are shorter than it as often as e^-1 says.
+    #[test]
+    fn exponential_gaps_have_their_mean_and_their_shape() {
+        let mut random = Random::new(1);
+        let gaps: Vec<u64> = (0..100_000).map(|_| random.exponential(1_000)).collect();
+        let mean = gaps.iter().sum::<u64>() / 100_000;
+        assert!((985..1_015).contains(&mean), "{mean}");
+        let short = gaps.iter().filter(|&&gap| gap < 1_000).count();
+        assert!((62_600..63_800).contains(&short), "{short}");
+    }
+}

@@ -1,0 +1,161 @@
+//! What a caller gets in the worst interval is what the design promises, whatever the oracle says.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+use tollgate::algorithm::sliding_window::Estimate;
+use tollgate::{Quota, Ticks, Timestamp, Verdict};
+use tollgate_sim::bound;
+use tollgate_sim::limiter::Limiter;
+
+use crate::cases::{self, Move, Step, Subject};
+use crate::seeds::hold;
+
+const SAVED: &str = "proptest-regressions/bounds.txt";
+
+type Case = (Subject, Timestamp, Vec<Step>);
+
+fn any_subject() -> impl Strategy<Value = Subject> {
+    prop_oneof![
+        cases::token_buckets(),
+        cases::gcras(),
+        cases::leaky_buckets(),
+        cases::fixed_windows(),
+        cases::sliding_windows(),
+        cases::sliding_logs(),
+        cases::permits(),
+    ]
+}
+
+/// Charges a trace, and tells what left when: at its instant, or after the wait it was told.
+fn departures(subject: &Subject, start: Timestamp, steps: &[Step]) -> Vec<(Timestamp, u64)> {
+    let mut limiter = Limiter::new(subject.quota.clone());
+    let (mut now, mut retry_at, mut latest) = (start, start, start);
+    let mut left = Vec::new();
+    for step in steps {
+        let (Step::Charge(time, amount) | Step::Refund(time, amount)) = *step;
+        // Steps back add up, but never to a whole period.
+        now = subject
+            .go(time, now, retry_at)
+            .max(latest - (subject.period - Ticks::ONE));
+        latest = latest.max(now);
+        let units = subject.units(amount);
+        match limiter.charge(now, units).verdict {
+            Verdict::Allow if units == 0 => {} // A look takes no time and nothing else.
+            Verdict::Allow => left.push((now, units)),
+            Verdict::Wait(wait) => left.push((now + wait, units)),
+            Verdict::Deny { retry_after } => retry_at = now + retry_after,
+            Verdict::Never => {}
+        }
+    }
+    left
+}
+
+/// The bound of the design for each algorithm, over every interval of what left.
+fn within_bound(subject: &Subject, left: &[(Timestamp, u64)]) -> TestCaseResult {
+    let limit = subject.quota.capacity();
+    let worst = bound::worst_in_window(left, subject.period);
+    match &subject.quota {
+        Quota::TokenBucket(_) | Quota::Gcra(_) => within_rate(subject, left, limit, 0)?,
+        Quota::LeakyBucket(bucket) => within_spacing(subject, left, limit - bucket.queue())?,
+        Quota::FixedWindow(_) => prop_assert!(worst <= 2 * limit),
+        Quota::SlidingWindow(window) if window.estimate() == Estimate::Interpolate => {
+            prop_assert!(worst < 2 * limit);
+        }
+        Quota::SlidingWindow(_) | Quota::SlidingLog(_) => prop_assert!(worst <= limit),
+        Quota::Concurrency(permits) => {
+            prop_assert!(bound::worst_in_flight(left, permits.ttl()) <= limit);
+        }
+    }
+    Ok(())
+}
+
+/// Departures are spaced. A request dearer than the burst leaves when its last unit may, so it counts as the burst, and
+/// waits are whole ticks, so two departures may be closer than the rate says by less than one.
+fn within_spacing(subject: &Subject, left: &[(Timestamp, u64)], burst: u64) -> TestCaseResult {
+    let left: Vec<_> = left.iter().map(|&(at, units)| (at, units.min(burst))).collect();
+    within_rate(subject, &left, burst, 1)
+}
+
+fn within_rate(subject: &Subject, left: &[(Timestamp, u64)], burst: u64, ticks: u64) -> TestCaseResult {
+    let Some(rate) = subject.quota.rate() else {
+        return Ok(());
+    };
+    let excess = bound::worst_excess(left, rate.units(), rate.period());
+    let burst = i128::from(burst) * i128::from(rate.period().as_micros());
+    prop_assert!(excess <= burst + i128::from(ticks * rate.units()));
+    Ok(())
+}
+
+/// No interval of any trace admits more than its algorithm promises.
+#[test]
+fn no_interval_exceeds_its_bound() {
+    let traces = (any_subject(), cases::start(), cases::steady());
+    hold(SAVED, traces, |(subject, start, steps): Case| {
+        let left = departures(&subject, start, &steps);
+        within_bound(&subject, &left)
+    });
+}
+
+/// A clock that trembles admits no more than one that stands: measured in the time that admissions have reached, windows
+/// keep their bound when the clock steps back by less than one of them.
+#[test]
+fn a_trembling_clock_admits_nothing_more() {
+    let windows = prop_oneof![
+        cases::fixed_windows(),
+        cases::sliding_windows(),
+        cases::sliding_logs(),
+    ];
+    hold(
+        SAVED,
+        (windows, cases::start(), cases::trembling()),
+        |(subject, start, steps): Case| {
+            let mut reached = Timestamp::default();
+            let left: Vec<_> = departures(&subject, start, &steps)
+                .into_iter()
+                .map(|(at, units)| {
+                    reached = reached.max(at);
+                    (reached, units)
+                })
+                .collect();
+            within_bound(&subject, &left)
+        },
+    );
+}
+
+/// The longest that anybody can be denied, wherever the clock steps.
+fn longest(subject: &Subject) -> Ticks {
+    match &subject.quota {
+        Quota::TokenBucket(bucket) => Ticks::from_micros(bucket.reservoir().fill_ticks()),
+        Quota::Gcra(gcra) => Ticks::from_micros(gcra.reservoir().fill_ticks()),
+        Quota::LeakyBucket(bucket) => Ticks::from_micros(bucket.shape().reservoir().fill_ticks()),
+        Quota::FixedWindow(window) => window.period() + window.period(),
+        Quota::SlidingWindow(window) => {
+            let subs = 2 * u64::from(window.precision()) + 1;
+            Ticks::from_micros(window.sub_window().as_micros() * subs)
+        }
+        Quota::SlidingLog(log) => log.period() + log.period(),
+        Quota::Concurrency(permits) => permits.ttl() + permits.ttl(),
+    }
+}
+
+/// However far the clock steps back, a wrong denial is short: a bucket's fill, two windows, or two lives of a permit.
+#[test]
+fn steps_back_deny_for_a_bounded_time() {
+    let traces = (any_subject(), cases::start(), cases::wild(), 1u64..20_000);
+    hold(SAVED, traces, |(subject, start, steps, days)| {
+        let mut limiter = Limiter::new(subject.quota.clone());
+        let mut now = start;
+        for step in steps {
+            let (Step::Charge(time, amount) | Step::Refund(time, amount)) = step;
+            now = subject.go(time, now, now);
+            let _ = limiter.charge(now, subject.units(amount));
+        }
+        let past = subject.go(Move::BackDays(days), now, now);
+        let outcome = limiter.charge(past, subject.quota.capacity());
+        prop_assert!(outcome.reset_after <= longest(&subject));
+        if let Some(retry_after) = outcome.verdict.retry_after() {
+            prop_assert!(retry_after <= longest(&subject));
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,106 @@
+//! Calendar windows in real time zones: they cover all time, never overlap, and end where a wall clock says.
+
+use std::ops::Range;
+
+use proptest::prelude::*;
+use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
+use tollgate::{Ticks, Timestamp};
+
+use crate::seeds::hold;
+
+const SAVED: &str = "proptest-regressions/calendars.txt";
+const HOUR: u64 = 3_600;
+const DAY: u64 = 24 * HOUR;
+
+/// Zones with whole, half and quarter hours, with clock changes at and around midnight, and with days that were skipped.
+const ZONES: [&str; 18] = [
+    "UTC",
+    "Europe/Rome",
+    "Europe/London",
+    "America/New_York",
+    "America/Sao_Paulo",
+    "America/St_Johns",
+    "America/Havana",
+    "America/Asuncion",
+    "America/Nuuk",
+    "Africa/Cairo",
+    "Africa/Monrovia",
+    "Asia/Beirut",
+    "Asia/Kathmandu",
+    "Asia/Gaza",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "Pacific/Chatham",
+    "Antarctica/Troll",
+];
+
+/// A unit, with the shortest and longest window it may have, in seconds.
+fn units() -> impl Strategy<Value = (CalendarUnit, u64, u64)> {
+    prop::sample::select(vec![
+        (CalendarUnit::Minute, 60, 119),
+        (CalendarUnit::Hour, HOUR, 2 * HOUR - 1),
+        (CalendarUnit::Day, DAY - 3 * HOUR, 2 * DAY),
+        (CalendarUnit::Week, 6 * DAY, 8 * DAY),
+        (CalendarUnit::Month, 27 * DAY, 32 * DAY),
+        (CalendarUnit::Year, 364 * DAY, 367 * DAY),
+    ])
+}
+
+/// Each window holds the instant it was asked for, meets its neighbours, has the unit's length, and is the same from inside.
+#[test]
+fn windows_cover_all_time_and_never_overlap() {
+    // Two years after the epoch on, so that no window is cut by it; up to the last year there is.
+    let instants = 2 * 366 * DAY * 1_000_000..4_400_000_000_000_000u64;
+    let cases = (units(), prop::sample::select(ZONES.to_vec()), instants);
+    hold(SAVED, cases, |((unit, shortest, longest), zone, micros)| {
+        let now = Timestamp::from_unix_micros(micros);
+        let calendar = Calendar::new(unit, zone).unwrap();
+        let (start, end) = calendar.window(now);
+        prop_assert!(start <= now && now < end);
+        let length = end.since(start);
+        prop_assert!(
+            (Ticks::from_secs(shortest)..=Ticks::from_secs(longest)).contains(&length),
+            "{:?}",
+            length
+        );
+        for inside in [start, end - Ticks::ONE] {
+            prop_assert_eq!(calendar.window(inside), (start, end));
+            prop_assert_eq!(Calendar::new(unit, zone).unwrap().window(inside), (start, end));
+        }
+        prop_assert_eq!(calendar.window(end).0, end);
+        prop_assert_eq!(calendar.window(start - Ticks::ONE).1, start);
+        Ok(())
+    });
+}
+
+/// Walks window after window, so that no clock change of these years is missed.
+fn walk(unit: CalendarUnit, zone: &str, years: Range<u64>) {
+    let calendar = Calendar::new(unit, zone).unwrap();
+    let [begin, last] =
+        [years.start, years.end].map(|year| Timestamp::from_unix_seconds((year - 1970) * 365 * DAY));
+    let (_, mut now) = calendar.window(begin);
+    while now < last {
+        let (start, end) = calendar.window(now);
+        assert_eq!(start, now, "{unit:?} in {zone}");
+        assert_eq!(
+            calendar.window(end - Ticks::ONE),
+            (start, end),
+            "{unit:?} in {zone}"
+        );
+        now = end;
+    }
+}
+
+/// The days, weeks, months and years of each zone since its clock was first set by the second, and the hours of some years.
+#[test]
+fn windows_follow_each_other() {
+    for zone in ZONES {
+        walk(CalendarUnit::Day, zone, 1973..2040);
+        walk(CalendarUnit::Week, zone, 1973..2040);
+        walk(CalendarUnit::Month, zone, 1973..2040);
+        walk(CalendarUnit::Year, zone, 1973..2040);
+    }
+    for zone in ["Europe/Rome", "Australia/Lord_Howe", "America/St_Johns"] {
+        walk(CalendarUnit::Hour, zone, 2008..2012);
+    }
+}

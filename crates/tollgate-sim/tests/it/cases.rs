@@ -1,0 +1,351 @@
+//! Random cases: a quota with its oracle, and a trace that goes where mistakes are: equal instants, boundaries, the very
+//! tick of the last retry advice, huge gaps, steps back, and costs from nothing to the absurd.
+
+use proptest::prelude::*;
+use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
+use tollgate::algorithm::concurrency::Concurrency;
+use tollgate::algorithm::fixed_window::{Align, FixedWindow};
+use tollgate::algorithm::leaky_bucket::LeakyBucket;
+use tollgate::algorithm::reservoir::Reservoir;
+use tollgate::algorithm::sliding_log::SlidingLog;
+use tollgate::algorithm::sliding_window::{Estimate, SlidingWindow};
+use tollgate::{COST_MAX, Quota, Rate, Ticks, Timestamp};
+use tollgate_sim::oracle::{
+    Bucket, CivilUnit, Log, Oldest, Oracle, Permits, SubWindows, WindowCount, Windows,
+};
+
+/// Gaps stop here, so that no trace runs into the last instant there is.
+const LATEST: Timestamp = Timestamp::from_unix_seconds(3_000_000_000);
+const DAY: u64 = 86_400;
+
+/// Where a step goes in time, in terms of the quota's period.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Move {
+    Stay,
+    Ticks(u64),
+    Permille(u64),
+    Periods(u64),
+    Boundary(i64),
+    Retry(i64),
+    Days(u64),
+    BackTicks(u64),
+    BackPermille(u64),
+    BackDays(u64),
+}
+
+/// What a step charges or refunds, in terms of the quota's capacity.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Amount {
+    Zero,
+    Units(u64),
+    Permille(u64),
+    Capacity,
+    OneTooMany,
+    Huge,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    Charge(Move, Amount),
+    Refund(Move, Amount),
+}
+
+/// A quota and what it must answer to.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) quota: Quota,
+    definition: Definition,
+    /// What moves are measured in.
+    pub(crate) period: Ticks,
+    /// Where boundaries lie.
+    grid: Ticks,
+}
+
+#[derive(Clone, Debug)]
+enum Definition {
+    Bucket(Bucket),
+    Windows(WindowCount),
+    SubWindows(SubWindows),
+    Log(Log),
+    Permits(Permits),
+}
+
+impl Subject {
+    fn new(quota: Quota, definition: Definition, period: Ticks) -> Self {
+        let grid = match &quota {
+            Quota::SlidingWindow(window) => window.sub_window(),
+            _ => period,
+        };
+        Self {
+            quota,
+            definition,
+            period,
+            grid,
+        }
+    }
+
+    pub(crate) fn oracle(&self) -> Box<dyn Oracle> {
+        match self.definition.clone() {
+            Definition::Bucket(oracle) => Box::new(oracle),
+            Definition::Windows(oracle) => Box::new(oracle),
+            Definition::SubWindows(oracle) => Box::new(oracle),
+            Definition::Log(oracle) => Box::new(oracle),
+            Definition::Permits(oracle) => Box::new(oracle),
+        }
+    }
+
+    pub(crate) fn units(&self, amount: Amount) -> u64 {
+        let capacity = self.quota.capacity();
+        match amount {
+            Amount::Zero => 0,
+            Amount::Units(units) => units,
+            Amount::Permille(part) => (capacity / 1_000 * part + capacity % 1_000 * part / 1_000).max(1),
+            Amount::Capacity => capacity,
+            Amount::OneTooMany => capacity + 1,
+            Amount::Huge => COST_MAX,
+        }
+    }
+
+    /// Where a move goes from `now`, when the last denial said to come back at `retry_at`.
+    pub(crate) fn go(&self, step: Move, now: Timestamp, retry_at: Timestamp) -> Timestamp {
+        let period = self.period.as_micros();
+        let part =
+            |permille: u64| Ticks::from_micros(period / 1_000 * permille + period % 1_000 * permille / 1_000);
+        let near = |at: Timestamp, off: i64| {
+            let off_by = Ticks::from_micros(off.unsigned_abs());
+            if off < 0 { at - off_by } else { at + off_by }.max(now)
+        };
+        let grid = self.grid.as_micros();
+        let to = match step {
+            Move::Stay => now,
+            Move::Ticks(ticks) => now + Ticks::from_micros(ticks),
+            Move::Permille(permille) => now + part(permille),
+            Move::Periods(periods) => now + Ticks::from_micros(periods * period),
+            Move::Boundary(off) => near(
+                Timestamp::from_unix_micros((now.unix_micros() / grid + 1) * grid),
+                off,
+            ),
+            Move::Retry(off) => near(retry_at, off),
+            Move::Days(days) => now + Ticks::from_secs(days * DAY),
+            Move::BackTicks(ticks) => now - Ticks::from_micros(ticks),
+            Move::BackPermille(permille) => now - part(permille),
+            Move::BackDays(days) => now - Ticks::from_secs(days * DAY),
+        };
+        if to > LATEST { now } else { to }
+    }
+}
+
+fn forward() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        2 => Just(Move::Stay),
+        2 => (1u64..4).prop_map(Move::Ticks),
+        4 => (1u64..1_200).prop_map(Move::Permille),
+        1 => (1u64..3).prop_map(Move::Periods),
+        3 => (-1i64..=1).prop_map(Move::Boundary),
+        4 => (-1i64..=1).prop_map(Move::Retry),
+        1 => (1u64..400).prop_map(Move::Days),
+    ]
+}
+
+fn any_way() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        12 => forward(),
+        1 => (1u64..4).prop_map(Move::BackTicks),
+        2 => (1u64..2_500).prop_map(Move::BackPermille),
+        1 => (1u64..800).prop_map(Move::BackDays),
+    ]
+}
+
+fn amount() -> impl Strategy<Value = Amount> {
+    prop_oneof![
+        1 => Just(Amount::Zero),
+        6 => (1u64..4).prop_map(Amount::Units),
+        4 => (1u64..1_000).prop_map(Amount::Permille),
+        2 => Just(Amount::Capacity),
+        1 => Just(Amount::OneTooMany),
+        1 => Just(Amount::Huge),
+    ]
+}
+
+/// Charges only, time never stepping back: what bounds are promised for.
+pub(crate) fn steady() -> impl Strategy<Value = Vec<Step>> {
+    let step = (forward(), amount()).prop_map(|(time, amount)| Step::Charge(time, amount));
+    prop::collection::vec(step, 1..80)
+}
+
+/// Charges only, time stepping back by less than a period now and then.
+pub(crate) fn trembling() -> impl Strategy<Value = Vec<Step>> {
+    let time = prop_oneof![
+        4 => forward(),
+        1 => (1u64..4).prop_map(Move::BackTicks),
+        1 => (1u64..1_000).prop_map(Move::BackPermille),
+    ];
+    let step = (time, amount()).prop_map(|(time, amount)| Step::Charge(time, amount));
+    prop::collection::vec(step, 1..80)
+}
+
+/// Charges and refunds, time going anywhere.
+pub(crate) fn wild() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (any_way(), amount()).prop_map(|(time, amount)| Step::Charge(time, amount)),
+        1 => (any_way(), amount()).prop_map(|(time, amount)| Step::Refund(time, amount)),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// When a trace starts: at the epoch itself, early, or any day of this century.
+pub(crate) fn start() -> impl Strategy<Value = Timestamp> {
+    prop_oneof![
+        1 => Just(Timestamp::default()),
+        2 => (0u64..10_000_000).prop_map(Timestamp::from_unix_micros),
+        8 => (1_600_000_000_000_000u64..1_800_000_000_000_000).prop_map(Timestamp::from_unix_micros),
+    ]
+}
+
+/// Rates from one a month to ten million a second.
+pub(crate) fn rate() -> impl Strategy<Value = Rate> {
+    let period = prop_oneof![
+        1 => (1u64..100).prop_map(Ticks::from_micros),
+        1 => Just(Ticks::from_millis(1)),
+        4 => Just(Ticks::from_secs(1)),
+        2 => Just(Ticks::from_secs(60)),
+        1 => Just(Ticks::from_secs(3_600)),
+        1 => Just(Ticks::from_secs(DAY)),
+        1 => Just(Ticks::from_secs(30 * DAY)),
+        2 => (1u64..100_000_000).prop_map(Ticks::from_micros),
+    ];
+    let units = prop_oneof![
+        2 => Just(1u64),
+        4 => 2u64..20,
+        2 => 20u64..5_000,
+        1 => prop::sample::select(vec![999_983u64, 1_000_000, 3_000_001, 9_999_991, 10_000_000]),
+        1 => 1u64..10_000_000,
+    ];
+    (units, period).prop_filter_map("faster than 10 million a second", |(units, period)| {
+        Rate::per_ticks(units, period).checked().ok()
+    })
+}
+
+/// Rates with a burst of their own, often a small one.
+fn bursting() -> impl Strategy<Value = Rate> {
+    let burst = prop_oneof![
+        3 => Just(None),
+        4 => (1u64..30).prop_map(Some),
+        1 => (1u64..1_000_000).prop_map(Some),
+    ];
+    (rate(), burst).prop_map(|(rate, burst)| match burst {
+        None => rate,
+        Some(burst) => rate.burst(burst),
+    })
+}
+
+/// The definition of a bucket: the user's own rate wherever the reservoir claims to count it exactly.
+fn definition(rate: Rate, reservoir: &Reservoir, queue: u64) -> Definition {
+    let (gain, price) = (reservoir.pace().gain().get(), reservoir.pace().price().get());
+    let (units, period) = (rate.units(), rate.period().as_micros());
+    let exact = u128::from(gain) * u128::from(period) == u128::from(units) * u128::from(price);
+    let (units, period) = if exact { (units, period) } else { (gain, price) };
+    Definition::Bucket(Bucket::shaping(units, period, reservoir.units() - queue, queue))
+}
+
+pub(crate) fn token_buckets() -> impl Strategy<Value = Subject> {
+    bursting().prop_filter_map("does not fit", |rate| {
+        let quota = Quota::token_bucket(rate).ok()?;
+        let Quota::TokenBucket(bucket) = &quota else {
+            return None;
+        };
+        let definition = definition(rate, bucket.reservoir(), 0);
+        Some(Subject::new(quota, definition, rate.period()))
+    })
+}
+
+pub(crate) fn gcras() -> impl Strategy<Value = Subject> {
+    bursting().prop_filter_map("does not fit", |rate| {
+        let quota = Quota::gcra(rate).ok()?;
+        let Quota::Gcra(gcra) = &quota else { return None };
+        let definition = definition(rate, gcra.reservoir(), 0);
+        Some(Subject::new(quota, definition, rate.period()))
+    })
+}
+
+pub(crate) fn leaky_buckets() -> impl Strategy<Value = Subject> {
+    let queue = prop_oneof![Just(0u64), 1u64..20, 20u64..10_000];
+    (bursting(), queue).prop_filter_map("does not fit", |(rate, queue)| {
+        let bucket = LeakyBucket::new(rate, queue).ok()?;
+        let definition = definition(rate, bucket.shape().reservoir(), queue);
+        Some(Subject::new(
+            Quota::LeakyBucket(bucket),
+            definition,
+            rate.period(),
+        ))
+    })
+}
+
+pub(crate) fn fixed_windows() -> impl Strategy<Value = Subject> {
+    (rate(), prop::bool::ANY).prop_filter_map("does not fit", |(rate, first_hit)| {
+        let period = i128::from(rate.period().as_micros());
+        let (align, windows) = if first_hit {
+            (Align::FirstHit, Windows::FromHit(period))
+        } else {
+            (Align::Epoch, Windows::Multiples(period))
+        };
+        let quota = Quota::FixedWindow(FixedWindow::new(rate, align).ok()?);
+        let definition = Definition::Windows(WindowCount::new(rate.units(), windows));
+        Some(Subject::new(quota, definition, rate.period()))
+    })
+}
+
+/// Calendar windows in zones whose offset has never changed since the epoch, so that plain civil arithmetic tells them.
+pub(crate) fn calendars() -> impl Strategy<Value = Subject> {
+    let unit = prop::sample::select(vec![
+        (CalendarUnit::Day, CivilUnit::Day, DAY),
+        (CalendarUnit::Week, CivilUnit::Week, 7 * DAY),
+        (CalendarUnit::Month, CivilUnit::Month, 30 * DAY),
+        (CalendarUnit::Year, CivilUnit::Year, 365 * DAY),
+    ]);
+    let zone = prop::sample::select(vec![("UTC", 0), ("Asia/Kolkata", 19_800), ("Asia/Dubai", 14_400)]);
+    (1u64..1_000, unit, zone).prop_filter_map("does not fit", |(limit, unit, zone)| {
+        let rate = Rate::per_ticks(limit, Ticks::from_secs(unit.2));
+        let calendar = Calendar::new(unit.0, zone.0).ok()?;
+        let quota = Quota::FixedWindow(FixedWindow::new(rate, Align::Calendar(calendar)).ok()?);
+        let windows = Windows::Civil(unit.1, zone.1 * 1_000_000);
+        let definition = Definition::Windows(WindowCount::new(limit, windows));
+        Some(Subject::new(quota, definition, rate.period()))
+    })
+}
+
+pub(crate) fn sliding_windows() -> impl Strategy<Value = Subject> {
+    let precision = prop_oneof![Just(1u32), Just(10), 2u32..=60];
+    (rate(), precision, prop::bool::ANY).prop_filter_map("does not fit", |(rate, precision, strict)| {
+        let (estimate, oldest) = if strict {
+            (Estimate::Strict, Oldest::Whole)
+        } else {
+            (Estimate::Interpolate, Oldest::Share)
+        };
+        let window = SlidingWindow::new(rate, precision, estimate).ok()?;
+        let length = rate.period().as_micros().div_ceil(u64::from(precision));
+        let definition = SubWindows::new(rate.units(), length, precision, oldest);
+        Some(Subject::new(
+            Quota::SlidingWindow(window),
+            Definition::SubWindows(definition),
+            rate.period(),
+        ))
+    })
+}
+
+pub(crate) fn sliding_logs() -> impl Strategy<Value = Subject> {
+    rate().prop_filter_map("does not fit", |rate| {
+        let quota = Quota::SlidingLog(SlidingLog::new(rate).ok()?);
+        let definition = Definition::Log(Log::new(rate.units(), rate.period().as_micros()));
+        Some(Subject::new(quota, definition, rate.period()))
+    })
+}
+
+pub(crate) fn permits() -> impl Strategy<Value = Subject> {
+    let limit = prop_oneof![1u64..20, 20u64..1_000_000];
+    (limit, 1u64..100_000_000).prop_filter_map("does not fit", |(limit, ttl)| {
+        let quota = Quota::Concurrency(Concurrency::new(limit, Ticks::from_micros(ttl)).ok()?);
+        let definition = Definition::Permits(Permits::new(limit, ttl));
+        Some(Subject::new(quota, definition, Ticks::from_micros(ttl)))
+    })
+}

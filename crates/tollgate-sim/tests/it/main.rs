@@ -1,0 +1,18 @@
+//! The proofs: random traces against the exact oracle, every interval against its bound, and the report against the code.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, also in the functions that tests share"
+)]
+
+mod agreement;
+mod bounds;
+mod buckets;
+mod calendars;
+mod cases;
+mod changes;
+mod docs;
+mod no_drift;
+mod seeds;
+mod workloads;

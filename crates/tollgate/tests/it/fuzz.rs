@@ -1,7 +1,10 @@
 //! The fuzz targets on stable: every seed of the corpus, and mutations of them that know a little about what they mutate.
 //! Seeded, so a failure repeats; `cargo fuzz` searches further.
 
-#[allow(unreachable_pub, reason = "the functions are public in the crate that this file belongs to")]
+#[allow(
+    unreachable_pub,
+    reason = "the functions are public in the crate that this file belongs to"
+)]
 #[path = "../../../../fuzz/src/lib.rs"]
 mod bodies;
 

@@ -97,7 +97,8 @@ fn refunds_and_resets() {
 fn a_gate_has_room_for_its_own_counter() {
     let log = SlidingLog::new(Rate::per_hour(65_536)).map(Quota::SlidingLog);
     let permits = Concurrency::new(1_000_000, Ticks::from_secs(60)).map(Quota::Concurrency);
-    let window = SlidingWindow::new(Rate::per_hour(1_000_000), 60, Estimate::Strict).map(Quota::SlidingWindow);
+    let window =
+        SlidingWindow::new(Rate::per_hour(1_000_000), 60, Estimate::Strict).map(Quota::SlidingWindow);
     for quota in [log, permits, window] {
         let quota = quota.expect("valid");
         let (name, capacity) = (quota.algorithm(), quota.capacity());

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tollgate::algorithm::leaky_bucket::LeakyBucket;
-use tollgate::{Gate, KeyedGate, ManualClock, NotReady, Outcome, Quota, Rate, Ready, Ticks, Verdict};
+use tollgate::{Clock, Gate, KeyedGate, ManualClock, NotReady, Outcome, Quota, Rate, Ready, Ticks, Verdict};
 
-use crate::executor::{Task, settle};
+use crate::executor::{Task, block_on, settle};
 use crate::fixture::{ALGORITHMS, HOUR};
 
 type Waits = Vec<Task<Result<Outcome, NotReady>>>;
@@ -338,5 +338,43 @@ fn every_algorithm_can_be_waited_for() {
             settle(&mut waits);
         }
         assert_eq!(done(&waits), [true; 3], "{name}");
+    }
+}
+
+/// A gate holds only so many waits; the next is refused at once, and admitted to the line when one has left it.
+#[test]
+fn a_crowded_gate_refuses_further_waits() {
+    let time = ManualClock::new();
+    let quota = Quota::gcra(Rate::per_second(1).burst(1)).expect("valid");
+    let gate: KeyedGate = Gate::builder(quota).clock(time.clock()).keyed();
+    let key = |number: u64| number % 4_096; // Short lines, so that the test is short too.
+    assert!((0..4_096).all(|number| gate.check(&number).is_allowed()));
+    let mut waits = start((0..65_536).map(|number| gate.until_ready(&key(number))));
+    assert!(waits.iter().all(|wait| wait.answer().is_none()));
+    let refused = Task::start(gate.until_ready(&0u64));
+    assert_eq!(refused.answer(), Some(&Err(NotReady::Crowded)));
+    drop(waits.pop());
+    let waiting = Task::start(gate.until_ready(&0u64));
+    assert_eq!(waiting.answer(), None);
+    drop(waiting);
+    time.advance(SECOND);
+    settle(&mut waits);
+    assert_eq!(
+        done(&waits).iter().filter(|&&done| done).count(),
+        4_096,
+        "the first of each line"
+    );
+}
+
+/// On the real clock it waits for real: the second unit of a gate of fifty a second comes after twenty milliseconds.
+#[test]
+fn the_real_clock_is_waited_for() {
+    for clock in [Clock::precise(), Clock::coarse()] {
+        let quota = Quota::token_bucket(Rate::per_second(50).burst(1)).expect("valid");
+        let gate = Gate::builder(quota).clock(clock.clone()).build();
+        let began = clock.now();
+        assert!(block_on(gate.until_ready()).is_ok());
+        assert!(block_on(gate.until_ready()).is_ok());
+        assert!(clock.now().since(began) >= Ticks::from_millis(20));
     }
 }

@@ -1,6 +1,10 @@
 //! The core through its public interface, in one binary.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "clippy's own exception for tests leaves out what they share")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy's own exception for tests leaves out what they share"
+)]
 
 mod executor;
 mod fixture;

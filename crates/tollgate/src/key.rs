@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn the_encoding_of_parts_can_be_read_back() {
         for length in 0..200 {
-            let part: Vec<u8> = (0..length).map(|i| (i * 37 + 11) as u8).collect();
+            let part: Vec<u8> = (0..length).map(|i| u8::try_from((i * 37 + 11) % 256).unwrap()).collect();
             let encoded = words(&[&part]);
             let claimed = (encoded[0] & 0xFFFF) as usize;
             let mut bytes: Vec<u8> = encoded[0].to_le_bytes()[2..].to_vec();

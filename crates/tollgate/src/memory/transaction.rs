@@ -52,12 +52,14 @@ struct Item<'c> {
     outcome: Outcome,
 }
 
+type ShardGuard<'s> = MutexGuard<'s, HashMap<Fingerprint, Shelved>>;
+
 /// The locks of one transaction, and the only way to what they guard. Dropping it lets go of them.
 struct Locks<'s> {
     store: &'s MemoryStore,
     now: Timestamp,
     seats: SmallVec<[Seat; 8]>,
-    shards: SmallVec<[(Seat, MutexGuard<'s, HashMap<Fingerprint, Shelved>>); 2]>,
+    shards: SmallVec<[(Seat, ShardGuard<'s>); 2]>,
 }
 
 impl MemoryStore {

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use super::{Entry, Shape, Table};
+use crate::algorithm::reservoir::{FRACTION_BITS, GAIN_MAX, Reservoir, WordStep};
 use crate::key::Fingerprint;
 use crate::memory::region::{Budget, LINE_BYTES};
+use crate::quota::Rate;
 use crate::sync::Ordering;
 
 type Pairs = Table<2, 2>;
@@ -30,16 +32,26 @@ fn look(table: &Pairs, key: Fingerprint) -> Option<[u64; 2]> {
     table.update(key, 0, |held| (None, held.map(|entry| entry.state))).ok().flatten()
 }
 
+/// Runs two things side by side. Both get a thread: loom does not look for other orders of what its main thread does.
+fn side_by_side(
+    table: &Arc<Pairs>,
+    one: impl FnOnce(&Pairs) + 'static,
+    other: impl FnOnce(&Pairs) + 'static,
+) {
+    let (left, right) = (Arc::clone(table), Arc::clone(table));
+    let left = loom::thread::spawn(move || one(&left));
+    let right = loom::thread::spawn(move || other(&right));
+    left.join().unwrap();
+    right.join().unwrap();
+}
+
 /// Two writers of one key: both count.
 #[test]
 fn loom_two_writers_both_count() {
     loom::model(|| {
         let table = table();
         add(&table, key(0));
-        let other = Arc::clone(&table);
-        let writer = loom::thread::spawn(move || add(&other, key(0)));
-        add(&table, key(0));
-        writer.join().unwrap();
+        side_by_side(&table, |table| add(table, key(0)), |table| add(table, key(0)));
         assert_eq!(look(&table, key(0)), Some([3, 3]));
     });
 }
@@ -49,10 +61,7 @@ fn loom_two_writers_both_count() {
 fn loom_two_inserts_make_one_entry() {
     loom::model(|| {
         let table = table();
-        let other = Arc::clone(&table);
-        let writer = loom::thread::spawn(move || add(&other, key(1)));
-        add(&table, key(1));
-        writer.join().unwrap();
+        side_by_side(&table, |table| add(table, key(1)), |table| add(table, key(1)));
         assert_eq!(look(&table, key(1)), Some([2, 2]));
         assert_eq!(table.count(0), 1);
     });
@@ -64,11 +73,11 @@ fn loom_reads_are_not_torn() {
     loom::model(|| {
         let table = table();
         add(&table, key(0));
-        let other = Arc::clone(&table);
-        let writer = loom::thread::spawn(move || add(&other, key(0)));
-        let seen = look(&table, key(0));
-        assert!(seen == Some([1, 1]) || seen == Some([2, 2]), "{seen:?}");
-        writer.join().unwrap();
+        let read = |table: &Pairs| {
+            let seen = look(table, key(0));
+            assert!(seen == Some([1, 1]) || seen == Some([2, 2]), "{seen:?}");
+        };
+        side_by_side(&table, |table| add(table, key(0)), read);
     });
 }
 
@@ -80,13 +89,11 @@ fn loom_a_split_loses_nothing() {
         // With two buckets, keys 0 and 2 share bucket 0; with three, key 2 moves to bucket 2.
         add(&table, key(0));
         add(&table, key(2));
-        let other = Arc::clone(&table);
-        let splitter = loom::thread::spawn(move || {
-            other.shape.store(Shape::new(3).0, Ordering::Release);
-            other.ensure_ready(2, 0);
-        });
-        add(&table, key(2));
-        splitter.join().unwrap();
+        let split = |table: &Pairs| {
+            table.shape.store(Shape::new(3).0, Ordering::Release);
+            table.ensure_ready(2, 0);
+        };
+        side_by_side(&table, split, |table| add(table, key(2)));
         assert_eq!(look(&table, key(0)), Some([1, 1]));
         assert_eq!(look(&table, key(2)), Some([2, 2]));
         assert_eq!(table.count(0), 2);
@@ -111,11 +118,37 @@ fn loom_ordered_locks_do_not_deadlock() {
             table.unlock(1);
             table.unlock(0);
         };
-        let other = Arc::clone(&table);
-        let transaction = loom::thread::spawn(move || both(&other));
-        both(&table);
-        transaction.join().unwrap();
+        side_by_side(&table, both, both);
         assert_eq!(look(&table, key(0)), Some([3, 3]));
         assert_eq!(look(&table, key(1)), Some([3, 3]));
+    });
+}
+
+/// The shortest way beside itself: of two that ask for the last unit, exactly one gets it.
+#[test]
+fn loom_one_unit_is_given_once() {
+    loom::model(|| {
+        let word = Reservoir::new(Rate::per_second(1).burst(1), 1, GAIN_MAX).unwrap().word().unwrap();
+        let table = Arc::new(Table::<3, 1>::new(Arc::new(Budget::new(6 * LINE_BYTES)), 0));
+        let now = 5 << FRACTION_BITS;
+        assert!(table.update(key(0), 0, |_| (Some(Entry { state: [1], number: 0 }), ())).is_ok());
+        let ask = move |table: &Table<3, 1>| {
+            let short = table.unit(key(0), &word, now);
+            let step = short.unwrap_or_else(|| {
+                let whole = table.update(key(0), now, |held| {
+                    let step = word.unit(held.map_or(0, |entry| entry.state[0]), now);
+                    match step {
+                        WordStep::Admit(next) => (Some(Entry { state: [next], number: 0 }), step),
+                        _ => (None, step),
+                    }
+                });
+                whole.unwrap()
+            });
+            u32::from(matches!(step, WordStep::Admit(_)))
+        };
+        let (left, right) = (Arc::clone(&table), Arc::clone(&table));
+        let left = loom::thread::spawn(move || ask(&left));
+        let right = loom::thread::spawn(move || ask(&right));
+        assert_eq!(left.join().unwrap() + right.join().unwrap(), 1);
     });
 }

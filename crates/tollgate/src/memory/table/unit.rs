@@ -2,7 +2,7 @@
 //! [`Table::update`] does, with everything left out that this case does not need.
 
 use super::{
-    LOCKED, Line, META, META_BITS, META_MASK, NUMBER_BITS, READY, REST_SHIFT, SEQUENCE_ONE, Table, link_of,
+    LOCKED, Line, META, META_MASK, NUMBER_BITS, READY, REST_SHIFT, SEQUENCE_ONE, Table, link_of, shift_of,
 };
 use crate::algorithm::reservoir::{Word, WordStep};
 use crate::key::Fingerprint;
@@ -67,6 +67,6 @@ impl Table<SLOTS, 1> {
 fn is_at<const SLOT: usize>(line: &Line, key: Fingerprint) -> bool {
     line[1 + SLOT].load(Ordering::Relaxed) == key.tag && {
         let wanted = (key.rest >> REST_SHIFT) << NUMBER_BITS;
-        (line[META].load(Ordering::Relaxed) >> (SLOT * META_BITS)) & META_MASK == wanted
+        (line[META].load(Ordering::Relaxed) >> shift_of(SLOT)) & META_MASK == wanted
     }
 }

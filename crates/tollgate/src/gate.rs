@@ -170,7 +170,6 @@ impl Gate {
     }
 
     /// Waits for its turn; see [`KeyedGate::until_ready`].
-    #[must_use]
     pub fn until_ready(&self) -> Ready {
         Ready::new(self.gate.clone(), self.key)
     }
@@ -231,7 +230,6 @@ impl KeyedGate {
     /// [`Ready::within`] it refuses at once when its turn cannot come in time.
     ///
     /// It waits on a small timer thread of its own, so it works on any async runtime.
-    #[must_use]
     pub fn until_ready<K: GateKey + ?Sized>(&self, key: &K) -> Ready {
         Ready::new(self.clone(), self.fingerprint(key))
     }

@@ -9,7 +9,7 @@ use crate::charge::{Charge, Family, Record};
 use crate::clock::Clock;
 use crate::decision::Stance;
 use crate::key::{Fingerprint, Secret};
-use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore};
+use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, state_bytes};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
@@ -23,6 +23,8 @@ pub use ready::{NotReady, Ready};
 
 /// Decisions of a batch whose memory is loaded together.
 const BATCH: usize = 16;
+/// Bytes of a gate for all requests together, besides its counter.
+const GATE_BYTES: u64 = 64 << 10;
 
 /// One limit for all requests together.
 ///
@@ -108,7 +110,9 @@ impl GateBuilder {
     /// A gate for all requests together.
     #[must_use]
     pub fn build(self) -> Gate {
-        let gate = self.capacity_bytes(64 << 10).keyed();
+        // One counter, with room to spare for the tables and the shared counters that it never needs.
+        let bytes = GATE_BYTES + 2 * state_bytes(&self.quota);
+        let gate = self.capacity_bytes(bytes).keyed();
         let key = gate.fingerprint(&());
         Gate { gate, key }
     }
@@ -166,7 +170,6 @@ impl Gate {
     }
 
     /// Waits for its turn; see [`KeyedGate::until_ready`].
-    #[must_use]
     pub fn until_ready(&self) -> Ready {
         Ready::new(self.gate.clone(), self.key)
     }
@@ -227,7 +230,6 @@ impl KeyedGate {
     /// [`Ready::within`] it refuses at once when its turn cannot come in time.
     ///
     /// It waits on a small timer thread of its own, so it works on any async runtime.
-    #[must_use]
     pub fn until_ready<K: GateKey + ?Sized>(&self, key: &K) -> Ready {
         Ready::new(self.clone(), self.fingerprint(key))
     }

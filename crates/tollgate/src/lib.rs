@@ -18,6 +18,11 @@ mod decision;
 pub mod headers;
 mod engine;
 mod gate;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 
 pub use clock::{Clock, ManualClock};
 pub use decision::{Decision, Fault, LimitStatus, Source, Stance};

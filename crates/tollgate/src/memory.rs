@@ -28,6 +28,8 @@ mod shelf;
 mod table;
 mod transaction;
 
+pub(crate) use shelf::state_bytes;
+
 /// Most quotas that the counters of one limit may be counted under at a time, those of replaced policies included.
 pub(crate) const NUMBERS_MAX: usize = 1 << table::NUMBER_BITS;
 

@@ -60,9 +60,10 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         found.is_some()
     }
 
-    /// The instant before which a slot must have become idle to be given away while there is room.
+    /// The instant before which a slot must have become idle to be given away while there is room. Once memory is short there
+    /// is no patience: what idle keys would take is left for buckets that are full of live ones.
     fn long_idle(&self, horizon: u64) -> u64 {
-        horizon.saturating_sub(self.patience)
+        if self.budget.is_short() { horizon } else { horizon.saturating_sub(self.patience) }
     }
 
     /// A free slot, or one whose state equals absence.

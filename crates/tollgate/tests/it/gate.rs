@@ -269,3 +269,16 @@ proptest! {
         }
     }
 }
+
+/// A leaky bucket is no reservoir: its gate spaces requests and never takes the short way of those that are.
+#[test]
+fn a_leaky_gate_spaces_requests() {
+    let time = ManualClock::new();
+    let quota = Quota::leaky_bucket(Rate::per_second(10), 0).unwrap();
+    let gate = Gate::builder(quota).clock(time.clock()).keyed();
+    for _ in 0..3 {
+        assert_eq!(gate.check("a"), Verdict::Allow);
+        assert!(matches!(gate.check("a"), Verdict::Deny { retry_after } if retry_after.ceil_millis() == 100));
+        time.advance(std::time::Duration::from_millis(100));
+    }
+}

@@ -1,6 +1,6 @@
 //! The memory store: every counter of one process, bounded by bytes, without a background thread.
 //!
-//! Small states live in [`table`]s of cache lines, large ones on a [`shelf`]. Each exists twice: the main hall, and a small one
+//! Small states live in tables of cache lines, large ones on a shelf. Each exists twice: the main hall, and a small one
 //! for the counters that new keys share while the main hall is full. A key is only ever dropped when its state equals that of
 //! a key never seen, so a flood of new keys neither frees a throttled key nor denies a known one.
 

@@ -1,4 +1,4 @@
-//! Time as values: instants and durations in whole ticks. Reading a clock is left to [`crate::clock`], the edge.
+//! Time as values: instants and durations in whole ticks. Reading a clock is left to [`Clock`](crate::Clock), the edge.
 //!
 //! One tick is one microsecond everywhere. It is the finest time Redis can tell, so memory and Redis agree bit for bit,
 //! and an instant stays below 2^53, the largest integer that Lua holds exactly.

@@ -63,8 +63,10 @@ pub struct KeyedGate {
 
 struct Shared {
     store: MemoryStore,
-    /// The short way, of a quota that has one.
-    word: Option<Word>,
+    /// The short way of a quota that has one. It only ever finds counters of number 0.
+    word: Word,
+    /// 0, or 1 for a quota without a short way.
+    number: u32,
     permits: AtomicU64,
     secret: Secret,
     family: Family,
@@ -75,13 +77,13 @@ struct Shared {
 
 impl Shared {
     fn charge_of(&self, key: Fingerprint, cost: u64) -> Charge<'_> {
-        let Shared { family, quota, permits, .. } = self;
+        let Shared { family, number, quota, permits, .. } = self;
         let permit = match quota {
             // Relaxed: the numbers need only differ.
             Quota::Concurrency(_) => PermitId(permits.fetch_add(1, Ordering::Relaxed)),
             _ => PermitId(0),
         };
-        Charge { key, family, number: 0, quota, cost, stance: Stance::Enforced, permit }
+        Charge { key, family, number: *number, quota, cost, stance: Stance::Enforced, permit }
     }
 }
 
@@ -127,17 +129,26 @@ impl GateBuilder {
     #[must_use]
     pub fn keyed(self) -> KeyedGate {
         let now = self.clock.now();
-        let records = vec![Some(Record { quota: self.quota.clone(), retired_at: None })];
-        let family = Family::new(&self.secret, &[b"gate"], records);
-        let store = MemoryStore::new(self.capacity_bytes, now);
-        let (secret, quota, clock) = (self.secret, self.quota, self.clock);
-        let word = match &quota {
+        let word = match &self.quota {
             Quota::Gcra(bucket) => bucket.reservoir().word(),
             Quota::TokenBucket(bucket) => bucket.reservoir().word(),
             _ => None,
         };
-        let (permits, queues) = (AtomicU64::new(0), queue::Queues::default());
-        KeyedGate { shared: Arc::new(Shared { store, word, permits, secret, family, quota, clock, queues }) }
+        let record = Some(Record { quota: self.quota.clone(), retired_at: None });
+        let records = if word.is_some() { vec![record] } else { vec![None, record] };
+        let family = Family::new(&self.secret, &[b"gate"], records);
+        let shared = Shared {
+            store: MemoryStore::new(self.capacity_bytes, now),
+            number: u32::from(word.is_none()),
+            word: word.unwrap_or_default(),
+            permits: AtomicU64::new(0),
+            secret: self.secret,
+            family,
+            quota: self.quota,
+            clock: self.clock,
+            queues: queue::Queues::default(),
+        };
+        KeyedGate { shared: Arc::new(shared) }
     }
 }
 
@@ -304,12 +315,10 @@ impl KeyedGate {
     /// The short way for one unit of a counter that fits one word; else the whole way.
     #[inline(always)]
     fn admit(&self, key: Fingerprint, now: Timestamp) -> Verdict {
-        if let Some(word) = &self.shared.word
-            && let Some(verdict) = self.shared.store.admit(key, word, now)
-        {
-            return verdict;
+        match self.shared.store.admit(key, &self.shared.word, now) {
+            Some(verdict) => verdict,
+            None => self.charge_key(key, now, 1).verdict,
         }
-        self.charge_key(key, now, 1).verdict
     }
 
     #[inline(never)]

@@ -17,7 +17,7 @@ const FRACTION_MASK: u64 = GAIN_MAX - 1;
 
 /// The arithmetic of a reservoir whose whole state fits one word: the tick at which it is full again in the upper 48 bits,
 /// the fraction of a tick, in credits, below. Words compare as instants do, so one unit costs an addition and a comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Word {
     /// From empty to full.
     reach: u64,

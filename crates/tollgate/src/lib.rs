@@ -18,6 +18,8 @@ mod decision;
 pub mod headers;
 mod engine;
 mod gate;
+#[cfg(doctest)]
+mod documents;
 
 pub use clock::{Clock, ManualClock};
 pub use decision::{Decision, Fault, LimitStatus, Source, Stance};

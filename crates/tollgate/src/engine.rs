@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::{Answer, Answers, Charge};
-use crate::decision::{Decision, Source, Stance, Status};
+use crate::decision::{Decision, Fault, Source, Stance, Status};
 use crate::key::Secret;
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Usage};
 use crate::outcome::{Outcome, Verdict};
@@ -68,7 +68,19 @@ impl Engine<MemoryStore> {
     /// Answers one request at once. Memory never waits, so no async runtime is needed.
     #[must_use]
     pub fn check_now(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
-        at_once(self.check(request, now))
+        for attempt in 0.. {
+            let live = self.live.load();
+            let question = match self.ask(&live, request) {
+                Ok(question) => question,
+                Err(fault) => return Decision::faulty(Arc::clone(&live.policy), fault),
+            };
+            let answers = self.store.charge_now(&question.charges, now);
+            if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
+                continue;
+            }
+            return self.conclude(&live, &question, answers, now);
+        }
+        unreachable!("the last attempt concludes")
     }
 
     /// Answers many requests, in order.
@@ -84,15 +96,11 @@ impl Engine<MemoryStore> {
     }
 }
 
-/// The answer of a future that never waits.
-pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> T {
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    let mut future = std::pin::pin!(future);
-    loop {
-        if let std::task::Poll::Ready(answer) = future.as_mut().poll(&mut context) {
-            return answer;
-        }
-    }
+/// What a request asks of a store, by one policy.
+struct Question<'l> {
+    matches: Matches,
+    charges: Charges<'l>,
+    permit: Option<PermitId>,
 }
 
 impl<S: Store> Engine<S> {
@@ -105,36 +113,60 @@ impl<S: Store> Engine<S> {
 
     /// Answers one request. It always answers: a failing store is a decision chosen by policy, not an error.
     pub async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
-        self.decide(request, now).await.1
+        let (_, _, decision) = self.decide(request, now).await;
+        decision
     }
 
-    /// The way of a decision, with what it was made from.
-    async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> (Arc<Live>, Decision, Matches) {
-        let mut attempts = 0;
-        loop {
+    /// The way of a decision, with the snapshot that it was made from and the limits that it met there.
+    async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> (Arc<Live>, Matches, Decision) {
+        for attempt in 0.. {
             let live = self.live.load_full(); // Taken once, so a reload never splits a decision.
-            let matches = match live.policy.matches(request) {
-                Ok(matches) => matches,
+            let question = match self.ask(&live, request) {
+                Ok(question) => question,
                 Err(fault) => {
                     let decision = Decision::faulty(Arc::clone(&live.policy), fault);
-                    return (live, decision, Matches::new());
+                    return (Arc::clone(&live), Matches::new(), decision);
                 }
             };
-            let permit = self.next_permit(&live, &matches);
-            let charges = live.charges(&self.secret, request, &matches, permit);
-            let answers = match self.store.charge(&charges, now).await {
-                Ok(answers) => answers,
-                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => {
-                    attempts += 1;
-                    continue;
-                }
-                Err(_) => self.without_store(&live, &matches, &charges, now),
-            };
-            let decision = combine(&live, &matches, &charges, &answers);
-            let permit = permit.filter(|_| decision.is_allowed() && request.units() > 0);
-            let permit = permit.map(|id| Box::new(Permit::new(&live, &matches, &charges, id)));
-            drop(charges);
-            return (live, decision.with_permit(permit), matches);
+            let answers = self.store.charge(&question.charges, now).await;
+            if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
+                continue;
+            }
+            let decision = self.conclude(&live, &question, answers, now);
+            return (Arc::clone(&live), question.matches, decision);
+        }
+        unreachable!("the last attempt concludes")
+    }
+
+    /// From a request to charges.
+    #[inline]
+    fn ask<'l>(&self, live: &'l Live, request: &CheckRequest<'_>) -> Result<Question<'l>, Fault> {
+        let matches = live.policy.matches(request)?;
+        let permit = self.next_permit(live, &matches);
+        let charges = live.charges(&self.secret, request, &matches, permit.unwrap_or(PermitId(0)));
+        Ok(Question { matches, charges, permit })
+    }
+
+    /// From a store's answers to a decision.
+    #[inline]
+    fn conclude(
+        &self,
+        live: &Live,
+        question: &Question<'_>,
+        answers: Result<Answers, StoreFailure>,
+        now: Timestamp,
+    ) -> Decision {
+        let Question { matches, charges, permit } = question;
+        let decision = match answers {
+            Ok(answers) => combine(live, matches, charges, &answers),
+            Err(_) => combine(live, matches, charges, &self.without_store(live, matches, charges, now)),
+        };
+        match permit {
+            Some(id) if decision.is_allowed() => {
+                let permit = Permit::new(live, matches, charges, *id);
+                decision.with_permit(permit.map(Box::new))
+            }
+            _ => decision,
         }
     }
 
@@ -183,7 +215,7 @@ impl<S: Store> Engine<S> {
     pub async fn refund(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<(), StoreFailure> {
         let live = self.live.load_full();
         let matches = live.policy.matches(request).unwrap_or_default();
-        let charges = live.charges(&self.secret, request, &matches, None);
+        let charges = live.charges(&self.secret, request, &matches, PermitId(0));
         self.store.refund(&charges, now).await
     }
 
@@ -203,7 +235,7 @@ impl<S: Store> Engine<S> {
         matches.retain(|matched| {
             limits.is_empty() || limits.contains(&live.policy.limits()[matched.limit as usize].name())
         });
-        let charges = live.charges(&self.secret, request, &matches, None);
+        let charges = live.charges(&self.secret, request, &matches, PermitId(0));
         self.store.reset(&charges, now).await?;
         Ok(charges.len())
     }
@@ -234,9 +266,8 @@ impl Live {
         secret: &Secret,
         request: &CheckRequest<'_>,
         matches: &[Match],
-        permit: Option<PermitId>,
+        permit: PermitId,
     ) -> Charges<'l> {
-        let permit = permit.unwrap_or(PermitId(0));
         matches
             .iter()
             .map(|matched| {

@@ -22,6 +22,7 @@ use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 mod decide;
+mod known;
 mod region;
 mod shelf;
 mod table;
@@ -34,6 +35,8 @@ pub(crate) const NUMBERS_MAX: usize = 1 << table::NUMBER_BITS;
 pub const CAPACITY_BYTES_DEFAULT: u64 = 64 << 20;
 /// Least and most bytes for the counters that new keys share when the store is full.
 const OVERFLOW_BYTES: (u64, u64) = (64 << 10, 8 << 20);
+/// How long a key that has become idle keeps its slot while there is room for others.
+const PATIENCE: Timestamp = Timestamp::from_unix_seconds(10);
 /// What a new key is told when not even a shared counter has room.
 const NO_ROOM_RETRY: Ticks = Ticks::from_secs(1);
 
@@ -95,8 +98,8 @@ impl Hall {
     fn new(bytes: u64) -> Self {
         let budget = Arc::new(Budget::new(bytes));
         Self {
-            words: Table::new(Arc::clone(&budget)),
-            pairs: Table::new(Arc::clone(&budget)),
+            words: Table::new(Arc::clone(&budget), Origin::EPOCH.word(PATIENCE)),
+            pairs: Table::new(Arc::clone(&budget), PATIENCE.unix_micros()),
             shelf: Shelf::new(Arc::clone(&budget)),
             budget,
         }
@@ -164,7 +167,10 @@ impl MemoryStore {
         match charges {
             [] => Ok(Answers::new()),
             [charge] => Ok(smallvec![self.charge_one(charge, now)?]),
-            several => self.charge_all(several, now),
+            several => match self.charge_known(several, now) {
+                Some(answers) => Ok(answers),
+                None => self.charge_all(several, now),
+            },
         }
     }
 

@@ -215,3 +215,56 @@ impl Reservoir {
         self.credits - u64::try_from(scaled).unwrap_or(u64::MAX).min(self.credits)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::gcra;
+    use crate::time::Timestamp;
+
+    /// One unit in one word is decided as the whole arithmetic decides it: verdict, wait and next state, whatever the rate,
+    /// the state and the instant.
+    #[test]
+    fn a_word_decides_as_the_whole_arithmetic() {
+        let rates = [
+            Rate::per_second(1).burst(1),
+            Rate::per_second(3).burst(2),
+            Rate::per_second(100).burst(200),
+            Rate::per_second(7_000_000).burst(9),
+            Rate::per_second(10_000_000).burst(1_000),
+            Rate::per_minute(7),
+            Rate::per_month(999).burst(3),
+            Rate::per_second(33_333).burst(5),
+        ];
+        let mut seed = 0x5EED_u64;
+        let mut random = |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % below.max(1)
+        };
+        for rate in rates {
+            let reservoir = Reservoir::new(rate, rate.burst_units().unwrap_or(rate.units()), GAIN_MAX).unwrap();
+            let word = reservoir.word().unwrap();
+            let (mut state, mut now) = (0u64, 1_000_000u64);
+            for _ in 0..20_000 {
+                now += random(2) * random(2 * reservoir.fill_ticks() / reservoir.units() + 2);
+                let unpacked = gcra::State::new(Timestamp::from_unix_micros(state >> FRACTION_BITS), state as u16);
+                let (next, outcome) = gcra::charge(&reservoir, unpacked, Timestamp::from_unix_micros(now), 1);
+                let (tick, fraction) = next.parts();
+                match word.unit(state, now << FRACTION_BITS) {
+                    WordStep::Admit(after) => {
+                        assert_eq!(outcome.verdict, Verdict::Allow, "{rate:?}");
+                        assert_eq!(after, (tick.unix_micros() << FRACTION_BITS) | u64::from(fraction), "{rate:?}");
+                        state = after;
+                    }
+                    WordStep::Deny(ticks) => {
+                        let retry_after = Ticks::from_micros(ticks);
+                        assert_eq!(outcome.verdict, Verdict::Deny { retry_after }, "{rate:?}");
+                    }
+                    WordStep::OutOfRange => panic!("the clock did not step back"),
+                }
+            }
+        }
+    }
+}

@@ -66,9 +66,12 @@ pub enum CommitError {
 }
 
 impl Permit {
-    pub(super) fn new(live: &Live, matches: &[Match], charges: &[Charge<'_>], id: PermitId) -> Self {
-        let held = matches.iter().zip(charges).filter(|(matched, _)| live.takes_permit(matched));
-        Self { id, held: held.map(|(matched, charge)| Held::new(live, matched, charge)).collect() }
+    /// What the charges took under this number; none if they only looked.
+    pub(super) fn new(live: &Live, matches: &[Match], charges: &[Charge<'_>], id: PermitId) -> Option<Self> {
+        let taken = |matched: &Match, charge: &Charge<'_>| charge.cost > 0 && live.takes_permit(matched);
+        let held = matches.iter().zip(charges).filter(|(matched, charge)| taken(matched, charge));
+        let held: SmallVec<_> = held.map(|(matched, charge)| Held::new(live, matched, charge)).collect();
+        (!held.is_empty()).then_some(Self { id, held })
     }
 
     /// A number that names it within the engine.
@@ -119,12 +122,12 @@ impl<S: Store> Engine<S> {
         lifetime: Ticks,
         now: Timestamp,
     ) -> (Decision, Option<Reservation>) {
-        let (live, mut decision, matches) = self.decide(request, now).await;
+        let (live, matches, mut decision) = self.decide(request, now).await;
         if !decision.is_allowed() {
             return (decision, None);
         }
         let permit = decision.take_permit();
-        let charges = live.charges(&self.secret, request, &matches, permit.as_ref().map(Permit::id));
+        let charges = live.charges(&self.secret, request, &matches, PermitId(0));
         let admitted = |index: usize| decision.limits().nth(index).is_some_and(|status| status.outcome.is_allowed());
         let mut held: SmallVec<[Held; 4]> = matches
             .iter()

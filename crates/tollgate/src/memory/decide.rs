@@ -18,6 +18,9 @@ pub(crate) type Step<E> = Result<(Option<E>, Outcome), StoreFailure>;
 pub(crate) struct Origin(pub(crate) Timestamp);
 
 impl Origin {
+    /// The Unix epoch: durations as words.
+    pub(crate) const EPOCH: Origin = Origin(Timestamp::from_unix_seconds(0));
+
     /// An instant as the first word of a one-word state.
     #[inline]
     pub(crate) fn word(self, at: Timestamp) -> u64 {

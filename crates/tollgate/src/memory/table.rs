@@ -17,7 +17,7 @@
 //! takes the lock bit by comparing the whole header, which fails if anything changed since it was read.
 //!
 //! *Eviction*: the first word of a state is the instant from which it equals a key never seen. Only a slot past that instant
-//! is ever given to another key.
+//! is ever given to another key; while there is room, only one that is well past it, so that keys in use stay where they are.
 
 use std::sync::Arc;
 
@@ -27,6 +27,10 @@ use crate::sync::{AtomicU64, Mutex, Ordering, fence, spin_loop, yield_now};
 
 mod chain;
 mod unit;
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 const LOCKED: u64 = 1;
 const READY: u64 = 2;
@@ -42,11 +46,11 @@ pub(crate) const NUMBER_BITS: u32 = 10;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 const REST_SHIFT: u32 = 64 - (META_BITS as u32 - NUMBER_BITS);
 /// Buckets of an empty table.
-const FIRST_BUCKETS: usize = 16;
+const FIRST_BUCKETS: usize = if cfg!(loom) { 2 } else { 16 };
 /// A longer chain in an unlocked read means that the read was torn.
 const CHAIN_MAX: usize = 1 << 12;
 /// Spins before a waiting thread gives up its time slice.
-const SPINS: u32 = 100;
+const SPINS: u32 = if cfg!(loom) { 1 } else { 100 };
 
 /// A table of states of `WORDS` words, `SLOTS` to a line.
 pub(crate) struct Table<const SLOTS: usize, const WORDS: usize> {
@@ -57,6 +61,8 @@ pub(crate) struct Table<const SLOTS: usize, const WORDS: usize> {
     /// The next bucket to split off from its parent, if nobody met it before. Only a hint.
     unsplit: AtomicU64,
     budget: Arc<Budget>,
+    /// How long a slot is left alone after it has become idle, while there is room; in the unit of a state's first word.
+    patience: u64,
 }
 
 /// Overflow lines, counted from the top of the region. Link 0 is none, link k is the k-th line from the top.
@@ -79,7 +85,7 @@ pub(crate) struct Full;
 
 /// Where an entry is.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+pub(crate) struct Place<'a> {
     line: &'a Line,
     slot: usize,
 }
@@ -91,8 +97,8 @@ enum Search<'a> {
 }
 
 impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
-    /// A table that may take at most the budget's bytes.
-    pub(crate) fn new(budget: Arc<Budget>) -> Self {
+    /// A table that may take at most the budget's bytes and leaves idle slots alone for a while.
+    pub(crate) fn new(budget: Arc<Budget>, patience: u64) -> Self {
         const { assert!(1 + SLOTS + SLOTS * WORDS <= META && SLOTS * META_BITS <= 64) };
         let lines = (budget.total() / LINE_BYTES).clamp(FIRST_BUCKETS as u64, LINK_MASK >> LINK_SHIFT);
         let region = Region::new(usize::try_from(lines).unwrap_or(usize::MAX));
@@ -101,7 +107,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         }
         budget.take(FIRST_BUCKETS as u64 * LINE_BYTES);
         let overflow = Mutex::new(Overflow { made: 0, free: 0, free_lines: 0 });
-        Self { region, shape: AtomicU64::new(Shape::new(FIRST_BUCKETS as u64).0), overflow, unsplit: AtomicU64::new(0), budget }
+        Self { region, shape: AtomicU64::new(Shape::new(FIRST_BUCKETS as u64).0), overflow, unsplit: AtomicU64::new(0), budget, patience }
     }
 
     /// Decides about one key: `step` gets its entry, unless that equals absence, and answers with the entry to keep, if it
@@ -222,7 +228,11 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
             }
             spins += 1;
             // The holder does a few dozen instructions; if it is not running, spinning does not help.
-            if spins % SPINS == 0 { yield_now() } else { spin_loop() }
+            if spins % SPINS == 0 {
+                yield_now();
+            } else {
+                spin_loop();
+            }
         }
     }
 
@@ -234,13 +244,19 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         header.store((seen & !LOCKED).wrapping_add(SEQUENCE_ONE), Ordering::Release);
     }
 
-    /// The entry of a key, unless it equals absence. Under the bucket's lock.
-    pub(crate) fn get(&self, bucket: usize, key: Fingerprint, horizon: u64) -> Option<Entry<WORDS>> {
+    /// Where a key's entry is, and what it holds. Under the bucket's lock.
+    #[inline]
+    pub(crate) fn find(&self, bucket: usize, key: Fingerprint) -> Option<(Place<'_>, Entry<WORDS>)> {
         let line = self.region.line(bucket);
         match self.search(line, line[0].load(Ordering::Relaxed), key, usize::MAX) {
-            Search::Found(place) => Some(self.read(place)).filter(|entry| entry.state[0] > horizon),
+            Search::Found(place) => Some((place, self.read(place))),
             Search::Absent | Search::Torn => None,
         }
+    }
+
+    /// The entry of a key, unless it equals absence. Under the bucket's lock.
+    pub(crate) fn get(&self, bucket: usize, key: Fingerprint, horizon: u64) -> Option<Entry<WORDS>> {
+        self.find(bucket, key).map(|(_, entry)| entry).filter(|entry| entry.state[0] > horizon)
     }
 
     #[inline]
@@ -289,7 +305,8 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         }
     }
 
-    fn write(&self, place: Place<'_>, key: Fingerprint, entry: Entry<WORDS>) {
+    /// Writes an entry where it is to be. Under the bucket's lock.
+    pub(crate) fn write(&self, place: Place<'_>, key: Fingerprint, entry: Entry<WORDS>) {
         self.write_state(place, entry.state);
         let shift = place.slot * META_BITS;
         let meta = ((key.rest >> REST_SHIFT) << NUMBER_BITS) | (u64::from(entry.number) & NUMBER_MASK);

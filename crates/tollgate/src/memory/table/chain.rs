@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::{
     Entry, FIRST_BUCKETS, Full, LINK_MASK, LINK_SHIFT, META, META_BITS, META_MASK, Place, READY,
-    SEQUENCE_ONE, Search, Shape, Table, link_of,
+    SEQUENCE_ONE, Shape, Table, link_of,
 };
 use crate::key::Fingerprint;
 use crate::memory::region::{LINE_BYTES, LINE_WORDS, Line};
@@ -26,7 +26,8 @@ struct Raw<const WORDS: usize> {
 }
 
 impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
-    /// Keeps an entry: in the key's own slot, else in one that equals absence, else in a new overflow line.
+    /// Keeps an entry: in the key's own slot, else in one that is free or long idle, else in a new overflow line, else in one
+    /// that has just become idle.
     pub(crate) fn put(
         &self,
         bucket: usize,
@@ -35,13 +36,16 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         entry: Entry<WORDS>,
     ) -> Result<(), Full> {
         let line = self.region.line(bucket);
-        if let Search::Found(place) = self.search(line, line[0].load(Ordering::Relaxed), key, usize::MAX) {
+        if let Some((place, _)) = self.find(bucket, key) {
             self.write(place, key, entry);
             return Ok(());
         }
-        let place = match self.vacancy(line, horizon) {
+        let place = match self.vacancy(line, self.long_idle(horizon)) {
             Some(place) => place,
-            None => self.lengthen(line)?,
+            None => match self.lengthen(line) {
+                Ok(place) => place,
+                Err(full) => self.vacancy(line, horizon).ok_or(full)?,
+            },
         };
         self.write(place, key, entry);
         Ok(())
@@ -49,12 +53,16 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
 
     /// Forgets a key. Under the bucket's lock.
     pub(crate) fn remove(&self, bucket: usize, key: Fingerprint) -> bool {
-        let line = self.region.line(bucket);
-        if let Search::Found(place) = self.search(line, line[0].load(Ordering::Relaxed), key, usize::MAX) {
+        let found = self.find(bucket, key);
+        if let Some((place, _)) = found {
             place.line[1 + place.slot].store(0, Ordering::Relaxed);
-            return true;
         }
-        false
+        found.is_some()
+    }
+
+    /// The instant before which a slot must have become idle to be given away while there is room.
+    fn long_idle(&self, horizon: u64) -> u64 {
+        horizon.saturating_sub(self.patience)
     }
 
     /// A free slot, or one whose state equals absence.
@@ -166,7 +174,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
 
     fn split(&self, parent: usize, child: usize, horizon: u64) {
         let mut spare = SmallVec::<[u64; 8]>::new();
-        let entries = self.drain(parent, horizon, &mut spare);
+        let entries = self.drain(parent, self.long_idle(horizon), &mut spare);
         let (mut parent_line, mut child_line) = (self.region.line(parent), self.region.line(child));
         let (mut parent_slot, mut child_slot) = (0, 0);
         for raw in &entries {

@@ -20,7 +20,7 @@ impl Table<SLOTS, 1> {
         if header & (LOCKED | READY) != READY {
             return None;
         }
-        let state = self.find(first, header, key)?;
+        let state = self.find_state(first, header, key)?;
         let step = quota.unit(state.load(Ordering::Relaxed), now);
         // Acquire: the loads above come before the look at the header that proves them.
         fence(Ordering::Acquire);
@@ -41,7 +41,7 @@ impl Table<SLOTS, 1> {
 
     /// The state of a key in a bucket's chain, as long as the header stays what it was.
     #[inline(always)]
-    fn find<'a>(&'a self, first: &'a Line, header: u64, key: Fingerprint) -> Option<&'a AtomicU64> {
+    fn find_state<'a>(&'a self, first: &'a Line, header: u64, key: Fingerprint) -> Option<&'a AtomicU64> {
         let (mut line, mut link) = (first, link_of(header));
         loop {
             if is_at::<0>(line, key) {

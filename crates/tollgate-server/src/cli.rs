@@ -1,0 +1,115 @@
+//! What the user may type. What it means is left to the commands.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use tollgate::{COST_MAX, Ticks, Timestamp};
+
+mod value;
+
+pub use value::{GivenAttribute, GivenValue, StoreChoice};
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate serve                                   start on memory with the built-in example policy
+  tollgate serve --policy policy.yaml              start with your own limits
+  tollgate policy check policy.yaml                say what each limit means, and what is wrong
+  tollgate decide api_key=k1 --times 3             watch a policy decide, without a server";
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, about = "Rate limiting that is exact, fast and pleasant to run", after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer rate-limiting questions over HTTP
+    Serve(ServeArguments),
+    /// Work with policy files
+    Policy {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: PolicyCommand,
+    },
+    /// Decide about requests here and now, without a server
+    Decide(DecideArguments),
+}
+
+/// What to do with policy files.
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Say what each limit means in a sentence, and report every problem at once
+    Check(CheckArguments),
+}
+
+/// The arguments of `serve`.
+#[derive(Debug, Args)]
+pub struct ServeArguments {
+    /// The policy file, - for standard input; without one, a built-in example that shows every kind of limit
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_POLICY")]
+    pub policy: Option<PathBuf>,
+    /// Where to listen for HTTP; port 0 picks a free one
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080", value_parser = value::address)]
+    pub http: SocketAddr,
+    /// Where counters live; this version knows `memory`
+    #[arg(long, value_name = "STORE", env = "TOLLGATE_STORE", default_value = "memory", value_parser = value::store)]
+    pub store: StoreChoice,
+    /// The most memory that counters may take
+    #[arg(long, value_name = "SIZE", env = "TOLLGATE_MEMORY", default_value = "64MiB", value_parser = value::size)]
+    pub memory: u64,
+    /// Listen on an address that other machines can reach, although nobody has to prove who they are
+    #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
+    pub insecure: bool,
+}
+
+/// The arguments of `policy check`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 when every file compiles (warnings are allowed), 1 when one does not, 2 for wrong usage."
+)]
+pub struct CheckArguments {
+    /// The policy files; - reads standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+const DECIDE_HELP: &str = "\
+Attributes are given as name=text or name:=number:
+  tollgate decide api_key=k1 --times 5
+  tollgate decide tenant=acme path=/v1/chat prompt_tokens:=300 max_tokens:=700
+  tollgate decide --policy policy.yaml api_key=k1 --times 20 --every 100ms
+
+Exit status: 0 when every request was allowed, 1 when one was refused, 2 when nothing could be decided.";
+
+/// The arguments of `decide`.
+#[derive(Debug, Args)]
+#[command(after_help = DECIDE_HELP)]
+pub struct DecideArguments {
+    /// What is known about the request: name=text, or name:=5 for a number
+    #[arg(value_name = "NAME=VALUE", value_parser = value::attribute)]
+    pub attributes: Vec<GivenAttribute>,
+    /// The policy file, - for standard input; without one, the built-in example
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+    /// What one request costs; 0 only looks
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=COST_MAX))]
+    pub cost: u64,
+    /// How many requests to decide
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=value::TIMES_MAX))]
+    pub times: u64,
+    /// When the first request comes, such as 2030-01-01T00:00:00Z; now unless said
+    #[arg(long, value_name = "TIME", value_parser = value::instant)]
+    pub at: Option<Timestamp>,
+    /// How much time passes between requests, such as 100ms; nobody has to wait for it
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = value::duration)]
+    pub every: Ticks,
+    /// Print each decision as a line of JSON, as the server would answer it
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,82 @@
+//! `tollgate decide`: decisions here and now, on a clock that moves as told.
+
+use tollgate::{CheckRequest, Clock, Engine, HeaderPolicy, MemoryStore, RequestError, Secret};
+
+use crate::cli::{DecideArguments, GivenValue};
+use crate::console::Console;
+use crate::decision_json::{Decided, Hold};
+use crate::policy_file;
+use crate::{FAILURE, SUCCESS, USAGE};
+
+mod table;
+
+use table::Table;
+
+/// Memory for the few counters of one request.
+const MEMORY_BYTES: u64 = 4 << 20;
+
+/// Decides, and tells whether all were allowed.
+pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
+    let loaded = match policy_file::load(arguments.policy.as_ref()) {
+        Ok(loaded) => loaded,
+        Err(error) => return fail(console, error),
+    };
+    let request = match request(arguments) {
+        Ok(request) => request,
+        Err(error) => return fail(console, error),
+    };
+    if !loaded.warnings.is_empty() {
+        console.problem(&loaded.warnings);
+    }
+    let start = arguments.at.unwrap_or_else(|| Clock::precise().now());
+    let store = MemoryStore::new(MEMORY_BYTES, start);
+    let engine = Engine::with_store(loaded.policy, store, Secret::random());
+    let mut now = start;
+    let mut table = Table::default();
+    let mut status = SUCCESS;
+    for _ in 0..arguments.times {
+        let decision = engine.check_now(&request, now);
+        if !decision.is_allowed() {
+            status = FAILURE;
+        }
+        if arguments.json {
+            let decided = Decided::new(
+                decision,
+                Hold::None,
+                &HeaderPolicy::default(),
+                request.units(),
+                now,
+            );
+            match serde_json::to_string(&decided) {
+                Ok(line) => console.line(line),
+                Err(error) => return fail(console, error),
+            }
+        } else {
+            table.row(&decision, now.since(start), console);
+        }
+        if console.is_closed() {
+            return status;
+        }
+        now = now + arguments.every;
+    }
+    if !arguments.json {
+        table.end(console);
+    }
+    status
+}
+
+fn fail(console: &mut Console, error: impl std::fmt::Display) -> u8 {
+    console.problem(format_args!("tollgate: {error}"));
+    USAGE
+}
+
+fn request(arguments: &DecideArguments) -> Result<CheckRequest<'_>, RequestError> {
+    let mut request = CheckRequest::new();
+    for attribute in &arguments.attributes {
+        request = match &attribute.value {
+            GivenValue::Text(text) => request.with(&attribute.name, text)?,
+            GivenValue::Number(number) => request.with(&attribute.name, *number)?,
+        };
+    }
+    request.cost(arguments.cost)
+}

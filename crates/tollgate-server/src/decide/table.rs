@@ -1,0 +1,106 @@
+//! Decisions as a table: one row for each, one column for each limit.
+
+use std::fmt::Write;
+
+use tollgate::{Decision, LimitStatus, Stance, Ticks, Verdict};
+
+use crate::console::Console;
+
+/// Width of the columns before those of the limits.
+const NUMBER_WIDTH: usize = 7;
+const TIME_WIDTH: usize = 10;
+const VERDICT_WIDTH: usize = 24;
+
+/// A table that is written row by row. Its columns are those of the first decision: the same request meets the same limits.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    rows: u64,
+    widths: Vec<usize>,
+    refused: bool,
+    faulty: bool,
+    shadows: bool,
+}
+
+impl Table {
+    /// Writes one decision, `after` the first.
+    pub(super) fn row(&mut self, decision: &Decision, after: Ticks, console: &mut Console) {
+        if self.rows == 0 {
+            self.head(decision, console);
+        }
+        self.rows += 1;
+        let mut line = format!(
+            "{:>NUMBER_WIDTH$}  {:>TIME_WIDTH$}  {:<VERDICT_WIDTH$}",
+            self.rows,
+            format!("+{}", seconds(after)),
+            verdict(decision.verdict())
+        );
+        for (status, &width) in decision.limits().zip(&self.widths) {
+            let refused = !status.outcome.is_allowed();
+            self.refused |= refused;
+            let _ = write!(line, "  {:<width$}", cell(&status));
+        }
+        console.line(line.trim_end());
+        if let Some(fault) = decision.fault()
+            && !std::mem::replace(&mut self.faulty, true)
+        {
+            console.line(format_args!("{:>NUMBER_WIDTH$}  {fault}", ""));
+        }
+    }
+
+    fn head(&mut self, decision: &Decision, console: &mut Console) {
+        let mut line = format!(
+            "{:>NUMBER_WIDTH$}  {:>TIME_WIDTH$}  {:<VERDICT_WIDTH$}",
+            "request", "time", "verdict"
+        );
+        for status in decision.limits() {
+            let name = status.limit.name();
+            let shadow = status.stance == Stance::Shadow;
+            self.shadows |= shadow;
+            let title = if shadow {
+                format!("({name})")
+            } else {
+                name.to_owned()
+            };
+            let widest = format!("{limit}/{limit} *", limit = status.outcome.limit).len();
+            let width = widest.max(title.chars().count());
+            let _ = write!(line, "  {title:<width$}");
+            self.widths.push(width);
+        }
+        console.line(line.trim_end());
+    }
+
+    /// Explains the marks that were used.
+    pub(super) fn end(&self, console: &mut Console) {
+        if self.widths.is_empty() && !self.faulty {
+            console.line("\nNo limit applies to these attributes; `tollgate policy check` shows what each limit asks for.");
+            return;
+        }
+        console.line("\nEach limit shows what remains of how much.");
+        if self.refused {
+            console.line("* refused by this limit");
+        }
+        if self.shadows {
+            console.line("(…) only counted: this limit is in shadow and never refuses");
+        }
+    }
+}
+
+fn cell(status: &LimitStatus<'_>) -> String {
+    let mark = if status.outcome.is_allowed() { "" } else { " *" };
+    format!("{}/{}{mark}", status.outcome.remaining, status.outcome.limit)
+}
+
+fn verdict(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Allow => "allow".to_owned(),
+        Verdict::Wait(wait) => format!("wait {}", seconds(wait)),
+        Verdict::Deny { retry_after } => format!("deny, retry in {}", seconds(retry_after)),
+        Verdict::Never => "never".to_owned(),
+    }
+}
+
+/// A time in seconds, to the millisecond, rounded up as in all advice.
+fn seconds(time: Ticks) -> String {
+    let millis = time.ceil_millis();
+    format!("{}.{:03}s", millis / 1_000, millis % 1_000)
+}

@@ -1,0 +1,253 @@
+//! How long a connection waits for its client: for the first byte of a request, for the rest of its head, and for room to
+//! write. hyper has one timeout for the first two; a client that keeps a connection open is not a slow one, so they differ here.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// How long a request's head may take to arrive, and the first byte of a connection.
+pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection may rest between requests.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client may refuse to read.
+pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a connection is doing, shared by the stream and whoever answers requests.
+#[derive(Debug, Default)]
+pub(super) struct Phase {
+    /// Odd while a request is being answered. Relaxed suffices everywhere: only the task of the connection reads and writes it.
+    turns: AtomicU32,
+    /// Whether any byte was ever read.
+    touched: AtomicBool,
+}
+
+impl Phase {
+    /// A request's head is complete; until the guard is dropped its answer is under way.
+    pub(super) fn answering(self: &Arc<Self>) -> Answering {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+        Answering(Arc::clone(self))
+    }
+
+    /// Whether the client has sent anything at all.
+    pub(super) fn is_touched(&self) -> bool {
+        self.touched.load(Ordering::Relaxed)
+    }
+}
+
+/// While it exists, a request is being answered.
+#[derive(Debug)]
+pub(super) struct Answering(Arc<Phase>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.turns.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream that gives up on a client that does not move.
+#[derive(Debug)]
+pub(super) struct Patient<S> {
+    stream: S,
+    phase: Arc<Phase>,
+    reading: Pin<Box<Sleep>>,
+    /// The turn for which `reading` was set, and whether the head has begun to arrive in it.
+    turn: u32,
+    head_begun: bool,
+    writing: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Patient<S> {
+    pub(super) fn new(stream: S, phase: Arc<Phase>) -> Self {
+        Self {
+            stream,
+            phase,
+            reading: Box::pin(sleep(HEAD_TIMEOUT)),
+            turn: 0,
+            head_begun: false,
+            writing: None,
+        }
+    }
+
+    /// Whether a head is awaited, rather than a body, which has a timeout of its own. A new turn begins with a rest.
+    fn awaits_head(&mut self) -> bool {
+        let turn = self.phase.turns.load(Ordering::Relaxed);
+        if turn % 2 == 1 {
+            return false;
+        }
+        if turn != self.turn {
+            self.turn = turn;
+            self.head_begun = false;
+            self.reading.as_mut().reset(Instant::now() + IDLE_TIMEOUT);
+        }
+        true
+    }
+
+    /// Bytes arrived: the head must now be complete in time, however slowly the rest of it drips.
+    fn moved(&mut self) {
+        self.phase.touched.store(true, Ordering::Relaxed);
+        if self.awaits_head() && !self.head_begun {
+            self.head_begun = true;
+            self.reading.as_mut().reset(Instant::now() + HEAD_TIMEOUT);
+        }
+    }
+
+    /// Nothing arrives: whether to wait on.
+    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        if !self.awaits_head() {
+            return Poll::Pending;
+        }
+        self.reading.as_mut().poll(context).map(|()| too_slow())
+    }
+
+    /// What became of a write; one that makes no progress is given up after a while.
+    fn written<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.writing = None;
+            return written;
+        }
+        let patience = self.writing.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
+        patience.as_mut().poll(context).map(|()| Err(too_slow()))
+    }
+}
+
+fn too_slow() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the client was too slow")
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = into.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(context, into);
+        if read.is_pending() {
+            return this.poll_patience(context).map(Err);
+        }
+        if into.filled().len() > before {
+            this.moved();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(context, bytes);
+        this.written(context, written)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.stream).poll_flush(context);
+        this.written(context, flushed)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write_vectored(context, bytes);
+        this.written(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    fn pair() -> (DuplexStream, Patient<DuplexStream>, Arc<Phase>) {
+        let (client, stream) = duplex(16);
+        let phase = Arc::new(Phase::default());
+        (client, Patient::new(stream, Arc::clone(&phase)), phase)
+    }
+
+    /// Seconds of virtual time until reading gives up.
+    async fn patience(patient: &mut Patient<DuplexStream>) -> u64 {
+        let start = Instant::now();
+        assert_eq!(
+            patient.read_u8().await.unwrap_err().kind(),
+            io::ErrorKind::TimedOut
+        );
+        start.elapsed().as_secs()
+    }
+
+    /// A client that drips its head gets no more time than one that is silent.
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_drips_is_given_up() {
+        let (mut client, mut patient, phase) = pair();
+        assert!(!phase.is_touched());
+        client.write_all(b"P").await.unwrap();
+        patient.read_u8().await.unwrap();
+        tokio::time::advance(Duration::from_secs(7)).await;
+        client.write_all(b"O").await.unwrap();
+        patient.read_u8().await.unwrap();
+        assert_eq!(patience(&mut patient).await, 3);
+        assert!(phase.is_touched());
+    }
+
+    /// Between requests a connection may rest for longer; once the next head has begun, patience is short again.
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_not_a_slow_one() {
+        let (mut client, mut patient, phase) = pair();
+        for _ in 0..2 {
+            client.write_all(b"x").await.unwrap();
+            patient.read_u8().await.unwrap();
+            drop(phase.answering());
+        }
+        assert_eq!(patience(&mut patient).await, 60);
+
+        let (mut client, mut patient, phase) = pair();
+        drop(phase.answering());
+        client.write_all(b"x").await.unwrap();
+        patient.read_u8().await.unwrap();
+        assert_eq!(patience(&mut patient).await, 10);
+    }
+
+    /// While a request is answered the stream waits: the body has a timeout of its own.
+    #[tokio::test(start_paused = true)]
+    async fn a_body_is_not_a_head() {
+        let (_client, mut patient, phase) = pair();
+        let _answering = phase.answering();
+        let read = tokio::time::timeout(Duration::from_secs(3_600), patient.read_u8()).await;
+        assert!(read.is_err());
+    }
+
+    /// A client that does not read is given up; one that reads slowly is not.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_must_read() {
+        let (mut client, mut patient, _) = pair();
+        for _ in 0..3 {
+            patient.write_all(&[0; 16]).await.unwrap();
+            tokio::time::advance(Duration::from_secs(29)).await;
+            client.read_exact(&mut [0; 16]).await.unwrap();
+        }
+        let start = Instant::now();
+        let error = patient.write_all(&[0; 17]).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), start.elapsed().as_secs()),
+            (io::ErrorKind::TimedOut, 30)
+        );
+    }
+}

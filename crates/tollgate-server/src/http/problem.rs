@@ -1,0 +1,125 @@
+//! Why a request got no decision. A denial is not among these: it is an answer.
+
+use tollgate::{CommitError, RequestError};
+
+/// Longest explanation, in characters. It may quote what the request said.
+const DETAIL_CHARS_MAX: usize = 500;
+
+/// What kind of problem it is: what a program may match on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The body is not what this path accepts.
+    InvalidRequest,
+    /// The body is too large.
+    BodyTooLarge,
+    /// The body came too slowly.
+    BodyTooSlow,
+    /// The body did not arrive whole.
+    BodyCutOff,
+    /// The body is said to be something else than JSON.
+    UnsupportedMediaType,
+    /// Nothing is at this path.
+    NotFound,
+    /// The path is right, the method is not; these are accepted.
+    MethodNotAllowed(&'static str),
+    /// No such reservation, or none any more.
+    UnknownReservation,
+    /// The reservation was committed or cancelled before.
+    ReservationSettled,
+    /// The reservation can no longer be settled.
+    ReservationExpired,
+    /// As many reservations are open as the server can remember.
+    TooManyReservations,
+    /// The store did not answer.
+    StoreUnavailable,
+}
+
+/// A kind, and what is wrong in words that say what would be accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Problem {
+    pub(super) kind: Kind,
+    pub(super) detail: String,
+}
+
+impl Problem {
+    pub(super) fn new(kind: Kind, detail: impl Into<String>) -> Self {
+        let mut detail = detail.into();
+        if let Some((end, _)) = detail.char_indices().nth(DETAIL_CHARS_MAX) {
+            detail.truncate(end);
+            detail.push('…');
+        }
+        Self { kind, detail }
+    }
+
+    pub(super) fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(Kind::InvalidRequest, detail)
+    }
+}
+
+impl From<RequestError> for Problem {
+    fn from(error: RequestError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
+impl From<CommitError> for Problem {
+    fn from(error: CommitError) -> Self {
+        let kind = match error {
+            CommitError::Expired => Kind::ReservationExpired,
+            CommitError::Store(_) => Kind::StoreUnavailable,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl Kind {
+    /// The status to answer with.
+    pub(super) const fn status(self) -> u16 {
+        match self {
+            Kind::InvalidRequest | Kind::BodyCutOff => 400,
+            Kind::NotFound | Kind::UnknownReservation => 404,
+            Kind::MethodNotAllowed(_) => 405,
+            Kind::BodyTooSlow => 408,
+            Kind::ReservationSettled | Kind::ReservationExpired => 409,
+            Kind::BodyTooLarge => 413,
+            Kind::UnsupportedMediaType => 415,
+            Kind::TooManyReservations | Kind::StoreUnavailable => 503,
+        }
+    }
+
+    /// The problem type: a name that stays.
+    pub(super) const fn urn(self) -> &'static str {
+        match self {
+            Kind::InvalidRequest => "urn:tollgate:problem:invalid-request",
+            Kind::BodyTooLarge => "urn:tollgate:problem:body-too-large",
+            Kind::BodyTooSlow => "urn:tollgate:problem:body-too-slow",
+            Kind::BodyCutOff => "urn:tollgate:problem:body-cut-off",
+            Kind::UnsupportedMediaType => "urn:tollgate:problem:unsupported-media-type",
+            Kind::NotFound => "urn:tollgate:problem:not-found",
+            Kind::MethodNotAllowed(_) => "urn:tollgate:problem:method-not-allowed",
+            Kind::UnknownReservation => "urn:tollgate:problem:unknown-reservation",
+            Kind::ReservationSettled => "urn:tollgate:problem:reservation-settled",
+            Kind::ReservationExpired => "urn:tollgate:problem:reservation-expired",
+            Kind::TooManyReservations => "urn:tollgate:problem:too-many-reservations",
+            Kind::StoreUnavailable => "urn:tollgate:problem:store-unavailable",
+        }
+    }
+
+    /// What all problems of this kind have in common.
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Kind::InvalidRequest => "The request is not valid",
+            Kind::BodyTooLarge => "The body is too large",
+            Kind::BodyTooSlow => "The body came too slowly",
+            Kind::BodyCutOff => "The body did not arrive whole",
+            Kind::UnsupportedMediaType => "The body must be JSON",
+            Kind::NotFound => "Nothing is at this path",
+            Kind::MethodNotAllowed(_) => "The path does not accept this method",
+            Kind::UnknownReservation => "There is no such reservation",
+            Kind::ReservationSettled => "The reservation was settled before",
+            Kind::ReservationExpired => "The reservation has expired",
+            Kind::TooManyReservations => "Too many reservations are open",
+            Kind::StoreUnavailable => "The store did not answer",
+        }
+    }
+}

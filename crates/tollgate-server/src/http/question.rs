@@ -1,0 +1,317 @@
+//! JSON into questions. The parser is serde_json's; this module says what is accepted, and refuses the rest with the field at
+//! fault. Nothing nested deeper than a request's attributes is ever entered, so depth needs no counter.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use tollgate::{ATTRIBUTES_MAX, COST_MAX, CheckRequest, RequestError, Ticks, Value};
+
+use super::problem::Problem;
+
+mod number;
+
+use number::{AttributeValue, Given, Whole};
+
+/// Most questions in a batch.
+pub(super) const BATCH_MAX: usize = 1_000;
+/// How long a reservation may live: at least, unless said, and at most.
+pub(super) const LIFETIME_MS: (u64, u64, u64) = (1, 60_000, 3_600_000);
+/// Longest piece of the caller's text that a message repeats, in characters.
+const QUOTED_MAX: usize = 60;
+
+/// What a caller asked, as it was written. Text is borrowed from the body where it has no escapes.
+#[derive(Debug, Default)]
+pub(super) struct Question<'b> {
+    attributes: Vec<(Cow<'b, str>, Given<'b>)>,
+    cost: Option<u64>,
+    lifetime_ms: Option<u64>,
+}
+
+/// Which fields a body may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Check,
+    Reservation,
+    Settlement,
+}
+
+impl<'b> Question<'b> {
+    /// Reads the body of a check.
+    ///
+    /// # Errors
+    /// When it is not exactly that.
+    pub(super) fn check(body: &'b [u8]) -> Result<Self, Problem> {
+        parse(body, Form::Check)
+    }
+
+    /// Reads the body of a reservation.
+    ///
+    /// # Errors
+    /// When it is not exactly that.
+    pub(super) fn reservation(body: &'b [u8]) -> Result<Self, Problem> {
+        parse(body, Form::Reservation)
+    }
+
+    /// Reads the body of a batch.
+    ///
+    /// # Errors
+    /// When one of its questions is wrong; none is answered then.
+    pub(super) fn batch(body: &'b [u8]) -> Result<Vec<Self>, Problem> {
+        parse(body, Batch)
+    }
+
+    /// The question for the engine.
+    ///
+    /// # Errors
+    /// When a bound is passed.
+    pub(super) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
+        let mut request = CheckRequest::new();
+        for (name, given) in &self.attributes {
+            request = match given {
+                Given::Text(text) => request.with(name, Value::Text(text))?,
+                Given::Number(number) => request.with(name, *number)?,
+            };
+        }
+        match self.cost {
+            Some(cost) => request.cost(cost),
+            None => Ok(request),
+        }
+    }
+
+    /// How long a reservation is to live.
+    pub(super) fn lifetime(&self) -> Ticks {
+        Ticks::from_millis(self.lifetime_ms.unwrap_or(LIFETIME_MS.1))
+    }
+}
+
+/// Reads the body of a commit: what the request really cost.
+///
+/// # Errors
+/// When it is not exactly that.
+pub(super) fn settlement(body: &[u8]) -> Result<u64, Problem> {
+    let question = parse(body, Form::Settlement)?;
+    question.cost.ok_or_else(|| {
+        Problem::invalid(format!(
+            "cost: missing; accepted is a whole number from 0 to {COST_MAX}"
+        ))
+    })
+}
+
+fn parse<'b, T: DeserializeSeed<'b>>(body: &'b [u8], seed: T) -> Result<T::Value, Problem> {
+    let text = std::str::from_utf8(body).map_err(|error| {
+        Problem::invalid(format!("the body is not UTF-8 at byte {}", error.valid_up_to()))
+    })?;
+    let mut parser = serde_json::Deserializer::from_str(text);
+    let read = seed
+        .deserialize(&mut parser)
+        .and_then(|value| parser.end().map(|()| value));
+    read.map_err(|error| {
+        let what = if error.is_data() { "" } else { "not valid JSON: " };
+        Problem::invalid(format!("{what}{error}"))
+    })
+}
+
+impl Form {
+    const fn fields(self) -> &'static str {
+        match self {
+            Form::Check => "attributes and cost",
+            Form::Reservation => "attributes, cost and ttl_ms",
+            Form::Settlement => "cost",
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Form {
+    type Value = Question<'de>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Form {
+    type Value = Question<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an object with {}", self.fields())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut question = Question::default();
+        let mut attributes = None;
+        while let Some(field) = map.next_key_seed(Name)? {
+            match (field.as_ref(), self) {
+                ("attributes", Form::Check | Form::Reservation) => {
+                    let given = map.next_value_seed(Attributes)?;
+                    once("attributes", attributes.replace(given))?;
+                }
+                ("cost", _) => {
+                    let whole = Whole {
+                        least: 0,
+                        most: COST_MAX,
+                    };
+                    let cost = map
+                        .next_value_seed(whole)
+                        .map_err(|error| inside("cost: ", &error))?;
+                    once("cost", question.cost.replace(cost))?;
+                }
+                ("ttl_ms", Form::Reservation) => {
+                    let whole = Whole {
+                        least: LIFETIME_MS.0,
+                        most: LIFETIME_MS.2,
+                    };
+                    let lifetime = map
+                        .next_value_seed(whole)
+                        .map_err(|error| inside("ttl_ms: ", &error))?;
+                    once("ttl_ms", question.lifetime_ms.replace(lifetime))?;
+                }
+                (unknown, _) => {
+                    let unknown = shortened(unknown);
+                    return Err(A::Error::custom(format_args!(
+                        "unknown field {unknown}; accepted: {}",
+                        self.fields()
+                    )));
+                }
+            }
+        }
+        match attributes {
+            Some(attributes) => question.attributes = attributes,
+            None if self == Form::Settlement => {}
+            None => {
+                return Err(A::Error::custom(
+                    "attributes: missing; accepted is an object, which may be empty",
+                ));
+            }
+        }
+        Ok(question)
+    }
+}
+
+/// Refuses a field that was there before.
+fn once<T, E: Error>(field: &str, before: Option<T>) -> Result<(), E> {
+    match before {
+        None => Ok(()),
+        Some(_) => Err(E::custom(format_args!(
+            "{field}: given twice; give each field once"
+        ))),
+    }
+}
+
+/// An error with the path to where it happened. The position at the end of serde_json's message is kept as a position.
+fn inside<E: Error>(path: &str, error: &E) -> E {
+    E::custom(format_args!("{path}{error}"))
+}
+
+/// The caller's own text for a message: short, and visibly where it begins and ends.
+fn shortened(text: &str) -> String {
+    if text.chars().nth(QUOTED_MAX).is_some() {
+        let start: String = text.chars().take(QUOTED_MAX).collect();
+        return format!("{start:?}…");
+    }
+    format!("{text:?}")
+}
+
+/// A batch of checks.
+struct Batch;
+
+impl<'de> DeserializeSeed<'de> for Batch {
+    type Value = Vec<Question<'de>>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Batch {
+    type Value = Vec<Question<'de>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "an array of at most {BATCH_MAX} objects with {}",
+            Form::Check.fields()
+        )
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut questions = Vec::new();
+        while let Some(question) = items
+            .next_element_seed(Form::Check)
+            .map_err(|error| inside(&format!("[{}]: ", questions.len()), &error))?
+        {
+            if questions.len() == BATCH_MAX {
+                return Err(A::Error::custom(format_args!(
+                    "more than {BATCH_MAX} items; send several batches"
+                )));
+            }
+            questions.push(question);
+        }
+        Ok(questions)
+    }
+}
+
+/// The attributes of a request.
+struct Attributes;
+
+impl<'de> DeserializeSeed<'de> for Attributes {
+    type Value = Vec<(Cow<'de, str>, Given<'de>)>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Attributes {
+    type Value = Vec<(Cow<'de, str>, Given<'de>)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`attributes` as an object of names with text or whole numbers")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut attributes: Self::Value = Vec::new();
+        while let Some(name) = map.next_key_seed(Name)? {
+            // Both are checked again when the request is made; here they bound the work of this loop.
+            if attributes.len() == ATTRIBUTES_MAX {
+                return Err(A::Error::custom(format_args!(
+                    "attributes: more than {ATTRIBUTES_MAX} were given; send only those that the policy mentions"
+                )));
+            }
+            if attributes.iter().any(|(known, _)| *known == name) {
+                let name = shortened(&name);
+                return Err(A::Error::custom(format_args!(
+                    "attributes.{name}: given twice; give each attribute once"
+                )));
+            }
+            let given = map
+                .next_value_seed(AttributeValue)
+                .map_err(|error| inside(&format!("attributes.{}: ", shortened(&name)), &error))?;
+            attributes.push((name, given));
+        }
+        Ok(attributes)
+    }
+}
+
+/// The name of a field or an attribute.
+struct Name;
+
+impl<'de> DeserializeSeed<'de> for Name {
+    type Value = Cow<'de, str>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Name {
+    type Value = Cow<'de, str>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(text))
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! The values inside a question: whole numbers within a range, and attributes that are text or whole numbers.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+/// The value of an attribute, as it was given.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Given<'b> {
+    Text(Cow<'b, str>),
+    Number(i64),
+}
+
+/// A whole number within a range.
+#[derive(Clone, Copy)]
+pub(super) struct Whole {
+    pub(super) least: u64,
+    pub(super) most: u64,
+}
+
+impl Whole {
+    fn refuse<E: Error>(self, what: impl fmt::Display) -> E {
+        E::custom(format_args!(
+            "{what} is not accepted; accepted is a whole number from {} to {}",
+            self.least, self.most
+        ))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Whole {
+    type Value = u64;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u64, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Whole {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from {} to {}", self.least, self.most)
+    }
+    fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+        if (self.least..=self.most).contains(&number) {
+            Ok(number)
+        } else {
+            Err(self.refuse(number))
+        }
+    }
+    fn visit_i64<E: Error>(self, number: i64) -> Result<u64, E> {
+        Err(self.refuse(number))
+    }
+    fn visit_f64<E: Error>(self, number: f64) -> Result<u64, E> {
+        Err(self.refuse(format_args!("{number:?}")))
+    }
+    fn visit_str<E: Error>(self, _text: &str) -> Result<u64, E> {
+        Err(self.refuse("text"))
+    }
+    fn visit_bool<E: Error>(self, value: bool) -> Result<u64, E> {
+        Err(self.refuse(value))
+    }
+    fn visit_unit<E: Error>(self) -> Result<u64, E> {
+        Err(self.refuse("null"))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, _items: A) -> Result<u64, A::Error> {
+        Err(self.refuse("an array"))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, _map: A) -> Result<u64, A::Error> {
+        Err(self.refuse("an object"))
+    }
+}
+
+/// The value of an attribute.
+pub(super) struct AttributeValue;
+
+fn refuse<E: Error>(what: impl fmt::Display) -> E {
+    E::custom(format_args!(
+        "{what} is not accepted; accepted are text and whole numbers from {} to {}",
+        i64::MIN,
+        i64::MAX
+    ))
+}
+
+impl<'de> DeserializeSeed<'de> for AttributeValue {
+    type Value = Given<'de>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for AttributeValue {
+    type Value = Given<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text or a whole number")
+    }
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Given::Text(Cow::Borrowed(text)))
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Given::Text(Cow::Owned(text.to_owned())))
+    }
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
+        Ok(Given::Number(number))
+    }
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+        i64::try_from(number)
+            .map(Given::Number)
+            .map_err(|_| refuse(number))
+    }
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
+        Err(refuse(format_args!("{number:?}")))
+    }
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
+        // Limits compare text, so a policy can say `beta: "true"`; which of the two was meant is the caller's to say.
+        Err(E::custom(format_args!(
+            "{value} is not accepted; accepted are text, such as \"{value}\", and whole numbers"
+        )))
+    }
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Err(E::custom("null is not accepted; leave out what is not known"))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, _items: A) -> Result<Self::Value, A::Error> {
+        Err(refuse("an array"))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, _map: A) -> Result<Self::Value, A::Error> {
+        Err(refuse("an object"))
+    }
+}

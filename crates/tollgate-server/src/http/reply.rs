@@ -1,0 +1,101 @@
+//! From answers and problems to HTTP: the one place where a status is chosen.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+
+use super::problem::{Kind, Problem};
+use super::service::Answered;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// Problem details, as RFC 9457 writes them.
+#[derive(Serialize)]
+struct Details<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+}
+
+#[derive(Serialize)]
+struct Health {
+    status: &'static str,
+}
+
+#[derive(Serialize)]
+struct Settlement {
+    refunded: u64,
+    charged: u64,
+    unpaid: u64,
+}
+
+/// The response to a request.
+pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>> {
+    match answered {
+        Ok(Answered::Healthy) => json(&Health { status: "ok" }),
+        Ok(Answered::Decision(decided)) => json(&decided),
+        Ok(Answered::Batch(decided)) => json(&decided),
+        Ok(Answered::Settled(settled)) => json(&Settlement {
+            refunded: settled.refunded,
+            charged: settled.charged,
+            unpaid: settled.unpaid,
+        }),
+        Ok(Answered::Done) => response(StatusCode::NO_CONTENT, None, Vec::new()),
+        Err(problem) => problem_details(&problem),
+    }
+}
+
+fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
+    match serde_json::to_vec(document) {
+        Ok(text) => response(StatusCode::OK, Some(JSON), text),
+        // Text and numbers always have a form in JSON; this arm is here so that a mistake costs one answer, not the process.
+        Err(_) => response(StatusCode::INTERNAL_SERVER_ERROR, None, Vec::new()),
+    }
+}
+
+fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
+    let kind = problem.kind;
+    let details = Details {
+        r#type: kind.urn(),
+        title: kind.title(),
+        status: kind.status(),
+        detail: &problem.detail,
+    };
+    let status = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = response(
+        status,
+        Some(PROBLEM_JSON),
+        serde_json::to_vec(&details).unwrap_or_default(),
+    );
+    match kind {
+        Kind::MethodNotAllowed(accepted) => {
+            response
+                .headers_mut()
+                .insert(ALLOW, HeaderValue::from_static(accepted));
+        }
+        // What is left of the body is not read, so the connection is of no further use.
+        Kind::BodyTooSlow | Kind::BodyTooLarge => {
+            response
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        _ => {}
+    }
+    response
+}
+
+fn response(status: StatusCode, content_type: Option<HeaderValue>, body: Vec<u8>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    // A decision is about one instant, and so is every problem.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(content_type) = content_type {
+        headers.insert(CONTENT_TYPE, content_type);
+    }
+    response
+}

@@ -1,0 +1,121 @@
+//! What a method and a path ask for. Paths are matched as they are: no two spellings mean the same.
+
+use hyper::Method;
+
+use super::holds::Id;
+use super::problem::{Kind, Problem};
+
+const PATHS: &str = "POST /v1/check, POST /v1/check/batch, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
+                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id} and GET /healthz";
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    Check,
+    Batch,
+    Reserve,
+    Commit(Id),
+    Cancel(Id),
+    Release(Id),
+    Health,
+}
+
+impl Route {
+    /// What a method and a path ask for.
+    ///
+    /// # Errors
+    /// When nothing is at the path, or it accepts other methods.
+    pub(super) fn of(method: &Method, path: &str) -> Result<Self, Problem> {
+        let (route, accepted) = Self::at(path)?;
+        let is_accepted = accepted.split(", ").any(|known| known == method.as_str());
+        if is_accepted {
+            return Ok(route);
+        }
+        let detail = format!("this path accepts {accepted}");
+        Err(Problem::new(Kind::MethodNotAllowed(accepted), detail))
+    }
+
+    fn at(path: &str) -> Result<(Self, &'static str), Problem> {
+        let route = match path {
+            "/v1/check" => (Route::Check, "POST"),
+            "/v1/check/batch" => (Route::Batch, "POST"),
+            "/v1/reservations" => (Route::Reserve, "POST"),
+            "/healthz" => (Route::Health, "GET, HEAD"),
+            _ => return Self::of_thing(path),
+        };
+        Ok(route)
+    }
+
+    /// A path that names one permit or reservation.
+    fn of_thing(path: &str) -> Result<(Self, &'static str), Problem> {
+        if let Some(id) = path.strip_prefix("/v1/permits/") {
+            return Ok((Route::Release(id_of(id, Kind::NotFound)?), "DELETE"));
+        }
+        if let Some(rest) = path.strip_prefix("/v1/reservations/") {
+            return match rest.strip_suffix("/commit") {
+                Some(id) => Ok((Route::Commit(id_of(id, Kind::UnknownReservation)?), "POST")),
+                None => Ok((Route::Cancel(id_of(rest, Kind::UnknownReservation)?), "DELETE")),
+            };
+        }
+        Err(Problem::new(
+            Kind::NotFound,
+            format!("this server answers {PATHS}"),
+        ))
+    }
+}
+
+fn id_of(text: &str, otherwise: Kind) -> Result<Id, Problem> {
+    Id::parse(text).ok_or_else(|| {
+        Problem::new(
+            otherwise,
+            "an id is 32 hexadecimal digits, as an earlier answer gave it",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef";
+
+    fn kind(method: Method, path: &str) -> Kind {
+        Route::of(&method, path).unwrap_err().kind
+    }
+
+    /// Every path of the interface is known under its method, and no other spelling is.
+    #[test]
+    fn paths_and_methods() {
+        let id = Id::parse(ID).unwrap();
+        let of = |method: Method, path: &str| Route::of(&method, path).unwrap();
+        assert_eq!(of(Method::POST, "/v1/check"), Route::Check);
+        assert_eq!(
+            of(Method::POST, &format!("/v1/reservations/{ID}/commit")),
+            Route::Commit(id)
+        );
+        assert_eq!(
+            of(Method::DELETE, &format!("/v1/reservations/{ID}")),
+            Route::Cancel(id)
+        );
+        assert_eq!(
+            of(Method::DELETE, &format!("/v1/permits/{ID}")),
+            Route::Release(id)
+        );
+        for path in [
+            "/",
+            "/v1/check/",
+            "//v1/check",
+            "/v1/checks",
+            "/v1/permits",
+            "/V1/check",
+            "/v1/permits/zz",
+        ] {
+            assert_eq!(kind(Method::POST, path), Kind::NotFound, "{path}");
+        }
+        assert_eq!(kind(Method::GET, "/v1/check"), Kind::MethodNotAllowed("POST"));
+        assert_eq!(
+            kind(Method::DELETE, "/v1/reservations/x"),
+            Kind::UnknownReservation
+        );
+    }
+}

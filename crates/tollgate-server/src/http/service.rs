@@ -1,0 +1,331 @@
+//! What each route does with the engine. Time is read here, once for each request, and passed down.
+
+use hyper::Request;
+use hyper::body::Incoming;
+use tollgate::{
+    CheckRequest, Clock, Decision, Engine, HeaderPolicy, Permit, Quota, Reservation, Settled, Ticks,
+    Timestamp,
+};
+
+use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
+use super::holds::{Absent, Holds, Id};
+use super::problem::{Kind, Problem};
+use super::question::{self, Question};
+use super::route::Route;
+use crate::decision_json::{Decided, Hold};
+use crate::seldom::Seldom;
+
+/// Most permits that the server remembers; about 64 MiB of them.
+const PERMITS_MAX: usize = 1 << 18;
+/// Most open reservations; about 64 MiB of them.
+const RESERVATIONS_MAX: usize = 1 << 17;
+
+/// What a request is answered with.
+#[derive(Debug)]
+pub(super) enum Answered {
+    /// The server lives.
+    Healthy,
+    /// One decision.
+    Decision(Box<Decided>),
+    /// The decisions of a batch.
+    Batch(Vec<Decided>),
+    /// What settling a reservation did.
+    Settled(Settled),
+    /// Done, and there is nothing to say.
+    Done,
+}
+
+/// The engine, and what its callers hold.
+pub(crate) struct Service {
+    engine: Engine,
+    clock: Clock,
+    headers: HeaderPolicy,
+    permits: Holds<Permit>,
+    reservations: Holds<Reservation>,
+    no_room: Seldom,
+}
+
+impl Service {
+    /// Answers by this engine, at the times of this clock.
+    pub(crate) fn new(engine: Engine, clock: Clock) -> Self {
+        Self {
+            engine,
+            clock,
+            headers: HeaderPolicy::default(),
+            permits: Holds::new(PERMITS_MAX),
+            reservations: Holds::new(RESERVATIONS_MAX),
+            no_room: Seldom::default(),
+        }
+    }
+
+    /// The time by which requests are answered.
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// When no decision could be made because of the request, or a reservation cannot be settled.
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Answered, Problem> {
+        match Route::of(request.method(), request.uri().path())? {
+            Route::Health => Ok(Answered::Healthy),
+            Route::Check => {
+                let body = body::read(request, BODY_BYTES_MAX).await?;
+                self.check(&Question::check(&body)?).await
+            }
+            Route::Batch => {
+                let body = body::read(request, BATCH_BYTES_MAX).await?;
+                self.batch(&Question::batch(&body)?).await
+            }
+            Route::Reserve => {
+                let body = body::read(request, BODY_BYTES_MAX).await?;
+                self.reserve(&Question::reservation(&body)?).await
+            }
+            Route::Commit(id) => {
+                let body = body::read(request, BODY_BYTES_MAX).await?;
+                self.commit(id, question::settlement(&body)?).await
+            }
+            Route::Cancel(id) => self.cancel(id).await,
+            Route::Release(id) => self.release(id).await,
+        }
+    }
+
+    async fn check(&self, question: &Question<'_>) -> Result<Answered, Problem> {
+        let request = question.request()?;
+        let decided = self.decide(&request, self.clock.now()).await;
+        Ok(Answered::Decision(Box::new(decided)))
+    }
+
+    /// Answers all questions, or none if one of them is wrong.
+    async fn batch(&self, questions: &[Question<'_>]) -> Result<Answered, Problem> {
+        let mut requests = Vec::with_capacity(questions.len());
+        for (index, question) in questions.iter().enumerate() {
+            let request = question.request();
+            requests.push(request.map_err(|error| Problem::invalid(format!("[{index}]: {error}")))?);
+        }
+        let now = self.clock.now();
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in &requests {
+            answers.push(self.decide(request, now).await);
+        }
+        Ok(Answered::Batch(answers))
+    }
+
+    async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decided {
+        let mut decision = self.engine.check(request, now).await;
+        let hold = self.hold_permit(&mut decision, now);
+        Decided::new(decision, hold, &self.headers, request.units(), now)
+    }
+
+    /// Keeps the permit that a concurrency limit gave, so that the caller can give it back by its id.
+    fn hold_permit(&self, decision: &mut Decision, now: Timestamp) -> Hold {
+        let Some(permit) = decision.take_permit() else {
+            return Hold::None;
+        };
+        match self.permits.put(permit, now + permit_lifetime(decision), now) {
+            Ok(id) => Hold::Permit { id: id.to_string() },
+            Err(_) => {
+                // The place stays taken until it expires: that denies too much for a while, and admits nothing too much.
+                if let Some(skipped) = self.no_room.due(now) {
+                    tracing::warn!(
+                        skipped,
+                        "no room for another permit: it cannot be given back before it expires"
+                    );
+                }
+                Hold::None
+            }
+        }
+    }
+
+    async fn reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
+        let request = question.request()?;
+        let (lifetime, now) = (question.lifetime(), self.clock.now());
+        let (decision, reservation) = self.engine.reserve(&request, lifetime, now).await;
+        let mut hold = Hold::None;
+        if let Some(reservation) = reservation {
+            match self.reservations.put(reservation, now + lifetime, now) {
+                Ok(id) => {
+                    hold = Hold::Reservation {
+                        id: id.to_string(),
+                        lifetime,
+                    }
+                }
+                Err(reservation) => {
+                    self.engine.cancel(reservation, now).await?;
+                    let detail = "nothing was reserved; settle reservations as soon as the cost is known, or ask for a shorter ttl_ms";
+                    return Err(Problem::new(Kind::TooManyReservations, detail));
+                }
+            }
+        }
+        Ok(Answered::Decision(Box::new(Decided::new(
+            decision,
+            hold,
+            &self.headers,
+            request.units(),
+            now,
+        ))))
+    }
+
+    async fn commit(&self, id: Id, cost: u64) -> Result<Answered, Problem> {
+        let now = self.clock.now();
+        let reservation = self.reservations.take(id, now).map_err(unsettleable)?;
+        Ok(Answered::Settled(
+            self.engine.commit(reservation, cost, now).await?,
+        ))
+    }
+
+    async fn cancel(&self, id: Id) -> Result<Answered, Problem> {
+        let now = self.clock.now();
+        let reservation = self.reservations.take(id, now).map_err(unsettleable)?;
+        self.engine.cancel(reservation, now).await?;
+        Ok(Answered::Done)
+    }
+
+    /// Gives a permit back. One that is not held any more has come back already, which is what was asked for.
+    async fn release(&self, id: Id) -> Result<Answered, Problem> {
+        let now = self.clock.now();
+        if let Ok(permit) = self.permits.take(id, now) {
+            let released = self.engine.release(&permit, now).await;
+            released.map_err(|failure| Problem::new(Kind::StoreUnavailable, failure.to_string()))?;
+        }
+        Ok(Answered::Done)
+    }
+}
+
+/// How long the permits of a decision live: the longest of its concurrency limits.
+fn permit_lifetime(decision: &Decision) -> Ticks {
+    let lifetime = |quota: &Quota| match quota {
+        Quota::Concurrency(permits) => permits.ttl(),
+        _ => Ticks::ZERO,
+    };
+    decision
+        .limits()
+        .map(|status| lifetime(status.quota))
+        .max()
+        .unwrap_or_default()
+}
+
+fn unsettleable(absent: Absent) -> Problem {
+    match absent {
+        Absent::Taken => Problem::new(
+            Kind::ReservationSettled,
+            "it was committed or cancelled; each reservation is settled once",
+        ),
+        Absent::Expired => Problem::new(
+            Kind::ReservationExpired,
+            "it stays charged at its estimate; reserve with a longer ttl_ms",
+        ),
+        Absent::Unknown => Problem::new(
+            Kind::UnknownReservation,
+            "no reservation has this id; it may have expired or been settled long ago",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tollgate::{ManualClock, Policy};
+
+    use super::*;
+
+    const POLICY: &[u8] = b"limits: [{name: in-flight, by: [k], concurrency: 2, permit_ttl: 30s}, {name: units, by: [t], rate: 5/h}]";
+
+    fn service(time: &ManualClock, room: usize) -> Service {
+        let (policy, _) = Policy::compile("test", POLICY).unwrap();
+        let mut service = Service::new(Engine::new(policy, time.now()), time.clock());
+        service.permits = Holds::new(room);
+        service.reservations = Holds::new(room);
+        service
+    }
+
+    async fn json(service: &Service, body: &str) -> serde_json::Value {
+        let question = Question::check(body.as_bytes()).unwrap();
+        let Answered::Decision(decided) = service.check(&question).await.unwrap() else {
+            panic!("no decision")
+        };
+        serde_json::to_value(&decided).unwrap()
+    }
+
+    /// Without room for another permit the place stays taken until it expires: nothing is admitted too much.
+    #[tokio::test]
+    async fn a_permit_without_room_returns_by_itself() {
+        let time = ManualClock::new();
+        let service = service(&time, 0);
+        let body = r#"{"attributes":{"k":"x"}}"#;
+        for remaining in [1, 0] {
+            let answer = json(&service, body).await;
+            assert_eq!((&answer["allowed"], answer.get("permit")), (&true.into(), None));
+            assert_eq!(answer["limits"][0]["remaining"], remaining);
+        }
+        let denied = json(&service, body).await;
+        assert_eq!(
+            (&denied["allowed"], &denied["retry_after_ms"]),
+            (&false.into(), &30_000.into())
+        );
+        time.advance(Duration::from_secs(30));
+        assert_eq!(json(&service, body).await["allowed"], true);
+    }
+
+    /// A permit that has expired frees nobody else's place when it is given back late.
+    #[tokio::test]
+    async fn a_late_release_changes_nothing() {
+        let time = ManualClock::new();
+        let service = service(&time, 100);
+        let body = r#"{"attributes":{"k":"x"}}"#;
+        let late = json(&service, body).await["permit"]
+            .as_str()
+            .and_then(Id::parse)
+            .unwrap();
+        time.advance(Duration::from_secs(30));
+        for _ in 0..2 {
+            json(&service, body).await;
+        }
+        assert!(matches!(service.release(late).await, Ok(Answered::Done)));
+        assert_eq!(json(&service, body).await["allowed"], false);
+    }
+
+    /// Without room for another reservation nothing is charged, and the caller is told.
+    #[tokio::test]
+    async fn a_reservation_without_room_charges_nothing() {
+        let time = ManualClock::new();
+        let service = service(&time, 0);
+        let body = br#"{"attributes":{"t":"x"},"cost":3}"#;
+        let problem = service
+            .reserve(&Question::reservation(body).unwrap())
+            .await
+            .unwrap_err();
+        assert_eq!(problem.kind, Kind::TooManyReservations);
+        let look = json(&service, r#"{"attributes":{"t":"x"},"cost":0}"#).await;
+        assert_eq!(look["limits"][0]["remaining"], 5);
+    }
+
+    /// One tick before its end a reservation can be settled, at its end it cannot.
+    #[tokio::test]
+    async fn a_reservation_expires_on_its_tick() {
+        let time = ManualClock::new();
+        let service = service(&time, 100);
+        let question = Question::reservation(br#"{"attributes":{"t":"x"},"ttl_ms":1000}"#).unwrap();
+        let mut ids = Vec::new();
+        for _ in 0..2 {
+            let Answered::Decision(decided) = service.reserve(&question).await.unwrap() else {
+                panic!("no decision")
+            };
+            let answer = serde_json::to_value(&decided).unwrap();
+            ids.push(answer["reservation"].as_str().and_then(Id::parse).unwrap());
+        }
+        time.advance(Duration::from_micros(999_999));
+        assert!(service.commit(ids[0], 1).await.is_ok());
+        time.advance(Duration::from_micros(1));
+        assert_eq!(
+            service.commit(ids[1], 1).await.unwrap_err().kind,
+            Kind::ReservationExpired
+        );
+        assert_eq!(
+            service.cancel(ids[0]).await.unwrap_err().kind,
+            Kind::ReservationSettled
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! The program `tollgate`: what the user typed, the commands that it names, and the wires that ask for decisions.
+//! Limits, policies and headers are the core's; nothing here computes a quota.
+
+pub mod cli;
+mod console;
+mod seldom;
+mod policy_file;
+mod policy_check;
+mod decision_json;
+mod decide;
+mod serve;
+mod http;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command, PolicyCommand};
+use console::Console;
+
+/// Everything was as asked.
+const SUCCESS: u8 = 0;
+/// The command worked, and its answer is no: a policy with errors, a refused request, a server that could not start.
+const FAILURE: u8 = 1;
+/// The command could not be understood or carried out.
+const USAGE: u8 = 2;
+
+/// Runs the command that the arguments name, and tells how it ended.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are answers, too: clap knows which stream they belong to, and the status.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
+        }
+    };
+    let mut console = Console::standard();
+    let status = match cli.command {
+        Command::Serve(arguments) => serve::run(&arguments, &mut console),
+        Command::Policy {
+            command: PolicyCommand::Check(arguments),
+        } => policy_check::run(&arguments, &mut console),
+        Command::Decide(arguments) => decide::run(&arguments, &mut console),
+    };
+    ExitCode::from(status)
+}

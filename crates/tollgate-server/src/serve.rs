@@ -1,0 +1,116 @@
+//! `tollgate serve`: from what was typed to a server that answers until it is told to stop.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tollgate::{Clock, Engine, MemoryStore, Secret};
+
+use crate::cli::{ServeArguments, StoreChoice};
+use crate::console::Console;
+use crate::http::{self, Service};
+use crate::policy_file::{self, Loaded};
+use crate::{FAILURE, SUCCESS};
+
+mod banner;
+mod log;
+mod sample;
+mod signal;
+
+/// Starts the server and waits for its end.
+pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
+    log::start();
+    let started = prepared(arguments).and_then(|loaded| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let runtime = runtime
+            .map_err(|error| format!("the system gives no threads: {error}; free some and try again"))?;
+        runtime.block_on(serve(arguments, loaded, console))
+    });
+    match started {
+        Ok(()) => SUCCESS,
+        Err(problem) => {
+            console.problem(format_args!("tollgate: {problem}"));
+            FAILURE
+        }
+    }
+}
+
+/// Checks what can be checked before anything is opened.
+fn prepared(arguments: &ServeArguments) -> Result<Loaded, String> {
+    is_safe(arguments.http, arguments.insecure)?;
+    policy_file::load(arguments.policy.as_ref()).map_err(|error| format!("no policy to serve\n{error}"))
+}
+
+/// Whoever can connect can use up anybody's quota, so only this machine may unless the operator insists.
+fn is_safe(address: SocketAddr, insecure: bool) -> Result<(), String> {
+    if address.ip().is_loopback() || insecure {
+        return Ok(());
+    }
+    Err(format!(
+        "{address} can be reached from other machines, and this version cannot ask them who they are; listen on \
+         127.0.0.1:{port}, or, on a network where everybody is trusted, add --insecure",
+        port = address.port()
+    ))
+}
+
+async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console) -> Result<(), String> {
+    // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
+    let mut signals =
+        signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
+    let listener = http::bind(arguments.http).await?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| format!("the address is not known: {error}"))?;
+    for line in banner::lines(&loaded, address, arguments) {
+        console.line(line);
+    }
+    console.flush();
+
+    let clock = Clock::precise();
+    let store = match arguments.store {
+        StoreChoice::Memory => MemoryStore::new(arguments.memory, clock.now()),
+    };
+    let engine = Engine::with_store(loaded.policy, store, Secret::random());
+    let (stop, stopped) = watch::channel(false);
+    let server = tokio::spawn(http::serve(
+        listener,
+        Arc::new(Service::new(engine, clock)),
+        stopped,
+    ));
+    signals.next().await;
+    tracing::info!(
+        "stopping: no new connections, requests in flight are answered; a second signal stops at once"
+    );
+    // The receiver lives in the server's task; without it there is nobody left to stop.
+    let _ = stop.send(true);
+    tokio::select! {
+        drained = server => match drained {
+            Ok(0) => tracing::info!("stopped"),
+            Ok(cut) => tracing::warn!(cut, "stopped; connections that took too long were cut"),
+            Err(error) => return Err(format!("the server ended by itself: {error}; please report this")),
+        },
+        () = signals.next() => tracing::warn!("stopped at once"),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only this machine may connect, unless the operator insists.
+    #[test]
+    fn loopback_only_unless_insecure() {
+        let safe = |address: &str, insecure| is_safe(address.parse().unwrap(), insecure);
+        for address in ["127.0.0.1:80", "127.9.9.9:80", "[::1]:80"] {
+            assert!(safe(address, false).is_ok(), "{address}");
+        }
+        for address in ["0.0.0.0:80", "[::]:80", "10.0.0.1:80", "[::ffff:127.0.0.1]:80"] {
+            assert!(
+                safe(address, false).is_err_and(|error| error.contains("--insecure")),
+                "{address}"
+            );
+            assert!(safe(address, true).is_ok(), "{address}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What a starting server prints: what it is, where it listens, what it enforces, and what to try.
+
+use std::net::SocketAddr;
+
+use tollgate::Policy;
+
+use super::sample::sample;
+use crate::cli::ServeArguments;
+use crate::policy_file::Loaded;
+
+/// Limits that are spelled out; `policy check` shows the others.
+const SENTENCES_SHOWN: usize = 50;
+
+/// The lines of the banner.
+pub(super) fn lines(loaded: &Loaded, address: SocketAddr, arguments: &ServeArguments) -> Vec<String> {
+    let mut lines = vec![
+        format!("Tollgate {}: rate-limiting decisions", env!("CARGO_PKG_VERSION")),
+        String::new(),
+        format!("  HTTP    http://{address}"),
+        format!("  store   memory, at most {}", bytes(arguments.memory)),
+        format!("  policy  {}", loaded.name),
+    ];
+    if !address.ip().is_loopback() {
+        lines.push(
+            "  warning: --insecure: whoever reaches this address can use up anybody's quota".to_owned(),
+        );
+    }
+    lines.push(String::new());
+    lines.extend(limits(&loaded.policy));
+    if !loaded.warnings.is_empty() {
+        lines.push(String::new());
+        lines.extend(loaded.warnings.to_string().lines().map(str::to_owned));
+    }
+    lines.push(String::new());
+    lines.push("Try it:".to_owned());
+    lines.push(format!("  {}", attempt(&loaded.policy, address)));
+    lines.push(String::new());
+    lines.push("Stop it with Ctrl-C or SIGTERM; requests in flight are answered first.".to_owned());
+    lines
+}
+
+fn limits(policy: &Policy) -> Vec<String> {
+    let all = policy.limits();
+    let mut lines = vec!["Limits:".to_owned()];
+    lines.extend(
+        all.iter()
+            .take(SENTENCES_SHOWN)
+            .map(|limit| format!("  {}", limit.sentence())),
+    );
+    if all.is_empty() {
+        lines.push("  none: every request is allowed".to_owned());
+    }
+    if all.len() > SENTENCES_SHOWN {
+        lines.push(format!(
+            "  and {} more; `tollgate policy check` shows all of them",
+            all.len() - SENTENCES_SHOWN
+        ));
+    }
+    lines
+}
+
+/// A command that asks a question which limits of this policy answer.
+fn attempt(policy: &Policy, address: SocketAddr) -> String {
+    let address = reachable(address);
+    match sample(policy) {
+        Some(body) => {
+            format!("curl -s http://{address}/v1/check -H 'Content-Type: application/json' -d '{body}'")
+        }
+        None => format!("curl -s http://{address}/healthz"),
+    }
+}
+
+/// The address to connect to: one that listens everywhere is reached at loopback.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], v4.port())),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => {
+            SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], v6.port()))
+        }
+        _ => address,
+    }
+}
+
+fn bytes(bytes: u64) -> String {
+    let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let exact = units.iter().find(|(_, unit)| bytes.is_multiple_of(*unit));
+    exact.map_or_else(
+        || format!("{bytes} bytes"),
+        |(name, unit)| format!("{} {name}", bytes / unit),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sizes are shown in the largest unit that is exact.
+    #[test]
+    fn sizes_are_shown_exactly() {
+        assert_eq!(bytes(64 << 20), "64 MiB");
+        assert_eq!(bytes(3 << 30), "3 GiB");
+        assert_eq!(bytes(500_000_001), "500000001 bytes");
+    }
+
+    /// A wildcard is no address to connect to.
+    #[test]
+    fn the_line_to_try_names_an_address_that_answers() {
+        assert_eq!(reachable("0.0.0.0:1".parse().unwrap()).to_string(), "127.0.0.1:1");
+        assert_eq!(reachable("[::]:1".parse().unwrap()).to_string(), "[::1]:1");
+    }
+}

@@ -1,0 +1,17 @@
+//! The real program: started on a free port, asked over raw HTTP, stopped by signals, and called as a command.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that meets the unexpected fails, and says where"
+)]
+
+mod bad_input;
+mod check;
+mod commands;
+mod guide;
+mod holds;
+mod lifecycle;
+mod program;
+mod wire;

@@ -1,0 +1,126 @@
+//! The program as a child process. Each child is ended by its own id when the test is over, however it ends.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+
+/// A limit that nobody waits for: what a test counts is not refilled while it runs.
+pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h}]";
+
+/// The program with these arguments, and nothing from the environment of the tests.
+pub(crate) fn tollgate(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
+        command.env_remove(format!("TOLLGATE_{variable}"));
+    }
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Runs a command to its end with `input` as its standard input.
+pub(crate) fn run(arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = tollgate(arguments).stdin(Stdio::piped()).spawn().unwrap();
+    // A command that does not read its input may have ended before it is written.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A running server.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    pub(crate) banner: String,
+    stderr: Option<BufReader<ChildStderr>>,
+}
+
+impl Server {
+    /// Starts a server with a policy, and returns once it listens.
+    pub(crate) fn start(policy: &str) -> Self {
+        Self::start_with(&["serve", "--http", "127.0.0.1:0", "--policy", "-"], policy)
+    }
+
+    pub(crate) fn start_with(arguments: &[&str], policy: &str) -> Self {
+        Self::spawn(tollgate(arguments), policy)
+    }
+
+    pub(crate) fn spawn(mut command: Command, policy: &str) -> Self {
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(policy.as_bytes()).unwrap();
+        let stderr = child.stderr.take().map(BufReader::new);
+        let mut banner = String::new();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        while !banner.contains("Stop it with") {
+            let read = lines.read_line(&mut banner).unwrap();
+            if read == 0 {
+                let mut errors = String::new();
+                let _ = stderr.map(|mut stderr| stderr.read_to_string(&mut errors));
+                panic!("the server did not start: {errors}");
+            }
+        }
+        let address = banner
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("HTTP    http://"));
+        let address = address.unwrap().parse().unwrap();
+        Self {
+            child,
+            address,
+            banner,
+            stderr,
+        }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream
+            .set_read_timeout(Some(std::time::Duration::from_secs(30)))
+            .unwrap();
+        stream
+    }
+
+    /// Sends a signal to this child.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args([name, &self.child.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits until the log has a line with `text`.
+    pub(crate) fn await_log(&mut self, text: &str) {
+        let log = self.stderr.as_mut().unwrap();
+        let mut line = String::new();
+        while !line.contains(text) {
+            line.clear();
+            assert_ne!(
+                log.read_line(&mut line).unwrap(),
+                0,
+                "the log ended without {text:?}"
+            );
+        }
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

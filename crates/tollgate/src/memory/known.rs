@@ -1,0 +1,116 @@
+//! The short way for the common transaction: a few counters of one word each, all of keys that are known. It is what
+//! [`super::transaction`] does, without what this case does not need: other kinds of state, new keys, the overflow hall.
+
+use super::{Kind, MemoryStore, decide};
+use crate::charge::{Answer, Answers, Charge};
+use crate::decision::{Source, Stance};
+use crate::memory::table::{Entry, Place, Table};
+use crate::outcome::{Outcome, Verdict};
+use crate::time::Timestamp;
+
+/// Most counters that take the short way.
+const FEW: usize = 8;
+
+/// Buckets locked in ascending order. Dropping it lets go of them.
+struct Locked<'s> {
+    table: &'s Table<3, 1>,
+    buckets: [usize; FEW],
+    held: usize,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        for &bucket in &self.buckets[..self.held] {
+            self.table.unlock(bucket);
+        }
+    }
+}
+
+impl<'s> Locked<'s> {
+    /// Locks buckets, each once, in ascending order, as every transaction does.
+    #[inline]
+    fn new(table: &'s Table<3, 1>, mut buckets: [usize; FEW], count: usize) -> Self {
+        // An insertion sort: there are a few, and often they are in order.
+        for end in 1..count {
+            let mut at = end;
+            while at > 0 && buckets[at - 1] > buckets[at] {
+                buckets.swap(at - 1, at);
+                at -= 1;
+            }
+        }
+        let mut locked = Self { table, buckets: [0; FEW], held: 0 };
+        for &bucket in &buckets[..count] {
+            if locked.held > 0 && locked.buckets[locked.held - 1] == bucket {
+                continue;
+            }
+            table.lock(bucket);
+            locked.buckets[locked.held] = bucket;
+            locked.held += 1;
+        }
+        locked
+    }
+}
+
+impl MemoryStore {
+    /// Charges all or none, if all are known and of one word. `None`: nothing was changed, and the whole way must decide.
+    pub(super) fn charge_known(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Answers> {
+        let count = charges.len();
+        if count > FEW || charges.iter().any(|charge| Kind::of(charge) != Kind::Word) {
+            return None;
+        }
+        let table = &self.main.words;
+        let horizon = self.origin.word(now);
+        let mut buckets = [0; FEW];
+        for (bucket, charge) in buckets.iter_mut().zip(charges) {
+            *bucket = table.bucket(charge.key, horizon);
+        }
+        let _locked = Locked::new(table, buckets, count);
+        let mut changes: [Option<(Place<'_>, Entry<1>)>; FEW] = [const { None }; FEW];
+        let mut answers = Answers::new();
+        let mut allowed = true;
+        for (index, charge) in charges.iter().enumerate() {
+            if !table.owns(buckets[index], charge.key) {
+                return None;
+            }
+            let (place, entry) = table.find(buckets[index], charge.key)?;
+            let held = Some(entry).filter(|entry| entry.state[0] > horizon);
+            let (keep, outcome) = decide::word(charge, held, now, self.origin).ok()?;
+            changes[index] = keep.map(|entry| (place, entry));
+            allowed &= charge.stance == Stance::Shadow || outcome.is_allowed();
+            answers.push(Answer { outcome, source: Source::Exact });
+        }
+        if !allowed {
+            self.refuse(charges, &buckets, &mut answers, now)?;
+        }
+        for ((change, charge), answer) in changes.iter().zip(charges).zip(&answers) {
+            // An admitted counter is written when all are; of a denied one only a clamp is kept.
+            if let Some((place, entry)) = change
+                && allowed == answer.outcome.is_allowed()
+            {
+                table.write(*place, charge.key, *entry);
+            }
+        }
+        Some(answers)
+    }
+
+    /// Turns the answers of counters that would have admitted into what they are without the charge.
+    #[cold]
+    fn refuse(
+        &self,
+        charges: &[Charge<'_>],
+        buckets: &[usize],
+        answers: &mut [Answer],
+        now: Timestamp,
+    ) -> Option<()> {
+        let horizon = self.origin.word(now);
+        for ((charge, &bucket), answer) in charges.iter().zip(buckets).zip(answers) {
+            if answer.outcome.is_allowed() {
+                let look = Charge { cost: 0, ..*charge };
+                let held = self.main.words.get(bucket, charge.key, horizon);
+                let (_, outcome) = decide::word(&look, held, now, self.origin).ok()?;
+                answer.outcome = Outcome { verdict: Verdict::Allow, ..outcome };
+            }
+        }
+        Some(())
+    }
+}

@@ -182,11 +182,15 @@ impl<S: Store> Engine<S> {
     /// Decides without the store, each limit by its own failure mode: open, closed, or by this process's own counters.
     fn without_store(&self, live: &Live, matches: &[Match], charges: &[Charge<'_>], now: Timestamp) -> Answers {
         let mode = |matched: &Match| live.policy.limits()[matched.limit as usize].on_store_failure();
+        let refuses = |(matched, charge): (&Match, &Charge<'_>)| {
+            mode(matched) == OnStoreFailure::Deny && charge.stance == Stance::Enforced
+        };
+        let refused = matches.iter().zip(charges).any(refuses); // Then the others are only looked at: all or nothing.
         let local: Charges<'_> = matches
             .iter()
             .zip(charges)
             .filter(|(matched, _)| mode(matched) == OnStoreFailure::Local)
-            .map(|(_, charge)| *charge)
+            .map(|(_, charge)| Charge { cost: if refused { 0 } else { charge.cost }, ..*charge })
             .collect();
         let store = self.local.get_or_init(|| MemoryStore::new(LOCAL_BYTES, now));
         let mut counted = store.charge_now(&local, now).unwrap_or_default().into_iter();
@@ -253,7 +257,18 @@ impl<S: Store> Engine<S> {
     /// When a limit was changed more often than its counters can tell apart; the old policy stays in force.
     pub fn swap(&self, policy: Policy, now: Timestamp) -> Result<SwapReport, SwapError> {
         let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let (live, report) = Live::after(&self.live.load(), policy, &self.secret, now)?;
+        let policy = Arc::new(policy);
+        let before = self.live.load_full();
+        let next = |before: &Live, policy| Live::after(before, policy, &self.secret, now);
+        let (live, report) = match next(&before, Arc::clone(&policy)) {
+            Ok(made) => made,
+            // A number that nobody is counted under is free once the policy in force has forgotten it, so that comes first.
+            Err(SwapError::TooManyQuotas { .. }) => {
+                let (rested, _) = next(&before, Arc::clone(&before.policy))?;
+                self.live.store(Arc::new(rested));
+                next(&self.live.load(), policy)?
+            }
+        };
         self.live.store(Arc::new(live));
         Ok(report)
     }

@@ -9,20 +9,24 @@ use crate::charge::{Charge, Family, Record};
 use crate::clock::Clock;
 use crate::decision::Stance;
 use crate::key::{Fingerprint, Secret};
-use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore};
+use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, state_bytes};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
 
+mod in_flight;
 mod keys;
 mod queue;
 mod ready;
 
+pub use in_flight::InFlight;
 pub use keys::{GateKey, KeyHasher};
 pub use ready::{NotReady, Ready};
 
 /// Decisions of a batch whose memory is loaded together.
 const BATCH: usize = 16;
+/// Bytes of a gate for all requests together, besides its counter.
+const GATE_BYTES: u64 = 64 << 10;
 
 /// One limit for all requests together.
 ///
@@ -59,6 +63,7 @@ pub struct KeyedGate {
 
 struct Shared {
     store: MemoryStore,
+    /// The short way, of a quota that has one.
     word: Option<Word>,
     permits: AtomicU64,
     secret: Secret,
@@ -71,8 +76,11 @@ struct Shared {
 impl Shared {
     fn charge_of(&self, key: Fingerprint, cost: u64) -> Charge<'_> {
         let Shared { family, quota, permits, .. } = self;
-        // Relaxed: the numbers need only differ.
-        let permit = PermitId(permits.fetch_add(1, Ordering::Relaxed));
+        let permit = match quota {
+            // Relaxed: the numbers need only differ.
+            Quota::Concurrency(_) => PermitId(permits.fetch_add(1, Ordering::Relaxed)),
+            _ => PermitId(0),
+        };
         Charge { key, family, number: 0, quota, cost, stance: Stance::Enforced, permit }
     }
 }
@@ -108,7 +116,9 @@ impl GateBuilder {
     /// A gate for all requests together.
     #[must_use]
     pub fn build(self) -> Gate {
-        let gate = self.capacity_bytes(64 << 10).keyed();
+        // One counter, with room to spare for the tables and the shared counters that it never needs.
+        let bytes = GATE_BYTES + 2 * state_bytes(&self.quota);
+        let gate = self.capacity_bytes(bytes).keyed();
         let key = gate.fingerprint(&());
         Gate { gate, key }
     }
@@ -165,8 +175,15 @@ impl Gate {
         self.gate.charge_key(self.key, self.gate.shared.clock.now(), cost)
     }
 
+    /// Takes a place in flight; see [`KeyedGate::acquire`].
+    ///
+    /// # Errors
+    /// The outcome, when every place is taken.
+    pub fn acquire(&self) -> Result<InFlight, Outcome> {
+        InFlight::take(&self.gate, self.key)
+    }
+
     /// Waits for its turn; see [`KeyedGate::until_ready`].
-    #[must_use]
     pub fn until_ready(&self) -> Ready {
         Ready::new(self.gate.clone(), self.key)
     }
@@ -223,11 +240,30 @@ impl KeyedGate {
         }
     }
 
+    /// Takes a place in flight for `key`, of a gate with a concurrency quota. The place is given back when what this answers
+    /// is dropped, and by itself when it expires.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Gate, Quota};
+    /// let gate = Gate::keyed(Quota::concurrency(1, Duration::from_secs(30))?);
+    /// let place = gate.acquire("user-42").unwrap();
+    /// assert!(gate.acquire("user-42").is_err());
+    /// drop(place);
+    /// assert!(gate.acquire("user-42").is_ok());
+    /// # Ok::<(), tollgate::QuotaError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The outcome, when every place is taken.
+    pub fn acquire<K: GateKey + ?Sized>(&self, key: &K) -> Result<InFlight, Outcome> {
+        InFlight::take(self, self.fingerprint(key))
+    }
+
     /// Waits for one unit for `key`: first come, first served. Dropping the wait gives up the place and costs nothing. With
     /// [`Ready::within`] it refuses at once when its turn cannot come in time.
     ///
     /// It waits on a small timer thread of its own, so it works on any async runtime.
-    #[must_use]
     pub fn until_ready<K: GateKey + ?Sized>(&self, key: &K) -> Ready {
         Ready::new(self.clone(), self.fingerprint(key))
     }
@@ -278,7 +314,11 @@ impl KeyedGate {
 
     #[inline(never)]
     fn charge_key(&self, key: Fingerprint, now: Timestamp, cost: u64) -> Outcome {
-        match self.shared.store.charge_one(&self.shared.charge_of(key, cost), now) {
+        self.decide(&self.shared.charge_of(key, cost), now)
+    }
+
+    fn decide(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+        match self.shared.store.charge_one(charge, now) {
             Ok(answer) => answer.outcome,
             // A gate has one quota for ever, so no newer one can have taken over. Refusing is the safe reading.
             Err(_) => Outcome {

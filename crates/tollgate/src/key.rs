@@ -17,6 +17,8 @@ const BLOCK_PAIRS: usize = 32;
 const NEVER_ZERO: u64 = 1 << 30;
 /// Bytes of a part that share the first word with its length.
 const HEAD_BYTES: usize = 6;
+/// Says that a part is longer than the sixteen bits of the first word can tell, and has its length in the second.
+const LONG_PART: u64 = 0xFFFE;
 /// Bytes of a part that its first pair of words holds.
 const PAIR_BYTES: usize = HEAD_BYTES + 8;
 
@@ -154,7 +156,8 @@ impl Prefix {
         self.part(secret, number.to_string().as_bytes());
     }
 
-    /// A key of this family that no parts can give: a part's length is below 65,535.
+    /// A key of this family that no parts can give: the first word of a part ends in its length or in [`LONG_PART`], which
+    /// are below 65,535.
     pub(crate) fn overflow(mut self, secret: &Secret, share: u64) -> Fingerprint {
         self.pair(secret, 0xFFFF, share);
         self.finish(secret)
@@ -188,6 +191,9 @@ impl Fingerprint {
 /// The words of one part, two at a time. Reading them back needs only the first one's length, so the encoding is injective.
 #[inline]
 fn for_each_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
+    if bytes.len() as u64 >= LONG_PART {
+        return for_each_long_pair(bytes, pair);
+    }
     let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES));
     let (second, rest) = rest.split_at(rest.len().min(8));
     // A part that is not longer than its first pair shows its last eight bytes there, whichever of them the first word has.
@@ -200,6 +206,26 @@ fn for_each_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
         let (first, second) = chunk.split_at(chunk.len().min(8));
         pair(word(first), word(second));
     }
+}
+
+/// The same for a part whose length does not fit beside its first bytes.
+#[cold]
+fn for_each_long_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
+    pair(LONG_PART, bytes.len() as u64);
+    for chunk in bytes.chunks(16) {
+        let (first, second) = chunk.split_at(chunk.len().min(8));
+        pair(word(first), word(second));
+    }
+}
+
+/// All words that a list of parts is hashed as.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn words(parts: &[&[u8]]) -> Vec<u64> {
+    let mut all = Vec::new();
+    for part in parts {
+        for_each_pair(part, |first, second| all.extend([first, second]));
+    }
+    all
 }
 
 /// Up to eight bytes as one number, from overlapping reads.
@@ -218,19 +244,11 @@ fn word(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    fn words(parts: &[&[u8]]) -> Vec<u64> {
-        let mut all = Vec::new();
-        for part in parts {
-            for_each_pair(part, |first, second| all.extend([first, second]));
-        }
-        all
-    }
-
     /// The words of a part can be read back: nothing is lost, whatever its length.
     #[test]
     fn the_encoding_of_parts_can_be_read_back() {
         for length in 0..200 {
-            let part: Vec<u8> = (0..length).map(|i| (i * 37 + 11) as u8).collect();
+            let part: Vec<u8> = (0..length).map(|i| u8::try_from((i * 37 + 11) % 256).unwrap()).collect();
             let encoded = words(&[&part]);
             let claimed = (encoded[0] & 0xFFFF) as usize;
             let mut bytes: Vec<u8> = encoded[0].to_le_bytes()[2..].to_vec();

@@ -18,13 +18,18 @@ mod decision;
 pub mod headers;
 mod engine;
 mod gate;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(doctest)]
 mod documents;
 
 pub use clock::{Clock, ManualClock};
 pub use decision::{Decision, Fault, LimitStatus, Source, Stance};
 pub use engine::{CommitError, Engine, Permit, Reservation, Settled, SwapError, SwapReport};
-pub use gate::{Gate, GateBuilder, GateKey, KeyHasher, KeyedGate, NotReady, Ready};
+pub use gate::{Gate, GateBuilder, GateKey, InFlight, KeyHasher, KeyedGate, NotReady, Ready};
 pub use headers::{Answer, Audience, HeaderPolicy};
 pub use key::Secret;
 pub use memory::MemoryStore;

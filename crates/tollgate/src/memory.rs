@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use crate::algorithm::reservoir::{Word, WordStep};
+use crate::algorithm::reservoir::Word;
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::Source;
 use crate::memory::decide::Origin;
 use crate::memory::region::Budget;
 use crate::memory::shelf::Shelf;
 use crate::key::Fingerprint;
-use crate::memory::table::{Full, Table};
+use crate::memory::table::{Full, Table, Unit};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
 use crate::store::{Store, StoreFailure};
@@ -27,6 +27,8 @@ mod region;
 mod shelf;
 mod table;
 mod transaction;
+
+pub(crate) use shelf::state_bytes;
 
 /// Most quotas that the counters of one limit may be counted under at a time, those of replaced policies included.
 pub(crate) const NUMBERS_MAX: usize = 1 << table::NUMBER_BITS;
@@ -186,10 +188,15 @@ impl MemoryStore {
     /// Asks for one unit of a counter that is never counted under another quota. `None`: only the whole way can tell.
     #[inline(always)]
     pub(crate) fn admit(&self, key: Fingerprint, quota: &Word, now: Timestamp) -> Option<Verdict> {
-        match self.main.words.unit(key, quota, self.origin.word(now))? {
-            WordStep::Admit(_) => Some(Verdict::Allow),
-            WordStep::Deny(ticks) => Some(Verdict::Deny { retry_after: Ticks::from_micros(ticks) }),
-            WordStep::OutOfRange => None,
+        let now = self.origin.word(now);
+        let mut answer = self.main.words.unit(key, quota, now);
+        if answer == Unit::Busy {
+            answer = self.main.words.unit_again(key, quota, now);
+        }
+        match answer {
+            Unit::Admit => Some(Verdict::Allow),
+            Unit::Deny(ticks) => Some(Verdict::Deny { retry_after: Ticks::from_micros(ticks) }),
+            Unit::Busy | Unit::Unusual => None,
         }
     }
 

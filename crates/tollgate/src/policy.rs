@@ -26,7 +26,7 @@ pub use expression::Expression;
 pub use finding::{FINDINGS_MAX, Finding, Findings, Problem, Severity};
 pub use limit::{
     BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
-    OnStoreFailure, QuotaIndex, Quotas,
+    OnStoreFailure, QUOTAS_MAX, QuotaIndex, Quotas,
 };
 pub use matching::{Match, Matches};
 

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use crate::algorithm::concurrency::Concurrency;
-use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::gcra::Gcra;
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
-use crate::algorithm::sliding_window::SlidingWindow;
+use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::time::Ticks;
 
@@ -209,6 +209,46 @@ impl Quota {
     /// When the numbers are out of range, or do not fit one word exactly; see [`QuotaError`].
     pub fn gcra(rate: Rate) -> Result<Self, QuotaError> {
         Gcra::new(rate).map(Quota::Gcra)
+    }
+
+    /// A fixed window of the rate's period, aligned to the Unix epoch, from a key's first hit, or to a calendar.
+    ///
+    /// # Errors
+    /// When the numbers are out of range; see [`QuotaError`].
+    pub fn fixed_window(rate: Rate, align: Align) -> Result<Self, QuotaError> {
+        FixedWindow::new(rate, align).map(Quota::FixedWindow)
+    }
+
+    /// A sliding window of `precision` sub-windows.
+    ///
+    /// # Errors
+    /// When the numbers are out of range; see [`QuotaError`].
+    pub fn sliding_window(rate: Rate, precision: u32, estimate: Estimate) -> Result<Self, QuotaError> {
+        SlidingWindow::new(rate, precision, estimate).map(Quota::SlidingWindow)
+    }
+
+    /// A sliding log: exact, and as large as its limit.
+    ///
+    /// # Errors
+    /// When the numbers are out of range; see [`QuotaError`].
+    pub fn sliding_log(rate: Rate) -> Result<Self, QuotaError> {
+        SlidingLog::new(rate).map(Quota::SlidingLog)
+    }
+
+    /// A leaky bucket: a queue for `queue` units that drains at `rate`.
+    ///
+    /// # Errors
+    /// When the numbers are out of range; see [`QuotaError`].
+    pub fn leaky_bucket(rate: Rate, queue: u64) -> Result<Self, QuotaError> {
+        LeakyBucket::new(rate, queue).map(Quota::LeakyBucket)
+    }
+
+    /// So many requests in flight; a permit that nobody gives back returns after `expires_after`.
+    ///
+    /// # Errors
+    /// When the numbers are out of range; see [`QuotaError`].
+    pub fn concurrency(permits: u64, expires_after: Duration) -> Result<Self, QuotaError> {
+        Concurrency::new(permits, Ticks::ceil_from(expires_after)).map(Quota::Concurrency)
     }
 
     /// The name that `algorithm:` has in a policy file.

@@ -249,7 +249,8 @@ mod tests {
             let (mut state, mut now) = (0u64, 1_000_000u64);
             for _ in 0..20_000 {
                 now += random(2) * random(2 * reservoir.fill_ticks() / reservoir.units() + 2);
-                let unpacked = gcra::State::new(Timestamp::from_unix_micros(state >> FRACTION_BITS), state as u16);
+                let fraction = u16::try_from(state & FRACTION_MASK).unwrap();
+                let unpacked = gcra::State::new(Timestamp::from_unix_micros(state >> FRACTION_BITS), fraction);
                 let (next, outcome) = gcra::charge(&reservoir, unpacked, Timestamp::from_unix_micros(now), 1);
                 let (tick, fraction) = next.parts();
                 match word.unit(state, now << FRACTION_BITS) {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::live::Live;
-use super::{Charges, Engine};
+use super::{ATTEMPTS, Charges, Engine};
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::Charge;
-use crate::decision::{Decision, Stance};
+use crate::decision::{Decision, LimitStatus, Source, Stance};
 use crate::key::Fingerprint;
-use crate::policy::{Cost, Limit, Match};
+use crate::policy::{Cost, Limit, Match, QuotaIndex};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
 use crate::store::{Store, StoreFailure};
@@ -22,7 +22,11 @@ use crate::time::{Ticks, Timestamp};
 struct Held {
     limit: Arc<str>,
     key: Fingerprint,
+    /// The quota of the key's own tier, and its place among the limit's quotas.
+    quota: (Quota, QuotaIndex),
     stance: Stance,
+    /// Whose counter it was: the store's, or this process's while the store was away.
+    source: Source,
     cost: u64,
     settles: bool,
 }
@@ -70,7 +74,9 @@ impl Permit {
     pub(super) fn new(live: &Live, matches: &[Match], charges: &[Charge<'_>], id: PermitId) -> Option<Self> {
         let taken = |matched: &Match, charge: &Charge<'_>| charge.cost > 0 && live.takes_permit(matched);
         let held = matches.iter().zip(charges).filter(|(matched, charge)| taken(matched, charge));
-        let held: SmallVec<_> = held.map(|(matched, charge)| Held::new(live, matched, charge)).collect();
+        // Giving a place back where it was not taken changes nothing, so it need not be known where it was.
+        let held = held.map(|(matched, charge)| Held::new(live, matched, charge, Source::Exact));
+        let held: SmallVec<_> = held.collect();
         (!held.is_empty()).then_some(Self { id, held })
     }
 
@@ -82,12 +88,14 @@ impl Permit {
 }
 
 impl Held {
-    fn new(live: &Live, matched: &Match, charge: &Charge<'_>) -> Self {
+    fn new(live: &Live, matched: &Match, charge: &Charge<'_>, source: Source) -> Self {
         let limit = &live.policy.limits()[matched.limit as usize];
         Self {
             limit: limit.name().into(),
             key: charge.key,
+            quota: (charge.quota.clone(), matched.quota),
             stance: charge.stance,
+            source,
             cost: charge.cost,
             settles: !matches!(charge.quota, Quota::Concurrency(_)) && !matches!(limit.cost(), Cost::Units(_)),
         }
@@ -100,9 +108,16 @@ impl Held {
             Stance::Enforced => &counters.enforced,
             Stance::Shadow => &counters.shadow,
         };
-        // A refund goes by the quota that the counter has, so any of the limit's quotas will do here.
-        let (number, quota) = (*counters.numbers.first()?, limit.quotas().first()?);
+        let at = self.quota_in(limit);
+        let (number, quota) = (*counters.numbers.get(at)?, limit.quotas().get(at)?);
         Some(Charge { key: self.key, family, number, quota, cost, stance: self.stance, permit })
+    }
+
+    /// Where the key's quota is among a limit's: the same quota, else the one in its place since it was changed.
+    fn quota_in(&self, limit: &Limit) -> usize {
+        let (quota, QuotaIndex(index)) = &self.quota;
+        let same = limit.quotas().iter().position(|other| other == quota);
+        same.unwrap_or_else(|| (*index as usize).min(limit.quotas().len().saturating_sub(1)))
     }
 }
 
@@ -128,13 +143,13 @@ impl<S: Store> Engine<S> {
         }
         let permit = decision.take_permit();
         let charges = live.charges(&self.secret, request, &matches, PermitId(0));
-        let admitted = |index: usize| decision.limits().nth(index).is_some_and(|status| status.outcome.is_allowed());
-        let mut held: SmallVec<[Held; 4]> = matches
-            .iter()
-            .zip(&charges)
-            .enumerate()
-            .filter(|(index, (matched, _))| admitted(*index) && !live.takes_permit(matched))
-            .map(|(_, (matched, charge))| Held::new(&live, matched, charge))
+        // What nobody counted cannot be given back.
+        let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source != Source::Open;
+        let mut held: SmallVec<[Held; 4]> = decision
+            .limits()
+            .zip(matches.iter().zip(&charges))
+            .filter(|(status, (matched, _))| is_held(status) && !live.takes_permit(matched))
+            .map(|(status, (matched, charge))| Held::new(&live, matched, charge, status.source))
             .collect();
         // Where some limits compute their own cost, the actual cost is theirs; the others count requests, not units.
         let computed = |limit: &Limit| matches!(limit.cost(), Cost::Attribute(_) | Cost::Computed(_));
@@ -197,30 +212,29 @@ impl<S: Store> Engine<S> {
         Ok(settled)
     }
 
-    /// Brings what one counter was charged to `cost`.
+    /// Brings what one counter was charged to `cost`, where it was charged.
     async fn adjust(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
-        let live = self.live.load_full();
-        let mut settled = Settled::default();
-        if cost < held.cost {
-            settled.refunded = held.cost - cost;
-            let refund: Charges<'_> = held.charge(&live, PermitId(0), settled.refunded).into_iter().collect();
-            self.store.refund(&refund, now).await?;
-        } else if cost > held.cost {
-            let extra = cost - held.cost;
-            settled.charged = self.debit(&live, held, extra, now).await?;
-            settled.unpaid = extra - settled.charged;
+        match (held.source, self.local.get()) {
+            (Source::Local, Some(local)) => self.adjust_in(local, held, cost, now).await,
+            _ => self.adjust_in(&self.store, held, cost, now).await,
         }
-        Ok(settled)
     }
 
-    /// Takes up to `units` from a counter, whatever it has: the units were consumed already.
-    async fn debit(&self, live: &Live, held: &Held, units: u64, now: Timestamp) -> Result<u64, StoreFailure> {
-        let Some(charge) = held.charge(live, PermitId(0), 0) else { return Ok(0) };
-        let answers = self.store.charge(&[charge], now).await?;
-        let available = answers.first().map_or(0, |answer| answer.outcome.remaining).min(units);
-        let answers = self.store.charge(&[Charge { cost: available, ..charge }], now).await?;
-        // Between the look and the charge another request may have been faster; then nothing is taken.
-        Ok(if answers.first().is_some_and(|answer| answer.outcome.is_allowed()) { available } else { 0 })
+    async fn adjust_in(
+        &self,
+        store: &impl Store,
+        held: &Held,
+        cost: u64,
+        now: Timestamp,
+    ) -> Result<Settled, StoreFailure> {
+        let mut attempts = 0;
+        loop {
+            let live = self.live.load_full();
+            match adjust_once(store, &live, held, cost, now).await {
+                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
+                settled => return settled,
+            }
+        }
     }
 
     /// Gives back a permit. Giving it back again, or after it expired, changes nothing.
@@ -228,9 +242,54 @@ impl<S: Store> Engine<S> {
     /// # Errors
     /// When the store does not answer; the permit then returns by itself when it expires.
     pub async fn release(&self, permit: &Permit, now: Timestamp) -> Result<(), StoreFailure> {
-        let live = self.live.load_full();
-        let charges: Charges<'_> =
-            permit.held.iter().filter_map(|held| held.charge(&live, permit.id, held.cost)).collect();
-        self.store.refund(&charges, now).await
+        let mut attempts = 0;
+        loop {
+            let live = self.live.load_full();
+            let charges: Charges<'_> =
+                permit.held.iter().filter_map(|held| held.charge(&live, permit.id, held.cost)).collect();
+            if let Some(local) = self.local.get() {
+                let _ = local.refund(&charges, now).await; // Memory answers; where the place was not taken nothing changes.
+            }
+            match self.store.refund(&charges, now).await {
+                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
+                released => return released,
+            }
+        }
     }
+}
+
+async fn adjust_once(
+    store: &impl Store,
+    live: &Live,
+    held: &Held,
+    cost: u64,
+    now: Timestamp,
+) -> Result<Settled, StoreFailure> {
+    let mut settled = Settled::default();
+    if cost < held.cost {
+        settled.refunded = held.cost - cost;
+        let refund: Charges<'_> = held.charge(live, PermitId(0), settled.refunded).into_iter().collect();
+        store.refund(&refund, now).await?;
+    } else if cost > held.cost {
+        let extra = cost - held.cost;
+        settled.charged = debit(store, live, held, extra, now).await?;
+        settled.unpaid = extra - settled.charged;
+    }
+    Ok(settled)
+}
+
+/// Takes up to `units` from a counter, whatever it has: the units were consumed already.
+async fn debit(
+    store: &impl Store,
+    live: &Live,
+    held: &Held,
+    units: u64,
+    now: Timestamp,
+) -> Result<u64, StoreFailure> {
+    let Some(charge) = held.charge(live, PermitId(0), 0) else { return Ok(0) };
+    let answers = store.charge(&[charge], now).await?;
+    let available = answers.first().map_or(0, |answer| answer.outcome.remaining).min(units);
+    let answers = store.charge(&[Charge { cost: available, ..charge }], now).await?;
+    // Between the look and the charge another request may have been faster; then nothing is taken.
+    Ok(if answers.first().is_some_and(|answer| answer.outcome.is_allowed()) { available } else { 0 })
 }

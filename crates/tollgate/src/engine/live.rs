@@ -60,13 +60,13 @@ impl Live {
     /// The first policy of an engine.
     pub(super) fn first(policy: Policy, secret: &Secret) -> Self {
         let counters = policy.limits().iter().map(|limit| Counters::new(limit, secret)).collect();
-        Self::assemble(policy, counters)
+        Self::assemble(Arc::new(policy), counters)
     }
 
     /// The next policy, with the counters of the one before.
     pub(super) fn after(
         before: &Live,
-        policy: Policy,
+        policy: Arc<Policy>,
         secret: &Secret,
         now: Timestamp,
     ) -> Result<(Self, SwapReport), SwapError> {
@@ -97,9 +97,9 @@ impl Live {
         Ok((live, report))
     }
 
-    fn assemble(policy: Policy, counters: Vec<Counters>) -> Self {
+    fn assemble(policy: Arc<Policy>, counters: Vec<Counters>) -> Self {
         let by_name = policy.limits().iter().enumerate().map(|(index, limit)| (limit.name().to_owned(), index));
-        Self { by_name: by_name.collect(), policy: Arc::new(policy), counters }
+        Self { by_name: by_name.collect(), policy, counters }
     }
 
     /// The counters of a limit, by its name.

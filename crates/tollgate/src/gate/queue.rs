@@ -64,6 +64,13 @@ impl Queues {
         false
     }
 
+    /// The units wanted by those ahead of a ticket.
+    pub(super) fn ahead_of(&self, key: Fingerprint, ticket: u64) -> u64 {
+        let inner = self.inner();
+        let queue = inner.queues.get(&key).into_iter().flatten();
+        queue.take_while(|waiter| waiter.ticket != ticket).fold(0, |sum, waiter| sum.saturating_add(waiter.cost))
+    }
+
     /// Gives up a place, served or not, and wakes the next if it was the first.
     pub(super) fn leave(&self, key: Fingerprint, ticket: u64) {
         let mut inner = self.inner();

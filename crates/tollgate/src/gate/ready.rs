@@ -10,6 +10,7 @@ use super::queue::WAITERS_MAX;
 use crate::clock::Sleep;
 use crate::key::Fingerprint;
 use crate::outcome::{Outcome, Verdict};
+use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
 
 /// Why a wait ended without being admitted. Nothing was charged.
@@ -48,7 +49,8 @@ pub struct Ready {
 
 enum Stage {
     New,
-    Queued { ticket: u64, deadline: Option<Timestamp>, sleep: Option<Sleep> },
+    /// `sleep` is the first's wait for its units; `patience` is, further back, the wait for the deadline.
+    Queued { ticket: u64, deadline: Option<Timestamp>, sleep: Option<Sleep>, patience: Option<Sleep> },
     /// Admitted with a departure time: a shaping limit gave it a place that is not yet due.
     Leaving { outcome: Outcome, sleep: Sleep },
     Done,
@@ -84,7 +86,8 @@ impl Ready {
         let (ticket, ahead) =
             self.gate.shared.queues.join(self.key, self.cost).map_err(|_| NotReady::Crowded)?;
         // From here on the place is given up when `self` is dropped or done.
-        self.stage = Stage::Queued { ticket, deadline: self.within.map(|within| now + within), sleep: None };
+        let deadline = self.within.map(|within| now + within);
+        self.stage = Stage::Queued { ticket, deadline, sleep: None, patience: None };
         let wait = self.expected_wait(ahead, now);
         match self.within {
             Some(within) if wait > within => Err(NotReady::TooLate { wait }),
@@ -96,7 +99,12 @@ impl Ready {
     fn expected_wait(&self, ahead: u64, now: Timestamp) -> Ticks {
         let shared = &*self.gate.shared;
         let look = self.gate.charge_key(self.key, now, 0);
-        let wanted = ahead.saturating_add(self.cost);
+        // A queue has room for units that are not yet due: they leave when that much of it is free again.
+        let queue = match &shared.quota {
+            Quota::LeakyBucket(bucket) => bucket.queue(),
+            _ => 0,
+        };
+        let wanted = ahead.saturating_add(self.cost).saturating_add(queue);
         if wanted <= look.remaining {
             return Ticks::ZERO;
         }
@@ -105,7 +113,8 @@ impl Ready {
             return if self.cost > look.remaining { look.next_unit_after } else { Ticks::ZERO };
         };
         // The first missing unit comes after `next_unit_after`, each further one an emission interval later.
-        let more = u128::from(short - 1) * u128::from(rate.period().as_micros()) / u128::from(rate.units());
+        let later = if look.next_unit_after.is_zero() { short } else { short - 1 };
+        let more = u128::from(later) * u128::from(rate.period().as_micros()) / u128::from(rate.units());
         look.next_unit_after + Ticks::from_micros(u64::try_from(more).unwrap_or(u64::MAX))
     }
 
@@ -119,16 +128,16 @@ impl Ready {
     fn poll_queued(&mut self, context: &mut Context<'_>) -> Poll<Result<Outcome, NotReady>> {
         loop {
             let now = self.now();
-            let Stage::Queued { ticket, deadline, sleep } = &mut self.stage else { return Poll::Pending };
+            let Stage::Queued { ticket, deadline, sleep, .. } = &mut self.stage else { return Poll::Pending };
             let (ticket, deadline) = (*ticket, *deadline);
+            if !self.gate.shared.queues.is_first(self.key, ticket, context.waker()) {
+                return self.poll_patience(context);
+            }
             if let Some(waiting) = sleep {
                 if waiting.poll(context).is_pending() {
                     return Poll::Pending;
                 }
                 *sleep = None;
-            }
-            if !self.gate.shared.queues.is_first(self.key, ticket, context.waker()) {
-                return Poll::Pending;
             }
             let outcome = self.gate.charge_key(self.key, now, self.cost);
             let wait = match outcome.verdict {
@@ -139,6 +148,10 @@ impl Ready {
                 Verdict::Never => {
                     self.finish();
                     return Poll::Ready(Err(NotReady::Never { capacity: outcome.limit }));
+                }
+                Verdict::Wait(wait) if deadline.is_some_and(|deadline| now + wait > deadline) => {
+                    self.gate.refund_key(self.key, self.cost);
+                    wait
                 }
                 Verdict::Wait(wait) => {
                     self.finish();
@@ -157,6 +170,23 @@ impl Ready {
                 *sleep = Some(later);
             }
         }
+    }
+
+    /// Further back in line: nothing to do but to be woken, or to give up once the deadline is past.
+    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<Result<Outcome, NotReady>> {
+        let Stage::Queued { ticket, deadline: Some(deadline), patience, .. } = &mut self.stage else {
+            return Poll::Pending;
+        };
+        // At the deadline itself those ahead may still make room.
+        let clock = &self.gate.shared.clock;
+        let patience = patience.get_or_insert_with(|| clock.sleep_until(*deadline + Ticks::ONE));
+        if patience.poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        let ahead = self.gate.shared.queues.ahead_of(self.key, *ticket);
+        let wait = self.expected_wait(ahead, self.now());
+        self.finish();
+        Poll::Ready(Err(NotReady::TooLate { wait }))
     }
 
     fn poll_leaving(&mut self, context: &mut Context<'_>) -> Poll<Result<Outcome, NotReady>> {

@@ -72,6 +72,11 @@ impl Budget {
         self.total - self.left.load(Ordering::Relaxed)
     }
 
+    /// Whether less than a quarter is left.
+    pub(crate) fn is_short(&self) -> bool {
+        self.left.load(Ordering::Relaxed) < self.total / 4
+    }
+
     /// Takes bytes if that many are left. Relaxed is enough: the number guards no other memory.
     pub(crate) fn take(&self, bytes: u64) -> bool {
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()

@@ -132,8 +132,12 @@ pub(crate) fn decide(charge: &Charge<'_>, held: Option<&Shelved>, now: Timestamp
         }
         _ => return Err(StoreFailure::WrongKind),
     };
-    let changed = next != before || held.is_some_and(|shelved| shelved.number != charge.number);
-    Ok((if changed && outcome.is_allowed() && charge.cost > 0 { Some(shelve(charge.quota, charge.number, next)?) } else { None }, outcome))
+    let admitted = outcome.is_allowed() && charge.cost > 0;
+    let carried_over = held.is_some_and(|shelved| shelved.number != charge.number);
+    // Without an admission only a clamp changes a state, and it is kept: otherwise a step of the clock, and not one window,
+    // would have to pass.
+    let keep = next != before || (admitted && carried_over);
+    Ok((if keep { Some(shelve(charge.quota, charge.number, next)?) } else { None }, outcome))
 }
 
 /// The state after giving back what the charge took, still counted under the quota that it has.
@@ -195,6 +199,16 @@ fn shelve(quota: &Quota, number: u32, state: Large) -> Result<Shelved, StoreFail
         _ => return Err(StoreFailure::WrongKind),
     };
     Ok(Shelved { number, idle_at, bytes: ENTRY_BYTES + heap, state })
+}
+
+/// Bytes that are taken for one key of a quota; none for small states, which live in the tables.
+pub(crate) fn state_bytes(quota: &Quota) -> u64 {
+    match quota {
+        Quota::SlidingWindow(quota) => ENTRY_BYTES + window_bytes(quota),
+        Quota::SlidingLog(quota) => ENTRY_BYTES + log_bytes(quota),
+        Quota::Concurrency(quota) => ENTRY_BYTES + permit_bytes(quota),
+        _ => 0,
+    }
 }
 
 fn window_bytes(quota: &SlidingWindow) -> u64 {

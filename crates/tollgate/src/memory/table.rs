@@ -32,6 +32,8 @@ mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub(crate) use unit::Unit;
+
 const LOCKED: u64 = 1;
 const READY: u64 = 2;
 const LINK_SHIFT: u32 = 2;
@@ -39,12 +41,12 @@ const LINK_BITS: u32 = 28;
 const LINK_MASK: u64 = ((1 << LINK_BITS) - 1) << LINK_SHIFT;
 const SEQUENCE_ONE: u64 = 1 << (LINK_SHIFT + LINK_BITS);
 const META: usize = 7;
-const META_BITS: usize = 21;
+const META_BITS: u32 = 21;
 const META_MASK: u64 = (1 << META_BITS) - 1;
 /// Bits of a slot's quota number.
 pub(crate) const NUMBER_BITS: u32 = 10;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-const REST_SHIFT: u32 = 64 - (META_BITS as u32 - NUMBER_BITS);
+const REST_SHIFT: u32 = 64 - (META_BITS - NUMBER_BITS);
 /// Buckets of an empty table.
 const FIRST_BUCKETS: usize = if cfg!(loom) { 2 } else { 16 };
 /// A longer chain in an unlocked read means that the read was torn.
@@ -99,7 +101,7 @@ enum Search<'a> {
 impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     /// A table that may take at most the budget's bytes and leaves idle slots alone for a while.
     pub(crate) fn new(budget: Arc<Budget>, patience: u64) -> Self {
-        const { assert!(1 + SLOTS + SLOTS * WORDS <= META && SLOTS * META_BITS <= 64) };
+        const { assert!(1 + SLOTS + SLOTS * WORDS <= META && SLOTS * META_BITS as usize <= 64) };
         let lines = (budget.total() / LINE_BYTES).clamp(FIRST_BUCKETS as u64, LINK_MASK >> LINK_SHIFT);
         let region = Region::new(usize::try_from(lines).unwrap_or(usize::MAX));
         for index in 0..FIRST_BUCKETS {
@@ -279,7 +281,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
 
     #[inline]
     fn rest(&self, line: &Line, slot: usize) -> u64 {
-        ((line[META].load(Ordering::Relaxed) >> (slot * META_BITS)) & META_MASK) >> NUMBER_BITS
+        ((line[META].load(Ordering::Relaxed) >> shift_of(slot)) & META_MASK) >> NUMBER_BITS
     }
 
     #[inline]
@@ -292,7 +294,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     fn read(&self, place: Place<'_>) -> Entry<WORDS> {
         let first = 1 + SLOTS + place.slot * WORDS;
         let state = std::array::from_fn(|word| place.line[first + word].load(Ordering::Relaxed));
-        let meta = place.line[META].load(Ordering::Relaxed) >> (place.slot * META_BITS);
+        let meta = place.line[META].load(Ordering::Relaxed) >> shift_of(place.slot);
         #[allow(clippy::cast_possible_truncation, reason = "masked to ten bits")]
         Entry { state, number: (meta & NUMBER_MASK) as u32 }
     }
@@ -308,7 +310,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     /// Writes an entry where it is to be. Under the bucket's lock.
     pub(crate) fn write(&self, place: Place<'_>, key: Fingerprint, entry: Entry<WORDS>) {
         self.write_state(place, entry.state);
-        let shift = place.slot * META_BITS;
+        let shift = shift_of(place.slot);
         let meta = ((key.rest >> REST_SHIFT) << NUMBER_BITS) | (u64::from(entry.number) & NUMBER_MASK);
         let others = place.line[META].load(Ordering::Relaxed) & !(META_MASK << shift);
         place.line[META].store(others | (meta << shift), Ordering::Relaxed);
@@ -338,6 +340,13 @@ impl Shape {
         let folded = index & (mask >> 1);
         (if index < self.buckets() { index } else { folded }) as usize
     }
+}
+
+/// Where a slot's part of the last word starts.
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "a line has at most three slots")]
+const fn shift_of(slot: usize) -> u32 {
+    slot as u32 * META_BITS
 }
 
 #[inline]

@@ -32,6 +32,14 @@ struct Seat {
     bucket: usize,
 }
 
+/// Where there is room for a counter, as far as is known: each is tried before the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Main,
+    Shared,
+    Nowhere,
+}
+
 /// A charge with its place and its decision.
 struct Item<'c> {
     charge: &'c Charge<'c>,
@@ -44,12 +52,14 @@ struct Item<'c> {
     outcome: Outcome,
 }
 
+type ShardGuard<'s> = MutexGuard<'s, HashMap<Fingerprint, Shelved>>;
+
 /// The locks of one transaction, and the only way to what they guard. Dropping it lets go of them.
 struct Locks<'s> {
     store: &'s MemoryStore,
     now: Timestamp,
     seats: SmallVec<[Seat; 8]>,
-    shards: SmallVec<[(Seat, MutexGuard<'s, HashMap<Fingerprint, Shelved>>); 2]>,
+    shards: SmallVec<[(Seat, ShardGuard<'s>); 2]>,
 }
 
 impl MemoryStore {
@@ -59,15 +69,20 @@ impl MemoryStore {
 
     /// Charges several counters, all or none.
     pub(super) fn charge_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
-        let mut moved: SmallVec<[bool; 8]> = SmallVec::from_elem(false, charges.len());
+        let mut rooms: SmallVec<[Room; 8]> = SmallVec::from_elem(Room::Main, charges.len());
         loop {
             let mut items: SmallVec<[Item<'_>; 6]> =
-                charges.iter().zip(&moved).map(|(charge, &moved)| self.item(charge, moved, now)).collect();
+                charges.iter().zip(&rooms).map(|(charge, &room)| self.item(charge, room != Room::Main, now)).collect();
             let mut locks = self.lock_all(&items, now);
             if !items.iter().all(|item| locks.own(item)) {
                 continue; // The table grew between finding the seats and locking them.
             }
-            for item in &mut items {
+            for (item, &room) in items.iter_mut().zip(&rooms) {
+                if room == Room::Nowhere {
+                    // It denies: for an enforced limit nothing is then written at all, and one in shadow is left out.
+                    item.outcome = Outcome { limit: item.charge.quota.capacity(), ..NO_ROOM };
+                    continue;
+                }
                 item.held = locks.read(item);
                 (item.keep, item.outcome) = locks.decide(item.charge, &item.held)?;
             }
@@ -80,12 +95,8 @@ impl MemoryStore {
                     self.tidy(now);
                     return Ok(answers(&items));
                 }
-                Err((index, Full)) if !moved[index] => moved[index] = true,
-                Err((index, Full)) => {
-                    // Not even the shared counters have room for it: nothing was written, and it denies.
-                    items[index].outcome = Outcome { limit: items[index].charge.quota.capacity(), ..NO_ROOM };
-                    return locks.refuse(&mut items);
-                }
+                Err((index, Full)) if rooms[index] == Room::Main => rooms[index] = Room::Shared,
+                Err((index, Full)) => rooms[index] = Room::Nowhere,
             }
         }
     }

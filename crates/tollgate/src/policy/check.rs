@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::policy::finding::{Place, Problem, Report, quoted};
 use crate::policy::limit::{
-    BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
+    BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode, QUOTAS_MAX,
 };
 use crate::quota::Quota;
 use crate::request::{COST_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
@@ -205,6 +205,11 @@ fn quotas(limit: &Limit, places: Places<'_>, report: &mut Report) {
         let message = "overrides are by the first attribute of `by`, and there is none";
         let problem = Problem::new(message, "`by` with at least one attribute");
         report.error(places("overrides"), "overrides", problem);
+    }
+    if quotas.all.len() > QUOTAS_MAX {
+        let message = format!("{} different quotas in one limit", quotas.all.len());
+        let accepted = format!("at most {QUOTAS_MAX}; keys whose numbers are equal share a quota");
+        report.error(places("overrides"), "overrides", Problem::new(message, accepted));
     }
     let algorithm = quotas.all.first().map_or("", Quota::algorithm);
     if quotas.all.iter().any(|quota| quota.algorithm() != algorithm) {

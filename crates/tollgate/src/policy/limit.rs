@@ -8,6 +8,9 @@ use crate::request::Value;
 
 /// Most attributes a limit counts by.
 pub const BY_MAX: usize = 8;
+/// Most different quotas of one limit. A counter remembers in ten bits which of them it was counted under, those of replaced
+/// policies included.
+pub const QUOTAS_MAX: usize = 512;
 /// Most limits one request may match.
 pub const MATCHED_MAX: usize = 32;
 /// Most conditions of one limit, and most values that one condition lists.

@@ -4,8 +4,8 @@
 use smallvec::SmallVec;
 
 use super::{
-    Entry, FIRST_BUCKETS, Full, LINK_MASK, LINK_SHIFT, META, META_BITS, META_MASK, Place, READY,
-    SEQUENCE_ONE, Shape, Table, link_of,
+    Entry, FIRST_BUCKETS, Full, LINK_MASK, LINK_SHIFT, META, META_MASK, Place, READY,
+    SEQUENCE_ONE, Shape, Table, link_of, shift_of,
 };
 use crate::key::Fingerprint;
 use crate::memory::region::{LINE_BYTES, LINE_WORDS, Line};
@@ -60,9 +60,10 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         found.is_some()
     }
 
-    /// The instant before which a slot must have become idle to be given away while there is room.
+    /// The instant before which a slot must have become idle to be given away while there is room. Once memory is short there
+    /// is no patience: what idle keys would take is left for buckets that are full of live ones.
     fn long_idle(&self, horizon: u64) -> u64 {
-        horizon.saturating_sub(self.patience)
+        if self.budget.is_short() { horizon } else { horizon.saturating_sub(self.patience) }
     }
 
     /// A free slot, or one whose state equals absence.
@@ -259,7 +260,7 @@ fn take_raw<const SLOTS: usize, const WORDS: usize>(line: &Line, slot: usize) ->
     let first = 1 + SLOTS + slot * WORDS;
     let raw = Raw {
         tag: line[1 + slot].load(Ordering::Relaxed),
-        meta: (line[META].load(Ordering::Relaxed) >> (slot * META_BITS)) & META_MASK,
+        meta: (line[META].load(Ordering::Relaxed) >> shift_of(slot)) & META_MASK,
         state: std::array::from_fn(|word| line[first + word].load(Ordering::Relaxed)),
     };
     line[1 + slot].store(0, Ordering::Relaxed);
@@ -272,7 +273,7 @@ fn place_raw<const SLOTS: usize, const WORDS: usize>(line: &Line, slot: usize, r
     for (word, value) in raw.state.iter().enumerate() {
         line[first + word].store(*value, Ordering::Relaxed);
     }
-    let others = line[META].load(Ordering::Relaxed) & !(META_MASK << (slot * META_BITS));
-    line[META].store(others | (raw.meta << (slot * META_BITS)), Ordering::Relaxed);
+    let others = line[META].load(Ordering::Relaxed) & !(META_MASK << shift_of(slot));
+    line[META].store(others | (raw.meta << shift_of(slot)), Ordering::Relaxed);
     line[1 + slot].store(raw.tag, Ordering::Relaxed);
 }

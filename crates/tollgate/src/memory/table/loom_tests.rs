@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Entry, Shape, Table};
+use super::{Entry, Shape, Table, Unit};
 use crate::algorithm::reservoir::{FRACTION_BITS, GAIN_MAX, Reservoir, WordStep};
 use crate::key::Fingerprint;
 use crate::memory::region::{Budget, LINE_BYTES};
@@ -133,8 +133,12 @@ fn loom_one_unit_is_given_once() {
         let now = 5 << FRACTION_BITS;
         assert!(table.update(key(0), 0, |_| (Some(Entry { state: [1], number: 0 }), ())).is_ok());
         let ask = move |table: &Table<3, 1>| {
-            let short = table.unit(key(0), &word, now);
-            let step = short.unwrap_or_else(|| {
+            match table.unit(key(0), &word, now) {
+                Unit::Admit => return 1,
+                Unit::Deny(_) => return 0,
+                Unit::Busy | Unit::Unusual => {}
+            }
+            let whole = {
                 let whole = table.update(key(0), now, |held| {
                     let step = word.unit(held.map_or(0, |entry| entry.state[0]), now);
                     match step {
@@ -143,8 +147,8 @@ fn loom_one_unit_is_given_once() {
                     }
                 });
                 whole.unwrap()
-            });
-            u32::from(matches!(step, WordStep::Admit(_)))
+            };
+            u32::from(matches!(whole, WordStep::Admit(_)))
         };
         let (left, right) = (Arc::clone(&table), Arc::clone(&table));
         let left = loom::thread::spawn(move || ask(&left));

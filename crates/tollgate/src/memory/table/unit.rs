@@ -2,41 +2,76 @@
 //! [`Table::update`] does, with everything left out that this case does not need.
 
 use super::{
-    LOCKED, Line, META, META_BITS, META_MASK, NUMBER_BITS, READY, REST_SHIFT, SEQUENCE_ONE, Table, link_of,
+    LOCKED, Line, META, META_MASK, NUMBER_BITS, READY, REST_SHIFT, SEQUENCE_ONE, SPINS, Table, link_of, shift_of,
 };
 use crate::algorithm::reservoir::{Word, WordStep};
 use crate::key::Fingerprint;
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
 
 const SLOTS: usize = 3;
 
+/// What the short way answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Admitted and counted.
+    Admit,
+    /// Denied for so many ticks.
+    Deny(u64),
+    /// Another thread was at the bucket: asking again will do.
+    Busy,
+    /// The key is new, or out of range: the whole way must decide.
+    Unusual,
+}
+
 impl Table<SLOTS, 1> {
-    /// Asks for one unit. `None`: the key is new, busy, or out of range, and the whole way must decide.
+    /// Asks for one unit.
     #[inline(always)]
-    pub(crate) fn unit(&self, key: Fingerprint, quota: &Word, now: u64) -> Option<WordStep> {
+    pub(crate) fn unit(&self, key: Fingerprint, quota: &Word, now: u64) -> Unit {
         let first = self.region.line(self.shape(Ordering::Relaxed).bucket(key.tag));
         // Acquire: what a writer stored before it let go of the lock is seen below.
         let header = first[0].load(Ordering::Acquire);
         if header & (LOCKED | READY) != READY {
-            return None;
+            return Unit::Busy;
         }
-        let state = self.find_state(first, header, key)?;
+        let Some(state) = self.find_state(first, header, key) else {
+            return Unit::Unusual;
+        };
         let step = quota.unit(state.load(Ordering::Relaxed), now);
         // Acquire: the loads above come before the look at the header that proves them.
         fence(Ordering::Acquire);
         match step {
             WordStep::Admit(word) => {
                 // A key found in a bucket is nowhere else, so the unchanged header is proof enough.
-                first[0].compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()?;
+                if first[0]
+                    .compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed)
+                    .is_err()
+                {
+                    return Unit::Busy;
+                }
                 // Release: a reader that sees the store below also sees the header locked.
                 fence(Ordering::Release);
                 state.store(word, Ordering::Relaxed);
                 first[0].store(header.wrapping_add(SEQUENCE_ONE), Ordering::Release);
-                Some(step)
+                Unit::Admit
             }
-            WordStep::Deny(_) => (first[0].load(Ordering::Relaxed) == header).then_some(step),
-            WordStep::OutOfRange => None,
+            WordStep::Deny(ticks) if first[0].load(Ordering::Relaxed) == header => Unit::Deny(ticks),
+            WordStep::Deny(_) => Unit::Busy,
+            WordStep::OutOfRange => Unit::Unusual,
         }
+    }
+
+    /// The same again and again while other threads are at the bucket.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn unit_again(&self, key: Fingerprint, quota: &Word, now: u64) -> Unit {
+        for _ in 0..SPINS {
+            spin_loop();
+            match self.unit(key, quota, now) {
+                Unit::Busy => {}
+                answer => return answer,
+            }
+        }
+        Unit::Unusual
     }
 
     /// The state of a key in a bucket's chain, as long as the header stays what it was.
@@ -67,6 +102,6 @@ impl Table<SLOTS, 1> {
 fn is_at<const SLOT: usize>(line: &Line, key: Fingerprint) -> bool {
     line[1 + SLOT].load(Ordering::Relaxed) == key.tag && {
         let wanted = (key.rest >> REST_SHIFT) << NUMBER_BITS;
-        (line[META].load(Ordering::Relaxed) >> (SLOT * META_BITS)) & META_MASK == wanted
+        (line[META].load(Ordering::Relaxed) >> shift_of(SLOT)) & META_MASK == wanted
     }
 }

@@ -160,3 +160,15 @@ fn policies_are_shared_between_threads() {
     fn shared<T: Send + Sync>() {}
     shared::<Policy>();
 }
+
+/// A limit with more different quotas than its counters can tell apart is refused; equal ones count once.
+#[test]
+fn too_many_different_quotas_are_an_error() {
+    let file = |distinct: usize| {
+        let overrides: String = (0..2_000).map(|i| format!("    k{i}: {}/s\n", 1 + i % distinct)).collect();
+        format!("limits:\n- name: x\n  by: [k]\n  rate: 1/s\n  overrides:\n{overrides}")
+    };
+    assert!(Policy::compile("p", file(512).as_bytes()).is_ok());
+    let findings = Policy::compile("p", file(600).as_bytes()).unwrap_err().to_string();
+    assert!(findings.contains("600 different quotas") && findings.contains("at most 512"), "{findings}");
+}

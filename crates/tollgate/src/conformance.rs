@@ -1,0 +1,44 @@
+//! The suite that every store must pass. Each function is one promise of [`Store`] as an [`Engine`] keeps it, checked by
+//! assertions; a failing one panics and says what broke.
+//!
+//! It needs a way to make an empty store for decisions from an instant on, and works through the engine alone, so anybody
+//! can run it against a store of their own:
+//!
+//! ```
+//! use tollgate::{MemoryStore, conformance};
+//! # fn block_on(future: impl Future<Output = ()>) {
+//! #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+//! #     assert!(std::pin::pin!(future).poll(&mut context).is_ready());
+//! # }
+//! let make = |origin| MemoryStore::new(1 << 20, origin);
+//! block_on(conformance::modes::shadow_never_denies(&make));
+//! ```
+//!
+//! The store must take the time from the `now` of each call. One that has a clock of its own is run in a mode in which it is
+//! told the time, or with that clock replaced. Keys of different calls never meet, since each engine has its own secret; a
+//! store may therefore be shared by all of them.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a suite of assertions: a broken promise is told by a panic"
+)]
+
+pub mod all_or_nothing;
+pub mod modes;
+pub mod settling;
+pub mod swapping;
+
+mod fixture;
+
+use crate::engine::Engine;
+use crate::store::Store;
+use crate::time::Timestamp;
+
+/// Runs the whole suite, one promise after the other.
+pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    all_or_nothing::all(make).await;
+    modes::all(make).await;
+    swapping::all(make).await;
+    settling::all(make).await;
+}

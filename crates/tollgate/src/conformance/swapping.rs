@@ -1,0 +1,279 @@
+//! A policy put in force over another: counters are kept, a raise acts at once, a lowering clamps, nobody is gifted a burst.
+
+use super::fixture::{ALGORITHMS, BUCKET, HOUR, Keeps, PERMITS, Rig, asking, on_plan, policy};
+use crate::engine::SwapReport;
+use crate::outcome::Verdict;
+use crate::policy::{LimitBuilder, Policy};
+use crate::store::Store;
+use crate::time::{Ticks, Timestamp};
+
+/// Runs all of this module.
+pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    a_raise_acts_at_once_and_gifts_nothing(make).await;
+    a_raised_bucket_refills_at_the_new_rate(make).await;
+    lowering_clamps_and_is_not_forgotten(make).await;
+    lowering_below_what_was_used_denies(make).await;
+    swapping_to_and_fro_never_admits_more(make).await;
+    another_period_gifts_nothing(make).await;
+    a_key_may_change_its_tier(make).await;
+    an_override_acts_on_one_key(make).await;
+    other_numbers_keep_counters_and_other_names_do_not(make).await;
+}
+
+/// An exhausted counter of 10 raised to 20: a window has the difference at once, a bucket waits for its refill, and a key
+/// never seen has all 20.
+pub async fn a_raise_acts_at_once_and_gifts_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    for algorithm in ALGORITHMS {
+        let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
+        assert_eq!(rig.drain("k").await, 10);
+        rig.swap(vec![algorithm.limit("limit", 20)]);
+        let more = match algorithm.keeps {
+            Keeps::Available => 0,
+            Keeps::Used => 10,
+        };
+        assert_eq!(rig.left("k", "limit").await, more, "{}", algorithm.name);
+        assert_eq!(rig.drain("k").await, more, "{}", algorithm.name);
+        assert_eq!(rig.drain("new").await, 20, "{}", algorithm.name);
+    }
+}
+
+/// The first unit after a raise from 10 to 20 an hour comes after 180 seconds, not after 360, and not one tick before.
+pub async fn a_raised_bucket_refills_at_the_new_rate<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    for algorithm in ALGORITHMS
+        .iter()
+        .filter(|each| matches!(each.name, "token-bucket" | "gcra" | "leaky-bucket"))
+    {
+        let mut rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
+        assert_eq!(rig.drain("k").await, 10);
+        rig.swap(vec![algorithm.limit("limit", 20)]);
+        let denied = rig.check(&asking("k", 1)).await;
+        assert_eq!(
+            denied.verdict(),
+            Verdict::Deny {
+                retry_after: Ticks::from_secs(180)
+            },
+            "{}",
+            algorithm.name
+        );
+        let swapped_at = rig.now;
+        rig.now = swapped_at + Ticks::from_secs(180) - Ticks::ONE;
+        assert!(!rig.admits("k", 1).await, "{}: one tick early", algorithm.name);
+        rig.now = swapped_at + Ticks::from_secs(180);
+        assert!(rig.admits("k", 1).await, "{}: on the tick", algorithm.name);
+        assert!(!rig.admits("k", 1).await, "{}: and only one", algorithm.name);
+    }
+}
+
+/// 2 of 10 used, then 5: a bucket is clamped to 5, a window has 3 left. Raised to 10 again, neither forgets.
+pub async fn lowering_clamps_and_is_not_forgotten<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    for algorithm in ALGORITHMS {
+        let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
+        assert!(rig.admits("k", 2).await);
+        rig.swap(vec![algorithm.limit("limit", 5)]);
+        let (lowered, raised) = match algorithm.keeps {
+            Keeps::Available => (5, 4),
+            Keeps::Used => (3, 7),
+        };
+        assert_eq!(
+            rig.left("k", "limit").await,
+            lowered,
+            "{}: lowered",
+            algorithm.name
+        );
+        assert!(rig.admits("k", 1).await);
+        rig.swap(vec![algorithm.limit("limit", 10)]);
+        assert_eq!(
+            rig.left("k", "limit").await,
+            raised,
+            "{}: raised again",
+            algorithm.name
+        );
+        assert_eq!(rig.drain("k").await, raised, "{}: raised again", algorithm.name);
+    }
+}
+
+/// 8 of 10 used, then 5: a window is overdrawn and denies, a bucket has the 2 that it had. Raised again, both have 2.
+pub async fn lowering_below_what_was_used_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    for algorithm in ALGORITHMS {
+        let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
+        assert!(rig.admits("k", 8).await);
+        rig.swap(vec![algorithm.limit("limit", 5)]);
+        match algorithm.keeps {
+            Keeps::Available => assert_eq!(rig.left("k", "limit").await, 2, "{}", algorithm.name),
+            Keeps::Used => {
+                assert_eq!(rig.left("k", "limit").await, 0, "{}", algorithm.name);
+                let denied = rig.check(&asking("k", 1)).await;
+                assert!(
+                    matches!(denied.verdict(), Verdict::Deny { .. }),
+                    "{}",
+                    algorithm.name
+                );
+            }
+        }
+        rig.swap(vec![algorithm.limit("limit", 10)]);
+        assert_eq!(rig.drain("k").await, 2, "{}", algorithm.name);
+    }
+}
+
+/// However often a limit goes to and fro between 10 and 20 at one instant, a window admits 20 in all and a bucket 10.
+pub async fn swapping_to_and_fro_never_admits_more<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    for algorithm in ALGORITHMS {
+        let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
+        let mut admitted = 0;
+        for turn in 0..40 {
+            admitted += rig.drain("k").await;
+            rig.swap(vec![
+                algorithm.limit("limit", if turn % 2 == 0 { 20 } else { 10 }),
+            ]);
+        }
+        let bound = match algorithm.keeps {
+            Keeps::Available => 10,
+            Keeps::Used => 20,
+        };
+        assert_eq!(admitted, bound, "{}", algorithm.name);
+    }
+}
+
+/// An exhausted counter stays exhausted when its period is made longer or shorter.
+pub async fn another_period_gifts_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    for algorithm in [
+        "token-bucket",
+        "gcra",
+        "fixed-window",
+        "sliding-window",
+        "sliding-log",
+        "leaky-bucket, queue: 9",
+    ] {
+        let of = |rate: &str| {
+            let text = format!("limits: [{{name: limit, by: [key], algorithm: {algorithm}, rate: {rate}}}]");
+            Policy::compile("policy.yaml", text.as_bytes())
+                .expect("the suite's policies are valid")
+                .0
+        };
+        for other in ["10/day", "10/min", "20/day"] {
+            let rig = Rig::new(make, Vec::new());
+            rig.engine
+                .swap(of("10/h"), rig.now)
+                .expect("few quotas are in use");
+            assert_eq!(rig.drain("k").await, 10, "{algorithm}");
+            let report = rig
+                .engine
+                .swap(of(other), rig.now)
+                .expect("few quotas are in use");
+            assert_eq!(report.changed, ["limit"], "{algorithm}: {other}");
+            let keeps_used = algorithm.starts_with("sliding") || algorithm.starts_with("fixed");
+            let bound = if keeps_used && other.starts_with("20") {
+                10
+            } else {
+                0
+            };
+            assert_eq!(rig.drain("k").await, bound, "{algorithm}: 10/h becomes {other}");
+        }
+    }
+}
+
+fn tiers(algorithm: super::fixture::Algorithm) -> Vec<LimitBuilder> {
+    let tiers = [("free", algorithm.quota(10)), ("pro", algorithm.quota(20))];
+    vec![algorithm.limit("limit", 10).tiers("plan", tiers)]
+}
+
+/// A key that goes from one tier to the other and back keeps its counter, and is gifted nothing.
+pub async fn a_key_may_change_its_tier<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    for algorithm in ALGORITHMS {
+        let rig = Rig::new(make, tiers(algorithm));
+        let look = async |plan: &str| {
+            let decision = rig.engine.peek(&on_plan("k", plan, 1), rig.now).await;
+            decision.limits().next().map(|status| status.outcome.remaining)
+        };
+        assert!(rig.check(&on_plan("k", "free", 4)).await.is_allowed());
+        assert_eq!(look("free").await, Some(6), "{}", algorithm.name);
+        let upgraded = match algorithm.keeps {
+            Keeps::Available => 6,
+            Keeps::Used => 16,
+        };
+        assert_eq!(look("pro").await, Some(upgraded), "{}: upgraded", algorithm.name);
+        assert!(rig.check(&on_plan("k", "pro", 5)).await.is_allowed());
+        assert_eq!(look("free").await, Some(1), "{}: back again", algorithm.name);
+        let mut admitted = 0;
+        for turn in 0..60 {
+            let plan = if turn % 2 == 0 { "pro" } else { "free" };
+            admitted += u64::from(rig.check(&on_plan("k", plan, 1)).await.is_allowed());
+        }
+        assert_eq!(
+            9 + admitted,
+            if upgraded == 6 { 10 } else { 20 },
+            "{}: in all",
+            algorithm.name
+        );
+    }
+}
+
+/// An override added live acts on its key at once and on no other.
+pub async fn an_override_acts_on_one_key<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    for algorithm in ALGORITHMS {
+        let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
+        assert!(rig.admits("vip", 1).await && rig.admits("k", 1).await);
+        rig.swap(vec![
+            algorithm
+                .limit("limit", 10)
+                .override_for("vip", algorithm.quota(30)),
+        ]);
+        let left = if algorithm.keeps == Keeps::Used { 29 } else { 9 };
+        assert_eq!(rig.left("vip", "limit").await, left, "{}", algorithm.name);
+        assert_eq!(rig.left("k", "limit").await, 9, "{}", algorithm.name);
+        let unseen = rig.check(&asking("vip", 11)).await.is_allowed();
+        assert_eq!(unseen, algorithm.keeps == Keeps::Used, "{}", algorithm.name);
+    }
+}
+
+/// The report tells changed, added, removed and restarted limits apart, and the counters behave as it says.
+pub async fn other_numbers_keep_counters_and_other_names_do_not<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    let before = || {
+        let buckets = ["changed", "renamed", "restarted"].map(|name| BUCKET.limit(name, 10));
+        buckets.into_iter().chain([PERMITS.limit("same", 10)]).collect()
+    };
+    let rig = Rig::new(make, before());
+    assert!(rig.admits("k", 4).await);
+    assert_eq!(
+        rig.swap(before()),
+        SwapReport::default(),
+        "the same policy changes nothing"
+    );
+    let log = ALGORITHMS
+        .iter()
+        .find(|each| each.name == "sliding-log")
+        .expect("it is one of them");
+    let after = vec![
+        BUCKET.limit("changed", 5),
+        BUCKET.limit("renamed-since", 10),
+        PERMITS.limit("same", 10),
+        log.limit("restarted", 10),
+    ];
+    let report = rig.swap(after);
+    assert_eq!(report.changed, ["changed"]);
+    assert_eq!(report.added, ["renamed-since"]);
+    assert_eq!(report.removed, ["renamed"]);
+    assert_eq!(report.restarted, ["restarted"]);
+    assert_eq!(rig.left("k", "changed").await, 5, "kept and clamped");
+    assert_eq!(rig.left("k", "same").await, 6, "kept");
+    assert_eq!(
+        rig.left("k", "renamed-since").await,
+        10,
+        "a new name is a new counter"
+    );
+    assert_eq!(
+        rig.left("k", "restarted").await,
+        10,
+        "another algorithm counts anew"
+    );
+    let other_by = vec![BUCKET.limit("changed", 5).by(["key", "plan"])];
+    let report = rig
+        .engine
+        .swap(policy(other_by), rig.now + HOUR)
+        .expect("few quotas are in use");
+    assert_eq!(
+        report.restarted,
+        ["changed"],
+        "other attributes are other counters"
+    );
+}

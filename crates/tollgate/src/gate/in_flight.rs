@@ -1,0 +1,45 @@
+//! A place in flight, held for as long as the request is.
+
+use super::KeyedGate;
+use crate::charge::Charge;
+use crate::key::Fingerprint;
+use crate::algorithm::concurrency::PermitId;
+use crate::outcome::Outcome;
+use crate::quota::Quota;
+
+/// A place in flight. Dropping it gives the place back. Of a gate whose quota is not a concurrency limit it is a unit taken,
+/// and dropping it gives nothing back.
+#[must_use = "dropping it gives the place back at once"]
+pub struct InFlight {
+    gate: KeyedGate,
+    key: Fingerprint,
+    permit: PermitId,
+}
+
+impl InFlight {
+    pub(super) fn take(gate: &KeyedGate, key: Fingerprint) -> Result<Self, Outcome> {
+        let charge = gate.shared.charge_of(key, 1);
+        let outcome = gate.decide(&charge, gate.shared.clock.now());
+        if !outcome.is_allowed() {
+            return Err(outcome);
+        }
+        Ok(Self { gate: gate.clone(), key, permit: charge.permit })
+    }
+}
+
+impl std::fmt::Debug for InFlight {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("InFlight").field("permit", &self.permit).finish_non_exhaustive()
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let shared = &*self.gate.shared;
+        if matches!(shared.quota, Quota::Concurrency(_)) {
+            let charge = Charge { permit: self.permit, ..shared.charge_of(self.key, 1) };
+            // It cannot fail: a gate has one quota for ever. If it did, the place would return when it expires.
+            let _ = shared.store.refund_now(&charge, shared.clock.now());
+        }
+    }
+}

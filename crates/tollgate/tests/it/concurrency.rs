@@ -1,0 +1,193 @@
+//! All or nothing when everybody asks at once. The instant is fixed, so every sum is exact.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use tollgate::policy::LimitBuilder;
+use tollgate::{Engine, Gate, ManualClock, Source, Verdict};
+
+use crate::fixture::{ALGORITHMS, NOW, asking, limit, now_or_never, policy};
+
+const THREADS: u64 = 8;
+
+/// What is left in each counter of a key.
+fn left(engine: &Engine, key: &str) -> Vec<u64> {
+    let look = now_or_never(engine.peek(&asking(key, 1), NOW));
+    look.limits().map(|status| status.outcome.remaining).collect()
+}
+
+/// Runs the same work on many threads that start together.
+fn at_once(threads: u64, work: impl Fn(u64) + Sync) {
+    let barrier = Barrier::new(usize::try_from(threads).expect("few"));
+    thread::scope(|scope| {
+        for number in 0..threads {
+            let (barrier, work) = (&barrier, &work);
+            scope.spawn(move || {
+                barrier.wait();
+                work(number);
+            });
+        }
+    });
+}
+
+/// Two to five limits of different algorithms on one key, eight threads: exactly what the tightest allows is admitted, and
+/// every counter has lost exactly that.
+#[test]
+fn the_tightest_limit_decides_and_all_counters_agree() {
+    const TIGHT: u64 = 200;
+    for count in 2..=5 {
+        for first in 0..ALGORITHMS.len() {
+            let tight = first % count;
+            let capacity = |place: usize| {
+                if place == tight {
+                    TIGHT
+                } else {
+                    TIGHT + 300 + place as u64
+                }
+            };
+            let limits: Vec<LimitBuilder> = (0..count)
+                .map(|place| {
+                    let quota = ALGORITHMS[(first + 2 * place) % ALGORITHMS.len()].1;
+                    limit(&format!("limit-{place}"), quota(capacity(place)))
+                })
+                .collect();
+            let engine = Engine::new(policy(limits), NOW);
+            let admitted = AtomicU64::new(0);
+            at_once(THREADS, |_| {
+                for _ in 0..50 {
+                    let decision = engine.check_now(&asking("k", 1), NOW);
+                    admitted.fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
+                    assert!(decision.limits().all(|status| status.source == Source::Exact));
+                }
+            });
+            assert_eq!(
+                admitted.into_inner(),
+                TIGHT,
+                "{count} limits from {}",
+                ALGORITHMS[first].0
+            );
+            let expected: Vec<u64> = (0..count).map(|place| capacity(place) - TIGHT).collect();
+            assert_eq!(
+                left(&engine, "k"),
+                expected,
+                "{count} limits from {}",
+                ALGORITHMS[first].0
+            );
+        }
+    }
+}
+
+/// Costs of many sizes, keys of their own and a counter for all: the shared counter has lost exactly the sum of what was
+/// admitted, each key's exactly its own, and no unit was left that somebody denied could have had.
+#[test]
+fn costs_add_up_over_shared_and_own_counters() {
+    for (name, quota) in ALGORITHMS {
+        let all = tollgate::policy::Limit::new("all", quota(1_600)).cost(tollgate::policy::Cost::Asked);
+        let engine = Engine::new(policy(vec![limit("own", quota(300)), all]), NOW);
+        let spent: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
+        at_once(THREADS, |number| {
+            for turn in 0..250 {
+                let key = format!("k-{}", (number + turn) % THREADS);
+                let cost = 1 + (turn * 7 + number) % 5;
+                if engine.check_now(&asking(&key, cost), NOW).is_allowed() {
+                    let spent = &spent[usize::try_from((number + turn) % THREADS).expect("few")];
+                    spent.fetch_add(cost, Ordering::Relaxed);
+                }
+            }
+        });
+        let spent: Vec<u64> = spent.into_iter().map(AtomicU64::into_inner).collect();
+        let total: u64 = spent.iter().sum();
+        assert_eq!(
+            total, 1_600,
+            "{name}: more was asked for than there was, in units of one"
+        );
+        for (number, spent) in spent.iter().enumerate() {
+            assert!(*spent <= 300, "{name}");
+            assert_eq!(
+                left(&engine, &format!("k-{number}")),
+                [300 - spent, 0],
+                "{name}: key {number}"
+            );
+        }
+    }
+}
+
+/// Reading a counter and then writing it are one step: of two hundred threads that race for one unit exactly one gets it,
+/// through the engine with one limit and with two, and through the gate.
+#[test]
+fn two_hundred_race_for_one_unit() {
+    for (name, quota) in ALGORITHMS {
+        let one = Engine::new(policy(vec![limit("limit", quota(1))]), NOW);
+        let two = Engine::new(policy(vec![limit("a", quota(1)), limit("b", quota(2))]), NOW);
+        let gate = Gate::builder(quota(1))
+            .clock(ManualClock::starting_at(NOW).clock())
+            .keyed();
+        let admitted: [AtomicU64; 3] = Default::default();
+        at_once(200, |_| {
+            let verdicts = [
+                one.check_now(&asking("k", 1), NOW).verdict(),
+                two.check_now(&asking("k", 1), NOW).verdict(),
+                gate.check("k"),
+            ];
+            for (admitted, verdict) in admitted.iter().zip(verdicts) {
+                admitted.fetch_add(u64::from(verdict.is_allowed()), Ordering::Relaxed);
+            }
+        });
+        assert_eq!(admitted.map(AtomicU64::into_inner), [1, 1, 1], "{name}");
+        assert_eq!(left(&two, "k"), [0, 1], "{name}");
+    }
+}
+
+/// New keys by the thousand from eight threads while the table grows under them: each key is admitted exactly as often as
+/// its limit says, so no counter was lost, doubled or mixed up with another.
+#[test]
+fn no_counter_is_lost_while_the_table_grows() {
+    const KEYS: u64 = 2_000;
+    for (name, quota) in ALGORITHMS {
+        let engine = Engine::new(policy(vec![limit("limit", quota(5))]), NOW);
+        let admitted: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+        at_once(THREADS, |number| {
+            for turn in 0..KEYS {
+                let key = (turn + number * 13) % KEYS;
+                if engine
+                    .check_now(&asking(&format!("k-{key}"), 1), NOW)
+                    .is_allowed()
+                {
+                    admitted[usize::try_from(key).expect("few")].fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        assert!(
+            admitted.into_iter().all(|count| count.into_inner() == 5),
+            "{name}"
+        );
+        assert_eq!(engine.usage(NOW).keys, KEYS, "{name}");
+    }
+}
+
+/// Permits taken and released by eight threads: never more in flight than there are, and all are back at the end.
+#[test]
+fn never_more_in_flight_than_there_are_places() {
+    const PLACES: u64 = 3;
+    let engine = Engine::new(policy(vec![crate::fixture::permits("in-flight", PLACES)]), NOW);
+    let in_flight = AtomicU64::new(0);
+    let admitted = AtomicU64::new(0);
+    at_once(THREADS, |_| {
+        for _ in 0..400 {
+            let mut decision = engine.check_now(&asking("k", 1), NOW);
+            if let Some(permit) = decision.take_permit() {
+                let now_in_flight = in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+                assert!(now_in_flight <= PLACES, "{now_in_flight} in flight");
+                thread::yield_now();
+                in_flight.fetch_sub(1, Ordering::SeqCst);
+                admitted.fetch_add(1, Ordering::Relaxed);
+                assert_eq!(now_or_never(engine.release(&permit, NOW)), Ok(()));
+            } else {
+                assert!(matches!(decision.verdict(), Verdict::Deny { .. }));
+            }
+        }
+    });
+    assert!(admitted.into_inner() > 0);
+    assert_eq!(left(&engine, "k"), [PLACES]);
+}

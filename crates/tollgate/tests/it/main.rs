@@ -1,0 +1,21 @@
+//! The core through its public interface, in one binary.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy's own exception for tests leaves out what they share"
+)]
+
+mod executor;
+mod fixture;
+
+mod concurrency;
+mod conformance;
+mod faults;
+mod flood;
+mod fuzz;
+mod gate;
+mod gate_waits;
+mod memory;
+mod store_failure;
+mod swaps;

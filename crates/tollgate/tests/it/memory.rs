@@ -1,0 +1,141 @@
+//! The memory store where it is narrow: a clock that steps back, and no room for a counter.
+
+use tollgate::policy::{LimitBuilder, Mode};
+use tollgate::{Engine, MemoryStore, Secret, Source, Ticks, Timestamp};
+
+use crate::fixture::{ALGORITHMS, HOUR, NOW, asking, bucket, limit, now_or_never, policy};
+
+fn engine(limits: Vec<LimitBuilder>, bytes: u64, origin: Timestamp) -> Engine {
+    Engine::with_store(policy(limits), MemoryStore::new(bytes, origin), Secret::random())
+}
+
+/// The story: after the clock stepped back by ten hours a window lay ten hours ahead. It was drawn back for each denial, but
+/// what was drawn back was not kept, so the key was denied for as long as the step was, and not for one window.
+#[test]
+fn a_clock_that_steps_back_costs_at_most_a_window() {
+    let step = Ticks::from_secs(36_000);
+    for (name, quota) in ALGORITHMS {
+        for beside in [false, true] {
+            let mut limits = vec![limit("limit", quota(4))];
+            if beside {
+                limits.push(bucket("beside", 1_000)); // Two limits take the way of all or nothing, one the short way.
+            }
+            let engine = engine(limits, 1 << 20, NOW - step - step);
+            while engine.check_now(&asking("k", 1), NOW).is_allowed() {}
+            let back = NOW - step;
+            let mut admitted_after = None;
+            // A caller that comes every ten minutes, for five hours.
+            for turn in 0..30 {
+                let now = back + Ticks::from_secs(600 * turn);
+                if engine.check_now(&asking("k", 1), now).is_allowed() {
+                    admitted_after = Some(now.since(back));
+                    break;
+                }
+            }
+            let admitted_after = admitted_after.unwrap_or_else(|| panic!("{name}: denied for five hours"));
+            // The rest of the window that was drawn back, and one more.
+            assert!(
+                admitted_after <= HOUR + HOUR + Ticks::from_secs(600),
+                "{name}: {admitted_after:?}"
+            );
+        }
+    }
+}
+
+/// The story: a limit in shadow for whose counter there was no room, not even a shared one, made the store write nothing at
+/// all. The request passed, since a shadow does not deny, and the enforced limits beside it were never charged.
+#[test]
+fn a_shadow_without_room_does_not_open_the_enforced_limits() {
+    let log = ALGORITHMS
+        .iter()
+        .find(|(name, _)| *name == "sliding-log")
+        .expect("it is one of them")
+        .1;
+    // One counter of this log is larger than the whole store.
+    let limits = vec![
+        limit("watching", log(60_000)).mode(Mode::Shadow),
+        bucket("enforced", 3),
+    ];
+    let engine = engine(limits, 256 << 10, NOW);
+    let mut admitted = 0;
+    for _ in 0..10 {
+        let decision = engine.check_now(&asking("k", 1), NOW);
+        if decision.is_allowed() {
+            let watching = decision.limits().next().expect("it is reported");
+            assert_eq!(watching.source, Source::Overflow, "the fault did not happen");
+            assert!(!watching.outcome.is_allowed(), "the fault did not happen");
+            admitted += 1;
+        }
+    }
+    assert_eq!(admitted, 3);
+}
+
+/// An enforced limit for whose counter there is no room denies, and the limits beside it are not charged.
+#[test]
+fn an_enforced_limit_without_room_denies_and_charges_nothing() {
+    let log = ALGORITHMS
+        .iter()
+        .find(|(name, _)| *name == "sliding-log")
+        .expect("it is one of them")
+        .1;
+    let engine = engine(
+        vec![limit("large", log(60_000)), bucket("beside", 3)],
+        256 << 10,
+        NOW,
+    );
+    for _ in 0..10 {
+        let decision = engine.check_now(&asking("k", 1), NOW);
+        assert_eq!(
+            decision
+                .cause()
+                .map(|cause| cause.limit.name().to_owned())
+                .as_deref(),
+            Some("large")
+        );
+    }
+    let look = now_or_never(engine.peek(&asking("k", 1), NOW));
+    let beside = look
+        .limits()
+        .find(|status| status.limit.name() == "beside")
+        .expect("it answers");
+    assert_eq!(beside.outcome.remaining, 3);
+}
+
+/// New keys that find no room share a counter and are decided by it; known keys keep theirs, of every algorithm.
+#[test]
+fn new_keys_share_a_counter_when_there_is_no_room() {
+    for (name, quota) in ALGORITHMS.into_iter().filter(|(name, _)| !name.contains("wide")) {
+        let engine = engine(vec![limit("limit", quota(4))], 128 << 10, NOW);
+        let mut known = 0;
+        let mut shared = 0;
+        for number in 0..20_000 {
+            let decision = engine.check_now(&asking(&format!("k-{number}"), 1), NOW);
+            match decision.limits().next().expect("it answers").source {
+                Source::Exact if shared == 0 => known = number + 1,
+                Source::Exact => {}
+                Source::Overflow => shared += 1,
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+        assert!(
+            known > 100 && shared > 1_000,
+            "{name}: {known} known, {shared} without room"
+        );
+        for number in 0..known {
+            let key = format!("k-{number}");
+            let left = now_or_never(engine.peek(&asking(&key, 1), NOW))
+                .limits()
+                .next()
+                .map(|s| s.outcome.remaining);
+            assert_eq!(left, Some(3), "{name}: {key} was known before the store was full");
+            let drained = (0..5)
+                .filter(|_| engine.check_now(&asking(&key, 1), NOW).is_allowed())
+                .count();
+            assert_eq!(drained, 3, "{name}: {key}");
+        }
+        assert!(
+            engine.usage(NOW).overflow_keys <= 8,
+            "{name}: new keys share eight counters"
+        );
+    }
+}

@@ -1,0 +1,350 @@
+//! A store that does not answer is a decision chosen by each limit, never an error, and never a gift.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tollgate::charge::{Answers, Charge};
+use tollgate::policy::{Cost, LimitBuilder, Mode, OnStoreFailure};
+use tollgate::store::{Store, StoreFailure};
+use tollgate::{
+    CommitError, Decision, Engine, MemoryStore, Policy, Secret, Settled, Ticks, Timestamp, Verdict,
+};
+
+use crate::fixture::{NOW, asking, bucket, now_or_never, permits, policy};
+
+/// What goes wrong, and how often it did.
+#[derive(Default)]
+struct Fault {
+    down: AtomicBool,
+    /// How many calls are yet to be told that a newer policy was faster.
+    superseded: AtomicUsize,
+    seen: AtomicUsize,
+}
+
+/// Memory behind a connection that can be cut.
+struct Flaky {
+    memory: MemoryStore,
+    fault: Arc<Fault>,
+}
+
+impl Flaky {
+    fn fails(&self) -> Result<(), StoreFailure> {
+        if self.fault.down.load(Ordering::SeqCst) {
+            self.fault.seen.fetch_add(1, Ordering::SeqCst);
+            return Err(StoreFailure::Unreachable);
+        }
+        let left = &self.fault.superseded;
+        if left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+            .is_ok()
+        {
+            self.fault.seen.fetch_add(1, Ordering::SeqCst);
+            return Err(StoreFailure::Superseded);
+        }
+        Ok(())
+    }
+}
+
+impl Store for Flaky {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        self.fails()?;
+        self.memory.charge(charges, now).await
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.fails()?;
+        self.memory.refund(charges, now).await
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.fails()?;
+        self.memory.reset(charges, now).await
+    }
+}
+
+struct Rig {
+    engine: Engine<Flaky>,
+    fault: Arc<Fault>,
+}
+
+impl Rig {
+    fn new(limits: Vec<LimitBuilder>) -> Self {
+        Self::of(policy(limits))
+    }
+
+    fn of(policy: Policy) -> Self {
+        let fault = Arc::new(Fault::default());
+        let store = Flaky {
+            memory: MemoryStore::new(1 << 20, NOW),
+            fault: Arc::clone(&fault),
+        };
+        Self {
+            engine: Engine::with_store(policy, store, Secret::random()),
+            fault,
+        }
+    }
+
+    fn cut(&self, down: bool) {
+        self.fault.down.store(down, Ordering::SeqCst);
+    }
+
+    /// How often the fault was met: a fault test proves nothing unless the fault happened.
+    fn faults(&self) -> usize {
+        self.fault.seen.load(Ordering::SeqCst)
+    }
+
+    fn check(&self, cost: u64) -> Decision {
+        now_or_never(self.engine.check(&asking("k", cost), NOW))
+    }
+
+    fn left(&self, limit: &str) -> Option<u64> {
+        let decision = now_or_never(self.engine.peek(&asking("k", 1), NOW));
+        decision
+            .limits()
+            .find(|status| status.limit.name() == limit)
+            .map(|status| status.outcome.remaining)
+    }
+}
+
+fn sources(decision: &Decision) -> Vec<&'static str> {
+    decision.limits().map(|status| status.source.name()).collect()
+}
+
+/// `allow` lets everything pass, and says that nobody counted.
+#[test]
+fn an_open_limit_lets_pass() {
+    let rig = Rig::new(vec![bucket("limit", 2).on_store_failure(OnStoreFailure::Allow)]);
+    rig.cut(true);
+    for _ in 0..5 {
+        let decision = rig.check(1);
+        assert_eq!(decision.verdict(), Verdict::Allow);
+        assert_eq!(sources(&decision), ["open"]);
+    }
+    assert_eq!(rig.faults(), 5);
+    rig.cut(false);
+    assert_eq!(rig.left("limit"), Some(2), "nothing was counted in the meantime");
+    assert_eq!(sources(&rig.check(1)), ["exact"]);
+}
+
+/// `deny` refuses everything, with a time to come back.
+#[test]
+fn a_closed_limit_refuses() {
+    let rig = Rig::new(vec![bucket("limit", 2).on_store_failure(OnStoreFailure::Deny)]);
+    rig.cut(true);
+    let decision = rig.check(1);
+    assert_eq!(
+        decision.verdict(),
+        Verdict::Deny {
+            retry_after: Ticks::from_secs(1)
+        }
+    );
+    assert_eq!(
+        decision
+            .cause()
+            .map(|cause| cause.limit.name().to_owned())
+            .as_deref(),
+        Some("limit")
+    );
+    assert_eq!(sources(&decision), ["local"]);
+    assert_eq!(rig.faults(), 1);
+}
+
+/// `local`, the default, counts by a bucket in this process: its own, exact, and apart from the store's.
+#[test]
+fn a_local_limit_counts_in_this_process() {
+    let rig = Rig::new(vec![bucket("limit", 3)]);
+    assert!(rig.check(1).is_allowed());
+    rig.cut(true);
+    for turn in 0..5 {
+        let decision = rig.check(1);
+        assert_eq!(decision.is_allowed(), turn < 3, "turn {turn}");
+        assert_eq!(sources(&decision), ["local"]);
+    }
+    assert_eq!(rig.faults(), 5);
+    rig.cut(false);
+    assert_eq!(rig.left("limit"), Some(2), "the store's counter was left alone");
+}
+
+/// Each limit of one request answers in its own way, and the strictest decides.
+#[test]
+fn each_limit_has_its_own_failure_mode() {
+    let rig = Rig::new(vec![
+        bucket("open", 1).on_store_failure(OnStoreFailure::Allow),
+        bucket("local", 2),
+        bucket("watching", 9)
+            .on_store_failure(OnStoreFailure::Deny)
+            .mode(Mode::Shadow),
+    ]);
+    rig.cut(true);
+    let decision = rig.check(1);
+    assert!(
+        decision.is_allowed(),
+        "a limit in shadow does not deny, closed or not"
+    );
+    assert_eq!(sources(&decision), ["open", "local", "local"]);
+    assert!(rig.check(1).is_allowed());
+    assert_eq!(
+        rig.check(1)
+            .cause()
+            .map(|cause| cause.limit.name().to_owned())
+            .as_deref(),
+        Some("local")
+    );
+    assert_eq!(rig.faults(), 3);
+}
+
+/// The story: while the store was away a closed limit refused a request, and the local limits beside it were charged for it.
+#[test]
+fn what_a_closed_limit_refuses_is_charged_nowhere() {
+    let rig = Rig::new(vec![
+        bucket("local", 5),
+        bucket("closed", 5).on_store_failure(OnStoreFailure::Deny),
+    ]);
+    rig.cut(true);
+    for _ in 0..10 {
+        assert!(!rig.check(1).is_allowed());
+    }
+    assert_eq!(rig.faults(), 10);
+    assert_eq!(rig.left("local"), Some(5));
+}
+
+/// Nothing that a client sends opens a limit: a faulty request is refused, store or no store.
+#[test]
+fn an_input_fault_is_no_store_fault() {
+    let limit = bucket("limit", 5)
+        .cost(Cost::Attribute("tokens".to_owned()))
+        .on_store_failure(OnStoreFailure::Allow);
+    let rig = Rig::new(vec![limit]);
+    rig.cut(true);
+    let decision = rig.check(1);
+    assert_eq!(decision.verdict(), Verdict::Never);
+    assert!(decision.fault().is_some());
+    assert_eq!(rig.faults(), 0, "the store was not even asked");
+}
+
+/// The story: a reservation made while the store was away was charged nowhere in it. Cancelling it once the store was back
+/// gave units to a counter that had never lost them.
+#[test]
+fn a_reservation_made_without_the_store_gives_nothing_to_it() {
+    for mode in [OnStoreFailure::Allow, OnStoreFailure::Local] {
+        let rig = Rig::new(vec![bucket("limit", 10).on_store_failure(mode)]);
+        assert!(rig.check(6).is_allowed());
+        rig.cut(true);
+        let (decision, reservation) =
+            now_or_never(rig.engine.reserve(&asking("k", 5), Ticks::from_secs(30), NOW));
+        assert!(decision.is_allowed());
+        let local_left = rig.left("limit");
+        rig.cut(false);
+        assert_eq!(rig.left("limit"), Some(4));
+        let settled = now_or_never(rig.engine.cancel(reservation.expect("it was admitted"), NOW));
+        assert!(settled.is_ok());
+        assert_eq!(rig.left("limit"), Some(4), "{mode:?}");
+        rig.cut(true);
+        assert!(rig.faults() > 0);
+        if mode == OnStoreFailure::Local {
+            assert_eq!(local_left, Some(5));
+            assert_eq!(
+                rig.left("limit"),
+                Some(10),
+                "what was taken locally is given back locally"
+            );
+        }
+    }
+}
+
+/// The story: a place taken while the store was away was never given back to the counter that had lent it.
+#[test]
+fn a_place_taken_locally_is_given_back_locally() {
+    let rig = Rig::new(vec![permits("in-flight", 1)]);
+    rig.cut(true);
+    for _ in 0..3 {
+        let mut decision = rig.check(1);
+        assert!(decision.is_allowed());
+        assert!(!rig.check(1).is_allowed(), "the only place is taken");
+        let permit = decision.take_permit().expect("it was admitted");
+        // The store is still away, which the caller is told; the local place is free all the same.
+        assert_eq!(
+            now_or_never(rig.engine.release(&permit, NOW)),
+            Err(StoreFailure::Unreachable)
+        );
+    }
+    assert!(rig.faults() > 0);
+}
+
+/// Settling, refunding and resetting say that the store did not answer.
+#[test]
+fn what_cannot_be_given_back_is_told() {
+    let rig = Rig::new(vec![bucket("limit", 10)]);
+    let (_, reservation) = now_or_never(rig.engine.reserve(&asking("k", 5), Ticks::from_secs(30), NOW));
+    rig.cut(true);
+    let unreachable = StoreFailure::Unreachable;
+    let settled = now_or_never(rig.engine.commit(reservation.expect("it was admitted"), 1, NOW));
+    assert_eq!(settled, Err(CommitError::Store(unreachable)));
+    assert_eq!(
+        now_or_never(rig.engine.refund(&asking("k", 1), NOW)),
+        Err(unreachable)
+    );
+    assert_eq!(
+        now_or_never(rig.engine.reset(&asking("k", 1), &[], NOW)),
+        Err(unreachable)
+    );
+    assert_eq!(rig.faults(), 3);
+}
+
+/// A decision that a newer policy overtook is made again and answered by the counter; one that is overtaken without end is
+/// still answered.
+#[test]
+fn an_overtaken_decision_is_made_again() {
+    let rig = Rig::new(vec![bucket("limit", 10)]);
+    for overtaken in 1..=4 {
+        rig.fault.superseded.store(overtaken, Ordering::SeqCst);
+        let decision = rig.check(1);
+        assert!(decision.is_allowed());
+        assert_eq!(sources(&decision), ["exact"], "overtaken {overtaken} times");
+    }
+    assert_eq!(rig.left("limit"), Some(6));
+    assert_eq!(rig.faults(), 1 + 2 + 3 + 4);
+    rig.fault.superseded.store(1_000, Ordering::SeqCst);
+    assert_eq!(sources(&rig.check(1)), ["local"]);
+}
+
+/// The story: a swap that came between the reading of the policy and the release lost the release, and the place stayed
+/// taken until it expired. The same for what a settled reservation gives back.
+#[test]
+fn an_overtaken_release_is_made_again() {
+    let rig = Rig::new(vec![permits("in-flight", 1), bucket("limit", 10)]);
+    let permit = rig.check(1).take_permit().expect("the place is free");
+    rig.fault.superseded.store(2, Ordering::SeqCst);
+    assert_eq!(now_or_never(rig.engine.release(&permit, NOW)), Ok(()));
+    assert_eq!(rig.left("in-flight"), Some(1));
+    for (actual, left) in [(1, 8), (6, 2)] {
+        let (_, reservation) = now_or_never(rig.engine.reserve(&asking("k", 3), Ticks::from_secs(30), NOW));
+        rig.fault.superseded.store(2, Ordering::SeqCst);
+        let settled = now_or_never(
+            rig.engine
+                .commit(reservation.expect("it was admitted"), actual, NOW),
+        );
+        assert!(settled.is_ok(), "{settled:?}");
+        assert_ne!(settled, Ok(Settled::default()));
+        assert_eq!(rig.left("limit"), Some(left));
+        assert_eq!(rig.left("in-flight"), Some(1));
+    }
+    assert_eq!(rig.faults(), 6);
+}
+
+/// A limit made in Rust counts as one from a file does, with the same failure modes.
+#[test]
+fn failure_modes_are_read_from_the_file() {
+    for (mode, expected) in [("allow", "open"), ("local", "local"), ("deny", "local")] {
+        let text = format!("limits: [{{name: limit, by: [key], rate: 5/h, on_store_failure: {mode}}}]");
+        let rig = Rig::of(
+            Policy::compile("policy.yaml", text.as_bytes())
+                .expect("it is valid")
+                .0,
+        );
+        rig.cut(true);
+        let decision = rig.check(1);
+        assert_eq!(sources(&decision), [expected], "{mode}");
+        assert_eq!(decision.is_allowed(), mode != "deny");
+    }
+}

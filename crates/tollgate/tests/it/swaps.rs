@@ -1,0 +1,162 @@
+//! Policies swapped while requests are decided: no decision is lost, and no bound is passed.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use tollgate::policy::LimitBuilder;
+use tollgate::{Engine, Source, SwapError, Ticks};
+
+use crate::fixture::{ALGORITHMS, NOW, asking, bucket, limit, now_or_never, permits, policy};
+
+const SWAPS: u64 = 1_000;
+
+/// Swaps a thousand policies while two threads ask; tells how often each key was admitted and how many decisions were made.
+fn under_load(engine: &Engine, keys: usize, next: impl Fn(u64) -> Vec<LimitBuilder>) -> (Vec<u64>, u64) {
+    let admitted: Vec<AtomicU64> = (0..keys).map(|_| AtomicU64::new(0)).collect();
+    let (stop, decisions) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for offset in 0..2 {
+            let (admitted, stop, decisions) = (&admitted, &stop, &decisions);
+            scope.spawn(move || {
+                let mut turn = offset;
+                while !stop.load(Ordering::Relaxed) {
+                    turn += 1;
+                    let decision = engine.check_now(&asking(&format!("k-{}", turn % keys), 1), NOW);
+                    assert_eq!(decision.limits().len(), 1, "every policy has the limit");
+                    for status in decision.limits() {
+                        assert_eq!(status.source, Source::Exact, "a decision was lost to a swap");
+                    }
+                    admitted[turn % keys].fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
+                    decisions.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for swap in 0..SWAPS {
+            let report = engine
+                .swap(policy(next(swap)), NOW)
+                .expect("few quotas are in use");
+            assert!(report.restarted.is_empty() && report.added.is_empty() && report.removed.is_empty());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    (
+        admitted.into_iter().map(AtomicU64::into_inner).collect(),
+        decisions.into_inner(),
+    )
+}
+
+/// A thousand swaps to and fro between 50 and 100 under two threads of load: no key is ever admitted more than 100 times at
+/// one instant, and every decision was made by its counter. For every algorithm.
+#[test]
+fn a_thousand_swaps_under_load_lose_nothing_and_gift_nothing() {
+    for (name, quota) in ALGORITHMS {
+        let engine = Engine::new(policy(vec![limit("limit", quota(50))]), NOW);
+        let units = |swap: u64| if swap.is_multiple_of(2) { 100 } else { 50 };
+        let (admitted, decisions) = under_load(&engine, 16, |swap| vec![limit("limit", quota(units(swap)))]);
+        assert!(decisions > 0, "{name}: the load did not run");
+        assert!(admitted.iter().all(|&count| count <= 100), "{name}: {admitted:?}");
+        // What is left is still to be had: nothing was lost either. The policy in force at the end has 50.
+        let mut in_all = admitted;
+        engine
+            .swap(policy(vec![limit("limit", quota(100))]), NOW)
+            .expect("few quotas are in use");
+        for (number, count) in in_all.iter_mut().enumerate() {
+            while engine
+                .check_now(&asking(&format!("k-{number}"), 1), NOW)
+                .is_allowed()
+            {
+                *count += 1;
+            }
+        }
+        assert!(
+            in_all.iter().all(|&count| (50..=100).contains(&count)),
+            "{name}: {in_all:?}"
+        );
+    }
+}
+
+/// A thousand policies that all differ, as many as a limit can remember at a time.
+#[test]
+fn a_thousand_different_policies_under_load() {
+    for (name, quota) in [ALGORITHMS[0], ALGORITHMS[3], ALGORITHMS[6]] {
+        let engine = Engine::new(policy(vec![limit("limit", quota(1_500))]), NOW);
+        let (admitted, decisions) = under_load(&engine, 4, |swap| vec![limit("limit", quota(1_000 + swap))]);
+        assert!(decisions > 0, "{name}: the load did not run");
+        assert!(
+            admitted.iter().all(|&count| count <= 1_999),
+            "{name}: {admitted:?}"
+        );
+    }
+}
+
+/// A limit that is changed more often than its counters can tell apart is refused, and the old policy stays in force. The
+/// story: once the oldest were idle it was refused all the same, for ever, since numbers became free only with a swap.
+#[test]
+fn a_limit_changed_too_often_is_refused_until_it_rests() {
+    let engine = Engine::new(policy(vec![bucket("limit", 10)]), NOW);
+    assert!(engine.check_now(&asking("k", 4), NOW).is_allowed());
+    let mut changes = 0;
+    let refused = loop {
+        match engine.swap(policy(vec![bucket("limit", 100 + changes)]), NOW) {
+            Ok(_) => changes += 1,
+            Err(refused) => break refused,
+        }
+        assert!(changes < 10_000, "it is never refused");
+    };
+    assert_eq!(
+        refused,
+        SwapError::TooManyQuotas {
+            limit: "limit".to_owned()
+        }
+    );
+    assert!(changes >= 1_000, "refused after {changes} changes");
+    assert_eq!(
+        engine.policy().limits()[0].quotas()[0].capacity(),
+        100 + changes - 1,
+        "the old policy stays"
+    );
+    let left = |now| {
+        let look = now_or_never(engine.peek(&asking("k", 1), now));
+        look.limits()
+            .next()
+            .map(|status| (status.outcome.remaining, status.source))
+    };
+    assert_eq!(left(NOW), Some((6, Source::Exact)), "and so does the counter");
+    let later = NOW + Ticks::from_secs(2 * 3_600);
+    assert!(engine.swap(policy(vec![bucket("limit", 7)]), later).is_ok());
+    assert_eq!(left(later), Some((7, Source::Exact)));
+}
+
+/// Permits released while policies are swapped: none is lost.
+#[test]
+fn no_release_is_lost_to_a_swap() {
+    let engine = Engine::new(policy(vec![permits("in-flight", 4)]), NOW);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let mut decision = engine.check_now(&asking("k", 1), NOW);
+                    let permit = decision
+                        .take_permit()
+                        .expect("two threads and at least two places");
+                    assert_eq!(now_or_never(engine.release(&permit, NOW)), Ok(()));
+                }
+            });
+        }
+        for swap in 0..SWAPS {
+            engine
+                .swap(policy(vec![permits("in-flight", 4 - swap % 3)]), NOW)
+                .expect("few quotas are in use");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    engine
+        .swap(policy(vec![permits("in-flight", 4)]), NOW)
+        .expect("few quotas are in use");
+    let look = now_or_never(engine.peek(&asking("k", 1), NOW));
+    assert_eq!(
+        look.limits().next().map(|status| status.outcome.remaining),
+        Some(4)
+    );
+}

@@ -1,0 +1,14 @@
+//! The pages of the documentation, so that `cargo test` compiles and runs every Rust example in them. The policies in them are
+//! compiled by the policy's own tests.
+
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
+#[doc = include_str!("../../../docs/library.md")]
+struct Library;
+
+#[doc = include_str!("../../../docs/policy.md")]
+struct Policy;
+
+#[doc = include_str!("../../../docs/algorithms.md")]
+struct Algorithms;

@@ -32,11 +32,9 @@ impl Arguments {
                     .map(|flag| format!("--{flag}"))
                     .chain(names.iter().map(|n| format!("--{n} VALUE")))
                     .collect();
-                return Err(format!(
-                    "{word} is not accepted here; accepted are {}",
-                    accepted.join(", ")
-                )
-                .into());
+                return Err(
+                    format!("{word} is not accepted here; accepted are {}", accepted.join(", ")).into()
+                );
             }
         }
         Ok(arguments)
@@ -76,8 +74,7 @@ impl Arguments {
     /// Whether a comma-separated list of beginnings, if it was given, has one of `candidate`.
     #[must_use]
     pub fn selects(&self, name: &str, candidate: &str) -> bool {
-        self.text(name)
-            .is_none_or(|list| list.split(',').any(|beginning| candidate.starts_with(beginning)))
+        self.text(name).is_none_or(|list| list.split(',').any(|beginning| candidate.starts_with(beginning)))
     }
 }
 

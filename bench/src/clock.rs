@@ -41,9 +41,7 @@ impl CachedClock {
     /// A clock that stands still, so that nothing but decisions is counted when instructions are.
     #[must_use]
     pub fn stopped() -> Self {
-        Self {
-            shared: Arc::new(Shared::default()),
-        }
+        Self { shared: Arc::new(Shared::default()) }
     }
 
     /// The time.

@@ -43,13 +43,7 @@ pub trait Five: Send + Sync {
 #[must_use]
 pub fn rows() -> Vec<Row> {
     let mut random = Random::new(5);
-    let rows = (0..ROWS).map(|_| {
-        row(
-            random.below(API_KEYS),
-            random.below(ADDRESSES),
-            random.below(ROUTES),
-        )
-    });
+    let rows = (0..ROWS).map(|_| row(random.below(API_KEYS), random.below(ADDRESSES), random.below(ROUTES)));
     rows.collect()
 }
 
@@ -69,9 +63,7 @@ fn row(caller: u64, address: u64, route: u64) -> Row {
 pub fn verify(name: &str, five: &dyn Five) -> Result<(), Failure> {
     let burst = BURST as usize;
     // Half as many again: a slow machine refills a few meanwhile.
-    let asked: Vec<Row> = (0..burst + burst / 2)
-        .map(|_| row(API_KEYS, ADDRESSES, ROUTES))
-        .collect();
+    let asked: Vec<Row> = (0..burst + burst / 2).map(|_| row(API_KEYS, ADDRESSES, ROUTES)).collect();
     let admitted = five.decide(&asked);
     if admitted < burst || admitted == asked.len() {
         return Err(format!(
@@ -98,13 +90,7 @@ impl FiveGovernors {
     /// # Errors
     /// When a quota is not one of governor's.
     pub fn new() -> Result<Self, Failure> {
-        let per_second = |units, burst| {
-            translated(Quota {
-                units,
-                seconds: 1,
-                burst,
-            })
-        };
+        let per_second = |units, burst| translated(Quota { units, seconds: 1, burst });
         Ok(Self {
             api_key: RateLimiter::dashmap(translated(quota::USER)?),
             tenant: RateLimiter::dashmap(per_second(1_000_000, 4_000_000)?),

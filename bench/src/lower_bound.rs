@@ -30,10 +30,7 @@ impl LowerBound {
     /// A table for so many keys.
     #[must_use]
     pub fn new(quota: Quota, keys: usize, clock: CachedClock) -> Self {
-        Self {
-            table: Table::new(quota, keys),
-            clock,
-        }
+        Self { table: Table::new(quota, keys), clock }
     }
 }
 
@@ -49,9 +46,7 @@ impl Contender for LowerBound {
     fn decide(&self, requests: Requests<'_>) -> usize {
         let mut admitted = 0;
         for key in requests.keys {
-            admitted += usize::from(black_box(
-                self.table.check(hash(key.as_bytes()), self.clock.nanos()),
-            ));
+            admitted += usize::from(black_box(self.table.check(hash(key.as_bytes()), self.clock.nanos())));
         }
         admitted
     }
@@ -131,10 +126,7 @@ impl Slot {
     /// Claims an empty slot, and says whether it now belongs to `hash`.
     #[cold]
     fn take(&self, hash: u64) -> bool {
-        match self
-            .tag
-            .compare_exchange(EMPTY, hash, Ordering::Relaxed, Ordering::Relaxed)
-        {
+        match self.tag.compare_exchange(EMPTY, hash, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => true,
             Err(other) => other == hash,
         }
@@ -148,10 +140,7 @@ impl Slot {
             if next > now + tolerance {
                 return false;
             }
-            match self
-                .arrival
-                .compare_exchange_weak(arrival, next, Ordering::Relaxed, Ordering::Relaxed)
-            {
+            match self.arrival.compare_exchange_weak(arrival, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(current) => arrival = current,
             }
@@ -181,10 +170,7 @@ fn tail(rest: &[u8]) -> (u64, u64) {
     if let (Some(first), Some(last)) = (rest.first_chunk::<8>(), rest.last_chunk::<8>()) {
         (u64::from_le_bytes(*first), u64::from_le_bytes(*last))
     } else if let (Some(first), Some(last)) = (rest.first_chunk::<4>(), rest.last_chunk::<4>()) {
-        (
-            u32::from_le_bytes(*first).into(),
-            u32::from_le_bytes(*last).into(),
-        )
+        (u32::from_le_bytes(*first).into(), u32::from_le_bytes(*last).into())
     } else {
         let byte = |index: usize| u64::from(rest.get(index).copied().unwrap_or_default());
         (byte(0) | byte(1) << 8, byte(2))
@@ -210,29 +196,21 @@ mod tests {
     /// The hash spreads keys that differ in one digit: no two of a million share a tag, and homes are not crowded.
     #[test]
     fn keys_spread() {
-        let mut tags: Vec<u64> = (0..1_000_000)
-            .map(|id| hash(crate::workload::key(id).as_bytes()))
-            .collect();
+        let mut tags: Vec<u64> = (0..1_000_000).map(|id| hash(crate::workload::key(id).as_bytes())).collect();
         tags.sort_unstable();
         tags.dedup();
         assert_eq!(tags.len(), 1_000_000);
         let mut homes: Vec<u64> = tags.iter().map(|tag| tag & ((1 << 21) - 1)).collect();
         homes.sort_unstable();
         homes.dedup();
-        assert!(
-            homes.len() > 780_000,
-            "a random hash fills about 795,000 homes, this one {}",
-            homes.len()
-        );
+        assert!(homes.len() > 780_000, "a random hash fills about 795,000 homes, this one {}", homes.len());
     }
 
     /// Short, long and odd lengths are all told apart from their neighbours.
     #[test]
     fn lengths_matter() {
         let text = "abcdefghijklmnopqrstuvwxyz0123456789";
-        let mut tags: Vec<u64> = (0..text.len())
-            .map(|length| hash(&text.as_bytes()[..length]))
-            .collect();
+        let mut tags: Vec<u64> = (0..text.len()).map(|length| hash(&text.as_bytes()[..length])).collect();
         tags.sort_unstable();
         tags.dedup();
         assert_eq!(tags.len(), text.len());

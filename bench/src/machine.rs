@@ -7,18 +7,11 @@ use std::process::Command;
 #[must_use]
 pub fn describe() -> String {
     let date = output("date", &["-u", "+%Y-%m-%d %H:%M UTC"]);
-    let changed = if output("git", &["status", "--porcelain"]).is_empty() {
-        ""
-    } else {
-        " and changes"
-    };
+    let changed = if output("git", &["status", "--porcelain"]).is_empty() { "" } else { " and changes" };
     let commit = output("git", &["rev-parse", "--short=12", "HEAD"]);
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let load = first_words(&read("/proc/loadavg"), 1);
-    format!(
-        "{date} · commit {commit}{changed} · {}, {cores} cores · load before the run {load}",
-        processor()
-    )
+    format!("{date} · commit {commit}{changed} · {}, {cores} cores · load before the run {load}", processor())
 }
 
 /// The memory of this process that is in use, in bytes; zero where Linux does not tell.
@@ -26,18 +19,14 @@ pub fn describe() -> String {
 pub fn resident_bytes() -> u64 {
     let status = read("/proc/self/status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes = line
-        .and_then(|text| text.split_whitespace().next())
-        .and_then(|text| text.parse::<u64>().ok());
+    let kibibytes =
+        line.and_then(|text| text.split_whitespace().next()).and_then(|text| text.parse::<u64>().ok());
     kibibytes.unwrap_or(0) * 1_024
 }
 
 fn processor() -> String {
     let text = read("/proc/cpuinfo");
-    let name = text
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .unwrap_or("processor unknown");
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("processor unknown");
     name.trim_start_matches([' ', '\t', ':']).to_owned()
 }
 
@@ -51,7 +40,5 @@ fn read(path: &str) -> String {
 
 fn output(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
-    output
-        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        .unwrap_or_default()
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }

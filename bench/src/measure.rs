@@ -18,15 +18,11 @@ pub struct Timing {
 
 impl Timing {
     /// For figures to publish.
-    pub const FULL: Timing = Timing {
-        warm_up: Duration::from_millis(150),
-        measured: Duration::from_millis(500),
-    };
+    pub const FULL: Timing =
+        Timing { warm_up: Duration::from_millis(150), measured: Duration::from_millis(500) };
     /// To see that everything works.
-    pub const QUICK: Timing = Timing {
-        warm_up: Duration::from_millis(30),
-        measured: Duration::from_millis(80),
-    };
+    pub const QUICK: Timing =
+        Timing { warm_up: Duration::from_millis(30), measured: Duration::from_millis(80) };
 }
 
 /// What one measurement gave.
@@ -56,15 +52,9 @@ pub fn sample(contender: &dyn Contender, sequence: &Sequence, threads: usize, ti
         move || {
             let (requests, next) = sequence.chunk(position, chunk);
             position = next;
-            let admitted = if threads == 1 {
-                contender.decide_alone(requests)
-            } else {
-                contender.decide(requests)
-            };
-            Step {
-                decisions: requests.keys.len(),
-                admitted,
-            }
+            let admitted =
+                if threads == 1 { contender.decide_alone(requests) } else { contender.decide(requests) };
+            Step { decisions: requests.keys.len(), admitted }
         }
     })
 }
@@ -87,17 +77,12 @@ pub fn timed<W: FnMut() -> Step>(threads: usize, timing: Timing, work: impl Fn(u
             .collect();
         // A contender that panics must end the run, not leave a gap in the table.
         let joined = started.into_iter().map(|thread| thread.join());
-        joined
-            .map(|count| count.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+        joined.map(|count| count.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
     let decisions: usize = counts.iter().map(|(step, _)| step.decisions).sum();
     let admitted: usize = counts.iter().map(|(step, _)| step.admitted).sum();
     Sample {
-        per_second: counts
-            .iter()
-            .map(|(step, seconds)| step.decisions as f64 / seconds)
-            .sum(),
+        per_second: counts.iter().map(|(step, seconds)| step.decisions as f64 / seconds).sum(),
         admitted: admitted as f64 / decisions.max(1) as f64,
     }
 }

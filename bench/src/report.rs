@@ -35,12 +35,7 @@ impl Results {
             .find(|cell| (cell.workload, cell.threads, cell.kind) == (workload, threads, kind));
         match known {
             Some(cell) => cell.samples.push(sample),
-            None => self.cells.push(Cell {
-                workload,
-                threads,
-                kind,
-                samples: vec![sample],
-            }),
+            None => self.cells.push(Cell { workload, threads, kind, samples: vec![sample] }),
         }
     }
 
@@ -59,22 +54,15 @@ impl Results {
     pub fn ratio(&self, workload: Workload, threads: usize, kind: Kind, other: Kind) -> Option<f64> {
         let ours = self.samples(workload, threads, kind);
         let theirs = self.samples(workload, threads, other);
-        median(
-            ours.iter()
-                .zip(theirs)
-                .map(|(one, two)| one.per_second / two.per_second),
-        )
+        median(ours.iter().zip(theirs).map(|(one, two)| one.per_second / two.per_second))
     }
 
     /// Millions of decisions a second.
     #[must_use]
     pub fn speeds(&self) -> String {
         self.table(|workload, threads, kind| {
-            let speeds = || {
-                self.samples(workload, threads, kind)
-                    .iter()
-                    .map(|sample| sample.per_second / 1e6)
-            };
+            let speeds =
+                || self.samples(workload, threads, kind).iter().map(|sample| sample.per_second / 1e6);
             let (least, most) = (speeds().fold(f64::MAX, f64::min), speeds().fold(0.0, f64::max));
             median(speeds()).map(|middle| format!("{} ({}–{})", short(middle), short(least), short(most)))
         })
@@ -84,8 +72,7 @@ impl Results {
     #[must_use]
     pub fn ratios(&self, other: Kind) -> String {
         self.table(|workload, threads, kind| {
-            self.ratio(workload, threads, kind, other)
-                .map(|ratio| format!("{}×", short(ratio)))
+            self.ratio(workload, threads, kind, other).map(|ratio| format!("{}×", short(ratio)))
         })
     }
 
@@ -93,10 +80,7 @@ impl Results {
     #[must_use]
     pub fn admissions(&self) -> String {
         self.table(|workload, threads, kind| {
-            let shares = self
-                .samples(workload, threads, kind)
-                .iter()
-                .map(|sample| sample.admitted);
+            let shares = self.samples(workload, threads, kind).iter().map(|sample| sample.admitted);
             median(shares).map(|share| format!("{:.1} %", 100.0 * share))
         })
     }
@@ -109,10 +93,8 @@ impl Results {
             for (round, sample) in cell.samples.iter().enumerate() {
                 let (workload, kind) = (cell.workload.name(), cell.kind.name());
                 let Sample { per_second, admitted } = sample;
-                let line = format!(
-                    "{workload},{},{kind},{round},{per_second:.0},{admitted:.4}",
-                    cell.threads
-                );
+                let line =
+                    format!("{workload},{},{kind},{round},{per_second:.0},{admitted:.4}", cell.threads);
                 text.push_str(&line);
                 text.push('\n');
             }
@@ -141,11 +123,7 @@ impl Results {
             .iter()
             .map(|(workload, threads)| format!("{}, {}", workload.title(), plural(*threads)))
             .collect();
-        let mut text = format!(
-            "| | {} |\n|---|{}\n",
-            headings.join(" | "),
-            "---:|".repeat(columns.len())
-        );
+        let mut text = format!("| | {} |\n|---|{}\n", headings.join(" | "), "---:|".repeat(columns.len()));
         for kind in rows {
             let fields: Vec<String> = columns
                 .iter()
@@ -192,21 +170,12 @@ mod tests {
     fn ratios_pair_the_rounds() {
         let mut results = Results::default();
         for speed in [8.0, 4.0, 2.0] {
-            let sample = |per_second| Sample {
-                per_second,
-                admitted: 1.0,
-            };
+            let sample = |per_second| Sample { per_second, admitted: 1.0 };
             results.add(Workload::Hot, 1, Kind::LowerBound, sample(3.0 * speed));
             results.add(Workload::Hot, 1, Kind::GovernorString, sample(speed));
         }
-        assert_eq!(
-            results.ratio(Workload::Hot, 1, Kind::LowerBound, Kind::GovernorString),
-            Some(3.0)
-        );
-        assert_eq!(
-            results.ratio(Workload::Hot, 2, Kind::LowerBound, Kind::GovernorString),
-            None
-        );
+        assert_eq!(results.ratio(Workload::Hot, 1, Kind::LowerBound, Kind::GovernorString), Some(3.0));
+        assert_eq!(results.ratio(Workload::Hot, 2, Kind::LowerBound, Kind::GovernorString), None);
     }
 
     /// The median of an even count lies between the two middle numbers; of nothing there is none.

@@ -24,21 +24,11 @@ enum Bound {
 }
 
 const fn faster(workload: Workload, ours: Kind, times: f64) -> Target {
-    Target {
-        workload,
-        ours,
-        theirs: Kind::GovernorString,
-        bound: Bound::Faster(times),
-    }
+    Target { workload, ours, theirs: Kind::GovernorString, bound: Bound::Faster(times) }
 }
 
 const fn near_lower_bound(workload: Workload) -> Target {
-    Target {
-        workload,
-        ours: Kind::Tollgate,
-        theirs: Kind::LowerBound,
-        bound: Bound::Longer(1.5),
-    }
+    Target { workload, ours: Kind::Tollgate, theirs: Kind::LowerBound, bound: Bound::Longer(1.5) }
 }
 
 const TARGETS: &[Target] = &[
@@ -67,35 +57,20 @@ pub fn table(results: &Results, threads: &[usize]) -> String {
 }
 
 fn row(results: &Results, target: &Target, threads: usize) -> String {
-    let Target {
-        workload,
-        ours,
-        theirs,
-        bound,
-    } = *target;
+    let Target { workload, ours, theirs, bound } = *target;
     let ratio = results.ratio(workload, threads, ours, theirs);
     let (ours, theirs, workload) = (ours.name(), theirs.name(), workload.title());
     let (promise, measured, kept) = match bound {
-        Bound::Faster(times) => (
-            format!("{ours} ≥ {times} × {theirs}"),
-            ratio,
-            ratio.map(|ratio| ratio >= times),
-        ),
+        Bound::Faster(times) => {
+            (format!("{ours} ≥ {times} × {theirs}"), ratio, ratio.map(|ratio| ratio >= times))
+        }
         Bound::Longer(times) => {
             let longer = ratio.map(|ratio| 1.0 / ratio);
-            (
-                format!("{ours} ≤ {times} × the time of {theirs}"),
-                longer,
-                longer.map(|longer| longer <= times),
-            )
+            (format!("{ours} ≤ {times} × the time of {theirs}"), longer, longer.map(|longer| longer <= times))
         }
     };
     let measured = measured.map_or_else(|| "–".to_owned(), |number| format!("{}×", short(number)));
-    format!(
-        "| {promise} | {workload} | {} | {measured} | {} |",
-        plural(threads),
-        verdict(kept)
-    )
+    format!("| {promise} | {workload} | {} | {measured} | {} |", plural(threads), verdict(kept))
 }
 
 /// A word for the last column.

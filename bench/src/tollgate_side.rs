@@ -34,9 +34,7 @@ impl Single {
     /// # Errors
     /// When Tollgate refuses the quota.
     pub fn new(quota: Quota, keys: usize) -> Result<Self, Failure> {
-        Ok(Self {
-            gate: gate(quota, keys, Clock::coarse())?,
-        })
+        Ok(Self { gate: gate(quota, keys, Clock::coarse())? })
     }
 }
 
@@ -46,9 +44,7 @@ impl Batched {
     /// # Errors
     /// When Tollgate refuses the quota.
     pub fn new(quota: Quota, keys: usize) -> Result<Self, Failure> {
-        Ok(Self {
-            gate: gate(quota, keys, Clock::coarse())?,
-        })
+        Ok(Self { gate: gate(quota, keys, Clock::coarse())? })
     }
 }
 
@@ -56,10 +52,7 @@ fn gate(quota: Quota, keys: usize, clock: Clock) -> Result<KeyedGate, Failure> {
     let period = Duration::from_secs(quota.seconds.into());
     let rate = Rate::per(quota.units.into(), period).burst(quota.burst.into());
     let bytes = (keys as u64 * BYTES_PER_KEY).max(BYTES_MIN);
-    Ok(Gate::builder(tollgate::Quota::gcra(rate)?)
-        .capacity_bytes(bytes)
-        .clock(clock)
-        .keyed())
+    Ok(Gate::builder(tollgate::Quota::gcra(rate)?).capacity_bytes(bytes).clock(clock).keyed())
 }
 
 impl Contender for Single {
@@ -114,10 +107,7 @@ impl WholeEngine {
     pub fn new() -> Result<Self, Failure> {
         let (policy, _) = Policy::compile("bench", POLICY.as_bytes())?;
         let clock = Clock::coarse();
-        Ok(Self {
-            engine: Engine::new(policy, clock.now()),
-            clock,
-        })
+        Ok(Self { engine: Engine::new(policy, clock.now()), clock })
     }
 }
 

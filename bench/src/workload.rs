@@ -28,13 +28,8 @@ pub enum Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Workload; 5] = [
-        Workload::Hot,
-        Workload::HotAdmitted,
-        Workload::Uniform1M,
-        Workload::Zipf1M,
-        Workload::Uniform10M,
-    ];
+    pub const ALL: [Workload; 5] =
+        [Workload::Hot, Workload::HotAdmitted, Workload::Uniform1M, Workload::Zipf1M, Workload::Uniform10M];
 
     /// Its name in `--workloads` and in the CSV file.
     #[must_use]
@@ -123,38 +118,22 @@ impl Sequence {
     /// Requests by these users.
     pub fn new(ids: impl Iterator<Item = u64>) -> Self {
         let ids: Vec<u64> = ids.collect();
-        Self {
-            keys: ids.iter().map(|&id| key(id)).collect(),
-            ids,
-        }
+        Self { keys: ids.iter().map(|&id| key(id)).collect(), ids }
     }
 
     /// All of them at once.
     #[must_use]
     pub fn all(&self) -> Requests<'_> {
-        Requests {
-            keys: &self.keys,
-            ids: &self.ids,
-        }
+        Requests { keys: &self.keys, ids: &self.ids }
     }
 
     /// The next `length` requests from `start` on, and where to go on; starts over at the end.
     #[must_use]
     #[inline]
     pub fn chunk(&self, start: usize, length: usize) -> (Requests<'_>, usize) {
-        let start = if start + length > self.keys.len() {
-            0
-        } else {
-            start
-        };
+        let start = if start + length > self.keys.len() { 0 } else { start };
         let end = (start + length).min(self.keys.len());
-        (
-            Requests {
-                keys: &self.keys[start..end],
-                ids: &self.ids[start..end],
-            },
-            end,
-        )
+        (Requests { keys: &self.keys[start..end], ids: &self.ids[start..end] }, end)
     }
 
     /// Where one of several threads starts, so that they do not walk in step.

@@ -26,23 +26,12 @@ pub fn policy_file(bytes: &[u8]) {
     };
     assert_eq!(policy.sentences().len(), policy.limits().len());
     // Each limit's own attributes, so that some of them match.
-    let names: Vec<String> = policy
-        .limits()
-        .iter()
-        .flat_map(|limit| limit.by().to_vec())
-        .take(8)
-        .collect();
+    let names: Vec<String> = policy.limits().iter().flat_map(|limit| limit.by().to_vec()).take(8).collect();
     let mut requests = vec![CheckRequest::new()];
     for value in ["acme", "pro", ""] {
-        let request = names
-            .iter()
-            .fold(CheckRequest::new(), |request, name| with(request, name, value));
+        let request = names.iter().fold(CheckRequest::new(), |request, name| with(request, name, value));
         let request = with(with(request, "path", "/v1/chat"), "method", "POST");
-        requests.push(with_number(
-            with_number(request, "prompt_tokens", i64::MAX),
-            "max_tokens",
-            1,
-        ));
+        requests.push(with_number(with_number(request, "prompt_tokens", i64::MAX), "max_tokens", 1));
     }
     for request in &requests {
         let _ = policy.matches(request);
@@ -50,10 +39,7 @@ pub fn policy_file(bytes: &[u8]) {
     let engine = small_engine(policy);
     for request in &requests {
         let decision = engine.check_now(request, NOW);
-        assert!(
-            decision.fault().is_none() || !decision.is_allowed(),
-            "a faulty request passed"
-        );
+        assert!(decision.fault().is_none() || !decision.is_allowed(), "a faulty request passed");
     }
 }
 
@@ -95,14 +81,8 @@ pub fn rate_parser(bytes: &[u8]) {
         let capacity = quota.capacity();
         let rest = quota.memory();
         let gate = Gate::builder(quota).clock(time.clock()).build();
-        assert!(
-            gate.check_n(capacity).is_allowed(),
-            "{text}: an unused counter has its capacity"
-        );
-        assert!(
-            !gate.check().is_allowed(),
-            "{text}: more than the capacity passed at once"
-        );
+        assert!(gate.check_n(capacity).is_allowed(), "{text}: an unused counter has its capacity");
+        assert!(!gate.check().is_allowed(), "{text}: more than the capacity passed at once");
         assert!(!gate.check_n(u64::MAX).is_allowed());
         gate.refund(1);
         assert!(
@@ -119,11 +99,7 @@ pub fn key_encoding(bytes: &[u8]) {
     let parts = parts(bytes);
     let borrowed: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
     let words = tollgate::fuzzing::key_words(&borrowed);
-    assert_eq!(
-        read_back(&words).as_ref(),
-        Some(&parts),
-        "the encoding loses something"
-    );
+    assert_eq!(read_back(&words).as_ref(), Some(&parts), "the encoding loses something");
     // The same bytes cut elsewhere are another list.
     if let Some((first, rest)) = parts.split_first()
         && let Some((moved, shorter)) = first.split_last()
@@ -132,11 +108,7 @@ pub fn key_encoding(bytes: &[u8]) {
         next.extend_from_slice(rest.first().map_or(&[], Vec::as_slice));
         let mut other: Vec<&[u8]> = vec![shorter, &next];
         other.extend(rest.iter().skip(1).map(Vec::as_slice));
-        assert_ne!(
-            tollgate::fuzzing::key_words(&other),
-            words,
-            "a byte moved to the next part unnoticed"
-        );
+        assert_ne!(tollgate::fuzzing::key_words(&other), words, "a byte moved to the next part unnoticed");
     }
 }
 
@@ -204,10 +176,8 @@ pub fn header_list(bytes: &[u8]) {
     let limits: Vec<(String, u8, u64)> = (0..1 + input.byte() % 6)
         .map(|_| (input.text(), input.byte(), 1 + u64::from(input.byte())))
         .collect();
-    let builders: Vec<LimitBuilder> = limits
-        .iter()
-        .filter_map(|(name, kind, units)| hostile_limit(name, *kind, *units))
-        .collect();
+    let builders: Vec<LimitBuilder> =
+        limits.iter().filter_map(|(name, kind, units)| hostile_limit(name, *kind, *units)).collect();
     // A hostile name is refused here, which is as good as an answer; the same limits with tame names then go on.
     let policy = Policy::new(builders).or_else(|findings| {
         assert!(!findings.to_string().is_empty(), "refused without a reason");
@@ -230,15 +200,8 @@ pub fn header_list(bytes: &[u8]) {
                 let Ok(dialects) = Dialects::new(dialects.iter().copied()) else {
                     continue;
                 };
-                let policy = HeaderPolicy {
-                    dialects,
-                    ..HeaderPolicy::default()
-                };
-                let audience = Audience {
-                    caller: Caller::Authenticated,
-                    accepts,
-                    cost: Some(cost),
-                };
+                let policy = HeaderPolicy { dialects, ..HeaderPolicy::default() };
+                let audience = Audience { caller: Caller::Authenticated, accepts, cost: Some(cost) };
                 assert_sendable(&Answer::of(&decision, &policy, audience, now));
             }
         }
@@ -249,12 +212,7 @@ pub fn header_list(bytes: &[u8]) {
 /// Sets of dialects that together cover all of them.
 const SPOKEN: [&[Dialect]; 4] = [
     &[Dialect::Ietf11, Dialect::XRateLimit, Dialect::Stripe],
-    &[
-        Dialect::IetfNext,
-        Dialect::Discord,
-        Dialect::OpenAi,
-        Dialect::Anthropic,
-    ],
+    &[Dialect::IetfNext, Dialect::Discord, Dialect::OpenAi, Dialect::Anthropic],
     &[Dialect::Ietf07, Dialect::XRateLimitDelta],
     &[Dialect::Ietf06],
 ];
@@ -280,20 +238,9 @@ fn hostile_limit(name: &str, kind: u8, units: u64) -> Option<LimitBuilder> {
 fn assert_sendable(answer: &Answer) {
     assert!(answer.headers.len() <= HEADERS_MAX);
     for (name, value) in answer.headers.iter() {
-        assert!(
-            name.bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'),
-            "{name:?}"
-        );
-        assert!(
-            !value.is_empty() && value.len() <= FIELD_BYTES_MAX,
-            "{name}: {} bytes",
-            value.len()
-        );
-        assert!(
-            value.bytes().all(|byte| (b' '..=b'~').contains(&byte)),
-            "{name}: {value:?}"
-        );
+        assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'), "{name:?}");
+        assert!(!value.is_empty() && value.len() <= FIELD_BYTES_MAX, "{name}: {} bytes", value.len());
+        assert!(value.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{name}: {value:?}");
     }
     assert_eq!(answer.body.is_none(), answer.status == 200);
     if let Some(body) = &answer.body

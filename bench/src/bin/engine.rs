@@ -21,11 +21,7 @@ struct Entry {
 
 fn main() -> Result<(), Failure> {
     let arguments = Arguments::read(&["quick"], &["rounds", "threads"])?;
-    let timing = if arguments.has("quick") {
-        Timing::QUICK
-    } else {
-        Timing::FULL
-    };
+    let timing = if arguments.has("quick") { Timing::QUICK } else { Timing::FULL };
     let rounds = arguments.count("rounds", 5)?;
     let threads = arguments.counts("threads", &[1, 2])?;
 
@@ -39,12 +35,7 @@ fn main() -> Result<(), Failure> {
         for place in 0..entries.len() {
             let index = (place + round) % entries.len(); // The order rotates, as in `library`.
             for (column, &count) in threads.iter().enumerate() {
-                eprintln!(
-                    "round {} of {rounds}, {}, {}",
-                    round + 1,
-                    entries[index].name,
-                    plural(count)
-                );
+                eprintln!("round {} of {rounds}, {}, {}", round + 1, entries[index].name, plural(count));
                 let sample = sample(entries[index].five.as_ref(), &rows, count, timing);
                 samples[index * threads.len() + column].push(sample);
             }
@@ -64,52 +55,29 @@ fn main() -> Result<(), Failure> {
 
 fn entries() -> Result<Vec<Entry>, Failure> {
     Ok(vec![
-        Entry {
-            name: "governor, five calls",
-            five: Box::new(FiveGovernors::new()?),
-        },
-        Entry {
-            name: ENGINE,
-            five: Box::new(tollgate_bench::tollgate_side::WholeEngine::new()?),
-        },
+        Entry { name: "governor, five calls", five: Box::new(FiveGovernors::new()?) },
+        Entry { name: ENGINE, five: Box::new(tollgate_bench::tollgate_side::WholeEngine::new()?) },
     ])
 }
 
 fn sample(five: &dyn Five, rows: &[Row], threads: usize, timing: Timing) -> Sample {
     measure::timed(threads, timing, |thread| {
-        let mut chunks = rows
-            .chunks(CHUNK)
-            .cycle()
-            .skip(rows.len() / CHUNK / threads * thread);
+        let mut chunks = rows.chunks(CHUNK).cycle().skip(rows.len() / CHUNK / threads * thread);
         move || {
             let chunk = chunks.next().unwrap_or_default();
-            Step {
-                decisions: chunk.len(),
-                admitted: five.decide(chunk),
-            }
+            Step { decisions: chunk.len(), admitted: five.decide(chunk) }
         }
     })
 }
 
 /// The time is a thread's own: with two threads, two decisions are made in it.
 fn line(entry: &Entry, threads: usize, samples: &[Sample]) -> String {
-    let nanos = median(
-        samples
-            .iter()
-            .map(|sample| 1e9 * threads as f64 / sample.per_second),
-    )
-    .unwrap_or_default();
+    let nanos =
+        median(samples.iter().map(|sample| 1e9 * threads as f64 / sample.per_second)).unwrap_or_default();
     let admitted = median(samples.iter().map(|sample| 100.0 * sample.admitted)).unwrap_or_default();
     let verdict = match entry.name {
-        ENGINE => format!(
-            "< {TARGET_NANOS} ns: {}",
-            target::verdict(Some(nanos < TARGET_NANOS))
-        ),
+        ENGINE => format!("< {TARGET_NANOS} ns: {}", target::verdict(Some(nanos < TARGET_NANOS))),
         _ => String::new(),
     };
-    format!(
-        "| {} | {} | {nanos:.0} | {admitted:.1} % | {verdict} |",
-        entry.name,
-        plural(threads)
-    )
+    format!("| {} | {} | {nanos:.0} | {admitted:.1} % | {verdict} |", entry.name, plural(threads))
 }

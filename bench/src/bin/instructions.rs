@@ -27,10 +27,7 @@ fn main() -> Result<(), Failure> {
     }
     println!("{}\n", machine::describe());
     println!("| one keyed decision, admitted | instructions | target |\n|---|---:|---|");
-    for &kind in Kind::BUILT
-        .iter()
-        .filter(|kind| arguments.selects("only", kind.name()))
-    {
+    for &kind in Kind::BUILT.iter().filter(|kind| arguments.selects("only", kind.name())) {
         eprintln!("{}: running twice under callgrind", kind.name());
         let count = instructions(kind)?;
         let verdict = match kind {
@@ -72,16 +69,10 @@ fn counted(contender: &dyn Contender, sequence: &Sequence, decisions: usize) -> 
 }
 
 fn instructions(kind: Kind) -> Result<u64, Failure> {
-    let decisions = if kind == Kind::Limitador {
-        DECISIONS_SLOW
-    } else {
-        DECISIONS
-    };
+    let decisions = if kind == Kind::Limitador { DECISIONS_SLOW } else { DECISIONS };
     let once = callgrind(kind, decisions)?;
     let twice = callgrind(kind, 2 * decisions)?;
-    let difference = twice
-        .checked_sub(once)
-        .ok_or("twice the decisions took fewer instructions")?;
+    let difference = twice.checked_sub(once).ok_or("twice the decisions took fewer instructions")?;
     match difference / decisions as u64 {
         0 => Err(format!("{}: callgrind did not see the decisions", kind.name()).into()),
         count => Ok(count),
@@ -112,21 +103,15 @@ fn callgrind(kind: Kind, decisions: usize) -> Result<u64, Failure> {
     let text = std::fs::read_to_string(&main_thread)
         .map_err(|error| format!("{}: {error}", main_thread.display()))?;
     remove(&base)?;
-    let total = text.lines().find_map(|line| {
-        line.strip_prefix("totals:")
-            .or_else(|| line.strip_prefix("summary:"))
-    });
+    let total =
+        text.lines().find_map(|line| line.strip_prefix("totals:").or_else(|| line.strip_prefix("summary:")));
     let total = total.ok_or("callgrind's file has no total")?;
     Ok(total.trim().parse()?)
 }
 
 /// Removes what callgrind wrote, a file for each thread.
 fn remove(base: &std::path::Path) -> Result<(), Failure> {
-    let name = base
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
     for entry in std::fs::read_dir(base.parent().unwrap_or(base))? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with(&name) {

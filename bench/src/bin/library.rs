@@ -51,17 +51,14 @@ impl Plan {
                 !quick || arguments.text("workloads").is_some() || *workload != Workload::Uniform10M
             })
             .collect();
-        let kinds: Vec<Kind> = Kind::BUILT
-            .iter()
-            .copied()
-            .filter(|kind| arguments.selects("only", kind.name()))
-            .collect();
+        let kinds: Vec<Kind> =
+            Kind::BUILT.iter().copied().filter(|kind| arguments.selects("only", kind.name())).collect();
         if workloads.is_empty() || kinds.is_empty() {
             let names: Vec<&str> = Workload::ALL.iter().map(|workload| workload.name()).collect();
             let contenders: Vec<&str> = Kind::BUILT.iter().map(|kind| kind.name()).collect();
             let (names, contenders) = (names.join(", "), contenders.join(", "));
             return Err(
-                format!("nothing is left to measure; workloads: {names}; contenders: {contenders}").into(),
+                format!("nothing is left to measure; workloads: {names}; contenders: {contenders}").into()
             );
         }
         Ok(Self {
@@ -120,10 +117,7 @@ fn print(plan: &Plan, results: &Results) {
     );
     for other in [Kind::GovernorString, Kind::LowerBound] {
         let name = other.name();
-        println!(
-            "### Times as fast as {name}: median of the rounds' ratios\n\n{}",
-            results.ratios(other)
-        );
+        println!("### Times as fast as {name}: median of the rounds' ratios\n\n{}", results.ratios(other));
     }
     println!("### Targets\n\n{}", target::table(results, &plan.threads));
     println!("### Share of requests admitted\n\n{}", results.admissions());

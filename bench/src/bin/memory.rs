@@ -11,13 +11,8 @@ use tollgate_bench::workload::{self, Sequence};
 use tollgate_bench::{Failure, machine, quota, target};
 
 /// Who keeps exact state for each key, and is measured here.
-const KINDS: &[Kind] = &[
-    Kind::GovernorU64,
-    Kind::GovernorString,
-    Kind::Throttlecrab,
-    Kind::LowerBound,
-    Kind::Tollgate,
-];
+const KINDS: &[Kind] =
+    &[Kind::GovernorU64, Kind::GovernorString, Kind::Throttlecrab, Kind::LowerBound, Kind::Tollgate];
 /// Most bytes for a key of Tollgate's, at this many keys and more.
 const TARGET_BYTES: f64 = 40.0;
 const TARGET_KEYS: usize = 10_000_000;
@@ -47,21 +42,14 @@ fn main() -> Result<(), Failure> {
             }
         }
     }
-    if failures.is_empty() {
-        Ok(())
-    } else {
-        Err(failures.join("; ").into())
-    }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("; ").into()) }
 }
 
 fn row(kind: Kind, keys: usize, bytes: u64) -> String {
     let for_each = bytes as f64 / keys as f64;
     let verdict = match kind {
         Kind::Tollgate if keys >= TARGET_KEYS => {
-            format!(
-                "≤ {TARGET_BYTES}: {}",
-                target::verdict(Some(for_each <= TARGET_BYTES))
-            )
+            format!("≤ {TARGET_BYTES}: {}", target::verdict(Some(for_each <= TARGET_BYTES)))
         }
         _ => String::new(),
     };
@@ -92,7 +80,7 @@ fn grown_bytes(kind: Kind, keys: usize) -> Result<u64, Failure> {
     let after = machine::resident_bytes();
     if admitted != keys {
         return Err(
-            format!("only {admitted} of {keys} new keys were admitted: they are not kept apart").into(),
+            format!("only {admitted} of {keys} new keys were admitted: they are not kept apart").into()
         );
     }
     remembered(contender.as_ref(), keys)?;

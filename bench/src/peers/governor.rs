@@ -22,9 +22,7 @@ impl<K: Clone + Eq + std::hash::Hash> Keyed<K> {
     /// # Errors
     /// When the quota is not one of governor's.
     pub fn new(quota: Quota) -> Result<Self, Failure> {
-        Ok(Self {
-            limiter: RateLimiter::dashmap(translated(quota)?),
-        })
+        Ok(Self { limiter: RateLimiter::dashmap(translated(quota)?) })
     }
 }
 
@@ -60,9 +58,7 @@ impl Direct {
     /// # Errors
     /// When the quota is not one of governor's.
     pub fn new(quota: Quota) -> Result<Self, Failure> {
-        Ok(Self {
-            limiter: RateLimiter::direct(translated(quota)?),
-        })
+        Ok(Self { limiter: RateLimiter::direct(translated(quota)?) })
     }
 }
 

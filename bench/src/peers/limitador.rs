@@ -28,17 +28,8 @@ impl Limitador {
         // Its cache evicts when it is full; twice the room keeps all the keys live.
         let limiter = RateLimiter::new(2 * keys as u64 + 1_000);
         let user = "user".try_into().map_err(|error| format!("limitador: {error}"))?;
-        limiter.add_limit(Limit::new(
-            NAMESPACE,
-            quota.burst.into(),
-            quota.window().as_secs(),
-            [],
-            [user],
-        ));
-        Ok(Self {
-            limiter,
-            namespace: NAMESPACE.into(),
-        })
+        limiter.add_limit(Limit::new(NAMESPACE, quota.burst.into(), quota.window().as_secs(), [], [user]));
+        Ok(Self { limiter, namespace: NAMESPACE.into() })
     }
 }
 
@@ -48,9 +39,7 @@ impl Contender for Limitador {
         for key in requests.keys {
             let context = Context::from(HashMap::from([("user".to_owned(), key.clone())]));
             // An error is neither an admission nor a denial; the check before the run would have shown it.
-            let answer = self
-                .limiter
-                .check_rate_limited_and_update(&self.namespace, &context, 1);
+            let answer = self.limiter.check_rate_limited_and_update(&self.namespace, &context, 1);
             admitted += usize::from(black_box(answer).is_ok_and(|result| !result.limited));
         }
         admitted

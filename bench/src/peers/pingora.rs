@@ -29,10 +29,7 @@ impl PingoraLimits {
     pub fn new(quota: Quota, keys: usize) -> Result<Self, Failure> {
         let slots = (keys / 8).next_power_of_two().max(SLOTS_MIN);
         let rate = Rate::new_with_estimator_config(quota.window(), HASHES, slots);
-        Ok(Self {
-            rate,
-            burst: isize::try_from(quota.burst)?,
-        })
+        Ok(Self { rate, burst: isize::try_from(quota.burst)? })
     }
 }
 

@@ -22,10 +22,7 @@ impl Throttlecrab {
     #[must_use]
     pub fn new(quota: Quota, keys: usize) -> Self {
         let store = PeriodicStore::builder().capacity(keys).build();
-        Self {
-            limiter: Mutex::new(RateLimiter::new(store)),
-            quota,
-        }
+        Self { limiter: Mutex::new(RateLimiter::new(store)), quota }
     }
 }
 

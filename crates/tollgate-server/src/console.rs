@@ -18,11 +18,7 @@ impl Console {
 
     /// Streams of the caller's choice.
     pub(crate) fn new(out: impl Write + 'static, err: impl Write + 'static) -> Self {
-        Self {
-            out: Box::new(out),
-            err: Box::new(err),
-            closed: false,
-        }
+        Self { out: Box::new(out), err: Box::new(err), closed: false }
     }
 
     /// Writes one line of the answer.

@@ -40,13 +40,7 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
             status = FAILURE;
         }
         if arguments.json {
-            let decided = Decided::new(
-                decision,
-                Hold::None,
-                &HeaderPolicy::default(),
-                request.units(),
-                now,
-            );
+            let decided = Decided::new(decision, Hold::None, &HeaderPolicy::default(), request.units(), now);
             match serde_json::to_string(&decided) {
                 Ok(line) => console.line(line),
                 Err(error) => return fail(console, error),

@@ -41,17 +41,9 @@ impl Decided {
         cost: u64,
         now: Timestamp,
     ) -> Self {
-        let audience = Audience {
-            caller: Caller::Authenticated,
-            cost: Some(cost),
-            ..Audience::default()
-        };
+        let audience = Audience { caller: Caller::Authenticated, cost: Some(cost), ..Audience::default() };
         let headers = Answer::of(&decision, policy, audience, now).headers;
-        Self {
-            decision,
-            headers,
-            hold,
-        }
+        Self { decision, headers, hold }
     }
 }
 
@@ -103,11 +95,7 @@ struct LimitDocument<'a> {
 impl Serialize for Decided {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let verdict = self.decision.verdict();
-        let wait = if let Verdict::Wait(wait) = verdict {
-            Some(wait)
-        } else {
-            None
-        };
+        let wait = if let Verdict::Wait(wait) = verdict { Some(wait) } else { None };
         let (permit, reservation, lifetime) = match &self.hold {
             Hold::None => (None, None, None),
             Hold::Permit { id } => (Some(id.as_str()), None, None),

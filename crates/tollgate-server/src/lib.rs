@@ -39,9 +39,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut console = Console::standard();
     let status = match cli.command {
         Command::Serve(arguments) => serve::run(&arguments, &mut console),
-        Command::Policy {
-            command: PolicyCommand::Check(arguments),
-        } => policy_check::run(&arguments, &mut console),
+        Command::Policy { command: PolicyCommand::Check(arguments) } => {
+            policy_check::run(&arguments, &mut console)
+        }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
     };
     ExitCode::from(status)

@@ -15,11 +15,7 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
                 if std::mem::replace(&mut described, true) {
                     console.line("");
                 }
-                console.line(format_args!(
-                    "{}: {}",
-                    loaded.name,
-                    counted(loaded.policy.limits().len())
-                ));
+                console.line(format_args!("{}: {}", loaded.name, counted(loaded.policy.limits().len())));
                 for sentence in loaded.policy.sentences() {
                     console.line(format_args!("  {sentence}"));
                 }

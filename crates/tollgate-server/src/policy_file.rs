@@ -45,11 +45,7 @@ pub(crate) fn load(path: Option<&PathBuf>) -> Result<Loaded, PolicyFileError> {
         Some(path) => read(path)?,
     };
     let (policy, warnings) = Policy::compile(&name, &bytes)?;
-    Ok(Loaded {
-        name,
-        policy,
-        warnings,
-    })
+    Ok(Loaded { name, policy, warnings })
 }
 
 fn read(path: &Path) -> Result<(String, Vec<u8>), PolicyFileError> {

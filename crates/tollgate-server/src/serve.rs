@@ -58,9 +58,7 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
     let listener = http::bind(arguments.http).await?;
-    let address = listener
-        .local_addr()
-        .map_err(|error| format!("the address is not known: {error}"))?;
+    let address = listener.local_addr().map_err(|error| format!("the address is not known: {error}"))?;
     for line in banner::lines(&loaded, address, arguments) {
         console.line(line);
     }
@@ -72,11 +70,7 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     };
     let engine = Engine::with_store(loaded.policy, store, Secret::random());
     let (stop, stopped) = watch::channel(false);
-    let server = tokio::spawn(http::serve(
-        listener,
-        Arc::new(Service::new(engine, clock)),
-        stopped,
-    ));
+    let server = tokio::spawn(http::serve(listener, Arc::new(Service::new(engine, clock)), stopped));
     signals.next().await;
     tracing::info!(
         "stopping: no new connections, requests in flight are answered; a second signal stops at once"
@@ -106,10 +100,7 @@ mod tests {
             assert!(safe(address, false).is_ok(), "{address}");
         }
         for address in ["0.0.0.0:80", "[::]:80", "10.0.0.1:80", "[::ffff:127.0.0.1]:80"] {
-            assert!(
-                safe(address, false).is_err_and(|error| error.contains("--insecure")),
-                "{address}"
-            );
+            assert!(safe(address, false).is_err_and(|error| error.contains("--insecure")), "{address}");
             assert!(safe(address, true).is_ok(), "{address}");
         }
     }

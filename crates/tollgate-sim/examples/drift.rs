@@ -19,16 +19,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => 1_000_000_000,
     };
     let mut out = std::io::stdout();
-    for rate in [
-        Rate::per_second(7),
-        Rate::per_day(999_983).burst(11),
-        Rate::per_second(3_000_001).burst(10_000),
-    ] {
+    for rate in
+        [Rate::per_second(7), Rate::per_day(999_983).burst(11), Rate::per_second(3_000_001).burst(10_000)]
+    {
         let (bucket, gcra) = (TokenBucket::new(rate)?, Gcra::new(rate)?);
-        for (quota, reservoir) in [
-            (Quota::TokenBucket(bucket), *bucket.reservoir()),
-            (Quota::Gcra(gcra), *gcra.reservoir()),
-        ] {
+        for (quota, reservoir) in
+            [(Quota::TokenBucket(bucket), *bucket.reservoir()), (Quota::Gcra(gcra), *gcra.reservoir())]
+        {
             let pace = Pace {
                 gain: reservoir.pace().gain().get(),
                 price: reservoir.pace().price().get(),

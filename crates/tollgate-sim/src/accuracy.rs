@@ -56,21 +56,12 @@ pub fn algorithms(limit: u64) -> Result<Vec<(&'static str, Quota)>, QuotaError> 
     Ok(vec![
         ("fixed-window, epoch", fixed(Align::Epoch)?),
         ("fixed-window, first-hit", fixed(Align::FirstHit)?),
-        (
-            "sliding-window 1, interpolate",
-            sliding(1, Estimate::Interpolate)?,
-        ),
-        (
-            "sliding-window 10, interpolate",
-            sliding(10, Estimate::Interpolate)?,
-        ),
+        ("sliding-window 1, interpolate", sliding(1, Estimate::Interpolate)?),
+        ("sliding-window 10, interpolate", sliding(10, Estimate::Interpolate)?),
         ("sliding-window 10, strict", sliding(10, Estimate::Strict)?),
         ("sliding-log", reference(limit)?),
         ("gcra, burst = limit", Quota::gcra(rate)?),
-        (
-            "gcra, burst = limit / 10",
-            Quota::gcra(rate.burst((limit / 10).max(1)))?,
-        ),
+        ("gcra, burst = limit / 10", Quota::gcra(rate.burst((limit / 10).max(1)))?),
     ])
 }
 
@@ -80,12 +71,7 @@ pub fn run(quota: &Quota, limit: u64, hits: &[Hit]) -> Run {
     let mut limiter = Limiter::new(quota.clone());
     let mut recent: VecDeque<Hit> = VecDeque::new();
     let mut inside = 0;
-    let mut result = Run {
-        admitted: Vec::with_capacity(hits.len()),
-        total: 0,
-        worst: 0,
-        wrong: 0,
-    };
+    let mut result = Run { admitted: Vec::with_capacity(hits.len()), total: 0, worst: 0, wrong: 0 };
     for hit in hits {
         while let Some(oldest) = recent.pop_front_if(|oldest| oldest.at + PERIOD <= hit.at) {
             inside -= oldest.cost;
@@ -109,10 +95,7 @@ fn workloads(limit: u64) -> [(&'static str, Shape); 6] {
         ("Poisson, half the limit", Shape::Poisson { rate: limit / 2 }),
         ("Poisson, at the limit", Shape::Poisson { rate: limit }),
         ("Poisson, twice the limit", Shape::Poisson { rate: limit * 2 }),
-        (
-            "On and off: 15 s at six times the limit, then 75 s of silence",
-            Shape::OnOff { rate: limit * 6 },
-        ),
+        ("On and off: 15 s at six times the limit, then 75 s of silence", Shape::OnOff { rate: limit * 6 }),
         (
             "Diurnal: from 0.15 to 1.5 times the limit and back in a day",
             Shape::Diurnal { peak: limit * 3 / 2 },
@@ -175,10 +158,7 @@ pub const INCIDENT_BURST: u64 = 4_000;
 pub fn incident_trace() -> Vec<Hit> {
     let first = START + Ticks::from_secs(50);
     let spacing = 10_000_000 / INCIDENT_BURST;
-    let hit = |n| Hit {
-        at: first + Ticks::from_micros(n * spacing),
-        cost: 1,
-    };
+    let hit = |n| Hit { at: first + Ticks::from_micros(n * spacing), cost: 1 };
     (0..2 * INCIDENT_BURST).map(hit).collect()
 }
 
@@ -193,12 +173,7 @@ pub fn incident_table() -> Result<String, QuotaError> {
     for (name, quota) in algorithms(INCIDENT_LIMIT)? {
         let run = run(&quota, INCIDENT_LIMIT, &hits);
         let over = run.worst.saturating_sub(INCIDENT_LIMIT);
-        let _ = writeln!(
-            text,
-            "| {name} | {} | {} % |",
-            run.total,
-            decimal(over * 100, INCIDENT_LIMIT, 1)
-        );
+        let _ = writeln!(text, "| {name} | {} | {} % |", run.total, decimal(over * 100, INCIDENT_LIMIT, 1));
     }
     Ok(text)
 }

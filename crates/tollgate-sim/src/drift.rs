@@ -35,11 +35,7 @@ pub struct Pace {
 pub fn greedy(limiter: &mut Limiter, pace: Pace, start: Timestamp, steps: u64) -> Result<Timestamp, Drift> {
     let first = limiter.charge(start, pace.burst);
     if first.verdict != Verdict::Allow || first.remaining != 0 {
-        return Err(Drift {
-            step: 0,
-            at: start,
-            verdict: first.verdict,
-        });
+        return Err(Drift { step: 0, at: start, verdict: first.verdict });
     }
     // Of the unit to come: whole ticks from the last one, and what is left of the tick then, in 1/gain.
     let (mut now, mut surplus) = (start, 0u64);
@@ -50,9 +46,7 @@ pub fn greedy(limiter: &mut Limiter, pace: Pace, start: Timestamp, steps: u64) -
         now = now + ticks;
         if !ticks.is_zero() {
             let early = limiter.charge(now - Ticks::ONE, 1).verdict;
-            let expected = Verdict::Deny {
-                retry_after: Ticks::ONE,
-            };
+            let expected = Verdict::Deny { retry_after: Ticks::ONE };
             require(early == expected, step, now - Ticks::ONE, early)?;
         }
         let due = limiter.charge(now, 1).verdict;
@@ -62,11 +56,7 @@ pub fn greedy(limiter: &mut Limiter, pace: Pace, start: Timestamp, steps: u64) -
 }
 
 fn require(holds: bool, step: u64, at: Timestamp, verdict: Verdict) -> Result<(), Drift> {
-    if holds {
-        Ok(())
-    } else {
-        Err(Drift { step, at, verdict })
-    }
+    if holds { Ok(()) } else { Err(Drift { step, at, verdict }) }
 }
 
 /// When the rate has earned so many units: one multiplication and one division, with nothing carried along.

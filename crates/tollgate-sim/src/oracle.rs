@@ -61,9 +61,7 @@ pub trait Oracle {
             }
         } else {
             let retry_at = first_instant(at, |later| self.free(later) >= cost);
-            Verdict::Deny {
-                retry_after: ticks(retry_at - at),
-            }
+            Verdict::Deny { retry_after: ticks(retry_at - at) }
         };
         let remaining = self.free(at).max(0);
         let next_unit_at = first_instant(at, |later| self.is_fresh(later) || self.free(later) > remaining);

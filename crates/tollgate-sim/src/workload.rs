@@ -79,11 +79,7 @@ fn gap(random: &mut Random, period: u64, rate: u64) -> Ticks {
 fn on_off(at: Timestamp, period: u64) -> Timestamp {
     let cycle = period + period / 2;
     let into = at.unix_micros() % cycle;
-    if into < period / 4 {
-        at
-    } else {
-        at + Ticks::from_micros(cycle - into)
-    }
+    if into < period / 4 { at } else { at + Ticks::from_micros(cycle - into) }
 }
 
 /// Thins a Poisson process at the peak rate down to the rate of the hour.
@@ -104,10 +100,7 @@ fn straddle(random: &mut Random, now: Timestamp, period: u64, burst: u64, hits: 
     for from in [boundary - sixth, boundary] {
         let mut instants: Vec<u64> = (0..burst).map(|_| from + random.below(sixth)).collect();
         instants.sort_unstable();
-        hits.extend(instants.into_iter().map(|at| Hit {
-            at: Timestamp::from_unix_micros(at),
-            cost: 1,
-        }));
+        hits.extend(instants.into_iter().map(|at| Hit { at: Timestamp::from_unix_micros(at), cost: 1 }));
     }
     Timestamp::from_unix_micros(boundary + period)
 }
@@ -159,11 +152,7 @@ mod tests {
             assert_eq!(hits, trace(shape, MINUTE, T0, hour, 7));
             assert!(hits.is_sorted_by_key(|hit| hit.at), "{shape:?}");
             assert!(hits.iter().all(|hit| hit.at >= T0 && hit.at < T0 + hour));
-            assert!(
-                (least..=most).contains(&hits.len()),
-                "{shape:?} has {}",
-                hits.len()
-            );
+            assert!((least..=most).contains(&hits.len()), "{shape:?} has {}", hits.len());
         }
     }
 }

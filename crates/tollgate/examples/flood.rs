@@ -18,9 +18,7 @@ use trial::{Algorithm, Expects, Plan, Report, Row};
 const SLACK_BYTES: u64 = 16 << 20;
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args()
-        .skip(1)
-        .map(|argument| argument.replace('_', "").parse::<u64>());
+    let mut arguments = std::env::args().skip(1).map(|argument| argument.replace('_', "").parse::<u64>());
     let mut number = |or| arguments.next().map_or(Ok(or), |given| given);
     let (Ok(keys), Ok(mib)) = (number(10_000_000), number(64)) else {
         eprintln!("usage: flood [KEYS] [MIB], both whole numbers");
@@ -30,19 +28,8 @@ fn main() -> ExitCode {
     for plan in plans(keys, mib << 20) {
         held &= carry_out(&plan);
     }
-    println!(
-        "{}",
-        if held {
-            "every claim holds"
-        } else {
-            "NOT every claim holds"
-        }
-    );
-    if held {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    println!("{}", if held { "every claim holds" } else { "NOT every claim holds" });
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Two floods whose keys outlive them, one for each kind of small state, and one whose keys are soon idle.
@@ -68,10 +55,7 @@ fn plans(keys: u64, capacity_bytes: u64) -> [Plan; 3] {
             period: Ticks::from_secs(2),
             lasts: Ticks::from_secs(30),
             expects: Expects::Eviction,
-            ..long(
-                "token bucket, 4 in 2 seconds: keys are soon idle",
-                Algorithm::TokenBucket,
-            )
+            ..long("token bucket, 4 in 2 seconds: keys are soon idle", Algorithm::TokenBucket)
         },
     ]
 }
@@ -79,23 +63,13 @@ fn plans(keys: u64, capacity_bytes: u64) -> [Plan; 3] {
 fn carry_out(plan: &Plan) -> bool {
     let clock = Clock::precise();
     let began = clock.now();
-    println!(
-        "\n{}: {} keys, {} MiB",
-        plan.name,
-        plan.keys,
-        plan.capacity_bytes >> 20
-    );
+    println!("\n{}: {} keys, {} MiB", plan.name, plan.keys, plan.capacity_bytes >> 20);
     println!(
         "{:>10} {:>8} {:>8} {:>9} {:>10} {:>6} {:>10}",
         "new keys", "second", "RSS MiB", "store MiB", "live keys", "shared", "residents"
     );
     let told = |row: &Row| {
-        eprintln!(
-            "{} of {} keys after {} ms",
-            row.keys,
-            plan.keys,
-            clock.now().since(began).ceil_millis()
-        )
+        eprintln!("{} of {} keys after {} ms", row.keys, plan.keys, clock.now().since(began).ceil_millis())
     };
     let report = match trial::run(plan, told) {
         Ok(report) => report,
@@ -158,15 +132,9 @@ fn memory_claims(plan: &Plan, rows: &[Row]) -> Vec<String> {
         ));
     }
     let second_half = &rss[rss.len() / 2..];
-    let growth = second_half
-        .last()
-        .unwrap_or(&0)
-        .saturating_sub(*second_half.first().unwrap_or(&0));
+    let growth = second_half.last().unwrap_or(&0).saturating_sub(*second_half.first().unwrap_or(&0));
     if growth > SLACK_BYTES {
-        broken.push(format!(
-            "RSS grew by {} MiB in the second half of the flood",
-            mib(growth)
-        ));
+        broken.push(format!("RSS grew by {} MiB in the second half of the flood", mib(growth)));
     }
     broken
 }

@@ -109,13 +109,7 @@ pub struct Decision {
 impl Decision {
     pub(crate) fn new(policy: Arc<Policy>, statuses: SmallVec<[Status; 6]>) -> Self {
         let verdict = combine(&statuses);
-        Self {
-            policy,
-            verdict,
-            statuses,
-            fault: None,
-            permit: None,
-        }
+        Self { policy, verdict, statuses, fault: None, permit: None }
     }
 
     pub(crate) fn with_permit(mut self, permit: Option<Box<Permit>>) -> Self {

@@ -180,7 +180,13 @@ impl<S: Store> Engine<S> {
     }
 
     /// Decides without the store, each limit by its own failure mode: open, closed, or by this process's own counters.
-    fn without_store(&self, live: &Live, matches: &[Match], charges: &[Charge<'_>], now: Timestamp) -> Answers {
+    fn without_store(
+        &self,
+        live: &Live,
+        matches: &[Match],
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Answers {
         let mode = |matched: &Match| live.policy.limits()[matched.limit as usize].on_store_failure();
         let refuses = |(matched, charge): (&Match, &Charge<'_>)| {
             mode(matched) == OnStoreFailure::Deny && charge.stance == Stance::Enforced
@@ -200,9 +206,9 @@ impl<S: Store> Engine<S> {
             .map(|(matched, charge)| match mode(matched) {
                 OnStoreFailure::Allow => uncounted(charge, Verdict::Allow, Source::Open),
                 OnStoreFailure::Deny => closed(charge),
-                OnStoreFailure::Local => {
-                    counted.next().map_or_else(|| closed(charge), |answer| Answer { source: Source::Local, ..answer })
-                }
+                OnStoreFailure::Local => counted
+                    .next()
+                    .map_or_else(|| closed(charge), |answer| Answer { source: Source::Local, ..answer }),
             })
             .collect()
     }
@@ -290,7 +296,8 @@ impl Live {
                 let counters = &self.counters[matched.limit as usize];
                 let mut key = counters.enforced.key(secret, request, matched);
                 let in_shadow = limit.mode() == Mode::Shadow
-                    || (limit.enforce_percent() < 100 && key.digest() % 100 >= u64::from(limit.enforce_percent()));
+                    || (limit.enforce_percent() < 100
+                        && key.digest() % 100 >= u64::from(limit.enforce_percent()));
                 let (stance, family) = if in_shadow {
                     key = counters.shadow.key(secret, request, matched);
                     (Stance::Shadow, &counters.shadow)
@@ -298,7 +305,15 @@ impl Live {
                     (Stance::Enforced, &counters.enforced)
                 };
                 let number = counters.numbers[matched.quota.0 as usize];
-                Charge { key, family, number, quota: limit.quota(matched.quota), cost: matched.cost, stance, permit }
+                Charge {
+                    key,
+                    family,
+                    number,
+                    quota: limit.quota(matched.quota),
+                    cost: matched.cost,
+                    stance,
+                    permit,
+                }
             })
             .collect()
     }

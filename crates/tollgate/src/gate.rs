@@ -167,7 +167,12 @@ impl Gate {
 
     /// A gate with a clock or a size of its own.
     pub fn builder(quota: Quota) -> GateBuilder {
-        GateBuilder { quota, clock: Clock::precise(), capacity_bytes: CAPACITY_BYTES_DEFAULT, secret: Secret::random() }
+        GateBuilder {
+            quota,
+            clock: Clock::precise(),
+            capacity_bytes: CAPACITY_BYTES_DEFAULT,
+            secret: Secret::random(),
+        }
     }
 
     /// Asks for one unit.

@@ -176,7 +176,8 @@ impl Prefix {
 /// One step of NH: each lane plus the product of both words, a secret added to each.
 #[inline(always)]
 fn added(lanes: [u128; 2], secrets: &[u64; 4], first: u64, second: u64) -> [u128; 2] {
-    let product = |a: u64, b: u64| u128::from(first.wrapping_add(a)).wrapping_mul(u128::from(second.wrapping_add(b)));
+    let product =
+        |a: u64, b: u64| u128::from(first.wrapping_add(a)).wrapping_mul(u128::from(second.wrapping_add(b)));
     let [a, b, c, d] = *secrets;
     [lanes[0].wrapping_add(product(a, b)), lanes[1].wrapping_add(product(c, d))]
 }
@@ -234,7 +235,8 @@ fn word(bytes: &[u8]) -> u64 {
     if let Some(whole) = bytes.first_chunk::<8>() {
         u64::from_le_bytes(*whole)
     } else if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        u64::from(u32::from_le_bytes(*first)) | (u64::from(u32::from_le_bytes(*last)) << (8 * (bytes.len() - 4)))
+        u64::from(u32::from_le_bytes(*first))
+            | (u64::from(u32::from_le_bytes(*last)) << (8 * (bytes.len() - 4)))
     } else {
         bytes.iter().rev().fold(0, |packed, &byte| (packed << 8) | u64::from(byte))
     }

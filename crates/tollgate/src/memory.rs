@@ -11,10 +11,10 @@ use smallvec::smallvec;
 use crate::algorithm::reservoir::Word;
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::Source;
+use crate::key::Fingerprint;
 use crate::memory::decide::Origin;
 use crate::memory::region::Budget;
 use crate::memory::shelf::Shelf;
-use crate::key::Fingerprint;
 use crate::memory::table::{Full, Table, Unit};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
@@ -109,7 +109,12 @@ impl Hall {
 
     /// Decides about one key that needs no other.
     #[inline]
-    fn charge(&self, charge: &Charge<'_>, now: Timestamp, origin: Origin) -> Result<Result<Outcome, StoreFailure>, Full> {
+    fn charge(
+        &self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+        origin: Origin,
+    ) -> Result<Result<Outcome, StoreFailure>, Full> {
         match Kind::of(charge) {
             Kind::Word => self.words.update(charge.key, origin.word(now), |held| {
                 decide::word(charge, held, now, origin)
@@ -124,12 +129,18 @@ impl Hall {
     }
 
     #[inline(never)]
-    fn charge_large(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Result<Outcome, StoreFailure>, Full> {
+    fn charge_large(
+        &self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Result<Result<Outcome, StoreFailure>, Full> {
         let mut shard = self.shelf.lock(Shelf::shard_of(charge.key));
         match shelf::decide(charge, shard.get(&charge.key), now) {
             Err(failure) => Ok(Err(failure)),
             Ok((None, outcome)) => Ok(Ok(outcome)),
-            Ok((Some(next), outcome)) => self.shelf.put(&mut shard, charge.key, now, next).map(|()| Ok(outcome)),
+            Ok((Some(next), outcome)) => {
+                self.shelf.put(&mut shard, charge.key, now, next).map(|()| Ok(outcome))
+            }
         }
     }
 

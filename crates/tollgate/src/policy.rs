@@ -83,19 +83,11 @@ impl Policy {
         }
         check::together(&limits, &places, &mut report);
         if limits.len() > LIMITS_MAX {
-            let problem = Problem::new(
-                format!("{} limits", limits.len()),
-                format!("at most {LIMITS_MAX}"),
-            );
+            let problem = Problem::new(format!("{} limits", limits.len()), format!("at most {LIMITS_MAX}"));
             report.error(Place::default(), "limits", problem);
         }
         let policy = match Index::new(&limits) {
-            Ok(index) => Some(Policy {
-                domain: None,
-                shard_by: None,
-                limits,
-                index,
-            }),
+            Ok(index) => Some(Policy { domain: None, shard_by: None, limits, index }),
             Err(problem) => {
                 report.error(Place::default(), "limits", problem);
                 None

@@ -43,11 +43,7 @@ impl Rate {
     /// `units` every `period`, in ticks.
     #[must_use]
     pub const fn per_ticks(units: u64, period: Ticks) -> Self {
-        Self {
-            units,
-            period,
-            burst: None,
-        }
+        Self { units, period, burst: None }
     }
 
     /// `units` each second.
@@ -117,9 +113,7 @@ impl Rate {
             return Err(QuotaError::NoBurst);
         }
         if self.period.is_zero() || self.period > PERIOD_MAX {
-            return Err(QuotaError::Period {
-                ticks: self.period.as_micros(),
-            });
+            return Err(QuotaError::Period { ticks: self.period.as_micros() });
         }
         let per_second = u128::from(self.units) * u128::from(crate::time::TICKS_PER_SECOND);
         if per_second > u128::from(UNITS_PER_SECOND_MAX) * u128::from(self.period.as_micros()) {

@@ -105,10 +105,7 @@ impl<'a> CheckRequest<'a> {
     /// A request of cost 1 about which nothing is known yet.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            attributes: SmallVec::new(),
-            cost: 1,
-        }
+        Self { attributes: SmallVec::new(), cost: 1 }
     }
 
     /// Adds an attribute.
@@ -126,15 +123,10 @@ impl<'a> CheckRequest<'a> {
         if let Value::Text(text) = value
             && text.len() > VALUE_BYTES_MAX
         {
-            return Err(RequestError::ValueLength {
-                name: name.to_owned(),
-                bytes: text.len(),
-            });
+            return Err(RequestError::ValueLength { name: name.to_owned(), bytes: text.len() });
         }
         if self.attributes.iter().any(|known| known.name == name) {
-            return Err(RequestError::Duplicate {
-                name: name.to_owned(),
-            });
+            return Err(RequestError::Duplicate { name: name.to_owned() });
         }
         self.attributes.push(Attribute { name, value });
         Ok(self)

@@ -37,5 +37,9 @@ pub trait Store: Send + Sync {
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 
     /// Forgets the counters, as if their keys had never been seen.
-    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> impl Future<Output = Result<(), StoreFailure>> + Send;
+    fn reset(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 }

@@ -24,11 +24,7 @@ impl Timestamp {
     /// The instant this many microseconds after the Unix epoch, saturating at [`Timestamp::MAX`].
     #[must_use]
     pub const fn from_unix_micros(micros: u64) -> Self {
-        if micros > Self::MAX.0 {
-            Self::MAX
-        } else {
-            Self(micros)
-        }
+        if micros > Self::MAX.0 { Self::MAX } else { Self(micros) }
     }
 
     /// An instant whose microseconds are known to be in range, as those of another instant are.
@@ -67,11 +63,7 @@ impl Ticks {
     /// This many microseconds, saturating at [`Ticks::MAX`].
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
-        if micros > Self::MAX.0 {
-            Self::MAX
-        } else {
-            Self(micros)
-        }
+        if micros > Self::MAX.0 { Self::MAX } else { Self(micros) }
     }
 
     /// This many milliseconds, saturating.

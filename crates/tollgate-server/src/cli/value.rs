@@ -53,9 +53,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     }
     let port = text.trim_start_matches(':');
     let meant = if u16::from_str(port).is_ok() { port } else { "8080" };
-    Err(format!(
-        "not an address and a port; accepted: 127.0.0.1:{meant}, [::1]:{meant} or localhost:{meant}"
-    ))
+    Err(format!("not an address and a port; accepted: 127.0.0.1:{meant}, [::1]:{meant} or localhost:{meant}"))
 }
 
 /// A size in bytes: `1048576`, `64MiB`, `1 GiB`, `500MB`.
@@ -76,9 +74,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
         "gb" => 1_000_000_000,
         _ => return Err(format!("unknown unit {:?}; {accepted}", unit.trim())),
     };
-    let bytes = count
-        .checked_mul(unit)
-        .filter(|bytes| (MEMORY_BYTES.0..=MEMORY_BYTES.1).contains(bytes));
+    let bytes = count.checked_mul(unit).filter(|bytes| (MEMORY_BYTES.0..=MEMORY_BYTES.1).contains(bytes));
     bytes.ok_or_else(|| format!("out of range; {accepted}"))
 }
 
@@ -86,30 +82,22 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 pub(super) fn attribute(text: &str) -> Result<GivenAttribute, String> {
     let Some((name, value)) = text.split_once('=') else {
         return Err(
-            "an attribute has a name and a value; accepted: name=text, or name:=5 for a number".to_owned(),
+            "an attribute has a name and a value; accepted: name=text, or name:=5 for a number".to_owned()
         );
     };
     if let Some(name) = name.strip_suffix(':') {
         let number = value.parse().map_err(|_| {
             format!("{value:?} is not a whole number; accepted: {name}:=5, or {name}={value} for text")
         })?;
-        return Ok(GivenAttribute {
-            name: name.to_owned(),
-            value: GivenValue::Number(number),
-        });
+        return Ok(GivenAttribute { name: name.to_owned(), value: GivenValue::Number(number) });
     }
-    Ok(GivenAttribute {
-        name: name.to_owned(),
-        value: GivenValue::Text(value.to_owned()),
-    })
+    Ok(GivenAttribute { name: name.to_owned(), value: GivenValue::Text(value.to_owned()) })
 }
 
 /// An instant as RFC 3339 writes it.
 pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
     let accepted = "accepted: 1970-01-01T00:00:00Z to 2112-09-17T00:00:00Z, such as 2030-01-31T12:00:00Z";
-    let instant: jiff::Timestamp = text
-        .parse()
-        .map_err(|_| format!("not a time of RFC 3339; {accepted}"))?;
+    let instant: jiff::Timestamp = text.parse().map_err(|_| format!("not a time of RFC 3339; {accepted}"))?;
     u64::try_from(instant.as_microsecond())
         .ok()
         .filter(|&micros| micros <= Timestamp::MAX.unix_micros())
@@ -136,20 +124,10 @@ mod tests {
         assert_eq!(size("1 GiB"), Ok(1 << 30));
         assert_eq!(size("2000000"), Ok(2_000_000));
         assert_eq!(size("500MB"), Ok(500_000_000));
-        for wrong in [
-            "",
-            "-1",
-            "0",
-            "1KiB",
-            "1.5GiB",
-            "64 MiBs",
-            "99999999999999999999",
-            "18446744073709551615g",
-        ] {
-            assert!(
-                size(wrong).is_err_and(|message| message.contains("accepted: 1MiB")),
-                "{wrong}"
-            );
+        for wrong in
+            ["", "-1", "0", "1KiB", "1.5GiB", "64 MiBs", "99999999999999999999", "18446744073709551615g"]
+        {
+            assert!(size(wrong).is_err_and(|message| message.contains("accepted: 1MiB")), "{wrong}");
         }
     }
 
@@ -174,10 +152,7 @@ mod tests {
         assert_eq!(attribute("a="), Ok(text("a", "")));
         assert_eq!(
             attribute("a:=-5"),
-            Ok(GivenAttribute {
-                name: "a".into(),
-                value: GivenValue::Number(-5)
-            })
+            Ok(GivenAttribute { name: "a".into(), value: GivenValue::Number(-5) })
         );
         assert!(attribute("a:=x").is_err_and(|message| message.contains("a=x for text")));
         assert!(attribute("a").is_err());
@@ -186,10 +161,7 @@ mod tests {
     /// Times and durations outside of what Tollgate can name are refused, not bent.
     #[test]
     fn times() {
-        assert_eq!(
-            instant("1970-01-01T00:00:01Z"),
-            Ok(Timestamp::from_unix_seconds(1))
-        );
+        assert_eq!(instant("1970-01-01T00:00:01Z"), Ok(Timestamp::from_unix_seconds(1)));
         assert!(instant("1969-12-31T23:59:59Z").is_err());
         assert!(instant("2113-01-01T00:00:00Z").is_err());
         assert!(instant("tomorrow").is_err());

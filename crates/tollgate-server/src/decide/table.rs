@@ -48,19 +48,13 @@ impl Table {
     }
 
     fn head(&mut self, decision: &Decision, console: &mut Console) {
-        let mut line = format!(
-            "{:>NUMBER_WIDTH$}  {:>TIME_WIDTH$}  {:<VERDICT_WIDTH$}",
-            "request", "time", "verdict"
-        );
+        let mut line =
+            format!("{:>NUMBER_WIDTH$}  {:>TIME_WIDTH$}  {:<VERDICT_WIDTH$}", "request", "time", "verdict");
         for status in decision.limits() {
             let name = status.limit.name();
             let shadow = status.stance == Stance::Shadow;
             self.shadows |= shadow;
-            let title = if shadow {
-                format!("({name})")
-            } else {
-                name.to_owned()
-            };
+            let title = if shadow { format!("({name})") } else { name.to_owned() };
             let widest = format!("{limit}/{limit} *", limit = status.outcome.limit).len();
             let width = widest.max(title.chars().count());
             let _ = write!(line, "  {title:<width$}");

@@ -29,21 +29,13 @@ pub(super) async fn read(request: Request<Incoming>, limit: usize) -> Result<Byt
         Ok(read) => read,
         Err(_) => {
             let seconds = BODY_TIMEOUT.as_secs();
-            Err(Problem::new(
-                Kind::BodyTooSlow,
-                format!("the body must arrive within {seconds} seconds"),
-            ))
+            Err(Problem::new(Kind::BodyTooSlow, format!("the body must arrive within {seconds} seconds")))
         }
     }
 }
 
 async fn collect(body: Incoming, limit: usize) -> Result<Bytes, Problem> {
-    let too_large = || {
-        Problem::new(
-            Kind::BodyTooLarge,
-            format!("the body may have at most {limit} bytes"),
-        )
-    };
+    let too_large = || Problem::new(Kind::BodyTooLarge, format!("the body may have at most {limit} bytes"));
     let bound = limit.saturating_add(SURPLUS_BYTES_MAX);
     if body.size_hint().lower() > u64::try_from(bound).unwrap_or(u64::MAX) {
         return Err(too_large());
@@ -56,10 +48,7 @@ async fn collect(body: Incoming, limit: usize) -> Result<Bytes, Problem> {
             Ok(frame) => frame,
             Err(error) if error.is::<http_body_util::LengthLimitError>() => return Err(too_large()),
             Err(_) => {
-                return Err(Problem::new(
-                    Kind::BodyCutOff,
-                    "the connection ended inside the body",
-                ));
+                return Err(Problem::new(Kind::BodyCutOff, "the connection ended inside the body"));
             }
         };
         let Ok(data) = frame.into_data() else { continue }; // Trailers mean nothing here.
@@ -72,11 +61,7 @@ async fn collect(body: Incoming, limit: usize) -> Result<Bytes, Problem> {
             bytes.extend_from_slice(&data);
         }
     }
-    if length > limit {
-        Err(too_large())
-    } else {
-        Ok(bytes.into())
-    }
+    if length > limit { Err(too_large()) } else { Ok(bytes.into()) }
 }
 
 /// Whether the headers say JSON, or say nothing.
@@ -107,12 +92,7 @@ mod tests {
         let with = |name, value: &str| HeaderMap::from_iter([(name, value.parse().unwrap())]);
         assert!(is_json(&HeaderMap::new()).is_ok());
         assert!(is_json(&with(CONTENT_TYPE, "Application/JSON; charset=utf-8")).is_ok());
-        for wrong in [
-            "text/plain",
-            "application/jsonx",
-            "application/x-www-form-urlencoded",
-            "",
-        ] {
+        for wrong in ["text/plain", "application/jsonx", "application/x-www-form-urlencoded", ""] {
             assert!(is_json(&with(CONTENT_TYPE, wrong)).is_err(), "{wrong}");
         }
         assert!(is_json(&with(CONTENT_ENCODING, "gzip")).is_err());

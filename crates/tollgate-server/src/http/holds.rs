@@ -29,9 +29,7 @@ impl Id {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let is_id = text.len() == 32 && text.bytes().all(is_digit);
-        is_id
-            .then(|| u128::from_str_radix(text, 16).ok().map(Self))
-            .flatten()
+        is_id.then(|| u128::from_str_radix(text, 16).ok().map(Self)).flatten()
     }
 }
 
@@ -71,10 +69,7 @@ impl<T> Holds<T> {
     /// Room for about `max` things.
     pub(super) fn new(max: usize) -> Self {
         let shards = std::array::from_fn(|_| Mutex::new(Shard::default()));
-        Self {
-            shards,
-            shard_max: max.div_ceil(SHARDS),
-        }
+        Self { shards, shard_max: max.div_ceil(SHARDS) }
     }
 
     /// Keeps `thing` until `expires_at`.
@@ -192,15 +187,9 @@ mod tests {
         let put = |now| (0..10_000).filter(|_| holds.put((), LATER, now).is_ok()).count();
         assert_eq!(put(NOW), SHARDS * 2);
         for _ in 0..10_000 {
-            let _ = holds
-                .put((), LATER + Ticks::ONE, LATER)
-                .map(|id| holds.take(id, LATER));
+            let _ = holds.put((), LATER + Ticks::ONE, LATER).map(|id| holds.take(id, LATER));
         }
-        let past: usize = holds
-            .shards
-            .iter()
-            .map(|shard| shard.lock().unwrap().past.len())
-            .sum();
+        let past: usize = holds.shards.iter().map(|shard| shard.lock().unwrap().past.len()).sum();
         assert!(past <= SHARDS * PAST_MAX, "{past}");
         assert!(holds.put((), LATER + Ticks::ONE, LATER).is_ok());
     }
@@ -208,13 +197,8 @@ mod tests {
     /// Only the spelling that was given out is an id.
     #[test]
     fn ids_have_one_spelling() {
-        for wrong in [
-            "",
-            "1",
-            "+123456789abcdef0123456789abcdef0",
-            "0123456789ABCDEF0123456789ABCDEF",
-            "é",
-        ] {
+        for wrong in ["", "1", "+123456789abcdef0123456789abcdef0", "0123456789ABCDEF0123456789ABCDEF", "é"]
+        {
             assert_eq!(Id::parse(wrong), None, "{wrong}");
         }
     }

@@ -186,10 +186,7 @@ mod tests {
     /// Seconds of virtual time until reading gives up.
     async fn patience(patient: &mut Patient<DuplexStream>) -> u64 {
         let start = Instant::now();
-        assert_eq!(
-            patient.read_u8().await.unwrap_err().kind(),
-            io::ErrorKind::TimedOut
-        );
+        assert_eq!(patient.read_u8().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
         start.elapsed().as_secs()
     }
 
@@ -245,9 +242,6 @@ mod tests {
         }
         let start = Instant::now();
         let error = patient.write_all(&[0; 17]).await.unwrap_err();
-        assert_eq!(
-            (error.kind(), start.elapsed().as_secs()),
-            (io::ErrorKind::TimedOut, 30)
-        );
+        assert_eq!((error.kind(), start.elapsed().as_secs()), (io::ErrorKind::TimedOut, 30));
     }
 }

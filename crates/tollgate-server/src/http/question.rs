@@ -92,9 +92,7 @@ impl<'b> Question<'b> {
 pub(super) fn settlement(body: &[u8]) -> Result<u64, Problem> {
     let question = parse(body, Form::Settlement)?;
     question.cost.ok_or_else(|| {
-        Problem::invalid(format!(
-            "cost: missing; accepted is a whole number from 0 to {COST_MAX}"
-        ))
+        Problem::invalid(format!("cost: missing; accepted is a whole number from 0 to {COST_MAX}"))
     })
 }
 
@@ -103,9 +101,7 @@ fn parse<'b, T: DeserializeSeed<'b>>(body: &'b [u8], seed: T) -> Result<T::Value
         Problem::invalid(format!("the body is not UTF-8 at byte {}", error.valid_up_to()))
     })?;
     let mut parser = serde_json::Deserializer::from_str(text);
-    let read = seed
-        .deserialize(&mut parser)
-        .and_then(|value| parser.end().map(|()| value));
+    let read = seed.deserialize(&mut parser).and_then(|value| parser.end().map(|()| value));
     read.map_err(|error| {
         let what = if error.is_data() { "" } else { "not valid JSON: " };
         Problem::invalid(format!("{what}{error}"))
@@ -146,23 +142,13 @@ impl<'de> Visitor<'de> for Form {
                     once("attributes", attributes.replace(given))?;
                 }
                 ("cost", _) => {
-                    let whole = Whole {
-                        least: 0,
-                        most: COST_MAX,
-                    };
-                    let cost = map
-                        .next_value_seed(whole)
-                        .map_err(|error| inside("cost: ", &error))?;
+                    let whole = Whole { least: 0, most: COST_MAX };
+                    let cost = map.next_value_seed(whole).map_err(|error| inside("cost: ", &error))?;
                     once("cost", question.cost.replace(cost))?;
                 }
                 ("ttl_ms", Form::Reservation) => {
-                    let whole = Whole {
-                        least: LIFETIME_MS.0,
-                        most: LIFETIME_MS.2,
-                    };
-                    let lifetime = map
-                        .next_value_seed(whole)
-                        .map_err(|error| inside("ttl_ms: ", &error))?;
+                    let whole = Whole { least: LIFETIME_MS.0, most: LIFETIME_MS.2 };
+                    let lifetime = map.next_value_seed(whole).map_err(|error| inside("ttl_ms: ", &error))?;
                     once("ttl_ms", question.lifetime_ms.replace(lifetime))?;
                 }
                 (unknown, _) => {
@@ -191,9 +177,7 @@ impl<'de> Visitor<'de> for Form {
 fn once<T, E: Error>(field: &str, before: Option<T>) -> Result<(), E> {
     match before {
         None => Ok(()),
-        Some(_) => Err(E::custom(format_args!(
-            "{field}: given twice; give each field once"
-        ))),
+        Some(_) => Err(E::custom(format_args!("{field}: given twice; give each field once"))),
     }
 }
 
@@ -225,11 +209,7 @@ impl<'de> Visitor<'de> for Batch {
     type Value = Vec<Question<'de>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "an array of at most {BATCH_MAX} objects with {}",
-            Form::Check.fields()
-        )
+        write!(f, "an array of at most {BATCH_MAX} objects with {}", Form::Check.fields())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {

@@ -39,11 +39,9 @@ pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>
         Ok(Answered::Healthy) => json(&Health { status: "ok" }),
         Ok(Answered::Decision(decided)) => json(&decided),
         Ok(Answered::Batch(decided)) => json(&decided),
-        Ok(Answered::Settled(settled)) => json(&Settlement {
-            refunded: settled.refunded,
-            charged: settled.charged,
-            unpaid: settled.unpaid,
-        }),
+        Ok(Answered::Settled(settled)) => {
+            json(&Settlement { refunded: settled.refunded, charged: settled.charged, unpaid: settled.unpaid })
+        }
         Ok(Answered::Done) => response(StatusCode::NO_CONTENT, None, Vec::new()),
         Err(problem) => problem_details(&problem),
     }
@@ -59,29 +57,17 @@ fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
 
 fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     let kind = problem.kind;
-    let details = Details {
-        r#type: kind.urn(),
-        title: kind.title(),
-        status: kind.status(),
-        detail: &problem.detail,
-    };
+    let details =
+        Details { r#type: kind.urn(), title: kind.title(), status: kind.status(), detail: &problem.detail };
     let status = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = response(
-        status,
-        Some(PROBLEM_JSON),
-        serde_json::to_vec(&details).unwrap_or_default(),
-    );
+    let mut response = response(status, Some(PROBLEM_JSON), serde_json::to_vec(&details).unwrap_or_default());
     match kind {
         Kind::MethodNotAllowed(accepted) => {
-            response
-                .headers_mut()
-                .insert(ALLOW, HeaderValue::from_static(accepted));
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static(accepted));
         }
         // What is left of the body is not read, so the connection is of no further use.
         Kind::BodyTooSlow | Kind::BodyTooLarge => {
-            response
-                .headers_mut()
-                .insert(CONNECTION, HeaderValue::from_static("close"));
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         _ => {}
     }

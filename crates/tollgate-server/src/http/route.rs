@@ -57,19 +57,13 @@ impl Route {
                 None => Ok((Route::Cancel(id_of(rest, Kind::UnknownReservation)?), "DELETE")),
             };
         }
-        Err(Problem::new(
-            Kind::NotFound,
-            format!("this server answers {PATHS}"),
-        ))
+        Err(Problem::new(Kind::NotFound, format!("this server answers {PATHS}")))
     }
 }
 
 fn id_of(text: &str, otherwise: Kind) -> Result<Id, Problem> {
     Id::parse(text).ok_or_else(|| {
-        Problem::new(
-            otherwise,
-            "an id is 32 hexadecimal digits, as an earlier answer gave it",
-        )
+        Problem::new(otherwise, "an id is 32 hexadecimal digits, as an earlier answer gave it")
     })
 }
 
@@ -89,33 +83,15 @@ mod tests {
         let id = Id::parse(ID).unwrap();
         let of = |method: Method, path: &str| Route::of(&method, path).unwrap();
         assert_eq!(of(Method::POST, "/v1/check"), Route::Check);
-        assert_eq!(
-            of(Method::POST, &format!("/v1/reservations/{ID}/commit")),
-            Route::Commit(id)
-        );
-        assert_eq!(
-            of(Method::DELETE, &format!("/v1/reservations/{ID}")),
-            Route::Cancel(id)
-        );
-        assert_eq!(
-            of(Method::DELETE, &format!("/v1/permits/{ID}")),
-            Route::Release(id)
-        );
-        for path in [
-            "/",
-            "/v1/check/",
-            "//v1/check",
-            "/v1/checks",
-            "/v1/permits",
-            "/V1/check",
-            "/v1/permits/zz",
-        ] {
+        assert_eq!(of(Method::POST, &format!("/v1/reservations/{ID}/commit")), Route::Commit(id));
+        assert_eq!(of(Method::DELETE, &format!("/v1/reservations/{ID}")), Route::Cancel(id));
+        assert_eq!(of(Method::DELETE, &format!("/v1/permits/{ID}")), Route::Release(id));
+        for path in
+            ["/", "/v1/check/", "//v1/check", "/v1/checks", "/v1/permits", "/V1/check", "/v1/permits/zz"]
+        {
             assert_eq!(kind(Method::POST, path), Kind::NotFound, "{path}");
         }
         assert_eq!(kind(Method::GET, "/v1/check"), Kind::MethodNotAllowed("POST"));
-        assert_eq!(
-            kind(Method::DELETE, "/v1/reservations/x"),
-            Kind::UnknownReservation
-        );
+        assert_eq!(kind(Method::DELETE, "/v1/reservations/x"), Kind::UnknownReservation);
     }
 }

@@ -145,12 +145,7 @@ impl Service {
         let mut hold = Hold::None;
         if let Some(reservation) = reservation {
             match self.reservations.put(reservation, now + lifetime, now) {
-                Ok(id) => {
-                    hold = Hold::Reservation {
-                        id: id.to_string(),
-                        lifetime,
-                    }
-                }
+                Ok(id) => hold = Hold::Reservation { id: id.to_string(), lifetime },
                 Err(reservation) => {
                     self.engine.cancel(reservation, now).await?;
                     let detail = "nothing was reserved; settle reservations as soon as the cost is known, or ask for a shorter ttl_ms";
@@ -158,21 +153,13 @@ impl Service {
                 }
             }
         }
-        Ok(Answered::Decision(Box::new(Decided::new(
-            decision,
-            hold,
-            &self.headers,
-            request.units(),
-            now,
-        ))))
+        Ok(Answered::Decision(Box::new(Decided::new(decision, hold, &self.headers, request.units(), now))))
     }
 
     async fn commit(&self, id: Id, cost: u64) -> Result<Answered, Problem> {
         let now = self.clock.now();
         let reservation = self.reservations.take(id, now).map_err(unsettleable)?;
-        Ok(Answered::Settled(
-            self.engine.commit(reservation, cost, now).await?,
-        ))
+        Ok(Answered::Settled(self.engine.commit(reservation, cost, now).await?))
     }
 
     async fn cancel(&self, id: Id) -> Result<Answered, Problem> {
@@ -199,11 +186,7 @@ fn permit_lifetime(decision: &Decision) -> Ticks {
         Quota::Concurrency(permits) => permits.ttl(),
         _ => Ticks::ZERO,
     };
-    decision
-        .limits()
-        .map(|status| lifetime(status.quota))
-        .max()
-        .unwrap_or_default()
+    decision.limits().map(|status| lifetime(status.quota)).max().unwrap_or_default()
 }
 
 fn unsettleable(absent: Absent) -> Problem {
@@ -261,10 +244,7 @@ mod tests {
             assert_eq!(answer["limits"][0]["remaining"], remaining);
         }
         let denied = json(&service, body).await;
-        assert_eq!(
-            (&denied["allowed"], &denied["retry_after_ms"]),
-            (&false.into(), &30_000.into())
-        );
+        assert_eq!((&denied["allowed"], &denied["retry_after_ms"]), (&false.into(), &30_000.into()));
         time.advance(Duration::from_secs(30));
         assert_eq!(json(&service, body).await["allowed"], true);
     }
@@ -275,10 +255,7 @@ mod tests {
         let time = ManualClock::new();
         let service = service(&time, 100);
         let body = r#"{"attributes":{"k":"x"}}"#;
-        let late = json(&service, body).await["permit"]
-            .as_str()
-            .and_then(Id::parse)
-            .unwrap();
+        let late = json(&service, body).await["permit"].as_str().and_then(Id::parse).unwrap();
         time.advance(Duration::from_secs(30));
         for _ in 0..2 {
             json(&service, body).await;
@@ -293,10 +270,7 @@ mod tests {
         let time = ManualClock::new();
         let service = service(&time, 0);
         let body = br#"{"attributes":{"t":"x"},"cost":3}"#;
-        let problem = service
-            .reserve(&Question::reservation(body).unwrap())
-            .await
-            .unwrap_err();
+        let problem = service.reserve(&Question::reservation(body).unwrap()).await.unwrap_err();
         assert_eq!(problem.kind, Kind::TooManyReservations);
         let look = json(&service, r#"{"attributes":{"t":"x"},"cost":0}"#).await;
         assert_eq!(look["limits"][0]["remaining"], 5);
@@ -319,13 +293,7 @@ mod tests {
         time.advance(Duration::from_micros(999_999));
         assert!(service.commit(ids[0], 1).await.is_ok());
         time.advance(Duration::from_micros(1));
-        assert_eq!(
-            service.commit(ids[1], 1).await.unwrap_err().kind,
-            Kind::ReservationExpired
-        );
-        assert_eq!(
-            service.cancel(ids[0]).await.unwrap_err().kind,
-            Kind::ReservationSettled
-        );
+        assert_eq!(service.commit(ids[1], 1).await.unwrap_err().kind, Kind::ReservationExpired);
+        assert_eq!(service.cancel(ids[0]).await.unwrap_err().kind, Kind::ReservationSettled);
     }
 }

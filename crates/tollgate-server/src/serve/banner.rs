@@ -42,11 +42,7 @@ pub(super) fn lines(loaded: &Loaded, address: SocketAddr, arguments: &ServeArgum
 fn limits(policy: &Policy) -> Vec<String> {
     let all = policy.limits();
     let mut lines = vec!["Limits:".to_owned()];
-    lines.extend(
-        all.iter()
-            .take(SENTENCES_SHOWN)
-            .map(|limit| format!("  {}", limit.sentence())),
-    );
+    lines.extend(all.iter().take(SENTENCES_SHOWN).map(|limit| format!("  {}", limit.sentence())));
     if all.is_empty() {
         lines.push("  none: every request is allowed".to_owned());
     }
@@ -84,10 +80,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 fn bytes(bytes: u64) -> String {
     let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let exact = units.iter().find(|(_, unit)| bytes.is_multiple_of(*unit));
-    exact.map_or_else(
-        || format!("{bytes} bytes"),
-        |(name, unit)| format!("{} {name}", bytes / unit),
-    )
+    exact.map_or_else(|| format!("{bytes} bytes"), |(name, unit)| format!("{} {name}", bytes / unit))
 }
 
 #[cfg(test)]

@@ -71,10 +71,7 @@ mod tests {
     #[test]
     fn a_sample_meets_a_limit() {
         let cases = [
-            (
-                "{name: a, by: [api_key], rate: 1/s}",
-                Some(r#"{"attributes":{"api_key":"demo"}}"#),
-            ),
+            ("{name: a, by: [api_key], rate: 1/s}", Some(r#"{"attributes":{"api_key":"demo"}}"#)),
             ("{name: a, rate: 1/s}", Some(r#"{"attributes":{}}"#)),
             (
                 "{name: a, by: [ip], when: {path: '/a/*'}, rate: 1/s}",

@@ -9,10 +9,7 @@ pub(super) struct Signals(Signal, Signal);
 
 impl Signals {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::interrupt())?,
-        ))
+        Ok(Self(signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?))
     }
 
     /// Until the server is told to stop, once more than before.

@@ -25,56 +25,30 @@ fn wrong_bodies_are_refused_and_change_nothing() {
             br#"{"attributes":{"api_key":"k"},"price":1}"#,
             "unknown field \"price\"; accepted: attributes and cost",
         ),
-        (
-            br#"{"attributes":{"api_key":"k"},"cost":1,"cost":2}"#,
-            "cost: given twice",
-        ),
-        (
-            br#"{"attributes":{"api_key":"k","api_key":"k"}}"#,
-            "attributes.\"api_key\": given twice",
-        ),
+        (br#"{"attributes":{"api_key":"k"},"cost":1,"cost":2}"#, "cost: given twice"),
+        (br#"{"attributes":{"api_key":"k","api_key":"k"}}"#, "attributes.\"api_key\": given twice"),
         (
             br#"{"attributes":{"api_key":"k"},"cost":1.5}"#,
             "cost: 1.5 is not accepted; accepted is a whole number from 0",
         ),
         (br#"{"attributes":{"api_key":"k"},"cost":-1}"#, "cost: -1"),
-        (
-            br#"{"attributes":{"api_key":"k"},"cost":9007199254740992}"#,
-            "from 0 to 9007199254740991",
-        ),
-        (
-            br#"{"attributes":{"api_key":"k"},"cost":99999999999999999999999}"#,
-            "cost: 1e23",
-        ),
-        (
-            br#"{"attributes":{"api_key":"k"},"cost":1e999}"#,
-            "number out of range",
-        ),
+        (br#"{"attributes":{"api_key":"k"},"cost":9007199254740992}"#, "from 0 to 9007199254740991"),
+        (br#"{"attributes":{"api_key":"k"},"cost":99999999999999999999999}"#, "cost: 1e23"),
+        (br#"{"attributes":{"api_key":"k"},"cost":1e999}"#, "number out of range"),
         (br#"{"attributes":{"api_key":"k"},"cost":NaN}"#, "expected value"),
-        (
-            br#"{"attributes":{"api_key":"k"},"cost":"1"}"#,
-            "cost: text is not accepted",
-        ),
+        (br#"{"attributes":{"api_key":"k"},"cost":"1"}"#, "cost: text is not accepted"),
         (
             br#"{"attributes":{"api_key":true}}"#,
             "attributes.\"api_key\": true is not accepted; accepted are text",
         ),
-        (
-            br#"{"attributes":{"api_key":1.5}}"#,
-            "attributes.\"api_key\": 1.5 is not accepted",
-        ),
-        (
-            b"{\"attributes\":{\"api_key\":\"\xc3\x28\"}}",
-            "not UTF-8 at byte 26",
-        ),
+        (br#"{"attributes":{"api_key":1.5}}"#, "attributes.\"api_key\": 1.5 is not accepted"),
+        (b"{\"attributes\":{\"api_key\":\"\xc3\x28\"}}", "not UTF-8 at byte 26"),
         (deep.as_bytes(), "an array is not accepted"),
         (many.as_bytes(), "more than 64"),
     ];
     for (body, expected) in cases {
         let shown = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
-        let detail = server
-            .exchange(&request("POST", "/v1/check", JSON, body))
-            .problem(400);
+        let detail = server.exchange(&request("POST", "/v1/check", JSON, body)).problem(400);
         assert!(detail.contains(expected), "{shown}: {detail}");
         assert_eq!(server.remaining("k"), 5, "{shown}");
     }
@@ -85,15 +59,8 @@ fn wrong_bodies_are_refused_and_change_nothing() {
 fn wrong_requests_are_refused_and_change_nothing() {
     let server = Server::start(SLOW_POLICY);
     let body = br#"{"attributes":{"api_key":"k"}}"#;
-    for path in [
-        "/",
-        "/v1",
-        "/v1/check/",
-        "//v1/check",
-        "/v1/check/other",
-        "/v1/permits/",
-        "/v1/permits/xyz",
-    ] {
+    for path in ["/", "/v1", "/v1/check/", "//v1/check", "/v1/check/other", "/v1/permits/", "/v1/permits/xyz"]
+    {
         let detail = server.exchange(&request("POST", path, JSON, body)).problem(404);
         assert!(
             detail.contains("POST /v1/check") || detail.contains("32 hexadecimal digits"),
@@ -110,13 +77,8 @@ fn wrong_requests_are_refused_and_change_nothing() {
         assert!(response.problem(405).contains(allow));
         assert_eq!(response.header("allow"), Some(allow));
     }
-    for header in [
-        "Content-Type: text/plain\r\n",
-        "Content-Type: application/x-www-form-urlencoded\r\n",
-    ] {
-        let detail = server
-            .exchange(&request("POST", "/v1/check", header, body))
-            .problem(415);
+    for header in ["Content-Type: text/plain\r\n", "Content-Type: application/x-www-form-urlencoded\r\n"] {
+        let detail = server.exchange(&request("POST", "/v1/check", header, body)).problem(415);
         assert!(detail.contains("application/json"), "{detail}");
     }
     let packed = request("POST", "/v1/check", "Content-Encoding: gzip\r\n", body);
@@ -143,17 +105,10 @@ fn padded(length: usize) -> Vec<u8> {
 fn bodies_are_bounded() {
     let server = Server::start(SLOW_POLICY);
     let check = |body: &[u8]| server.exchange(&request("POST", "/v1/check", JSON, body));
-    assert!(
-        check(&padded(65_537))
-            .problem(413)
-            .contains("at most 65536 bytes")
-    );
+    assert!(check(&padded(65_537)).problem(413).contains("at most 65536 bytes"));
     let batch = [b"[".as_slice(), &padded((1 << 20) - 1), b"]"].concat();
     assert!(
-        server
-            .exchange(&request("POST", "/v1/check/batch", JSON, &batch))
-            .problem(413)
-            .contains("1048576")
+        server.exchange(&request("POST", "/v1/check/batch", JSON, &batch)).problem(413).contains("1048576")
     );
     let chunk = [b"1ffff\r\n".as_slice(), &padded(0x1_ffff), b"\r\n0\r\n\r\n"].concat();
     let head = b"POST /v1/check HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -172,15 +127,9 @@ fn heads_are_bounded() {
     let server = Server::start(SLOW_POLICY);
     let body = br#"{"attributes":{"api_key":"k"}}"#;
     let long = format!("X-Long: {}\r\n", "x".repeat(20_000));
-    assert_eq!(
-        server.exchange(&request("POST", "/v1/check", &long, body)).status,
-        431
-    );
+    assert_eq!(server.exchange(&request("POST", "/v1/check", &long, body)).status, 431);
     let many: String = (0..200).map(|i| format!("X-{i}: x\r\n")).collect();
-    assert_eq!(
-        server.exchange(&request("POST", "/v1/check", &many, body)).status,
-        431
-    );
+    assert_eq!(server.exchange(&request("POST", "/v1/check", &many, body)).status, 431);
     assert_eq!(server.remaining("k"), 5);
 }
 
@@ -208,10 +157,7 @@ fn slow_clients_are_cut_off() {
     assert!(response.problem(408).contains("within 10 seconds"));
     assert_eq!(response.header("connection"), Some("close"));
     let waited = start.elapsed();
-    assert!(
-        (Duration::from_secs(9)..Duration::from_secs(20)).contains(&waited),
-        "{waited:?}"
-    );
+    assert!((Duration::from_secs(9)..Duration::from_secs(20)).contains(&waited), "{waited:?}");
     assert_eq!(server.remaining("k"), 5);
 }
 
@@ -220,9 +166,7 @@ fn slow_clients_are_cut_off() {
 fn half_a_body_changes_nothing() {
     let server = Server::start(SLOW_POLICY);
     let mut stream = server.connect();
-    stream
-        .write_all(b"POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: 31\r\n\r\n")
-        .unwrap();
+    stream.write_all(b"POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: 31\r\n\r\n").unwrap();
     stream.write_all(br#"{"attributes":{"api_key":"k"}}"#).unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut rest = Vec::new();

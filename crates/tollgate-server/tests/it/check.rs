@@ -17,15 +17,10 @@ fn the_answer_has_the_exact_shape() {
         "name": "per-key", "allowed": true, "limit": 5, "remaining": 4,
         "reset_after_ms": 720_000, "source": "exact", "mode": "enforce",
     });
-    assert_eq!(
-        answer,
-        json!({"allowed": true, "verdict": "allow", "limits": [limit], "headers": null})
-    );
+    assert_eq!(answer, json!({"allowed": true, "verdict": "allow", "limits": [limit], "headers": null}));
     assert_eq!(headers["RateLimit-Policy"], r#""per-key";q=5;w=3600"#);
     assert_eq!(
-        headers["RateLimit"]
-            .as_str()
-            .map(|value| value.starts_with(r#""per-key";r=4;t="#)),
+        headers["RateLimit"].as_str().map(|value| value.starts_with(r#""per-key";r=4;t="#)),
         Some(true)
     );
     assert_eq!(headers["X-RateLimit-Remaining"], "4");
@@ -39,28 +34,15 @@ fn a_denial_tells_when_to_retry() {
     let body = r#"{"attributes":{"api_key":"k"},"cost":5}"#;
     assert_eq!(server.check(body)["allowed"], true);
     let denied = server.check(r#"{"attributes":{"api_key":"k"}}"#);
-    assert_eq!(
-        (&denied["allowed"], &denied["verdict"]),
-        (&json!(false), &json!("deny"))
-    );
+    assert_eq!((&denied["allowed"], &denied["verdict"]), (&json!(false), &json!("deny")));
     let retry = denied["retry_after_ms"].as_u64().unwrap();
     assert!((600_000..=720_000).contains(&retry), "{retry}");
     assert_eq!(denied["limits"][0]["retry_after_ms"], retry);
     assert_eq!(denied["limits"][0]["remaining"], 0);
-    let header: u64 = denied["headers"]["Retry-After"]
-        .as_str()
-        .unwrap()
-        .parse()
-        .unwrap();
-    assert!(
-        header >= retry.div_ceil(1_000),
-        "{header} s is too early for {retry} ms"
-    );
+    let header: u64 = denied["headers"]["Retry-After"].as_str().unwrap().parse().unwrap();
+    assert!(header >= retry.div_ceil(1_000), "{header} s is too early for {retry} ms");
     // Another key is another counter.
-    assert_eq!(
-        server.check(r#"{"attributes":{"api_key":"other"}}"#)["allowed"],
-        true
-    );
+    assert_eq!(server.check(r#"{"attributes":{"api_key":"other"}}"#)["allowed"], true);
 }
 
 /// What can never pass says so, without a time to retry; so does a request whose cost cannot be told, with the reason.
@@ -68,24 +50,13 @@ fn a_denial_tells_when_to_retry() {
 fn never_and_faults() {
     let server = Server::start("limits: [{name: tokens, by: [tenant], rate: 5/h, cost: used}]");
     let never = server.check(r#"{"attributes":{"tenant":"t","used":6}}"#);
-    assert_eq!(
-        (&never["allowed"], &never["verdict"]),
-        (&json!(false), &json!("never"))
-    );
+    assert_eq!((&never["allowed"], &never["verdict"]), (&json!(false), &json!("never")));
     assert_eq!(never.get("retry_after_ms"), None);
     assert_eq!(never.get("fault"), None);
     let faulty = server.check(r#"{"attributes":{"tenant":"t","used":"many"}}"#);
     assert_eq!(faulty["verdict"], "never");
-    assert!(
-        faulty["fault"]
-            .as_str()
-            .unwrap()
-            .contains("limit tokens: its cost cannot be computed")
-    );
-    assert_eq!(
-        server.check(r#"{"attributes":{"tenant":"t","used":5}}"#)["allowed"],
-        true
-    );
+    assert!(faulty["fault"].as_str().unwrap().contains("limit tokens: its cost cannot be computed"));
+    assert_eq!(server.check(r#"{"attributes":{"tenant":"t","used":5}}"#)["allowed"], true);
 }
 
 /// A shaping limit allows with a wait; a limit in shadow reports its refusal and does not refuse.
@@ -97,20 +68,11 @@ fn waits_and_shadows() {
     );
     server.check(r#"{"attributes":{"a":"x"}}"#);
     let shaped = server.check(r#"{"attributes":{"a":"x"}}"#);
-    assert_eq!(
-        (&shaped["allowed"], &shaped["verdict"]),
-        (&json!(true), &json!("wait"))
-    );
-    assert!(
-        (3_500_000..=3_600_000).contains(&shaped["wait_ms"].as_u64().unwrap()),
-        "{shaped}"
-    );
+    assert_eq!((&shaped["allowed"], &shaped["verdict"]), (&json!(true), &json!("wait")));
+    assert!((3_500_000..=3_600_000).contains(&shaped["wait_ms"].as_u64().unwrap()), "{shaped}");
     server.check(r#"{"attributes":{"b":"x"}}"#);
     let watched = server.check(r#"{"attributes":{"b":"x"}}"#);
-    assert_eq!(
-        (&watched["allowed"], &watched["verdict"]),
-        (&json!(true), &json!("allow"))
-    );
+    assert_eq!((&watched["allowed"], &watched["verdict"]), (&json!(true), &json!("allow")));
     assert_eq!(watched["limits"][0]["allowed"], false);
     assert_eq!(watched["limits"][0]["mode"], "shadow");
 }
@@ -122,12 +84,7 @@ fn batches() {
     let item = |cost: i64| json!({"attributes": {"api_key": "k"}, "cost": cost});
     let send = |items: &Value| server.send("POST", "/v1/check/batch", &items.to_string());
     let answers = send(&json!([item(2), item(2), item(2), item(1)])).json();
-    let allowed: Vec<&Value> = answers
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|answer| &answer["allowed"])
-        .collect();
+    let allowed: Vec<&Value> = answers.as_array().unwrap().iter().map(|answer| &answer["allowed"]).collect();
     assert_eq!(allowed, [true, true, false, true]);
     assert_eq!(send(&json!([])).json(), json!([]));
     assert_eq!(server.remaining("fresh"), 5);
@@ -135,25 +92,10 @@ fn batches() {
     let detail = send(&json!([fresh, item(-1)])).problem(400);
     assert!(detail.starts_with("[1]: cost: -1 is not accepted"), "{detail}");
     let long = json!({"attributes": {"api_key": "x".repeat(4097)}});
-    assert!(
-        send(&json!([fresh, long]))
-            .problem(400)
-            .contains("[1]: attributes.api_key")
-    );
-    assert!(
-        send(&Value::Array(vec![fresh.clone(); 1_001]))
-            .problem(400)
-            .contains("more than 1000")
-    );
+    assert!(send(&json!([fresh, long])).problem(400).contains("[1]: attributes.api_key"));
+    assert!(send(&Value::Array(vec![fresh.clone(); 1_001])).problem(400).contains("more than 1000"));
     assert_eq!(server.remaining("fresh"), 5);
-    assert_eq!(
-        send(&Value::Array(vec![fresh; 1_000]))
-            .json()
-            .as_array()
-            .unwrap()
-            .len(),
-        1_000
-    );
+    assert_eq!(send(&Value::Array(vec![fresh; 1_000])).json().as_array().unwrap().len(), 1_000);
     assert_eq!(server.remaining("fresh"), 0);
 }
 
@@ -171,10 +113,7 @@ fn connections_are_kept_and_pipelined() {
     stream.write_all(&one.repeat(3)).unwrap();
     let mut answers = BufReader::new(&stream);
     for expected in [2, 1, 0] {
-        assert_eq!(
-            Response::read(&mut answers).json()["limits"][0]["remaining"],
-            expected
-        );
+        assert_eq!(Response::read(&mut answers).json()["limits"][0]["remaining"], expected);
     }
 }
 

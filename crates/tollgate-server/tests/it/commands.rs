@@ -15,11 +15,7 @@ fn check_explains_a_policy() {
 ";
     assert_eq!(stdout(&output), expected);
     assert!(stderr(&output).starts_with("<stdin>:3:"), "{}", stderr(&output));
-    assert!(
-        stderr(&output).contains("warning: limits[1] \"all\""),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("warning: limits[1] \"all\""), "{}", stderr(&output));
 }
 
 /// Every problem is told at once, with its place.
@@ -34,33 +30,20 @@ fn check_reports_every_problem() {
     let problems = stderr(&output);
     let expected = "<stdin>:2:22: limits[0] \"a\".rate: s/100 is upside down: the count comes first; accepted: 100/s, if that is what was meant\n";
     assert!(problems.starts_with(expected), "{problems}");
-    assert!(
-        problems.contains("<stdin>:3:16: limits[1] \"b\".rats: "),
-        "{problems}"
-    );
+    assert!(problems.contains("<stdin>:3:16: limits[1] \"b\".rats: "), "{problems}");
 }
 
 /// Several files are each looked at, whatever the others are like.
 #[test]
 fn check_looks_at_every_file() {
     let good = concat!(env!("CARGO_MANIFEST_DIR"), "/../tollgate/src/policy/example.yaml");
-    let output = run(
-        &["policy", "check", "no-such-file.yaml", "-", "/", good],
-        b"\x7fELF\x02\xd0\xff\0",
-    );
+    let output = run(&["policy", "check", "no-such-file.yaml", "-", "/", good], b"\x7fELF\x02\xd0\xff\0");
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        stdout(&output).starts_with(&format!("{good}: 7 limits\n  per-key: ")),
-        "{}",
-        stdout(&output)
-    );
+    assert!(stdout(&output).starts_with(&format!("{good}: 7 limits\n  per-key: ")), "{}", stdout(&output));
     let problems = stderr(&output);
     let lines: Vec<&str> = problems.lines().collect();
     assert_eq!(lines[0], "no-such-file.yaml: no such file; check the path");
-    assert_eq!(
-        lines[1],
-        "<stdin>:1:6: byte 5 (0xd0) is not UTF-8; accepted: a file in UTF-8"
-    );
+    assert_eq!(lines[1], "<stdin>:1:6: byte 5 (0xd0) is not UTF-8; accepted: a file in UTF-8");
     assert_eq!(lines[2], "/: is a directory; name a file in it");
     assert_eq!(run(&["policy", "check", good], b"").status.code(), Some(0));
 }
@@ -68,26 +51,14 @@ fn check_looks_at_every_file() {
 /// Wrong usage is status 2, and help is an answer.
 #[test]
 fn usage() {
-    for arguments in [
-        &["policy", "check"][..],
-        &[],
-        &["serv"],
-        &["decide", "novalue"],
-        &["decide", "a:=x"],
-    ] {
+    for arguments in [&["policy", "check"][..], &[], &["serv"], &["decide", "novalue"], &["decide", "a:=x"]] {
         let output = run(arguments, b"");
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(
-            output.stdout.is_empty() && !output.stderr.is_empty(),
-            "{arguments:?}"
-        );
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{arguments:?}");
     }
-    for command in [
-        &["--help"][..],
-        &["serve", "--help"],
-        &["policy", "check", "--help"],
-        &["decide", "--help"],
-    ] {
+    for command in
+        [&["--help"][..], &["serve", "--help"], &["policy", "check", "--help"], &["decide", "--help"]]
+    {
         let output = run(command, b"");
         assert_eq!(output.status.code(), Some(0), "{command:?}");
         assert!(stdout(&output).contains("Usage: tollgate"), "{command:?}");
@@ -135,12 +106,8 @@ Each limit shows what remains of how much.
 /// The status tells a script whether all were allowed.
 #[test]
 fn decide_has_a_status() {
-    let decide = |more: &[&str]| {
-        run(
-            &[&["decide", "--policy", "-", "api_key=k"], more].concat(),
-            TWO_A_SECOND,
-        )
-    };
+    let decide =
+        |more: &[&str]| run(&[&["decide", "--policy", "-", "api_key=k"], more].concat(), TWO_A_SECOND);
     assert_eq!(decide(&["--times", "2"]).status.code(), Some(0));
     assert_eq!(decide(&["--times", "3"]).status.code(), Some(1));
     let never = decide(&["--cost", "3"]);
@@ -148,10 +115,7 @@ fn decide_has_a_status() {
     assert!(stdout(&never).contains("never"), "{}", stdout(&never));
     let unreadable = run(&["decide", "--policy", "no-such-file.yaml"], b"");
     assert_eq!(unreadable.status.code(), Some(2));
-    assert_eq!(
-        stderr(&unreadable),
-        "tollgate: no-such-file.yaml: no such file; check the path\n"
-    );
+    assert_eq!(stderr(&unreadable), "tollgate: no-such-file.yaml: no such file; check the path\n");
     let twice = run(&["decide", "a=1", "a=2"], b"");
     assert_eq!(twice.status.code(), Some(2));
     assert!(stderr(&twice).contains("attributes.a: given twice"));
@@ -169,25 +133,16 @@ fn decide_tells_text_from_numbers() {
     assert!(!text.contains("five") && text.contains("5/9"), "{text}");
     let faulty = decide(&["n=5", "tokens=many"]);
     assert_eq!(faulty.status.code(), Some(1));
-    assert!(
-        stdout(&faulty).contains("limit used: its cost cannot be computed"),
-        "{}",
-        stdout(&faulty)
-    );
+    assert!(stdout(&faulty).contains("limit used: its cost cannot be computed"), "{}", stdout(&faulty));
 }
 
 /// As JSON each decision is a line of its own, shaped as the server answers it.
 #[test]
 fn decide_prints_json_lines() {
-    let output = run(
-        &["decide", "--policy", "-", "api_key=k", "--times", "3", "--json"],
-        TWO_A_SECOND,
-    );
+    let output = run(&["decide", "--policy", "-", "api_key=k", "--times", "3", "--json"], TWO_A_SECOND);
     assert_eq!(output.status.code(), Some(1));
-    let lines: Vec<serde_json::Value> = stdout(&output)
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let lines: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let verdicts: Vec<&serde_json::Value> = lines.iter().map(|line| &line["verdict"]).collect();
     assert_eq!(verdicts, ["allow", "allow", "deny"]);
     assert_eq!(lines[2]["retry_after_ms"], 500);
@@ -197,14 +152,7 @@ fn decide_prints_json_lines() {
 /// Attributes that no limit asks for are said to meet none.
 #[test]
 fn decide_says_when_no_limit_applies() {
-    let output = run(
-        &["decide", "--policy", "-", "nobody=asks"],
-        b"limits: [{name: a, by: [b], rate: 1/s}]",
-    );
+    let output = run(&["decide", "--policy", "-", "nobody=asks"], b"limits: [{name: a, by: [b], rate: 1/s}]");
     assert_eq!(output.status.code(), Some(0));
-    assert!(
-        stdout(&output).contains("No limit applies to these attributes"),
-        "{}",
-        stdout(&output)
-    );
+    assert!(stdout(&output).contains("No limit applies to these attributes"), "{}", stdout(&output));
 }

@@ -43,10 +43,7 @@ fn agrees(shown: &Value, actual: &Value) -> bool {
         }
         (Value::Array(shown), Value::Array(actual)) => {
             shown.len() == actual.len()
-                && shown
-                    .iter()
-                    .zip(actual)
-                    .all(|(shown, actual)| agrees(shown, actual))
+                && shown.iter().zip(actual).all(|(shown, actual)| agrees(shown, actual))
         }
         _ => shown == actual,
     }
@@ -56,11 +53,7 @@ fn agrees(shown: &Value, actual: &Value) -> bool {
 #[test]
 fn the_guide_is_true() {
     let blocks = blocks();
-    let policy = &blocks
-        .iter()
-        .find(|(language, _)| *language == "yaml")
-        .expect("the guide has a policy")
-        .1;
+    let policy = &blocks.iter().find(|(language, _)| *language == "yaml").expect("the guide has a policy").1;
     let server = Server::start(policy);
     let address = server.address.to_string();
     let mut script = String::from("set -eu\n");
@@ -70,11 +63,7 @@ fn the_guide_is_true() {
     }
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{errors}\n{}",
-        String::from_utf8_lossy(&output.stdout)
-    );
+    assert!(output.status.success(), "{errors}\n{}", String::from_utf8_lossy(&output.stdout));
 
     let output = String::from_utf8(output.stdout).unwrap();
     let mut outputs = output.split(MARK);
@@ -82,22 +71,12 @@ fn the_guide_is_true() {
     let mut last = ("", String::new());
     for (language, block) in &blocks {
         match *language {
-            "sh" => {
-                last = (
-                    outputs.next().expect("each block has an output").trim(),
-                    block.clone(),
-                )
-            }
+            "sh" => last = (outputs.next().expect("each block has an output").trim(), block.clone()),
             "json" => {
                 let shown: Value = serde_json::from_str(block).expect("the guide shows JSON");
                 let actual: Value =
                     serde_json::from_str(last.0).unwrap_or_else(|_| panic!("{}\n{}", last.1, last.0));
-                assert!(
-                    agrees(&shown, &actual),
-                    "{}\nshown: {block}\nactual: {}",
-                    last.1,
-                    last.0
-                );
+                assert!(agrees(&shown, &actual), "{}\nshown: {block}\nactual: {}", last.1, last.0);
                 compared += 1;
             }
             "text" => {

@@ -9,10 +9,7 @@ const TOKENS: &str = "limits: [{name: tokens, by: [api_key], rate: 100/h}]";
 
 fn id<'a>(answer: &'a Value, member: &str) -> &'a str {
     let id = answer[member].as_str().unwrap();
-    assert!(
-        id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()),
-        "{id}"
-    );
+    assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
     id
 }
 
@@ -25,10 +22,7 @@ fn permits_are_given_back_once() {
     let second = server.check(body);
     assert_ne!(id(&first, "permit"), id(&second, "permit"));
     let refused = server.check(body);
-    assert_eq!(
-        (&refused["allowed"], refused.get("permit")),
-        (&json!(false), None)
-    );
+    assert_eq!((&refused["allowed"], refused.get("permit")), (&json!(false), None));
     let path = format!("/v1/permits/{}", id(&first, "permit"));
     for _ in 0..2 {
         let released = server.send("DELETE", &path, "");
@@ -36,12 +30,7 @@ fn permits_are_given_back_once() {
         assert_eq!(server.remaining("k"), 1);
     }
     // An id that was never given out is as good as one that has come back: nothing is held under it.
-    assert_eq!(
-        server
-            .send("DELETE", &format!("/v1/permits/{}", "0".repeat(32)), "")
-            .status,
-        204
-    );
+    assert_eq!(server.send("DELETE", &format!("/v1/permits/{}", "0".repeat(32)), "").status, 204);
     assert_eq!(server.remaining("k"), 1);
 }
 
@@ -59,9 +48,7 @@ fn a_look_takes_no_permit() {
 fn batches_give_permits() {
     let server = Server::start(PERMITS);
     let item = json!({"attributes": {"api_key": "k"}});
-    let answers = server
-        .send("POST", "/v1/check/batch", &json!([item, item, item]).to_string())
-        .json();
+    let answers = server.send("POST", "/v1/check/batch", &json!([item, item, item]).to_string()).json();
     assert_eq!(answers[2].get("permit"), None);
     for answer in &answers.as_array().unwrap()[..2] {
         server.send("DELETE", &format!("/v1/permits/{}", id(answer, "permit")), "");
@@ -72,12 +59,7 @@ fn batches_give_permits() {
 fn reserve(server: &Server, cost: u64) -> Value {
     let body = json!({"attributes": {"api_key": "k"}, "cost": cost, "ttl_ms": 600_000});
     let response = server.send("POST", "/v1/reservations", &body.to_string());
-    assert_eq!(
-        response.status,
-        200,
-        "{}",
-        String::from_utf8_lossy(&response.body)
-    );
+    assert_eq!(response.status, 200, "{}", String::from_utf8_lossy(&response.body));
     response.json()
 }
 
@@ -86,46 +68,25 @@ fn reserve(server: &Server, cost: u64) -> Value {
 fn reservations_are_committed() {
     let server = Server::start(TOKENS);
     let reserved = reserve(&server, 40);
-    assert_eq!(
-        (&reserved["allowed"], &reserved["expires_after_ms"]),
-        (&json!(true), &json!(600_000))
-    );
+    assert_eq!((&reserved["allowed"], &reserved["expires_after_ms"]), (&json!(true), &json!(600_000)));
     assert_eq!(server.remaining("k"), 60);
     let commit = |reserved: &Value, body: &str| {
-        server.send(
-            "POST",
-            &format!("/v1/reservations/{}/commit", id(reserved, "reservation")),
-            body,
-        )
+        server.send("POST", &format!("/v1/reservations/{}/commit", id(reserved, "reservation")), body)
     };
     // A commit that is wrong does not use the reservation up.
-    assert!(
-        commit(&reserved, r#"{"cost":-1}"#)
-            .problem(400)
-            .contains("cost: -1")
-    );
+    assert!(commit(&reserved, r#"{"cost":-1}"#).problem(400).contains("cost: -1"));
     assert!(commit(&reserved, "{}").problem(400).contains("cost: missing"));
     let settled = commit(&reserved, r#"{"cost":10}"#);
-    assert_eq!(
-        (settled.status, settled.json()),
-        (200, json!({"refunded": 30, "charged": 0, "unpaid": 0}))
-    );
+    assert_eq!((settled.status, settled.json()), (200, json!({"refunded": 30, "charged": 0, "unpaid": 0})));
     assert_eq!(server.remaining("k"), 90);
-    assert!(
-        commit(&reserved, r#"{"cost":10}"#)
-            .problem(409)
-            .contains("settled once")
-    );
+    assert!(commit(&reserved, r#"{"cost":10}"#).problem(409).contains("settled once"));
     assert_eq!(server.remaining("k"), 90);
 
     let settled = commit(&reserve(&server, 10), r#"{"cost":200}"#).json();
     assert_eq!(settled, json!({"refunded": 0, "charged": 80, "unpaid": 110}));
     assert_eq!(server.remaining("k"), 0);
     let refused = reserve(&server, 1);
-    assert_eq!(
-        (&refused["verdict"], refused.get("reservation")),
-        (&json!("deny"), None)
-    );
+    assert_eq!((&refused["verdict"], refused.get("reservation")), (&json!("deny"), None));
 }
 
 /// Cancelling gives everything back, once.
@@ -138,18 +99,8 @@ fn reservations_are_cancelled() {
     assert_eq!(server.remaining("k"), 100);
     server.send("DELETE", &path, "").problem(409);
     let unknown = format!("/v1/reservations/{}", "0".repeat(32));
-    assert!(
-        server
-            .send("DELETE", &unknown, "")
-            .problem(404)
-            .contains("no reservation has this id")
-    );
-    assert!(
-        server
-            .send("DELETE", "/v1/reservations/x", "")
-            .problem(404)
-            .contains("32 hexadecimal digits")
-    );
+    assert!(server.send("DELETE", &unknown, "").problem(404).contains("no reservation has this id"));
+    assert!(server.send("DELETE", "/v1/reservations/x", "").problem(404).contains("32 hexadecimal digits"));
     assert_eq!(server.remaining("k"), 100);
 }
 
@@ -168,20 +119,10 @@ fn an_expired_reservation_stays_charged() {
     while start.elapsed() < std::time::Duration::from_millis(2) {
         assert_eq!(server.remaining("k"), 60);
     }
-    assert!(
-        server
-            .send("DELETE", &path, "")
-            .problem(409)
-            .contains("stays charged at its estimate")
-    );
+    assert!(server.send("DELETE", &path, "").problem(409).contains("stays charged at its estimate"));
     assert_eq!(server.remaining("k"), 60);
     let wrong = r#"{"attributes":{"api_key":"k"},"ttl_ms":3600001}"#;
-    assert!(
-        server
-            .send("POST", "/v1/reservations", wrong)
-            .problem(400)
-            .contains("ttl_ms: 3600001")
-    );
+    assert!(server.send("POST", "/v1/reservations", wrong).problem(400).contains("ttl_ms: 3600001"));
     assert_eq!(server.remaining("k"), 60);
 }
 
@@ -192,10 +133,6 @@ fn a_reservation_holds_a_place() {
     let reserved = reserve(&server, 1);
     assert_eq!(reserved.get("permit"), None);
     assert_eq!(server.remaining("k"), 1);
-    server.send(
-        "DELETE",
-        &format!("/v1/reservations/{}", id(&reserved, "reservation")),
-        "",
-    );
+    server.send("DELETE", &format!("/v1/reservations/{}", id(&reserved, "reservation")), "");
     assert_eq!(server.remaining("k"), 2);
 }

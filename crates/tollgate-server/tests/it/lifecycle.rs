@@ -22,10 +22,7 @@ fn the_first_start_explains_itself() {
     ] {
         assert!(banner.contains(expected), "{expected:?} is not in {banner}");
     }
-    let line = banner
-        .lines()
-        .find(|line| line.trim().starts_with("curl"))
-        .unwrap();
+    let line = banner.lines().find(|line| line.trim().starts_with("curl")).unwrap();
     let output = Command::new("sh").args(["-c", line]).output().unwrap();
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["allowed"], true);
@@ -36,22 +33,11 @@ fn the_first_start_explains_itself() {
 #[test]
 fn settings_come_from_the_environment() {
     let mut command = tollgate(&["serve"]);
-    command
-        .env("TOLLGATE_HTTP", "localhost:0")
-        .env("TOLLGATE_POLICY", "-")
-        .env("TOLLGATE_MEMORY", "2GiB");
+    command.env("TOLLGATE_HTTP", "localhost:0").env("TOLLGATE_POLICY", "-").env("TOLLGATE_MEMORY", "2GiB");
     let server = Server::spawn(command, "limits: [{name: all, rate: 10/s, enforce_percent: 0}]");
-    assert!(
-        server.banner.contains("memory, at most 2 GiB"),
-        "{}",
-        server.banner
-    );
+    assert!(server.banner.contains("memory, at most 2 GiB"), "{}", server.banner);
     assert!(server.banner.contains("policy  <stdin>"), "{}", server.banner);
-    assert!(
-        server.banner.contains("warning: limits[0] \"all\""),
-        "{}",
-        server.banner
-    );
+    assert!(server.banner.contains("warning: limits[0] \"all\""), "{}", server.banner);
     assert_eq!(server.check(r#"{"attributes":{}}"#)["limits"][0]["limit"], 10);
 }
 
@@ -113,10 +99,7 @@ fn a_port_in_use() {
     let output = run(&["serve", "--http", &address], b"");
     assert_eq!(output.status.code(), Some(1));
     let message = stderr(&output);
-    assert!(
-        message.contains(&format!("{address} is in use by another program; ")),
-        "{message}"
-    );
+    assert!(message.contains(&format!("{address} is in use by another program; ")), "{message}");
     assert!(message.contains("--http 127.0.0.1:0"), "{message}");
 }
 
@@ -125,26 +108,11 @@ fn a_port_in_use() {
 fn refused_starts() {
     let cases: [(&[&str], &str, i32, &str); 7] = [
         (&["serve", "--http", "0.0.0.0:0"], "", 1, "add --insecure"),
-        (
-            &["serve", "--http", "[::]:0"],
-            "",
-            1,
-            "can be reached from other machines",
-        ),
+        (&["serve", "--http", "[::]:0"], "", 1, "can be reached from other machines"),
         (&["serve", "--http", "8080"], "", 2, "accepted: 127.0.0.1:8080"),
-        (
-            &["serve", "--store", "redis://localhost"],
-            "",
-            2,
-            "accepted: memory",
-        ),
+        (&["serve", "--store", "redis://localhost"], "", 2, "accepted: memory"),
         (&["serve", "--memory", "5"], "", 2, "accepted: 1MiB to 1TiB"),
-        (
-            &["serve", "--policy", "no/such/file.yaml"],
-            "",
-            1,
-            "no/such/file.yaml: no such file",
-        ),
+        (&["serve", "--policy", "no/such/file.yaml"], "", 1, "no/such/file.yaml: no such file"),
         (
             &["serve", "--policy", "-"],
             "limits: [{name: a, rate: s/5}]",
@@ -155,11 +123,7 @@ fn refused_starts() {
     for (arguments, input, status, expected) in cases {
         let output = run(arguments, input.as_bytes());
         assert_eq!(output.status.code(), Some(status), "{arguments:?}");
-        assert!(
-            stderr(&output).contains(expected),
-            "{arguments:?}: {}",
-            stderr(&output)
-        );
+        assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
         assert!(output.stdout.is_empty());
     }
 }
@@ -169,21 +133,15 @@ fn refused_starts() {
 fn insecure_is_possible_and_said() {
     let server = Server::start_with(&["serve", "--http", "0.0.0.0:0", "--insecure"], "");
     assert!(server.banner.contains("warning: --insecure"), "{}", server.banner);
-    assert!(
-        server.banner.contains("curl -s http://127.0.0.1:"),
-        "{}",
-        server.banner
-    );
+    assert!(server.banner.contains("curl -s http://127.0.0.1:"), "{}", server.banner);
 }
 
 /// An environment that switches the flag off leaves the server as careful as before.
 #[test]
 fn insecure_can_be_switched_off_by_the_environment() {
     for (value, status) in [("0", 1), ("false", 1), ("perhaps", 2)] {
-        let output = tollgate(&["serve", "--http", "0.0.0.0:0"])
-            .env("TOLLGATE_INSECURE", value)
-            .output()
-            .unwrap();
+        let output =
+            tollgate(&["serve", "--http", "0.0.0.0:0"]).env("TOLLGATE_INSECURE", value).output().unwrap();
         assert_eq!(output.status.code(), Some(status), "{value}");
     }
 }

@@ -13,11 +13,7 @@ pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -69,32 +65,20 @@ impl Server {
                 panic!("the server did not start: {errors}");
             }
         }
-        let address = banner
-            .lines()
-            .find_map(|line| line.trim().strip_prefix("HTTP    http://"));
+        let address = banner.lines().find_map(|line| line.trim().strip_prefix("HTTP    http://"));
         let address = address.unwrap().parse().unwrap();
-        Self {
-            child,
-            address,
-            banner,
-            stderr,
-        }
+        Self { child, address, banner, stderr }
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream
-            .set_read_timeout(Some(std::time::Duration::from_secs(30)))
-            .unwrap();
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
         stream
     }
 
     /// Sends a signal to this child.
     pub(crate) fn signal(&self, name: &str) {
-        let sent = Command::new("kill")
-            .args([name, &self.child.id().to_string()])
-            .status()
-            .unwrap();
+        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
 
@@ -104,11 +88,7 @@ impl Server {
         let mut line = String::new();
         while !line.contains(text) {
             line.clear();
-            assert_ne!(
-                log.read_line(&mut line).unwrap(),
-                0,
-                "the log ended without {text:?}"
-            );
+            assert_ne!(log.read_line(&mut line).unwrap(), 0, "the log ended without {text:?}");
         }
     }
 

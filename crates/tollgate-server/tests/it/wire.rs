@@ -20,12 +20,8 @@ impl Response {
     pub(crate) fn read(stream: &mut BufReader<&TcpStream>) -> Self {
         let mut line = String::new();
         stream.read_line(&mut line).unwrap();
-        let status = line
-            .split(' ')
-            .nth(1)
-            .unwrap_or_else(|| panic!("no status in {line:?}"))
-            .parse()
-            .unwrap();
+        let status =
+            line.split(' ').nth(1).unwrap_or_else(|| panic!("no status in {line:?}")).parse().unwrap();
         let mut headers = Vec::new();
         loop {
             let mut line = String::new();
@@ -35,24 +31,15 @@ impl Response {
             };
             headers.push((name.to_ascii_lowercase(), value.to_owned()));
         }
-        let mut response = Self {
-            status,
-            headers,
-            body: Vec::new(),
-        };
-        let length = response
-            .header("content-length")
-            .map_or(0, |length| length.parse().unwrap());
+        let mut response = Self { status, headers, body: Vec::new() };
+        let length = response.header("content-length").map_or(0, |length| length.parse().unwrap());
         response.body.resize(length, 0);
         stream.read_exact(&mut response.body).unwrap();
         response
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -67,12 +54,7 @@ impl Response {
         let members: Vec<&String> = json.as_object().unwrap().keys().collect();
         assert_eq!(members, ["detail", "status", "title", "type"]);
         assert_eq!(json["status"], status);
-        assert!(
-            json["type"]
-                .as_str()
-                .unwrap()
-                .starts_with("urn:tollgate:problem:")
-        );
+        assert!(json["type"].as_str().unwrap().starts_with("urn:tollgate:problem:"));
         json["detail"].as_str().unwrap().to_owned()
     }
 }
@@ -93,23 +75,13 @@ impl Server {
     }
 
     pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> Response {
-        self.exchange(&request(
-            method,
-            path,
-            "Content-Type: application/json\r\n",
-            body.as_bytes(),
-        ))
+        self.exchange(&request(method, path, "Content-Type: application/json\r\n", body.as_bytes()))
     }
 
     /// A check that must be answered.
     pub(crate) fn check(&self, body: &str) -> Value {
         let response = self.send("POST", "/v1/check", body);
-        assert_eq!(
-            response.status,
-            200,
-            "{}",
-            String::from_utf8_lossy(&response.body)
-        );
+        assert_eq!(response.status, 200, "{}", String::from_utf8_lossy(&response.body));
         assert_eq!(response.header("content-type"), Some("application/json"));
         response.json()
     }

@@ -14,11 +14,7 @@ impl Permits {
     /// At most `limit` units in flight, for `ttl` ticks each.
     #[must_use]
     pub fn new(limit: u64, ttl: u64) -> Self {
-        Self {
-            limit: limit.into(),
-            ttl: ttl.into(),
-            held: Vec::new(),
-        }
+        Self { limit: limit.into(), ttl: ttl.into(), held: Vec::new() }
     }
 
     fn used(&self, at: Wide) -> Wide {

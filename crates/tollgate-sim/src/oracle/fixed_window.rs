@@ -103,11 +103,7 @@ impl WindowCount {
     /// At most `limit` units in each window.
     #[must_use]
     pub fn new(limit: u64, windows: Windows) -> Self {
-        Self {
-            limit: limit.into(),
-            windows,
-            newest: None,
-        }
+        Self { limit: limit.into(), windows, newest: None }
     }
 
     fn used(&self, at: Wide) -> Wide {

@@ -14,11 +14,7 @@ impl Log {
     /// At most `limit` units in any `period` ticks.
     #[must_use]
     pub fn new(limit: u64, period: u64) -> Self {
-        Self {
-            limit: limit.into(),
-            period: period.into(),
-            admitted: Vec::new(),
-        }
+        Self { limit: limit.into(), period: period.into(), admitted: Vec::new() }
     }
 
     /// The newest admission: behind it, time stands still.

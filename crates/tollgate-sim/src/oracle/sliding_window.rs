@@ -47,12 +47,8 @@ impl SubWindows {
             let inside = self.admitted.iter().filter(move |&&(i, _)| i == index);
             inside.map(|&(_, units)| units).sum::<Wide>()
         };
-        let whole: Wide = self
-            .admitted
-            .iter()
-            .filter(|&&(i, _)| index - self.precision < i)
-            .map(|&(_, units)| units)
-            .sum();
+        let whole: Wide =
+            self.admitted.iter().filter(|&&(i, _)| index - self.precision < i).map(|&(_, units)| units).sum();
         let oldest: Wide = units_at(index - self.precision);
         whole
             + match self.oldest {

@@ -28,14 +28,7 @@ fn agrees((subject, start, steps): Case) -> TestCaseResult {
         }
         let before = limiter.clone();
         let outcome = limiter.charge(now, units);
-        prop_assert_eq!(
-            outcome,
-            oracle.charge(now, units),
-            "{:?} at {:?}, before {:?}",
-            step,
-            now,
-            before
-        );
+        prop_assert_eq!(outcome, oracle.charge(now, units), "{:?} at {:?}, before {:?}", step, now, before);
         if let Some(retry_after) = outcome.verdict.retry_after() {
             retry_at = now + retry_after;
             retry_is_exact(&limiter, retry_at, units)?;
@@ -74,10 +67,7 @@ fn refunds_undo((subject, start, steps): Case) -> TestCaseResult {
             prop_assert_eq!(again, look, "{} charged and refunded at {:?}", units, now);
         }
         let outcome = limiter.charge(now, units);
-        retry_at = outcome
-            .verdict
-            .retry_after()
-            .map_or(retry_at, |after| now + after);
+        retry_at = outcome.verdict.retry_after().map_or(retry_at, |after| now + after);
     }
     Ok(())
 }
@@ -115,10 +105,7 @@ fn calendar() {
 
 #[test]
 fn sliding_window() {
-    check(
-        "proptest-regressions/sliding_window.txt",
-        cases::sliding_windows(),
-    );
+    check("proptest-regressions/sliding_window.txt", cases::sliding_windows());
 }
 
 #[test]

@@ -34,9 +34,7 @@ fn departures(subject: &Subject, start: Timestamp, steps: &[Step]) -> Vec<(Times
     for step in steps {
         let (Step::Charge(time, amount) | Step::Refund(time, amount)) = *step;
         // Steps back add up, but never to a whole period.
-        now = subject
-            .go(time, now, retry_at)
-            .max(latest - (subject.period - Ticks::ONE));
+        now = subject.go(time, now, retry_at).max(latest - (subject.period - Ticks::ONE));
         latest = latest.max(now);
         let units = subject.units(amount);
         match limiter.charge(now, units).verdict {
@@ -100,26 +98,18 @@ fn no_interval_exceeds_its_bound() {
 /// keep their bound when the clock steps back by less than one of them.
 #[test]
 fn a_trembling_clock_admits_nothing_more() {
-    let windows = prop_oneof![
-        cases::fixed_windows(),
-        cases::sliding_windows(),
-        cases::sliding_logs(),
-    ];
-    hold(
-        SAVED,
-        (windows, cases::start(), cases::trembling()),
-        |(subject, start, steps): Case| {
-            let mut reached = Timestamp::default();
-            let left: Vec<_> = departures(&subject, start, &steps)
-                .into_iter()
-                .map(|(at, units)| {
-                    reached = reached.max(at);
-                    (reached, units)
-                })
-                .collect();
-            within_bound(&subject, &left)
-        },
-    );
+    let windows = prop_oneof![cases::fixed_windows(), cases::sliding_windows(), cases::sliding_logs(),];
+    hold(SAVED, (windows, cases::start(), cases::trembling()), |(subject, start, steps): Case| {
+        let mut reached = Timestamp::default();
+        let left: Vec<_> = departures(&subject, start, &steps)
+            .into_iter()
+            .map(|(at, units)| {
+                reached = reached.max(at);
+                (reached, units)
+            })
+            .collect();
+        within_bound(&subject, &left)
+    });
 }
 
 /// The longest that anybody can be denied, wherever the clock steps.

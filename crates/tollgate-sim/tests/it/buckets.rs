@@ -25,32 +25,25 @@ fn twins() -> impl Strategy<Value = (Subject, Gcra, TokenBucket)> {
 /// Decision by decision: verdict, advice and every number, over any trace.
 #[test]
 fn token_bucket_and_gcra_answer_alike() {
-    hold(
-        SAVED,
-        (twins(), cases::start(), cases::wild()),
-        |((subject, gcra, bucket), start, steps)| {
-            let mut gcra = Limiter::new(Quota::Gcra(gcra));
-            let mut bucket = Limiter::new(Quota::TokenBucket(bucket));
-            let (mut now, mut retry_at) = (start, start);
-            for step in steps {
-                let (Step::Charge(time, amount) | Step::Refund(time, amount)) = step;
-                now = subject.go(time, now, retry_at);
-                let units = subject.units(amount);
-                if let Step::Refund(..) = step {
-                    gcra.refund(now, units);
-                    bucket.refund(now, units);
-                    continue;
-                }
-                let outcome = gcra.charge(now, units);
-                prop_assert_eq!(outcome, bucket.charge(now, units), "{:?} at {:?}", step, now);
-                retry_at = outcome
-                    .verdict
-                    .retry_after()
-                    .map_or(retry_at, |after| now + after);
+    hold(SAVED, (twins(), cases::start(), cases::wild()), |((subject, gcra, bucket), start, steps)| {
+        let mut gcra = Limiter::new(Quota::Gcra(gcra));
+        let mut bucket = Limiter::new(Quota::TokenBucket(bucket));
+        let (mut now, mut retry_at) = (start, start);
+        for step in steps {
+            let (Step::Charge(time, amount) | Step::Refund(time, amount)) = step;
+            now = subject.go(time, now, retry_at);
+            let units = subject.units(amount);
+            if let Step::Refund(..) = step {
+                gcra.refund(now, units);
+                bucket.refund(now, units);
+                continue;
             }
-            Ok(())
-        },
-    );
+            let outcome = gcra.charge(now, units);
+            prop_assert_eq!(outcome, bucket.charge(now, units), "{:?} at {:?}", step, now);
+            retry_at = outcome.verdict.retry_after().map_or(retry_at, |after| now + after);
+        }
+        Ok(())
+    });
 }
 
 /// A bucket that was charged, then changed live to other numbers.
@@ -93,11 +86,8 @@ fn live_changes_keep_what_was_available() {
         let old = token_bucket::charge(&before, state, at, 0).1;
         let inherited = token_bucket::inherit(&after, &before, state, at);
         let new = token_bucket::charge(&after, inherited, at, 0).1;
-        let expected = if old.reset_after.is_zero() {
-            after.burst()
-        } else {
-            old.remaining.min(after.burst())
-        };
+        let expected =
+            if old.reset_after.is_zero() { after.burst() } else { old.remaining.min(after.burst()) };
         prop_assert_eq!(new.remaining, expected);
 
         let twins = (Gcra::new(change.before), Gcra::new(change.after));

@@ -82,11 +82,7 @@ fn walk(unit: CalendarUnit, zone: &str, years: Range<u64>) {
     while now < last {
         let (start, end) = calendar.window(now);
         assert_eq!(start, now, "{unit:?} in {zone}");
-        assert_eq!(
-            calendar.window(end - Ticks::ONE),
-            (start, end),
-            "{unit:?} in {zone}"
-        );
+        assert_eq!(calendar.window(end - Ticks::ONE), (start, end), "{unit:?} in {zone}");
         now = end;
     }
 }

@@ -76,12 +76,7 @@ impl Subject {
             Quota::SlidingWindow(window) => window.sub_window(),
             _ => period,
         };
-        Self {
-            quota,
-            definition,
-            period,
-            grid,
-        }
+        Self { quota, definition, period, grid }
     }
 
     pub(crate) fn oracle(&self) -> Box<dyn Oracle> {
@@ -121,10 +116,9 @@ impl Subject {
             Move::Ticks(ticks) => now + Ticks::from_micros(ticks),
             Move::Permille(permille) => now + part(permille),
             Move::Periods(periods) => now + Ticks::from_micros(periods * period),
-            Move::Boundary(off) => near(
-                Timestamp::from_unix_micros((now.unix_micros() / grid + 1) * grid),
-                off,
-            ),
+            Move::Boundary(off) => {
+                near(Timestamp::from_unix_micros((now.unix_micros() / grid + 1) * grid), off)
+            }
             Move::Retry(off) => near(retry_at, off),
             Move::Days(days) => now + Ticks::from_secs(days * DAY),
             Move::BackTicks(ticks) => now - Ticks::from_micros(ticks),
@@ -273,11 +267,7 @@ pub(crate) fn leaky_buckets() -> impl Strategy<Value = Subject> {
     (bursting(), queue).prop_filter_map("does not fit", |(rate, queue)| {
         let bucket = LeakyBucket::new(rate, queue).ok()?;
         let definition = definition(rate, bucket.shape().reservoir(), queue);
-        Some(Subject::new(
-            Quota::LeakyBucket(bucket),
-            definition,
-            rate.period(),
-        ))
+        Some(Subject::new(Quota::LeakyBucket(bucket), definition, rate.period()))
     })
 }
 
@@ -317,19 +307,12 @@ pub(crate) fn calendars() -> impl Strategy<Value = Subject> {
 pub(crate) fn sliding_windows() -> impl Strategy<Value = Subject> {
     let precision = prop_oneof![Just(1u32), Just(10), 2u32..=60];
     (rate(), precision, prop::bool::ANY).prop_filter_map("does not fit", |(rate, precision, strict)| {
-        let (estimate, oldest) = if strict {
-            (Estimate::Strict, Oldest::Whole)
-        } else {
-            (Estimate::Interpolate, Oldest::Share)
-        };
+        let (estimate, oldest) =
+            if strict { (Estimate::Strict, Oldest::Whole) } else { (Estimate::Interpolate, Oldest::Share) };
         let window = SlidingWindow::new(rate, precision, estimate).ok()?;
         let length = rate.period().as_micros().div_ceil(u64::from(precision));
         let definition = SubWindows::new(rate.units(), length, precision, oldest);
-        Some(Subject::new(
-            Quota::SlidingWindow(window),
-            Definition::SubWindows(definition),
-            rate.period(),
-        ))
+        Some(Subject::new(Quota::SlidingWindow(window), Definition::SubWindows(definition), rate.period()))
     })
 }
 

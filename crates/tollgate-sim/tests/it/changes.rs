@@ -26,20 +26,9 @@ fn changes() -> impl Strategy<Value = Change> {
         .prop_map(|(units, period)| Rate::per_ticks(units, Ticks::from_micros(period)));
     let precision = prop::sample::select(vec![1u32, 2, 10]);
     let hits = prop::collection::vec((0u64..20_000, 1u64..20), 1..20);
-    (
-        rate.clone(),
-        rate,
-        (precision.clone(), precision),
-        hits,
-        cases::start(),
+    (rate.clone(), rate, (precision.clone(), precision), hits, cases::start()).prop_map(
+        |(before, after, precisions, hits, start)| Change { before, after, precisions, hits, start },
     )
-        .prop_map(|(before, after, precisions, hits, start)| Change {
-            before,
-            after,
-            precisions,
-            hits,
-            start,
-        })
 }
 
 /// What is left under the new limit is the new limit less what was used under the old one, and nothing below zero.
@@ -100,11 +89,7 @@ fn sliding_logs_keep_their_instants() {
             state = sliding_log::charge(&before, state, now, cost).0;
         }
         let shorter = before.period().min(after.period());
-        let used: u64 = state
-            .units()
-            .filter(|&(at, _)| at + shorter > now)
-            .map(|(_, units)| units)
-            .sum();
+        let used: u64 = state.units().filter(|&(at, _)| at + shorter > now).map(|(_, units)| units).sum();
         let state = sliding_log::inherit(&after, &before, state, now);
         let new = sliding_log::charge(&after, state, now, 0).1;
         prop_assert!(kept(after.limit(), used, new.remaining));

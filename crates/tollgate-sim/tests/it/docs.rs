@@ -19,12 +19,7 @@ fn the_incident_is_told_as_it_happens() {
 #[test]
 fn the_incident_shows_what_each_algorithm_promises() {
     let hits = accuracy::incident_trace();
-    let lasted = hits
-        .last()
-        .unwrap()
-        .at
-        .since(hits.first().unwrap().at)
-        .as_micros();
+    let lasted = hits.last().unwrap().at.since(hits.first().unwrap().at).as_micros();
     let earned = INCIDENT_LIMIT * lasted / 60_000_000;
     for (name, quota) in accuracy::algorithms(INCIDENT_LIMIT).unwrap() {
         let admitted = accuracy::run(&quota, INCIDENT_LIMIT, &hits).total;

@@ -66,19 +66,15 @@ fn assert_within_a_millionth(rate: Rate, pace: Pace) {
     let counted = u128::from(pace.gain) * u128::from(rate.period().as_micros());
     let asked = u128::from(rate.units()) * u128::from(pace.price);
     assert!(counted <= asked, "{rate:?} counts at {pace:?}");
-    assert!(
-        counted * 1_000_000 >= asked * 999_999,
-        "{rate:?} counts at {pace:?}"
-    );
+    assert!(counted * 1_000_000 >= asked * 999_999, "{rate:?} counts at {pace:?}");
 }
 
 /// From one a month to ten million a second, with the burst of a period and with the least that has room for a tick.
 #[test]
 fn extreme_rates_neither_drift_nor_lag() {
     let periods = [1, 60, 3_600, 86_400, 30 * 86_400].map(Ticks::from_secs);
-    for units in [
-        1u64, 2, 3, 7, 10, 97, 1_000, 33_333, 999_983, 1_000_000, 3_000_001, 9_999_991, 10_000_000,
-    ] {
+    for units in [1u64, 2, 3, 7, 10, 97, 1_000, 33_333, 999_983, 1_000_000, 3_000_001, 9_999_991, 10_000_000]
+    {
         for period in periods {
             let rate = Rate::per_ticks(units, period);
             let in_a_tick = units.div_ceil(period.as_micros());

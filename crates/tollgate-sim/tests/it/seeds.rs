@@ -20,20 +20,14 @@ pub(crate) fn hold<S: Strategy>(
     property: impl Fn(S::Value) -> TestCaseResult,
 ) {
     for seed in SEEDS {
-        let config = Config {
-            cases: CASES_OF_A_SEED,
-            failure_persistence: None,
-            ..Config::default()
-        };
+        let config = Config { cases: CASES_OF_A_SEED, failure_persistence: None, ..Config::default() };
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
         let mut runner = TestRunner::new_with_rng(config, rng);
         if let Err(failure) = runner.run(&cases, &property) {
             panic!("seed {seed}: {failure}");
         }
     }
-    let asked = std::env::var("PROPTEST_CASES")
-        .ok()
-        .and_then(|text| text.parse().ok());
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
     let config = Config {
         cases: asked.unwrap_or(FRESH_CASES),
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(saved))),

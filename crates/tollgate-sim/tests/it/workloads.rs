@@ -30,28 +30,13 @@ fn subjects() -> Vec<(Quota, Box<dyn Oracle>)> {
     let windows = |windows| Box::new(WindowCount::new(LIMIT, windows));
     let wide = i128::from(period);
     vec![
-        (
-            Quota::token_bucket(rate).unwrap(),
-            Box::new(Bucket::new(LIMIT, period, LIMIT)),
-        ),
-        (
-            Quota::gcra(rate.burst(2)).unwrap(),
-            Box::new(Bucket::new(LIMIT, period, 2)),
-        ),
+        (Quota::token_bucket(rate).unwrap(), Box::new(Bucket::new(LIMIT, period, LIMIT))),
+        (Quota::gcra(rate.burst(2)).unwrap(), Box::new(Bucket::new(LIMIT, period, 2))),
         (fixed(Align::Epoch), windows(Windows::Multiples(wide))),
         (fixed(Align::FirstHit), windows(Windows::FromHit(wide))),
-        (
-            sliding(1, Estimate::Interpolate),
-            Box::new(SubWindows::new(LIMIT, period, 1, Oldest::Share)),
-        ),
-        (
-            sliding(10, Estimate::Strict),
-            Box::new(SubWindows::new(LIMIT, period / 10, 10, Oldest::Whole)),
-        ),
-        (
-            Quota::SlidingLog(SlidingLog::new(rate).unwrap()),
-            Box::new(Log::new(LIMIT, period)),
-        ),
+        (sliding(1, Estimate::Interpolate), Box::new(SubWindows::new(LIMIT, period, 1, Oldest::Share))),
+        (sliding(10, Estimate::Strict), Box::new(SubWindows::new(LIMIT, period / 10, 10, Oldest::Whole))),
+        (Quota::SlidingLog(SlidingLog::new(rate).unwrap()), Box::new(Log::new(LIMIT, period))),
     ]
 }
 
@@ -66,11 +51,7 @@ fn workloads_agree_with_the_oracle() {
                 let mut limiter = Limiter::new(quota);
                 for &Hit { at, cost } in hits.iter().take(120) {
                     let answer = limiter.charge(at, cost);
-                    assert_eq!(
-                        answer,
-                        oracle.charge(at, cost),
-                        "{name}, {shape:?}, seed {seed}, {at:?}"
-                    );
+                    assert_eq!(answer, oracle.charge(at, cost), "{name}, {shape:?}, seed {seed}, {at:?}");
                 }
             }
         }

@@ -116,24 +116,14 @@ impl Plan {
                 let gained = u128::from(now.since(count.at).as_micros()) * units;
                 let level = (count.level + gained).min(units * period);
                 let admitted = level >= period;
-                *count = Count {
-                    level: if admitted { level - period } else { level },
-                    at: now,
-                };
+                *count = Count { level: if admitted { level - period } else { level }, at: now };
                 admitted
             }
             Algorithm::FixedWindow => {
                 let window = |at: Timestamp| at.unix_micros() / self.period.as_micros();
-                let used = if window(now) == window(count.at) {
-                    count.level
-                } else {
-                    0
-                };
+                let used = if window(now) == window(count.at) { count.level } else { 0 };
                 let admitted = used < units;
-                *count = Count {
-                    level: used + u128::from(admitted),
-                    at: now,
-                };
+                *count = Count { level: used + u128::from(admitted), at: now };
                 admitted
             }
         }
@@ -162,25 +152,10 @@ struct Flood<'p> {
 /// Runs a plan. `progress` is told how many keys have come, at every look.
 pub(crate) fn run(plan: &Plan, mut progress: impl FnMut(&Row)) -> Result<Report, Box<dyn std::error::Error>> {
     let policy = Policy::new(vec![Limit::new("flooded", plan.quota()?).by(["key"])])?;
-    let engine = Engine::with_store(
-        policy,
-        MemoryStore::new(plan.capacity_bytes, START),
-        Secret::random(),
-    );
+    let engine = Engine::with_store(policy, MemoryStore::new(plan.capacity_bytes, START), Secret::random());
     let residents = vec![plan.unused(); usize::try_from(plan.residents)?];
-    let report = Report {
-        rows: Vec::new(),
-        counts: Counts::default(),
-        broken: Vec::new(),
-        broken_in_all: 0,
-    };
-    let mut flood = Flood {
-        plan,
-        engine,
-        residents,
-        released: false,
-        report,
-    };
+    let report = Report { rows: Vec::new(), counts: Counts::default(), broken: Vec::new(), broken_in_all: 0 };
+    let mut flood = Flood { plan, engine, residents, released: false, report };
     flood.look(0, START, &mut progress);
     flood.settle_in();
     let mut random = Random(0x70_11_6A_7E);
@@ -212,10 +187,7 @@ impl Flood<'_> {
     fn ask(&self, key: &str, now: Timestamp) -> (Decision, Source) {
         let request = CheckRequest::new().with("key", key).unwrap_or_default();
         let decision = self.engine.check_now(&request, now);
-        let source = decision
-            .limits()
-            .next()
-            .map_or(Source::Open, |status| status.source);
+        let source = decision.limits().next().map_or(Source::Open, |status| status.source);
         (decision, source)
     }
 
@@ -242,10 +214,7 @@ impl Flood<'_> {
         self.report.counts.resident_admitted += u64::from(decision.is_allowed());
         if source != Source::Exact || decision.is_allowed() != expected {
             self.broken(|| {
-                format!(
-                    "resident {resident}: {:?} from {source:?}, expected {expected}",
-                    decision.verdict()
-                )
+                format!("resident {resident}: {:?} from {source:?}, expected {expected}", decision.verdict())
             });
         }
     }
@@ -276,10 +245,7 @@ impl Flood<'_> {
             self.report.counts.victim += 1;
             if decision.retry_after() != Some(retry_at.since(now)) || source != Source::Exact {
                 self.broken(|| {
-                    format!(
-                        "victim {victim} at {now:?}: {:?} from {source:?}",
-                        decision.verdict()
-                    )
+                    format!("victim {victim} at {now:?}: {:?} from {source:?}", decision.verdict())
                 });
             }
         }
@@ -315,12 +281,7 @@ impl Flood<'_> {
         };
         progress(&row);
         if usage.bytes > usage.capacity_bytes || usage.capacity_bytes > self.plan.capacity_bytes {
-            self.broken(|| {
-                format!(
-                    "the store takes {} bytes of {}",
-                    usage.bytes, self.plan.capacity_bytes
-                )
-            });
+            self.broken(|| format!("the store takes {} bytes of {}", usage.bytes, self.plan.capacity_bytes));
         }
         self.report.rows.push(row);
     }
@@ -328,23 +289,14 @@ impl Flood<'_> {
     /// Claim: the flood did to the store what the trial is about; otherwise the rest proves nothing.
     fn conclude(&mut self) {
         let counts = self.report.counts;
-        let overflow = self
-            .report
-            .rows
-            .iter()
-            .map(|row| row.usage.overflow_keys)
-            .max()
-            .unwrap_or(0);
+        let overflow = self.report.rows.iter().map(|row| row.usage.overflow_keys).max().unwrap_or(0);
         match self.plan.expects {
             Expects::Overflow if counts.shared == 0 => {
                 self.broken(|| "no key ever shared a counter".to_owned())
             }
             Expects::Eviction if counts.shared > 0 => {
                 self.broken(|| {
-                    format!(
-                        "{} keys shared a counter although idle ones had room",
-                        counts.shared
-                    )
+                    format!("{} keys shared a counter although idle ones had room", counts.shared)
                 });
             }
             _ => {}
@@ -394,10 +346,5 @@ impl Random {
 fn rss_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim()
-        .trim_end_matches("kB")
-        .trim()
-        .parse::<u64>()
-        .ok()
-        .map(|kib| kib * 1024)
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }

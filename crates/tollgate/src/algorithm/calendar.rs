@@ -82,18 +82,12 @@ impl Calendar {
     /// # Errors
     /// When the database has no such zone.
     pub fn new(unit: CalendarUnit, zone: &str) -> Result<Self, QuotaError> {
-        let unknown = || QuotaError::Zone {
-            zone: zone.to_owned(),
-        };
+        let unknown = || QuotaError::Zone { zone: zone.to_owned() };
         let zone = TimeZone::get(zone).map_err(|_| unknown())?;
         if zone.iana_name().is_none() {
             return Err(unknown());
         }
-        Ok(Self {
-            unit,
-            zone,
-            memo: AtomicU64::new(0),
-        })
+        Ok(Self { unit, zone, memo: AtomicU64::new(0) })
     }
 
     /// What its windows are one of.
@@ -121,8 +115,7 @@ impl Calendar {
         }
         let (start, end) = self.find(second);
         if end - start < 1 << LENGTH_BITS {
-            self.memo
-                .store(start << LENGTH_BITS | (end - start), Ordering::Relaxed);
+            self.memo.store(start << LENGTH_BITS | (end - start), Ordering::Relaxed);
         }
         instants(start, end)
     }
@@ -162,10 +155,7 @@ impl Calendar {
     /// Days, weeks, months and years start at the first instant of their first date, whatever the clock then shows. Where a
     /// clock is set back over midnight a date comes twice; its neighbours are tried, so that the window holds the instant.
     fn by_date(&self, second: i64) -> Option<(i64, i64)> {
-        let today = self
-            .zone
-            .to_datetime(jiff::Timestamp::from_second(second).ok()?)
-            .date();
+        let today = self.zone.to_datetime(jiff::Timestamp::from_second(second).ok()?).date();
         let first = self.unit.first_day(today)?;
         let begin = |units: i64| {
             let date = first.checked_add(self.unit.span(units)).ok()?;
@@ -180,10 +170,7 @@ impl Calendar {
 }
 
 fn instants(start: u64, end: u64) -> (Timestamp, Timestamp) {
-    (
-        Timestamp::from_unix_seconds(start),
-        Timestamp::from_unix_seconds(end),
-    )
+    (Timestamp::from_unix_seconds(start), Timestamp::from_unix_seconds(end))
 }
 
 impl Clone for Calendar {
@@ -218,27 +205,11 @@ mod tests {
     fn assert_window(unit: CalendarUnit, zone: &str, now: &str, start: &str, end: &str) {
         let calendar = Calendar::new(unit, zone).unwrap();
         let window = (at(start), at(end));
-        assert_eq!(
-            calendar.window(at(now)),
-            window,
-            "{unit:?} in {zone} around {now}"
-        );
-        assert_eq!(
-            calendar.window(at(end) - Ticks::ONE),
-            window,
-            "up to its last tick"
-        );
+        assert_eq!(calendar.window(at(now)), window, "{unit:?} in {zone} around {now}");
+        assert_eq!(calendar.window(at(end) - Ticks::ONE), window, "up to its last tick");
         assert_eq!(calendar.window(at(start)), window, "from its first tick");
-        assert_eq!(
-            calendar.window(at(end)).0,
-            at(end),
-            "the next begins where it ends"
-        );
-        assert_eq!(
-            calendar.window(at(start) - Ticks::ONE).1,
-            at(start),
-            "the one before ends there"
-        );
+        assert_eq!(calendar.window(at(end)).0, at(end), "the next begins where it ends");
+        assert_eq!(calendar.window(at(start) - Ticks::ONE).1, at(start), "the one before ends there");
     }
 
     /// Days that a clock change makes shorter or longer are one window each.
@@ -246,28 +217,10 @@ mod tests {
     fn days_of_23_and_25_hours() {
         use CalendarUnit::Day;
         let rome = "Europe/Rome";
-        assert_window(
-            Day,
-            rome,
-            "2024-03-31T12:00:00Z",
-            "2024-03-30T23:00:00Z",
-            "2024-03-31T22:00:00Z",
-        );
-        assert_window(
-            Day,
-            rome,
-            "2024-10-27T00:30:00Z",
-            "2024-10-26T22:00:00Z",
-            "2024-10-27T23:00:00Z",
-        );
+        assert_window(Day, rome, "2024-03-31T12:00:00Z", "2024-03-30T23:00:00Z", "2024-03-31T22:00:00Z");
+        assert_window(Day, rome, "2024-10-27T00:30:00Z", "2024-10-26T22:00:00Z", "2024-10-27T23:00:00Z");
         let new_york = "America/New_York";
-        assert_window(
-            Day,
-            new_york,
-            "2024-11-03T06:30:00Z",
-            "2024-11-03T04:00:00Z",
-            "2024-11-04T05:00:00Z",
-        );
+        assert_window(Day, new_york, "2024-11-03T06:30:00Z", "2024-11-03T04:00:00Z", "2024-11-04T05:00:00Z");
     }
 
     /// Where midnight does not exist the day starts with its first instant.
@@ -293,12 +246,9 @@ mod tests {
     #[test]
     fn a_clock_set_back_over_midnight_keeps_the_new_day() {
         let day = ("2010-11-07T02:30:00Z", "2010-11-08T03:30:00Z");
-        for now in [
-            "2010-11-07T02:30:30Z",
-            "2010-11-07T02:31:00Z",
-            "2010-11-07T03:29:00Z",
-            "2010-11-07T03:31:00Z",
-        ] {
+        for now in
+            ["2010-11-07T02:30:30Z", "2010-11-07T02:31:00Z", "2010-11-07T03:29:00Z", "2010-11-07T03:31:00Z"]
+        {
             assert_window(CalendarUnit::Day, "America/St_Johns", now, day.0, day.1);
         }
     }
@@ -332,29 +282,11 @@ mod tests {
         assert_window(Hour, "Europe/Rome", "2024-10-27T01:30:00Z", hour.0, hour.1);
         // Lord Howe's clock goes from 02:00 back to 01:30, and in spring from 02:00 to 02:30: one window of 90 minutes.
         let hour = ("2024-04-06T14:00:00Z", "2024-04-06T15:30:00Z");
-        assert_window(
-            Hour,
-            "Australia/Lord_Howe",
-            "2024-04-06T15:10:00Z",
-            hour.0,
-            hour.1,
-        );
+        assert_window(Hour, "Australia/Lord_Howe", "2024-04-06T15:10:00Z", hour.0, hour.1);
         let hour = ("2024-10-05T14:30:00Z", "2024-10-05T16:00:00Z");
-        assert_window(
-            Hour,
-            "Australia/Lord_Howe",
-            "2024-10-05T15:40:00Z",
-            hour.0,
-            hour.1,
-        );
+        assert_window(Hour, "Australia/Lord_Howe", "2024-10-05T15:40:00Z", hour.0, hour.1);
         let minute = ("2024-06-01T12:00:00Z", "2024-06-01T12:01:00Z");
-        assert_window(
-            Minute,
-            "Asia/Kathmandu",
-            "2024-06-01T12:00:59Z",
-            minute.0,
-            minute.1,
-        );
+        assert_window(Minute, "Asia/Kathmandu", "2024-06-01T12:00:59Z", minute.0, minute.1);
     }
 
     /// The ends of time have windows too, and a window that begins before the epoch begins there.
@@ -362,22 +294,13 @@ mod tests {
     fn the_ends_of_time() {
         use CalendarUnit::{Day, Hour, Minute, Month, Week, Year};
         for unit in [Minute, Hour, Day, Week, Month, Year] {
-            for zone in [
-                "UTC",
-                "Pacific/Kiritimati",
-                "Pacific/Niue",
-                "Asia/Kathmandu",
-                "Africa/Monrovia",
-            ] {
+            for zone in ["UTC", "Pacific/Kiritimati", "Pacific/Niue", "Asia/Kathmandu", "Africa/Monrovia"] {
                 let calendar = Calendar::new(unit, zone).unwrap();
                 let (start, end) = calendar.window(Timestamp::default());
                 assert_eq!(start, Timestamp::default());
                 assert!(end > start);
                 let (start, end) = calendar.window(Timestamp::MAX);
-                assert!(
-                    start <= Timestamp::MAX && end == Timestamp::MAX,
-                    "{unit:?} in {zone}"
-                );
+                assert!(start <= Timestamp::MAX && end == Timestamp::MAX, "{unit:?} in {zone}");
             }
         }
     }
@@ -389,16 +312,11 @@ mod tests {
         let fresh = calendar.clone();
         let (first, second) = (at("2024-03-31T12:00:00Z"), at("2024-10-27T12:00:00Z"));
         for now in [first, second, first, first, second] {
-            let expected = Calendar::new(CalendarUnit::Day, "Europe/Rome")
-                .unwrap()
-                .window(now);
+            let expected = Calendar::new(CalendarUnit::Day, "Europe/Rome").unwrap().window(now);
             assert_eq!(calendar.window(now), expected);
         }
         assert_eq!(calendar, fresh);
-        assert_ne!(
-            calendar,
-            Calendar::new(CalendarUnit::Hour, "Europe/Rome").unwrap()
-        );
+        assert_ne!(calendar, Calendar::new(CalendarUnit::Hour, "Europe/Rome").unwrap());
     }
 
     /// A zone that nobody knows is refused, and the message says what is accepted.

@@ -113,9 +113,7 @@ impl State {
 
     /// Whether a permit is in flight at `now`.
     fn is_live(&self, id: PermitId, now: Timestamp) -> bool {
-        self.permits
-            .get(&id)
-            .is_some_and(|permit| permit.expires_at > now)
+        self.permits.get(&id).is_some_and(|permit| permit.expires_at > now)
     }
 
     /// The units in flight at `now`.
@@ -158,13 +156,7 @@ impl State {
                 last.map_or(Ticks::ZERO, |&(expires_at, _)| expires_at.since(now)),
             )
         };
-        Outcome {
-            verdict,
-            limit: quota.limit,
-            remaining,
-            next_unit_after,
-            reset_after,
-        }
+        Outcome { verdict, limit: quota.limit, remaining, next_unit_after, reset_after }
     }
 }
 
@@ -187,9 +179,7 @@ pub fn charge(
         Verdict::Allow
     } else {
         let retry_at = state.falls_to(quota.limit - cost);
-        Verdict::Deny {
-            retry_after: retry_at.since(now),
-        }
+        Verdict::Deny { retry_after: retry_at.since(now) }
     };
     let outcome = state.outcome(quota, now, verdict);
     (state, outcome)
@@ -208,11 +198,7 @@ pub fn release(_quota: &Concurrency, mut state: State, now: Timestamp, permit: P
 /// Gives back `units` of a permit, which keeps the rest until its expiry.
 #[must_use]
 pub fn refund(_quota: &Concurrency, mut state: State, now: Timestamp, permit: PermitId, units: u64) -> State {
-    let held = state
-        .permits
-        .get(&permit)
-        .filter(|held| held.expires_at > now)
-        .copied();
+    let held = state.permits.get(&permit).filter(|held| held.expires_at > now).copied();
     if let Some(held) = held {
         state.remove(permit);
         if held.units > units {
@@ -225,10 +211,7 @@ pub fn refund(_quota: &Concurrency, mut state: State, now: Timestamp, permit: Pe
 /// From when on the state equals that of a key never seen.
 #[must_use]
 pub fn idle_at(_quota: &Concurrency, state: &State) -> Timestamp {
-    state
-        .expiries
-        .last()
-        .map_or(Timestamp::default(), |&(expires_at, _)| expires_at)
+    state.expiries.last().map_or(Timestamp::default(), |&(expires_at, _)| expires_at)
 }
 
 /// The state under `quota` of a key that was counted under `previous` until `at`: permits in flight stay in flight, even
@@ -274,18 +257,11 @@ mod tests {
         for cost in 1..=10 {
             let (state, denied) = charge(&quota, state.clone(), after(10), cost, PermitId(99));
             let retry_at = after(10) + denied.verdict.retry_after().unwrap();
-            let at = |now| {
-                charge(&quota, state.clone(), now, cost, PermitId(99))
-                    .1
-                    .is_allowed()
-            };
+            let at = |now| charge(&quota, state.clone(), now, cost, PermitId(99)).1.is_allowed();
             assert!(!at(retry_at - Ticks::ONE) && at(retry_at));
         }
         let look = charge(&quota, state.clone(), after(10), 0, PermitId(99)).1;
-        assert_eq!(
-            (look.remaining, look.next_unit_after),
-            (0, after(30).since(after(10)))
-        );
+        assert_eq!((look.remaining, look.next_unit_after), (0, after(30).since(after(10))));
         assert_eq!(look.reset_after, after(39).since(after(10)));
         assert_eq!(idle_at(&quota, &state), after(39));
         assert_eq!(remaining(&quota, &state, after(39)), 10);
@@ -338,10 +314,7 @@ mod tests {
         let state = refund(&quota, state, after(1), PermitId(0), 3);
         assert_eq!(remaining(&quota, &state, after(1)), 3);
         assert_eq!(idle_at(&quota, &state), after(30));
-        assert_eq!(
-            refund(&quota, state.clone(), after(1), PermitId(0), 3),
-            State::default()
-        );
+        assert_eq!(refund(&quota, state.clone(), after(1), PermitId(0), 3), State::default());
         assert_eq!(refund(&quota, state.clone(), after(1), PermitId(8), 3), state);
     }
 
@@ -368,10 +341,7 @@ mod tests {
         assert_eq!(remaining(&permits(9), &raised, after(2)), 5);
         let lowered = inherit(&permits(2), &permits(9), raised, after(2));
         let look = charge(&permits(2), lowered.clone(), after(2), 0, PermitId(9)).1;
-        assert_eq!(
-            (look.remaining, look.next_unit_after),
-            (0, after(31).since(after(2)))
-        );
+        assert_eq!((look.remaining, look.next_unit_after), (0, after(31).since(after(2))));
         let shorter = Concurrency::new(5, Ticks::from_secs(1)).unwrap();
         let kept = inherit(&shorter, &permits(2), lowered.clone(), after(2));
         assert_eq!(kept, lowered);
@@ -384,16 +354,10 @@ mod tests {
     fn numbers_out_of_range_are_refused() {
         let second = Ticks::from_secs(1);
         assert!(Concurrency::new(PERMITS_MAX, TTL_MAX).is_ok());
-        for (limit, ttl) in [
-            (0, second),
-            (PERMITS_MAX + 1, second),
-            (1, Ticks::ZERO),
-            (1, TTL_MAX + Ticks::ONE),
-        ] {
-            assert!(matches!(
-                Concurrency::new(limit, ttl),
-                Err(QuotaError::Range { .. })
-            ));
+        for (limit, ttl) in
+            [(0, second), (PERMITS_MAX + 1, second), (1, Ticks::ZERO), (1, TTL_MAX + Ticks::ONE)]
+        {
+            assert!(matches!(Concurrency::new(limit, ttl), Err(QuotaError::Range { .. })));
         }
     }
 }

@@ -40,11 +40,7 @@ impl FixedWindow {
     /// When the rate is out of range.
     pub fn new(rate: Rate, align: Align) -> Result<Self, QuotaError> {
         let rate = rate.checked()?;
-        Ok(Self {
-            limit: rate.units(),
-            period: rate.period(),
-            align,
-        })
+        Ok(Self { limit: rate.units(), period: rate.period(), align })
     }
 
     /// Units a window.
@@ -93,11 +89,7 @@ impl FixedWindow {
 
     #[inline]
     fn outcome(&self, current: State, now: Timestamp, verdict: Verdict) -> Outcome {
-        let until_end = if current.count == 0 {
-            Ticks::ZERO
-        } else {
-            current.ends_at.since(now)
-        };
+        let until_end = if current.count == 0 { Ticks::ZERO } else { current.ends_at.since(now) };
         Outcome {
             verdict,
             limit: self.limit,
@@ -136,20 +128,13 @@ impl State {
         if self.ends_at.since(now) <= quota.period {
             return self; // Nearly always, and cheaper to tell than where windows lie.
         }
-        Self {
-            ends_at: self.ends_at.min(quota.latest_end(now)),
-            count: self.count,
-        }
+        Self { ends_at: self.ends_at.min(quota.latest_end(now)), count: self.count }
     }
 
     /// The window that counts at `now`: this one until it ends, then a new one.
     #[inline]
     fn current(self, quota: &FixedWindow, now: Timestamp) -> Self {
-        if self.ends_at > now && self.count > 0 {
-            self
-        } else {
-            Self::new(quota.window_end(now), 0)
-        }
+        if self.ends_at > now && self.count > 0 { self } else { Self::new(quota.window_end(now), 0) }
     }
 }
 
@@ -273,10 +258,7 @@ mod tests {
         let (state, _) = charge(&quota, State::default(), march_2024, 100);
         let (_, denied) = charge(&quota, state, march_2024, 1);
         let april_in_rome = Timestamp::from_unix_seconds(1_711_922_400); // 2024-03-31 22:00 UTC, as summer time has begun.
-        assert_eq!(
-            denied.verdict.retry_after(),
-            Some(april_in_rome.since(march_2024))
-        );
+        assert_eq!(denied.verdict.retry_after(), Some(april_in_rome.since(march_2024)));
     }
 
     /// Nothing used has nothing to wait for, a look changes nothing, and what exceeds the limit never passes.
@@ -286,10 +268,7 @@ mod tests {
             let quota = per_minute(10, align);
             let (state, look) = charge(&quota, State::default(), T0, 0);
             assert_eq!((state, look.remaining), (State::default(), 10));
-            assert_eq!(
-                (look.next_unit_after, look.reset_after),
-                (Ticks::ZERO, Ticks::ZERO)
-            );
+            assert_eq!((look.next_unit_after, look.reset_after), (Ticks::ZERO, Ticks::ZERO));
             let (state, never) = charge(&quota, State::default(), T0, 11);
             assert_eq!((state, never.verdict), (State::default(), Verdict::Never));
         }
@@ -349,14 +328,8 @@ mod tests {
         let (state, _) = charge(&minute, State::default(), T0, 8);
         let carried = inherit(&monthly(100), &minute, state, after(59));
         assert_eq!(carried, State::new(monthly(100).window_end(T0), 8));
-        assert_eq!(
-            inherit(&monthly(100), &minute, state, after(60)),
-            State::default()
-        );
+        assert_eq!(inherit(&monthly(100), &minute, state, after(60)), State::default());
         let first_hit = per_minute(10, Align::FirstHit);
-        assert_eq!(
-            inherit(&first_hit, &minute, state, after(9)),
-            State::new(after(69), 8)
-        );
+        assert_eq!(inherit(&first_hit, &minute, state, after(9)), State::new(after(69), 8));
     }
 }

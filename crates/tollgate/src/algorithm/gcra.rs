@@ -34,10 +34,7 @@ impl Gcra {
     /// # Errors
     /// As [`Gcra::new`].
     pub fn with_capacity(rate: Rate, units: u64) -> Result<Self, QuotaError> {
-        Ok(Self {
-            rate,
-            reservoir: Reservoir::new(rate, units, GAIN_MAX)?,
-        })
+        Ok(Self { rate, reservoir: Reservoir::new(rate, units, GAIN_MAX)? })
     }
 
     /// The rate as the user wrote it.
@@ -92,15 +89,9 @@ impl State {
     pub fn lacking(missing: u64, reservoir: &Reservoir, now: Timestamp) -> Self {
         let gain = reservoir.pace().gain();
         let ticks = gain.div_floor(missing);
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "a remainder of a division by at most 2^16"
-        )]
+        #[allow(clippy::cast_possible_truncation, reason = "a remainder of a division by at most 2^16")]
         let fraction = (missing - ticks * gain.get()) as u16;
-        Self {
-            tick: now + Ticks::from_micros(ticks),
-            fraction,
-        }
+        Self { tick: now + Ticks::from_micros(ticks), fraction }
     }
 }
 
@@ -121,41 +112,25 @@ pub fn advance(reservoir: &Reservoir, state: State, now: Timestamp, cost: u64) -
     let admitted = verdict.is_allowed() && cost > 0;
     // Out of range only after the clock stepped back, or the quota shrank: kept, so that it costs one interval, not the step.
     let clamped = missing == reservoir.credits();
-    let next = if admitted || clamped {
-        State::lacking(left, reservoir, now)
-    } else {
-        state
-    };
+    let next = if admitted || clamped { State::lacking(left, reservoir, now) } else { state };
     (next, left, verdict)
 }
 
 /// Gives back `units`, at most to a full bucket.
 #[must_use]
 pub fn refund(reservoir: &Reservoir, state: State, now: Timestamp, units: u64) -> State {
-    State::lacking(
-        reservoir.put(state.missing(reservoir, now), units),
-        reservoir,
-        now,
-    )
+    State::lacking(reservoir.put(state.missing(reservoir, now), units), reservoir, now)
 }
 
 /// From when on the state equals that of a key never seen.
 #[must_use]
 #[inline]
 pub fn idle_at(state: &State) -> Timestamp {
-    if state.fraction == 0 {
-        state.tick
-    } else {
-        state.tick + Ticks::ONE
-    }
+    if state.fraction == 0 { state.tick } else { state.tick + Ticks::ONE }
 }
 
 /// The state under `reservoir` of one that was counted under `previous` until `at`: available units are kept.
 #[must_use]
 pub fn inherit(reservoir: &Reservoir, previous: &Reservoir, state: State, at: Timestamp) -> State {
-    State::lacking(
-        reservoir.inherit(previous, state.missing(previous, at)),
-        reservoir,
-        at,
-    )
+    State::lacking(reservoir.inherit(previous, state.missing(previous, at)), reservoir, at)
 }

@@ -28,11 +28,7 @@ impl LeakyBucket {
         let burst = rate.burst_units().unwrap_or(1);
         let units = burst.saturating_add(queue);
         let shape = Gcra::with_capacity(rate, units)?;
-        Ok(Self {
-            shape,
-            queue,
-            at_once: burst * shape.reservoir().pace().price().get(),
-        })
+        Ok(Self { shape, queue, at_once: burst * shape.reservoir().pace().price().get() })
     }
 
     /// The rate as the user wrote it.
@@ -67,9 +63,9 @@ pub fn charge(quota: &LeakyBucket, state: State, now: Timestamp, cost: u64) -> (
     let reservoir = quota.shape.reservoir();
     let (next, left, verdict) = gcra::advance(reservoir, state, now, cost);
     let verdict = match verdict {
-        Verdict::Allow if cost > 0 && left > quota.at_once => Verdict::Wait(Ticks::from_micros(
-            reservoir.pace().gain().div_ceil(left - quota.at_once),
-        )),
+        Verdict::Allow if cost > 0 && left > quota.at_once => {
+            Verdict::Wait(Ticks::from_micros(reservoir.pace().gain().div_ceil(left - quota.at_once)))
+        }
         other => other,
     };
     (next, reservoir.outcome(left, verdict))

@@ -42,17 +42,10 @@ impl Divisor {
     #[inline]
     pub const fn div_floor(self, dividend: u64) -> u64 {
         // The reciprocal is rounded down, so the product is at most one too small for dividends below 2^63.
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the high half of a 128-bit product fits 64 bits"
-        )]
+        #[allow(clippy::cast_possible_truncation, reason = "the high half of a 128-bit product fits 64 bits")]
         let quotient = ((dividend as u128 * self.reciprocal as u128) >> 64) as u64;
         let rest = dividend - quotient * self.value;
-        if rest >= self.value {
-            quotient + 1
-        } else {
-            quotient
-        }
+        if rest >= self.value { quotient + 1 } else { quotient }
     }
 
     /// `dividend / divisor`, rounded up, for dividends up to [`EXACT_MAX`].
@@ -60,11 +53,7 @@ impl Divisor {
     #[inline]
     pub const fn div_ceil(self, dividend: u64) -> u64 {
         let floor = self.div_floor(dividend);
-        if floor * self.value < dividend {
-            floor + 1
-        } else {
-            floor
-        }
+        if floor * self.value < dividend { floor + 1 } else { floor }
     }
 }
 
@@ -87,10 +76,7 @@ impl Pace {
                 .filter(|&(g, p)| within_a_millionth(gain, price, g, p))
                 .ok_or_else(|| inexact(rate, capacity))?
         };
-        Ok(Self {
-            gain: Divisor::new(gain),
-            price: Divisor::new(price),
-        })
+        Ok(Self { gain: Divisor::new(gain), price: Divisor::new(price) })
     }
 
     /// Credits each tick.
@@ -200,16 +186,7 @@ mod tests {
     fn reciprocals_divide() {
         for value in [1, 2, 3, 7, 10, 9_999, 1_000_000, 2_592_000_000_000, EXACT_MAX] {
             let divisor = Divisor::new(value);
-            for dividend in [
-                0,
-                1,
-                value - 1,
-                value,
-                value + 1,
-                3 * (value / 2),
-                EXACT_MAX - 1,
-                EXACT_MAX,
-            ] {
+            for dividend in [0, 1, value - 1, value, value + 1, 3 * (value / 2), EXACT_MAX - 1, EXACT_MAX] {
                 let dividend = dividend.min(EXACT_MAX);
                 assert_eq!(divisor.div_floor(dividend), dividend / value);
                 assert_eq!(divisor.div_ceil(dividend), dividend.div_ceil(value));
@@ -220,19 +197,15 @@ mod tests {
     /// Every rate from one a month to ten million a second has a pace, at most a millionth slow and never fast.
     #[test]
     fn paces_are_within_a_millionth_below_the_rate() {
-        for units in [
-            1u64, 3, 7, 10, 99, 1_000, 33_333, 999_983, 1_000_000, 7_654_321, 9_999_991, 10_000_000,
-        ] {
+        for units in [1u64, 3, 7, 10, 99, 1_000, 33_333, 999_983, 1_000_000, 7_654_321, 9_999_991, 10_000_000]
+        {
             for seconds in [1u64, 60, 3_600, 86_400, 2_592_000, 31_536_000] {
                 let rate = Rate::per_ticks(units, Ticks::from_secs(seconds));
                 let pace = Pace::new(rate, units, u64::MAX)
                     .unwrap_or_else(|error| panic!("{units} per {seconds} s: {error}"));
                 let (gain, price) = (u128::from(pace.gain().get()), u128::from(pace.price().get()));
                 let (n, d) = (u128::from(units), u128::from(seconds) * 1_000_000);
-                assert!(
-                    gain * d <= n * price,
-                    "{units} per {seconds} s is not above its rate"
-                );
+                assert!(gain * d <= n * price, "{units} per {seconds} s is not above its rate");
                 assert!(
                     gain * d * 1_000_000 >= n * price * 999_999,
                     "{units} per {seconds} s is within a millionth"

@@ -62,7 +62,9 @@ impl Word {
         } else {
             // The first tick at which the next word is within reach, a fraction of a tick rounded up.
             let early = (next & FRACTION_MASK) > (limit & FRACTION_MASK);
-            WordStep::Deny((next >> FRACTION_BITS).wrapping_sub(limit >> FRACTION_BITS).wrapping_add(early as u64))
+            WordStep::Deny(
+                (next >> FRACTION_BITS).wrapping_sub(limit >> FRACTION_BITS).wrapping_add(early as u64),
+            )
         }
     }
 }
@@ -93,12 +95,7 @@ impl Reservoir {
                 accepted: format!("1 to {accepted}: what refills in two years"),
             });
         }
-        Ok(Self {
-            pace,
-            units,
-            credits,
-            fill_ticks,
-        })
+        Ok(Self { pace, units, credits, fill_ticks })
     }
 
     /// Its pace.
@@ -133,11 +130,7 @@ impl Reservoir {
     #[must_use]
     #[inline]
     pub const fn gained(&self, ticks: u64) -> u64 {
-        if ticks >= self.fill_ticks {
-            self.credits
-        } else {
-            ticks * self.pace.gain().get()
-        }
+        if ticks >= self.fill_ticks { self.credits } else { ticks * self.pace.gain().get() }
     }
 
     /// The same arithmetic in one word, where a fraction of a tick fits sixteen bits.
@@ -150,7 +143,8 @@ impl Reservoir {
         };
         let fits = gain.get() <= GAIN_MAX;
         let step = split(self.pace.price().get());
-        let word = Word { reach: split(self.credits), step, step_fraction: step & FRACTION_MASK, gain: gain.get() };
+        let word =
+            Word { reach: split(self.credits), step, step_fraction: step & FRACTION_MASK, gain: gain.get() };
         fits.then_some(word)
     }
 
@@ -174,11 +168,7 @@ impl Reservoir {
     #[must_use]
     #[inline]
     pub const fn put(&self, missing: u64, units: u64) -> u64 {
-        if units >= self.units {
-            0
-        } else {
-            missing.saturating_sub(units * self.pace.price().get())
-        }
+        if units >= self.units { 0 } else { missing.saturating_sub(units * self.pace.price().get()) }
     }
 
     /// The answer of a reservoir that lacks `missing` credits after the charge.
@@ -190,9 +180,7 @@ impl Reservoir {
         let next_unit_after = if missing == 0 {
             0
         } else {
-            self.pace
-                .gain()
-                .div_ceil((remaining + 1) * self.pace.price().get() - available)
+            self.pace.gain().div_ceil((remaining + 1) * self.pace.price().get() - available)
         };
         Outcome {
             verdict,
@@ -244,19 +232,25 @@ mod tests {
             seed % below.max(1)
         };
         for rate in rates {
-            let reservoir = Reservoir::new(rate, rate.burst_units().unwrap_or(rate.units()), GAIN_MAX).unwrap();
+            let reservoir =
+                Reservoir::new(rate, rate.burst_units().unwrap_or(rate.units()), GAIN_MAX).unwrap();
             let word = reservoir.word().unwrap();
             let (mut state, mut now) = (0u64, 1_000_000u64);
             for _ in 0..20_000 {
                 now += random(2) * random(2 * reservoir.fill_ticks() / reservoir.units() + 2);
                 let fraction = u16::try_from(state & FRACTION_MASK).unwrap();
-                let unpacked = gcra::State::new(Timestamp::from_unix_micros(state >> FRACTION_BITS), fraction);
+                let unpacked =
+                    gcra::State::new(Timestamp::from_unix_micros(state >> FRACTION_BITS), fraction);
                 let (next, outcome) = gcra::charge(&reservoir, unpacked, Timestamp::from_unix_micros(now), 1);
                 let (tick, fraction) = next.parts();
                 match word.unit(state, now << FRACTION_BITS) {
                     WordStep::Admit(after) => {
                         assert_eq!(outcome.verdict, Verdict::Allow, "{rate:?}");
-                        assert_eq!(after, (tick.unix_micros() << FRACTION_BITS) | u64::from(fraction), "{rate:?}");
+                        assert_eq!(
+                            after,
+                            (tick.unix_micros() << FRACTION_BITS) | u64::from(fraction),
+                            "{rate:?}"
+                        );
                         state = after;
                     }
                     WordStep::Deny(ticks) => {

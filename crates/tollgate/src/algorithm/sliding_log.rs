@@ -48,10 +48,7 @@ impl SlidingLog {
                 ),
             });
         }
-        Ok(Self {
-            limit: rate.units(),
-            period: rate.period(),
-        })
+        Ok(Self { limit: rate.units(), period: rate.period() })
     }
 
     /// Units a window.
@@ -71,10 +68,7 @@ impl State {
     /// The remembered units as pairs of instant and units, oldest first.
     pub fn units(&self) -> impl Iterator<Item = (Timestamp, u64)> + '_ {
         let totals = std::iter::once(self.forgotten).chain(self.entries.iter().map(|entry| entry.total));
-        self.entries
-            .iter()
-            .zip(totals)
-            .map(|(entry, before)| (entry.at, entry.total - before))
+        self.entries.iter().zip(totals).map(|(entry, before)| (entry.at, entry.total - before))
     }
 
     fn total(&self) -> u64 {
@@ -99,8 +93,7 @@ impl State {
 
     /// How many entries no longer count at an instant: a unit stops counting exactly one period after it was admitted.
     fn expired(&self, quota: &SlidingLog, at: Timestamp) -> usize {
-        self.entries
-            .partition_point(|entry| entry.at + quota.period <= at)
+        self.entries.partition_point(|entry| entry.at + quota.period <= at)
     }
 
     /// The units that count at an instant.
@@ -118,9 +111,7 @@ impl State {
     fn falls_to(&self, quota: &SlidingLog, most: u64) -> Timestamp {
         let surplus = self.total().saturating_sub(most);
         let last = self.entries.partition_point(|entry| entry.total < surplus);
-        self.entries
-            .get(last)
-            .map_or(Timestamp::default(), |entry| entry.at + quota.period)
+        self.entries.get(last).map_or(Timestamp::default(), |entry| entry.at + quota.period)
     }
 
     /// Forgets what no longer counts at an instant.
@@ -151,13 +142,7 @@ impl State {
         } else {
             (until(quota.limit - remaining - 1), until(0))
         };
-        Outcome {
-            verdict,
-            limit: quota.limit,
-            remaining,
-            next_unit_after,
-            reset_after,
-        }
+        Outcome { verdict, limit: quota.limit, remaining, next_unit_after, reset_after }
     }
 }
 
@@ -175,9 +160,7 @@ pub fn charge(quota: &SlidingLog, mut state: State, now: Timestamp, cost: u64) -
         Verdict::Allow
     } else {
         let retry_at = state.falls_to(quota, quota.limit - cost);
-        Verdict::Deny {
-            retry_after: retry_at.since(now),
-        }
+        Verdict::Deny { retry_after: retry_at.since(now) }
     };
     let outcome = state.outcome(quota, now, verdict);
     (state, outcome)
@@ -193,9 +176,7 @@ pub fn refund(quota: &SlidingLog, mut state: State, now: Timestamp, units: u64) 
     if let Some(newest) = state.entries.get_mut(kept) {
         newest.total = total;
     }
-    state
-        .entries
-        .truncate(kept + usize::from(total > state.forgotten));
+    state.entries.truncate(kept + usize::from(total > state.forgotten));
     if state.used(quota, at) == 0 {
         return State::default();
     }
@@ -205,10 +186,7 @@ pub fn refund(quota: &SlidingLog, mut state: State, now: Timestamp, units: u64) 
 /// From when on the state equals that of a key never seen.
 #[must_use]
 pub fn idle_at(quota: &SlidingLog, state: &State) -> Timestamp {
-    state
-        .entries
-        .back()
-        .map_or(Timestamp::default(), |entry| entry.at + quota.period)
+    state.entries.back().map_or(Timestamp::default(), |entry| entry.at + quota.period)
 }
 
 /// The state under `quota` of a key that was counted under `previous` until `at`: the log itself, since its instants are
@@ -258,11 +236,7 @@ mod tests {
         for cost in 1..=10 {
             let (state, denied) = charge(&quota, state.clone(), after(59), cost);
             let retry_at = after(59) + denied.verdict.retry_after().unwrap();
-            assert!(
-                !charge(&quota, state.clone(), retry_at - Ticks::ONE, cost)
-                    .1
-                    .is_allowed()
-            );
+            assert!(!charge(&quota, state.clone(), retry_at - Ticks::ONE, cost).1.is_allowed());
             assert!(charge(&quota, state, retry_at, cost).1.is_allowed());
         }
         let look = charge(&quota, state.clone(), after(59), 0).1;
@@ -279,11 +253,7 @@ mod tests {
     fn a_unit_counts_for_exactly_one_period() {
         let quota = per_minute(1);
         let state = charged(&quota, &[(0, 1)]);
-        assert!(
-            !charge(&quota, state.clone(), after(60) - Ticks::ONE, 1)
-                .1
-                .is_allowed()
-        );
+        assert!(!charge(&quota, state.clone(), after(60) - Ticks::ONE, 1).1.is_allowed());
         assert!(charge(&quota, state, after(60), 1).1.is_allowed());
     }
 
@@ -357,10 +327,7 @@ mod tests {
         let longer = inherit(&hourly, &per_minute(5), lowered, after(50));
         assert_eq!(remaining(&hourly, &longer, after(3_602)), 92);
         assert_eq!(remaining(&hourly, &longer, after(3_603)), 96);
-        assert_eq!(
-            inherit(&hourly, &per_minute(10), state.clone(), after(500)),
-            State::default()
-        );
+        assert_eq!(inherit(&hourly, &per_minute(10), state.clone(), after(500)), State::default());
         let partly = inherit(&hourly, &per_minute(10), state, after(70)); // The first four had stopped counting at 63.
         assert_eq!(remaining(&hourly, &partly, after(70)), 96);
     }

@@ -69,13 +69,7 @@ impl SlidingWindow {
         if rate.units() > limit_max {
             return Err(too_large(rate.units(), sub, limit_max));
         }
-        Ok(Self {
-            limit: rate.units(),
-            period: rate.period(),
-            precision,
-            sub,
-            estimate,
-        })
+        Ok(Self { limit: rate.units(), period: rate.period(), precision, sub, estimate })
     }
 
     /// Units a window.
@@ -144,10 +138,7 @@ impl State {
     /// The state from its parts: the newest sub-window's number, and the units of it and of those before it, newest first.
     #[must_use]
     pub fn new(newest: u64, counts: &[u64]) -> Self {
-        Self {
-            newest,
-            counts: SmallVec::from_slice(counts),
-        }
+        Self { newest, counts: SmallVec::from_slice(counts) }
     }
 
     /// The newest sub-window's number since the Unix epoch.
@@ -175,10 +166,7 @@ impl State {
     fn place(&self, quota: &SlidingWindow, now: Timestamp) -> Place {
         let index = now.unix_micros() / quota.sub;
         if index < self.newest {
-            return Place {
-                index: self.newest,
-                offset: 0,
-            };
+            return Place { index: self.newest, offset: 0 };
         }
         let offset = now.unix_micros() - index * quota.sub;
         Place { index, offset }
@@ -244,13 +232,7 @@ impl State {
         } else {
             (until(quota.limit - remaining - 1), until(0))
         };
-        Outcome {
-            verdict,
-            limit: quota.limit,
-            remaining,
-            next_unit_after,
-            reset_after,
-        }
+        Outcome { verdict, limit: quota.limit, remaining, next_unit_after, reset_after }
     }
 }
 
@@ -268,9 +250,7 @@ pub fn charge(quota: &SlidingWindow, mut state: State, now: Timestamp, cost: u64
         Verdict::Allow
     } else {
         let retry_at = state.falls_to(quota, place, quota.limit - cost);
-        Verdict::Deny {
-            retry_after: retry_at.since(now),
-        }
+        Verdict::Deny { retry_after: retry_at.since(now) }
     };
     let outcome = state.outcome(quota, now, place, verdict);
     (state, outcome)
@@ -327,10 +307,7 @@ fn divides_evenly(period: u64, precision: u32) -> bool {
 }
 
 fn uneven(period: u64, precision: u32) -> QuotaError {
-    let nearest = (1..precision)
-        .rev()
-        .find(|&fewer| divides_evenly(period, fewer))
-        .unwrap_or(1);
+    let nearest = (1..precision).rev().find(|&fewer| divides_evenly(period, fewer)).unwrap_or(1);
     QuotaError::Inexact {
         what: format!("{precision} sub-windows of whole microseconds do not make {period} microseconds"),
         cure: format!("accepted is a precision that divides the period, such as {nearest}"),
@@ -391,11 +368,7 @@ mod tests {
                     let (state, outcome) = charge(&quota, state.clone(), now, cost);
                     if let Some(retry_after) = outcome.verdict.retry_after() {
                         let retry_at = now + retry_after;
-                        assert!(
-                            !charge(&quota, state.clone(), retry_at - Ticks::ONE, cost)
-                                .1
-                                .is_allowed()
-                        );
+                        assert!(!charge(&quota, state.clone(), retry_at - Ticks::ONE, cost).1.is_allowed());
                         assert!(charge(&quota, state, retry_at, cost).1.is_allowed());
                     }
                 }
@@ -451,10 +424,7 @@ mod tests {
             let before = charged(&quota, &[(3, 6), (50, 2)]);
             let (after_charge, _) = charge(&quota, before.clone(), after(50), 2);
             assert_eq!(refund(&quota, after_charge.clone(), after(50), 2), before);
-            assert_eq!(
-                refund(&quota, after_charge.clone(), after(50), 10),
-                State::default()
-            );
+            assert_eq!(refund(&quota, after_charge.clone(), after(50), 10), State::default());
             assert_eq!(refund(&quota, after_charge, after(500), 1), State::default());
         }
     }
@@ -475,11 +445,7 @@ mod tests {
             let (state, denied) = charge(&quota, state, long_ago, 1);
             let retry_after = denied.verdict.retry_after().unwrap();
             assert!(retry_after <= Ticks::from_secs(180));
-            assert!(
-                !charge(&quota, state.clone(), long_ago + retry_after - Ticks::ONE, 1)
-                    .1
-                    .is_allowed()
-            );
+            assert!(!charge(&quota, state.clone(), long_ago + retry_after - Ticks::ONE, 1).1.is_allowed());
             assert!(charge(&quota, state, long_ago + retry_after, 1).1.is_allowed());
         }
     }

@@ -28,7 +28,8 @@ impl TokenBucket {
     pub fn new(rate: Rate) -> Result<Self, QuotaError> {
         let units = rate.burst_units().unwrap_or(rate.units());
         // Most rates have a pace whose state fits one word; the others take two.
-        let reservoir = Reservoir::new(rate, units, GAIN_MAX).or_else(|_| Reservoir::new(rate, units, u64::MAX))?;
+        let reservoir =
+            Reservoir::new(rate, units, GAIN_MAX).or_else(|_| Reservoir::new(rate, units, u64::MAX))?;
         Ok(Self { rate, reservoir })
     }
 
@@ -63,8 +64,7 @@ impl State {
     #[inline]
     pub fn missing(&self, reservoir: &Reservoir, now: Timestamp) -> u64 {
         if now >= self.at {
-            self.missing
-                .saturating_sub(reservoir.gained(now.since(self.at).as_micros()))
+            self.missing.saturating_sub(reservoir.gained(now.since(self.at).as_micros()))
         } else {
             let taken_back = reservoir.gained(self.at.since(now).as_micros());
             (self.missing + taken_back).min(reservoir.credits())
@@ -78,10 +78,7 @@ impl State {
     pub fn to_full(self, reservoir: &Reservoir) -> (Timestamp, u64) {
         let gain = reservoir.pace().gain();
         let ticks = gain.div_ceil(self.missing);
-        (
-            self.at + Ticks::from_micros(ticks),
-            ticks * gain.get() - self.missing,
-        )
+        (self.at + Ticks::from_micros(ticks), ticks * gain.get() - self.missing)
     }
 
     /// The inverse of [`State::to_full`].
@@ -109,14 +106,7 @@ pub fn charge(quota: &TokenBucket, state: State, now: Timestamp, cost: u64) -> (
     let (left, verdict) = reservoir.take(missing, cost);
     let admitted = verdict.is_allowed() && cost > 0;
     let clamped = missing == reservoir.credits() && now < state.at;
-    let next = if admitted || clamped {
-        State {
-            missing: left,
-            at: now,
-        }
-    } else {
-        state
-    };
+    let next = if admitted || clamped { State { missing: left, at: now } } else { state };
     (next, reservoir.outcome(left, verdict))
 }
 
@@ -124,10 +114,7 @@ pub fn charge(quota: &TokenBucket, state: State, now: Timestamp, cost: u64) -> (
 #[must_use]
 pub fn refund(quota: &TokenBucket, state: State, now: Timestamp, units: u64) -> State {
     let missing = state.missing(&quota.reservoir, now);
-    State {
-        missing: quota.reservoir.put(missing, units),
-        at: now,
-    }
+    State { missing: quota.reservoir.put(missing, units), at: now }
 }
 
 /// From when on the state equals that of a key never seen.
@@ -140,10 +127,7 @@ pub fn idle_at(quota: &TokenBucket, state: &State) -> Timestamp {
 #[must_use]
 pub fn inherit(quota: &TokenBucket, previous: &TokenBucket, state: State, at: Timestamp) -> State {
     let missing = state.missing(&previous.reservoir, at);
-    State {
-        missing: quota.reservoir.inherit(&previous.reservoir, missing),
-        at,
-    }
+    State { missing: quota.reservoir.inherit(&previous.reservoir, missing), at }
 }
 
 #[cfg(test)]
@@ -157,42 +141,26 @@ mod tests {
     #[test]
     fn the_anchor_of_a_full_bucket_lacks_nothing() {
         let quota = TokenBucket::new(Rate::per_second(10_000_000).burst(5)).unwrap();
-        for (state, now) in [
-            (State::default(), Timestamp::default()),
-            (State::default(), T0),
-            (State::lacking(0, T0), T0),
-        ] {
+        for (state, now) in
+            [(State::default(), Timestamp::default()), (State::default(), T0), (State::lacking(0, T0), T0)]
+        {
             let (full_at, surplus) = state.to_full(&quota.reservoir);
             let anchored = State::from_full(full_at, surplus, &quota.reservoir);
-            assert_eq!(
-                charge(&quota, anchored, now, 0).1,
-                charge(&quota, state, now, 0).1
-            );
+            assert_eq!(charge(&quota, anchored, now, 0).1, charge(&quota, state, now, 0).1);
         }
     }
 
     /// The two anchors of a state tell the same, before and after both.
     #[test]
     fn anchoring_where_it_is_full_changes_no_answer() {
-        for rate in [
-            Rate::per_second(7),
-            Rate::per_second(3_000_001).burst(4),
-            Rate::per_month(1),
-        ] {
+        for rate in [Rate::per_second(7), Rate::per_second(3_000_001).burst(4), Rate::per_month(1)] {
             let quota = TokenBucket::new(rate).unwrap();
             for taken in 0..=quota.burst().min(5) {
                 let state = charge(&quota, State::default(), T0, taken).0;
                 let (full_at, surplus) = state.to_full(&quota.reservoir);
                 let anchored = State::from_full(full_at, surplus, &quota.reservoir);
                 let whole = Ticks::from_secs(1);
-                for now in [
-                    T0 - whole,
-                    T0 - Ticks::ONE,
-                    T0,
-                    T0 + Ticks::ONE,
-                    T0 + whole,
-                    full_at,
-                ] {
+                for now in [T0 - whole, T0 - Ticks::ONE, T0, T0 + Ticks::ONE, T0 + whole, full_at] {
                     let answers = |state| charge(&quota, state, now, 1).1;
                     assert_eq!(answers(anchored), answers(state), "{taken} taken of {rate:?}");
                 }

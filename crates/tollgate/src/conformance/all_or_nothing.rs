@@ -17,20 +17,12 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
 
 /// An admitted request of cost 3 takes exactly 3 from the counter of every algorithm at once.
 pub async fn an_admission_charges_every_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    let rig = Rig::new(
-        make,
-        ALGORITHMS.iter().map(|each| each.limit(each.name, 10)).collect(),
-    );
+    let rig = Rig::new(make, ALGORITHMS.iter().map(|each| each.limit(each.name, 10)).collect());
     let decision = rig.check(&asking("k", 3)).await;
     assert!(decision.is_allowed());
     assert_eq!(decision.limits().len(), ALGORITHMS.len());
     for status in decision.limits() {
-        assert_eq!(
-            status.outcome.remaining,
-            7,
-            "{}: as answered",
-            status.limit.name()
-        );
+        assert_eq!(status.outcome.remaining, 7, "{}: as answered", status.limit.name());
     }
     for (name, outcome) in rig.peek("k").await {
         assert_eq!(outcome.remaining, 7, "{name}: as counted");
@@ -59,16 +51,9 @@ pub async fn a_denial_leaves_every_other_counter<S: Store>(make: &impl Fn(Timest
                     );
                     assert_eq!(cause(&denied), "tight", "{what}");
                     let own = denied.limits().find(|status| status.limit.name() == "tight");
-                    assert_eq!(
-                        own.and_then(|own| own.outcome.verdict.retry_after()),
-                        denied.retry_after()
-                    );
+                    assert_eq!(own.and_then(|own| own.outcome.verdict.retry_after()), denied.retry_after());
                     let other = denied.limits().find(|status| status.limit.name() == "other");
-                    assert_eq!(
-                        other.map(|status| status.outcome.remaining),
-                        Some(7),
-                        "{what}: as answered"
-                    );
+                    assert_eq!(other.map(|status| status.outcome.remaining), Some(7), "{what}: as answered");
                     assert_eq!(rig.peek("k").await, before, "{what}: as counted");
                 }
             }

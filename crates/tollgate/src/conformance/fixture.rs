@@ -64,21 +64,9 @@ pub(super) const ALGORITHMS: [Algorithm; 10] = [
         keeps: Keeps::Available,
         make: |n| Quota::token_bucket(Rate::per_second(9_999_991).burst(n)),
     },
-    Algorithm {
-        name: "gcra",
-        keeps: Keeps::Available,
-        make: |n| Quota::gcra(Rate::per_hour(n)),
-    },
-    Algorithm {
-        name: "fixed-window, epoch",
-        keeps: Keeps::Used,
-        make: |n| fixed(n, Align::Epoch),
-    },
-    Algorithm {
-        name: "fixed-window, first hit",
-        keeps: Keeps::Used,
-        make: |n| fixed(n, Align::FirstHit),
-    },
+    Algorithm { name: "gcra", keeps: Keeps::Available, make: |n| Quota::gcra(Rate::per_hour(n)) },
+    Algorithm { name: "fixed-window, epoch", keeps: Keeps::Used, make: |n| fixed(n, Align::Epoch) },
+    Algorithm { name: "fixed-window, first hit", keeps: Keeps::Used, make: |n| fixed(n, Align::FirstHit) },
     Algorithm {
         name: "sliding-window, strict",
         keeps: Keeps::Used,
@@ -126,33 +114,23 @@ pub(super) fn policy(limits: Vec<LimitBuilder>) -> Policy {
 
 /// A question about one key.
 pub(super) fn asking(key: &str, cost: u64) -> CheckRequest<'_> {
-    let request = CheckRequest::new()
-        .with("key", key)
-        .and_then(|request| request.cost(cost));
+    let request = CheckRequest::new().with("key", key).and_then(|request| request.cost(cost));
     request.expect("the suite's requests are valid")
 }
 
 /// A question about one key of a plan.
 pub(super) fn on_plan<'a>(key: &'a str, plan: &'a str, cost: u64) -> CheckRequest<'a> {
-    asking(key, cost)
-        .with("plan", plan)
-        .expect("the suite's requests are valid")
+    asking(key, cost).with("plan", plan).expect("the suite's requests are valid")
 }
 
 /// Names and answers of a decision's limits.
 pub(super) fn answers(decision: &Decision) -> Vec<(String, Outcome)> {
-    decision
-        .limits()
-        .map(|status| (status.limit.name().to_owned(), status.outcome))
-        .collect()
+    decision.limits().map(|status| (status.limit.name().to_owned(), status.outcome)).collect()
 }
 
 /// The name of the limit that a denial names.
 pub(super) fn cause(decision: &Decision) -> String {
-    decision
-        .cause()
-        .map(|status| status.limit.name().to_owned())
-        .unwrap_or_default()
+    decision.cause().map(|status| status.limit.name().to_owned()).unwrap_or_default()
 }
 
 /// An engine on the store under test, at an instant.
@@ -195,10 +173,7 @@ impl<S: Store> Rig<S> {
     pub(super) async fn left(&self, key: &str, limit: &str) -> u64 {
         let all = self.peek(key).await;
         let found = all.iter().find(|(name, _)| name == limit);
-        found
-            .unwrap_or_else(|| panic!("limit {limit} did not answer"))
-            .1
-            .remaining
+        found.unwrap_or_else(|| panic!("limit {limit} did not answer")).1.remaining
     }
 
     /// How many single units pass before the first denial.
@@ -211,8 +186,6 @@ impl<S: Store> Rig<S> {
     }
 
     pub(super) fn swap(&self, limits: Vec<LimitBuilder>) -> SwapReport {
-        self.engine
-            .swap(policy(limits), self.now)
-            .expect("few quotas are in use")
+        self.engine.swap(policy(limits), self.now).expect("few quotas are in use")
     }
 }

@@ -28,12 +28,7 @@ pub async fn shadow_never_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
             assert!(decision.cause().is_none());
             let watched = decision.limits().next().expect("it is reported");
             assert_eq!(watched.stance, Stance::Shadow);
-            assert_eq!(
-                watched.outcome.is_allowed(),
-                turn < 2,
-                "{}: turn {turn}",
-                algorithm.name
-            );
+            assert_eq!(watched.outcome.is_allowed(), turn < 2, "{}: turn {turn}", algorithm.name);
         }
     }
 }
@@ -43,21 +38,13 @@ pub async fn shadow_never_touches_an_enforced_counter<S: Store>(make: &impl Fn(T
     for enforced in ALGORITHMS {
         for watching in ALGORITHMS {
             let alone = Rig::new(make, vec![enforced.limit("enforced", 4)]);
-            let limits = vec![
-                watching.limit("watching", 2).mode(Mode::Shadow),
-                enforced.limit("enforced", 4),
-            ];
+            let limits =
+                vec![watching.limit("watching", 2).mode(Mode::Shadow), enforced.limit("enforced", 4)];
             let beside = Rig::new(make, limits);
             for _ in 0..6 {
                 let one = alone.check(&asking("k", 1)).await;
                 let two = beside.check(&asking("k", 1)).await;
-                assert_eq!(
-                    one.verdict(),
-                    two.verdict(),
-                    "{} beside {}",
-                    enforced.name,
-                    watching.name
-                );
+                assert_eq!(one.verdict(), two.verdict(), "{} beside {}", enforced.name, watching.name);
                 assert_eq!(answers(&one)[0], answers(&two)[1]);
                 assert_eq!(alone.peek("k").await[0], beside.peek("k").await[1]);
             }
@@ -68,10 +55,7 @@ pub async fn shadow_never_touches_an_enforced_counter<S: Store>(make: &impl Fn(T
 /// A request that an enforced limit denies was never made, so a limit in shadow does not count it.
 pub async fn shadow_is_not_counted_when_the_request_is_denied<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for watching in ALGORITHMS {
-        let limits = vec![
-            watching.limit("watching", 9).mode(Mode::Shadow),
-            BUCKET.limit("enforced", 2),
-        ];
+        let limits = vec![watching.limit("watching", 9).mode(Mode::Shadow), BUCKET.limit("enforced", 2)];
         let rig = Rig::new(make, limits);
         assert_eq!(rig.drain("k").await, 2);
         let before = rig.peek("k").await;
@@ -83,27 +67,14 @@ pub async fn shadow_is_not_counted_when_the_request_is_denied<S: Store>(make: &i
 
 /// Callers are told nothing of a limit in shadow: neither when it would have denied nor when another does.
 pub async fn shadow_is_not_in_the_answer<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    let limits = vec![
-        BUCKET.limit("watching", 1).mode(Mode::Shadow),
-        BUCKET.limit("enforced", 3),
-    ];
+    let limits = vec![BUCKET.limit("watching", 1).mode(Mode::Shadow), BUCKET.limit("enforced", 3)];
     let rig = Rig::new(make, limits);
-    let audience = Audience {
-        caller: Caller::Authenticated,
-        ..Audience::default()
-    };
+    let audience = Audience { caller: Caller::Authenticated, ..Audience::default() };
     for _ in 0..5 {
         let decision = rig.check(&asking("k", 1)).await;
         let answer = Answer::of(&decision, &HeaderPolicy::default(), audience, START);
         assert!(answer.headers.iter().any(|(_, value)| value.contains("enforced")));
-        assert!(
-            answer
-                .headers
-                .iter()
-                .all(|(_, value)| !value.contains("watching")),
-            "{:?}",
-            answer.headers
-        );
+        assert!(answer.headers.iter().all(|(_, value)| !value.contains("watching")), "{:?}", answer.headers);
         assert!(answer.body.is_none_or(|body| !body.text.contains("watching")));
     }
 }
@@ -116,35 +87,19 @@ pub async fn a_share_of_the_keys_is_enforced_and_stays_so<S: Store>(make: &impl 
     let first = stances(&rig, KEYS).await;
     let share = first.iter().filter(|&&stance| stance == Stance::Enforced).count();
     // 180 expected, six standard deviations either way.
-    assert!(
-        (112..=248).contains(&share),
-        "{share} of {KEYS} keys are enforced"
-    );
+    assert!((112..=248).contains(&share), "{share} of {KEYS} keys are enforced");
     assert_eq!(stances(&rig, KEYS).await, first, "the same keys the second time");
     for (number, stance) in first.iter().enumerate() {
         let denied = !rig.admits(&format!("k-{number}"), 1).await;
-        assert_eq!(
-            denied,
-            *stance == Stance::Enforced,
-            "key {number} after its unit is used"
-        );
+        assert_eq!(denied, *stance == Stance::Enforced, "key {number} after its unit is used");
     }
     rig.swap(vec![BUCKET.limit("limit", 1).enforce_percent(60)]);
     let raised = stances(&rig, KEYS).await;
     for (before, after) in first.iter().zip(&raised) {
-        assert!(
-            *before == Stance::Shadow || *after == Stance::Enforced,
-            "an enforced key was let go"
-        );
+        assert!(*before == Stance::Shadow || *after == Stance::Enforced, "an enforced key was let go");
     }
-    let share = raised
-        .iter()
-        .filter(|&&stance| stance == Stance::Enforced)
-        .count();
-    assert!(
-        (288..=432).contains(&share),
-        "{share} of {KEYS} keys are enforced at 60 per cent"
-    );
+    let share = raised.iter().filter(|&&stance| stance == Stance::Enforced).count();
+    assert!((288..=432).contains(&share), "{share} of {KEYS} keys are enforced at 60 per cent");
 }
 
 /// How each key is treated. The first round uses up a key's only unit.

@@ -37,26 +37,9 @@ pub async fn a_commit_below_the_estimate_gives_the_rest_back<S: Store>(make: &im
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         let (decision, reservation) = rig.engine.reserve(&asking("k", 6), LIFETIME, rig.now).await;
         assert!(decision.is_allowed());
-        assert_eq!(
-            rig.left("k", "limit").await,
-            4,
-            "{}: charged at the estimate",
-            algorithm.name
-        );
-        let settled = rig
-            .engine
-            .commit(reservation.expect("it was admitted"), 2, rig.now)
-            .await;
-        assert_eq!(
-            settled,
-            Ok(Settled {
-                refunded: 4,
-                charged: 0,
-                unpaid: 0
-            }),
-            "{}",
-            algorithm.name
-        );
+        assert_eq!(rig.left("k", "limit").await, 4, "{}: charged at the estimate", algorithm.name);
+        let settled = rig.engine.commit(reservation.expect("it was admitted"), 2, rig.now).await;
+        assert_eq!(settled, Ok(Settled { refunded: 4, charged: 0, unpaid: 0 }), "{}", algorithm.name);
         assert_eq!(rig.left("k", "limit").await, 8, "{}: settled", algorithm.name);
     }
 }
@@ -67,26 +50,9 @@ pub async fn a_commit_above_the_estimate_charges_what_there_is<S: Store>(make: &
         for (actual, charged, unpaid) in [(3, 0, 0), (8, 5, 0), (10, 7, 0), (12, 7, 2)] {
             let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
             let (_, reservation) = rig.engine.reserve(&asking("k", 3), LIFETIME, rig.now).await;
-            let settled = rig
-                .engine
-                .commit(reservation.expect("it was admitted"), actual, rig.now)
-                .await;
-            assert_eq!(
-                settled,
-                Ok(Settled {
-                    refunded: 0,
-                    charged,
-                    unpaid
-                }),
-                "{}: {actual}",
-                algorithm.name
-            );
-            assert_eq!(
-                rig.left("k", "limit").await,
-                7 - charged,
-                "{}: {actual}",
-                algorithm.name
-            );
+            let settled = rig.engine.commit(reservation.expect("it was admitted"), actual, rig.now).await;
+            assert_eq!(settled, Ok(Settled { refunded: 0, charged, unpaid }), "{}: {actual}", algorithm.name);
+            assert_eq!(rig.left("k", "limit").await, 7 - charged, "{}: {actual}", algorithm.name);
         }
     }
 }
@@ -101,20 +67,8 @@ pub async fn a_commit_above_the_estimate_counts_by_the_keys_own_tier<S: Store>(
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10).tiers("plan", tiers)]);
         let request = on_plan("k", "pro", 100);
         let (_, reservation) = rig.engine.reserve(&request, LIFETIME, rig.now).await;
-        let settled = rig
-            .engine
-            .commit(reservation.expect("it was admitted"), 300, rig.now)
-            .await;
-        assert_eq!(
-            settled,
-            Ok(Settled {
-                refunded: 0,
-                charged: 200,
-                unpaid: 0
-            }),
-            "{}",
-            algorithm.name
-        );
+        let settled = rig.engine.commit(reservation.expect("it was admitted"), 300, rig.now).await;
+        assert_eq!(settled, Ok(Settled { refunded: 0, charged: 200, unpaid: 0 }), "{}", algorithm.name);
         let look = rig.engine.peek(&request, rig.now).await;
         let left = look.limits().next().map(|status| status.outcome.remaining);
         assert_eq!(left, Some(700), "{}", algorithm.name);
@@ -123,57 +77,28 @@ pub async fn a_commit_above_the_estimate_counts_by_the_keys_own_tier<S: Store>(
 
 /// After a cancellation every counter, permits among them, is as before the reservation.
 pub async fn a_cancelled_reservation_never_was<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    let rig = Rig::new(
-        make,
-        ALGORITHMS.iter().map(|each| each.limit(each.name, 10)).collect(),
-    );
+    let rig = Rig::new(make, ALGORITHMS.iter().map(|each| each.limit(each.name, 10)).collect());
     let mut decision = rig.check(&asking("k", 2)).await;
     assert!(decision.take_permit().is_some());
     let before = rig.peek("k").await;
     let (_, reservation) = rig.engine.reserve(&asking("k", 5), LIFETIME, rig.now).await;
     assert_ne!(rig.peek("k").await, before);
-    let settled = rig
-        .engine
-        .cancel(reservation.expect("it was admitted"), rig.now)
-        .await;
-    assert_eq!(
-        settled,
-        Ok(Settled {
-            refunded: 5,
-            charged: 0,
-            unpaid: 0
-        })
-    );
+    let settled = rig.engine.cancel(reservation.expect("it was admitted"), rig.now).await;
+    assert_eq!(settled, Ok(Settled { refunded: 5, charged: 0, unpaid: 0 }));
     assert_eq!(rig.peek("k").await, before);
     // A limit in shadow that had no room took nothing, so nothing comes back to it.
-    let rig = Rig::new(
-        make,
-        vec![
-            BUCKET.limit("a", 10),
-            BUCKET.limit("watching", 3).mode(Mode::Shadow),
-        ],
-    );
+    let rig = Rig::new(make, vec![BUCKET.limit("a", 10), BUCKET.limit("watching", 3).mode(Mode::Shadow)]);
     assert!(rig.admits("k", 2).await);
     let (_, reservation) = rig.engine.reserve(&asking("k", 4), LIFETIME, rig.now).await;
-    assert!(
-        rig.engine
-            .cancel(reservation.expect("it was admitted"), rig.now)
-            .await
-            .is_ok()
-    );
-    assert_eq!(
-        (rig.left("k", "a").await, rig.left("k", "watching").await),
-        (8, 1)
-    );
+    assert!(rig.engine.cancel(reservation.expect("it was admitted"), rig.now).await.is_ok());
+    assert_eq!((rig.left("k", "a").await, rig.left("k", "watching").await), (8, 1));
 }
 
 /// One tick before its end a reservation can be settled; at its end it stays charged at the estimate.
 pub async fn a_reservation_that_expires_stays_charged<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for (settled_after, settles) in [(LIFETIME - Ticks::ONE, true), (LIFETIME, false), (HOUR, false)] {
-        let fixed = ALGORITHMS
-            .iter()
-            .find(|each| each.name == "fixed-window, epoch")
-            .expect("it is one of them");
+        let fixed =
+            ALGORITHMS.iter().find(|each| each.name == "fixed-window, epoch").expect("it is one of them");
         let rig = Rig::new(make, vec![fixed.limit("limit", 10)]);
         let (_, reservation) = rig.engine.reserve(&asking("k", 6), LIFETIME, rig.now).await;
         let reservation = reservation.expect("it was admitted");
@@ -202,41 +127,17 @@ pub async fn only_limits_that_count_the_cost_are_settled<S: Store>(make: &impl F
     let fixed = BUCKET.limit("fixed", 10).cost(Cost::Units(2));
     let rig = Rig::new(make, vec![fixed, BUCKET.limit("asked", 10)]);
     let (_, reservation) = rig.engine.reserve(&asking("k", 6), LIFETIME, rig.now).await;
-    assert!(
-        rig.engine
-            .commit(reservation.expect("it was admitted"), 1, rig.now)
-            .await
-            .is_ok()
-    );
-    assert_eq!(
-        (rig.left("k", "fixed").await, rig.left("k", "asked").await),
-        (8, 9)
-    );
+    assert!(rig.engine.commit(reservation.expect("it was admitted"), 1, rig.now).await.is_ok());
+    assert_eq!((rig.left("k", "fixed").await, rig.left("k", "asked").await), (8, 9));
 
-    let computed = BUCKET
-        .limit("computed", 100)
-        .cost(Cost::Attribute("tokens".to_owned()));
+    let computed = BUCKET.limit("computed", 100).cost(Cost::Attribute("tokens".to_owned()));
     let rig = Rig::new(make, vec![computed, BUCKET.limit("asked", 10)]);
-    let request: CheckRequest<'_> = asking("k", 1)
-        .with("tokens", 60)
-        .expect("the suite's requests are valid");
+    let request: CheckRequest<'_> =
+        asking("k", 1).with("tokens", 60).expect("the suite's requests are valid");
     let (_, reservation) = rig.engine.reserve(&request, LIFETIME, rig.now).await;
-    let settled = rig
-        .engine
-        .commit(reservation.expect("it was admitted"), 25, rig.now)
-        .await;
-    assert_eq!(
-        settled,
-        Ok(Settled {
-            refunded: 35,
-            charged: 0,
-            unpaid: 0
-        })
-    );
-    assert_eq!(
-        (rig.left("k", "computed").await, rig.left("k", "asked").await),
-        (75, 9)
-    );
+    let settled = rig.engine.commit(reservation.expect("it was admitted"), 25, rig.now).await;
+    assert_eq!(settled, Ok(Settled { refunded: 35, charged: 0, unpaid: 0 }));
+    assert_eq!((rig.left("k", "computed").await, rig.left("k", "asked").await), (75, 9));
 }
 
 /// A reservation made under one policy is settled under the next; if its limit is gone, nothing happens.
@@ -246,21 +147,11 @@ pub async fn a_reservation_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -
         let (_, kept) = rig.engine.reserve(&asking("k", 4), LIFETIME, rig.now).await;
         let (_, orphan) = rig.engine.reserve(&asking("k", 3), LIFETIME, rig.now).await;
         rig.swap(vec![algorithm.limit("limit", 11)]);
-        assert!(
-            rig.engine
-                .commit(kept.expect("it was admitted"), 1, rig.now)
-                .await
-                .is_ok()
-        );
+        assert!(rig.engine.commit(kept.expect("it was admitted"), 1, rig.now).await.is_ok());
         let left = rig.left("k", "limit").await;
         assert!(left == 6 || left == 7, "{}: {left}", algorithm.name);
         rig.swap(vec![BUCKET.limit("another", 5)]);
-        assert!(
-            rig.engine
-                .cancel(orphan.expect("it was admitted"), rig.now)
-                .await
-                .is_ok()
-        );
+        assert!(rig.engine.cancel(orphan.expect("it was admitted"), rig.now).await.is_ok());
         assert_eq!(rig.left("k", "another").await, 5, "{}", algorithm.name);
     }
 }
@@ -271,45 +162,23 @@ async fn permit<S: Store>(rig: &Rig<S>) -> Option<Permit> {
 
 /// Releasing gives one place back; releasing again, or what another holds, changes nothing.
 pub async fn a_permit_is_released_once<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    let rig = Rig::new(
-        make,
-        vec![PERMITS.limit("in-flight", 2), BUCKET.limit("rate", 100)],
-    );
+    let rig = Rig::new(make, vec![PERMITS.limit("in-flight", 2), BUCKET.limit("rate", 100)]);
     let first = permit(&rig).await.expect("two places are free");
     let second = permit(&rig).await.expect("one place is free");
     assert!(permit(&rig).await.is_none(), "both are taken");
     assert_ne!(first.id(), second.id());
     for _ in 0..3 {
         assert!(rig.engine.release(&first, rig.now).await.is_ok());
-        assert_eq!(
-            rig.left("k", "in-flight").await,
-            1,
-            "released once, however often"
-        );
+        assert_eq!(rig.left("k", "in-flight").await, 1, "released once, however often");
     }
     let third = permit(&rig).await.expect("the place is free again");
     assert!(rig.engine.release(&first, rig.now).await.is_ok());
-    assert_eq!(
-        rig.left("k", "in-flight").await,
-        0,
-        "the old permit does not free the new one's place"
-    );
+    assert_eq!(rig.left("k", "in-flight").await, 0, "the old permit does not free the new one's place");
     assert!(rig.engine.release(&second, rig.now).await.is_ok());
     assert!(rig.engine.release(&third, rig.now).await.is_ok());
     assert_eq!(rig.left("k", "in-flight").await, 2);
-    assert_eq!(
-        rig.left("k", "rate").await,
-        97,
-        "a permit gives back its place and nothing else"
-    );
-    assert!(
-        rig.engine
-            .peek(&asking("k", 1), rig.now)
-            .await
-            .take_permit()
-            .is_none(),
-        "a look takes no place"
-    );
+    assert_eq!(rig.left("k", "rate").await, 97, "a permit gives back its place and nothing else");
+    assert!(rig.engine.peek(&asking("k", 1), rig.now).await.take_permit().is_none(), "a look takes no place");
 }
 
 /// The permit of a crashed holder comes back when it expires, exactly then, and releasing it late frees nobody's place.
@@ -324,10 +193,7 @@ pub async fn a_permit_comes_back_by_itself<S: Store>(make: &impl Fn(Timestamp) -
     rig.now = taken_at + HOUR;
     let next = permit(&rig).await.expect("it expired");
     assert!(rig.engine.release(&lost, rig.now).await.is_ok());
-    assert!(
-        permit(&rig).await.is_none(),
-        "a late release frees nobody's place"
-    );
+    assert!(permit(&rig).await.is_none(), "a late release frees nobody's place");
     assert!(rig.engine.release(&next, rig.now).await.is_ok());
     assert!(permit(&rig).await.is_some());
 }
@@ -341,18 +207,10 @@ pub async fn a_permit_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -> S) 
             held.push(permit(&rig).await.expect("a place is free"));
         }
         rig.swap(vec![PERMITS.limit("in-flight", limit)]);
-        assert_eq!(
-            rig.left("k", "in-flight").await,
-            limit.saturating_sub(3),
-            "{limit}"
-        );
+        assert_eq!(rig.left("k", "in-flight").await, limit.saturating_sub(3), "{limit}");
         for (released, permit) in (1u64..).zip(&held) {
             assert!(rig.engine.release(permit, rig.now).await.is_ok());
-            assert_eq!(
-                rig.left("k", "in-flight").await,
-                limit.saturating_sub(3 - released),
-                "{limit}"
-            );
+            assert_eq!(rig.left("k", "in-flight").await, limit.saturating_sub(3 - released), "{limit}");
         }
         rig.swap(vec![BUCKET.limit("another", 5)]);
         assert!(rig.engine.release(&held[0], rig.now).await.is_ok());
@@ -370,12 +228,7 @@ pub async fn a_refund_gives_back_exactly<S: Store>(make: &impl Fn(Timestamp) -> 
         assert_eq!(rig.left("k", "limit").await, 5, "{}", algorithm.name);
         assert_eq!(rig.left("other", "limit").await, 3, "{}", algorithm.name);
         assert!(rig.engine.refund(&asking("k", 50), rig.now).await.is_ok());
-        assert!(
-            rig.engine
-                .refund(&asking("never-seen", 50), rig.now)
-                .await
-                .is_ok()
-        );
+        assert!(rig.engine.refund(&asking("never-seen", 50), rig.now).await.is_ok());
         for key in ["k", "never-seen"] {
             assert_eq!(rig.left(key, "limit").await, 10, "{}: {key}", algorithm.name);
             assert_eq!(rig.drain(key).await, 10, "{}: {key}", algorithm.name);
@@ -385,10 +238,7 @@ pub async fn a_refund_gives_back_exactly<S: Store>(make: &impl Fn(Timestamp) -> 
 
 /// A reset forgets the counters of one key: all of them, or only those of the named limits.
 pub async fn a_reset_forgets_all_or_the_named<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    let rig = Rig::new(
-        make,
-        ALGORITHMS.iter().map(|each| each.limit(each.name, 10)).collect(),
-    );
+    let rig = Rig::new(make, ALGORITHMS.iter().map(|each| each.limit(each.name, 10)).collect());
     for key in ["k", "other"] {
         assert!(rig.admits(key, 4).await);
     }
@@ -398,20 +248,7 @@ pub async fn a_reset_forgets_all_or_the_named<S: Store>(make: &impl Fn(Timestamp
         let left = if named.contains(&name.as_str()) { 10 } else { 6 };
         assert_eq!(outcome.remaining, left, "{name}");
     }
-    assert_eq!(
-        rig.engine.reset(&asking("k", 1), &[], rig.now).await,
-        Ok(ALGORITHMS.len())
-    );
-    assert!(
-        rig.peek("k")
-            .await
-            .iter()
-            .all(|(_, outcome)| outcome.remaining == 10)
-    );
-    assert!(
-        rig.peek("other")
-            .await
-            .iter()
-            .all(|(_, outcome)| outcome.remaining == 6)
-    );
+    assert_eq!(rig.engine.reset(&asking("k", 1), &[], rig.now).await, Ok(ALGORITHMS.len()));
+    assert!(rig.peek("k").await.iter().all(|(_, outcome)| outcome.remaining == 10));
+    assert!(rig.peek("other").await.iter().all(|(_, outcome)| outcome.remaining == 6));
 }

@@ -39,9 +39,8 @@ pub async fn a_raise_acts_at_once_and_gifts_nothing<S: Store>(make: &impl Fn(Tim
 
 /// The first unit after a raise from 10 to 20 an hour comes after 180 seconds, not after 360, and not one tick before.
 pub async fn a_raised_bucket_refills_at_the_new_rate<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    for algorithm in ALGORITHMS
-        .iter()
-        .filter(|each| matches!(each.name, "token-bucket" | "gcra" | "leaky-bucket"))
+    for algorithm in
+        ALGORITHMS.iter().filter(|each| matches!(each.name, "token-bucket" | "gcra" | "leaky-bucket"))
     {
         let mut rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         assert_eq!(rig.drain("k").await, 10);
@@ -49,9 +48,7 @@ pub async fn a_raised_bucket_refills_at_the_new_rate<S: Store>(make: &impl Fn(Ti
         let denied = rig.check(&asking("k", 1)).await;
         assert_eq!(
             denied.verdict(),
-            Verdict::Deny {
-                retry_after: Ticks::from_secs(180)
-            },
+            Verdict::Deny { retry_after: Ticks::from_secs(180) },
             "{}",
             algorithm.name
         );
@@ -74,20 +71,10 @@ pub async fn lowering_clamps_and_is_not_forgotten<S: Store>(make: &impl Fn(Times
             Keeps::Available => (5, 4),
             Keeps::Used => (3, 7),
         };
-        assert_eq!(
-            rig.left("k", "limit").await,
-            lowered,
-            "{}: lowered",
-            algorithm.name
-        );
+        assert_eq!(rig.left("k", "limit").await, lowered, "{}: lowered", algorithm.name);
         assert!(rig.admits("k", 1).await);
         rig.swap(vec![algorithm.limit("limit", 10)]);
-        assert_eq!(
-            rig.left("k", "limit").await,
-            raised,
-            "{}: raised again",
-            algorithm.name
-        );
+        assert_eq!(rig.left("k", "limit").await, raised, "{}: raised again", algorithm.name);
         assert_eq!(rig.drain("k").await, raised, "{}: raised again", algorithm.name);
     }
 }
@@ -103,11 +90,7 @@ pub async fn lowering_below_what_was_used_denies<S: Store>(make: &impl Fn(Timest
             Keeps::Used => {
                 assert_eq!(rig.left("k", "limit").await, 0, "{}", algorithm.name);
                 let denied = rig.check(&asking("k", 1)).await;
-                assert!(
-                    matches!(denied.verdict(), Verdict::Deny { .. }),
-                    "{}",
-                    algorithm.name
-                );
+                assert!(matches!(denied.verdict(), Verdict::Deny { .. }), "{}", algorithm.name);
             }
         }
         rig.swap(vec![algorithm.limit("limit", 10)]);
@@ -122,9 +105,7 @@ pub async fn swapping_to_and_fro_never_admits_more<S: Store>(make: &impl Fn(Time
         let mut admitted = 0;
         for turn in 0..40 {
             admitted += rig.drain("k").await;
-            rig.swap(vec![
-                algorithm.limit("limit", if turn % 2 == 0 { 20 } else { 10 }),
-            ]);
+            rig.swap(vec![algorithm.limit("limit", if turn % 2 == 0 { 20 } else { 10 })]);
         }
         let bound = match algorithm.keeps {
             Keeps::Available => 10,
@@ -136,37 +117,21 @@ pub async fn swapping_to_and_fro_never_admits_more<S: Store>(make: &impl Fn(Time
 
 /// An exhausted counter stays exhausted when its period is made longer or shorter.
 pub async fn another_period_gifts_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    for algorithm in [
-        "token-bucket",
-        "gcra",
-        "fixed-window",
-        "sliding-window",
-        "sliding-log",
-        "leaky-bucket, queue: 9",
-    ] {
+    for algorithm in
+        ["token-bucket", "gcra", "fixed-window", "sliding-window", "sliding-log", "leaky-bucket, queue: 9"]
+    {
         let of = |rate: &str| {
             let text = format!("limits: [{{name: limit, by: [key], algorithm: {algorithm}, rate: {rate}}}]");
-            Policy::compile("policy.yaml", text.as_bytes())
-                .expect("the suite's policies are valid")
-                .0
+            Policy::compile("policy.yaml", text.as_bytes()).expect("the suite's policies are valid").0
         };
         for other in ["10/day", "10/min", "20/day"] {
             let rig = Rig::new(make, Vec::new());
-            rig.engine
-                .swap(of("10/h"), rig.now)
-                .expect("few quotas are in use");
+            rig.engine.swap(of("10/h"), rig.now).expect("few quotas are in use");
             assert_eq!(rig.drain("k").await, 10, "{algorithm}");
-            let report = rig
-                .engine
-                .swap(of(other), rig.now)
-                .expect("few quotas are in use");
+            let report = rig.engine.swap(of(other), rig.now).expect("few quotas are in use");
             assert_eq!(report.changed, ["limit"], "{algorithm}: {other}");
             let keeps_used = algorithm.starts_with("sliding") || algorithm.starts_with("fixed");
-            let bound = if keeps_used && other.starts_with("20") {
-                10
-            } else {
-                0
-            };
+            let bound = if keeps_used && other.starts_with("20") { 10 } else { 0 };
             assert_eq!(rig.drain("k").await, bound, "{algorithm}: 10/h becomes {other}");
         }
     }
@@ -199,12 +164,7 @@ pub async fn a_key_may_change_its_tier<S: Store>(make: &impl Fn(Timestamp) -> S)
             let plan = if turn % 2 == 0 { "pro" } else { "free" };
             admitted += u64::from(rig.check(&on_plan("k", plan, 1)).await.is_allowed());
         }
-        assert_eq!(
-            9 + admitted,
-            if upgraded == 6 { 10 } else { 20 },
-            "{}: in all",
-            algorithm.name
-        );
+        assert_eq!(9 + admitted, if upgraded == 6 { 10 } else { 20 }, "{}: in all", algorithm.name);
     }
 }
 
@@ -213,11 +173,7 @@ pub async fn an_override_acts_on_one_key<S: Store>(make: &impl Fn(Timestamp) -> 
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         assert!(rig.admits("vip", 1).await && rig.admits("k", 1).await);
-        rig.swap(vec![
-            algorithm
-                .limit("limit", 10)
-                .override_for("vip", algorithm.quota(30)),
-        ]);
+        rig.swap(vec![algorithm.limit("limit", 10).override_for("vip", algorithm.quota(30))]);
         let left = if algorithm.keeps == Keeps::Used { 29 } else { 9 };
         assert_eq!(rig.left("vip", "limit").await, left, "{}", algorithm.name);
         assert_eq!(rig.left("k", "limit").await, 9, "{}", algorithm.name);
@@ -234,15 +190,8 @@ pub async fn other_numbers_keep_counters_and_other_names_do_not<S: Store>(make: 
     };
     let rig = Rig::new(make, before());
     assert!(rig.admits("k", 4).await);
-    assert_eq!(
-        rig.swap(before()),
-        SwapReport::default(),
-        "the same policy changes nothing"
-    );
-    let log = ALGORITHMS
-        .iter()
-        .find(|each| each.name == "sliding-log")
-        .expect("it is one of them");
+    assert_eq!(rig.swap(before()), SwapReport::default(), "the same policy changes nothing");
+    let log = ALGORITHMS.iter().find(|each| each.name == "sliding-log").expect("it is one of them");
     let after = vec![
         BUCKET.limit("changed", 5),
         BUCKET.limit("renamed-since", 10),
@@ -256,24 +205,9 @@ pub async fn other_numbers_keep_counters_and_other_names_do_not<S: Store>(make: 
     assert_eq!(report.restarted, ["restarted"]);
     assert_eq!(rig.left("k", "changed").await, 5, "kept and clamped");
     assert_eq!(rig.left("k", "same").await, 6, "kept");
-    assert_eq!(
-        rig.left("k", "renamed-since").await,
-        10,
-        "a new name is a new counter"
-    );
-    assert_eq!(
-        rig.left("k", "restarted").await,
-        10,
-        "another algorithm counts anew"
-    );
+    assert_eq!(rig.left("k", "renamed-since").await, 10, "a new name is a new counter");
+    assert_eq!(rig.left("k", "restarted").await, 10, "another algorithm counts anew");
     let other_by = vec![BUCKET.limit("changed", 5).by(["key", "plan"])];
-    let report = rig
-        .engine
-        .swap(policy(other_by), rig.now + HOUR)
-        .expect("few quotas are in use");
-    assert_eq!(
-        report.restarted,
-        ["changed"],
-        "other attributes are other counters"
-    );
+    let report = rig.engine.swap(policy(other_by), rig.now + HOUR).expect("few quotas are in use");
+    assert_eq!(report.restarted, ["changed"], "other attributes are other counters");
 }

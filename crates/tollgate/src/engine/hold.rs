@@ -97,7 +97,8 @@ impl Held {
             stance: charge.stance,
             source,
             cost: charge.cost,
-            settles: !matches!(charge.quota, Quota::Concurrency(_)) && !matches!(limit.cost(), Cost::Units(_)),
+            settles: !matches!(charge.quota, Quota::Concurrency(_))
+                && !matches!(limit.cost(), Cost::Units(_)),
         }
     }
 
@@ -153,7 +154,8 @@ impl<S: Store> Engine<S> {
             .collect();
         // Where some limits compute their own cost, the actual cost is theirs; the others count requests, not units.
         let computed = |limit: &Limit| matches!(limit.cost(), Cost::Attribute(_) | Cost::Computed(_));
-        let is_computed = |held: &Held| live.counters_of(&held.limit).is_some_and(|(limit, _)| computed(limit));
+        let is_computed =
+            |held: &Held| live.counters_of(&held.limit).is_some_and(|(limit, _)| computed(limit));
         if held.iter().any(is_computed) {
             held.iter_mut().for_each(|held| held.settles = held.settles && is_computed(held));
         }

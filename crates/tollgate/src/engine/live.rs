@@ -73,7 +73,8 @@ impl Live {
         let mut report = SwapReport::default();
         let mut counters = Vec::with_capacity(policy.limits().len());
         for limit in policy.limits() {
-            let known = before.by_name.get(limit.name()).map(|&index| (&before.policy.limits()[index], index));
+            let known =
+                before.by_name.get(limit.name()).map(|&index| (&before.policy.limits()[index], index));
             counters.push(match known {
                 None => {
                     report.added.push(limit.name().to_owned());
@@ -92,13 +93,16 @@ impl Live {
             });
         }
         let live = Self::assemble(policy, counters);
-        report.removed.extend(before.by_name.keys().filter(|name| !live.by_name.contains_key(*name)).cloned());
+        report
+            .removed
+            .extend(before.by_name.keys().filter(|name| !live.by_name.contains_key(*name)).cloned());
         report.removed.sort();
         Ok((live, report))
     }
 
     fn assemble(policy: Arc<Policy>, counters: Vec<Counters>) -> Self {
-        let by_name = policy.limits().iter().enumerate().map(|(index, limit)| (limit.name().to_owned(), index));
+        let by_name =
+            policy.limits().iter().enumerate().map(|(index, limit)| (limit.name().to_owned(), index));
         Self { by_name: by_name.collect(), policy, counters }
     }
 
@@ -116,7 +120,8 @@ impl Live {
 
 impl Counters {
     fn new(limit: &Limit, secret: &Secret) -> Self {
-        let records = limit.quotas().iter().map(|quota| Some(Record { quota: quota.clone(), retired_at: None }));
+        let records =
+            limit.quotas().iter().map(|quota| Some(Record { quota: quota.clone(), retired_at: None }));
         let numbers = (0..).take(limit.quotas().len()).collect();
         Self::assemble(limit, secret, records.collect(), numbers)
     }
@@ -128,10 +133,14 @@ impl Counters {
             old.iter().map(|record| record.clone().filter(|record| !is_forgotten(record, now))).collect();
         let mut numbers = Vec::with_capacity(limit.quotas().len());
         for quota in limit.quotas() {
-            let known = records.iter_mut().position(|record| record.as_ref().is_some_and(|record| record.quota == *quota));
+            let known = records
+                .iter_mut()
+                .position(|record| record.as_ref().is_some_and(|record| record.quota == *quota));
             let fresh = || (0..NUMBERS_MAX).find(|&number| old.get(number).is_none_or(Option::is_none));
             let free = || fresh().filter(|&number| records.get(number).is_none_or(Option::is_none));
-            let number = known.or_else(free).ok_or_else(|| SwapError::TooManyQuotas { limit: limit.name().to_owned() })?;
+            let number = known
+                .or_else(free)
+                .ok_or_else(|| SwapError::TooManyQuotas { limit: limit.name().to_owned() })?;
             if number >= records.len() {
                 records.resize(number + 1, None);
             }

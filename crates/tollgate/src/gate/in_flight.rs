@@ -1,9 +1,9 @@
 //! A place in flight, held for as long as the request is.
 
 use super::KeyedGate;
+use crate::algorithm::concurrency::PermitId;
 use crate::charge::Charge;
 use crate::key::Fingerprint;
-use crate::algorithm::concurrency::PermitId;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 

@@ -68,7 +68,9 @@ impl Queues {
     pub(super) fn ahead_of(&self, key: Fingerprint, ticket: u64) -> u64 {
         let inner = self.inner();
         let queue = inner.queues.get(&key).into_iter().flatten();
-        queue.take_while(|waiter| waiter.ticket != ticket).fold(0, |sum, waiter| sum.saturating_add(waiter.cost))
+        queue
+            .take_while(|waiter| waiter.ticket != ticket)
+            .fold(0, |sum, waiter| sum.saturating_add(waiter.cost))
     }
 
     /// Gives up a place, served or not, and wakes the next if it was the first.
@@ -77,7 +79,8 @@ impl Queues {
         let Some(queue) = inner.queues.get_mut(&key) else { return };
         let Some(position) = queue.iter().position(|waiter| waiter.ticket == ticket) else { return };
         queue.remove(position);
-        let next = if position == 0 { queue.front_mut().and_then(|waiter| waiter.waker.take()) } else { None };
+        let next =
+            if position == 0 { queue.front_mut().and_then(|waiter| waiter.waker.take()) } else { None };
         if queue.is_empty() {
             inner.queues.remove(&key);
         }

@@ -50,9 +50,17 @@ pub struct Ready {
 enum Stage {
     New,
     /// `sleep` is the first's wait for its units; `patience` is, further back, the wait for the deadline.
-    Queued { ticket: u64, deadline: Option<Timestamp>, sleep: Option<Sleep>, patience: Option<Sleep> },
+    Queued {
+        ticket: u64,
+        deadline: Option<Timestamp>,
+        sleep: Option<Sleep>,
+        patience: Option<Sleep>,
+    },
     /// Admitted with a departure time: a shaping limit gave it a place that is not yet due.
-    Leaving { outcome: Outcome, sleep: Sleep },
+    Leaving {
+        outcome: Outcome,
+        sleep: Sleep,
+    },
     Done,
 }
 

@@ -29,23 +29,13 @@ impl Answer {
         let sheet = Sheet::of(decision, policy, audience, now);
         let headers = headers(&sheet, policy);
         let Some(refusal) = refusal(decision, &sheet) else {
-            return Self {
-                status: 200,
-                headers,
-                body: None,
-            };
+            return Self { status: 200, headers, body: None };
         };
         let status = refusal.status(policy.denial);
         Self {
             status,
             headers,
-            body: Some(body::write(
-                &refusal,
-                status,
-                &sheet,
-                policy.dialects,
-                audience.accepts,
-            )),
+            body: Some(body::write(&refusal, status, &sheet, policy.dialects, audience.accepts)),
         }
     }
 }

@@ -46,9 +46,7 @@ impl Refusal<'_> {
     pub(super) fn status(&self, denial: DenialStatus) -> u16 {
         match self {
             Refusal::Quota => denial.code(),
-            Refusal::TooCostly {
-                unit: Unit::Bytes, ..
-            } => 413,
+            Refusal::TooCostly { unit: Unit::Bytes, .. } => 413,
             Refusal::TooCostly { .. } | Refusal::Fault(_) => 400,
         }
     }
@@ -167,26 +165,18 @@ fn text(refusal: &Refusal<'_>, sheet: &Sheet<'_>) -> Body {
     if let Some(retry) = sheet.retry {
         push(&mut text, format_args!("Retry after {} s.\n", retry.seconds));
     }
-    Body {
-        content_type: "text/plain; charset=utf-8",
-        text,
-    }
+    Body { content_type: "text/plain; charset=utf-8", text }
 }
 
 /// Discord's object, which has no form for anything but a wait.
 fn discord(sheet: &Sheet<'_>) -> Option<Body> {
     let retry = sheet.retry?;
-    let global = sheet.disclosed
-        && sheet
-            .tightest()
-            .is_some_and(|reading| discord_scope(reading) == "global");
+    let global =
+        sheet.disclosed && sheet.tightest().is_some_and(|reading| discord_scope(reading) == "global");
     let mut text = String::from(r#"{"message":"You are being rate limited.","retry_after":"#);
     push_decimal(&mut text, retry.millis);
     push(&mut text, format_args!(r#","global":{global}}}"#));
-    Some(Body {
-        content_type: "application/json",
-        text,
-    })
+    Some(Body { content_type: "application/json", text })
 }
 
 fn push_quota(detail: &mut String, reading: &Reading<'_>) {

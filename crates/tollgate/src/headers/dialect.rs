@@ -58,10 +58,7 @@ impl Dialect {
     /// Its name in a configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
-        NAMES
-            .iter()
-            .find(|(_, dialect)| *dialect == self)
-            .map_or("none", |(name, _)| name)
+        NAMES.iter().find(|(_, dialect)| *dialect == self).map_or("none", |(name, _)| name)
     }
 
     /// Every header that it may send.
@@ -70,12 +67,9 @@ impl Dialect {
         match self {
             Dialect::Ietf11 | Dialect::Ietf07 => &["RateLimit-Policy", "RateLimit"],
             Dialect::IetfNext => &["RateLimit-Policy", "RateLimit", "RateLimit-Partition"],
-            Dialect::Ietf06 => &[
-                "RateLimit-Limit",
-                "RateLimit-Remaining",
-                "RateLimit-Reset",
-                "RateLimit-Policy",
-            ],
+            Dialect::Ietf06 => {
+                &["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "RateLimit-Policy"]
+            }
             Dialect::XRateLimit | Dialect::XRateLimitDelta => &[
                 "X-RateLimit-Limit",
                 "X-RateLimit-Remaining",
@@ -170,10 +164,7 @@ impl Dialects {
     /// Each of them once, always in the same order.
     pub fn iter(self) -> impl Iterator<Item = Dialect> {
         let names = NAMES.split_last().map_or(&NAMES[..], |(_alias, names)| names);
-        names
-            .iter()
-            .map(|(_, dialect)| *dialect)
-            .filter(move |dialect| self.contains(*dialect))
+        names.iter().map(|(_, dialect)| *dialect).filter(move |dialect| self.contains(*dialect))
     }
 }
 

@@ -29,17 +29,13 @@ impl HeaderList {
     /// Names and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> + Clone {
         let starts = std::iter::once(0).chain(self.entries.iter().map(|entry| entry.end));
-        starts
-            .zip(&self.entries)
-            .map(|(start, entry)| (entry.name, &self.text[start..entry.end]))
+        starts.zip(&self.entries).map(|(start, entry)| (entry.name, &self.text[start..entry.end]))
     }
 
     /// The value of one header, whatever the case of its name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
+        self.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
     /// How many headers there are.
@@ -77,10 +73,7 @@ impl HeaderList {
             && value.len() <= FIELD_BYTES_MAX
             && value.iter().all(|byte| matches!(byte, b' '..=b'~'));
         if sendable && self.entries.len() < HEADERS_MAX {
-            self.entries.push(Entry {
-                name,
-                end: self.text.len(),
-            });
+            self.entries.push(Entry { name, end: self.text.len() });
         } else {
             self.text.truncate(start);
         }

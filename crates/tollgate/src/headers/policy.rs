@@ -75,11 +75,8 @@ impl FromStr for Exposure {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let names = [
-            ("none", Exposure::None),
-            ("retry-after", Exposure::RetryAfter),
-            ("full", Exposure::Full),
-        ];
+        let names =
+            [("none", Exposure::None), ("retry-after", Exposure::RetryAfter), ("full", Exposure::Full)];
         named("exposure", &names, name)
     }
 }
@@ -163,12 +160,7 @@ impl Accepts {
     /// such header accepts everything.
     #[must_use]
     pub fn from_header(accept: &str) -> Self {
-        const JSON: [&str; 4] = [
-            "application/problem+json",
-            "application/json",
-            "application/*",
-            "*/*",
-        ];
+        const JSON: [&str; 4] = ["application/problem+json", "application/json", "application/*", "*/*"];
         let covers = |range: &str| {
             let mut parts = range.split(';').map(str::trim);
             let kind = parts.next().unwrap_or_default();
@@ -178,11 +170,7 @@ impl Accepts {
             });
             !refused && JSON.iter().any(|json| json.eq_ignore_ascii_case(kind))
         };
-        if accept.split(',').any(covers) {
-            Accepts::Json
-        } else {
-            Accepts::Text
-        }
+        if accept.split(',').any(covers) { Accepts::Json } else { Accepts::Text }
     }
 }
 
@@ -208,10 +196,6 @@ pub(super) fn named<T: Copy>(
     found.map(|(_, value)| *value).ok_or_else(|| UnknownName {
         what,
         name: name.to_owned(),
-        accepted: names
-            .iter()
-            .map(|(known, _)| *known)
-            .collect::<Vec<_>>()
-            .join(", "),
+        accepted: names.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", "),
     })
 }

@@ -103,11 +103,7 @@ impl<'a> Reading<'a> {
     /// How long a denied caller must stay away.
     pub(super) fn wait(&self) -> Option<Ticks> {
         let retry_after = self.status.outcome.verdict.retry_after()?;
-        Some(if self.is_concurrency() {
-            retry_after.min(PERMIT_RETRY)
-        } else {
-            retry_after
-        })
+        Some(if self.is_concurrency() { retry_after.min(PERMIT_RETRY) } else { retry_after })
     }
 
     /// The units that the request consumed, when that is known without asking the policy again.
@@ -142,9 +138,7 @@ impl<'a> Reading<'a> {
 fn pace(quota: &Quota) -> (u64, Ticks) {
     match quota {
         Quota::Concurrency(permits) => (permits.limit(), permits.ttl()),
-        other => other
-            .rate()
-            .map_or((1, Ticks::ZERO), |rate| (rate.units(), rate.period())),
+        other => other.rate().map_or((1, Ticks::ZERO), |rate| (rate.units(), rate.period())),
     }
 }
 

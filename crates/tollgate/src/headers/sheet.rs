@@ -86,11 +86,8 @@ impl<'a> Sheet<'a> {
 
     fn choose(&self) -> SmallVec<[usize; 4]> {
         let urgency = |&index: &usize| self.readings.get(index).map(Reading::urgency);
-        let may_list = |index: &usize| {
-            self.readings
-                .get(*index)
-                .is_some_and(|reading| self.may_list(reading))
-        };
+        let may_list =
+            |index: &usize| self.readings.get(*index).is_some_and(|reading| self.may_list(reading));
         let is_violated = |index: &usize| self.readings.get(*index).is_some_and(Reading::is_violated);
         let mut violated: SmallVec<[usize; 4]> = (0..self.readings.len()).filter(is_violated).collect();
         if violated.is_empty() {

@@ -67,8 +67,6 @@ pub(super) fn push_list<T>(
 /// Whether text may be the key of a parameter.
 pub(super) fn is_key(text: &str) -> bool {
     let mut bytes = text.bytes();
-    bytes
-        .next()
-        .is_some_and(|first| matches!(first, b'a'..=b'z' | b'*'))
+    bytes.next().is_some_and(|first| matches!(first, b'a'..=b'z' | b'*'))
         && bytes.all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'*'))
 }

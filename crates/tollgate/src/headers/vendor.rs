@@ -102,11 +102,7 @@ const OPENAI: [(Unit, UnitNames); 2] = [
     ),
     (
         Unit::Tokens,
-        UnitNames(
-            "x-ratelimit-limit-tokens",
-            "x-ratelimit-remaining-tokens",
-            "x-ratelimit-reset-tokens",
-        ),
+        UnitNames("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
     ),
 ];
 
@@ -171,10 +167,7 @@ pub(super) fn push_decimal(out: &mut String, millis: u64) {
 /// its header out.
 fn push_instant(out: &mut String, instant: Timestamp) {
     let seconds = i64::try_from(epoch_seconds(instant));
-    if let Some(instant) = seconds
-        .ok()
-        .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok())
-    {
+    if let Some(instant) = seconds.ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok()) {
         push(out, format_args!("{instant}"));
     }
 }

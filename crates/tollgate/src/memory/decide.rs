@@ -42,7 +42,12 @@ impl Origin {
 
 /// A GCRA or leaky bucket, or a token bucket whose fractions fit: they keep one word.
 #[inline]
-pub(crate) fn word(charge: &Charge<'_>, held: Option<Entry<1>>, now: Timestamp, origin: Origin) -> Step<Entry<1>> {
+pub(crate) fn word(
+    charge: &Charge<'_>,
+    held: Option<Entry<1>>,
+    now: Timestamp,
+    origin: Origin,
+) -> Step<Entry<1>> {
     let state = word_state(charge, held, now, origin)?;
     let (next, outcome) = match charge.quota {
         Quota::Gcra(quota) => gcra::charge(quota.reservoir(), state, now, charge.cost),
@@ -117,7 +122,11 @@ pub(crate) fn pair(charge: &Charge<'_>, held: Option<Entry<2>>, now: Timestamp) 
 }
 
 /// The same for two words.
-pub(crate) fn refund_pair(charge: &Charge<'_>, held: Entry<2>, now: Timestamp) -> Result<Entry<2>, StoreFailure> {
+pub(crate) fn refund_pair(
+    charge: &Charge<'_>,
+    held: Entry<2>,
+    now: Timestamp,
+) -> Result<Entry<2>, StoreFailure> {
     let record = charge.family.record(held.number).ok_or(StoreFailure::Superseded)?;
     let state = match &record.quota {
         Quota::TokenBucket(quota) => {
@@ -138,7 +147,11 @@ enum PairState {
 }
 
 #[inline]
-fn pair_state(charge: &Charge<'_>, held: Option<Entry<2>>, now: Timestamp) -> Result<PairState, StoreFailure> {
+fn pair_state(
+    charge: &Charge<'_>,
+    held: Option<Entry<2>>,
+    now: Timestamp,
+) -> Result<PairState, StoreFailure> {
     match held {
         Some(entry) if entry.number != charge.number => inherit_pair(charge, entry, now),
         held => match charge.quota {

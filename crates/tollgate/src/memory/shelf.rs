@@ -109,7 +109,9 @@ impl Shelf {
 
     /// States that still matter. For reports.
     pub(crate) fn count(&self, now: Timestamp) -> u64 {
-        (0..SHARDS).map(|shard| self.lock(shard).values().filter(|shelved| shelved.idle_at > now).count() as u64).sum()
+        (0..SHARDS)
+            .map(|shard| self.lock(shard).values().filter(|shelved| shelved.idle_at > now).count() as u64)
+            .sum()
     }
 }
 
@@ -193,9 +195,15 @@ fn inherit(quota: &Quota, record: &Record, state: Large, now: Timestamp) -> Resu
 
 fn shelve(quota: &Quota, number: u32, state: Large) -> Result<Shelved, StoreFailure> {
     let (idle_at, heap) = match (quota, &state) {
-        (Quota::SlidingWindow(quota), Large::Window(state)) => (sliding_window::idle_at(quota, state), window_bytes(quota)),
-        (Quota::SlidingLog(quota), Large::Log(state)) => (sliding_log::idle_at(quota, state), log_bytes(quota)),
-        (Quota::Concurrency(quota), Large::Permits(state)) => (concurrency::idle_at(quota, state), permit_bytes(quota)),
+        (Quota::SlidingWindow(quota), Large::Window(state)) => {
+            (sliding_window::idle_at(quota, state), window_bytes(quota))
+        }
+        (Quota::SlidingLog(quota), Large::Log(state)) => {
+            (sliding_log::idle_at(quota, state), log_bytes(quota))
+        }
+        (Quota::Concurrency(quota), Large::Permits(state)) => {
+            (concurrency::idle_at(quota, state), permit_bytes(quota))
+        }
         _ => return Err(StoreFailure::WrongKind),
     };
     Ok(Shelved { number, idle_at, bytes: ENTRY_BYTES + heap, state })

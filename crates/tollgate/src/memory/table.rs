@@ -109,7 +109,14 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         }
         budget.take(FIRST_BUCKETS as u64 * LINE_BYTES);
         let overflow = Mutex::new(Overflow { made: 0, free: 0, free_lines: 0 });
-        Self { region, shape: AtomicU64::new(Shape::new(FIRST_BUCKETS as u64).0), overflow, unsplit: AtomicU64::new(0), budget, patience }
+        Self {
+            region,
+            shape: AtomicU64::new(Shape::new(FIRST_BUCKETS as u64).0),
+            overflow,
+            unsplit: AtomicU64::new(0),
+            budget,
+            patience,
+        }
     }
 
     /// Decides about one key: `step` gets its entry, unless that equals absence, and answers with the entry to keep, if it
@@ -149,7 +156,8 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
                 break;
             };
             // Acquire pairs with the release of the last writer; the comparison proves that nothing changed since.
-            if line[0].compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if line[0].compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
                 // Release: a reader that sees the stores below also sees the header locked.
                 fence(Ordering::Release);
                 match entry {
@@ -222,7 +230,9 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
             let seen = header.load(Ordering::Relaxed);
             // Acquire: what the last holder wrote is seen.
             if seen & LOCKED == 0
-                && header.compare_exchange_weak(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                && header
+                    .compare_exchange_weak(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
             {
                 // Release: a reader that sees a store made under the lock also sees the header locked.
                 fence(Ordering::Release);
@@ -266,7 +276,9 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         let (mut line, mut link) = (first, link_of(header));
         for _ in 0..chain_max {
             for slot in 0..SLOTS {
-                if line[1 + slot].load(Ordering::Relaxed) == key.tag && self.rest(line, slot) == key.rest >> REST_SHIFT {
+                if line[1 + slot].load(Ordering::Relaxed) == key.tag
+                    && self.rest(line, slot) == key.rest >> REST_SHIFT
+                {
                     return Search::Found(Place { line, slot });
                 }
             }
@@ -286,7 +298,10 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
 
     #[inline]
     fn overflow_line(&self, link: u64) -> &Line {
-        #[allow(clippy::cast_possible_truncation, reason = "links are line numbers, at most the region's length")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "links are line numbers, at most the region's length"
+        )]
         self.region.line(self.region.len() - link as usize)
     }
 

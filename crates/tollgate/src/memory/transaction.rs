@@ -71,8 +71,11 @@ impl MemoryStore {
     pub(super) fn charge_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         let mut rooms: SmallVec<[Room; 8]> = SmallVec::from_elem(Room::Main, charges.len());
         loop {
-            let mut items: SmallVec<[Item<'_>; 6]> =
-                charges.iter().zip(&rooms).map(|(charge, &room)| self.item(charge, room != Room::Main, now)).collect();
+            let mut items: SmallVec<[Item<'_>; 6]> = charges
+                .iter()
+                .zip(&rooms)
+                .map(|(charge, &room)| self.item(charge, room != Room::Main, now))
+                .collect();
             let mut locks = self.lock_all(&items, now);
             if !items.iter().all(|item| locks.own(item)) {
                 continue; // The table grew between finding the seats and locking them.
@@ -283,12 +286,10 @@ impl Locks<'_> {
         match held {
             Held::Word(Some(entry)) => hall.words.put(bucket, key, self.store.origin.word(self.now), *entry),
             Held::Pair(Some(entry)) => hall.pairs.put(bucket, key, self.now.unix_micros(), *entry),
-            Held::Large(Some(shelved)) => {
-                match self.shards.iter_mut().find(|(seat, _)| *seat == item.seat) {
-                    Some((_, shard)) => hall.shelf.put(shard, key, self.now, (**shelved).clone()),
-                    None => Ok(()),
-                }
-            }
+            Held::Large(Some(shelved)) => match self.shards.iter_mut().find(|(seat, _)| *seat == item.seat) {
+                Some((_, shard)) => hall.shelf.put(shard, key, self.now, (**shelved).clone()),
+                None => Ok(()),
+            },
             Held::Word(None) | Held::Pair(None) | Held::Large(None) => Ok(()),
         }
     }

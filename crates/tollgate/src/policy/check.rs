@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use crate::policy::finding::{Place, Problem, Report, quoted};
 use crate::policy::limit::{
-    BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode, QUOTAS_MAX,
+    BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
+    QUOTAS_MAX,
 };
 use crate::quota::Quota;
 use crate::request::{COST_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
@@ -87,11 +88,7 @@ pub(crate) fn name(name: &str, at: Place, report: &mut Report) {
 fn by(limit: &Limit, places: Places<'_>, report: &mut Report) {
     if limit.by.len() > BY_MAX {
         let message = format!("{} attributes", limit.by.len());
-        report.error(
-            places("by"),
-            "by",
-            Problem::new(message, format!("at most {BY_MAX}")),
-        );
+        report.error(places("by"), "by", Problem::new(message, format!("at most {BY_MAX}")));
         return;
     }
     for (i, name) in limit.by.iter().enumerate() {
@@ -109,11 +106,7 @@ fn when(limit: &Limit, places: Places<'_>, report: &mut Report) {
     let at = places("when");
     if limit.when.len() > CONDITIONS_MAX {
         let message = format!("{} conditions", limit.when.len());
-        report.error(
-            at,
-            "when",
-            Problem::new(message, format!("at most {CONDITIONS_MAX}")),
-        );
+        report.error(at, "when", Problem::new(message, format!("at most {CONDITIONS_MAX}")));
         return;
     }
     for condition in &limit.when {
@@ -134,10 +127,7 @@ fn when(limit: &Limit, places: Places<'_>, report: &mut Report) {
         }
     }
     if let Some(name) = contradiction(&limit.when) {
-        let message = format!(
-            "never matches: {} would have to be two things at once",
-            quoted(&name)
-        );
+        let message = format!("never matches: {} would have to be two things at once", quoted(&name));
         let problem = Problem::new(message, "conditions that can hold together");
         report.error(at, "when", problem);
     }
@@ -149,10 +139,7 @@ fn choices(values: &[String], globs: usize) -> Option<Problem> {
     if count == 0 {
         Some(Problem::new("an empty list never matches", "at least one value"))
     } else if count > CONDITIONS_MAX {
-        Some(Problem::new(
-            format!("{count} values"),
-            format!("at most {CONDITIONS_MAX}"),
-        ))
+        Some(Problem::new(format!("{count} values"), format!("at most {CONDITIONS_MAX}")))
     } else if values.iter().any(|value| value.len() > VALUE_BYTES_MAX) {
         let message = format!("a value longer than any request's: more than {VALUE_BYTES_MAX} bytes");
         Some(Problem::new(message, "a shorter value"))
@@ -179,11 +166,7 @@ fn contradiction(when: &[Condition]) -> Option<String> {
     let possible = |name: &str, value: &String| {
         let known = wanted.iter().filter(|(other, _)| other == name);
         let globs_fit = when.iter().all(|condition| match condition {
-            Condition::OneOf {
-                name: other,
-                values,
-                globs,
-            } if other == name && !globs.is_empty() => {
+            Condition::OneOf { name: other, values, globs } if other == name && !globs.is_empty() => {
                 values.contains(value) || globs.iter().any(|glob| glob.matches(value))
             }
             _ => true,
@@ -213,10 +196,7 @@ fn quotas(limit: &Limit, places: Places<'_>, report: &mut Report) {
     }
     let algorithm = quotas.all.first().map_or("", Quota::algorithm);
     if quotas.all.iter().any(|quota| quota.algorithm() != algorithm) {
-        let problem = Problem::new(
-            "its quotas have different algorithms",
-            "one algorithm for each limit",
-        );
+        let problem = Problem::new("its quotas have different algorithms", "one algorithm for each limit");
         report.error(places("algorithm"), "algorithm", problem);
     }
     if let Some(window) = quotas.all.iter().filter_map(window).min()
@@ -236,9 +216,9 @@ fn window(quota: &Quota) -> Option<Ticks> {
     match quota {
         Quota::FixedWindow(window) => Some(window.period()),
         Quota::SlidingLog(log) => Some(log.period()),
-        Quota::SlidingWindow(window) => Some(Ticks::from_micros(
-            window.period().as_micros() / u64::from(window.precision().max(1)),
-        )),
+        Quota::SlidingWindow(window) => {
+            Some(Ticks::from_micros(window.period().as_micros() / u64::from(window.precision().max(1))))
+        }
         Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) | Quota::Concurrency(_) => None,
     }
 }

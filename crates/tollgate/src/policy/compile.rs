@@ -55,12 +55,7 @@ fn read(root: &Node, report: &mut Report) -> Option<Policy> {
             return None;
         }
     };
-    Some(Policy {
-        domain,
-        shard_by: shard_by.map(str::to_owned),
-        limits,
-        index,
-    })
+    Some(Policy { domain, shard_by: shard_by.map(str::to_owned), limits, index })
 }
 
 fn domain(fields: Fields<'_>, report: &mut Report) -> Option<String> {
@@ -81,11 +76,7 @@ fn limit_nodes<'n>(fields: Fields<'n>, report: &mut Report) -> Option<&'n [Node]
         return None;
     };
     let Tree::List(nodes) = &node.tree else {
-        report.error(
-            at,
-            "limits",
-            Problem::new(format!("is {}", node.kind()), accepted),
-        );
+        report.error(at, "limits", Problem::new(format!("is {}", node.kind()), accepted));
         return None;
     };
     if nodes.is_empty() {
@@ -116,10 +107,7 @@ fn limits(nodes: &[Node], report: &mut Report) -> (Vec<Limit>, Vec<(usize, Place
 
 /// Keys share a slot by an attribute that they have.
 fn sharded(attribute: &str, limits: &[Limit], at: Place, report: &mut Report) {
-    if !limits
-        .iter()
-        .any(|limit| limit.by.iter().any(|by| by == attribute))
-    {
+    if !limits.iter().any(|limit| limit.by.iter().any(|by| by == attribute)) {
         let message = format!("no limit counts by {attribute}, so no keys share a slot");
         let problem = Problem::new(message, "an attribute of some limit's `by`");
         report.warning(at, "shard_by", problem);

@@ -117,10 +117,7 @@ struct Stop {
 type Step<T> = Result<T, Stop>;
 
 fn stop<T>(at: Place, message: impl Into<String>, accepted: impl Into<String>) -> Step<T> {
-    Err(Stop {
-        at,
-        problem: Problem::new(message, accepted),
-    })
+    Err(Stop { at, problem: Problem::new(message, accepted) })
 }
 
 /// A value that `&name` marked: what it costs to repeat, and how deep it goes.
@@ -201,11 +198,7 @@ impl<'t> Reader<'t, '_> {
         if anchor > 0 {
             let nodes = self.nodes - before;
             self.count(nodes, at)?; // The copy that the anchor keeps.
-            let anchored = Anchored {
-                node: node.clone(),
-                nodes,
-                depth: inner,
-            };
+            let anchored = Anchored { node: node.clone(), nodes, depth: inner };
             self.anchors.insert(anchor, anchored);
         }
         Ok((node, inner))
@@ -214,11 +207,7 @@ impl<'t> Reader<'t, '_> {
     /// The value of `*name`, as if it were written here.
     fn alias(&mut self, id: usize, at: Place, depth: usize) -> Step<(Node, usize)> {
         let Some(anchored) = self.anchors.get(&id) else {
-            return stop(
-                at,
-                "this alias is part of the value it stands for",
-                "the value itself",
-            );
+            return stop(at, "this alias is part of the value it stands for", "the value itself");
         };
         let (nodes, inner) = (anchored.nodes, anchored.depth);
         // Counted before it is copied, so that aliases of aliases cannot fill the memory.
@@ -312,21 +301,13 @@ fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<Cow<'_, Tag>>, at:
         return stop(at, message, format!("at most {TEXT_BYTES_MAX}"));
     }
     let empty = style == ScalarStyle::Plain && matches!(&*text, "" | "~" | "null" | "Null" | "NULL");
-    Ok(if empty {
-        Tree::Empty
-    } else {
-        Tree::Text(text.into_owned())
-    })
+    Ok(if empty { Tree::Empty } else { Tree::Text(text.into_owned()) })
 }
 
 fn untagged(tag: Option<&Tag>, at: Place) -> Step<()> {
     match tag {
         None => Ok(()),
-        Some(tag) => stop(
-            at,
-            format!("the tag {}", quoted(&tag.original())),
-            "values without tags",
-        ),
+        Some(tag) => stop(at, format!("the tag {}", quoted(&tag.original())), "values without tags"),
     }
 }
 
@@ -335,8 +316,5 @@ fn start(span: &Span) -> Place {
 }
 
 fn place(line: usize, column: usize) -> Place {
-    Place {
-        line: u32::try_from(line).unwrap_or(u32::MAX),
-        column: u32::try_from(column).unwrap_or(u32::MAX),
-    }
+    Place { line: u32::try_from(line).unwrap_or(u32::MAX), column: u32::try_from(column).unwrap_or(u32::MAX) }
 }

@@ -60,12 +60,7 @@ impl Expression {
         let program = parse(source)?;
         let attributes = survey::attributes(program.expression())?;
         let needed = &survey::needed(program.expression()) & &attributes;
-        Ok(Self {
-            source: source.trim().to_owned(),
-            attributes,
-            needed,
-            program,
-        })
+        Ok(Self { source: source.trim().to_owned(), attributes, needed, program })
     }
 
     /// Every attribute that it mentions.
@@ -166,11 +161,7 @@ struct Attributes<'r, 'a> {
 
 impl VariableResolver for Attributes<'_, '_> {
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
-        let attribute = self
-            .request
-            .attributes()
-            .iter()
-            .find(|known| known.name == variable)?;
+        let attribute = self.request.attributes().iter().find(|known| known.name == variable)?;
         Some(match (attribute.value, self.reading) {
             (Value::Number(number), _) => CowVal::owned(CelInt::from(number)),
             (Value::Text(text), Reading::AsTold) => CowVal::owned(CelString::from(text)),
@@ -191,10 +182,7 @@ fn parse(source: &str) -> Result<Program, Problem> {
         match parser.map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(parsed)) => parsed,
             Ok(Err(_)) => Err(Problem::new("not CEL", ACCEPTED)),
-            Err(error) => Err(Problem::new(
-                format!("no thread to read it on: {error}"),
-                "another try",
-            )),
+            Err(error) => Err(Problem::new(format!("no thread to read it on: {error}"), "another try")),
         }
     })
 }
@@ -209,10 +197,7 @@ fn parse_here(source: &str) -> Result<Program, Problem> {
     let depth = survey::depth(program.expression());
     if depth > EXPRESSION_DEPTH_MAX {
         let message = format!("an expression of {depth} levels");
-        return Err(Problem::new(
-            message,
-            format!("at most {EXPRESSION_DEPTH_MAX} levels"),
-        ));
+        return Err(Problem::new(message, format!("at most {EXPRESSION_DEPTH_MAX} levels")));
     }
     Ok(program)
 }

@@ -18,11 +18,7 @@ impl<'n> Fields<'n> {
         match &node.tree {
             Tree::Table(entries) => Some(Self { at: node.at, entries }),
             _ => {
-                report.error(
-                    node.at,
-                    field,
-                    Problem::new(format!("is {}", node.kind()), accepted),
-                );
+                report.error(node.at, field, Problem::new(format!("is {}", node.kind()), accepted));
                 None
             }
         }
@@ -30,21 +26,13 @@ impl<'n> Fields<'n> {
 
     /// Reports every field that is not in `known`.
     pub(crate) fn only(&self, known: &[&str], report: &mut Report) {
-        for entry in self
-            .entries
-            .iter()
-            .filter(|entry| !known.contains(&entry.key.as_str()))
-        {
+        for entry in self.entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
             let message = match nearest(&entry.key, known.iter().copied()) {
                 Some(meant) => format!("unknown field; did you mean {meant}?"),
                 None if entry.key == "<<" => "merge keys are not YAML 1.2; write the fields out".to_owned(),
                 None => "unknown field".to_owned(),
             };
-            report.error(
-                entry.at,
-                &quoted(&entry.key),
-                Problem::new(message, known.join(", ")),
-            );
+            report.error(entry.at, &quoted(&entry.key), Problem::new(message, known.join(", ")));
         }
     }
 

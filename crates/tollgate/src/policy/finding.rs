@@ -67,11 +67,7 @@ impl fmt::Display for Finding {
             f.write_str(": ")?;
         }
         f.write_str(&self.message)?;
-        if self.accepted.is_empty() {
-            Ok(())
-        } else {
-            write!(f, "; accepted: {}", self.accepted)
-        }
+        if self.accepted.is_empty() { Ok(()) } else { write!(f, "; accepted: {}", self.accepted) }
     }
 }
 
@@ -144,10 +140,7 @@ pub struct Problem {
 
 impl Problem {
     pub(crate) fn new(message: impl Into<String>, accepted: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            accepted: accepted.into(),
-        }
+        Self { message: message.into(), accepted: accepted.into() }
     }
 }
 
@@ -200,9 +193,7 @@ impl Report {
 
     /// Everything found, in the order of the file.
     pub(crate) fn into_findings(mut self) -> Findings {
-        self.findings
-            .found
-            .sort_by_key(|finding| (finding.line, finding.column));
+        self.findings.found.sort_by_key(|finding| (finding.line, finding.column));
         self.findings
     }
 
@@ -240,11 +231,8 @@ impl Report {
 
 /// The user's own text for a message: shortened, and without control characters that could fool a terminal.
 pub(crate) fn quoted(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(QUOTED_MAX)
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect();
+    let mut shown: String =
+        text.chars().take(QUOTED_MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     if text.chars().nth(QUOTED_MAX).is_some() {
         shown.push('…');
     }
@@ -303,10 +291,7 @@ mod tests {
     #[test]
     fn the_nearest_candidate_is_suggested_only_when_near() {
         assert_eq!(nearest("rats", ["rate", "burst"]), Some("rate"));
-        assert_eq!(
-            nearest("on-store-failure", ["on_store_failure"]),
-            Some("on_store_failure")
-        );
+        assert_eq!(nearest("on-store-failure", ["on_store_failure"]), Some("on_store_failure"));
         assert_eq!(nearest("colour", ["rate", "burst"]), None);
     }
 

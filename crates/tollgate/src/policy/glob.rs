@@ -13,9 +13,7 @@ impl Glob {
     /// The pattern, if the text has a star; without one it is a plain value.
     #[must_use]
     pub fn new(pattern: &str) -> Option<Self> {
-        pattern.contains('*').then(|| Self {
-            pattern: pattern.into(),
-        })
+        pattern.contains('*').then(|| Self { pattern: pattern.into() })
     }
 
     /// Whether the whole of `text` fits. Each piece between stars is taken at its first place, which finds a fit if there is

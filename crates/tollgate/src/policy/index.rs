@@ -105,10 +105,7 @@ impl Index {
     /// The attributes of a request that the policy mentions.
     #[inline]
     pub(crate) fn known(&self, request: &CheckRequest<'_>) -> Known {
-        let mut known = Known {
-            list: SmallVec::new(),
-            table: [ABSENT; TABLED],
-        };
+        let mut known = Known { list: SmallVec::new(), table: [ABSENT; TABLED] };
         for (position, attribute) in (0u8..).zip(request.attributes()) {
             if let Some(&name) = self.names.get(attribute.name) {
                 known.list.push((name, position));
@@ -241,10 +238,7 @@ impl<'l> Crowds<'l> {
                 }
             }
         }
-        Self {
-            values: values_of,
-            names,
-        }
+        Self { values: values_of, names }
     }
 
     /// The condition on values whose commonest value is rarest.

@@ -94,10 +94,7 @@ impl<'a> Asked<'_, 'a> {
                 values.iter().any(|value| value == text) || globs.iter().any(|glob| glob.matches(text))
             }
             Condition::Holds(expression) => {
-                check
-                    .needed
-                    .iter()
-                    .all(|&name| self.known.position(name).is_some())
+                check.needed.iter().all(|&name| self.known.position(name).is_some())
                     && expression.holds(self.request)
             }
         }
@@ -110,9 +107,7 @@ impl<'a> Asked<'_, 'a> {
         }
         let first = by.first().map(|&position| self.value(position));
         let tier = plan.tier_by.and_then(|name| self.known.position(name));
-        limit
-            .quotas
-            .select(first, tier.map(|position| self.value(position)))
+        limit.quotas.select(first, tier.map(|position| self.value(position)))
     }
 
     /// What the limit charges. A request that only looks looks at every limit, whatever the limit's cost.
@@ -132,18 +127,15 @@ impl<'a> Asked<'_, 'a> {
                 }
                 .map_err(|reason| fault(limit, reason))
             }
-            Cost::Computed(expression) => expression
-                .cost(self.request)
-                .map_err(|reason| fault(limit, reason)),
+            Cost::Computed(expression) => {
+                expression.cost(self.request).map_err(|reason| fault(limit, reason))
+            }
         }
     }
 }
 
 fn fault(limit: &Limit, reason: String) -> Fault {
-    Fault::Cost {
-        limit: limit.name.clone(),
-        reason,
-    }
+    Fault::Cost { limit: limit.name.clone(), reason }
 }
 
 /// The cost that an attribute tells, as a number or in decimal digits.

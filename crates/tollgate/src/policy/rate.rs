@@ -137,16 +137,9 @@ pub(crate) fn rate(text: &str) -> Result<WrittenRate, Problem> {
     if inverted(left, right) {
         let message = format!("{} is upside down: the count comes first", quoted(trimmed));
         let unit = if left.is_empty() { "s" } else { left };
-        return Err(Problem::new(
-            message,
-            format!("{right}/{unit}, if that is what was meant"),
-        ));
+        return Err(Problem::new(message, format!("{right}/{unit}, if that is what was meant")));
     }
-    Ok(WrittenRate {
-        units: count(left)?,
-        period: period(right)?,
-        burst,
-    })
+    Ok(WrittenRate { units: count(left)?, period: period(right)?, burst })
 }
 
 /// The text before and after the first `/` or word for it.
@@ -179,9 +172,7 @@ fn without_period(body: &str) -> Problem {
 
 /// Reads a period: a unit, or a count and a unit.
 pub(crate) fn period(text: &str) -> Result<Period, Problem> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit() && c != '_')
-        .unwrap_or(text.len());
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit = unit.trim();
     let problem = |message: String| Problem::new(message, PERIODS);
@@ -193,17 +184,11 @@ pub(crate) fn period(text: &str) -> Result<Period, Problem> {
         return Err(Problem::new(message, "min or month"));
     }
     if matches!(unit, "ns" | "nanosecond" | "nanoseconds") {
-        let message = format!(
-            "{} is finer than the clock, which ticks in microseconds",
-            quoted(text)
-        );
+        let message = format!("{} is finer than the clock, which ticks in microseconds", quoted(text));
         return Err(problem(message));
     }
     if unit.starts_with(['-', '.', '+']) {
-        let message = format!(
-            "{} is not a period of a positive whole number of units",
-            quoted(text)
-        );
+        let message = format!("{} is not a period of a positive whole number of units", quoted(text));
         return Err(problem(message));
     }
     let Some(unit) = Unit::read(unit) else {
@@ -295,10 +280,7 @@ mod tests {
             ("1s/100", "upside down: the count comes first; accepted: 100/1s"),
             ("per 100", "upside down"),
             ("minute per 5", "accepted: 5/minute"),
-            (
-                "100",
-                "100 has no period; accepted: a period with it, such as 100/s",
-            ),
+            ("100", "100 has no period; accepted: a period with it, such as 100/s"),
             ("100/60", "60 has no unit of time"),
             ("-5/s", "-5 is negative"),
             ("1.5/s", "1.5 is not a whole number"),

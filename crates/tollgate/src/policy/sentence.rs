@@ -30,11 +30,7 @@ impl Limit {
         text.push_str(&self.amounts());
         text.push_str(&self.overrides());
         if let Some(Quota::Concurrency(permits)) = self.quotas.all.first() {
-            let _ = write!(
-                text,
-                "; a permit returns by itself after {}",
-                duration(permits.ttl())
-            );
+            let _ = write!(text, "; a permit returns by itself after {}", duration(permits.ttl()));
         }
         text.push_str(&self.cost_clause());
         text.push_str(self.failure_clause());
@@ -58,11 +54,7 @@ impl Limit {
         let mut text = format!("{verb}, by its {attribute}, {}", listed(&each, "or"));
         match self.quotas.fallback {
             Fallback::Said(index) => {
-                let _ = write!(
-                    text,
-                    "; with any other {attribute}, {}",
-                    phrase(self.quota(index), noun)
-                );
+                let _ = write!(text, "; with any other {attribute}, {}", phrase(self.quota(index), noun));
             }
             Fallback::Strictest(index) => {
                 let known = tiers.iter().find(|&&(_, other)| other == index);
@@ -184,10 +176,7 @@ fn phrase(quota: &Quota, noun: &str) -> String {
         }
         Quota::SlidingLog(log) => {
             let amount = counted(log.limit(), noun);
-            format!(
-                "{amount} in any {}, each counted by its own time",
-                span(log.period())
-            )
+            format!("{amount} in any {}, each counted by its own time", span(log.period()))
         }
         Quota::LeakyBucket(bucket) => spaced(bucket, noun),
         Quota::Concurrency(permits) => format!("{} in flight", counted(permits.limit(), noun)),
@@ -196,11 +185,7 @@ fn phrase(quota: &Quota, noun: &str) -> String {
 
 fn averaged(rate: Rate, burst: u64, noun: &str) -> String {
     let amount = counted(rate.units(), noun);
-    format!(
-        "{amount} {} on average and {} at once",
-        each(rate.period()),
-        number(burst)
-    )
+    format!("{amount} {} on average and {} at once", each(rate.period()), number(burst))
 }
 
 fn windowed(window: &FixedWindow, noun: &str) -> String {
@@ -292,9 +277,7 @@ const UNITS: [(u64, &str, &str); 6] = [
 /// The largest unit of which a period is a whole number, and that number.
 fn units(period: Ticks) -> (u64, &'static str, &'static str) {
     let micros = period.as_micros();
-    let found = UNITS
-        .iter()
-        .find(|(unit, ..)| micros >= *unit && micros.is_multiple_of(*unit));
+    let found = UNITS.iter().find(|(unit, ..)| micros >= *unit && micros.is_multiple_of(*unit));
     let &(unit, name, one) = found.unwrap_or(&UNITS[5]);
     (micros / unit, name, one)
 }

@@ -106,17 +106,7 @@ mod tests {
             std::hash::Hash::hash(text, &mut hasher);
             hasher.finish()
         };
-        let texts = [
-            "",
-            "\0",
-            "\0\0",
-            "a",
-            "a\0",
-            "tenant",
-            "tenants",
-            "12345678",
-            "12345678\0",
-        ];
+        let texts = ["", "\0", "\0\0", "a", "a\0", "tenant", "tenants", "12345678", "12345678\0"];
         let hashes: std::collections::HashSet<u64> = texts.iter().map(|text| hash(text)).collect();
         assert_eq!(hashes.len(), texts.len());
     }

@@ -40,11 +40,7 @@ fn the_tightest_limit_decides_and_all_counters_agree() {
         for first in 0..ALGORITHMS.len() {
             let tight = first % count;
             let capacity = |place: usize| {
-                if place == tight {
-                    TIGHT
-                } else {
-                    TIGHT + 300 + place as u64
-                }
+                if place == tight { TIGHT } else { TIGHT + 300 + place as u64 }
             };
             let limits: Vec<LimitBuilder> = (0..count)
                 .map(|place| {
@@ -61,19 +57,9 @@ fn the_tightest_limit_decides_and_all_counters_agree() {
                     assert!(decision.limits().all(|status| status.source == Source::Exact));
                 }
             });
-            assert_eq!(
-                admitted.into_inner(),
-                TIGHT,
-                "{count} limits from {}",
-                ALGORITHMS[first].0
-            );
+            assert_eq!(admitted.into_inner(), TIGHT, "{count} limits from {}", ALGORITHMS[first].0);
             let expected: Vec<u64> = (0..count).map(|place| capacity(place) - TIGHT).collect();
-            assert_eq!(
-                left(&engine, "k"),
-                expected,
-                "{count} limits from {}",
-                ALGORITHMS[first].0
-            );
+            assert_eq!(left(&engine, "k"), expected, "{count} limits from {}", ALGORITHMS[first].0);
         }
     }
 }
@@ -98,17 +84,10 @@ fn costs_add_up_over_shared_and_own_counters() {
         });
         let spent: Vec<u64> = spent.into_iter().map(AtomicU64::into_inner).collect();
         let total: u64 = spent.iter().sum();
-        assert_eq!(
-            total, 1_600,
-            "{name}: more was asked for than there was, in units of one"
-        );
+        assert_eq!(total, 1_600, "{name}: more was asked for than there was, in units of one");
         for (number, spent) in spent.iter().enumerate() {
             assert!(*spent <= 300, "{name}");
-            assert_eq!(
-                left(&engine, &format!("k-{number}")),
-                [300 - spent, 0],
-                "{name}: key {number}"
-            );
+            assert_eq!(left(&engine, &format!("k-{number}")), [300 - spent, 0], "{name}: key {number}");
         }
     }
 }
@@ -120,9 +99,7 @@ fn two_hundred_race_for_one_unit() {
     for (name, quota) in ALGORITHMS {
         let one = Engine::new(policy(vec![limit("limit", quota(1))]), NOW);
         let two = Engine::new(policy(vec![limit("a", quota(1)), limit("b", quota(2))]), NOW);
-        let gate = Gate::builder(quota(1))
-            .clock(ManualClock::starting_at(NOW).clock())
-            .keyed();
+        let gate = Gate::builder(quota(1)).clock(ManualClock::starting_at(NOW).clock()).keyed();
         let admitted: [AtomicU64; 3] = Default::default();
         at_once(200, |_| {
             let verdicts = [
@@ -150,18 +127,12 @@ fn no_counter_is_lost_while_the_table_grows() {
         at_once(THREADS, |number| {
             for turn in 0..KEYS {
                 let key = (turn + number * 13) % KEYS;
-                if engine
-                    .check_now(&asking(&format!("k-{key}"), 1), NOW)
-                    .is_allowed()
-                {
+                if engine.check_now(&asking(&format!("k-{key}"), 1), NOW).is_allowed() {
                     admitted[usize::try_from(key).expect("few")].fetch_add(1, Ordering::Relaxed);
                 }
             }
         });
-        assert!(
-            admitted.into_iter().all(|count| count.into_inner() == 5),
-            "{name}"
-        );
+        assert!(admitted.into_iter().all(|count| count.into_inner() == 5), "{name}");
         assert_eq!(engine.usage(NOW).keys, KEYS, "{name}");
     }
 }

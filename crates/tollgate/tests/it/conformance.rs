@@ -7,10 +7,7 @@ fn on_memory(promise: impl AsyncFnOnce(&fn(Timestamp) -> MemoryStore)) {
     let make: fn(Timestamp) -> MemoryStore = |origin| MemoryStore::new(1 << 20, origin);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let mut future = std::pin::pin!(promise(&make));
-    assert!(
-        future.as_mut().poll(&mut context).is_ready(),
-        "memory never waits"
-    );
+    assert!(future.as_mut().poll(&mut context).is_ready(), "memory never waits");
 }
 
 /// One test for each promise, so that a failure names it.

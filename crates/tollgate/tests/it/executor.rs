@@ -24,11 +24,7 @@ pub(crate) struct Task<T> {
 impl<T> Task<T> {
     /// Starts a future: polls it once.
     pub(crate) fn start(future: impl Future<Output = T> + Send + 'static) -> Self {
-        let mut task = Self {
-            future: Box::pin(future),
-            woken: Arc::new(Flag::default()),
-            answer: None,
-        };
+        let mut task = Self { future: Box::pin(future), woken: Arc::new(Flag::default()), answer: None };
         task.woken.0.store(true, Ordering::SeqCst);
         task.run();
         task

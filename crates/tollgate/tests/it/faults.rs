@@ -11,9 +11,7 @@ fn engine() -> Engine {
 }
 
 fn ask<'a>(engine: &Engine, tokens: impl Into<Value<'a>>) -> Decision {
-    let request = CheckRequest::new()
-        .with("key", "k")
-        .and_then(|request| request.with("tokens", tokens));
+    let request = CheckRequest::new().with("key", "k").and_then(|request| request.with("tokens", tokens));
     engine.check_now(&request.expect("valid"), NOW)
 }
 
@@ -21,17 +19,12 @@ fn ask<'a>(engine: &Engine, tokens: impl Into<Value<'a>>) -> Decision {
 fn assert_fault(engine: &Engine, decision: &Decision, said: &str) {
     assert_eq!(decision.verdict(), Verdict::Never);
     assert_eq!(decision.limits().len(), 0, "no counter was asked");
-    let Some(Fault::Cost { limit, reason }) = decision.fault() else {
-        panic!("{:?}", decision.fault())
-    };
+    let Some(Fault::Cost { limit, reason }) = decision.fault() else { panic!("{:?}", decision.fault()) };
     assert_eq!(limit, "by-attribute");
     assert!(reason.contains(said), "{reason}");
     let request = CheckRequest::new().with("key", "k").expect("valid");
     let look = now_or_never(engine.peek(&request, NOW));
-    assert!(
-        look.limits().all(|status| status.outcome.remaining == 100),
-        "nothing was charged"
-    );
+    assert!(look.limits().all(|status| status.outcome.remaining == 100), "nothing was charged");
 }
 
 /// A cost that is missing, negative, not a number, or beyond all bounds.
@@ -43,26 +36,13 @@ fn a_cost_that_cannot_be_computed_is_a_fault() {
     for number in [-1, i64::MIN, i64::MAX, 1 << 53] {
         assert_fault(&engine, &ask(&engine, number), "accepted are whole numbers");
     }
-    for text in [
-        "-1",
-        "+1",
-        "",
-        " 5",
-        "5 ",
-        "1e3",
-        "0x10",
-        "NaN",
-        "99999999999999999999999",
-        "\u{663}",
-        "a\0b",
-    ] {
+    for text in
+        ["-1", "+1", "", " 5", "5 ", "1e3", "0x10", "NaN", "99999999999999999999999", "\u{663}", "a\0b"]
+    {
         // An empty text is all digits, and still no number.
         assert_fault(&engine, &ask(&engine, text), "accepted are whole numbers");
     }
-    assert!(
-        ask(&engine, 40).is_allowed() && ask(&engine, "60").is_allowed(),
-        "and these are none"
-    );
+    assert!(ask(&engine, 40).is_allowed() && ask(&engine, "60").is_allowed(), "and these are none");
     assert!(matches!(ask(&engine, 1).verdict(), Verdict::Deny { .. }));
 }
 
@@ -73,17 +53,8 @@ fn a_huge_cost_is_never_admitted_and_no_fault() {
     let decision = ask(&engine, (1i64 << 53) - 1);
     assert_eq!(decision.verdict(), Verdict::Never);
     assert!(decision.fault().is_none());
-    assert_eq!(
-        decision
-            .cause()
-            .map(|cause| cause.limit.name().to_owned())
-            .as_deref(),
-        Some("by-attribute")
-    );
-    assert!(
-        CheckRequest::new().cost(1 << 53).is_err(),
-        "the edge refuses a larger one"
-    );
+    assert_eq!(decision.cause().map(|cause| cause.limit.name().to_owned()).as_deref(), Some("by-attribute"));
+    assert!(CheckRequest::new().cost(1 << 53).is_err(), "the edge refuses a larger one");
 }
 
 /// An expression that overflows, divides by zero, or answers with what is no cost.
@@ -97,13 +68,8 @@ fn an_expression_that_has_no_answer_is_a_fault() {
         ("tokens > 3", 1),
     ] {
         let cost = Cost::Computed(Expression::new(text).expect("it is valid CEL"));
-        let engine = Engine::new(
-            policy(vec![
-                bucket("beside", 100),
-                bucket("by-attribute", 100).cost(cost),
-            ]),
-            NOW,
-        );
+        let engine =
+            Engine::new(policy(vec![bucket("beside", 100), bucket("by-attribute", 100).cost(cost)]), NOW);
         assert_fault(&engine, &ask(&engine, tokens), "");
     }
 }
@@ -119,11 +85,7 @@ fn too_many_limits_are_a_fault() {
         assert_eq!(decision.is_allowed(), !refused);
         assert_eq!(decision.fault(), refused.then_some(&Fault::TooManyLimits));
         assert_eq!(decision.limits().len(), if refused { 0 } else { count });
-        assert_eq!(
-            now_or_never(engine.refund(&request, NOW)),
-            Ok(()),
-            "nothing to give back, and no panic"
-        );
+        assert_eq!(now_or_never(engine.refund(&request, NOW)), Ok(()), "nothing to give back, and no panic");
     }
 }
 
@@ -131,10 +93,7 @@ fn too_many_limits_are_a_fault() {
 #[test]
 fn what_meets_no_limit_passes() {
     let engine = Engine::new(Policy::new(Vec::new()).expect("valid"), NOW);
-    let requests = vec![
-        CheckRequest::new(),
-        CheckRequest::new().with("key", "k").expect("valid"),
-    ];
+    let requests = vec![CheckRequest::new(), CheckRequest::new().with("key", "k").expect("valid")];
     for decision in engine.check_all_now(&requests, NOW) {
         assert_eq!(decision.verdict(), Verdict::Allow);
         assert_eq!(decision.limits().len(), 0);
@@ -142,21 +101,12 @@ fn what_meets_no_limit_passes() {
     let (batch, single) = (self::engine(), self::engine());
     let asked: Vec<CheckRequest<'_>> = [60, 60, -1, 40, 1]
         .map(|tokens| {
-            CheckRequest::new()
-                .with("key", "k")
-                .and_then(|r| r.with("tokens", tokens))
-                .expect("valid")
+            CheckRequest::new().with("key", "k").and_then(|r| r.with("tokens", tokens)).expect("valid")
         })
         .into();
-    let together: Vec<Verdict> = batch
-        .check_all_now(&asked, NOW)
-        .iter()
-        .map(Decision::verdict)
-        .collect();
-    let one_by_one: Vec<Verdict> = asked
-        .iter()
-        .map(|request| single.check_now(request, NOW).verdict())
-        .collect();
+    let together: Vec<Verdict> = batch.check_all_now(&asked, NOW).iter().map(Decision::verdict).collect();
+    let one_by_one: Vec<Verdict> =
+        asked.iter().map(|request| single.check_now(request, NOW).verdict()).collect();
     assert_eq!(together, one_by_one);
     assert_eq!(together.iter().filter(|verdict| verdict.is_allowed()).count(), 2);
 }

@@ -21,9 +21,7 @@ pub(crate) type MakeQuota = fn(u64) -> Quota;
 /// Every algorithm with so many units an hour.
 pub(crate) const ALGORITHMS: [(&str, MakeQuota); 9] = [
     ("token-bucket", per_hour),
-    ("token-bucket, wide", |n| {
-        Quota::token_bucket(Rate::per_second(9_999_991).burst(n)).expect("valid")
-    }),
+    ("token-bucket, wide", |n| Quota::token_bucket(Rate::per_second(9_999_991).burst(n)).expect("valid")),
     ("gcra", |n| Quota::gcra(Rate::per_hour(n)).expect("valid")),
     ("fixed-window", |n| {
         Quota::FixedWindow(FixedWindow::new(Rate::per_hour(n), Align::Epoch).expect("valid"))
@@ -34,15 +32,9 @@ pub(crate) const ALGORITHMS: [(&str, MakeQuota); 9] = [
     ("sliding-window, interpolated", |n| {
         Quota::SlidingWindow(SlidingWindow::new(Rate::per_hour(n), 1, Estimate::Interpolate).expect("valid"))
     }),
-    ("sliding-log", |n| {
-        Quota::SlidingLog(SlidingLog::new(Rate::per_hour(n)).expect("valid"))
-    }),
-    ("leaky-bucket", |n| {
-        Quota::LeakyBucket(LeakyBucket::new(Rate::per_hour(n), n - 1).expect("valid"))
-    }),
-    ("concurrency", |n| {
-        Quota::Concurrency(Concurrency::new(n, HOUR).expect("valid"))
-    }),
+    ("sliding-log", |n| Quota::SlidingLog(SlidingLog::new(Rate::per_hour(n)).expect("valid"))),
+    ("leaky-bucket", |n| Quota::LeakyBucket(LeakyBucket::new(Rate::per_hour(n), n - 1).expect("valid"))),
+    ("concurrency", |n| Quota::Concurrency(Concurrency::new(n, HOUR).expect("valid"))),
 ];
 
 pub(crate) fn per_hour(units: u64) -> Quota {
@@ -61,11 +53,7 @@ pub(crate) fn bucket(name: &str, units: u64) -> LimitBuilder {
 
 /// So many places for each `key`.
 pub(crate) fn permits(name: &str, places: u64) -> LimitBuilder {
-    limit(
-        name,
-        Quota::Concurrency(Concurrency::new(places, HOUR).expect("valid")),
-    )
-    .cost(Cost::Units(1))
+    limit(name, Quota::Concurrency(Concurrency::new(places, HOUR).expect("valid"))).cost(Cost::Units(1))
 }
 
 pub(crate) fn policy(limits: Vec<LimitBuilder>) -> Policy {
@@ -73,10 +61,7 @@ pub(crate) fn policy(limits: Vec<LimitBuilder>) -> Policy {
 }
 
 pub(crate) fn asking(key: &str, cost: u64) -> CheckRequest<'_> {
-    CheckRequest::new()
-        .with("key", key)
-        .and_then(|request| request.cost(cost))
-        .expect("valid")
+    CheckRequest::new().with("key", key).and_then(|request| request.cost(cost)).expect("valid")
 }
 
 /// The answer of a future that never waits.

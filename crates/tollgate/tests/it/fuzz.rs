@@ -1,10 +1,7 @@
 //! The fuzz targets on stable: every seed of the corpus, and mutations of them that know a little about what they mutate.
 //! Seeded, so a failure repeats; `cargo fuzz` searches further.
 
-#[allow(
-    unreachable_pub,
-    reason = "the functions are public in the crate that this file belongs to"
-)]
+#[allow(unreachable_pub, reason = "the functions are public in the crate that this file belongs to")]
 #[path = "../../../../fuzz/src/lib.rs"]
 mod bodies;
 
@@ -133,16 +130,11 @@ impl Random {
 
 /// Runs a target on its seeds and on so many mutations of them.
 fn run(target: &str, words: &[&str], mutations: usize, body: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
-        .join(target);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let files = fs::read_dir(&folder).expect("the corpus is part of the repository");
     let mut files: Vec<_> = files.map(|file| file.expect("it can be read").path()).collect();
     files.sort();
-    let seeds: Vec<Vec<u8>> = files
-        .iter()
-        .map(|file| fs::read(file).expect("it can be read"))
-        .collect();
+    let seeds: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).expect("it can be read")).collect();
     assert!(!seeds.is_empty(), "{target} has no seeds");
     for (file, seed) in files.iter().zip(&seeds) {
         attempt(target, &file.display().to_string(), seed, body);
@@ -157,11 +149,7 @@ fn run(target: &str, words: &[&str], mutations: usize, body: fn(&[u8])) {
 /// A panic of the body tells its input, so that it can become a seed.
 fn attempt(target: &str, origin: &str, input: &[u8], body: fn(&[u8])) {
     let outcome = catch_unwind(AssertUnwindSafe(|| body(input)));
-    assert!(
-        outcome.is_ok(),
-        "{target} fails on {origin}: b\"{}\"",
-        input.escape_ascii()
-    );
+    assert!(outcome.is_ok(), "{target} fails on {origin}: b\"{}\"", input.escape_ascii());
 }
 
 /// No bytes make the policy compiler panic.

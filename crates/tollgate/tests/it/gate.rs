@@ -35,11 +35,7 @@ fn all_ways_to_ask_share_one_counter() {
         assert_eq!(gate.charge(0).remaining, 4, "{name}: a look takes nothing");
         assert!(matches!(gate.check_n(5), Verdict::Deny { .. }), "{name}");
         assert_eq!(gate.check_n(11), Verdict::Never, "{name}");
-        assert_eq!(
-            gate.clone().charge(4).remaining,
-            0,
-            "{name}: clones share the counter"
-        );
+        assert_eq!(gate.clone().charge(4).remaining, 0, "{name}: clones share the counter");
         assert!(matches!(gate.check(), Verdict::Deny { .. }), "{name}");
     }
 }
@@ -55,9 +51,7 @@ fn retry_advice_is_exact() {
             assert!(gate.check_n(2).is_allowed());
             time.advance(Duration::from_millis(1));
             while gate.check().is_allowed() {}
-            let Verdict::Deny { retry_after } = gate.check_n(cost) else {
-                panic!("{name}: it is exhausted")
-            };
+            let Verdict::Deny { retry_after } = gate.check_n(cost) else { panic!("{name}: it is exhausted") };
             time.advance(Duration::from(retry_after - Ticks::ONE));
             assert!(!gate.check_n(cost).is_allowed(), "{name}: {cost} one tick early");
             time.advance(Duration::from_micros(1));
@@ -73,11 +67,7 @@ fn refunds_and_resets() {
         let (gate, _) = keyed(quota(10));
         assert!(gate.check_n("a", 8).is_allowed() && gate.check_n("b", 8).is_allowed());
         gate.refund("a", 3);
-        assert_eq!(
-            (gate.charge("a", 0).remaining, gate.charge("b", 0).remaining),
-            (5, 2),
-            "{name}"
-        );
+        assert_eq!((gate.charge("a", 0).remaining, gate.charge("b", 0).remaining), (5, 2), "{name}");
         gate.refund("a", 99);
         assert_eq!(gate.charge("a", 0).remaining, 10, "{name}");
         gate.reset("b");
@@ -114,15 +104,9 @@ fn keys_of_every_kind() {
     let (gate, _) = keyed(Quota::gcra(Rate::per_hour(1)).expect("valid"));
     let text = String::from("text");
     assert!(gate.check(&text).is_allowed());
-    assert!(
-        !gate.check("text").is_allowed(),
-        "owned and borrowed text are one key"
-    );
+    assert!(!gate.check("text").is_allowed(), "owned and borrowed text are one key");
     assert!(!gate.check(&"text").is_allowed());
-    assert!(
-        !gate.check(b"text".as_slice()).is_allowed(),
-        "and so are its bytes"
-    );
+    assert!(!gate.check(b"text".as_slice()).is_allowed(), "and so are its bytes");
     assert!(gate.check(&7u64).is_allowed() && gate.check(&8u64).is_allowed());
     let (four, six): (IpAddr, IpAddr) = ([127, 0, 0, 1].into(), [0; 16].into());
     assert!(gate.check(&four).is_allowed() && gate.check(&six).is_allowed());
@@ -143,10 +127,7 @@ fn long_keys_are_told_apart() {
         for first in [b'a', b'b', b'c'] {
             let mut key = vec![b'x'; length];
             key[0] = first;
-            assert!(
-                gate.check(key.as_slice()).is_allowed(),
-                "{length} bytes that start with {first}"
-            );
+            assert!(gate.check(key.as_slice()).is_allowed(), "{length} bytes that start with {first}");
             assert!(
                 !gate.check(key.as_slice()).is_allowed(),
                 "{length} bytes that start with {first}, again"
@@ -174,11 +155,8 @@ fn a_batch_equals_single_decisions() {
         for _ in 0..3 {
             let mut verdicts = Vec::new();
             batch.check_batch(&keys, |index, verdict| verdicts.push((index, verdict)));
-            let expected: Vec<(usize, Verdict)> = keys
-                .iter()
-                .enumerate()
-                .map(|(index, key)| (index, single.check(key)))
-                .collect();
+            let expected: Vec<(usize, Verdict)> =
+                keys.iter().enumerate().map(|(index, key)| (index, single.check(key))).collect();
             assert_eq!(verdicts, expected, "{name}");
         }
     }
@@ -195,11 +173,7 @@ fn usage_counts_keys_that_matter() {
     assert_eq!(gate.usage().overflow_keys, 0);
     assert_eq!(gate.quota().capacity(), 10);
     time.advance(Duration::from_secs(1));
-    assert_eq!(
-        gate.usage().keys,
-        0,
-        "all have refilled and equal keys never seen"
-    );
+    assert_eq!(gate.usage().keys, 0, "all have refilled and equal keys never seen");
 }
 
 /// One step of a random history.

@@ -38,10 +38,7 @@ fn run_backwards(waits: &mut Waits) {
 }
 
 fn done(waits: &Waits) -> Vec<bool> {
-    waits
-        .iter()
-        .map(|wait| wait.answer().is_some_and(Result::is_ok))
-        .collect()
+    waits.iter().map(|wait| wait.answer().is_some_and(Result::is_ok)).collect()
 }
 
 /// Whoever comes while there is room does not wait.
@@ -50,12 +47,7 @@ fn a_free_gate_admits_at_once() {
     let (gate, _) = gate(3);
     let waits = start((0..3).map(|_| gate.until_ready()));
     assert_eq!(done(&waits), [true; 3]);
-    assert_eq!(
-        gate.check(),
-        Verdict::Deny {
-            retry_after: Ticks::from_secs(1)
-        }
-    );
+    assert_eq!(gate.check(), Verdict::Deny { retry_after: Ticks::from_secs(1) });
 }
 
 /// Five wait; each second admits exactly the next in line, in the order in which they came, however they are polled.
@@ -69,11 +61,7 @@ fn those_who_wait_are_served_in_the_order_they_came() {
         time.advance(SECOND - Duration::from_micros(1));
         run_backwards(&mut waits);
         settle(&mut waits);
-        assert_eq!(
-            done(&waits).iter().filter(|&&done| done).count(),
-            served,
-            "one tick early"
-        );
+        assert_eq!(done(&waits).iter().filter(|&&done| done).count(), served, "one tick early");
         time.advance(Duration::from_micros(1));
         run_backwards(&mut waits);
         settle(&mut waits);
@@ -106,11 +94,7 @@ fn keys_wait_apart() {
     let quota = Quota::gcra(Rate::per_second(1).burst(1)).expect("valid");
     let gate: KeyedGate = Gate::builder(quota).clock(time.clock()).keyed();
     assert!(gate.check("busy").is_allowed());
-    let mut waits = start([
-        gate.until_ready("busy"),
-        gate.until_ready("busy"),
-        gate.until_ready("free"),
-    ]);
+    let mut waits = start([gate.until_ready("busy"), gate.until_ready("busy"), gate.until_ready("free")]);
     assert_eq!(done(&waits), [false, false, true]);
     time.advance(SECOND);
     settle(&mut waits);
@@ -129,16 +113,9 @@ fn a_dropped_wait_costs_nothing_and_blocks_nobody() {
         for served in 1..=3 {
             time.advance(SECOND);
             settle(&mut waits);
-            assert_eq!(
-                done(&waits).iter().filter(|&&done| done).count(),
-                served,
-                "{dropped} was dropped"
-            );
+            assert_eq!(done(&waits).iter().filter(|&&done| done).count(), served, "{dropped} was dropped");
         }
-        assert!(
-            !gate.check().is_allowed(),
-            "three units came and three were taken"
-        );
+        assert!(!gate.check().is_allowed(), "three units came and three were taken");
         time.advance(SECOND);
         assert!(gate.check().is_allowed(), "and the next is nobody's");
     }
@@ -154,11 +131,7 @@ fn a_wait_dropped_after_it_was_woken_passes_its_turn_on() {
     assert!(waits[0].is_woken());
     drop(waits.remove(0));
     settle(&mut waits);
-    assert_eq!(
-        done(&waits),
-        [true, false],
-        "the unit that had come goes to the next"
-    );
+    assert_eq!(done(&waits), [true, false], "the unit that had come goes to the next");
     time.advance(SECOND);
     settle(&mut waits);
     assert_eq!(done(&waits), [true, true]);
@@ -184,12 +157,7 @@ fn it_refuses_at_once_what_cannot_be_in_time() {
     assert!(gate.check().is_allowed());
     let mut waits = start([gate.until_ready(), gate.until_ready()]);
     let late = Task::start(gate.until_ready().within(Duration::from_micros(2_999_999)));
-    assert_eq!(
-        late.answer(),
-        Some(&Err(NotReady::TooLate {
-            wait: Ticks::from_secs(3)
-        }))
-    );
+    assert_eq!(late.answer(), Some(&Err(NotReady::TooLate { wait: Ticks::from_secs(3) })));
     let mut in_time = Task::start(gate.until_ready().within(3 * SECOND));
     assert_eq!(in_time.answer(), None, "three seconds are just enough");
     for _ in 0..3 {
@@ -207,17 +175,9 @@ fn it_gives_up_when_others_take_its_unit() {
     assert!(gate.check().is_allowed());
     let mut wait = Task::start(gate.until_ready().within(SECOND));
     time.advance(SECOND);
-    assert!(
-        gate.check().is_allowed(),
-        "somebody who does not stand in line is faster"
-    );
+    assert!(gate.check().is_allowed(), "somebody who does not stand in line is faster");
     wait.run();
-    assert_eq!(
-        wait.answer(),
-        Some(&Err(NotReady::TooLate {
-            wait: Ticks::from_secs(1)
-        }))
-    );
+    assert_eq!(wait.answer(), Some(&Err(NotReady::TooLate { wait: Ticks::from_secs(1) })));
 }
 
 /// The story: only the first in line watched its deadline. One further back waited for ever behind a first that other
@@ -229,10 +189,7 @@ fn a_deadline_holds_further_back_in_line_too() {
     let mut waits = start([gate.until_ready(), gate.until_ready().within(3 * SECOND)]);
     for second in 1..=4 {
         time.advance(SECOND);
-        assert!(
-            gate.check().is_allowed(),
-            "somebody who does not stand in line is faster"
-        );
+        assert!(gate.check().is_allowed(), "somebody who does not stand in line is faster");
         settle(&mut waits);
         assert_eq!(waits[1].answer().is_some(), second > 3, "after {second} seconds");
     }
@@ -273,11 +230,7 @@ fn a_departure_given_up_goes_back() {
     assert_eq!(done(&waits), [true, false, false, false]);
     assert!(!gate.check().is_allowed(), "the queue is full");
     drop(waits.pop());
-    assert_eq!(
-        gate.check(),
-        Verdict::Wait(Ticks::from_secs(3)),
-        "the last place is free again"
-    );
+    assert_eq!(gate.check(), Verdict::Wait(Ticks::from_secs(3)), "the last place is free again");
     time.advance(2 * SECOND);
     settle(&mut waits);
     assert_eq!(done(&waits), [true, true, true]);
@@ -289,12 +242,7 @@ fn a_departure_after_the_deadline_is_refused_at_once() {
     let (gate, time) = shaped(10);
     let mut waits = start((0..4).map(|_| gate.until_ready()));
     let late = Task::start(gate.until_ready().within(Duration::from_millis(3_999)));
-    assert_eq!(
-        late.answer(),
-        Some(&Err(NotReady::TooLate {
-            wait: Ticks::from_secs(4)
-        }))
-    );
+    assert_eq!(late.answer(), Some(&Err(NotReady::TooLate { wait: Ticks::from_secs(4) })));
     assert_eq!(gate.charge(0).remaining, 7, "nothing was taken");
     let mut in_time = Task::start(gate.until_ready().within(4 * SECOND));
     assert_eq!(in_time.answer(), None);
@@ -311,12 +259,7 @@ fn a_full_queue_counts_towards_the_deadline() {
     let mut waits = start((0..4).map(|_| gate.until_ready()));
     // Three have their departures at 0, 1 and 2 seconds; the fourth will leave after 3 and this one after 4.
     let late = Task::start(gate.until_ready().within(Duration::from_millis(3_999)));
-    assert_eq!(
-        late.answer(),
-        Some(&Err(NotReady::TooLate {
-            wait: Ticks::from_secs(4)
-        }))
-    );
+    assert_eq!(late.answer(), Some(&Err(NotReady::TooLate { wait: Ticks::from_secs(4) })));
     let mut in_time = Task::start(gate.until_ready().within(4 * SECOND));
     for second in 1..=4 {
         time.advance(SECOND);
@@ -359,11 +302,7 @@ fn a_crowded_gate_refuses_further_waits() {
     drop(waiting);
     time.advance(SECOND);
     settle(&mut waits);
-    assert_eq!(
-        done(&waits).iter().filter(|&&done| done).count(),
-        4_096,
-        "the first of each line"
-    );
+    assert_eq!(done(&waits).iter().filter(|&&done| done).count(), 4_096, "the first of each line");
 }
 
 /// On the real clock it waits for real: the second unit of a gate of fifty a second comes after twenty milliseconds.

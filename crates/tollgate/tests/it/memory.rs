@@ -34,10 +34,7 @@ fn a_clock_that_steps_back_costs_at_most_a_window() {
             }
             let admitted_after = admitted_after.unwrap_or_else(|| panic!("{name}: denied for five hours"));
             // The rest of the window that was drawn back, and one more.
-            assert!(
-                admitted_after <= HOUR + HOUR + Ticks::from_secs(600),
-                "{name}: {admitted_after:?}"
-            );
+            assert!(admitted_after <= HOUR + HOUR + Ticks::from_secs(600), "{name}: {admitted_after:?}");
         }
     }
 }
@@ -46,16 +43,9 @@ fn a_clock_that_steps_back_costs_at_most_a_window() {
 /// all. The request passed, since a shadow does not deny, and the enforced limits beside it were never charged.
 #[test]
 fn a_shadow_without_room_does_not_open_the_enforced_limits() {
-    let log = ALGORITHMS
-        .iter()
-        .find(|(name, _)| *name == "sliding-log")
-        .expect("it is one of them")
-        .1;
+    let log = ALGORITHMS.iter().find(|(name, _)| *name == "sliding-log").expect("it is one of them").1;
     // One counter of this log is larger than the whole store.
-    let limits = vec![
-        limit("watching", log(60_000)).mode(Mode::Shadow),
-        bucket("enforced", 3),
-    ];
+    let limits = vec![limit("watching", log(60_000)).mode(Mode::Shadow), bucket("enforced", 3)];
     let engine = engine(limits, 256 << 10, NOW);
     let mut admitted = 0;
     for _ in 0..10 {
@@ -73,31 +63,14 @@ fn a_shadow_without_room_does_not_open_the_enforced_limits() {
 /// An enforced limit for whose counter there is no room denies, and the limits beside it are not charged.
 #[test]
 fn an_enforced_limit_without_room_denies_and_charges_nothing() {
-    let log = ALGORITHMS
-        .iter()
-        .find(|(name, _)| *name == "sliding-log")
-        .expect("it is one of them")
-        .1;
-    let engine = engine(
-        vec![limit("large", log(60_000)), bucket("beside", 3)],
-        256 << 10,
-        NOW,
-    );
+    let log = ALGORITHMS.iter().find(|(name, _)| *name == "sliding-log").expect("it is one of them").1;
+    let engine = engine(vec![limit("large", log(60_000)), bucket("beside", 3)], 256 << 10, NOW);
     for _ in 0..10 {
         let decision = engine.check_now(&asking("k", 1), NOW);
-        assert_eq!(
-            decision
-                .cause()
-                .map(|cause| cause.limit.name().to_owned())
-                .as_deref(),
-            Some("large")
-        );
+        assert_eq!(decision.cause().map(|cause| cause.limit.name().to_owned()).as_deref(), Some("large"));
     }
     let look = now_or_never(engine.peek(&asking("k", 1), NOW));
-    let beside = look
-        .limits()
-        .find(|status| status.limit.name() == "beside")
-        .expect("it answers");
+    let beside = look.limits().find(|status| status.limit.name() == "beside").expect("it answers");
     assert_eq!(beside.outcome.remaining, 3);
 }
 
@@ -117,25 +90,15 @@ fn new_keys_share_a_counter_when_there_is_no_room() {
                 other => panic!("{name}: {other:?}"),
             }
         }
-        assert!(
-            known > 100 && shared > 1_000,
-            "{name}: {known} known, {shared} without room"
-        );
+        assert!(known > 100 && shared > 1_000, "{name}: {known} known, {shared} without room");
         for number in 0..known {
             let key = format!("k-{number}");
-            let left = now_or_never(engine.peek(&asking(&key, 1), NOW))
-                .limits()
-                .next()
-                .map(|s| s.outcome.remaining);
+            let left =
+                now_or_never(engine.peek(&asking(&key, 1), NOW)).limits().next().map(|s| s.outcome.remaining);
             assert_eq!(left, Some(3), "{name}: {key} was known before the store was full");
-            let drained = (0..5)
-                .filter(|_| engine.check_now(&asking(&key, 1), NOW).is_allowed())
-                .count();
+            let drained = (0..5).filter(|_| engine.check_now(&asking(&key, 1), NOW).is_allowed()).count();
             assert_eq!(drained, 3, "{name}: {key}");
         }
-        assert!(
-            engine.usage(NOW).overflow_keys <= 8,
-            "{name}: new keys share eight counters"
-        );
+        assert!(engine.usage(NOW).overflow_keys <= 8, "{name}: new keys share eight counters");
     }
 }

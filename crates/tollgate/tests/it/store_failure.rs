@@ -34,10 +34,7 @@ impl Flaky {
             return Err(StoreFailure::Unreachable);
         }
         let left = &self.fault.superseded;
-        if left
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
-            .is_ok()
-        {
+        if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
             self.fault.seen.fetch_add(1, Ordering::SeqCst);
             return Err(StoreFailure::Superseded);
         }
@@ -74,14 +71,8 @@ impl Rig {
 
     fn of(policy: Policy) -> Self {
         let fault = Arc::new(Fault::default());
-        let store = Flaky {
-            memory: MemoryStore::new(1 << 20, NOW),
-            fault: Arc::clone(&fault),
-        };
-        Self {
-            engine: Engine::with_store(policy, store, Secret::random()),
-            fault,
-        }
+        let store = Flaky { memory: MemoryStore::new(1 << 20, NOW), fault: Arc::clone(&fault) };
+        Self { engine: Engine::with_store(policy, store, Secret::random()), fault }
     }
 
     fn cut(&self, down: bool) {
@@ -99,10 +90,7 @@ impl Rig {
 
     fn left(&self, limit: &str) -> Option<u64> {
         let decision = now_or_never(self.engine.peek(&asking("k", 1), NOW));
-        decision
-            .limits()
-            .find(|status| status.limit.name() == limit)
-            .map(|status| status.outcome.remaining)
+        decision.limits().find(|status| status.limit.name() == limit).map(|status| status.outcome.remaining)
     }
 }
 
@@ -132,19 +120,8 @@ fn a_closed_limit_refuses() {
     let rig = Rig::new(vec![bucket("limit", 2).on_store_failure(OnStoreFailure::Deny)]);
     rig.cut(true);
     let decision = rig.check(1);
-    assert_eq!(
-        decision.verdict(),
-        Verdict::Deny {
-            retry_after: Ticks::from_secs(1)
-        }
-    );
-    assert_eq!(
-        decision
-            .cause()
-            .map(|cause| cause.limit.name().to_owned())
-            .as_deref(),
-        Some("limit")
-    );
+    assert_eq!(decision.verdict(), Verdict::Deny { retry_after: Ticks::from_secs(1) });
+    assert_eq!(decision.cause().map(|cause| cause.limit.name().to_owned()).as_deref(), Some("limit"));
     assert_eq!(sources(&decision), ["local"]);
     assert_eq!(rig.faults(), 1);
 }
@@ -171,35 +148,21 @@ fn each_limit_has_its_own_failure_mode() {
     let rig = Rig::new(vec![
         bucket("open", 1).on_store_failure(OnStoreFailure::Allow),
         bucket("local", 2),
-        bucket("watching", 9)
-            .on_store_failure(OnStoreFailure::Deny)
-            .mode(Mode::Shadow),
+        bucket("watching", 9).on_store_failure(OnStoreFailure::Deny).mode(Mode::Shadow),
     ]);
     rig.cut(true);
     let decision = rig.check(1);
-    assert!(
-        decision.is_allowed(),
-        "a limit in shadow does not deny, closed or not"
-    );
+    assert!(decision.is_allowed(), "a limit in shadow does not deny, closed or not");
     assert_eq!(sources(&decision), ["open", "local", "local"]);
     assert!(rig.check(1).is_allowed());
-    assert_eq!(
-        rig.check(1)
-            .cause()
-            .map(|cause| cause.limit.name().to_owned())
-            .as_deref(),
-        Some("local")
-    );
+    assert_eq!(rig.check(1).cause().map(|cause| cause.limit.name().to_owned()).as_deref(), Some("local"));
     assert_eq!(rig.faults(), 3);
 }
 
 /// The story: while the store was away a closed limit refused a request, and the local limits beside it were charged for it.
 #[test]
 fn what_a_closed_limit_refuses_is_charged_nowhere() {
-    let rig = Rig::new(vec![
-        bucket("local", 5),
-        bucket("closed", 5).on_store_failure(OnStoreFailure::Deny),
-    ]);
+    let rig = Rig::new(vec![bucket("local", 5), bucket("closed", 5).on_store_failure(OnStoreFailure::Deny)]);
     rig.cut(true);
     for _ in 0..10 {
         assert!(!rig.check(1).is_allowed());
@@ -211,9 +174,8 @@ fn what_a_closed_limit_refuses_is_charged_nowhere() {
 /// Nothing that a client sends opens a limit: a faulty request is refused, store or no store.
 #[test]
 fn an_input_fault_is_no_store_fault() {
-    let limit = bucket("limit", 5)
-        .cost(Cost::Attribute("tokens".to_owned()))
-        .on_store_failure(OnStoreFailure::Allow);
+    let limit =
+        bucket("limit", 5).cost(Cost::Attribute("tokens".to_owned())).on_store_failure(OnStoreFailure::Allow);
     let rig = Rig::new(vec![limit]);
     rig.cut(true);
     let decision = rig.check(1);
@@ -243,11 +205,7 @@ fn a_reservation_made_without_the_store_gives_nothing_to_it() {
         assert!(rig.faults() > 0);
         if mode == OnStoreFailure::Local {
             assert_eq!(local_left, Some(5));
-            assert_eq!(
-                rig.left("limit"),
-                Some(10),
-                "what was taken locally is given back locally"
-            );
+            assert_eq!(rig.left("limit"), Some(10), "what was taken locally is given back locally");
         }
     }
 }
@@ -263,10 +221,7 @@ fn a_place_taken_locally_is_given_back_locally() {
         assert!(!rig.check(1).is_allowed(), "the only place is taken");
         let permit = decision.take_permit().expect("it was admitted");
         // The store is still away, which the caller is told; the local place is free all the same.
-        assert_eq!(
-            now_or_never(rig.engine.release(&permit, NOW)),
-            Err(StoreFailure::Unreachable)
-        );
+        assert_eq!(now_or_never(rig.engine.release(&permit, NOW)), Err(StoreFailure::Unreachable));
     }
     assert!(rig.faults() > 0);
 }
@@ -280,14 +235,8 @@ fn what_cannot_be_given_back_is_told() {
     let unreachable = StoreFailure::Unreachable;
     let settled = now_or_never(rig.engine.commit(reservation.expect("it was admitted"), 1, NOW));
     assert_eq!(settled, Err(CommitError::Store(unreachable)));
-    assert_eq!(
-        now_or_never(rig.engine.refund(&asking("k", 1), NOW)),
-        Err(unreachable)
-    );
-    assert_eq!(
-        now_or_never(rig.engine.reset(&asking("k", 1), &[], NOW)),
-        Err(unreachable)
-    );
+    assert_eq!(now_or_never(rig.engine.refund(&asking("k", 1), NOW)), Err(unreachable));
+    assert_eq!(now_or_never(rig.engine.reset(&asking("k", 1), &[], NOW)), Err(unreachable));
     assert_eq!(rig.faults(), 3);
 }
 
@@ -320,10 +269,7 @@ fn an_overtaken_release_is_made_again() {
     for (actual, left) in [(1, 8), (6, 2)] {
         let (_, reservation) = now_or_never(rig.engine.reserve(&asking("k", 3), Ticks::from_secs(30), NOW));
         rig.fault.superseded.store(2, Ordering::SeqCst);
-        let settled = now_or_never(
-            rig.engine
-                .commit(reservation.expect("it was admitted"), actual, NOW),
-        );
+        let settled = now_or_never(rig.engine.commit(reservation.expect("it was admitted"), actual, NOW));
         assert!(settled.is_ok(), "{settled:?}");
         assert_ne!(settled, Ok(Settled::default()));
         assert_eq!(rig.left("limit"), Some(left));
@@ -337,11 +283,7 @@ fn an_overtaken_release_is_made_again() {
 fn failure_modes_are_read_from_the_file() {
     for (mode, expected) in [("allow", "open"), ("local", "local"), ("deny", "local")] {
         let text = format!("limits: [{{name: limit, by: [key], rate: 5/h, on_store_failure: {mode}}}]");
-        let rig = Rig::of(
-            Policy::compile("policy.yaml", text.as_bytes())
-                .expect("it is valid")
-                .0,
-        );
+        let rig = Rig::of(Policy::compile("policy.yaml", text.as_bytes()).expect("it is valid").0);
         rig.cut(true);
         let decision = rig.check(1);
         assert_eq!(sources(&decision), [expected], "{mode}");

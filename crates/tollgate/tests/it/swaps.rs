@@ -32,17 +32,12 @@ fn under_load(engine: &Engine, keys: usize, next: impl Fn(u64) -> Vec<LimitBuild
             });
         }
         for swap in 0..SWAPS {
-            let report = engine
-                .swap(policy(next(swap)), NOW)
-                .expect("few quotas are in use");
+            let report = engine.swap(policy(next(swap)), NOW).expect("few quotas are in use");
             assert!(report.restarted.is_empty() && report.added.is_empty() && report.removed.is_empty());
         }
         stop.store(true, Ordering::Relaxed);
     });
-    (
-        admitted.into_iter().map(AtomicU64::into_inner).collect(),
-        decisions.into_inner(),
-    )
+    (admitted.into_iter().map(AtomicU64::into_inner).collect(), decisions.into_inner())
 }
 
 /// A thousand swaps to and fro between 50 and 100 under two threads of load: no key is ever admitted more than 100 times at
@@ -57,21 +52,13 @@ fn a_thousand_swaps_under_load_lose_nothing_and_gift_nothing() {
         assert!(admitted.iter().all(|&count| count <= 100), "{name}: {admitted:?}");
         // What is left is still to be had: nothing was lost either. The policy in force at the end has 50.
         let mut in_all = admitted;
-        engine
-            .swap(policy(vec![limit("limit", quota(100))]), NOW)
-            .expect("few quotas are in use");
+        engine.swap(policy(vec![limit("limit", quota(100))]), NOW).expect("few quotas are in use");
         for (number, count) in in_all.iter_mut().enumerate() {
-            while engine
-                .check_now(&asking(&format!("k-{number}"), 1), NOW)
-                .is_allowed()
-            {
+            while engine.check_now(&asking(&format!("k-{number}"), 1), NOW).is_allowed() {
                 *count += 1;
             }
         }
-        assert!(
-            in_all.iter().all(|&count| (50..=100).contains(&count)),
-            "{name}: {in_all:?}"
-        );
+        assert!(in_all.iter().all(|&count| (50..=100).contains(&count)), "{name}: {in_all:?}");
     }
 }
 
@@ -82,10 +69,7 @@ fn a_thousand_different_policies_under_load() {
         let engine = Engine::new(policy(vec![limit("limit", quota(1_500))]), NOW);
         let (admitted, decisions) = under_load(&engine, 4, |swap| vec![limit("limit", quota(1_000 + swap))]);
         assert!(decisions > 0, "{name}: the load did not run");
-        assert!(
-            admitted.iter().all(|&count| count <= 1_999),
-            "{name}: {admitted:?}"
-        );
+        assert!(admitted.iter().all(|&count| count <= 1_999), "{name}: {admitted:?}");
     }
 }
 
@@ -103,23 +87,12 @@ fn a_limit_changed_too_often_is_refused_until_it_rests() {
         }
         assert!(changes < 10_000, "it is never refused");
     };
-    assert_eq!(
-        refused,
-        SwapError::TooManyQuotas {
-            limit: "limit".to_owned()
-        }
-    );
+    assert_eq!(refused, SwapError::TooManyQuotas { limit: "limit".to_owned() });
     assert!(changes >= 1_000, "refused after {changes} changes");
-    assert_eq!(
-        engine.policy().limits()[0].quotas()[0].capacity(),
-        100 + changes - 1,
-        "the old policy stays"
-    );
+    assert_eq!(engine.policy().limits()[0].quotas()[0].capacity(), 100 + changes - 1, "the old policy stays");
     let left = |now| {
         let look = now_or_never(engine.peek(&asking("k", 1), now));
-        look.limits()
-            .next()
-            .map(|status| (status.outcome.remaining, status.source))
+        look.limits().next().map(|status| (status.outcome.remaining, status.source))
     };
     assert_eq!(left(NOW), Some((6, Source::Exact)), "and so does the counter");
     let later = NOW + Ticks::from_secs(2 * 3_600);
@@ -137,9 +110,7 @@ fn no_release_is_lost_to_a_swap() {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let mut decision = engine.check_now(&asking("k", 1), NOW);
-                    let permit = decision
-                        .take_permit()
-                        .expect("two threads and at least two places");
+                    let permit = decision.take_permit().expect("two threads and at least two places");
                     assert_eq!(now_or_never(engine.release(&permit, NOW)), Ok(()));
                 }
             });
@@ -151,12 +122,7 @@ fn no_release_is_lost_to_a_swap() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    engine
-        .swap(policy(vec![permits("in-flight", 4)]), NOW)
-        .expect("few quotas are in use");
+    engine.swap(policy(vec![permits("in-flight", 4)]), NOW).expect("few quotas are in use");
     let look = now_or_never(engine.peek(&asking("k", 1), NOW));
-    assert_eq!(
-        look.limits().next().map(|status| status.outcome.remaining),
-        Some(4)
-    );
+    assert_eq!(look.limits().next().map(|status| status.outcome.remaining), Some(4));
 }

@@ -42,11 +42,7 @@ impl<'de> Visitor<'de> for Whole {
         write!(f, "a whole number from {} to {}", self.least, self.most)
     }
     fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
-        if (self.least..=self.most).contains(&number) {
-            Ok(number)
-        } else {
-            Err(self.refuse(number))
-        }
+        if (self.least..=self.most).contains(&number) { Ok(number) } else { Err(self.refuse(number)) }
     }
     fn visit_i64<E: Error>(self, number: i64) -> Result<u64, E> {
         Err(self.refuse(number))
@@ -105,9 +101,7 @@ impl<'de> Visitor<'de> for AttributeValue {
         Ok(Given::Number(number))
     }
     fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
-        i64::try_from(number)
-            .map(Given::Number)
-            .map_err(|_| refuse(number))
+        i64::try_from(number).map(Given::Number).map_err(|_| refuse(number))
     }
     fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
         Err(refuse(format_args!("{number:?}")))

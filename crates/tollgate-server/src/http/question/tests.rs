@@ -13,21 +13,11 @@ fn a_question_is_read() {
     let question = Question::check(body).unwrap();
     let request = question.request().unwrap();
     let attributes: Vec<_> = request.attributes().iter().map(|a| (a.name, a.value)).collect();
-    let expected = [
-        ("api_key", Value::Text("k")),
-        ("path", Value::Text("/a")),
-        ("tokens", Value::Number(-5)),
-    ];
+    let expected =
+        [("api_key", Value::Text("k")), ("path", Value::Text("/a")), ("tokens", Value::Number(-5))];
     assert_eq!(attributes, expected);
     assert_eq!(request.units(), 3);
-    assert_eq!(
-        Question::check(br#"{"attributes":{}}"#)
-            .unwrap()
-            .request()
-            .unwrap()
-            .units(),
-        1
-    );
+    assert_eq!(Question::check(br#"{"attributes":{}}"#).unwrap().request().unwrap().units(), 1);
 }
 
 /// Every refusal names the field, and what would be accepted.
@@ -55,37 +45,22 @@ fn refusals_name_field_and_cure() {
         ),
         (r#"{"attributes":{},"cost":1.0}"#, "cost: 1.0 is not accepted"),
         (r#"{"attributes":{},"cost":-1}"#, "cost: -1 is not accepted"),
-        (
-            r#"{"attributes":{},"cost":9007199254740992}"#,
-            "cost: 9007199254740992 is not accepted",
-        ),
+        (r#"{"attributes":{},"cost":9007199254740992}"#, "cost: 9007199254740992 is not accepted"),
         (r#"{"attributes":{},"cost":1e99}"#, "cost: 1e99 is not accepted"),
         (r#"{"attributes":{},"cost":"1"}"#, "cost: text is not accepted"),
         (r#"{"attributes":{},"cost":null}"#, "cost: null is not accepted"),
-        (
-            r#"{"attributes":{},"cost":[1]}"#,
-            "cost: an array is not accepted",
-        ),
+        (r#"{"attributes":{},"cost":[1]}"#, "cost: an array is not accepted"),
         (
             r#"{"attributes":{"beta":true}}"#,
             "attributes.\"beta\": true is not accepted; accepted are text, such as \"true\", and whole numbers",
         ),
-        (
-            r#"{"attributes":{"a":1.5}}"#,
-            "attributes.\"a\": 1.5 is not accepted",
-        ),
+        (r#"{"attributes":{"a":1.5}}"#, "attributes.\"a\": 1.5 is not accepted"),
         (
             r#"{"attributes":{"a":9223372036854775808}}"#,
             "attributes.\"a\": 9223372036854775808 is not accepted",
         ),
-        (
-            r#"{"attributes":{"a":null}}"#,
-            "attributes.\"a\": null is not accepted; leave out",
-        ),
-        (
-            r#"{"attributes":{"a":{"b":1}}}"#,
-            "attributes.\"a\": an object is not accepted",
-        ),
+        (r#"{"attributes":{"a":null}}"#, "attributes.\"a\": null is not accepted; leave out"),
+        (r#"{"attributes":{"a":{"b":1}}}"#, "attributes.\"a\": an object is not accepted"),
         (r#"{"attributes":[]}"#, "expected `attributes` as an object"),
         (r#"[]"#, "expected an object with attributes and cost"),
         (r#"{"attributes":{}} x"#, "not valid JSON: trailing characters"),
@@ -106,12 +81,7 @@ fn refusals_name_field_and_cure() {
 /// However deep a body is, it is refused at the first level that has no meaning.
 #[test]
 fn depth_is_refused_without_descending() {
-    for start in [
-        "[",
-        "{\"attributes\":",
-        "{\"attributes\":{\"a\":",
-        "{\"attributes\":{},\"cost\":",
-    ] {
+    for start in ["[", "{\"attributes\":", "{\"attributes\":{\"a\":", "{\"attributes\":{},\"cost\":"] {
         assert!(Question::check(format!("{start}{}", "[".repeat(60_000)).as_bytes()).is_err());
     }
 }
@@ -127,30 +97,17 @@ fn attributes_are_bounded() {
     assert!(refusal(&many(65)).contains("attributes: more than 64"));
     let long = format!("{{\"attributes\":{{\"a\":\"{}\"}}}}", "x".repeat(4097));
     let question = Question::check(long.as_bytes()).unwrap();
-    assert!(
-        question
-            .request()
-            .unwrap_err()
-            .to_string()
-            .contains("attributes.a: a value of 4097 bytes")
-    );
+    assert!(question.request().unwrap_err().to_string().contains("attributes.a: a value of 4097 bytes"));
 }
 
 /// A batch says which of its questions is wrong, and has a bound.
 #[test]
 fn batches() {
     assert!(Question::batch(b"[]").unwrap().is_empty());
-    let detail = Question::batch(br#"[{"attributes":{}},{"attributes":{},"cost":-1}]"#)
-        .unwrap_err()
-        .detail;
+    let detail = Question::batch(br#"[{"attributes":{}},{"attributes":{},"cost":-1}]"#).unwrap_err().detail;
     assert!(detail.starts_with("[1]: cost: -1 is not accepted"), "{detail}");
     let many = format!("[{}]", vec![r#"{"attributes":{}}"#; BATCH_MAX + 1].join(","));
-    assert!(
-        Question::batch(many.as_bytes())
-            .unwrap_err()
-            .detail
-            .contains("more than 1000 items")
-    );
+    assert!(Question::batch(many.as_bytes()).unwrap_err().detail.contains("more than 1000 items"));
 }
 
 /// A reservation may say how long it lives; a settlement says the cost and nothing else.
@@ -158,13 +115,8 @@ fn batches() {
 fn reservations_and_settlements() {
     let question = Question::reservation(br#"{"attributes":{},"ttl_ms":5}"#).unwrap();
     assert_eq!(question.lifetime(), Ticks::from_millis(5));
-    assert_eq!(
-        Question::reservation(br#"{"attributes":{}}"#).unwrap().lifetime(),
-        Ticks::from_secs(60)
-    );
-    let detail = Question::reservation(br#"{"attributes":{},"ttl_ms":0}"#)
-        .unwrap_err()
-        .detail;
+    assert_eq!(Question::reservation(br#"{"attributes":{}}"#).unwrap().lifetime(), Ticks::from_secs(60));
+    let detail = Question::reservation(br#"{"attributes":{},"ttl_ms":0}"#).unwrap_err().detail;
     assert!(
         detail.contains("ttl_ms: 0 is not accepted; accepted is a whole number from 1 to 3600000"),
         "{detail}"

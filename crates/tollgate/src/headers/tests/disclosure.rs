@@ -14,10 +14,7 @@ fn told(case: Case, disclosure: &str, exposure: &str, caller: Caller) -> Answer 
         anonymous: exposure.parse().unwrap(),
         ..HeaderPolicy::default()
     };
-    let audience = Audience {
-        caller,
-        ..authenticated()
-    };
+    let audience = Audience { caller, ..authenticated() };
     Answer::of(&decision(&[case]), &policy, audience, NOW)
 }
 
@@ -43,31 +40,16 @@ fn levels_of_disclosure() {
         assert_eq!(quota, answer.headers.get("RateLimit-Policy").is_some());
         quota
     };
-    assert_eq!(
-        DISCLOSURES.map(|level| shown(plenty(), level)),
-        [true, false, false, false]
-    );
-    assert_eq!(
-        DISCLOSURES.map(|level| shown(near(), level)),
-        [true, true, false, false]
-    );
-    assert_eq!(
-        DISCLOSURES.map(|level| shown(denied(), level)),
-        [true, true, true, false]
-    );
+    assert_eq!(DISCLOSURES.map(|level| shown(plenty(), level)), [true, false, false, false]);
+    assert_eq!(DISCLOSURES.map(|level| shown(near(), level)), [true, true, false, false]);
+    assert_eq!(DISCLOSURES.map(|level| shown(denied(), level)), [true, true, true, false]);
 }
 
 /// Near exhaustion only what is nearly exhausted is listed, although another limit would be gone sooner.
 #[test]
 fn near_exhaustion_lists_only_what_is_near() {
-    let policy = HeaderPolicy {
-        disclosure: Disclosure::NearExhaustion,
-        ..HeaderPolicy::default()
-    };
-    let cases = [
-        Case::new("second", bucket(Rate::per_second(10))).left(9, millis(100), millis(100)),
-        near(),
-    ];
+    let policy = HeaderPolicy { disclosure: Disclosure::NearExhaustion, ..HeaderPolicy::default() };
+    let cases = [Case::new("second", bucket(Rate::per_second(10))).left(9, millis(100), millis(100)), near()];
     let answer = Answer::of(&decision(&cases), &policy, authenticated(), NOW);
     assert_eq!(answer.headers.get("RateLimit"), Some(r#""p";r=20;t=12"#));
 }
@@ -81,11 +63,7 @@ fn retry_after_survives_all_but_total_silence() {
             assert!(authenticated.headers.get("Retry-After").is_some());
             let anonymous = told(denied(), disclosure, exposure, Caller::Anonymous);
             let silent = (disclosure, exposure) == ("never", "none");
-            assert_eq!(
-                anonymous.headers.get("Retry-After").is_none(),
-                silent,
-                "{disclosure} {exposure}"
-            );
+            assert_eq!(anonymous.headers.get("Retry-After").is_none(), silent, "{disclosure} {exposure}");
             assert_eq!(anonymous.status, 429);
         }
     }
@@ -106,12 +84,7 @@ fn anonymous_refusals_are_all_alike() {
             r#""title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"retryable":true}"#
         )
     );
-    let costly = told(
-        denied().says(Verdict::Never),
-        "always",
-        "retry-after",
-        Caller::Anonymous,
-    );
+    let costly = told(denied().says(Verdict::Never), "always", "retry-after", Caller::Anonymous);
     assert!(!costly.body.unwrap().text.contains("max-cost"));
 }
 
@@ -125,20 +98,10 @@ fn full_exposure_shows_strangers_everything() {
 /// Unless the operator says otherwise, a stranger learns when to retry and nothing else.
 #[test]
 fn secure_defaults() {
-    let answer = Answer::of(
-        &decision(&[denied()]),
-        &HeaderPolicy::default(),
-        Audience::default(),
-        NOW,
-    );
+    let answer = Answer::of(&decision(&[denied()]), &HeaderPolicy::default(), Audience::default(), NOW);
     let names: Vec<_> = answer.headers.iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["Cache-Control", "Retry-After"]);
-    let allowed = Answer::of(
-        &decision(&[near()]),
-        &HeaderPolicy::default(),
-        Audience::default(),
-        NOW,
-    );
+    let allowed = Answer::of(&decision(&[near()]), &HeaderPolicy::default(), Audience::default(), NOW);
     assert!(allowed.headers.is_empty());
     assert_eq!(HeaderPolicy::default().anonymous, Exposure::RetryAfter);
 }
@@ -146,21 +109,10 @@ fn secure_defaults() {
 /// A limit in shadow is on trial. It is in no header and no body, even when it would have denied.
 #[test]
 fn shadow_limits_are_never_shown() {
-    for dialect in [
-        Dialect::Ietf11,
-        Dialect::IetfNext,
-        Dialect::Ietf07,
-        Dialect::Ietf06,
-        Dialect::Discord,
-    ] {
-        let shadow = Case::new("trial", bucket(Rate::per_second(7)))
-            .denied(secs(999))
-            .in_shadow();
+    for dialect in [Dialect::Ietf11, Dialect::IetfNext, Dialect::Ietf07, Dialect::Ietf06, Dialect::Discord] {
+        let shadow = Case::new("trial", bucket(Rate::per_second(7))).denied(secs(999)).in_shadow();
         let alone = answer(std::slice::from_ref(&shadow), &[dialect]);
-        assert_eq!(
-            (alone.status, alone.headers.is_empty(), alone.body),
-            (200, true, None)
-        );
+        assert_eq!((alone.status, alone.headers.is_empty(), alone.body), (200, true, None));
         let with = answer(&[shadow, denied()], &[dialect]);
         assert_eq!(with, answer(&[denied()], &[dialect]));
     }
@@ -171,8 +123,5 @@ fn levels_are_known_by_name() {
     assert_eq!("near-exhaustion".parse(), Ok(Disclosure::NearExhaustion));
     assert!("sometimes".parse::<Disclosure>().is_err());
     let unknown = "some".parse::<Exposure>().unwrap_err().to_string();
-    assert_eq!(
-        unknown,
-        r#"exposure: unknown name "some"; accepted are none, retry-after, full"#
-    );
+    assert_eq!(unknown, r#"exposure: unknown name "some"; accepted are none, retry-after, full"#);
 }

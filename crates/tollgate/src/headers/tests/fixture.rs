@@ -136,18 +136,11 @@ pub(super) fn faulty(fault: Fault) -> Decision {
 }
 
 pub(super) fn authenticated() -> Audience {
-    Audience {
-        caller: Caller::Authenticated,
-        accepts: Accepts::Json,
-        cost: Some(1),
-    }
+    Audience { caller: Caller::Authenticated, accepts: Accepts::Json, cost: Some(1) }
 }
 
 pub(super) fn speaking(dialects: &[Dialect]) -> HeaderPolicy {
-    HeaderPolicy {
-        dialects: Dialects::new(dialects.iter().copied()).unwrap(),
-        ..HeaderPolicy::default()
-    }
+    HeaderPolicy { dialects: Dialects::new(dialects.iter().copied()).unwrap(), ..HeaderPolicy::default() }
 }
 
 /// The answer to an authenticated caller in some dialects.

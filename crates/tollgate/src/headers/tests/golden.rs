@@ -16,10 +16,7 @@ fn ietf_dialects_are_those_of_the_contract() {
     assert_speaks(
         Dialect::Ietf11,
         contract("default"),
-        &[
-            r#"RateLimit-Policy: "default";q=100;w=60"#,
-            r#"RateLimit: "default";r=20;t=12"#,
-        ],
+        &[r#"RateLimit-Policy: "default";q=100;w=60"#, r#"RateLimit: "default";r=20;t=12"#],
     );
     assert_speaks(
         Dialect::IetfNext,
@@ -33,10 +30,7 @@ fn ietf_dialects_are_those_of_the_contract() {
     assert_speaks(
         Dialect::Ietf07,
         contract("default"),
-        &[
-            "RateLimit-Policy: 100;w=60",
-            "RateLimit: limit=100, remaining=20, reset=12",
-        ],
+        &["RateLimit-Policy: 100;w=60", "RateLimit: limit=100, remaining=20, reset=12"],
     );
     assert_speaks(
         Dialect::Ietf06,
@@ -131,10 +125,7 @@ fn durations_are_written_as_go_does() {
 fn a_full_429() {
     let cases = [
         Case::new("burst", bucket(Rate::per_second(20))).left(4, millis(50), millis(800)),
-        Case::new("daily", fixed(Rate::per_day(5_000)))
-            .left(0, secs(12), secs(12))
-            .denied(secs(12))
-            .keyed(1),
+        Case::new("daily", fixed(Rate::per_day(5_000))).left(0, secs(12), secs(12)).denied(secs(12)).keyed(1),
     ];
     let answer = answer(&cases, &[Dialect::Ietf11, Dialect::XRateLimit]);
     assert_eq!(answer.status, 429);
@@ -191,29 +182,18 @@ fn dialects_are_known_by_name() {
     }
     assert_eq!("aws".parse(), Ok(Dialect::Silent));
     let unknown = "ietf-12".parse::<Dialect>().unwrap_err();
-    assert!(
-        unknown.to_string().contains("accepted are ietf-11, ietf-next"),
-        "{unknown}"
-    );
+    assert!(unknown.to_string().contains("accepted are ietf-11, ietf-next"), "{unknown}");
 }
 
 /// Two dialects that give one header two meanings are refused when they are configured, not mixed on the wire.
 #[test]
 fn dialects_that_share_a_header_exclude_each_other() {
     let conflict = Dialects::new([Dialect::XRateLimit, Dialect::Ietf11, Dialect::Discord]).unwrap_err();
-    assert_eq!(
-        (conflict.first, conflict.second),
-        (Dialect::XRateLimit, Dialect::Discord)
-    );
+    assert_eq!((conflict.first, conflict.second), (Dialect::XRateLimit, Dialect::Discord));
     assert!(Dialects::new([Dialect::Ietf11, Dialect::Ietf06]).is_err());
     assert!(Dialects::new([Dialect::Stripe, Dialect::Silent]).is_err());
     assert!(Dialects::new([Dialect::Stripe, Dialect::Stripe]).is_ok());
-    let many = Dialects::new([
-        Dialect::OpenAi,
-        Dialect::Discord,
-        Dialect::Ietf07,
-        Dialect::Anthropic,
-    ]);
+    let many = Dialects::new([Dialect::OpenAi, Dialect::Discord, Dialect::Ietf07, Dialect::Anthropic]);
     assert_eq!(many.unwrap().iter().count(), 4);
 }
 

@@ -29,10 +29,7 @@ fn charged(rate: Rate, taken: u64, cost: u64) -> Case {
 }
 
 fn unpaced(case: Case) -> String {
-    let policy = HeaderPolicy {
-        pacing: Pacing::NextUnit,
-        ..speaking(&[Dialect::Ietf11])
-    };
+    let policy = HeaderPolicy { pacing: Pacing::NextUnit, ..speaking(&[Dialect::Ietf11]) };
     let answer = Answer::of(&decision(&[case]), &policy, authenticated(), NOW);
     answer.headers.get("RateLimit").unwrap().to_owned()
 }
@@ -79,45 +76,21 @@ fn a_sliding_log_is_paced_as_a_bucket() {
 /// The window is the time in which the capacity comes back, so capacity over window is the sustained rate and never more.
 #[test]
 fn policies_never_promise_more_than_the_rate() {
-    assert_eq!(
-        policy(Case::new("p", bucket(Rate::per_second(100).burst(200)))),
-        r#""p";q=200;w=2"#
-    );
-    assert_eq!(
-        policy(Case::new("p", bucket(Rate::per_minute(60).burst(10)))),
-        r#""p";q=10;w=10"#
-    );
-    assert_eq!(
-        policy(Case::new("p", bucket(Rate::per_second(3).burst(10)))),
-        r#""p";q=10;w=4"#
-    );
-    assert_eq!(
-        policy(Case::new("p", bucket(Rate::per_second(100).burst(10)))),
-        r#""p";q=10;w=1"#
-    );
-    assert_eq!(
-        policy(Case::new("p", leaky(Rate::per_second(1), 9))),
-        r#""p";q=10;w=10"#
-    );
-    assert_eq!(
-        policy(Case::new("p", fixed(Rate::per_ticks(5, millis(1_500))))),
-        r#""p";q=5;w=2"#
-    );
+    assert_eq!(policy(Case::new("p", bucket(Rate::per_second(100).burst(200)))), r#""p";q=200;w=2"#);
+    assert_eq!(policy(Case::new("p", bucket(Rate::per_minute(60).burst(10)))), r#""p";q=10;w=10"#);
+    assert_eq!(policy(Case::new("p", bucket(Rate::per_second(3).burst(10)))), r#""p";q=10;w=4"#);
+    assert_eq!(policy(Case::new("p", bucket(Rate::per_second(100).burst(10)))), r#""p";q=10;w=1"#);
+    assert_eq!(policy(Case::new("p", leaky(Rate::per_second(1), 9))), r#""p";q=10;w=10"#);
+    assert_eq!(policy(Case::new("p", fixed(Rate::per_ticks(5, millis(1_500))))), r#""p";q=5;w=2"#);
 }
 
 /// Permits come back when requests end, so the expiry of one is no reason to stay away.
 #[test]
 fn concurrency_has_a_unit_and_no_window() {
     let case = Case::new("in-flight", permits(20, secs(30))).left(3, secs(30), secs(30));
-    assert_eq!(
-        policy(case.clone()),
-        r#""in-flight";q=20;qu="concurrent-requests""#
-    );
+    assert_eq!(policy(case.clone()), r#""in-flight";q=20;qu="concurrent-requests""#);
     assert_eq!(rate_limit(case.clone()), r#""in-flight";r=3"#);
-    let denied = answer(
-        &[case.left(0, secs(30), secs(30)).denied(secs(30))],
-        &[Dialect::Ietf11],
-    );
+    let denied = answer(&[case.left(0, secs(30), secs(30)).denied(secs(30))], &[Dialect::Ietf11]);
     assert_eq!(denied.headers.get("RateLimit"), Some(r#""in-flight";r=0"#));
     let retry: u64 = denied.headers.get("Retry-After").unwrap().parse().unwrap();
     assert!((1..=2).contains(&retry), "{retry}");
@@ -164,27 +137,14 @@ fn the_tightest_limit_is_the_one_exhausted_soonest() {
 #[test]
 fn every_violated_limit_is_listed_and_the_longest_wait_comes_first() {
     let cases = [
-        Case::new("second", bucket(Rate::per_second(10)))
-            .left(0, millis(100), secs(1))
-            .denied(millis(100)),
+        Case::new("second", bucket(Rate::per_second(10))).left(0, millis(100), secs(1)).denied(millis(100)),
         Case::new("fine", bucket(Rate::per_second(1_000))).left(1, millis(1), secs(1)),
-        Case::new("hour", bucket(Rate::per_hour(60)))
-            .left(0, secs(60), secs(3_600))
-            .denied(secs(60)),
+        Case::new("hour", bucket(Rate::per_hour(60))).left(0, secs(60), secs(3_600)).denied(secs(60)),
     ];
     let answer = answer(&cases, &[Dialect::Ietf11, Dialect::XRateLimit]);
-    assert_eq!(
-        answer.headers.get("RateLimit"),
-        Some(r#""hour";r=0;t=60, "second";r=0;t=1"#)
-    );
+    assert_eq!(answer.headers.get("RateLimit"), Some(r#""hour";r=0;t=60, "second";r=0;t=1"#));
     assert_eq!(answer.headers.get("X-RateLimit-Limit"), Some("60"));
-    assert!(
-        answer
-            .body
-            .unwrap()
-            .text
-            .contains(r#""violated-policies":["hour","second"]"#)
-    );
+    assert!(answer.body.unwrap().text.contains(r#""violated-policies":["hour","second"]"#));
 }
 
 /// A shaping limit has admitted the request, so the answer is that of an allowed one, with the delay beside it.
@@ -193,16 +153,11 @@ fn a_wait_is_allowed_and_told() {
     let quota = leaky(Rate::per_second(10), 5);
     let cases = [
         contract("other"),
-        Case::new("shape", quota)
-            .left(3, millis(100), millis(300))
-            .says(Verdict::Wait(millis(201))),
+        Case::new("shape", quota).left(3, millis(100), millis(300)).says(Verdict::Wait(millis(201))),
     ];
     let answer = answer(&cases, &[Dialect::Ietf11]);
     assert_eq!((answer.status, answer.body.is_none()), (200, true));
-    assert_eq!(
-        answer.headers.get("RateLimit"),
-        Some(r#""shape";r=3;t=1;tollgate-wait=201"#)
-    );
+    assert_eq!(answer.headers.get("RateLimit"), Some(r#""shape";r=3;t=1;tollgate-wait=201"#));
     assert_eq!(answer.headers.get("Retry-After"), None);
 }
 
@@ -218,14 +173,8 @@ fn numbers_that_did_not_come_from_the_counter_are_marked() {
 #[test]
 fn an_open_limit_shows_its_policy_only() {
     let open = Case::new("open", bucket(Rate::per_second(1))).sourced(Source::Open);
-    let alone = answer(
-        std::slice::from_ref(&open),
-        &[Dialect::Ietf11, Dialect::XRateLimit],
-    );
-    assert_eq!(
-        alone.headers.iter().collect::<Vec<_>>(),
-        [("RateLimit-Policy", r#""open";q=1;w=1"#)]
-    );
+    let alone = answer(std::slice::from_ref(&open), &[Dialect::Ietf11, Dialect::XRateLimit]);
+    assert_eq!(alone.headers.iter().collect::<Vec<_>>(), [("RateLimit-Policy", r#""open";q=1;w=1"#)]);
     let beside = answer(&[open, contract("p")], &[Dialect::Ietf11]);
     assert_eq!(beside.headers.get("RateLimit"), Some(r#""p";r=20;t=12"#));
 }
@@ -234,10 +183,7 @@ fn an_open_limit_shows_its_policy_only() {
 #[test]
 fn numbers_fit_their_fields() {
     let fastest = fixed(Rate::per_ticks(316_224_000_000_000, PERIOD_MAX));
-    assert_eq!(
-        policy(Case::new("p", fastest)),
-        r#""p";q=316224000000000;w=31622400"#
-    );
+    assert_eq!(policy(Case::new("p", fastest)), r#""p";q=316224000000000;w=31622400"#);
     let mut headers = HeaderList::default();
     headers.number("X-RateLimit-Limit", u64::MAX);
     assert_eq!(headers.get("x-ratelimit-limit"), Some("999999999999999"));
@@ -247,27 +193,11 @@ fn numbers_fit_their_fields() {
 #[test]
 fn hostile_names_are_escaped_or_replaced() {
     assert_eq!(rate_limit(contract(r#"a"b\c"#)), r#""a\"b\\c";r=20;t=12"#);
-    for hostile in [
-        "a\r\nSet-Cookie: x",
-        "naïve",
-        "",
-        " padded ",
-        "\u{7f}",
-        &"x".repeat(65),
-    ] {
-        let answer = answer(
-            &[contract(hostile).denied(secs(1))],
-            &[Dialect::Ietf11, Dialect::XRateLimit],
-        );
+    for hostile in ["a\r\nSet-Cookie: x", "naïve", "", " padded ", "\u{7f}", &"x".repeat(65)] {
+        let answer = answer(&[contract(hostile).denied(secs(1))], &[Dialect::Ietf11, Dialect::XRateLimit]);
         let shown = answer.headers.get("X-RateLimit-Resource").unwrap();
         assert!(shown.starts_with("limit-") && shown.len() == 22, "{shown}");
-        assert!(
-            answer
-                .headers
-                .get("RateLimit")
-                .unwrap()
-                .starts_with(&format!("\"{shown}\""))
-        );
+        assert!(answer.headers.get("RateLimit").unwrap().starts_with(&format!("\"{shown}\"")));
         assert!(answer.body.unwrap().text.contains(&format!("[\"{shown}\"]")));
     }
 }

@@ -15,13 +15,7 @@ use crate::time::{Ticks, Timestamp};
 /// Sets of dialects that together cover all of them.
 const SPOKEN: [&[Dialect]; 4] = [
     &[Dialect::Ietf11, Dialect::XRateLimit, Dialect::Stripe],
-    &[
-        Dialect::IetfNext,
-        Dialect::Discord,
-        Dialect::OpenAi,
-        Dialect::Anthropic,
-        Dialect::Stripe,
-    ],
+    &[Dialect::IetfNext, Dialect::Discord, Dialect::OpenAi, Dialect::Anthropic, Dialect::Stripe],
     &[Dialect::Ietf07, Dialect::XRateLimitDelta],
     &[Dialect::Ietf06],
 ];
@@ -30,8 +24,7 @@ fn quotas() -> impl Strategy<Value = Quota> {
     let rate = (1..5_000_000u64, 1..400_000_000_000u64)
         .prop_map(|(units, micros)| Rate::per_ticks(units, Ticks::from_micros(micros.max(units))));
     prop_oneof![
-        rate.clone()
-            .prop_filter_map("inexact", |rate| Quota::token_bucket(rate).ok()),
+        rate.clone().prop_filter_map("inexact", |rate| Quota::token_bucket(rate).ok()),
         (1..1_000u64, 1..100_000u64).prop_map(|(units, burst)| bucket(Rate::per_second(units).burst(burst))),
         (1..1_000u64, 0..1_000u64).prop_map(|(units, queue)| leaky(Rate::per_second(units), queue)),
         rate.prop_map(fixed),
@@ -53,40 +46,23 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
 
 /// A limit that said anything at all, possible or not: a store may be wrong, headers must still be sendable.
 fn cases() -> impl Strategy<Value = Case> {
-    let sources = prop_oneof![
-        Just(Source::Exact),
-        Just(Source::Lease),
-        Just(Source::Open),
-        Just(Source::Local)
-    ];
+    let sources =
+        prop_oneof![Just(Source::Exact), Just(Source::Lease), Just(Source::Open), Just(Source::Local)];
     let stances = prop_oneof![4 => Just(Stance::Enforced), 1 => Just(Stance::Shadow)];
     let names = prop_oneof!["[a-z]{1,12}", "\\PC{0,80}", "[\\x00-\\x7f]{0,70}"];
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
-    (
-        names,
-        quotas(),
-        verdicts(),
-        sources,
-        stances,
-        any::<u64>(),
-        numbers,
+    (names, quotas(), verdicts(), sources, stances, any::<u64>(), numbers).prop_map(
+        |(name, quota, verdict, source, stance, key_hash, (remaining, next, reset))| {
+            let capacity = quota.capacity();
+            let mut case = Case::new(&name, quota)
+                .left(remaining % (capacity + 2), Ticks::from_micros(next), Ticks::from_micros(reset))
+                .says(verdict)
+                .sourced(source)
+                .keyed(key_hash);
+            case.stance = stance;
+            case
+        },
     )
-        .prop_map(
-            |(name, quota, verdict, source, stance, key_hash, (remaining, next, reset))| {
-                let capacity = quota.capacity();
-                let mut case = Case::new(&name, quota)
-                    .left(
-                        remaining % (capacity + 2),
-                        Ticks::from_micros(next),
-                        Ticks::from_micros(reset),
-                    )
-                    .says(verdict)
-                    .sourced(source)
-                    .keyed(key_hash);
-                case.stance = stance;
-                case
-            },
-        )
 }
 
 fn instants() -> impl Strategy<Value = Timestamp> {
@@ -123,20 +99,13 @@ fn named(item: &Item) -> &str {
 }
 
 fn assert_structured(answer: &Answer) {
-    let policies = answer
-        .headers
-        .get("RateLimit-Policy")
-        .map(items)
-        .unwrap_or_default();
+    let policies = answer.headers.get("RateLimit-Policy").map(items).unwrap_or_default();
     for policy in &policies {
         assert!(integer(policy, "q").unwrap() >= 0);
         assert!(integer(policy, "w").is_none_or(|window| window >= 1));
     }
     for item in answer.headers.get("RateLimit").map(items).unwrap_or_default() {
-        let policy = policies
-            .iter()
-            .find(|policy| named(policy) == named(&item))
-            .unwrap();
+        let policy = policies.iter().find(|policy| named(policy) == named(&item)).unwrap();
         let remaining = integer(&item, "r").or_else(|| integer(&item, "a")).unwrap();
         assert!(remaining >= 0);
         assert!(integer(&item, "t").is_none_or(|window| window >= 0));
@@ -148,10 +117,7 @@ fn assert_structured(answer: &Answer) {
 }
 
 fn longest_run_of_digits(text: &str) -> usize {
-    text.split(|character: char| !character.is_ascii_digit())
-        .map(str::len)
-        .max()
-        .unwrap_or(0)
+    text.split(|character: char| !character.is_ascii_digit()).map(str::len).max().unwrap_or(0)
 }
 
 proptest! {

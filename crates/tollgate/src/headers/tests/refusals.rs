@@ -53,10 +53,8 @@ fn too_many_bytes_are_content_too_large() {
 /// A request at fault is told what is wrong with it, but not which limit found out: it may be one in shadow.
 #[test]
 fn a_fault_is_a_bad_request_of_its_own_type() {
-    let fault = Fault::Cost {
-        limit: "secret".to_owned(),
-        reason: "tokens: \"many\" is no number".to_owned(),
-    };
+    let fault =
+        Fault::Cost { limit: "secret".to_owned(), reason: "tokens: \"many\" is no number".to_owned() };
     let answer = Answer::of(&faulty(fault), &HeaderPolicy::default(), authenticated(), NOW);
     assert_eq!(answer.status, 400);
     assert_eq!(lines(&answer), ["Cache-Control: no-store"]);
@@ -67,44 +65,22 @@ fn a_fault_is_a_bad_request_of_its_own_type() {
             r#""status":400,"detail":"tokens: \"many\" is no number","retryable":false}"#
         )
     );
-    let answer = Answer::of(
-        &faulty(Fault::TooManyLimits),
-        &HeaderPolicy::default(),
-        authenticated(),
-        NOW,
-    );
-    assert!(
-        answer
-            .body
-            .unwrap()
-            .text
-            .contains("urn:tollgate:problem:too-many-limits")
-    );
+    let answer = Answer::of(&faulty(Fault::TooManyLimits), &HeaderPolicy::default(), authenticated(), NOW);
+    assert!(answer.body.unwrap().text.contains("urn:tollgate:problem:too-many-limits"));
 }
 
 /// What a request says may be quoted, but not at any length.
 #[test]
 fn explanations_are_bounded() {
-    let fault = Fault::Cost {
-        limit: "p".to_owned(),
-        reason: "é".repeat(100_000),
-    };
+    let fault = Fault::Cost { limit: "p".to_owned(), reason: "é".repeat(100_000) };
     let answer = Answer::of(&faulty(fault), &HeaderPolicy::default(), authenticated(), NOW);
     assert!(answer.body.unwrap().text.len() < 4_096);
 }
 
 #[test]
 fn text_is_sent_to_those_who_read_no_json() {
-    let audience = Audience {
-        accepts: Accepts::Text,
-        ..authenticated()
-    };
-    let answer = Answer::of(
-        &decision(&[denied()]),
-        &speaking(&[Dialect::Discord]),
-        audience,
-        NOW,
-    );
+    let audience = Audience { accepts: Accepts::Text, ..authenticated() };
+    let answer = Answer::of(&decision(&[denied()]), &speaking(&[Dialect::Discord]), audience, NOW);
     let body = answer.body.unwrap();
     assert_eq!(body.content_type, "text/plain; charset=utf-8");
     let retry = answer.headers.get("Retry-After").unwrap();
@@ -127,13 +103,7 @@ fn json_is_sent_wherever_a_range_covers_it() {
     ] {
         assert_eq!(Accepts::from_header(accept), Accepts::Json, "{accept}");
     }
-    for accept in [
-        "text/html",
-        "text/plain, application/json;q=0",
-        "*/*; q=0.000",
-        "",
-        "application/jsonx",
-    ] {
+    for accept in ["text/html", "text/plain, application/json;q=0", "*/*; q=0.000", "", "application/jsonx"] {
         assert_eq!(Accepts::from_header(accept), Accepts::Text, "{accept}");
     }
 }
@@ -141,10 +111,7 @@ fn json_is_sent_wherever_a_range_covers_it() {
 /// One line of configuration makes denials look like NGINX's.
 #[test]
 fn denials_can_be_503_for_old_clients() {
-    let policy = HeaderPolicy {
-        denial: DenialStatus::ServiceUnavailable,
-        ..HeaderPolicy::default()
-    };
+    let policy = HeaderPolicy { denial: DenialStatus::ServiceUnavailable, ..HeaderPolicy::default() };
     let answer = Answer::of(&decision(&[denied()]), &policy, authenticated(), NOW);
     assert_eq!(answer.status, 503);
     assert!(answer.body.unwrap().text.contains(r#""status":503"#));
@@ -173,15 +140,9 @@ fn stripe_denials_name_their_reason() {
     let reason = |case: Case| {
         let answer = answer(&[case], &[Dialect::Stripe]);
         assert_eq!(answer.headers.get("Stripe-Should-Retry"), Some("true"));
-        answer
-            .headers
-            .get("Stripe-Rate-Limited-Reason")
-            .unwrap()
-            .to_owned()
+        answer.headers.get("Stripe-Rate-Limited-Reason").unwrap().to_owned()
     };
-    let in_flight = Case::new("p", permits(1, secs(30)))
-        .left(0, secs(30), secs(30))
-        .denied(secs(30));
+    let in_flight = Case::new("p", permits(1, secs(30))).left(0, secs(30), secs(30)).denied(secs(30));
     assert_eq!(reason(denied()), "global-rate");
     assert_eq!(reason(denied().only_on("/login")), "endpoint-rate");
     assert_eq!(reason(in_flight.clone()), "global-concurrency");
@@ -221,18 +182,13 @@ fn a_key_is_told_one_instant_during_a_window() {
         let instants: Vec<u64> = (0..200)
             .map(|elapsed| {
                 let wait = secs(200 - elapsed);
-                let case = Case::new("p", fixed(Rate::per_day(1)))
-                    .left(0, wait, wait)
-                    .denied(wait)
-                    .keyed(key);
+                let case =
+                    Case::new("p", fixed(Rate::per_day(1))).left(0, wait, wait).denied(wait).keyed(key);
                 elapsed + retry_after(case, midnight + secs(elapsed))
             })
             .collect();
         assert!(instants.iter().all(|&instant| (200..=220).contains(&instant)));
-        assert!(
-            instants.windows(2).all(|pair| pair[0].abs_diff(pair[1]) <= 1),
-            "{instants:?}"
-        );
+        assert!(instants.windows(2).all(|pair| pair[0].abs_diff(pair[1]) <= 1), "{instants:?}");
     }
 }
 
@@ -240,22 +196,9 @@ fn a_key_is_told_one_instant_during_a_window() {
 #[test]
 fn allowed_answers_have_no_refusal_headers() {
     let shaped = Case::new("p", leaky(Rate::per_second(1), 3)).says(Verdict::Wait(secs(2)));
-    let answer = answer(
-        &[shaped],
-        &[
-            Dialect::Ietf11,
-            Dialect::Discord,
-            Dialect::Stripe,
-            Dialect::OpenAi,
-        ],
-    );
-    for name in [
-        "Cache-Control",
-        "Retry-After",
-        "Stripe-Should-Retry",
-        "x-should-retry",
-        "X-RateLimit-Scope",
-    ] {
+    let answer = answer(&[shaped], &[Dialect::Ietf11, Dialect::Discord, Dialect::Stripe, Dialect::OpenAi]);
+    for name in ["Cache-Control", "Retry-After", "Stripe-Should-Retry", "x-should-retry", "X-RateLimit-Scope"]
+    {
         assert_eq!(answer.headers.get(name), None, "{name}");
     }
 }

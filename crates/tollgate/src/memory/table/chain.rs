@@ -4,8 +4,8 @@
 use smallvec::SmallVec;
 
 use super::{
-    Entry, FIRST_BUCKETS, Full, LINK_MASK, LINK_SHIFT, META, META_MASK, Place, READY,
-    SEQUENCE_ONE, Shape, Table, link_of, shift_of,
+    Entry, FIRST_BUCKETS, Full, LINK_MASK, LINK_SHIFT, META, META_MASK, Place, READY, SEQUENCE_ONE, Shape,
+    Table, link_of, shift_of,
 };
 use crate::key::Fingerprint;
 use crate::memory::region::{LINE_BYTES, LINE_WORDS, Line};
@@ -203,7 +203,12 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     }
 
     /// Takes every entry that still matters out of a chain, and the chain apart.
-    fn drain(&self, bucket: usize, horizon: u64, spare: &mut SmallVec<[u64; 8]>) -> SmallVec<[Raw<WORDS>; 12]> {
+    fn drain(
+        &self,
+        bucket: usize,
+        horizon: u64,
+        spare: &mut SmallVec<[u64; 8]>,
+    ) -> SmallVec<[Raw<WORDS>; 12]> {
         let mut entries = SmallVec::new();
         let mut line = self.region.line(bucket);
         loop {

@@ -85,7 +85,8 @@ fn only_what_equals_absence_is_evicted() {
     let secret = Secret::repeatable(3);
     let budget = Arc::new(Budget::new(64 * LINE_BYTES));
     let table = Words::new(Arc::clone(&budget), 1_000);
-    let kept: Vec<u64> = (0..10_000).filter(|&number| add(&table, key(&secret, number), 0, 100).is_ok()).collect();
+    let kept: Vec<u64> =
+        (0..10_000).filter(|&number| add(&table, key(&secret, number), 0, 100).is_ok()).collect();
     assert!(kept.len() > 64 && kept.len() <= 64 * 3, "{}", kept.len());
     assert!(budget.used() <= budget.total());
     // The flood goes on: nothing known is lost.
@@ -97,7 +98,8 @@ fn only_what_equals_absence_is_evicted() {
         assert_eq!(table.get(bucket, key(&secret, number), 99).map(|entry| entry.state[0]), Some(100));
     }
     // At 100 every state equals absence; now the newcomers get the slots.
-    let newcomers = (20_000..30_000).filter(|&number| add(&table, key(&secret, number), 100, 300).is_ok()).count();
+    let newcomers =
+        (20_000..30_000).filter(|&number| add(&table, key(&secret, number), 100, 300).is_ok()).count();
     assert!(newcomers >= kept.len() / 2, "{newcomers} of {}", kept.len());
     assert!(budget.used() <= budget.total());
 }

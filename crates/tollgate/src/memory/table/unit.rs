@@ -2,7 +2,8 @@
 //! [`Table::update`] does, with everything left out that this case does not need.
 
 use super::{
-    LOCKED, Line, META, META_MASK, NUMBER_BITS, READY, REST_SHIFT, SEQUENCE_ONE, SPINS, Table, link_of, shift_of,
+    LOCKED, Line, META, META_MASK, NUMBER_BITS, READY, REST_SHIFT, SEQUENCE_ONE, SPINS, Table, link_of,
+    shift_of,
 };
 use crate::algorithm::reservoir::{Word, WordStep};
 use crate::key::Fingerprint;

@@ -34,23 +34,13 @@ const FIELDS: [&str; 21] = [
     "consistency",
 ];
 
-const MODES: [(&str, Mode); 3] = [
-    ("enforce", Mode::Enforce),
-    ("shadow", Mode::Shadow),
-    ("off", Mode::Off),
-];
+const MODES: [(&str, Mode); 3] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
 
-const FAILURES: [(&str, OnStoreFailure); 3] = [
-    ("allow", OnStoreFailure::Allow),
-    ("local", OnStoreFailure::Local),
-    ("deny", OnStoreFailure::Deny),
-];
+const FAILURES: [(&str, OnStoreFailure); 3] =
+    [("allow", OnStoreFailure::Allow), ("local", OnStoreFailure::Local), ("deny", OnStoreFailure::Deny)];
 
-const CONSISTENCIES: [(&str, Consistency); 3] = [
-    ("exact", Consistency::Exact),
-    ("leased", Consistency::Leased),
-    ("auto", Consistency::Auto),
-];
+const CONSISTENCIES: [(&str, Consistency); 3] =
+    [("exact", Consistency::Exact), ("leased", Consistency::Leased), ("auto", Consistency::Auto)];
 
 /// The name under which a limit's findings are reported, before anything else is known of it.
 pub(super) fn name_of(node: &Node) -> Option<&str> {
@@ -80,12 +70,8 @@ pub(super) fn read(node: &Node, report: &mut Report) -> Option<(Limit, Place)> {
         by,
         mode: fields.choice("mode", &MODES, report).unwrap_or_default(),
         enforce_percent: u8::try_from(percent).unwrap_or(100),
-        on_store_failure: fields
-            .choice("on_store_failure", &FAILURES, report)
-            .unwrap_or_default(),
-        consistency: fields
-            .choice("consistency", &CONSISTENCIES, report)
-            .unwrap_or_default(),
+        on_store_failure: fields.choice("on_store_failure", &FAILURES, report).unwrap_or_default(),
+        consistency: fields.choice("consistency", &CONSISTENCIES, report).unwrap_or_default(),
         // Without quotas the limit is refused, and what else is wrong with it is reported all the same.
         quotas: quotas.unwrap_or_else(Quotas::none),
         cost,
@@ -117,10 +103,7 @@ fn by(fields: Fields<'_>, report: &mut Report) -> Vec<String> {
             .filter_map(|(i, item)| fields::text(item, &format!("by[{i}]"), accepted, report))
             .map(str::to_owned)
             .collect(),
-        _ => fields::text(node, "by", accepted, report)
-            .map(str::to_owned)
-            .into_iter()
-            .collect(),
+        _ => fields::text(node, "by", accepted, report).map(str::to_owned).into_iter().collect(),
     }
 }
 
@@ -154,10 +137,7 @@ fn cost(fields: Fields<'_>, quotas: Option<&Quotas>, report: &mut Report) -> Cos
 
 /// Texts that YAML takes for numbers and CEL for names.
 fn is_number_like(text: &str) -> bool {
-    let bare = text
-        .trim()
-        .trim_start_matches(['+', '-', '.'])
-        .to_ascii_lowercase();
+    let bare = text.trim().trim_start_matches(['+', '-', '.']).to_ascii_lowercase();
     matches!(bare.as_str(), "nan" | "inf" | "infinity")
         || bare.starts_with(|c: char| c.is_ascii_digit()) && !bare.contains(' ')
 }

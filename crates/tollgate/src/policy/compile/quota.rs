@@ -48,17 +48,7 @@ const ALGORITHMS: [(&str, Algorithm); 7] = [
 
 /// Which algorithms a field is for.
 const NUMBERS: [(&str, &[Algorithm]); 9] = [
-    (
-        "rate",
-        &[
-            A::TokenBucket,
-            A::Gcra,
-            A::FixedWindow,
-            A::SlidingWindow,
-            A::SlidingLog,
-            A::LeakyBucket,
-        ],
-    ),
+    ("rate", &[A::TokenBucket, A::Gcra, A::FixedWindow, A::SlidingWindow, A::SlidingLog, A::LeakyBucket]),
     ("burst", &[A::TokenBucket, A::Gcra, A::LeakyBucket]),
     ("queue", &[A::LeakyBucket]),
     ("align", &[A::FixedWindow]),
@@ -76,16 +66,11 @@ enum Begin {
     Calendar,
 }
 
-const BEGINNINGS: [(&str, Begin); 3] = [
-    ("epoch", Begin::Epoch),
-    ("first-hit", Begin::FirstHit),
-    ("calendar", Begin::Calendar),
-];
+const BEGINNINGS: [(&str, Begin); 3] =
+    [("epoch", Begin::Epoch), ("first-hit", Begin::FirstHit), ("calendar", Begin::Calendar)];
 
-const ESTIMATES: [(&str, Estimate); 2] = [
-    ("interpolate", Estimate::Interpolate),
-    ("strict", Estimate::Strict),
-];
+const ESTIMATES: [(&str, Estimate); 2] =
+    [("interpolate", Estimate::Interpolate), ("strict", Estimate::Strict)];
 
 /// How much a limit admits, as written: what tells its quotas apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,17 +95,8 @@ struct Shape<'n> {
 pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Quotas> {
     let errors = report.errors();
     let shape = Shape::read(fields, report);
-    let mut reader = Reader {
-        shape,
-        fields,
-        all: Vec::new(),
-        known: HashMap::new(),
-    };
-    let said = if reader.shape.algorithm == A::Concurrency {
-        "concurrency"
-    } else {
-        "rate"
-    };
+    let mut reader = Reader { shape, fields, all: Vec::new(), known: HashMap::new() };
+    let said = if reader.shape.algorithm == A::Concurrency { "concurrency" } else { "rate" };
     let base = fields.get(said).map(|node| reader.quota(node, said, report));
     let tiers = reader.table("tiers", report);
     let overrides = reader.table("overrides", report);
@@ -132,22 +108,12 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Quotas> {
         None => strictest(&all, tiers.values().copied()),
     };
     if base.is_none() && !fields.has("tiers") {
-        let accepted = if said == "rate" {
-            RATES
-        } else {
-            "a number of permits, such as 20"
-        };
+        let accepted = if said == "rate" { RATES } else { "a number of permits, such as 20" };
         let problem = Problem::new("missing: it says nothing about how much passes", accepted);
         report.error(fields.place(said), said, problem);
     }
     (report.errors() == errors).then_some(())?;
-    Some(Quotas {
-        fallback: fallback?,
-        all,
-        tier_by: tier_by.map(str::to_owned),
-        tiers,
-        overrides,
-    })
+    Some(Quotas { fallback: fallback?, all, tier_by: tier_by.map(str::to_owned), tiers, overrides })
 }
 
 /// `tier_by` and `tiers` need each other.
@@ -165,31 +131,21 @@ fn paired(fields: Fields<'_>, report: &mut Report) {
 
 impl<'n> Shape<'n> {
     fn read(fields: Fields<'n>, report: &mut Report) -> Self {
-        let default = if fields.has("concurrency") {
-            A::Concurrency
-        } else {
-            A::TokenBucket
-        };
+        let default = if fields.has("concurrency") { A::Concurrency } else { A::TokenBucket };
         let said = fields.choice("algorithm", &ALGORITHMS, report);
         let algorithm = said.unwrap_or(default);
         // An algorithm that is unknown says nothing about which numbers fit it.
         if said.is_some() || !fields.has("algorithm") {
             fitting(algorithm, fields, report);
         }
-        let begin = fields
-            .choice("align", &BEGINNINGS, report)
-            .unwrap_or(Begin::Epoch);
+        let begin = fields.choice("align", &BEGINNINGS, report).unwrap_or(Begin::Epoch);
         let zone = fields.text("timezone", "an IANA name such as Europe/Rome", report);
         if zone.is_some() && begin != Begin::Calendar && algorithm == A::FixedWindow {
-            let problem = Problem::new(
-                "a time zone matters only to calendar windows",
-                "align: calendar with it",
-            );
+            let problem =
+                Problem::new("a time zone matters only to calendar windows", "align: calendar with it");
             report.error(fields.key_place("timezone"), "timezone", problem);
         }
-        let precision = fields
-            .count("precision", u64::from(u32::MAX), report)
-            .unwrap_or(PRECISION);
+        let precision = fields.count("precision", u64::from(u32::MAX), report).unwrap_or(PRECISION);
         Self {
             algorithm,
             burst: fields.count("burst", EXACT_MAX, report),
@@ -197,9 +153,7 @@ impl<'n> Shape<'n> {
             begin,
             zone: zone.unwrap_or("UTC"),
             precision: u32::try_from(precision).unwrap_or(u32::MAX),
-            estimate: fields
-                .choice("estimate", &ESTIMATES, report)
-                .unwrap_or(Estimate::Strict),
+            estimate: fields.choice("estimate", &ESTIMATES, report).unwrap_or(Estimate::Strict),
             permit_ttl: permit_ttl(fields, report).unwrap_or(PERMIT_TTL),
         }
     }
@@ -386,11 +340,8 @@ impl Reader<'_> {
             QuotaError::Range { field, .. } if *field != "rate" && *field != "concurrency" => field,
             _ => "",
         };
-        let (at, field) = if self.fields.has(named) {
-            (self.fields.place(named), named)
-        } else {
-            (node.at, field)
-        };
+        let (at, field) =
+            if self.fields.has(named) { (self.fields.place(named), named) } else { (node.at, field) };
         let problem = match error {
             QuotaError::Range { value, accepted, .. } => {
                 Problem::new(format!("{value} is out of range"), accepted.clone())

@@ -25,10 +25,7 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Vec<Condition> {
     let Some(table) = Fields::of(node, "when", ACCEPTED, report) else {
         return Vec::new();
     };
-    table
-        .iter()
-        .filter_map(|entry| condition(&entry.key, &entry.node, report))
-        .collect()
+    table.iter().filter_map(|entry| condition(&entry.key, &entry.node, report)).collect()
 }
 
 /// One attribute and the value, the pattern, or the list of them that it must be.
@@ -36,10 +33,9 @@ fn condition(name: &str, node: &Node, report: &mut Report) -> Option<Condition> 
     let field = format!("when.{}", quoted(name));
     let accepted = "a text or a list of texts, in which * stands for anything";
     let choices = match &node.tree {
-        Tree::List(items) => items
-            .iter()
-            .filter_map(|item| fields::text(item, &field, accepted, report))
-            .collect(),
+        Tree::List(items) => {
+            items.iter().filter_map(|item| fields::text(item, &field, accepted, report)).collect()
+        }
         _ => vec![fields::text(node, &field, accepted, report)?],
     };
     Some(Condition::one_of(name, choices))

@@ -113,10 +113,8 @@ impl Survey {
             return;
         }
         let message = format!("the function {} does not exist", quoted(name));
-        let accepted = format!(
-            "{}, and the macros all, exists, exists_one, map, filter",
-            FUNCTIONS.join(", ")
-        );
+        let accepted =
+            format!("{}, and the macros all, exists, exists_one, map, filter", FUNCTIONS.join(", "));
         self.problem.get_or_insert(Problem::new(message, accepted));
     }
 }
@@ -134,30 +132,13 @@ pub(super) fn dotted(expression: &IdedExpr) -> Option<String> {
 
 fn children(expression: &IdedExpr) -> Vec<&IdedExpr> {
     match &expression.expr {
-        Expr::Call(call) => call
-            .target
-            .iter()
-            .map(|target| &**target)
-            .chain(&call.args)
-            .collect(),
-        Expr::Comprehension(inner) => vec![
-            &inner.iter_range,
-            &inner.accu_init,
-            &inner.loop_cond,
-            &inner.loop_step,
-            &inner.result,
-        ],
+        Expr::Call(call) => call.target.iter().map(|target| &**target).chain(&call.args).collect(),
+        Expr::Comprehension(inner) => {
+            vec![&inner.iter_range, &inner.accu_init, &inner.loop_cond, &inner.loop_step, &inner.result]
+        }
         Expr::List(list) => list.elements.iter().collect(),
-        Expr::Map(map) => map
-            .entries
-            .iter()
-            .flat_map(|entry| entries(&entry.expr))
-            .collect(),
-        Expr::Struct(inner) => inner
-            .entries
-            .iter()
-            .flat_map(|entry| entries(&entry.expr))
-            .collect(),
+        Expr::Map(map) => map.entries.iter().flat_map(|entry| entries(&entry.expr)).collect(),
+        Expr::Struct(inner) => inner.entries.iter().flat_map(|entry| entries(&entry.expr)).collect(),
         Expr::Select(select) => vec![&select.operand],
         Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
     }
@@ -180,10 +161,7 @@ struct Needs {
 fn needs(expression: &IdedExpr) -> Needs {
     if let Some(name) = dotted(expression) {
         let one = BTreeSet::from([name]);
-        return Needs {
-            truth: one.clone(),
-            falsity: one,
-        };
+        return Needs { truth: one.clone(), falsity: one };
     }
     let call = match &expression.expr {
         Expr::Call(call) => (call.func_name.as_str(), call.args.as_slice()),
@@ -192,24 +170,15 @@ fn needs(expression: &IdedExpr) -> Needs {
     match call {
         (operators::LOGICAL_AND, [left, right]) => {
             let (left, right) = (needs(left), needs(right));
-            Needs {
-                truth: &left.truth | &right.truth,
-                falsity: &left.falsity & &right.falsity,
-            }
+            Needs { truth: &left.truth | &right.truth, falsity: &left.falsity & &right.falsity }
         }
         (operators::LOGICAL_OR, [left, right]) => {
             let (left, right) = (needs(left), needs(right));
-            Needs {
-                truth: &left.truth & &right.truth,
-                falsity: &left.falsity | &right.falsity,
-            }
+            Needs { truth: &left.truth & &right.truth, falsity: &left.falsity | &right.falsity }
         }
         (operators::LOGICAL_NOT, [inner]) => {
             let inner = needs(inner);
-            Needs {
-                truth: inner.falsity,
-                falsity: inner.truth,
-            }
+            Needs { truth: inner.falsity, falsity: inner.truth }
         }
         (operators::CONDITIONAL, [condition, yes, no]) => {
             let (condition, yes, no) = (any(condition), needs(yes), needs(no));
@@ -225,10 +194,7 @@ fn needs(expression: &IdedExpr) -> Needs {
                 _ => children(expression),
             };
             let all: BTreeSet<String> = parts.into_iter().flat_map(any).collect();
-            Needs {
-                truth: all.clone(),
-                falsity: all,
-            }
+            Needs { truth: all.clone(), falsity: all }
         }
     }
 }

@@ -18,107 +18,44 @@ macro_rules! one {
 
 const ERRORS: &[Case] = &[
     // The file as a whole.
-    Case {
-        file: "",
-        found: &["policy.yaml:1:1: the file is empty"],
-    },
-    Case {
-        file: "# nothing\n",
-        found: &["the file is empty"],
-    },
-    Case {
-        file: "- 1\n",
-        found: &["policy.yaml:1:1: is a list; accepted: a table with `limits:`"],
-    },
-    Case {
-        file: "domain: x\n",
-        found: &["1:1: limits: missing"],
-    },
-    Case {
-        file: "limits: 5\n",
-        found: &["1:9: limits: is a text; accepted: a list of limits"],
-    },
-    Case {
-        file: "limits: {}\n",
-        found: &["1:9: limits: is a table"],
-    },
-    Case {
-        file: "limits: [\n",
-        found: &["not YAML"],
-    },
-    Case {
-        file: "limits: []\n---\nlimits: []\n",
-        found: &["policy.yaml:2:1: a second document"],
-    },
+    Case { file: "", found: &["policy.yaml:1:1: the file is empty"] },
+    Case { file: "# nothing\n", found: &["the file is empty"] },
+    Case { file: "- 1\n", found: &["policy.yaml:1:1: is a list; accepted: a table with `limits:`"] },
+    Case { file: "domain: x\n", found: &["1:1: limits: missing"] },
+    Case { file: "limits: 5\n", found: &["1:9: limits: is a text; accepted: a list of limits"] },
+    Case { file: "limits: {}\n", found: &["1:9: limits: is a table"] },
+    Case { file: "limits: [\n", found: &["not YAML"] },
+    Case { file: "limits: []\n---\nlimits: []\n", found: &["policy.yaml:2:1: a second document"] },
     Case {
         file: "limit: []\n",
-        found: &[
-            "1:1: limit: unknown field; did you mean limits?",
-            "limits: missing",
-        ],
+        found: &["1:1: limit: unknown field; did you mean limits?", "limits: missing"],
     },
     Case {
         file: "limits: []\nlimits: []\n",
         found: &["1:9: warning: limits: no limits", "2:1: limits: said twice"],
     },
-    Case {
-        file: "limits: []\ndomain:\n",
-        found: &["warning", "domain: has no value"],
-    },
-    Case {
-        file: "limits: *nobody\n",
-        found: &["not YAML"],
-    },
-    Case {
-        file: "a: &a [*a]\nlimits: []\n",
-        found: &["1:8: a[0]: this alias is part of the value"],
-    },
-    Case {
-        file: "limits: !!seq []\n",
-        found: &["limits: the tag !!seq; accepted: values without tags"],
-    },
+    Case { file: "limits: []\ndomain:\n", found: &["warning", "domain: has no value"] },
+    Case { file: "limits: *nobody\n", found: &["not YAML"] },
+    Case { file: "a: &a [*a]\nlimits: []\n", found: &["1:8: a[0]: this alias is part of the value"] },
+    Case { file: "limits: !!seq []\n", found: &["limits: the tag !!seq; accepted: values without tags"] },
     Case {
         file: "limits: []\nshard_by: ''\n",
         found: &["warning", "2:11: shard_by: \"\" cannot be the name"],
     },
-    Case {
-        file: "limits: [5]\n",
-        found: &["1:10: limits[0]: is a text; accepted: a table"],
-    },
+    Case { file: "limits: [5]\n", found: &["1:10: limits[0]: is a text; accepted: a table"] },
     // Names.
-    Case {
-        file: "limits: [{rate: 1/s}]\n",
-        found: &["1:10: limits[0].name: missing"],
-    },
-    Case {
-        file: "limits: [{name: '', rate: 1/s}]\n",
-        found: &["1:17: limits[0] \"\".name: \"\" cannot be"],
-    },
-    Case {
-        file: "limits: [{name: [a], rate: 1/s}]\n",
-        found: &["1:17: limits[0].name: is a list"],
-    },
-    Case {
-        file: "limits: [{name: 'a\"b', rate: 1/s}]\n",
-        found: &["cannot be the name of a limit"],
-    },
+    Case { file: "limits: [{rate: 1/s}]\n", found: &["1:10: limits[0].name: missing"] },
+    Case { file: "limits: [{name: '', rate: 1/s}]\n", found: &["1:17: limits[0] \"\".name: \"\" cannot be"] },
+    Case { file: "limits: [{name: [a], rate: 1/s}]\n", found: &["1:17: limits[0].name: is a list"] },
+    Case { file: "limits: [{name: 'a\"b', rate: 1/s}]\n", found: &["cannot be the name of a limit"] },
     Case {
         file: "limits:\n  - {name: a, rate: 1/s}\n  - {name: b, rate: 1/s}\n  - {name: a, rate: 2/s}\n",
         found: &["policy.yaml:4:12: limits[2] \"a\".name: limits[0] on line 2 has this name too"],
     },
     // Fields.
-    one!(
-        "    rats: 1/s\n    rate: 1/s\n",
-        "3:5: limits[0] \"a\".rats: unknown field; did you mean rate?"
-    ),
-    one!(
-        "    rate: 1/s\n    <<: {}\n",
-        "4:5: limits[0] \"a\".<<: merge keys"
-    ),
-    one!(
-        "    rate: 1/s\n    rate: 2/s\n",
-        "4:5: limits[0].rate: said twice; accepted: each field once"
-    ),
+    one!("    rats: 1/s\n    rate: 1/s\n", "3:5: limits[0] \"a\".rats: unknown field; did you mean rate?"),
+    one!("    rate: 1/s\n    <<: {}\n", "4:5: limits[0] \"a\".<<: merge keys"),
+    one!("    rate: 1/s\n    rate: 2/s\n", "4:5: limits[0].rate: said twice; accepted: each field once"),
     one!(
         "    rate: 1/s\n    mode: on\n",
         "4:11: limits[0] \"a\".mode: on is unknown",
@@ -132,23 +69,14 @@ const ERRORS: &[Case] = &[
         "    rate: 1/s\n    enforce_percent: 101\n",
         "4:22: limits[0] \"a\".enforce_percent: 101 is too large"
     ),
-    one!(
-        "    rate: 1/s\n    enforce_percent: 50%\n",
-        "enforce_percent: 50% is not a whole number"
-    ),
+    one!("    rate: 1/s\n    enforce_percent: 50%\n", "enforce_percent: 50% is not a whole number"),
     // Rates.
     one!(
         "    rate: s/100\n",
         "3:11: limits[0] \"a\".rate: s/100 is upside down: the count comes first; accepted: 100/s"
     ),
-    one!(
-        "    rate: 1s/100\n",
-        "3:11: limits[0] \"a\".rate: 1s/100 is upside down"
-    ),
-    one!(
-        "    rate: per 100\n",
-        "3:11: limits[0] \"a\".rate: per 100 is upside down"
-    ),
+    one!("    rate: 1s/100\n", "3:11: limits[0] \"a\".rate: 1s/100 is upside down"),
+    one!("    rate: per 100\n", "3:11: limits[0] \"a\".rate: per 100 is upside down"),
     one!("    rate: 100\n", "rate: 100 has no period"),
     one!("    rate: .nan\n", "rate: .nan is not a rate"),
     one!("    rate: .inf/s\n", "rate: .inf is not a number that counts"),
@@ -160,27 +88,12 @@ const ERRORS: &[Case] = &[
     one!("    rate: 1/ns\n", "finer than the clock"),
     one!("    rate:\n", "3:9: limits[0] \"a\".rate: has no value"),
     one!("    rate: [1/s]\n", "3:11: limits[0] \"a\".rate: is a list"),
-    one!(
-        "    by: [x]\n",
-        "2:5: limits[0] \"a\".rate: missing: it says nothing about how much passes"
-    ),
+    one!("    by: [x]\n", "2:5: limits[0] \"a\".rate: missing: it says nothing about how much passes"),
     // Numbers beside the rate.
-    one!(
-        "    rate: 1/s\n    burst: 0\n",
-        "4:12: limits[0] \"a\".burst: a burst of 0 admits nobody"
-    ),
-    one!(
-        "    rate: 1/s\n    burst: -3\n",
-        "4:12: limits[0] \"a\".burst: -3 is negative"
-    ),
-    one!(
-        "    rate: 1/s\n    burst: 1e3\n",
-        "burst: 1e3 is not a whole number in decimal"
-    ),
-    one!(
-        "    rate: 1/s burst 2\n    burst: 3\n",
-        "3:11: limits[0] \"a\".rate: the burst is said twice"
-    ),
+    one!("    rate: 1/s\n    burst: 0\n", "4:12: limits[0] \"a\".burst: a burst of 0 admits nobody"),
+    one!("    rate: 1/s\n    burst: -3\n", "4:12: limits[0] \"a\".burst: -3 is negative"),
+    one!("    rate: 1/s\n    burst: 1e3\n", "burst: 1e3 is not a whole number in decimal"),
+    one!("    rate: 1/s burst 2\n    burst: 3\n", "3:11: limits[0] \"a\".rate: the burst is said twice"),
     one!(
         "    rate: 1/month\n    burst: 1000\n",
         "4:12: limits[0] \"a\".burst: ",
@@ -202,10 +115,7 @@ const ERRORS: &[Case] = &[
         "    rate: 1/s\n    queue: 5\n",
         "queue: algorithm token-bucket has no queue; accepted: queue with leaky-bucket"
     ),
-    one!(
-        "    rate: 1/s\n    timezone: UTC\n",
-        "timezone: algorithm token-bucket has no timezone"
-    ),
+    one!("    rate: 1/s\n    timezone: UTC\n", "timezone: algorithm token-bucket has no timezone"),
     one!(
         "    rate: 1/day\n    algorithm: fixed-window\n    timezone: UTC\n",
         "5:5: limits[0] \"a\".timezone: a time zone matters only to calendar windows"
@@ -219,14 +129,8 @@ const ERRORS: &[Case] = &[
         "    rate: 1/2days\n    algorithm: fixed-window\n    align: calendar\n",
         "3:11: limits[0] \"a\".rate: a calendar window is one unit of the calendar"
     ),
-    one!(
-        "    rate: 1/s\n    algorithm: leaky\n",
-        "4:16: limits[0] \"a\".algorithm: leaky is unknown"
-    ),
-    one!(
-        "    rate: 1/s\n    algorithm: token_bucket\n",
-        "did you mean token-bucket?"
-    ),
+    one!("    rate: 1/s\n    algorithm: leaky\n", "4:16: limits[0] \"a\".algorithm: leaky is unknown"),
+    one!("    rate: 1/s\n    algorithm: token_bucket\n", "did you mean token-bucket?"),
     // Concurrency.
     one!(
         "    rate: 1/s\n    concurrency: 5\n",
@@ -238,35 +142,17 @@ const ERRORS: &[Case] = &[
         "3:5: limits[0] \"a\".concurrency: algorithm gcra has no concurrency",
         "rate: missing"
     ),
-    one!(
-        "    concurrency: 0\n",
-        "3:18: limits[0] \"a\".concurrency: 0 is out of range"
-    ),
-    one!(
-        "    concurrency: 5/s\n",
-        "3:18: limits[0] \"a\".concurrency: 5/s is not a whole number"
-    ),
+    one!("    concurrency: 0\n", "3:18: limits[0] \"a\".concurrency: 0 is out of range"),
+    one!("    concurrency: 5/s\n", "3:18: limits[0] \"a\".concurrency: 5/s is not a whole number"),
     one!(
         "    concurrency: 5\n    permit_ttl: 30\n",
         "4:17: limits[0] \"a\".permit_ttl: 30 has no unit of time"
     ),
-    one!(
-        "    rate: 1/s\n    permit_ttl: 30s\n",
-        "permit_ttl: algorithm token-bucket has no permit_ttl"
-    ),
+    one!("    rate: 1/s\n    permit_ttl: 30s\n", "permit_ttl: algorithm token-bucket has no permit_ttl"),
     // Tiers and overrides.
-    one!(
-        "    rate: 1/s\n    tier_by: plan\n",
-        "4:5: limits[0] \"a\".tier_by: tier_by without tiers"
-    ),
-    one!(
-        "    rate: 1/s\n    tiers: {free: 1/s}\n",
-        "4:5: limits[0] \"a\".tiers: tiers without tier_by"
-    ),
-    one!(
-        "    tier_by: plan\n    tiers: {}\n",
-        "4:12: limits[0] \"a\".tiers: is empty"
-    ),
+    one!("    rate: 1/s\n    tier_by: plan\n", "4:5: limits[0] \"a\".tier_by: tier_by without tiers"),
+    one!("    rate: 1/s\n    tiers: {free: 1/s}\n", "4:5: limits[0] \"a\".tiers: tiers without tier_by"),
+    one!("    tier_by: plan\n    tiers: {}\n", "4:12: limits[0] \"a\".tiers: is empty"),
     one!(
         "    tier_by: plan\n    tiers: {free: lots}\n",
         "4:19: limits[0] \"a\".tiers.free: lots is not a rate"
@@ -277,47 +163,20 @@ const ERRORS: &[Case] = &[
     ),
     one!("    by: [x]\n    overrides: {acme: 5/s}\n", "rate: missing"),
     // By and when.
-    one!(
-        "    rate: 1/s\n    by: [x, y, x]\n",
-        "4:16: limits[0] \"a\".by[2]: x is named twice"
-    ),
-    one!(
-        "    rate: 1/s\n    by: [a,b,c,d,e,f,g,h,i]\n",
-        "by: 9 attributes; accepted: at most 8"
-    ),
-    one!(
-        "    rate: 1/s\n    by: [[x]]\n",
-        "4:10: limits[0] \"a\".by[0]: is a list"
-    ),
-    one!(
-        "    rate: 1/s\n    by: ['']\n",
-        "by[0]: \"\" cannot be the name of an attribute"
-    ),
-    one!(
-        "    rate: 1/s\n    when: {path: []}\n",
-        "when.path: an empty list never matches"
-    ),
+    one!("    rate: 1/s\n    by: [x, y, x]\n", "4:16: limits[0] \"a\".by[2]: x is named twice"),
+    one!("    rate: 1/s\n    by: [a,b,c,d,e,f,g,h,i]\n", "by: 9 attributes; accepted: at most 8"),
+    one!("    rate: 1/s\n    by: [[x]]\n", "4:10: limits[0] \"a\".by[0]: is a list"),
+    one!("    rate: 1/s\n    by: ['']\n", "by[0]: \"\" cannot be the name of an attribute"),
+    one!("    rate: 1/s\n    when: {path: []}\n", "when.path: an empty list never matches"),
     one!("    rate: 1/s\n    when: {path: }\n", "when.path: has no value"),
-    one!(
-        "    rate: 1/s\n    when: [x]\n",
-        "4:11: limits[0] \"a\".when: is a list"
-    ),
-    one!(
-        "    rate: 1/s\n    when: 'path =='\n",
-        "4:11: limits[0] \"a\".when: not CEL"
-    ),
+    one!("    rate: 1/s\n    when: [x]\n", "4:11: limits[0] \"a\".when: is a list"),
+    one!("    rate: 1/s\n    when: 'path =='\n", "4:11: limits[0] \"a\".when: not CEL"),
     one!(
         "    rate: 1/s\n    when: path.begins('x')\n",
         "when: the function begins does not exist; accepted: bool, bytes"
     ),
-    one!(
-        "    rate: 1/s\n    when: has(a.b)\n",
-        "when: has() asks for a field of a map"
-    ),
-    one!(
-        "    rate: 1/s\n    when: 1 == 2\n",
-        "when: the expression is never true"
-    ),
+    one!("    rate: 1/s\n    when: has(a.b)\n", "when: has() asks for a field of a map"),
+    one!("    rate: 1/s\n    when: 1 == 2\n", "when: the expression is never true"),
     one!(
         "    rate: 1/s\n    when: \"m == 'A' && m == 'B'\"\n",
         "when: never matches: m would have to be two things"
@@ -327,23 +186,11 @@ const ERRORS: &[Case] = &[
         "    rate: 10/s\n    cost: 50\n",
         "4:11: limits[0] \"a\".cost: each request costs 50, and at most 10 pass at once"
     ),
-    one!(
-        "    rate: 10/s\n    cost: 0\n",
-        "cost: a cost of 0 counts nothing"
-    ),
+    one!("    rate: 10/s\n    cost: 0\n", "cost: a cost of 0 counts nothing"),
     one!("    rate: 10/s\n    cost: -1\n", "cost: -1 is negative"),
-    one!(
-        "    rate: 10/s\n    cost: 1.5\n",
-        "cost: 1.5 is not a whole number"
-    ),
-    one!(
-        "    rate: 10/s\n    cost: .inf\n",
-        "cost: .inf is not a number that counts"
-    ),
-    one!(
-        "    rate: 10/s\n    cost: 'tokens +'\n",
-        "4:11: limits[0] \"a\".cost: not CEL"
-    ),
+    one!("    rate: 10/s\n    cost: 1.5\n", "cost: 1.5 is not a whole number"),
+    one!("    rate: 10/s\n    cost: .inf\n", "cost: .inf is not a number that counts"),
+    one!("    rate: 10/s\n    cost: 'tokens +'\n", "4:11: limits[0] \"a\".cost: not CEL"),
     one!(
         "    concurrency: 5\n    consistency: leased\n",
         "4:18: limits[0] \"a\".consistency: concurrency cannot be leased"
@@ -364,11 +211,7 @@ fn bad_files_are_explained() {
     for case in ERRORS {
         let said = findings(case.file).to_string();
         for wanted in case.found {
-            assert!(
-                said.contains(wanted),
-                "{}\nsaid:   {said}\nwanted: {wanted}",
-                case.file
-            );
+            assert!(said.contains(wanted), "{}\nsaid:   {said}\nwanted: {wanted}", case.file);
         }
     }
     assert!(ERRORS.len() >= 40);
@@ -377,16 +220,9 @@ fn bad_files_are_explained() {
 /// Each finding of a one-limit file stands alone: one mistake is not reported as several.
 #[test]
 fn one_mistake_is_one_finding() {
-    for case in ERRORS
-        .iter()
-        .filter(|case| case.file.starts_with("limits:\n  - name: a\n"))
-    {
+    for case in ERRORS.iter().filter(|case| case.file.starts_with("limits:\n  - name: a\n")) {
         let found = findings(case.file);
-        let wanted = if case.file.contains("algorithm: gcra") {
-            2
-        } else {
-            1
-        };
+        let wanted = if case.file.contains("algorithm: gcra") { 2 } else { 1 };
         assert_eq!(found.len(), wanted, "{}\n{found}", case.file);
     }
 }
@@ -399,10 +235,8 @@ fn all_problems_are_reported_at_once() {
          \x20 - rate: 5/s\n    burst: 1.5\n    cost: 'x y'\n  - name: login\n    rate: 1/s\n    when: {path: []}\n\
          \x20 - name: plan\n    tier_by: plan\n    tiers: {free: 0/s, pro: 5/M}\n",
     );
-    let places: Vec<(u32, &str)> = said
-        .iter()
-        .map(|finding| (finding.line, finding.field.as_str()))
-        .collect();
+    let places: Vec<(u32, &str)> =
+        said.iter().map(|finding| (finding.line, finding.field.as_str())).collect();
     assert_eq!(
         places,
         [
@@ -421,46 +255,25 @@ fn all_problems_are_reported_at_once() {
         ],
         "{said}"
     );
-    assert_eq!(
-        said.iter().next().map(|finding| finding.severity),
-        Some(Severity::Error)
-    );
+    assert_eq!(said.iter().next().map(|finding| finding.severity), Some(Severity::Error));
 }
 
 /// Doubtful files compile, with a warning that says why they are doubtful.
 #[test]
 fn doubtful_files_are_warned_about() {
     for (fields, wanted) in [
-        (
-            "rate: 1/s, enforce_percent: 0",
-            "enforce_percent: 0 per cent never denies anybody",
-        ),
-        (
-            "rate: 1/s, mode: shadow, enforce_percent: 50",
-            "enforce_percent: it has no effect",
-        ),
-        (
-            "rate: 5/100us, algorithm: fixed-window",
-            "rate: its windows of 100 microseconds",
-        ),
-        (
-            "rate: 50/5ms, algorithm: sliding-window",
-            "rate: its windows of 500 microseconds",
-        ),
+        ("rate: 1/s, enforce_percent: 0", "enforce_percent: 0 per cent never denies anybody"),
+        ("rate: 1/s, mode: shadow, enforce_percent: 50", "enforce_percent: it has no effect"),
+        ("rate: 5/100us, algorithm: fixed-window", "rate: its windows of 100 microseconds"),
+        ("rate: 50/5ms, algorithm: sliding-window", "rate: its windows of 500 microseconds"),
         ("rate: 5/month, algorithm: fixed-window", "a month is 30 days"),
     ] {
         let said = warnings(&format!("limits: [{{name: a, {fields}}}]")).to_string();
         assert!(said.starts_with("policy.yaml:1:"), "{said}");
-        assert!(
-            said.contains(": warning: limits[0] \"a\"") && said.contains(wanted),
-            "{fields}: {said}"
-        );
+        assert!(said.contains(": warning: limits[0] \"a\"") && said.contains(wanted), "{fields}: {said}");
     }
     let said = warnings("shard_by: tenant\nlimits: [{name: a, rate: 1/s}]").to_string();
-    assert!(
-        said.contains("1:11: warning: shard_by: no limit counts by tenant"),
-        "{said}"
-    );
+    assert!(said.contains("1:11: warning: shard_by: no limit counts by tenant"), "{said}");
 }
 
 /// What is usual stays silent.

@@ -23,23 +23,11 @@ fn bombs_are_refused_quickly() {
 /// Bytes that are no text, and files that are no policy by their size alone, are refused before they are read.
 #[test]
 fn bytes_are_checked_before_they_are_read() {
-    let said = Policy::compile("p", b"limits:\n  - name: \xff\n")
-        .unwrap_err()
-        .to_string();
-    assert_eq!(
-        said,
-        "p:2:11: byte 18 (0xff) is not UTF-8; accepted: a file in UTF-8"
-    );
-    let said = Policy::compile("p", &vec![b'a'; FILE_BYTES_MAX + 1])
-        .unwrap_err()
-        .to_string();
-    assert!(
-        said.contains("the file has 16777217 bytes; accepted: at most 16777216"),
-        "{said}"
-    );
-    let said = Policy::compile("p", &vec![b'a'; 10 << 20])
-        .unwrap_err()
-        .to_string();
+    let said = Policy::compile("p", b"limits:\n  - name: \xff\n").unwrap_err().to_string();
+    assert_eq!(said, "p:2:11: byte 18 (0xff) is not UTF-8; accepted: a file in UTF-8");
+    let said = Policy::compile("p", &vec![b'a'; FILE_BYTES_MAX + 1]).unwrap_err().to_string();
+    assert!(said.contains("the file has 16777217 bytes; accepted: at most 16777216"), "{said}");
+    let said = Policy::compile("p", &vec![b'a'; 10 << 20]).unwrap_err().to_string();
     assert!(said.contains("a text of 10485760 bytes"), "{said}");
     assert!(Policy::compile("p", "\u{feff}limits: [{name: a, rate: 1/s}]".as_bytes()).is_ok());
 }
@@ -52,18 +40,12 @@ fn crowds_are_refused() {
     assert!(said.contains("limits: more than 100000 items"), "{said}");
     let by = format!("limits: [{{name: a, rate: 1/s, by: [{}]}}]", "x,".repeat(50_000));
     let said = findings(&by).to_string();
-    assert!(
-        said.contains("by: 50000 attributes; accepted: at most 8"),
-        "{said}"
-    );
+    assert!(said.contains("by: 50000 attributes; accepted: at most 8"), "{said}");
     let names: Vec<String> = (0..8_200)
         .map(|i| format!("{{name: l{i}, by: [a{i},b{i},c{i},d{i},e{i},f{i},g{i},h{i}], rate: 1/s}}"))
         .collect();
     let said = findings(&format!("limits: [{}]", names.join(","))).to_string();
-    assert!(
-        said.contains("limits: too many attribute names; accepted: at most 65535"),
-        "{said}"
-    );
+    assert!(said.contains("limits: too many attribute names; accepted: at most 65535"), "{said}");
     let bad = format!("limits: [{}]", "{name: 5, rate: s},".repeat(2_000));
     let said = findings(&bad);
     assert_eq!((said.as_slice().len(), said.len()), (1000, 3999));
@@ -73,14 +55,9 @@ fn crowds_are_refused() {
 /// More limits that always apply than a decision may charge would leave every request unanswered.
 #[test]
 fn too_many_unconditional_limits_are_refused() {
-    let limits: Vec<String> = (0..33)
-        .map(|i| format!("  - {{name: l{i}, rate: 1/s}}\n"))
-        .collect();
+    let limits: Vec<String> = (0..33).map(|i| format!("  - {{name: l{i}, rate: 1/s}}\n")).collect();
     let said = findings(&format!("limits:\n{}", limits.concat())).to_string();
-    assert!(
-        said.contains("34:12: limits[32] \"l32\": more than 32 limits apply to every request"),
-        "{said}"
-    );
+    assert!(said.contains("34:12: limits[32] \"l32\": more than 32 limits apply to every request"), "{said}");
     policy(&format!("limits:\n{}", limits[..32].concat()));
 }
 
@@ -108,13 +85,8 @@ fn deep_expressions_do_not_exhaust_the_stack() {
         for depth in [10, 20, 46, 60, 200, 500, 1000, 2047, 4095] {
             let source = format!("{}{middle}{}", open.repeat(depth), close.repeat(depth));
             if let Ok(expression) = Expression::new(&source) {
-                let request = CheckRequest::new()
-                    .with("a", 1)
-                    .unwrap()
-                    .with("b", 2)
-                    .unwrap()
-                    .with("c", 3)
-                    .unwrap();
+                let request =
+                    CheckRequest::new().with("a", 1).unwrap().with("b", 2).unwrap().with("c", 3).unwrap();
                 let _ = (expression.holds(&request), expression.cost(&request));
             }
         }
@@ -140,17 +112,12 @@ fn usual_expressions_are_within_the_bounds() {
 #[test]
 fn huge_keys_are_refused() {
     let key = "k".repeat(10 << 20);
-    for file in [
-        format!("{key}: 1"),
-        format!("? {key}\n: 1"),
-        format!("limits: [{{name: {key}, rate: 1/s}}]"),
-    ] {
+    for file in
+        [format!("{key}: 1"), format!("? {key}\n: 1"), format!("limits: [{{name: {key}, rate: 1/s}}]")]
+    {
         let said = findings(&file).to_string();
         assert!(said.len() < 300, "{} bytes", said.len());
-        assert!(
-            said.contains("a text of 10485760 bytes") || said.contains("not YAML"),
-            "{said}"
-        );
+        assert!(said.contains("a text of 10485760 bytes") || said.contains("not YAML"), "{said}");
     }
 }
 

@@ -27,11 +27,7 @@ fn pages() -> Vec<Page> {
         for path in paths.filter(|path| path.extension().is_some_and(|end| end == "md")) {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             let text = fs::read_to_string(&path).unwrap();
-            pages.push(Page {
-                folder: folder.clone(),
-                name,
-                text,
-            });
+            pages.push(Page { folder: folder.clone(), name, text });
         }
     }
     pages
@@ -41,11 +37,7 @@ fn pages() -> Vec<Page> {
 fn checked(file: &str) -> String {
     let sentences = policy(file).sentences();
     let limits = if sentences.len() == 1 { "limit" } else { "limits" };
-    format!(
-        "policy.yaml: {} {limits}\n  {}\n",
-        sentences.len(),
-        sentences.join("\n  ")
-    )
+    format!("policy.yaml: {} {limits}\n  {}\n", sentences.len(), sentences.join("\n  "))
 }
 
 fn blocks(page: &str) -> Vec<Block> {
@@ -53,12 +45,7 @@ fn blocks(page: &str) -> Vec<Block> {
     for line in page.lines() {
         match (line.strip_prefix("```"), open.take()) {
             (Some(_), Some(block)) => blocks.push(block),
-            (Some(label), None) => {
-                open = Some(Block {
-                    label: label.trim().to_owned(),
-                    text: String::new(),
-                })
-            }
+            (Some(label), None) => open = Some(Block { label: label.trim().to_owned(), text: String::new() }),
             (None, Some(mut block)) => {
                 block.text.push_str(line);
                 block.text.push('\n');
@@ -115,9 +102,7 @@ fn policies_in_the_documentation_are_true() {
 fn pages_with_rust_examples_are_run() {
     let run = include_str!("../../documents.rs");
     for page in pages() {
-        let has_rust = blocks(&page.text)
-            .iter()
-            .any(|block| block.label.starts_with("rust"));
+        let has_rust = blocks(&page.text).iter().any(|block| block.label.starts_with("rust"));
         assert!(
             !has_rust || run.contains(&page.name),
             "{} has Rust examples and is not in documents.rs",
@@ -131,12 +116,7 @@ fn pages_with_rust_examples_are_run() {
 fn blocks_have_a_language() {
     for page in pages() {
         for block in blocks(&page.text) {
-            assert!(
-                !block.label.is_empty(),
-                "{}: a block without a language:\n{}",
-                page.name,
-                block.text
-            );
+            assert!(!block.label.is_empty(), "{}: a block without a language:\n{}", page.name, block.text);
         }
     }
 }
@@ -145,19 +125,10 @@ fn blocks_have_a_language() {
 #[test]
 fn links_lead_somewhere() {
     for page in pages() {
-        for link in page
-            .text
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split(')').next())
-        {
+        for link in page.text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let target = link.split('#').next().unwrap_or_default();
             let is_elsewhere = link.starts_with("http") || target.is_empty();
-            assert!(
-                is_elsewhere || page.folder.join(target).exists(),
-                "{} links to {link}",
-                page.name
-            );
+            assert!(is_elsewhere || page.folder.join(target).exists(), "{} links to {link}", page.name);
         }
     }
 }

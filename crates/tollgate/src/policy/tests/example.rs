@@ -37,12 +37,7 @@ fn the_example_compiles_to_these_sentences() {
 fn the_example_keeps_modes_and_defaults() {
     let policy = policy(EXAMPLE);
     for limit in policy.limits() {
-        assert_eq!(
-            (limit.mode(), limit.enforce_percent()),
-            (Mode::Enforce, 100),
-            "{}",
-            limit.name()
-        );
+        assert_eq!((limit.mode(), limit.enforce_percent()), (Mode::Enforce, 100), "{}", limit.name());
     }
     let by_name = |name: &str| policy.limits().iter().find(|limit| limit.name() == name).unwrap();
     assert_eq!(by_name("per-key").on_store_failure(), OnStoreFailure::Local);

@@ -14,10 +14,7 @@ fn ten_thousand() -> Policy {
                 "  - {{name: l{i}, when: {{method: POST, path: /p{i}}}, by: [ip], rate: 5/min}}"
             ),
             1 => writeln!(text, "  - {{name: l{i}, by: [tenant, a{i}], rate: 10/s}}"),
-            _ => writeln!(
-                text,
-                "  - {{name: l{i}, when: {{method: GET, route: [r{i}, s{i}]}}, rate: 10/s}}"
-            ),
+            _ => writeln!(text, "  - {{name: l{i}, when: {{method: GET, route: [r{i}, s{i}]}}, rate: 10/s}}"),
         };
     }
     super::policy(&text)
@@ -44,14 +41,9 @@ fn matching_looks_only_at_limits_that_mention_the_request() {
     let look = |attributes: &[(&'static str, &'static str)]| {
         let request = attributes
             .iter()
-            .try_fold(CheckRequest::new(), |request, (name, value)| {
-                request.with(name, *value)
-            })
+            .try_fold(CheckRequest::new(), |request, (name, value)| request.with(name, *value))
             .unwrap();
-        let candidates = policy
-            .index
-            .candidates(&request, &policy.index.known(&request))
-            .len();
+        let candidates = policy.index.candidates(&request, &policy.index.known(&request)).len();
         (candidates, policy.matches(&request).unwrap().len())
     };
     assert_eq!(look(&[]), (1, 1));

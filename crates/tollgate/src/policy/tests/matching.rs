@@ -9,9 +9,7 @@ use crate::request::{COST_MAX, CheckRequest, Value};
 fn request<'a>(attributes: &[(&'a str, Value<'a>)]) -> CheckRequest<'a> {
     attributes
         .iter()
-        .try_fold(CheckRequest::new(), |request, &(name, value)| {
-            request.with(name, value)
-        })
+        .try_fold(CheckRequest::new(), |request, &(name, value)| request.with(name, value))
         .unwrap()
 }
 
@@ -22,10 +20,7 @@ fn text(value: &str) -> Value<'_> {
 /// The names of the limits met.
 fn names<'p>(policy: &'p Policy, request: &CheckRequest<'_>) -> Vec<&'p str> {
     let matches = policy.matches(request).unwrap();
-    matches
-        .iter()
-        .map(|found| policy.limits()[found.limit as usize].name())
-        .collect()
+    matches.iter().map(|found| policy.limits()[found.limit as usize].name()).collect()
 }
 
 /// Whether the one limit of a policy with this `when` applies.
@@ -74,25 +69,13 @@ fn cel_reads_trouble_strictly() {
     assert!(applies("\"!(method == 'GET' && plan == 'free')\"", &[post]));
     assert!(!applies("\"method == 'POST' && plan == 'free'\"", &[post]));
     assert!(applies("\"size > 10\"", &[("size", Value::Number(11))]));
-    assert!(
-        applies("\"size > 10\"", &[("size", text("eleven"))]),
-        "an error applies"
-    );
-    assert!(
-        applies("\"1 / size > 10\"", &[("size", Value::Number(0))]),
-        "an error applies"
-    );
+    assert!(applies("\"size > 10\"", &[("size", text("eleven"))]), "an error applies");
+    assert!(applies("\"1 / size > 10\"", &[("size", Value::Number(0))]), "an error applies");
     assert!(applies("path", &[path]), "what is no truth applies");
-    assert!(
-        applies("\"a.b == 'x'\"", &[("a.b", text("x"))]),
-        "dots are part of a name"
-    );
+    assert!(applies("\"a.b == 'x'\"", &[("a.b", text("x"))]), "dots are part of a name");
     assert!(applies("\"['GET', 'POST'].exists(m, m == method)\"", &[post]));
     assert!(!applies("\"['GET'].exists(m, m == method)\"", &[]));
-    assert!(
-        applies("'size(path) * 9223372036854775807 > 0'", &[path]),
-        "an overflow applies"
-    );
+    assert!(applies("'size(path) * 9223372036854775807 > 0'", &[path]), "an overflow applies");
 }
 
 /// A limit that is off is not met; a shadow is.
@@ -170,25 +153,13 @@ fn costs_are_computed() {
 fn costs_that_cannot_be_computed_are_faults() {
     let too_much = i64::try_from(COST_MAX).unwrap() + 1;
     for (file, value, wanted) in [
-        (
-            "cost: tokens",
-            Value::Number(-1),
-            "tokens is -1; accepted are whole numbers",
-        ),
-        (
-            "cost: tokens",
-            Value::Number(too_much),
-            "accepted are whole numbers from 0",
-        ),
+        ("cost: tokens", Value::Number(-1), "tokens is -1; accepted are whole numbers"),
+        ("cost: tokens", Value::Number(too_much), "accepted are whole numbers from 0"),
         ("cost: tokens", text("many"), "tokens is many"),
         ("cost: tokens", text("1.5"), "tokens is 1.5"),
         ("cost: tokens", text(""), "the attribute tokens is ;"),
         ("cost: units", text("5"), "the attribute units is missing"),
-        (
-            "cost: tokens + units",
-            text("5"),
-            "the attribute units is missing",
-        ),
+        ("cost: tokens + units", text("5"), "the attribute units is missing"),
         ("cost: 0 - tokens", Value::Number(5), "out of range"),
         ("cost: 2 * tokens", Value::Number(i64::MAX), "verflow"),
         ("cost: 2 * tokens", text("many"), "nsupported binary operator"),
@@ -214,20 +185,10 @@ fn a_request_takes_one_permit() {
 /// A request that meets more limits than a decision may charge is refused, not half checked.
 #[test]
 fn too_many_matches_are_a_fault() {
-    let limits: Vec<String> = (0..33)
-        .map(|i| format!("{{name: l{i}, by: [x], rate: 1/s}}"))
-        .collect();
+    let limits: Vec<String> = (0..33).map(|i| format!("{{name: l{i}, by: [x], rate: 1/s}}")).collect();
     let policy = policy(&format!("limits: [{}]", limits.join(",")));
-    assert_eq!(
-        policy.matches(&request(&[("x", text("1"))])),
-        Err(Fault::TooManyLimits)
-    );
-    assert_eq!(
-        policy
-            .matches(&request(&[("y", text("1"))]))
-            .map(|matches| matches.len()),
-        Ok(0)
-    );
+    assert_eq!(policy.matches(&request(&[("x", text("1"))])), Err(Fault::TooManyLimits));
+    assert_eq!(policy.matches(&request(&[("y", text("1"))])).map(|matches| matches.len()), Ok(0));
 }
 
 /// Limits made in Rust are checked and matched as a file's are.
@@ -241,9 +202,7 @@ fn limits_made_in_rust_behave_like_those_of_files() {
             .when_one_of("n", ["1", "2"])
             .tiers("plan", [("pro", bucket(9))])
             .override_for("acme", bucket(7)),
-        Limit::new("b", bucket(5))
-            .when_holds(Expression::new("m == 'POST'").unwrap())
-            .cost(Cost::Units(2)),
+        Limit::new("b", bucket(5)).when_holds(Expression::new("m == 'POST'").unwrap()).cost(Cost::Units(2)),
         Limit::new("c", bucket(5)).mode(Mode::Off),
     ])
     .unwrap();
@@ -280,10 +239,5 @@ fn plain_limits_are_matched_without_allocation() {
     let matches = policy.matches(&asked).unwrap();
     assert_eq!(matches.len(), 5);
     assert!(!matches.spilled() && matches.iter().all(|found| !found.by.spilled()));
-    assert!(
-        !policy
-            .index
-            .candidates(&asked, &policy.index.known(&asked))
-            .spilled()
-    );
+    assert!(!policy.index.candidates(&asked, &policy.index.known(&asked)).spilled());
 }

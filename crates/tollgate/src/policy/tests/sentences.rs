@@ -6,10 +6,7 @@ use super::policy;
 #[test]
 fn limits_read_as_sentences() {
     for (fields, wanted) in [
-        (
-            "rate: 1/min, by: ip",
-            "each ip may make 1 request a minute on average and 1 at once",
-        ),
+        ("rate: 1/min, by: ip", "each ip may make 1 request a minute on average and 1 at once"),
         (
             "rate: 300 per 5m",
             "everybody together may make 300 requests every 5 minutes on average and 300 at once",

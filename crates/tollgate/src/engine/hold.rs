@@ -289,9 +289,14 @@ async fn debit(
     now: Timestamp,
 ) -> Result<u64, StoreFailure> {
     let Some(charge) = held.charge(live, PermitId(0), 0) else { return Ok(0) };
-    let answers = store.charge(&[charge], now).await?;
-    let available = answers.first().map_or(0, |answer| answer.outcome.remaining).min(units);
-    let answers = store.charge(&[Charge { cost: available, ..charge }], now).await?;
-    // Between the look and the charge another request may have been faster; then nothing is taken.
-    Ok(if answers.first().is_some_and(|answer| answer.outcome.is_allowed()) { available } else { 0 })
+    // Between the look and the charge another request may be faster; then there is less to take, or nothing.
+    for _ in 0..ATTEMPTS {
+        let answers = store.charge(&[charge], now).await?;
+        let available = answers.first().map_or(0, |answer| answer.outcome.remaining).min(units);
+        let answers = store.charge(&[Charge { cost: available, ..charge }], now).await?;
+        if answers.first().is_some_and(|answer| answer.outcome.is_allowed()) {
+            return Ok(available);
+        }
+    }
+    Ok(0)
 }

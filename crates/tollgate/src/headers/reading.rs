@@ -115,17 +115,19 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// The order in which limits are worth showing: refusals first, then waits, each with the longest first, then by the time
+    /// The order in which limits are worth showing: refusals first, then waits, each with the longest first; then the caller's
+    /// own limits before those that it shares with everybody, of which it cannot tell how much is left to it; then by the time
     /// to exhaustion. That is the time for which the rest lasts at the limit's own rate: raw units would not compare, since
     /// a thousand left of half a million a second are gone long before fifty left of a hundred.
-    pub(super) fn urgency(&self) -> (Reverse<(u8, Ticks)>, u128) {
+    pub(super) fn urgency(&self) -> (Reverse<(u8, Ticks)>, bool, u128) {
         let held_up = match self.status.outcome.verdict {
             Verdict::Never => (3, Ticks::ZERO),
             Verdict::Deny { .. } => (2, self.wait().unwrap_or_default()),
             Verdict::Wait(wait) => (1, wait),
             Verdict::Allow => (0, Ticks::ZERO),
         };
-        (Reverse(held_up), refill_micros(self.status.quota, self.remaining))
+        let shared = self.status.limit.by().is_empty();
+        (Reverse(held_up), shared, refill_micros(self.status.quota, self.remaining))
     }
 
     /// The limit's own period: of its rate, or the life of a permit.

@@ -157,7 +157,7 @@ impl MemoryStore {
         Self {
             main: Hall::new(capacity_bytes.saturating_sub(overflow).max(OVERFLOW_BYTES.0)),
             overflow: Hall::new(overflow),
-            origin: Origin(origin),
+            origin: Origin::of(origin),
         }
     }
 
@@ -177,6 +177,7 @@ impl MemoryStore {
     /// # Errors
     /// [`StoreFailure::Superseded`] when a newer policy has already taken over a counter.
     pub fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        let now = self.origin.clamp(now);
         match charges {
             [] => Ok(Answers::new()),
             [charge] => Ok(smallvec![self.charge_one(charge, now)?]),
@@ -190,6 +191,7 @@ impl MemoryStore {
     /// Charges one counter.
     #[inline]
     pub(crate) fn charge_one(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
+        let now = self.origin.clamp(now);
         match self.main.charge(charge, now, self.origin) {
             Ok(outcome) => Ok(Answer { outcome: outcome?, source: Source::Exact }),
             Err(Full) => self.charge_overflow(charge, now),
@@ -199,7 +201,7 @@ impl MemoryStore {
     /// Asks for one unit of a counter that is never counted under another quota. `None`: only the whole way can tell.
     #[inline(always)]
     pub(crate) fn admit(&self, key: Fingerprint, quota: &Word, now: Timestamp) -> Option<Verdict> {
-        let now = self.origin.word(now);
+        let now = self.origin.try_word(now)?;
         let mut answer = self.main.words.unit(key, quota, now);
         if answer == Unit::Busy {
             answer = self.main.words.unit_again(key, quota, now);

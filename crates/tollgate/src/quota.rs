@@ -10,7 +10,7 @@ use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use crate::algorithm::token_bucket::TokenBucket;
-use crate::time::Ticks;
+use crate::time::{Ticks, Timestamp};
 
 /// Largest integer that a quota's arithmetic may reach: what Lua's doubles hold exactly, so that Redis agrees with memory.
 pub const EXACT_MAX: u64 = (1 << 53) - 1;
@@ -286,6 +286,26 @@ impl Quota {
             Quota::SlidingLog(log) => log.period(),
             Quota::Concurrency(permits) => permits.ttl(),
         }
+    }
+
+    /// How many of `units`, charged at one instant, still count at a later one: the others have come back by themselves, and
+    /// giving them back again would be a gift. Rounded against the caller.
+    #[must_use]
+    pub fn still_counted(&self, units: u64, charged_at: Timestamp, now: Timestamp) -> u64 {
+        let elapsed = now.since(charged_at);
+        let reservoir = match self {
+            Quota::TokenBucket(bucket) => bucket.reservoir(),
+            Quota::Gcra(bucket) => bucket.reservoir(),
+            Quota::LeakyBucket(bucket) => bucket.shape().reservoir(),
+            Quota::FixedWindow(window) if window.window_end(charged_at) <= now => return 0,
+            Quota::SlidingWindow(window) if elapsed >= window.period() => return 0,
+            Quota::SlidingLog(log) if elapsed >= log.period() => return 0,
+            Quota::FixedWindow(_) | Quota::SlidingWindow(_) | Quota::SlidingLog(_) | Quota::Concurrency(_) => {
+                return units;
+            }
+        };
+        let regained = reservoir.pace().price().div_ceil(reservoir.gained(elapsed.as_micros()));
+        units.saturating_sub(regained)
     }
 
     /// Whether units come back one by one at a steady pace.

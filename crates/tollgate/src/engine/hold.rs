@@ -44,6 +44,7 @@ pub struct Permit {
 pub struct Reservation {
     held: SmallVec<[Held; 4]>,
     permit: Option<Permit>,
+    charged_at: Timestamp,
     expires_at: Timestamp,
 }
 
@@ -159,7 +160,7 @@ impl<S: Store> Engine<S> {
         if held.iter().any(is_computed) {
             held.iter_mut().for_each(|held| held.settles = held.settles && is_computed(held));
         }
-        (decision, Some(Reservation { held, permit, expires_at: now + lifetime }))
+        (decision, Some(Reservation { held, permit, charged_at: now, expires_at: now + lifetime }))
     }
 
     /// Settles a reservation at what the request really cost: the rest is given back, what is beyond the estimate is charged
@@ -203,7 +204,9 @@ impl<S: Store> Engine<S> {
                 Some(_) => held.cost,
                 None => 0,
             };
-            let change = self.adjust(held, cost, now).await?;
+            // What time has given back already is not given back again.
+            let counted = held.quota.0.still_counted(held.cost, reservation.charged_at, now);
+            let change = self.adjust(held, cost.max(held.cost - counted), now).await?;
             settled.refunded = settled.refunded.max(change.refunded);
             settled.charged = settled.charged.max(change.charged);
             settled.unpaid = settled.unpaid.max(change.unpaid);
@@ -217,6 +220,8 @@ impl<S: Store> Engine<S> {
     /// Brings what one counter was charged to `cost`, where it was charged.
     async fn adjust(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
         match (held.source, self.local.get()) {
+            // A shared counter does not know who paid.
+            (Source::Overflow, _) if cost < held.cost => Ok(Settled::default()),
             (Source::Local, Some(local)) => self.adjust_in(local, held, cost, now).await,
             _ => self.adjust_in(&self.store, held, cost, now).await,
         }

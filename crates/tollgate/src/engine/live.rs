@@ -1,6 +1,6 @@
 //! A policy in force: its limits with the families of their counters, and how a new policy takes over from it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::charge::{Family, Record, is_wide};
@@ -14,11 +14,17 @@ use crate::time::{Ticks, Timestamp};
 /// How long after its counters are idle a replaced quota is remembered, for decisions that are still under way.
 const GRACE: Ticks = Ticks::from_secs(60);
 
+/// The quotas that counters of limits no longer there may be counted under, by what those counters are.
+type Gone = HashMap<Vec<String>, Vec<Option<Record>>>;
+
 /// A policy in force. Immutable; a swap makes a new one.
 pub(crate) struct Live {
     pub(crate) policy: Arc<Policy>,
     pub(super) counters: Vec<Counters>,
     by_name: HashMap<String, usize>,
+    /// Counters of limits that are gone, or were changed beyond recognition, until they are idle. If such a limit comes back
+    /// it finds them.
+    gone: Gone,
 }
 
 /// The counters of one limit.
@@ -60,7 +66,7 @@ impl Live {
     /// The first policy of an engine.
     pub(super) fn first(policy: Policy, secret: &Secret) -> Self {
         let counters = policy.limits().iter().map(|limit| Counters::new(limit, secret)).collect();
-        Self::assemble(Arc::new(policy), counters)
+        Self::assemble(Arc::new(policy), counters, Gone::new())
     }
 
     /// The next policy, with the counters of the one before.
@@ -78,21 +84,22 @@ impl Live {
             counters.push(match known {
                 None => {
                     report.added.push(limit.name().to_owned());
-                    Counters::new(limit, secret)
+                    Counters::after(before.remembered(limit), limit, secret, now)?
                 }
                 Some((old, _)) if identity(old) != identity(limit) => {
                     report.restarted.push(limit.name().to_owned());
-                    Counters::new(limit, secret)
+                    Counters::after(before.remembered(limit), limit, secret, now)?
                 }
                 Some((old, index)) => {
                     if old.quotas() != limit.quotas() {
                         report.changed.push(limit.name().to_owned());
                     }
-                    Counters::after(&before.counters[index], limit, secret, now)?
+                    Counters::after(before.counters[index].enforced.records(), limit, secret, now)?
                 }
             });
         }
-        let live = Self::assemble(policy, counters);
+        let gone = before.gone_after(&policy, now);
+        let live = Self::assemble(policy, counters, gone);
         report
             .removed
             .extend(before.by_name.keys().filter(|name| !live.by_name.contains_key(*name)).cloned());
@@ -100,10 +107,37 @@ impl Live {
         Ok((live, report))
     }
 
-    fn assemble(policy: Arc<Policy>, counters: Vec<Counters>) -> Self {
+    /// The quotas that counters of such a limit may still be counted under, from an earlier time.
+    fn remembered(&self, limit: &Limit) -> &[Option<Record>] {
+        if self.gone.is_empty() { &[] } else { self.gone.get(&owned(limit)).map_or(&[], Vec::as_slice) }
+    }
+
+    /// What is remembered of limits that the next policy does not have.
+    fn gone_after(&self, next: &Policy, now: Timestamp) -> Gone {
+        let stays: HashSet<Vec<String>> = next.limits().iter().map(owned).collect();
+        let retire = |record: &Option<Record>| {
+            record.clone().map(|record| Record { retired_at: record.retired_at.or(Some(now)), ..record })
+        };
+        let left = self.policy.limits().iter().zip(&self.counters).map(|(limit, counters)| {
+            (owned(limit), counters.enforced.records().iter().map(retire).collect())
+        });
+        let earlier = self.gone.iter().map(|(identity, records)| (identity.clone(), records.clone()));
+        left.chain(earlier)
+            .filter(|(identity, _)| !stays.contains(identity))
+            .filter(|(_, records): &(_, Vec<Option<Record>>)| {
+                records.iter().flatten().any(|record| !is_forgotten(record, now))
+            })
+            .collect()
+    }
+
+    fn assemble(
+        policy: Arc<Policy>,
+        counters: Vec<Counters>,
+        gone: Gone,
+    ) -> Self {
         let by_name =
             policy.limits().iter().enumerate().map(|(index, limit)| (limit.name().to_owned(), index));
-        Self { by_name: by_name.collect(), policy, counters }
+        Self { by_name: by_name.collect(), policy, counters, gone }
     }
 
     /// The counters of a limit, by its name.
@@ -126,8 +160,13 @@ impl Counters {
         Self::assemble(limit, secret, records.collect(), numbers)
     }
 
-    fn after(before: &Counters, limit: &Limit, secret: &Secret, now: Timestamp) -> Result<Self, SwapError> {
-        let old = before.enforced.records();
+    /// The counters of a limit whose counters may still be counted under the quotas of `old`.
+    fn after(
+        old: &[Option<Record>],
+        limit: &Limit,
+        secret: &Secret,
+        now: Timestamp,
+    ) -> Result<Self, SwapError> {
         // A quota that nobody can still be counted under is forgotten; its number is free from the next swap on.
         let mut records: Vec<Option<Record>> =
             old.iter().map(|record| record.clone().filter(|record| !is_forgotten(record, now))).collect();
@@ -167,6 +206,10 @@ impl Counters {
         };
         Self { enforced: family(b"enforced"), shadow: family(b"shadow"), numbers }
     }
+}
+
+fn owned(limit: &Limit) -> Vec<String> {
+    identity(limit).into_iter().map(str::to_owned).collect()
 }
 
 /// What the counters of a limit are: its name, how their states are kept, and what they count by. Numbers are not part of it.

@@ -17,9 +17,32 @@ pub(crate) type Step<E> = Result<(Option<E>, Outcome), StoreFailure>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin(pub(crate) Timestamp);
 
+/// How far before its making a store can still tell instants apart.
+const BEFORE: Ticks = Ticks::from_secs(366 * 86_400);
+/// How far after its origin time stands still: states reach two years ahead, and must fit 48 bits.
+const SPAN: Ticks = Ticks::from_micros((1 << 48) - 1 - 2 * 366 * 86_400 * 1_000_000);
+
 impl Origin {
     /// The Unix epoch: durations as words.
     pub(crate) const EPOCH: Origin = Origin(Timestamp::from_unix_seconds(0));
+
+    /// For a store made at this instant.
+    pub(crate) fn of(made_at: Timestamp) -> Self {
+        Self(made_at - BEFORE)
+    }
+
+    /// The instant, within what the store can tell: outside of it time stands still, and nothing refills.
+    #[inline]
+    pub(crate) fn clamp(self, now: Timestamp) -> Timestamp {
+        now.clamp(self.0, self.0 + SPAN)
+    }
+
+    /// An instant as a word, if the store can tell it.
+    #[inline(always)]
+    pub(crate) const fn try_word(self, now: Timestamp) -> Option<u64> {
+        let ticks = now.unix_micros().wrapping_sub(self.0.unix_micros());
+        if ticks > SPAN.as_micros() { None } else { Some(ticks << FRACTION_BITS) }
+    }
 
     /// An instant as the first word of a one-word state.
     #[inline]

@@ -12,6 +12,7 @@ use crate::key::Fingerprint;
 use crate::memory::shelf::{Shelf, Shelved};
 use crate::memory::table::{Entry, Full};
 use crate::outcome::{Outcome, Verdict};
+use crate::quota::Quota;
 use crate::store::StoreFailure;
 use crate::sync::MutexGuard;
 use crate::time::Timestamp;
@@ -106,13 +107,16 @@ impl MemoryStore {
 
     /// Gives back what a charge took, where it was taken from.
     pub(crate) fn refund_now(&self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
-        for overflow in [false, true] {
+        // A permit has a name, so it is found wherever it was taken. Units have none: what was taken from a shared counter is not
+        // given back, since it might be given to a key that never paid.
+        let halls: &[bool] = if matches!(charge.quota, Quota::Concurrency(_)) { &[false, true] } else { &[false] };
+        let now = self.origin.clamp(now);
+        for &overflow in halls {
             let (mut item, mut locks) = self.lock_one(charge, overflow, now);
             if let Some(next) = locks.refunded(item.charge, locks.read(&item))? {
                 item.keep = Some(next);
                 // The key has its slot already, so there is always room.
                 let _ = locks.write(&item);
-                return Ok(());
             }
         }
         Ok(())
@@ -120,7 +124,7 @@ impl MemoryStore {
 
     /// Forgets a counter.
     pub(crate) fn reset_now(&self, charge: &Charge<'_>, now: Timestamp) {
-        let (item, mut locks) = self.lock_one(charge, false, now);
+        let (item, mut locks) = self.lock_one(charge, false, self.origin.clamp(now));
         locks.remove(&item);
     }
 

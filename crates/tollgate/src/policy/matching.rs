@@ -7,7 +7,7 @@ use crate::decision::Fault;
 use crate::policy::Policy;
 use crate::policy::finding::quoted;
 use crate::policy::index::{Check, Known, Plan};
-use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, MATCHED_MAX, QuotaIndex};
+use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex};
 use crate::policy::text::{Digits, as_text};
 use crate::request::{COST_MAX, CheckRequest, Value};
 
@@ -36,7 +36,7 @@ impl Policy {
     pub fn matches(&self, request: &CheckRequest<'_>) -> Result<Matches, Fault> {
         let known = self.index.known(request);
         let asked = Asked { request, known };
-        let mut matches = Matches::new();
+        let (mut matches, mut shadow) = (Matches::new(), SmallVec::<[Match; 2]>::new());
         for number in self.index.candidates(request, &asked.known) {
             let (Some(limit), Some(plan)) = (self.limits.get(number as usize), self.index.plan_of(number))
             else {
@@ -45,15 +45,27 @@ impl Policy {
             let Some(by) = asked.meets(limit, plan) else {
                 continue;
             };
+            let in_shadow = limit.mode == Mode::Shadow;
+            let cost = match asked.cost(limit, plan) {
+                Ok(cost) => cost,
+                // A limit in shadow never refuses, so one that cannot count a request does not.
+                Err(_) if in_shadow => continue,
+                Err(fault) => return Err(fault),
+            };
+            let quota = asked.quota(limit, plan, &by);
+            if in_shadow {
+                shadow.push(Match { limit: number, quota, cost, by });
+                continue;
+            }
             if matches.len() == MATCHED_MAX {
                 return Err(Fault::TooManyLimits);
             }
-            matches.push(Match {
-                limit: number,
-                quota: asked.quota(limit, plan, &by),
-                cost: asked.cost(limit, plan)?,
-                by,
-            });
+            matches.push(Match { limit: number, quota, cost, by });
+        }
+        if !shadow.is_empty() {
+            // Those in shadow get what room is left.
+            matches.extend(shadow.into_iter().take(MATCHED_MAX - matches.len()));
+            matches.sort_unstable_by_key(|matched| matched.limit);
         }
         Ok(matches)
     }

@@ -294,12 +294,12 @@ impl Live {
             .map(|matched| {
                 let limit = &self.policy.limits()[matched.limit as usize];
                 let counters = &self.counters[matched.limit as usize];
-                let mut key = counters.enforced.key(secret, request, matched);
+                let mut key = counters.key(&counters.enforced, secret, request, matched);
                 let in_shadow = limit.mode() == Mode::Shadow
                     || (limit.enforce_percent() < 100
                         && key.digest() % 100 >= u64::from(limit.enforce_percent()));
                 let (stance, family) = if in_shadow {
-                    key = counters.shadow.key(secret, request, matched);
+                    key = counters.key(&counters.shadow, secret, request, matched);
                     (Stance::Shadow, &counters.shadow)
                 } else {
                     (Stance::Enforced, &counters.enforced)

@@ -73,7 +73,8 @@ struct Hall {
     words: Table<3, 1>,
     pairs: Table<2, 2>,
     shelf: Shelf,
-    budget: Arc<Budget>,
+    budgets: [Arc<Budget>; 3],
+    bytes: u64,
 }
 
 /// Which part of a hall keeps a quota's states.
@@ -98,12 +99,14 @@ impl Kind {
 
 impl Hall {
     fn new(bytes: u64) -> Self {
-        let budget = Arc::new(Budget::new(bytes));
+        let budgets = Budget::shares(bytes);
+        let [words, pairs, shelf] = budgets.clone();
         Self {
-            words: Table::new(Arc::clone(&budget), Origin::EPOCH.word(PATIENCE)),
-            pairs: Table::new(Arc::clone(&budget), PATIENCE.unix_micros()),
-            shelf: Shelf::new(Arc::clone(&budget)),
-            budget,
+            words: Table::new(words, Origin::EPOCH.word(PATIENCE)),
+            pairs: Table::new(pairs, PATIENCE.unix_micros()),
+            shelf: Shelf::new(shelf),
+            budgets,
+            bytes,
         }
     }
 
@@ -144,6 +147,11 @@ impl Hall {
         }
     }
 
+    fn used(&self) -> u64 {
+        let own: u64 = self.budgets.iter().map(|budget| budget.own_left()).sum();
+        self.bytes.saturating_sub(own + self.budgets[0].common_left())
+    }
+
     fn keys(&self, now: Timestamp, origin: Origin) -> u64 {
         self.words.count(origin.word(now)) + self.pairs.count(now.unix_micros()) + self.shelf.count(now)
     }
@@ -167,8 +175,8 @@ impl MemoryStore {
         Usage {
             keys: self.main.keys(now, self.origin),
             overflow_keys: self.overflow.keys(now, self.origin),
-            bytes: self.main.budget.used() + self.overflow.budget.used(),
-            capacity_bytes: self.main.budget.total() + self.overflow.budget.total(),
+            bytes: self.main.used() + self.overflow.used(),
+            capacity_bytes: self.main.bytes + self.overflow.bytes,
         }
     }
 

@@ -300,7 +300,10 @@ impl Quota {
             Quota::FixedWindow(window) if window.window_end(charged_at) <= now => return 0,
             Quota::SlidingWindow(window) if elapsed >= window.period() => return 0,
             Quota::SlidingLog(log) if elapsed >= log.period() => return 0,
-            Quota::FixedWindow(_) | Quota::SlidingWindow(_) | Quota::SlidingLog(_) | Quota::Concurrency(_) => {
+            Quota::FixedWindow(_)
+            | Quota::SlidingWindow(_)
+            | Quota::SlidingLog(_)
+            | Quota::Concurrency(_) => {
                 return units;
             }
         };

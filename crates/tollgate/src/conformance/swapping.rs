@@ -142,9 +142,11 @@ fn tiers(algorithm: super::fixture::Algorithm) -> Vec<LimitBuilder> {
     vec![algorithm.limit("limit", 10).tiers("plan", tiers)]
 }
 
-/// A key that goes from one tier to the other and back keeps its counter, and is gifted nothing.
+/// A key that goes from one tier to the other and back keeps its counter, and is gifted nothing, where both tiers forget after
+/// the same time.
 pub async fn a_key_may_change_its_tier<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    for algorithm in ALGORITHMS {
+    // The wide bucket is the same rate with another burst, so its tiers forget after different times.
+    for algorithm in ALGORITHMS.into_iter().filter(|algorithm| algorithm.name != "token-bucket, wide") {
         let rig = Rig::new(make, tiers(algorithm));
         let look = async |plan: &str| {
             let decision = rig.engine.peek(&on_plan("k", plan, 1), rig.now).await;

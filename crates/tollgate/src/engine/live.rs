@@ -33,6 +33,8 @@ pub(super) struct Counters {
     pub(super) shadow: Family,
     /// The number of each of the limit's quotas.
     pub(super) numbers: Vec<u32>,
+    /// The tier of each quota, where tiers have counters of their own.
+    tiers: Vec<String>,
 }
 
 /// What a swap did to the counters.
@@ -130,11 +132,7 @@ impl Live {
             .collect()
     }
 
-    fn assemble(
-        policy: Arc<Policy>,
-        counters: Vec<Counters>,
-        gone: Gone,
-    ) -> Self {
+    fn assemble(policy: Arc<Policy>, counters: Vec<Counters>, gone: Gone) -> Self {
         let by_name =
             policy.limits().iter().enumerate().map(|(index, limit)| (limit.name().to_owned(), index));
         Self { by_name: by_name.collect(), policy, counters, gone }
@@ -204,12 +202,32 @@ impl Counters {
             parts.extend(identity.iter().map(|part| part.as_bytes()));
             Family::new(secret, &parts, records.clone())
         };
-        Self { enforced: family(b"enforced"), shadow: family(b"shadow"), numbers }
+        Self { enforced: family(b"enforced"), shadow: family(b"shadow"), numbers, tiers: tiers(limit) }
     }
 }
 
 fn owned(limit: &Limit) -> Vec<String> {
     identity(limit).into_iter().map(str::to_owned).collect()
+}
+
+/// The name of each quota's tier, the first where several have the same numbers. None for a limit without tiers, and none where
+/// all its quotas forget after the same time: then a key's tiers share a counter. Otherwise each has its own, for a key could
+/// refill a shared one under its fastest tier and spend it under its largest.
+fn tiers(limit: &Limit) -> Vec<String> {
+    let memories = || limit.quotas().iter().map(|quota| quota.memory().as_micros());
+    let (shortest, longest) = (memories().min().unwrap_or(0), memories().max().unwrap_or(0));
+    // A thousandth is the rounding of awkward rates, not another time.
+    if limit.tier_by().is_none() || longest - shortest <= longest / 1_000 {
+        return Vec::new();
+    }
+    let mut names = vec![String::new(); limit.quotas().len()];
+    for (name, index) in limit.tiers() {
+        let known = &mut names[index.0 as usize];
+        if known.is_empty() || name < known.as_str() {
+            name.clone_into(known);
+        }
+    }
+    names
 }
 
 /// What the counters of a limit are: its name, how their states are kept, and what they count by. Numbers are not part of it.
@@ -228,13 +246,22 @@ fn is_forgotten(record: &Record, now: Timestamp) -> bool {
     record.retired_at.is_some_and(|retired| retired + record.quota.memory() + GRACE < now)
 }
 
-impl Family {
-    /// The key of a request's counter.
+impl Counters {
+    /// The key of a request's counter in one of the limit's families.
     #[inline]
-    pub(super) fn key(&self, secret: &Secret, request: &CheckRequest<'_>, matched: &Match) -> Fingerprint {
-        let mut key = *self.prefix();
+    pub(super) fn key(
+        &self,
+        family: &Family,
+        secret: &Secret,
+        request: &CheckRequest<'_>,
+        matched: &Match,
+    ) -> Fingerprint {
+        let mut key = *family.prefix();
         for &position in &matched.by {
             key.value(secret, request.attributes()[usize::from(position)].value);
+        }
+        if let Some(tier) = self.tiers.get(matched.quota.0 as usize) {
+            key.part(secret, tier.as_bytes());
         }
         key.finish(secret)
     }

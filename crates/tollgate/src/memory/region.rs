@@ -1,6 +1,8 @@
 //! Cache lines of atomic words, reserved as address space when the store is made and touched only as it grows, and the
 //! byte budget that all tables of a store share.
 
+use std::sync::Arc;
+
 use crate::sync::{AtomicU64, Ordering};
 
 /// Words in one cache line.
@@ -51,39 +53,68 @@ impl Region {
     }
 }
 
-/// Bytes that a store may still take.
+/// Bytes that one part of a store may take: its own share first, then what all parts have in common. Tables never give lines
+/// back, so a flood of one kind of key takes the common bytes for good; the other kinds still have their shares.
 pub(crate) struct Budget {
-    left: AtomicU64,
-    total: u64,
+    own: AtomicU64,
+    own_total: u64,
+    common: Arc<AtomicU64>,
+    common_total: u64,
 }
 
 impl Budget {
+    /// A budget that nobody shares.
+    #[cfg(test)]
     pub(crate) fn new(total: u64) -> Self {
-        Self { left: AtomicU64::new(total), total }
+        let (own, common) = (AtomicU64::new(total), Arc::new(AtomicU64::new(0)));
+        Self { own, own_total: total, common, common_total: 0 }
     }
 
-    /// All of it.
+    /// Budgets of three parts: an eighth for each, the rest in common.
+    pub(crate) fn shares(total: u64) -> [Arc<Budget>; 3] {
+        let own_total = total / 8;
+        let common_total = total - 3 * own_total;
+        let common = Arc::new(AtomicU64::new(common_total));
+        std::array::from_fn(|_| {
+            let own = AtomicU64::new(own_total);
+            Arc::new(Self { own, own_total, common: Arc::clone(&common), common_total })
+        })
+    }
+
+    /// The most that this part may take.
     pub(crate) const fn total(&self) -> u64 {
-        self.total
+        self.own_total + self.common_total
     }
 
-    /// Bytes taken so far.
-    pub(crate) fn used(&self) -> u64 {
-        self.total - self.left.load(Ordering::Relaxed)
+    /// Bytes left of this part's share.
+    pub(crate) fn own_left(&self) -> u64 {
+        self.own.load(Ordering::Relaxed)
+    }
+
+    /// Bytes left of what all parts have in common.
+    pub(crate) fn common_left(&self) -> u64 {
+        self.common.load(Ordering::Relaxed)
     }
 
     /// Whether less than a quarter is left.
     pub(crate) fn is_short(&self) -> bool {
-        self.left.load(Ordering::Relaxed) < self.total / 4
+        self.own_left() + self.common_left() < self.total() / 4
     }
 
-    /// Takes bytes if that many are left. Relaxed is enough: the number guards no other memory.
+    /// Takes bytes if that many are left. Relaxed is enough: the numbers guard no other memory.
     pub(crate) fn take(&self, bytes: u64) -> bool {
-        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+        let take = |from: &AtomicU64| {
+            from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+        };
+        take(&self.own) || take(&self.common)
     }
 
-    /// Gives bytes back.
+    /// Gives bytes back: to this part's share until that is whole.
     pub(crate) fn give(&self, bytes: u64) {
-        self.left.fetch_add(bytes, Ordering::Relaxed);
+        let refill = |own: u64| Some(own.saturating_add(bytes).min(self.own_total));
+        let own =
+            self.own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, refill).unwrap_or(self.own_total);
+        let beyond = own.saturating_add(bytes).saturating_sub(self.own_total);
+        self.common.fetch_add(beyond, Ordering::Relaxed);
     }
 }

@@ -15,9 +15,11 @@ use crate::memory::region::Budget;
 use crate::memory::table::Full;
 use crate::quota::Quota;
 use crate::store::StoreFailure;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::time::Timestamp;
 
+/// A full shelf is swept whole once in so many requests for room.
+const SWEEP_EVERY: u64 = 16;
 /// Shards of the shelf.
 pub(crate) const SHARDS: usize = 64;
 /// Bytes that the map itself takes for an entry, with slack for its growth.
@@ -46,11 +48,16 @@ type Shard = HashMap<Fingerprint, Shelved>;
 pub(crate) struct Shelf {
     shards: Box<[Mutex<Shard>]>,
     budget: Arc<Budget>,
+    sweeps: AtomicU64,
 }
 
 impl Shelf {
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::new(HashMap::new())).collect(), budget }
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::new(HashMap::new())).collect(),
+            budget,
+            sweeps: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn shard_of(key: Fingerprint) -> usize {
@@ -83,7 +90,10 @@ impl Shelf {
         if !self.budget.take(shelved.bytes) {
             self.sweep(shard, now);
             if !self.budget.take(shelved.bytes) {
-                return Err(Full);
+                self.sweep_others(now);
+                if !self.budget.take(shelved.bytes) {
+                    return Err(Full);
+                }
             }
         } else if shard.len() >= 64 && shard.len().is_power_of_two() {
             // Each doubling pays for one look at everything, so idle states never outnumber the live for long.
@@ -95,6 +105,20 @@ impl Shelf {
 
     pub(crate) fn remove(&self, shard: &mut Shard, key: Fingerprint) -> bool {
         shard.remove(&key).inspect(|gone| self.budget.give(gone.bytes)).is_some()
+    }
+
+    /// Sweeps the shards that nobody holds, one in some calls: a full shelf is asked for room by every new key.
+    fn sweep_others(&self, now: Timestamp) {
+        // Relaxed: the number only spreads the work.
+        let turn = self.sweeps.fetch_add(1, Ordering::Relaxed);
+        if !turn.is_multiple_of(SWEEP_EVERY) {
+            return;
+        }
+        for shard in &self.shards {
+            if let Ok(mut shard) = shard.try_lock() {
+                self.sweep(&mut shard, now);
+            }
+        }
     }
 
     fn sweep(&self, shard: &mut Shard, now: Timestamp) {

@@ -92,6 +92,18 @@ pub(crate) struct Place<'a> {
     slot: usize,
 }
 
+/// A bucket that is locked, until this is dropped, whatever happens meanwhile.
+struct Held<'a, const SLOTS: usize, const WORDS: usize> {
+    table: &'a Table<SLOTS, WORDS>,
+    bucket: usize,
+}
+
+impl<const SLOTS: usize, const WORDS: usize> Drop for Held<'_, SLOTS, WORDS> {
+    fn drop(&mut self) {
+        self.table.unlock(self.bucket);
+    }
+}
+
 enum Search<'a> {
     Found(Place<'a>),
     Absent,
@@ -179,12 +191,13 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         horizon: u64,
         mut step: impl FnMut(Option<Entry<WORDS>>) -> (Option<Entry<WORDS>>, R),
     ) -> Result<R, Full> {
-        let bucket = self.lock_for(key, horizon);
-        let (next, answer) = step(self.get(bucket, key, horizon));
-        let written = next.map_or(Ok(()), |entry| self.put(bucket, key, horizon, entry));
-        self.unlock(bucket);
+        let written = {
+            let bucket = Held { table: self, bucket: self.lock_for(key, horizon) };
+            let (next, answer) = step(self.get(bucket.bucket, key, horizon));
+            next.map_or(Ok(()), |entry| self.put(bucket.bucket, key, horizon, entry)).map(|()| answer)
+        };
         self.tidy(horizon);
-        written.map(|()| answer)
+        written
     }
 
     /// Brings a key's line into the cache, so that a batch waits for all of them at once. The answer is only there to be used.

@@ -109,7 +109,8 @@ impl MemoryStore {
     pub(crate) fn refund_now(&self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
         // A permit has a name, so it is found wherever it was taken. Units have none: what was taken from a shared counter is not
         // given back, since it might be given to a key that never paid.
-        let halls: &[bool] = if matches!(charge.quota, Quota::Concurrency(_)) { &[false, true] } else { &[false] };
+        let halls: &[bool] =
+            if matches!(charge.quota, Quota::Concurrency(_)) { &[false, true] } else { &[false] };
         let now = self.origin.clamp(now);
         for &overflow in halls {
             let (mut item, mut locks) = self.lock_one(charge, overflow, now);
@@ -291,6 +292,11 @@ impl Locks<'_> {
             Held::Word(Some(entry)) => hall.words.put(bucket, key, self.store.origin.word(self.now), *entry),
             Held::Pair(Some(entry)) => hall.pairs.put(bucket, key, self.now.unix_micros(), *entry),
             Held::Large(Some(shelved)) => match self.shards.iter_mut().find(|(seat, _)| *seat == item.seat) {
+                // What equals absence, as a released permit leaves it, need not be kept.
+                Some((_, shard)) if shelved.idle_at <= self.now => {
+                    hall.shelf.remove(shard, key);
+                    Ok(())
+                }
                 Some((_, shard)) => hall.shelf.put(shard, key, self.now, (**shelved).clone()),
                 None => Ok(()),
             },

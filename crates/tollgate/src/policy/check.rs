@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::memory::state_bytes;
 use crate::policy::finding::{Place, Problem, Report, quoted};
 use crate::policy::limit::{
     BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
@@ -13,6 +14,9 @@ use crate::time::Ticks;
 
 /// Windows shorter than this are below what networks and schedulers keep apart, so they limit nothing that can be seen.
 const WINDOW_MIN: Ticks = Ticks::from_millis(1);
+
+/// A state that is larger than this makes a store of the usual size narrow.
+const STATE_BYTES_LARGE: u64 = 128 << 10;
 
 /// Where a field of the limit at hand stands.
 pub(crate) type Places<'p> = &'p dyn Fn(&str) -> Place;
@@ -193,6 +197,12 @@ fn quotas(limit: &Limit, places: Places<'_>, report: &mut Report) {
         let message = format!("{} different quotas in one limit", quotas.all.len());
         let accepted = format!("at most {QUOTAS_MAX}; keys whose numbers are equal share a quota");
         report.error(places("overrides"), "overrides", Problem::new(message, accepted));
+    }
+    let largest = quotas.all.iter().map(state_bytes).max().unwrap_or(0);
+    if largest > STATE_BYTES_LARGE && !limit.by.is_empty() {
+        let message = format!("each key may take {largest} bytes, so a store of 64 MiB holds few of them");
+        let accepted = "a smaller number, a sliding-window instead of a sliding-log, or a larger store";
+        report.warning(places("rate"), "rate", Problem::new(message, accepted));
     }
     let algorithm = quotas.all.first().map_or("", Quota::algorithm);
     if quotas.all.iter().any(|quota| quota.algorithm() != algorithm) {

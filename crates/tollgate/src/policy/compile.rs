@@ -7,6 +7,7 @@ mod when;
 
 use crate::policy::check;
 use crate::policy::document::{self, Node, Tree};
+use crate::policy::expression::with_room;
 use crate::policy::fields::Fields;
 use crate::policy::finding::{Findings, Place, Problem, Report};
 use crate::policy::index::Index;
@@ -17,8 +18,12 @@ use crate::policy::{LIMITS_MAX, Policy};
 const DOMAIN_BYTES_MAX: usize = 128;
 const FIELDS: [&str; 3] = ["domain", "shard_by", "limits"];
 
-/// Compiles the bytes of a file.
+/// Compiles the bytes of a file, on a stack that no expression in it can exhaust.
 pub(crate) fn compile(source_name: &str, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
+    with_room(|| compile_here(source_name, bytes)).unwrap_or_else(|| compile_here(source_name, bytes))
+}
+
+fn compile_here(source_name: &str, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
     let mut report = Report::new(source_name);
     let policy = document::read(bytes, &mut report).and_then(|root| read(&root, &mut report));
     finish(policy, report)

@@ -176,14 +176,27 @@ impl VariableResolver for Attributes<'_, '_> {
 /// Parses on a stack of its own: the parser takes up to 100 kB of it for each bracket, and running out of stack would end
 /// the process.
 fn parse(source: &str) -> Result<Program, Problem> {
+    if ROOMY.get() {
+        return parse_here(source);
+    }
+    with_room(|| parse_here(source)).unwrap_or_else(|| Err(Problem::new("not CEL", ACCEPTED)))
+}
+
+thread_local! {
+    /// Whether this thread has a stack that the parser cannot exhaust.
+    static ROOMY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Does something on a thread with a stack that the parser cannot exhaust. A policy is compiled on one as a whole, since a
+/// thread for each of ten thousand expressions would take seconds. `None`: there was no thread to be had, or it panicked.
+pub(crate) fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
-        let parser = std::thread::Builder::new().stack_size(PARSER_STACK_BYTES);
-        let parser = parser.spawn_scoped(scope, || parse_here(source));
-        match parser.map(std::thread::ScopedJoinHandle::join) {
-            Ok(Ok(parsed)) => parsed,
-            Ok(Err(_)) => Err(Problem::new("not CEL", ACCEPTED)),
-            Err(error) => Err(Problem::new(format!("no thread to read it on: {error}"), "another try")),
-        }
+        let roomy = std::thread::Builder::new().stack_size(PARSER_STACK_BYTES);
+        let roomy = roomy.spawn_scoped(scope, || {
+            ROOMY.set(true);
+            work()
+        });
+        roomy.ok()?.join().ok()
     })
 }
 

@@ -216,6 +216,11 @@ impl Limit {
         self.quotas.tier_by.as_deref()
     }
 
+    /// Its tiers, by name.
+    pub(crate) fn tiers(&self) -> impl Iterator<Item = (&str, QuotaIndex)> {
+        self.quotas.tiers.iter().map(|(name, index)| (&**name, *index))
+    }
+
     /// The attributes whose values make its keys.
     #[must_use]
     pub fn by(&self) -> &[String] {

@@ -9,6 +9,7 @@
 mod executor;
 mod fixture;
 
+mod bounds;
 mod concurrency;
 mod conformance;
 mod faults;

@@ -1,0 +1,151 @@
+//! Ways in which somebody could get more than a limit allows, each tried and found shut.
+
+use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret, Source, Ticks, Timestamp};
+
+use crate::executor::block_on;
+
+/// A key that goes to and fro between a fast tier and a large one gets what each allows, and no more: its large quota is not
+/// refilled under the fast one.
+#[test]
+fn changing_tiers_to_and_fro_refills_nothing() {
+    let file = b"limits: [{name: x, by: [k], tier_by: plan, tiers: {free: 10/s, batch: 1000/day}}]";
+    let start = Timestamp::from_unix_seconds(1_700_000_000);
+    let engine = Engine::new(Policy::compile("p", file).unwrap().0, start);
+    let ask = |plan: &'static str, now| {
+        let request = CheckRequest::new().with("k", "a").unwrap().with("plan", plan).unwrap();
+        engine.check_now(&request, now).is_allowed()
+    };
+    let mut batch = 0;
+    for step in 0..20u64 {
+        let now = start + Ticks::from_secs(2 * step);
+        batch += (0..999).filter(|_| ask("batch", now)).count();
+        assert!(ask("free", now));
+    }
+    assert!((999..=1_001).contains(&batch), "{batch}");
+}
+
+/// Time that a store cannot tell stands still: nothing refills before its origin, nor beyond what its states can hold.
+#[test]
+fn nothing_is_admitted_twice_outside_of_the_stores_time() {
+    let made = Timestamp::from_unix_seconds(1_700_000_000);
+    let day = 86_400;
+    for offset in [-2_000 * day, -400 * day, -3_600, -1, 0, 1, 300 * day, 3_000 * day, 10_000 * day] {
+        let seconds = u64::try_from(1_700_000_000i64 + offset).unwrap();
+        for algorithm in ["token-bucket", "gcra"] {
+            let file = format!("limits: [{{name: x, by: [k], rate: 1/h, burst: 2, algorithm: {algorithm}}}]");
+            let engine = Engine::new(Policy::compile("p", file.as_bytes()).unwrap().0, made);
+            let request = CheckRequest::new().with("k", "a").unwrap();
+            let now = Timestamp::from_unix_seconds(seconds);
+            let admitted = (0..100).filter(|_| engine.check_now(&request, now).is_allowed()).count();
+            assert_eq!(admitted, 2, "{algorithm} {offset} s after the store was made");
+        }
+    }
+}
+
+/// A reservation that time has long given back is worth nothing when it is cancelled.
+#[test]
+fn cancelling_gives_back_only_what_still_counts() {
+    for algorithm in ["token-bucket", "gcra", "fixed-window", "sliding-window", "sliding-log"] {
+        let file = format!("limits: [{{name: x, by: [k], rate: 10/min, algorithm: {algorithm}}}]");
+        let start = Timestamp::from_unix_seconds(1_700_000_000);
+        let engine = Engine::new(Policy::compile("p", file.as_bytes()).unwrap().0, start);
+        let request = CheckRequest::new().with("k", "a").unwrap().cost(10).unwrap();
+        let mut reservations = Vec::new();
+        for step in 0..20 {
+            let now = start + Ticks::from_secs(130 * step);
+            let (decision, reservation) = block_on(engine.reserve(&request, Ticks::from_secs(7_200), now));
+            assert!(decision.is_allowed(), "{algorithm}");
+            reservations.extend(reservation);
+        }
+        let now = start + Ticks::from_secs(130 * 20);
+        let one = CheckRequest::new().with("k", "a").unwrap();
+        let mut admitted = 0;
+        for reservation in reservations {
+            while engine.check_now(&one, now).is_allowed() {
+                admitted += 1;
+            }
+            let _ = block_on(engine.cancel(reservation, now));
+        }
+        assert!(admitted <= 10, "{algorithm}: {admitted}");
+    }
+}
+
+/// A limit in shadow never refuses, not even a request that it cannot count, and not for being one too many.
+#[test]
+fn a_shadow_limit_never_refuses() {
+    let mut file = "limits:\n- {name: real, by: [k], rate: 5/h}\n- {name: trial, mode: shadow, by: [k], rate: 5/h, cost: tokens}\n"
+        .to_owned();
+    for number in 0..40 {
+        file.push_str(&format!("- {{name: s{number}, mode: shadow, by: [k], rate: 1/h}}\n"));
+    }
+    let start = Timestamp::from_unix_seconds(1_700_000_000);
+    let engine = Engine::new(Policy::compile("p", file.as_bytes()).unwrap().0, start);
+    let request = CheckRequest::new().with("k", "a").unwrap();
+    assert_eq!((0..10).filter(|_| engine.check_now(&request, start).is_allowed()).count(), 5);
+}
+
+/// A limit that is removed and comes back finds its counters, under whatever numbers.
+#[test]
+fn a_limit_that_comes_back_finds_its_counters() {
+    let compile = |file: &str| Policy::compile("p", file.as_bytes()).unwrap().0;
+    let with = |rate: &str| format!("limits: [{{name: x, by: [k], rate: {rate}, on_store_failure: allow}}]");
+    let without = "limits: [{name: other, rate: 1000/s}]";
+    let start = Timestamp::from_unix_seconds(1_700_000_000);
+    let engine = Engine::new(compile(&with("100/day")), start);
+    let request = CheckRequest::new().with("k", "a").unwrap();
+    let drain = || (0..500).filter(|_| engine.check_now(&request, start).is_allowed()).count();
+    engine.swap(compile(&with("110/day")), start).unwrap();
+    assert_eq!(drain(), 110);
+    engine.swap(compile(without), start).unwrap();
+    engine.swap(compile(&with("110/day")), start).unwrap();
+    assert_eq!(drain(), 0);
+    engine.swap(compile(without), start).unwrap();
+    engine.swap(compile(&with("120/day")), start).unwrap();
+    assert_eq!(drain(), 0);
+}
+
+/// A flood on one kind of limit, long past, leaves room for the counters of every other kind.
+#[test]
+fn a_flood_leaves_room_for_other_kinds() {
+    let start = Timestamp::from_unix_seconds(1_700_000_000);
+    let file = "limits:
+- {name: flooded, by: [ip], rate: 10/h}
+- {name: sliding, by: [user], algorithm: sliding-window, rate: 5/min}
+- {name: fixed, by: [user], algorithm: fixed-window, rate: 5/min}";
+    let store = MemoryStore::new(4 << 20, start);
+    let engine =
+        Engine::with_store(Policy::compile("p", file.as_bytes()).unwrap().0, store, Secret::random());
+    for number in 0..150_000 {
+        let ip = format!("{number}");
+        let _ = engine.check_now(&CheckRequest::new().with("ip", &ip).unwrap(), start);
+    }
+    let later = start + Ticks::from_secs(7 * 86_400);
+    for number in 0..500 {
+        let user = format!("u{number}");
+        let decision = engine.check_now(&CheckRequest::new().with("user", &user).unwrap(), later);
+        assert!(decision.is_allowed(), "{user}");
+        assert!(decision.limits().all(|status| status.source == Source::Exact), "{user}");
+    }
+}
+
+/// What a full shelf holds in one place is let go of for a key in another, once it is idle.
+#[test]
+fn released_permits_make_room_everywhere() {
+    let start = Timestamp::from_unix_seconds(1_700_000_000);
+    let file = b"limits: [{name: x, by: [k], concurrency: 100, permit_ttl: 1h}]";
+    let store = MemoryStore::new(256 << 10, start);
+    let engine = Engine::with_store(Policy::compile("p", file).unwrap().0, store, Secret::random());
+    let ask = |key: &str| engine.check_now(&CheckRequest::new().with("k", key).unwrap(), start);
+    let mut permits = Vec::new();
+    for number in 0..200 {
+        permits.extend(ask(&format!("filler-{number}")).take_permit());
+    }
+    assert!(ask("new").limits().all(|status| status.source == Source::Overflow), "the shelf is full");
+    for permit in &permits {
+        block_on(engine.release(permit, start)).unwrap();
+    }
+    for number in 0..20 {
+        let decision = ask(&format!("later-{number}"));
+        assert!(decision.limits().all(|status| status.source == Source::Exact), "{number}");
+    }
+}

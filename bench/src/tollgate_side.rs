@@ -124,11 +124,12 @@ impl Five for WholeEngine {
 
 #[inline]
 fn request(row: &Row) -> Result<CheckRequest<'_>, tollgate::RequestError> {
-    CheckRequest::new()
-        .with("api_key", &row.api_key)?
-        .with("tenant", &row.tenant)?
-        .with("ip", &row.address)?
-        .with("route", &row.route)
+    let mut request = CheckRequest::new();
+    request.push("api_key", &row.api_key)?;
+    request.push("tenant", &row.tenant)?;
+    request.push("ip", &row.address)?;
+    request.push("route", &row.route)?;
+    Ok(request)
 }
 
 const _: () = assert!(BURST == 200, "the policy above and crate::five must agree");

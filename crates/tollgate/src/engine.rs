@@ -282,6 +282,7 @@ impl<S: Store> Engine<S> {
 
 impl Live {
     /// The charges that the matched limits make, in the policy's order.
+    #[inline]
     fn charges<'l>(
         &'l self,
         secret: &Secret,
@@ -319,6 +320,7 @@ impl Live {
     }
 }
 
+#[inline]
 fn combine(live: &Live, matches: &[Match], charges: &[Charge<'_>], answers: &[Answer]) -> Decision {
     let statuses = matches
         .iter()

@@ -184,6 +184,7 @@ impl MemoryStore {
     ///
     /// # Errors
     /// [`StoreFailure::Superseded`] when a newer policy has already taken over a counter.
+    #[inline]
     pub fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         let now = self.origin.clamp(now);
         match charges {

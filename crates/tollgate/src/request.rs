@@ -113,6 +113,16 @@ impl<'a> CheckRequest<'a> {
     /// # Errors
     /// When a bound of this module is passed or the name was given before; see [`RequestError`].
     pub fn with(mut self, name: &'a str, value: impl Into<Value<'a>>) -> Result<Self, RequestError> {
+        self.push(name, value)?;
+        Ok(self)
+    }
+
+    /// Adds an attribute in place.
+    ///
+    /// # Errors
+    /// As [`CheckRequest::with`]; the request is then as it was.
+    #[inline]
+    pub fn push(&mut self, name: &'a str, value: impl Into<Value<'a>>) -> Result<(), RequestError> {
         let value = value.into();
         if self.attributes.len() >= ATTRIBUTES_MAX {
             return Err(RequestError::TooManyAttributes);
@@ -129,7 +139,7 @@ impl<'a> CheckRequest<'a> {
             return Err(RequestError::Duplicate { name: name.to_owned() });
         }
         self.attributes.push(Attribute { name, value });
-        Ok(self)
+        Ok(())
     }
 
     /// Sets the cost; 0 only looks.

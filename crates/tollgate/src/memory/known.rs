@@ -53,6 +53,7 @@ impl<'s> Locked<'s> {
 
 impl MemoryStore {
     /// Charges all or none, if all are known and of one word. `None`: nothing was changed, and the whole way must decide.
+    #[inline]
     pub(super) fn charge_known(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Answers> {
         let count = charges.len();
         if count > FEW || charges.iter().any(|charge| Kind::of(charge) != Kind::Word) {

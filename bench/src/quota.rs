@@ -17,7 +17,7 @@ pub struct Quota {
 /// A single hot key reaches it at once: nearly all are denied.
 pub const USER: Quota = Quota { units: 100, seconds: 1, burst: 200 };
 /// Wide enough that even one key hammered from all cores is always admitted, so each decision writes.
-pub const WIDE: Quota = Quota { units: 10_000_000, seconds: 1, burst: 4_000_000_000 };
+pub const WIDE: Quota = Quota { units: 1_000_000, seconds: 1, burst: 4_000_000_000 };
 /// Slow to refill, so that a check of whether a contender limits cannot be spoilt by a slow machine.
 pub const SLOW: Quota = Quota { units: 1, seconds: 60, burst: 200 };
 /// Two requests, then nothing: shows whether a contender remembers a key. (With one, throttlecrab 0.4.40 forgets at once.)

@@ -289,7 +289,7 @@ impl Quota {
     }
 
     /// How many of `units`, charged at one instant, still count at a later one: the others have come back by themselves, and
-    /// giving them back again would be a gift. Rounded against the caller.
+    /// giving them back again would be a gift. A unit that has come back in part still counts.
     #[must_use]
     pub fn still_counted(&self, units: u64, charged_at: Timestamp, now: Timestamp) -> u64 {
         let elapsed = now.since(charged_at);
@@ -307,7 +307,7 @@ impl Quota {
                 return units;
             }
         };
-        let regained = reservoir.pace().price().div_ceil(reservoir.gained(elapsed.as_micros()));
+        let regained = reservoir.pace().price().div_floor(reservoir.gained(elapsed.as_micros()));
         units.saturating_sub(regained)
     }
 

@@ -25,8 +25,45 @@ pub struct Family {
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) quota: Quota,
+    /// When it came into force, and in which of the engine's policies, counted from the first.
+    pub(crate) since: Reign,
     /// When a new policy replaced it; counters that it left are carried over from that instant.
-    pub(crate) retired_at: Option<Timestamp>,
+    pub(crate) retired: Option<Reign>,
+    /// The number of the quota whose place it took, if there was one.
+    pub(crate) before: Option<u32>,
+    /// Until when a counter that was last counted under it may still differ from one never seen. Of a quota that has left force.
+    pub(crate) matters_until: Timestamp,
+}
+
+/// The beginning or the end of a quota's time in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reign {
+    /// Which policy of the engine began it, or ended it.
+    pub(crate) policy: u64,
+    pub(crate) at: Timestamp,
+}
+
+impl Record {
+    /// A quota in force from the first policy on.
+    pub(crate) fn first(quota: Quota) -> Self {
+        let since = Reign { policy: 0, at: Timestamp::default() };
+        Self { quota, since, retired: None, before: None, matters_until: Timestamp::default() }
+    }
+}
+
+impl Record {
+    /// The instant, or that at which it was replaced if that was before: until then its counters were its own.
+    pub(crate) fn latest(&self, now: Timestamp) -> Timestamp {
+        self.retired.map_or(now, |retired| retired.at.min(now))
+    }
+}
+
+/// One step of carrying a counter over: the next quota, and from which instant on it applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Succession<'a> {
+    pub(crate) from: &'a Quota,
+    pub(crate) to: &'a Quota,
+    pub(crate) at: Timestamp,
 }
 
 impl Family {
@@ -50,6 +87,36 @@ impl Family {
 
     pub(crate) fn record(&self, number: u32) -> Option<&Record> {
         self.records.get(number as usize)?.as_ref()
+    }
+
+    /// The way of a counter from the quota that it was last counted under to that of a charge, through all that were in force
+    /// between: it must not matter whether anybody asked meanwhile. `None` if this family does not know that quota.
+    pub(crate) fn successions<'a>(
+        &'a self,
+        from: u32,
+        to: u32,
+        now: Timestamp,
+    ) -> Option<SmallVec<[Succession<'a>; 4]>> {
+        let first = self.record(from)?;
+        let mut steps = SmallVec::new();
+        let mut number = to;
+        while let Some(record) = self.record(number) {
+            let Some(retired) = first.retired.filter(|retired| record.since.policy > retired.policy) else {
+                // Both were in force at one time: a key that changes its tier is carried over now, else when it was replaced.
+                steps.push(Succession { from: &first.quota, to: &record.quota, at: first.latest(now) });
+                break;
+            };
+            let before =
+                record.before.filter(|&before| before != from).and_then(|before| self.record(before));
+            let Some(before) = before.filter(|before| before.since.policy < record.since.policy) else {
+                steps.push(Succession { from: &first.quota, to: &record.quota, at: retired.at.min(now) });
+                break;
+            };
+            steps.push(Succession { from: &before.quota, to: &record.quota, at: record.since.at.min(now) });
+            number = record.before?;
+        }
+        steps.reverse();
+        Some(steps)
     }
 
     pub(crate) fn records(&self) -> &[Option<Record>] {

@@ -23,7 +23,7 @@ mod live;
 pub use hold::{CommitError, Permit, Reservation, Settled};
 pub use live::{SwapError, SwapReport};
 
-use live::Live;
+use live::{Live, Next};
 
 /// How often a decision takes a new snapshot because a newer policy was faster.
 const ATTEMPTS: usize = 4;
@@ -266,17 +266,26 @@ impl<S: Store> Engine<S> {
         let policy = Arc::new(policy);
         let before = self.live.load_full();
         let next = |before: &Live, policy| Live::after(before, policy, &self.secret, now);
-        let (live, report) = match next(&before, Arc::clone(&policy)) {
+        let next = match next(&before, Arc::clone(&policy)) {
             Ok(made) => made,
             // A number that nobody is counted under is free once the policy in force has forgotten it, so that comes first.
             Err(SwapError::TooManyQuotas { .. }) => {
-                let (rested, _) = next(&before, Arc::clone(&before.policy))?;
-                self.live.store(Arc::new(rested));
+                self.put_in_force(next(&before, Arc::clone(&before.policy))?);
                 next(&self.live.load(), policy)?
             }
         };
-        self.live.store(Arc::new(live));
-        Ok(report)
+        Ok(self.put_in_force(next))
+    }
+
+    fn put_in_force(&self, next: Next) -> SwapReport {
+        if !next.hold.numbers.is_empty() {
+            self.store.hold(&next.hold);
+            if let Some(local) = self.local.get() {
+                local.hold(&next.hold);
+            }
+        }
+        self.live.store(Arc::new(next.live));
+        next.report
     }
 }
 

@@ -134,7 +134,7 @@ impl GateBuilder {
             Quota::TokenBucket(bucket) => bucket.reservoir().word(),
             _ => None,
         };
-        let record = Some(Record { quota: self.quota.clone(), retired_at: None });
+        let record = Some(Record::first(self.quota.clone()));
         let records = if word.is_some() { vec![record] } else { vec![None, record] };
         let family = Family::new(&self.secret, &[b"gate"], records);
         let shared = Shared {

@@ -18,10 +18,11 @@ use crate::memory::shelf::Shelf;
 use crate::memory::table::{Full, Table, Unit};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
-use crate::store::{Store, StoreFailure};
+use crate::store::{Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 mod decide;
+mod holds;
 mod known;
 mod region;
 mod shelf;
@@ -127,23 +128,7 @@ impl Hall {
                 decide::pair(charge, held, now)
                     .map_or_else(|failure| (None, Err(failure)), |(keep, outcome)| (keep, Ok(outcome)))
             }),
-            Kind::Large => self.charge_large(charge, now),
-        }
-    }
-
-    #[inline(never)]
-    fn charge_large(
-        &self,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) -> Result<Result<Outcome, StoreFailure>, Full> {
-        let mut shard = self.shelf.lock(Shelf::shard_of(charge.key));
-        match shelf::decide(charge, shard.get(&charge.key), now) {
-            Err(failure) => Ok(Err(failure)),
-            Ok((None, outcome)) => Ok(Ok(outcome)),
-            Ok((Some(next), outcome)) => {
-                self.shelf.put(&mut shard, charge.key, now, next).map(|()| Ok(outcome))
-            }
+            Kind::Large => self.shelf.charge(charge, now),
         }
     }
 
@@ -261,5 +246,16 @@ impl Store for MemoryStore {
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         charges.iter().for_each(|charge| self.reset_now(charge, now));
         Ok(())
+    }
+
+    fn hold(&self, hold: &Hold) {
+        let [since, until] = [hold.since, hold.until].map(|at| self.origin.clamp(at));
+        for hall in [&self.main, &self.overflow] {
+            for &number in &hold.numbers {
+                hall.words.holds().hold(number, self.origin.word(since), self.origin.word(until));
+                hall.pairs.holds().hold(number, since.unix_micros(), until.unix_micros());
+                hall.shelf.holds().hold(number, since.unix_micros(), until.unix_micros());
+            }
+        }
     }
 }

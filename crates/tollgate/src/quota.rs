@@ -7,6 +7,7 @@ use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::gcra::Gcra;
 use crate::algorithm::leaky_bucket::LeakyBucket;
+use crate::algorithm::reservoir::Reservoir;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use crate::algorithm::token_bucket::TokenBucket;
@@ -285,6 +286,33 @@ impl Quota {
             Quota::SlidingWindow(window) => window.period() + window.period(),
             Quota::SlidingLog(log) => log.period(),
             Quota::Concurrency(permits) => permits.ttl(),
+        }
+    }
+
+    /// Whether a counter that is carried over from `previous` is as if never used no later than it would have been there. Where
+    /// it is not, counters must be held when a policy with this quota takes over.
+    #[must_use]
+    pub(crate) fn forgets_with(&self, previous: &Quota) -> bool {
+        match (self, previous) {
+            _ if self == previous => true,
+            (Quota::FixedWindow(window), Quota::FixedWindow(old)) => window.is_counted_like(old),
+            (Quota::SlidingWindow(window), Quota::SlidingWindow(old)) => window.is_counted_like(old),
+            (Quota::SlidingLog(log), Quota::SlidingLog(old)) => log.period() <= old.period(),
+            (Quota::Concurrency(_), Quota::Concurrency(_)) => true,
+            _ => match (self.reservoir(), previous.reservoir()) {
+                (Some(reservoir), Some(old)) => reservoir.forgets_with(old),
+                _ => false,
+            },
+        }
+    }
+
+    /// The reservoir behind it, if its units come back at a steady pace.
+    pub(crate) const fn reservoir(&self) -> Option<&Reservoir> {
+        match self {
+            Quota::Gcra(quota) => Some(quota.reservoir()),
+            Quota::TokenBucket(quota) => Some(quota.reservoir()),
+            Quota::LeakyBucket(quota) => Some(quota.shape().reservoir()),
+            _ => None,
         }
     }
 

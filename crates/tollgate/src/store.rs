@@ -19,6 +19,18 @@ pub enum StoreFailure {
     Unreachable,
 }
 
+/// Counters that a store must keep longer than they say themselves: the quota that follows theirs may still tell them from keys
+/// never seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The numbers of the quotas that they were last counted under.
+    pub numbers: Vec<u32>,
+    /// Those that were not yet idle at this instant.
+    pub since: Timestamp,
+    /// How long, at most.
+    pub until: Timestamp,
+}
+
 /// Where counters live.
 pub trait Store: Send + Sync {
     /// Charges every enforced counter, or none: if one denies, nothing is changed. Counters in shadow are charged each for
@@ -42,4 +54,7 @@ pub trait Store: Send + Sync {
         charges: &[Charge<'_>],
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
+
+    /// Keeps counters longer than they say. Called before the policy that makes it necessary is put in force.
+    fn hold(&self, hold: &Hold);
 }

@@ -74,6 +74,11 @@ impl Concurrency {
 }
 
 impl State {
+    /// How many parts it has, for those who account for its memory.
+    pub(crate) fn len(&self) -> usize {
+        self.permits.len()
+    }
+
     /// The permits that are remembered, with their units and expiries, in the order in which they expire.
     pub fn permits(&self) -> impl Iterator<Item = (PermitId, u64, Timestamp)> + '_ {
         self.expiries.iter().filter_map(|&(expires_at, id)| {

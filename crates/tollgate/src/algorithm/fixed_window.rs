@@ -83,7 +83,8 @@ impl FixedWindow {
         }
     }
 
-    fn is_counted_like(&self, other: &FixedWindow) -> bool {
+    /// Whether its windows are the other's, so that a count means the same in both.
+    pub(crate) fn is_counted_like(&self, other: &FixedWindow) -> bool {
         self.align == other.align && (self.period == other.period || matches!(self.align, Align::Calendar(_)))
     }
 

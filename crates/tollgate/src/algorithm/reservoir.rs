@@ -133,6 +133,14 @@ impl Reservoir {
         if ticks >= self.fill_ticks { self.credits } else { ticks * self.pace.gain().get() }
     }
 
+    /// Whether what is carried over from `previous` is full no later than there: it holds no more, and refills no slower.
+    pub(crate) fn forgets_with(&self, previous: &Reservoir) -> bool {
+        let speed = |one: &Reservoir, other: &Reservoir| {
+            u128::from(one.pace.gain().get()) * u128::from(other.pace.price().get())
+        };
+        self.units <= previous.units && speed(self, previous) >= speed(previous, self)
+    }
+
     /// The same arithmetic in one word, where a fraction of a tick fits sixteen bits.
     #[must_use]
     pub fn word(&self) -> Option<Word> {

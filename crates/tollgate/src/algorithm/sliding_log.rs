@@ -65,6 +65,11 @@ impl SlidingLog {
 }
 
 impl State {
+    /// How many parts it has, for those who account for its memory.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The remembered units as pairs of instant and units, oldest first.
     pub fn units(&self) -> impl Iterator<Item = (Timestamp, u64)> + '_ {
         let totals = std::iter::once(self.forgotten).chain(self.entries.iter().map(|entry| entry.total));

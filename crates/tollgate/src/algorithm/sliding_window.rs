@@ -47,6 +47,11 @@ struct Place {
 }
 
 impl SlidingWindow {
+    /// Whether its sub-windows are the other's, so that counts mean the same in both.
+    pub(crate) fn is_counted_like(&self, other: &SlidingWindow) -> bool {
+        (self.sub, self.precision) == (other.sub, other.precision)
+    }
+
     /// The rate's units in any period, counted in `precision` sub-windows. A burst has no meaning here.
     ///
     /// # Errors
@@ -135,6 +140,11 @@ impl SlidingWindow {
 }
 
 impl State {
+    /// How many parts it has, for those who account for its memory.
+    pub(crate) fn len(&self) -> usize {
+        self.counts.len()
+    }
+
     /// The state from its parts: the newest sub-window's number, and the units of it and of those before it, newest first.
     #[must_use]
     pub fn new(newest: u64, counts: &[u64]) -> Self {
@@ -289,7 +299,7 @@ pub fn idle_at(quota: &SlidingWindow, state: &State) -> Timestamp {
 /// still counts, all in the newest one, which is against the caller.
 #[must_use]
 pub fn inherit(quota: &SlidingWindow, previous: &SlidingWindow, mut state: State, at: Timestamp) -> State {
-    if (quota.sub, quota.precision) == (previous.sub, previous.precision) {
+    if quota.is_counted_like(previous) {
         return state;
     }
     state.clamp(previous, at);

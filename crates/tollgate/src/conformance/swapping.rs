@@ -15,6 +15,8 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
     lowering_below_what_was_used_denies(make).await;
     swapping_to_and_fro_never_admits_more(make).await;
     another_period_gifts_nothing(make).await;
+    slowing_gifts_nothing_to_those_who_stay_quiet(make).await;
+    what_nobody_asked_between_swaps_is_not_lost(make).await;
     a_key_may_change_its_tier(make).await;
     an_override_acts_on_one_key(make).await;
     other_numbers_keep_counters_and_other_names_do_not(make).await;
@@ -117,13 +119,8 @@ pub async fn swapping_to_and_fro_never_admits_more<S: Store>(make: &impl Fn(Time
 
 /// An exhausted counter stays exhausted when its period is made longer or shorter.
 pub async fn another_period_gifts_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    for algorithm in
-        ["token-bucket", "gcra", "fixed-window", "sliding-window", "sliding-log", "leaky-bucket, queue: 9"]
-    {
-        let of = |rate: &str| {
-            let text = format!("limits: [{{name: limit, by: [key], algorithm: {algorithm}, rate: {rate}}}]");
-            Policy::compile("policy.yaml", text.as_bytes()).expect("the suite's policies are valid").0
-        };
+    for algorithm in RATED {
+        let of = |rate: &str| rated(algorithm, rate);
         for other in ["10/day", "10/min", "20/day"] {
             let rig = Rig::new(make, Vec::new());
             rig.engine.swap(of("10/h"), rig.now).expect("few quotas are in use");
@@ -134,6 +131,63 @@ pub async fn another_period_gifts_nothing<S: Store>(make: &impl Fn(Timestamp) ->
             let bound = if keeps_used && other.starts_with("20") { 10 } else { 0 };
             assert_eq!(rig.drain("k").await, bound, "{algorithm}: 10/h becomes {other}");
         }
+    }
+}
+
+/// Every algorithm with a rate, as a policy file names it.
+const RATED: [&str; 6] =
+    ["token-bucket", "gcra", "fixed-window", "sliding-window", "sliding-log", "leaky-bucket, queue: 9"];
+
+fn rated(algorithm: &str, rate: &str) -> Policy {
+    let text = format!("limits: [{{name: limit, by: [key], algorithm: {algorithm}, rate: {rate}}}]");
+    Policy::compile("policy.yaml", text.as_bytes()).expect("the suite's policies are valid").0
+}
+
+/// Requests of many other keys, so that a store gives away the place of every key that it may forget.
+async fn crowd<S: Store>(rig: &Rig<S>) {
+    for number in 0..2_000 {
+        let key = format!("other-{number}-{}", rig.now.unix_micros());
+        let _ = rig.engine.check(&asking(&key, 1), rig.now).await;
+    }
+}
+
+/// Counters exhausted under 10 a minute that becomes 10 a day. Long after they would have been full again, a key that stayed
+/// quiet is answered as one that kept asking. The story: the quiet one was forgotten, and began anew with all 10.
+pub async fn slowing_gifts_nothing_to_those_who_stay_quiet<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    for algorithm in RATED {
+        let mut rig = Rig::new(make, Vec::new());
+        rig.engine.swap(rated(algorithm, "10/min"), rig.now).expect("few quotas are in use");
+        let drained = [rig.drain("quiet").await, rig.drain("asking").await];
+        rig.engine.swap(rated(algorithm, "10/day"), rig.now).expect("few quotas are in use");
+        for _ in 0..5 {
+            rig.now = rig.now + Ticks::from_secs(60);
+            assert!(!rig.admits("asking", 1).await, "{algorithm}: the day is not over");
+            crowd(&rig).await;
+        }
+        let [quiet, asking] = [rig.peek("quiet").await, rig.peek("asking").await];
+        assert_eq!(quiet, asking, "{algorithm}: {drained:?} were drained");
+        assert_eq!(rig.drain("quiet").await, 0, "{algorithm}: a gift");
+    }
+}
+
+/// 10 an hour becomes 10 a day and 10 an hour again: what came back between is counted at the rates that were in force,
+/// whether or not anybody asked meanwhile.
+pub async fn what_nobody_asked_between_swaps_is_not_lost<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    for algorithm in ["token-bucket", "gcra", "leaky-bucket, queue: 9", "sliding-log"] {
+        let mut rig = Rig::new(make, Vec::new());
+        rig.engine.swap(rated(algorithm, "10/h"), rig.now).expect("few quotas are in use");
+        for key in ["quiet", "asking"] {
+            assert_eq!(rig.drain(key).await, 10, "{algorithm}");
+        }
+        for rate in ["10/day", "10/h"] {
+            rig.engine.swap(rated(algorithm, rate), rig.now).expect("few quotas are in use");
+            let _ = rig.check(&asking("asking", 10)).await;
+            rig.now = rig.now + Ticks::from_secs(1_500);
+            let _ = rig.check(&asking("asking", 10)).await;
+            crowd(&rig).await;
+        }
+        assert_eq!(rig.peek("quiet").await, rig.peek("asking").await, "{algorithm}");
+        assert_eq!(rig.drain("quiet").await, rig.drain("asking").await, "{algorithm}");
     }
 }
 

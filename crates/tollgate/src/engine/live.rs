@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::charge::{Family, Record, is_wide};
+use crate::charge::{Family, Record, Reign, is_wide};
 use crate::key::{Fingerprint, Secret};
 use crate::memory::NUMBERS_MAX;
-use crate::policy::{Limit, Match, Policy};
+use crate::policy::{Limit, Match, Policy, QuotaIndex};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
+use crate::store::Hold;
 use crate::time::{Ticks, Timestamp};
 
 /// How long after its counters are idle a replaced quota is remembered, for decisions that are still under way.
@@ -25,6 +26,10 @@ pub(crate) struct Live {
     /// Counters of limits that are gone, or were changed beyond recognition, until they are idle. If such a limit comes back
     /// it finds them.
     gone: Gone,
+    /// How many policies the engine had before this one.
+    generation: u64,
+    /// Until when the counters of each quota number are held, by number.
+    held: HashMap<u32, Timestamp>,
 }
 
 /// The counters of one limit.
@@ -64,11 +69,19 @@ pub enum SwapError {
     },
 }
 
+/// A policy ready to be put in force.
+pub(super) struct Next {
+    pub(super) live: Live,
+    pub(super) report: SwapReport,
+    /// What the store must be told before.
+    pub(super) hold: Hold,
+}
+
 impl Live {
     /// The first policy of an engine.
     pub(super) fn first(policy: Policy, secret: &Secret) -> Self {
         let counters = policy.limits().iter().map(|limit| Counters::new(limit, secret)).collect();
-        Self::assemble(Arc::new(policy), counters, Gone::new())
+        Self::assemble(Arc::new(policy), counters, Gone::new(), 0, HashMap::new())
     }
 
     /// The next policy, with the counters of the one before.
@@ -77,36 +90,60 @@ impl Live {
         policy: Arc<Policy>,
         secret: &Secret,
         now: Timestamp,
-    ) -> Result<(Self, SwapReport), SwapError> {
+    ) -> Result<Next, SwapError> {
         let mut report = SwapReport::default();
-        let mut counters = Vec::with_capacity(policy.limits().len());
-        for limit in policy.limits() {
-            let known =
-                before.by_name.get(limit.name()).map(|&index| (&before.policy.limits()[index], index));
-            counters.push(match known {
-                None => {
-                    report.added.push(limit.name().to_owned());
-                    Counters::after(before.remembered(limit), limit, secret, now)?
-                }
-                Some((old, _)) if identity(old) != identity(limit) => {
-                    report.restarted.push(limit.name().to_owned());
-                    Counters::after(before.remembered(limit), limit, secret, now)?
-                }
-                Some((old, index)) => {
-                    if old.quotas() != limit.quotas() {
-                        report.changed.push(limit.name().to_owned());
-                    }
-                    Counters::after(before.counters[index].enforced.records(), limit, secret, now)?
-                }
-            });
+        let pasts: Vec<Past<'_>> =
+            policy.limits().iter().map(|limit| before.past_of(limit, &mut report)).collect();
+        let mut held = before.held.clone();
+        held.retain(|_, until| *until > now);
+        let mut hold = Hold { numbers: Vec::new(), since: now, until: now };
+        for (limit, past) in policy.limits().iter().zip(&pasts) {
+            if past.must_be_held(limit) {
+                hold.until = hold.until.max(now + memory_of(limit));
+                hold.numbers.extend(past.numbers(now));
+            }
         }
+        hold.numbers.sort_unstable();
+        hold.numbers.dedup();
+        for &number in &hold.numbers {
+            let until = held.entry(number).or_insert(hold.until);
+            *until = hold.until.max(*until);
+        }
+        let from = Reign { policy: before.generation + 1, at: now };
+        let counters = policy.limits().iter().zip(&pasts);
+        let counters = counters
+            .map(|(limit, past)| Counters::after(past, limit, secret, from, &held))
+            .collect::<Result<_, _>>()?;
         let gone = before.gone_after(&policy, now);
-        let live = Self::assemble(policy, counters, gone);
+        let live = Self::assemble(policy, counters, gone, from.policy, held);
         report
             .removed
             .extend(before.by_name.keys().filter(|name| !live.by_name.contains_key(*name)).cloned());
         report.removed.sort();
-        Ok((live, report))
+        Ok(Next { live, report, hold })
+    }
+
+    /// What this policy knows of a limit of the next one.
+    fn past_of<'l>(&'l self, limit: &Limit, report: &mut SwapReport) -> Past<'l> {
+        let known = self.by_name.get(limit.name()).map(|&index| (&self.policy.limits()[index], index));
+        match known {
+            None => report.added.push(limit.name().to_owned()),
+            Some((old, _)) if identity(old) != identity(limit) => {
+                report.restarted.push(limit.name().to_owned());
+            }
+            Some((old, index)) => {
+                if old.quotas() != limit.quotas() {
+                    report.changed.push(limit.name().to_owned());
+                }
+                let counters = &self.counters[index];
+                return Past {
+                    records: counters.enforced.records(),
+                    numbers: &counters.numbers,
+                    successors: old.successors(limit),
+                };
+            }
+        }
+        Past { records: self.remembered(limit), numbers: &[], successors: Vec::new() }
     }
 
     /// The quotas that counters of such a limit may still be counted under, from an earlier time.
@@ -114,15 +151,20 @@ impl Live {
         if self.gone.is_empty() { &[] } else { self.gone.get(&owned(limit)).map_or(&[], Vec::as_slice) }
     }
 
-    /// What is remembered of limits that the next policy does not have.
+    /// What is remembered of limits that the next policy does not have. Their counters go on under the quotas that they have,
+    /// and those retire when such a limit comes back with others.
     fn gone_after(&self, next: &Policy, now: Timestamp) -> Gone {
         let stays: HashSet<Vec<String>> = next.limits().iter().map(owned).collect();
-        let retire = |record: &Option<Record>| {
-            record.clone().map(|record| Record { retired_at: record.retired_at.or(Some(now)), ..record })
+        let leave = |record: &Option<Record>| {
+            record.clone().map(|record| {
+                let matters_until = record.matters_until.max(now + record.quota.memory());
+                Record { matters_until, ..record }
+            })
         };
-        let left = self.policy.limits().iter().zip(&self.counters).map(|(limit, counters)| {
-            (owned(limit), counters.enforced.records().iter().map(retire).collect())
-        });
+        let left =
+            self.policy.limits().iter().zip(&self.counters).map(|(limit, counters)| {
+                (owned(limit), counters.enforced.records().iter().map(leave).collect())
+            });
         let earlier = self.gone.iter().map(|(identity, records)| (identity.clone(), records.clone()));
         left.chain(earlier)
             .filter(|(identity, _)| !stays.contains(identity))
@@ -132,10 +174,16 @@ impl Live {
             .collect()
     }
 
-    fn assemble(policy: Arc<Policy>, counters: Vec<Counters>, gone: Gone) -> Self {
+    fn assemble(
+        policy: Arc<Policy>,
+        counters: Vec<Counters>,
+        gone: Gone,
+        generation: u64,
+        held: HashMap<u32, Timestamp>,
+    ) -> Self {
         let by_name =
             policy.limits().iter().enumerate().map(|(index, limit)| (limit.name().to_owned(), index));
-        Self { by_name: by_name.collect(), policy, counters, gone }
+        Self { by_name: by_name.collect(), policy, counters, gone, generation, held }
     }
 
     /// The counters of a limit, by its name.
@@ -150,46 +198,98 @@ impl Live {
     }
 }
 
+/// What is known of a limit's counters when the next policy takes over.
+struct Past<'l> {
+    records: &'l [Option<Record>],
+    /// The number of each quota of the policy before; none if it did not have the limit.
+    numbers: &'l [u32],
+    /// Which quota of the policy before, the second, is followed by which, the first.
+    successors: Vec<(QuotaIndex, QuotaIndex)>,
+}
+
+impl Past<'_> {
+    /// Whether a counter that is idle by the quota that it was counted under might not be by the one that follows.
+    fn must_be_held(&self, limit: &Limit) -> bool {
+        let later = |next: QuotaIndex, quota: &Quota| !limit.quota(next).forgets_with(quota);
+        if self.numbers.is_empty() {
+            let all = (0..).map(QuotaIndex).take(limit.quotas().len());
+            return all
+                .into_iter()
+                .any(|next| self.records.iter().flatten().any(|old| later(next, &old.quota)));
+        }
+        self.successors.iter().any(|&(next, old)| self.record(old).is_some_and(|old| later(next, &old.quota)))
+    }
+
+    fn record(&self, old: QuotaIndex) -> Option<&Record> {
+        self.records.get(*self.numbers.get(old.0 as usize)? as usize)?.as_ref()
+    }
+
+    /// The numbers that counters may still be counted under.
+    fn numbers(&self, now: Timestamp) -> impl Iterator<Item = u32> {
+        let records = (0u32..).zip(self.records);
+        records
+            .filter(move |(_, record)| record.as_ref().is_some_and(|record| !is_forgotten(record, now)))
+            .map(|(number, _)| number)
+    }
+
+    /// The number of the quota that one of the next policy follows.
+    fn before(&self, next: u32) -> Option<u32> {
+        let (_, old) = self.successors.iter().find(|(each, _)| each.0 == next)?;
+        self.numbers.get(old.0 as usize).copied()
+    }
+}
+
+/// How long the longest memory of a limit's quotas is.
+fn memory_of(limit: &Limit) -> Ticks {
+    limit.quotas().iter().map(Quota::memory).max().unwrap_or(Ticks::ZERO)
+}
+
 impl Counters {
     fn new(limit: &Limit, secret: &Secret) -> Self {
-        let records =
-            limit.quotas().iter().map(|quota| Some(Record { quota: quota.clone(), retired_at: None }));
+        let records = limit.quotas().iter().map(|quota| Some(Record::first(quota.clone())));
         let numbers = (0..).take(limit.quotas().len()).collect();
         Self::assemble(limit, secret, records.collect(), numbers)
     }
 
-    /// The counters of a limit whose counters may still be counted under the quotas of `old`.
+    /// The counters of a limit from the next policy on. Quotas get numbers whose counters are not held, so that only those stay
+    /// that nobody has asked since.
     fn after(
-        old: &[Option<Record>],
+        past: &Past<'_>,
         limit: &Limit,
         secret: &Secret,
-        now: Timestamp,
+        from: Reign,
+        held: &HashMap<u32, Timestamp>,
     ) -> Result<Self, SwapError> {
+        let old = past.records;
         // A quota that nobody can still be counted under is forgotten; its number is free from the next swap on.
         let mut records: Vec<Option<Record>> =
-            old.iter().map(|record| record.clone().filter(|record| !is_forgotten(record, now))).collect();
+            old.iter().map(|record| record.clone().filter(|record| !is_forgotten(record, from.at))).collect();
         let mut numbers = Vec::with_capacity(limit.quotas().len());
-        for quota in limit.quotas() {
-            let known = records
-                .iter_mut()
-                .position(|record| record.as_ref().is_some_and(|record| record.quota == *quota));
-            let fresh = || (0..NUMBERS_MAX).find(|&number| old.get(number).is_none_or(Option::is_none));
-            let free = || fresh().filter(|&number| records.get(number).is_none_or(Option::is_none));
-            let number = known
-                .or_else(free)
+        for (index, quota) in (0u32..).zip(limit.quotas()) {
+            let number = number_for(quota, old, &records, held)
                 .ok_or_else(|| SwapError::TooManyQuotas { limit: limit.name().to_owned() })?;
-            if number >= records.len() {
-                records.resize(number + 1, None);
+            let slot = number as usize;
+            if slot >= records.len() {
+                records.resize(slot + 1, None);
             }
-            records[number] = Some(Record { quota: quota.clone(), retired_at: None });
-            numbers.push(u32::try_from(number).unwrap_or(u32::MAX));
+            let (since, before) = match &records[slot] {
+                Some(known) if known.retired.is_none() => (known.since, known.before),
+                _ => (from, past.before(index).filter(|&before| before != number)),
+            };
+            let matters_until = Timestamp::default();
+            records[slot] =
+                Some(Record { quota: quota.clone(), since, retired: None, before, matters_until });
+            numbers.push(number);
         }
+        let changed = past.numbers != numbers;
+        let last = from.at + memory_of(limit);
         for (number, record) in (0u32..).zip(&mut records) {
-            if let Some(record) = record
-                && record.retired_at.is_none()
-                && !numbers.contains(&number)
-            {
-                record.retired_at = Some(now);
+            let Some(record) = record.as_mut().filter(|_| !numbers.contains(&number)) else { continue };
+            if record.retired.is_none() {
+                record.retired = Some(from);
+                record.matters_until = last.max(from.at + record.quota.memory());
+            } else if changed {
+                record.matters_until = record.matters_until.max(last);
             }
         }
         Ok(Self::assemble(limit, secret, records, numbers))
@@ -243,7 +343,34 @@ fn identity(limit: &Limit) -> Vec<&str> {
 }
 
 fn is_forgotten(record: &Record, now: Timestamp) -> bool {
-    record.retired_at.is_some_and(|retired| retired + record.quota.memory() + GRACE < now)
+    record.matters_until != Timestamp::default() && record.matters_until + GRACE < now
+}
+
+/// A number for a quota: the one that it has, else a new one whose counters are not held, else whatever is possible. Reusing
+/// the number of a replaced quota, or of held counters, loses nothing but room.
+fn number_for(
+    quota: &Quota,
+    old: &[Option<Record>],
+    records: &[Option<Record>],
+    held: &HashMap<u32, Timestamp>,
+) -> Option<u32> {
+    let known = |in_force: bool| {
+        let is_same =
+            move |record: &Record| record.quota == *quota && (!in_force || record.retired.is_none());
+        let same = (0u32..).zip(records).filter(move |(_, record)| record.as_ref().is_some_and(is_same));
+        same.map(|(number, _)| number)
+    };
+    let is_free = |number: &u32| {
+        let slot = *number as usize;
+        old.get(slot).is_none_or(Option::is_none) && records.get(slot).is_none_or(Option::is_none)
+    };
+    let free = || (0u32..).take(NUMBERS_MAX).filter(is_free);
+    let is_light = |number: &u32| !held.contains_key(number);
+    known(true)
+        .find(is_light)
+        .or_else(|| free().find(is_light))
+        .or_else(|| free().next())
+        .or_else(|| known(false).next())
 }
 
 impl Counters {

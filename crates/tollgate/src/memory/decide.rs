@@ -1,7 +1,7 @@
 //! From what a table holds to an answer and back: unpacks a state, carries it over from another quota if it was counted under
 //! one, lets the algorithm decide, and packs the new state. Pure; which lock is held is the caller's business.
 
-use crate::algorithm::reservoir::{FRACTION_BITS, Reservoir};
+use crate::algorithm::reservoir::FRACTION_BITS;
 use crate::algorithm::{fixed_window, gcra, leaky_bucket, token_bucket};
 use crate::charge::Charge;
 use crate::memory::table::Entry;
@@ -89,9 +89,9 @@ pub(crate) fn refund_word(
     now: Timestamp,
     origin: Origin,
 ) -> Result<Entry<1>, StoreFailure> {
-    let record = charge.family.record(held.number).ok_or(StoreFailure::Superseded)?;
-    let reservoir = reservoir(&record.quota).ok_or(StoreFailure::WrongKind)?;
-    let next = gcra::refund(reservoir, origin.unpack(held.state), now, charge.cost);
+    let Some(record) = charge.family.record(held.number) else { return unknown(held, origin.word(now)) };
+    let reservoir = record.quota.reservoir().ok_or(StoreFailure::WrongKind)?;
+    let next = gcra::refund(reservoir, origin.unpack(held.state), record.latest(now), charge.cost);
     Ok(Entry { state: origin.pack(next), number: held.number })
 }
 
@@ -116,21 +116,24 @@ fn inherit_word(
     now: Timestamp,
     origin: Origin,
 ) -> Result<gcra::State, StoreFailure> {
-    let record = charge.family.record(entry.number).ok_or(StoreFailure::Superseded)?;
-    let at = record.retired_at.map_or(now, |retired| retired.min(now));
-    let (Some(next), Some(previous)) = (reservoir(charge.quota), reservoir(&record.quota)) else {
-        return Err(StoreFailure::WrongKind);
+    let Some(steps) = charge.family.successions(entry.number, charge.number, now) else {
+        return unknown(entry, origin.word(now)).map(|_| gcra::State::default());
     };
-    Ok(gcra::inherit(next, previous, origin.unpack(entry.state), at))
+    let mut state = origin.unpack(entry.state);
+    for step in steps {
+        let (Some(next), Some(previous)) = (step.to.reservoir(), step.from.reservoir()) else {
+            return Err(StoreFailure::WrongKind);
+        };
+        if next != previous {
+            state = gcra::inherit(next, previous, state, step.at);
+        }
+    }
+    Ok(state)
 }
 
-const fn reservoir(quota: &Quota) -> Option<&Reservoir> {
-    match quota {
-        Quota::Gcra(quota) => Some(quota.reservoir()),
-        Quota::TokenBucket(quota) => Some(quota.reservoir()),
-        Quota::LeakyBucket(quota) => Some(quota.shape().reservoir()),
-        _ => None,
-    }
+/// A state whose quota this policy does not know: of one so old that the state is idle, else of a newer policy.
+fn unknown<const WORDS: usize>(entry: Entry<WORDS>, horizon: u64) -> Result<Entry<WORDS>, StoreFailure> {
+    if entry.state[0] <= horizon { Ok(entry) } else { Err(StoreFailure::Superseded) }
 }
 
 /// A fixed window, or a token bucket whose fractions need a word of their own: they keep two words.
@@ -150,7 +153,8 @@ pub(crate) fn refund_pair(
     held: Entry<2>,
     now: Timestamp,
 ) -> Result<Entry<2>, StoreFailure> {
-    let record = charge.family.record(held.number).ok_or(StoreFailure::Superseded)?;
+    let Some(record) = charge.family.record(held.number) else { return unknown(held, now.unix_micros()) };
+    let now = record.latest(now);
     let state = match &record.quota {
         Quota::TokenBucket(quota) => {
             let state = unpack_bucket(Some(held), quota);
@@ -175,7 +179,9 @@ fn pair_state(
     held: Option<Entry<2>>,
     now: Timestamp,
 ) -> Result<PairState, StoreFailure> {
-    match held {
+    // An idle entry may be of a quota that had this number before.
+    let is_current = |entry: &Entry<2>| entry.number != charge.number || entry.state[0] > now.unix_micros();
+    match held.filter(is_current) {
         Some(entry) if entry.number != charge.number => inherit_pair(charge, entry, now),
         held => match charge.quota {
             Quota::TokenBucket(quota) => Ok(PairState::Bucket(unpack_bucket(held, quota))),
@@ -187,17 +193,28 @@ fn pair_state(
 
 #[cold]
 fn inherit_pair(charge: &Charge<'_>, entry: Entry<2>, now: Timestamp) -> Result<PairState, StoreFailure> {
-    let record = charge.family.record(entry.number).ok_or(StoreFailure::Superseded)?;
-    let at = record.retired_at.map_or(now, |retired| retired.min(now));
-    match (charge.quota, &record.quota) {
-        (Quota::TokenBucket(quota), Quota::TokenBucket(old)) => {
-            Ok(PairState::Bucket(token_bucket::inherit(quota, old, unpack_bucket(Some(entry), old), at)))
-        }
-        (Quota::FixedWindow(quota), Quota::FixedWindow(old)) => {
-            Ok(PairState::Window(fixed_window::inherit(quota, old, unpack_window(Some(entry)), at)))
-        }
-        _ => Err(StoreFailure::WrongKind),
+    let Some(steps) = charge.family.successions(entry.number, charge.number, now) else {
+        unknown(entry, now.unix_micros())?;
+        return pair_state(charge, None, now);
+    };
+    let Some(first) = steps.first() else { return pair_state(charge, None, now) };
+    let mut state = match first.from {
+        Quota::TokenBucket(old) => PairState::Bucket(unpack_bucket(Some(entry), old)),
+        Quota::FixedWindow(_) => PairState::Window(unpack_window(Some(entry))),
+        _ => return Err(StoreFailure::WrongKind),
+    };
+    for step in steps.iter().filter(|step| step.from != step.to) {
+        state = match (step.to, step.from, state) {
+            (Quota::TokenBucket(quota), Quota::TokenBucket(old), PairState::Bucket(state)) => {
+                PairState::Bucket(token_bucket::inherit(quota, old, state, step.at))
+            }
+            (Quota::FixedWindow(quota), Quota::FixedWindow(old), PairState::Window(state)) => {
+                PairState::Window(fixed_window::inherit(quota, old, state, step.at))
+            }
+            _ => return Err(StoreFailure::WrongKind),
+        };
     }
+    Ok(state)
 }
 
 type PairStep = (Option<[u64; 2]>, Outcome);

@@ -74,8 +74,7 @@ impl MemoryStore {
                 return None;
             }
             let (place, entry) = table.find(buckets[index], charge.key)?;
-            let held = Some(entry).filter(|entry| entry.state[0] > horizon);
-            let (keep, outcome) = decide::word(charge, held, now, self.origin).ok()?;
+            let (keep, outcome) = decide::word(charge, Some(entry), now, self.origin).ok()?;
             changes[index] = keep.map(|entry| (place, entry));
             allowed &= charge.stance == Stance::Shadow || outcome.is_allowed();
             answers.push(Answer { outcome, source: Source::Exact });
@@ -103,11 +102,10 @@ impl MemoryStore {
         answers: &mut [Answer],
         now: Timestamp,
     ) -> Option<()> {
-        let horizon = self.origin.word(now);
         for ((charge, &bucket), answer) in charges.iter().zip(buckets).zip(answers) {
             if answer.outcome.is_allowed() {
                 let look = Charge { cost: 0, ..*charge };
-                let held = self.main.words.get(bucket, charge.key, horizon);
+                let held = self.main.words.get(bucket, charge.key);
                 let (_, outcome) = decide::word(&look, held, now, self.origin).ok()?;
                 answer.outcome = Outcome { verdict: Verdict::Allow, ..outcome };
             }

@@ -2,17 +2,16 @@
 //! as the tables: a key's whole possible size is taken when the key is first kept, so a known key is never refused for memory.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
-use crate::algorithm::concurrency::{self, Concurrency};
-use crate::algorithm::sliding_log::{self, SlidingLog};
-use crate::algorithm::sliding_window::{self, SlidingWindow};
-use crate::charge::{Charge, Record};
+use crate::algorithm::{concurrency, sliding_log, sliding_window};
+use crate::charge::Charge;
 use crate::key::Fingerprint;
-use crate::memory::decide::Step;
+use crate::memory::NO_ROOM;
+use crate::memory::holds::Holds;
 use crate::memory::region::Budget;
 use crate::memory::table::Full;
+use crate::outcome::Outcome;
 use crate::quota::Quota;
 use crate::store::StoreFailure;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
@@ -42,13 +41,14 @@ pub(crate) struct Shelved {
     pub(crate) state: Large,
 }
 
-type Shard = HashMap<Fingerprint, Shelved>;
+pub(crate) type Shard = HashMap<Fingerprint, Shelved>;
 
 /// The sharded map.
 pub(crate) struct Shelf {
     shards: Box<[Mutex<Shard>]>,
     budget: Arc<Budget>,
     sweeps: AtomicU64,
+    holds: Holds,
 }
 
 impl Shelf {
@@ -57,7 +57,18 @@ impl Shelf {
             shards: (0..SHARDS).map(|_| Mutex::new(HashMap::new())).collect(),
             budget,
             sweeps: AtomicU64::new(0),
+            holds: Holds::default(),
         }
+    }
+
+    /// States that are kept longer than they say.
+    pub(crate) const fn holds(&self) -> &Holds {
+        &self.holds
+    }
+
+    /// Whether a state equals absence.
+    pub(crate) fn is_idle(&self, shelved: &Shelved, now: Timestamp) -> bool {
+        self.holds.is_idle(shelved.idle_at.unix_micros(), || shelved.number, now.unix_micros())
     }
 
     pub(crate) fn shard_of(key: Fingerprint) -> usize {
@@ -73,7 +84,7 @@ impl Shelf {
         }
     }
 
-    /// Keeps a state: in its own place, else where an idle one was, else if the budget allows.
+    /// Keeps the state of a key that has none: where an idle one was, else if the budget allows.
     pub(crate) fn put(
         &self,
         shard: &mut Shard,
@@ -81,26 +92,77 @@ impl Shelf {
         now: Timestamp,
         shelved: Shelved,
     ) -> Result<(), Full> {
-        if let Slot::Occupied(mut known) = shard.entry(key) {
-            // What was taken for the key stays taken; a raised quota may let it outgrow that, by at most the raise.
-            let bytes = known.get().bytes;
-            known.insert(Shelved { bytes, ..shelved });
-            return Ok(());
+        if !self.take(shard, shelved.bytes, now) {
+            return Err(Full);
         }
-        if !self.budget.take(shelved.bytes) {
-            self.sweep(shard, now);
-            if !self.budget.take(shelved.bytes) {
-                self.sweep_others(now);
-                if !self.budget.take(shelved.bytes) {
-                    return Err(Full);
-                }
-            }
-        } else if shard.len() >= 64 && shard.len().is_power_of_two() {
+        if shard.len() >= 64 && shard.len().is_power_of_two() {
             // Each doubling pays for one look at everything, so idle states never outnumber the live for long.
             self.sweep(shard, now);
         }
         shard.insert(key, shelved);
         Ok(())
+    }
+
+    /// Decides about a key that needs no other.
+    pub(crate) fn charge(
+        &self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Result<Result<Outcome, StoreFailure>, Full> {
+        let mut shard = self.lock(Self::shard_of(charge.key));
+        let mut change = Change::default();
+        let outcome = match self.step(&mut shard, charge.key, charge, now, &mut change) {
+            Ok(outcome) => outcome,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        match change.fresh.take() {
+            Some(fresh) if outcome.is_allowed() && charge.cost > 0 => {
+                self.put(&mut shard, charge.key, now, *fresh).map(|()| Ok(outcome))
+            }
+            _ => Ok(Ok(outcome)),
+        }
+    }
+
+    /// Charges a key's state where it is, or makes a new one to be put there. What it did can be undone.
+    pub(crate) fn step(
+        &self,
+        shard: &mut Shard,
+        key: Fingerprint,
+        charge: &Charge<'_>,
+        now: Timestamp,
+        change: &mut Change,
+    ) -> Result<Outcome, StoreFailure> {
+        let Some(known) = shard.get_mut(&key) else {
+            let mut fresh = Box::new(Shelved::new(charge)?);
+            let outcome = fresh.charge(charge, now)?.0;
+            change.fresh = Some(fresh);
+            return Ok(outcome);
+        };
+        let (outcome, undo) = known.charge(charge, now)?;
+        // A quota raised by a swap may let a state outgrow what was taken for it.
+        let missing = known.state.bytes().saturating_sub(known.bytes);
+        if missing > 0 {
+            if !self.budget.take(missing) {
+                known.undo(charge, now, undo);
+                return Ok(Outcome { limit: charge.quota.capacity(), ..NO_ROOM });
+            }
+            known.bytes += missing;
+        }
+        change.undo = undo;
+        Ok(outcome)
+    }
+
+    /// Takes bytes of the budget, if need be from states that are idle.
+    fn take(&self, shard: &mut Shard, bytes: u64, now: Timestamp) -> bool {
+        if self.budget.take(bytes) {
+            return true;
+        }
+        self.sweep(shard, now);
+        if self.budget.take(bytes) {
+            return true;
+        }
+        self.sweep_others(now);
+        self.budget.take(bytes)
     }
 
     pub(crate) fn remove(&self, shard: &mut Shard, key: Fingerprint) -> bool {
@@ -123,7 +185,7 @@ impl Shelf {
 
     fn sweep(&self, shard: &mut Shard, now: Timestamp) {
         shard.retain(|_, shelved| {
-            let keep = shelved.idle_at > now;
+            let keep = !self.is_idle(shelved, now);
             if !keep {
                 self.budget.give(shelved.bytes);
             }
@@ -134,124 +196,196 @@ impl Shelf {
     /// States that still matter. For reports.
     pub(crate) fn count(&self, now: Timestamp) -> u64 {
         (0..SHARDS)
-            .map(|shard| self.lock(shard).values().filter(|shelved| shelved.idle_at > now).count() as u64)
+            .map(|shard| {
+                self.lock(shard).values().filter(|shelved| !self.is_idle(shelved, now)).count() as u64
+            })
             .sum()
     }
 }
 
-/// Decides about a large state, as [`crate::memory::decide`] does about small ones.
-pub(crate) fn decide(charge: &Charge<'_>, held: Option<&Shelved>, now: Timestamp) -> Step<Shelved> {
-    let held = held.filter(|shelved| shelved.idle_at > now);
-    let before = current(charge, held, now)?;
-    let (next, outcome) = match (charge.quota, before.clone()) {
-        (Quota::SlidingWindow(quota), Large::Window(state)) => {
-            let (state, outcome) = sliding_window::charge(quota, state, now, charge.cost);
-            (Large::Window(state), outcome)
-        }
-        (Quota::SlidingLog(quota), Large::Log(state)) => {
-            let (state, outcome) = sliding_log::charge(quota, state, now, charge.cost);
-            (Large::Log(state), outcome)
-        }
-        (Quota::Concurrency(quota), Large::Permits(state)) => {
-            let (state, outcome) = concurrency::charge(quota, state, now, charge.cost, charge.permit);
-            (Large::Permits(state), outcome)
-        }
-        _ => return Err(StoreFailure::WrongKind),
-    };
-    let admitted = outcome.is_allowed() && charge.cost > 0;
-    let carried_over = held.is_some_and(|shelved| shelved.number != charge.number);
-    // Without an admission only a clamp changes a state, and it is kept: otherwise a step of the clock, and not one window,
-    // would have to pass.
-    let keep = next != before || (admitted && carried_over);
-    Ok((if keep { Some(shelve(charge.quota, charge.number, next)?) } else { None }, outcome))
+/// What a charge did to the shelf, until it is known whether it counts.
+#[derive(Debug, Default)]
+pub(crate) struct Change {
+    /// The state of a key that had none; it is not on the shelf yet.
+    pub(crate) fresh: Option<Box<Shelved>>,
+    /// How to take back what was done to one that had.
+    pub(crate) undo: Option<Undo>,
+    /// The new state has been put on the shelf.
+    pub(crate) is_kept: bool,
 }
 
-/// The state after giving back what the charge took, still counted under the quota that it has.
-pub(crate) fn refund(charge: &Charge<'_>, held: &Shelved, now: Timestamp) -> Result<Shelved, StoreFailure> {
-    let record = charge.family.record(held.number).ok_or(StoreFailure::Superseded)?;
-    let next = match (&record.quota, held.state.clone()) {
-        (Quota::SlidingWindow(quota), Large::Window(state)) => {
-            Large::Window(sliding_window::refund(quota, state, now, charge.cost))
-        }
-        (Quota::SlidingLog(quota), Large::Log(state)) => {
-            Large::Log(sliding_log::refund(quota, state, now, charge.cost))
-        }
-        (Quota::Concurrency(quota), Large::Permits(state)) => {
-            Large::Permits(concurrency::release(quota, state, now, charge.permit).0)
-        }
-        _ => return Err(StoreFailure::WrongKind),
-    };
-    shelve(&record.quota, held.number, next)
+/// How a charge is taken back. Logs and permits know what was last; a window is small enough to be kept.
+#[derive(Debug)]
+pub(crate) enum Undo {
+    Units,
+    Window(Box<sliding_window::State>),
 }
 
-/// The state as the charge's quota sees it: new, as kept, or carried over from another quota.
-fn current(charge: &Charge<'_>, held: Option<&Shelved>, now: Timestamp) -> Result<Large, StoreFailure> {
-    let Some(held) = held else {
-        return match charge.quota {
+impl Shelved {
+    /// The state of a key never seen.
+    fn new(charge: &Charge<'_>) -> Result<Self, StoreFailure> {
+        let state = Large::default_of(charge.quota)?;
+        let bytes = state_bytes(charge.quota);
+        Ok(Self { number: charge.number, idle_at: Timestamp::default(), bytes, state })
+    }
+
+    /// Charges the state, carried over first if it was counted under another quota.
+    fn charge(
+        &mut self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Result<(Outcome, Option<Undo>), StoreFailure> {
+        self.carry_over(charge, now)?;
+        let is_window = matches!(self.state, Large::Window(_));
+        let before = if is_window { Some(self.state.clone()) } else { None };
+        let outcome = match (charge.quota, &mut self.state) {
+            (Quota::SlidingWindow(quota), Large::Window(state)) => {
+                in_place(state, |state| sliding_window::charge(quota, state, now, charge.cost))
+            }
+            (Quota::SlidingLog(quota), Large::Log(state)) => {
+                in_place(state, |state| sliding_log::charge(quota, state, now, charge.cost))
+            }
+            (Quota::Concurrency(quota), Large::Permits(state)) => {
+                in_place(state, |state| concurrency::charge(quota, state, now, charge.cost, charge.permit))
+            }
+            _ => return Err(StoreFailure::WrongKind),
+        };
+        self.idle_at = self.state.idle_at(charge.quota);
+        let undo = match before {
+            _ if charge.cost == 0 || !outcome.is_allowed() => None,
+            Some(Large::Window(before)) => Some(Undo::Window(Box::new(before))),
+            _ => Some(Undo::Units),
+        };
+        Ok((outcome, undo))
+    }
+
+    /// Takes back a charge just made.
+    pub(crate) fn undo(&mut self, charge: &Charge<'_>, now: Timestamp, undo: Option<Undo>) {
+        match (undo, charge.quota, &mut self.state) {
+            (Some(Undo::Window(before)), _, Large::Window(state)) => *state = *before,
+            (Some(Undo::Units), Quota::SlidingLog(quota), Large::Log(state)) => {
+                in_place(state, |state| (sliding_log::refund(quota, state, now, charge.cost), ()));
+            }
+            (Some(Undo::Units), Quota::Concurrency(quota), Large::Permits(state)) => {
+                in_place(state, |state| {
+                    (concurrency::refund(quota, state, now, charge.permit, charge.cost), ())
+                });
+            }
+            _ => {}
+        }
+        self.idle_at = self.state.idle_at(charge.quota);
+    }
+
+    /// Gives back what the charge took, still counted under the quota that it has.
+    pub(crate) fn refund(&mut self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+        let Some(record) = charge.family.record(self.number) else {
+            return if self.idle_at <= now { Ok(()) } else { Err(StoreFailure::Superseded) };
+        };
+        let at = record.latest(now);
+        match (&record.quota, &mut self.state) {
+            (Quota::SlidingWindow(quota), Large::Window(state)) => {
+                in_place(state, |state| (sliding_window::refund(quota, state, at, charge.cost), ()));
+            }
+            (Quota::SlidingLog(quota), Large::Log(state)) => {
+                in_place(state, |state| (sliding_log::refund(quota, state, at, charge.cost), ()));
+            }
+            (Quota::Concurrency(quota), Large::Permits(state)) => {
+                in_place(state, |state| concurrency::release(quota, state, now, charge.permit));
+            }
+            _ => return Err(StoreFailure::WrongKind),
+        }
+        self.idle_at = self.state.idle_at(&record.quota);
+        Ok(())
+    }
+
+    /// Makes the state what the charge's quota sees: new if it is idle, or carried over from another quota.
+    fn carry_over(&mut self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+        if self.number == charge.number {
+            if self.idle_at <= now {
+                self.state = Large::default_of(charge.quota)?;
+            }
+            return Ok(());
+        }
+        match charge.family.successions(self.number, charge.number, now) {
+            Some(steps) => steps
+                .iter()
+                .filter(|step| step.from != step.to)
+                .try_for_each(|step| self.state.inherit(step.to, step.from, step.at))?,
+            None if self.idle_at <= now => self.state = Large::default_of(charge.quota)?,
+            None => return Err(StoreFailure::Superseded),
+        }
+        self.number = charge.number;
+        Ok(())
+    }
+}
+
+/// Runs a pure step on a state where it is.
+fn in_place<S: Default, R>(state: &mut S, step: impl FnOnce(S) -> (S, R)) -> R {
+    let (next, answer) = step(std::mem::take(state));
+    *state = next;
+    answer
+}
+
+impl Large {
+    fn default_of(quota: &Quota) -> Result<Self, StoreFailure> {
+        match quota {
             Quota::SlidingWindow(_) => Ok(Large::Window(sliding_window::State::default())),
             Quota::SlidingLog(_) => Ok(Large::Log(sliding_log::State::default())),
             Quota::Concurrency(_) => Ok(Large::Permits(concurrency::State::default())),
             _ => Err(StoreFailure::WrongKind),
-        };
-    };
-    if held.number == charge.number {
-        return Ok(held.state.clone());
+        }
     }
-    let record = charge.family.record(held.number).ok_or(StoreFailure::Superseded)?;
-    inherit(charge.quota, record, held.state.clone(), now)
+
+    fn inherit(&mut self, quota: &Quota, old: &Quota, at: Timestamp) -> Result<(), StoreFailure> {
+        match (quota, old, self) {
+            (Quota::SlidingWindow(quota), Quota::SlidingWindow(old), Large::Window(state)) => {
+                in_place(state, |state| (sliding_window::inherit(quota, old, state, at), ()));
+            }
+            (Quota::SlidingLog(quota), Quota::SlidingLog(old), Large::Log(state)) => {
+                in_place(state, |state| (sliding_log::inherit(quota, old, state, at), ()));
+            }
+            (Quota::Concurrency(quota), Quota::Concurrency(old), Large::Permits(state)) => {
+                in_place(state, |state| (concurrency::inherit(quota, old, state, at), ()));
+            }
+            _ => return Err(StoreFailure::WrongKind),
+        }
+        Ok(())
+    }
+
+    /// From when on it equals that of a key never seen, by one quota.
+    fn idle_at(&self, quota: &Quota) -> Timestamp {
+        match (quota, self) {
+            (Quota::SlidingWindow(quota), Large::Window(state)) => sliding_window::idle_at(quota, state),
+            (Quota::SlidingLog(quota), Large::Log(state)) => sliding_log::idle_at(quota, state),
+            (Quota::Concurrency(quota), Large::Permits(state)) => concurrency::idle_at(quota, state),
+            _ => Timestamp::default(),
+        }
+    }
+
+    /// The bytes that it takes, with the map's.
+    fn bytes(&self) -> u64 {
+        ENTRY_BYTES
+            + match self {
+                Large::Window(state) => state.len() as u64 * WINDOW_BYTES,
+                Large::Log(state) => state.len() as u64 * LOG_BYTES,
+                Large::Permits(state) => state.len() as u64 * PERMIT_BYTES,
+            }
+    }
 }
 
-fn inherit(quota: &Quota, record: &Record, state: Large, now: Timestamp) -> Result<Large, StoreFailure> {
-    let at = record.retired_at.map_or(now, |retired| retired.min(now));
-    match (quota, &record.quota, state) {
-        (Quota::SlidingWindow(quota), Quota::SlidingWindow(old), Large::Window(state)) => {
-            Ok(Large::Window(sliding_window::inherit(quota, old, state, at)))
-        }
-        (Quota::SlidingLog(quota), Quota::SlidingLog(old), Large::Log(state)) => {
-            Ok(Large::Log(sliding_log::inherit(quota, old, state, at)))
-        }
-        (Quota::Concurrency(quota), Quota::Concurrency(old), Large::Permits(state)) => {
-            Ok(Large::Permits(concurrency::inherit(quota, old, state, at)))
-        }
-        _ => Err(StoreFailure::WrongKind),
-    }
-}
-
-fn shelve(quota: &Quota, number: u32, state: Large) -> Result<Shelved, StoreFailure> {
-    let (idle_at, heap) = match (quota, &state) {
-        (Quota::SlidingWindow(quota), Large::Window(state)) => {
-            (sliding_window::idle_at(quota, state), window_bytes(quota))
-        }
-        (Quota::SlidingLog(quota), Large::Log(state)) => {
-            (sliding_log::idle_at(quota, state), log_bytes(quota))
-        }
-        (Quota::Concurrency(quota), Large::Permits(state)) => {
-            (concurrency::idle_at(quota, state), permit_bytes(quota))
-        }
-        _ => return Err(StoreFailure::WrongKind),
-    };
-    Ok(Shelved { number, idle_at, bytes: ENTRY_BYTES + heap, state })
-}
+/// A sub-window's count.
+const WINDOW_BYTES: u64 = 8;
+/// An entry of a log; a vector may have twice the room that it uses.
+const LOG_BYTES: u64 = 2 * size_of::<(Timestamp, u64)>() as u64;
+/// A permit, by name and by expiry.
+const PERMIT_BYTES: u64 = 2 * 24;
 
 /// Bytes that are taken for one key of a quota; none for small states, which live in the tables.
 pub(crate) fn state_bytes(quota: &Quota) -> u64 {
     match quota {
-        Quota::SlidingWindow(quota) => ENTRY_BYTES + window_bytes(quota),
-        Quota::SlidingLog(quota) => ENTRY_BYTES + log_bytes(quota),
-        Quota::Concurrency(quota) => ENTRY_BYTES + permit_bytes(quota),
+        Quota::SlidingWindow(quota) => ENTRY_BYTES + (u64::from(quota.precision()) + 1) * WINDOW_BYTES,
+        Quota::SlidingLog(quota) => ENTRY_BYTES + quota.limit() * LOG_BYTES,
+        Quota::Concurrency(quota) => ENTRY_BYTES + quota.limit() * PERMIT_BYTES,
         _ => 0,
     }
-}
-
-fn window_bytes(quota: &SlidingWindow) -> u64 {
-    (u64::from(quota.precision()) + 1) * 8
-}
-
-/// A vector may have twice the room that it uses.
-fn log_bytes(quota: &SlidingLog) -> u64 {
-    quota.limit() * 2 * size_of::<(Timestamp, u64)>() as u64
-}
-
-fn permit_bytes(quota: &Concurrency) -> u64 {
-    quota.limit() * 2 * 24
 }

@@ -22,6 +22,7 @@
 use std::sync::Arc;
 
 use crate::key::Fingerprint;
+use crate::memory::holds::Holds;
 use crate::memory::region::{Budget, LINE_BYTES, Line, Region};
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, spin_loop, yield_now};
 
@@ -65,6 +66,7 @@ pub(crate) struct Table<const SLOTS: usize, const WORDS: usize> {
     budget: Arc<Budget>,
     /// How long a slot is left alone after it has become idle, while there is room; in the unit of a state's first word.
     patience: u64,
+    holds: Holds,
 }
 
 /// Overflow lines, counted from the top of the region. Link 0 is none, link k is the k-th line from the top.
@@ -128,11 +130,16 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
             unsplit: AtomicU64::new(0),
             budget,
             patience,
+            holds: Holds::default(),
         }
     }
 
-    /// Decides about one key: `step` gets its entry, unless that equals absence, and answers with the entry to keep, if it
-    /// changes. `step` may be called again when another thread was faster.
+    /// Entries that are kept longer than they say.
+    pub(crate) const fn holds(&self) -> &Holds {
+        &self.holds
+    }
+
+    /// Decides about one key: `step` gets its entry, which may be idle, and answers with the entry to keep, if it changes. `step` may be called again when another thread was faster.
     #[inline]
     pub(crate) fn update<R>(
         &self,
@@ -160,7 +167,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
             if grown || line[0].load(Ordering::Relaxed) != header {
                 continue;
             }
-            let (next, answer) = step(entry.filter(|entry| entry.state[0] > horizon));
+            let (next, answer) = step(entry);
             let Some(next) = next else {
                 return Ok(answer);
             };
@@ -193,7 +200,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     ) -> Result<R, Full> {
         let written = {
             let bucket = Held { table: self, bucket: self.lock_for(key, horizon) };
-            let (next, answer) = step(self.get(bucket.bucket, key, horizon));
+            let (next, answer) = step(self.get(bucket.bucket, key));
             next.map_or(Ok(()), |entry| self.put(bucket.bucket, key, horizon, entry)).map(|()| answer)
         };
         self.tidy(horizon);
@@ -279,9 +286,9 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         }
     }
 
-    /// The entry of a key, unless it equals absence. Under the bucket's lock.
-    pub(crate) fn get(&self, bucket: usize, key: Fingerprint, horizon: u64) -> Option<Entry<WORDS>> {
-        self.find(bucket, key).map(|(_, entry)| entry).filter(|entry| entry.state[0] > horizon)
+    /// The entry of a key, which may be idle. Under the bucket's lock.
+    pub(crate) fn get(&self, bucket: usize, key: Fingerprint) -> Option<Entry<WORDS>> {
+        self.find(bucket, key).map(|(_, entry)| entry)
     }
 
     #[inline]

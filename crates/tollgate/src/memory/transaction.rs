@@ -1,15 +1,13 @@
 //! All or nothing over several counters: locks them in one global order, decides about all, and writes all or none. Refunds and
 //! resets take the same way with one counter.
 
-use std::collections::HashMap;
-
 use smallvec::SmallVec;
 
-use super::{Hall, Kind, MemoryStore, NO_ROOM, decide, shelf};
+use super::{Hall, Kind, MemoryStore, NO_ROOM, decide};
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Source, Stance};
 use crate::key::Fingerprint;
-use crate::memory::shelf::{Shelf, Shelved};
+use crate::memory::shelf::{Change, Shard, Shelf};
 use crate::memory::table::{Entry, Full};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
@@ -18,11 +16,12 @@ use crate::sync::MutexGuard;
 use crate::time::Timestamp;
 
 /// What one counter holds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Held {
     Word(Option<Entry<1>>),
     Pair(Option<Entry<2>>),
-    Large(Option<Box<Shelved>>),
+    /// Large states are charged where they are; see [`Change`].
+    Large,
 }
 
 /// Where a counter is locked. The order of this type is the order in which locks are taken, which excludes deadlock.
@@ -50,10 +49,12 @@ struct Item<'c> {
     held: Held,
     /// What it is to hold, if that changes.
     keep: Option<Held>,
+    /// The same for a large state.
+    change: Change,
     outcome: Outcome,
 }
 
-type ShardGuard<'s> = MutexGuard<'s, HashMap<Fingerprint, Shelved>>;
+type ShardGuard<'s> = MutexGuard<'s, Shard>;
 
 /// The locks of one transaction, and the only way to what they guard. Dropping it lets go of them.
 struct Locks<'s> {
@@ -81,19 +82,14 @@ impl MemoryStore {
             if !items.iter().all(|item| locks.own(item)) {
                 continue; // The table grew between finding the seats and locking them.
             }
-            for (item, &room) in items.iter_mut().zip(&rooms) {
-                if room == Room::Nowhere {
-                    // It denies: for an enforced limit nothing is then written at all, and one in shadow is left out.
-                    item.outcome = Outcome { limit: item.charge.quota.capacity(), ..NO_ROOM };
-                    continue;
-                }
-                item.held = locks.read(item);
-                (item.keep, item.outcome) = locks.decide(item.charge, &item.held)?;
+            if let Err(failure) = locks.decide_all(&mut items, &rooms) {
+                items.iter_mut().for_each(|item| locks.undo(item));
+                return Err(failure);
             }
             if !items.iter().all(|item| item.charge.stance == Stance::Shadow || item.outcome.is_allowed()) {
                 return locks.refuse(&mut items);
             }
-            match locks.write_all(&items) {
+            match locks.write_all(&mut items) {
                 Ok(()) => {
                     drop(locks);
                     self.tidy(now);
@@ -114,11 +110,7 @@ impl MemoryStore {
         let now = self.origin.clamp(now);
         for &overflow in halls {
             let (mut item, mut locks) = self.lock_one(charge, overflow, now);
-            if let Some(next) = locks.refunded(item.charge, locks.read(&item))? {
-                item.keep = Some(next);
-                // The key has its slot already, so there is always room.
-                let _ = locks.write(&item);
-            }
+            locks.refund(&mut item)?;
         }
         Ok(())
     }
@@ -155,7 +147,8 @@ impl MemoryStore {
             Kind::Large => Shelf::shard_of(key),
         };
         let seat = Seat { overflow, kind, bucket };
-        Item { charge, key, seat, held: Held::Word(None), keep: None, outcome: NO_ROOM }
+        let (held, change) = (Held::Large, Change::default());
+        Item { charge, key, seat, held, keep: None, change, outcome: NO_ROOM }
     }
 
     fn lock_all(&self, items: &[Item<'_>], now: Timestamp) -> Locks<'_> {
@@ -202,45 +195,91 @@ impl Locks<'_> {
 
     fn read(&self, item: &Item<'_>) -> Held {
         let hall = self.store.hall(item.seat.overflow);
-        let (bucket, key) = (item.seat.bucket, item.key);
         match item.seat.kind {
-            Kind::Word => Held::Word(hall.words.get(bucket, key, self.store.origin.word(self.now))),
-            Kind::Pair => Held::Pair(hall.pairs.get(bucket, key, self.now.unix_micros())),
-            Kind::Large => {
-                let shard = self.shards.iter().find(|(seat, _)| *seat == item.seat);
-                Held::Large(shard.and_then(|(_, shard)| shard.get(&key)).cloned().map(Box::new))
-            }
+            Kind::Word => Held::Word(hall.words.get(item.seat.bucket, item.key)),
+            Kind::Pair => Held::Pair(hall.pairs.get(item.seat.bucket, item.key)),
+            Kind::Large => Held::Large,
         }
     }
 
-    fn decide(&self, charge: &Charge<'_>, held: &Held) -> decide::Step<Held> {
-        Ok(match held {
+    fn decide_all(&mut self, items: &mut [Item<'_>], rooms: &[Room]) -> Result<(), StoreFailure> {
+        for (item, &room) in items.iter_mut().zip(rooms) {
+            if room == Room::Nowhere {
+                // It denies: for an enforced limit nothing is then written at all, and one in shadow is left out.
+                item.outcome = Outcome { limit: item.charge.quota.capacity(), ..NO_ROOM };
+                continue;
+            }
+            item.held = self.read(item);
+            item.outcome = self.decide(item, item.charge)?;
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, item: &mut Item<'_>, charge: &Charge<'_>) -> Result<Outcome, StoreFailure> {
+        Ok(match item.held {
             Held::Word(entry) => {
-                let (keep, outcome) = decide::word(charge, *entry, self.now, self.store.origin)?;
-                (keep.map(|entry| Held::Word(Some(entry))), outcome)
+                let (keep, outcome) = decide::word(charge, entry, self.now, self.store.origin)?;
+                item.keep = keep.map(|entry| Held::Word(Some(entry)));
+                outcome
             }
             Held::Pair(entry) => {
-                let (keep, outcome) = decide::pair(charge, *entry, self.now)?;
-                (keep.map(|entry| Held::Pair(Some(entry))), outcome)
+                let (keep, outcome) = decide::pair(charge, entry, self.now)?;
+                item.keep = keep.map(|entry| Held::Pair(Some(entry)));
+                outcome
             }
-            Held::Large(shelved) => {
-                let (keep, outcome) = shelf::decide(charge, shelved.as_deref(), self.now)?;
-                (keep.map(|shelved| Held::Large(Some(Box::new(shelved)))), outcome)
+            Held::Large => {
+                let (seat, now) = (item.seat, self.now);
+                let shelf = &self.store.hall(seat.overflow).shelf;
+                match self.shard(seat) {
+                    Some(shard) => shelf.step(shard, item.key, charge, now, &mut item.change)?,
+                    None => NO_ROOM,
+                }
             }
         })
     }
 
-    fn refunded(&self, charge: &Charge<'_>, held: Held) -> Result<Option<Held>, StoreFailure> {
-        Ok(match held {
+    fn shard(&mut self, wanted: Seat) -> Option<&mut Shard> {
+        self.shards.iter_mut().find(|(seat, _)| *seat == wanted).map(|(_, shard)| &mut **shard)
+    }
+
+    /// Takes back what was done to a large state.
+    fn undo(&mut self, item: &mut Item<'_>) {
+        let now = self.now;
+        let Change { undo, .. } = std::mem::take(&mut item.change);
+        if undo.is_some()
+            && let Some(known) = self.shard(item.seat).and_then(|shard| shard.get_mut(&item.key))
+        {
+            known.undo(item.charge, now, undo);
+        }
+    }
+
+    fn refund(&mut self, item: &mut Item<'_>) -> Result<(), StoreFailure> {
+        item.keep = match self.read(item) {
             Held::Word(Some(entry)) => {
-                Some(Held::Word(Some(decide::refund_word(charge, entry, self.now, self.store.origin)?)))
+                Some(Held::Word(Some(decide::refund_word(item.charge, entry, self.now, self.store.origin)?)))
             }
-            Held::Pair(Some(entry)) => Some(Held::Pair(Some(decide::refund_pair(charge, entry, self.now)?))),
-            Held::Large(Some(shelved)) => {
-                Some(Held::Large(Some(Box::new(shelf::refund(charge, &shelved, self.now)?))))
+            Held::Pair(Some(entry)) => {
+                Some(Held::Pair(Some(decide::refund_pair(item.charge, entry, self.now)?)))
             }
-            Held::Word(None) | Held::Pair(None) | Held::Large(None) => None,
-        })
+            Held::Large => return self.refund_large(item),
+            Held::Word(None) | Held::Pair(None) => None,
+        };
+        // The key has its slot already, so there is always room.
+        let _ = self.write(item);
+        Ok(())
+    }
+
+    fn refund_large(&mut self, item: &Item<'_>) -> Result<(), StoreFailure> {
+        let now = self.now;
+        let shelf = &self.store.hall(item.seat.overflow).shelf;
+        let Some(shard) = self.shard(item.seat) else { return Ok(()) };
+        let Some(known) = shard.get_mut(&item.key) else { return Ok(()) };
+        known.refund(item.charge, now)?;
+        // What equals absence, as a released permit leaves it, need not be kept.
+        if shelf.is_idle(known, now) {
+            shelf.remove(shard, item.key);
+        }
+        Ok(())
     }
 
     /// Answers a request that was not admitted. Nothing is charged; only a clamp that a step of the clock made necessary is
@@ -252,19 +291,25 @@ impl Locks<'_> {
                 let _ = self.write(item); // A clamped state has its slot, so there is room.
             }
             if admitted {
+                self.undo(item);
                 let look = Charge { cost: 0, ..*item.charge };
-                item.outcome = Outcome { verdict: Verdict::Allow, ..self.decide(&look, &item.held)?.1 };
+                item.outcome = Outcome { verdict: Verdict::Allow, ..self.decide(item, &look)? };
             }
         }
         Ok(answers(items))
     }
 
     /// Writes every state that changes. If there is no room for one, takes the others back.
-    fn write_all(&mut self, items: &[Item<'_>]) -> Result<(), (usize, Full)> {
-        let changes = |item: &Item<'_>| item.keep.is_some() && item.outcome.is_allowed();
-        for (index, item) in items.iter().enumerate().filter(|(_, item)| changes(item)) {
+    fn write_all(&mut self, items: &mut [Item<'_>]) -> Result<(), (usize, Full)> {
+        for index in 0..items.len() {
+            let item = &mut items[index];
+            if !item.outcome.is_allowed() {
+                continue;
+            }
             if let Err(full) = self.write(item) {
-                items[..index].iter().filter(|item| changes(item)).for_each(|item| self.restore(item));
+                let restore = items[..index].iter_mut().filter(|item| item.outcome.is_allowed());
+                restore.for_each(|item| self.restore(item));
+                items[index..].iter_mut().for_each(|item| self.undo(item));
                 return Err((index, full));
             }
         }
@@ -272,35 +317,41 @@ impl Locks<'_> {
     }
 
     /// Puts back what the counter held before.
-    fn restore(&mut self, item: &Item<'_>) {
-        match &item.held {
-            Held::Word(None) | Held::Pair(None) | Held::Large(None) => self.remove(item),
+    fn restore(&mut self, item: &mut Item<'_>) {
+        match item.held {
+            Held::Word(None) | Held::Pair(None) => self.remove(item),
+            Held::Large if item.change.undo.is_none() => self.remove_fresh(item),
+            Held::Large => self.undo(item),
             held => {
                 let _ = self.put(item, held); // It was there a moment ago, under the same lock.
             }
         }
     }
 
-    fn write(&mut self, item: &Item<'_>) -> Result<(), Full> {
-        item.keep.as_ref().map_or(Ok(()), |held| self.put(item, held))
+    fn write(&mut self, item: &mut Item<'_>) -> Result<(), Full> {
+        if let Some(fresh) = item.change.fresh.take().filter(|_| item.charge.cost > 0) {
+            let now = self.now;
+            let shelf = &self.store.hall(item.seat.overflow).shelf;
+            item.change.is_kept = true;
+            return self.shard(item.seat).map_or(Ok(()), |shard| shelf.put(shard, item.key, now, *fresh));
+        }
+        item.keep.map_or(Ok(()), |held| self.put(item, held))
     }
 
-    fn put(&mut self, item: &Item<'_>, held: &Held) -> Result<(), Full> {
+    fn put(&mut self, item: &Item<'_>, held: Held) -> Result<(), Full> {
         let hall = self.store.hall(item.seat.overflow);
         let (bucket, key) = (item.seat.bucket, item.key);
         match held {
-            Held::Word(Some(entry)) => hall.words.put(bucket, key, self.store.origin.word(self.now), *entry),
-            Held::Pair(Some(entry)) => hall.pairs.put(bucket, key, self.now.unix_micros(), *entry),
-            Held::Large(Some(shelved)) => match self.shards.iter_mut().find(|(seat, _)| *seat == item.seat) {
-                // What equals absence, as a released permit leaves it, need not be kept.
-                Some((_, shard)) if shelved.idle_at <= self.now => {
-                    hall.shelf.remove(shard, key);
-                    Ok(())
-                }
-                Some((_, shard)) => hall.shelf.put(shard, key, self.now, (**shelved).clone()),
-                None => Ok(()),
-            },
-            Held::Word(None) | Held::Pair(None) | Held::Large(None) => Ok(()),
+            Held::Word(Some(entry)) => hall.words.put(bucket, key, self.store.origin.word(self.now), entry),
+            Held::Pair(Some(entry)) => hall.pairs.put(bucket, key, self.now.unix_micros(), entry),
+            Held::Word(None) | Held::Pair(None) | Held::Large => Ok(()),
+        }
+    }
+
+    /// Removes a large state that this transaction has put on the shelf.
+    fn remove_fresh(&mut self, item: &Item<'_>) {
+        if item.change.is_kept {
+            self.remove(item);
         }
     }
 
@@ -314,7 +365,7 @@ impl Locks<'_> {
                 hall.pairs.remove(item.seat.bucket, item.key);
             }
             Kind::Large => {
-                if let Some((_, shard)) = self.shards.iter_mut().find(|(seat, _)| *seat == item.seat) {
+                if let Some(shard) = self.shard(item.seat) {
                     hall.shelf.remove(shard, item.key);
                 }
             }

@@ -1,5 +1,7 @@
 //! One compiled limit. It is what a line of the policy means, not how it was written.
 
+use std::collections::HashSet;
+
 use crate::policy::expression::Expression;
 use crate::policy::glob::Glob;
 use crate::policy::text::{Digits, TextMap, as_text};
@@ -161,6 +163,10 @@ impl Quotas {
         {
             return index;
         }
+        self.default_index()
+    }
+
+    const fn default_index(&self) -> QuotaIndex {
         match self.fallback {
             Fallback::Said(index) | Fallback::Strictest(index) => index,
         }
@@ -261,5 +267,32 @@ impl Limit {
     #[must_use]
     pub fn quotas(&self) -> &[Quota] {
         &self.quotas.all
+    }
+
+    /// Which quota of this limit, the second, is followed by which of another, the first, for any key.
+    pub(crate) fn successors(&self, next: &Limit) -> Vec<(QuotaIndex, QuotaIndex)> {
+        let (old, new) = (&self.quotas, &next.quotas);
+        let mut pairs = vec![(new.default_index(), old.default_index())];
+        let every = |quotas: &Quotas| (0..).map(QuotaIndex).take(quotas.all.len()).collect::<Vec<_>>();
+        let roles = [(&old.tiers, &new.tiers), (&old.overrides, &new.overrides)];
+        for (mine, others) in roles {
+            pairs
+                .extend(mine.iter().filter_map(|(name, &index)| others.get(name).map(|&next| (next, index))));
+        }
+        // A key whose tier or override is new, or gone, may have had any quota, or may get any.
+        for (mine, others) in roles {
+            let gone = mine.iter().filter(|(name, _)| !others.contains_key(*name)).map(|(_, &index)| index);
+            let added = others.iter().filter(|(name, _)| !mine.contains_key(*name)).map(|(_, &index)| index);
+            let (gone, added): (HashSet<_>, HashSet<_>) = (gone.collect(), added.collect());
+            pairs.extend(added.iter().map(|&next| (next, old.default_index())));
+            pairs.extend(
+                added.iter().flat_map(|&next| every(old).into_iter().map(move |index| (next, index))),
+            );
+            pairs
+                .extend(gone.iter().flat_map(|&index| every(new).into_iter().map(move |next| (next, index))));
+        }
+        let mut seen = HashSet::new();
+        pairs.retain(|pair| seen.insert(*pair));
+        pairs
     }
 }

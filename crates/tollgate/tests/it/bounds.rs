@@ -149,3 +149,36 @@ fn released_permits_make_room_everywhere() {
         assert!(decision.limits().all(|status| status.source == Source::Exact), "{number}");
     }
 }
+
+/// A log raised from 10 to 5,000 an hour in a store that is full: a known key has what was taken for it, and more only where
+/// there is room. The story: it grew without asking, past the bytes that the store was given.
+#[test]
+fn a_raised_quota_outgrows_no_budget() {
+    let start = Timestamp::from_unix_seconds(1_700_000_000);
+    let of = |units: u64| {
+        let file = format!("limits: [{{name: x, by: [k], rate: {units}/h, algorithm: sliding-log}}]");
+        Policy::compile("p", file.as_bytes()).unwrap().0
+    };
+    let admitted = |crowd: usize| {
+        let store = MemoryStore::new(1 << 20, start);
+        let engine = Engine::with_store(of(10), store, Secret::repeatable(1));
+        let ask = |key: &str, now| {
+            let request = CheckRequest::new().with("k", key).unwrap();
+            engine.check_now(&request, now).is_allowed()
+        };
+        assert!(ask("known", start));
+        (0..crowd).for_each(|number| {
+            let _ = ask(&format!("other-{number}"), start);
+        });
+        engine.swap(of(5_000), start).unwrap();
+        // Each at an instant of its own, so that each takes an entry.
+        let instants = (1..5_000).map(|step| start + Ticks::from_micros(step));
+        let admitted = instants.filter(|&now| ask("known", now)).count();
+        let usage = engine.usage(start);
+        assert!(usage.bytes <= usage.capacity_bytes, "{usage:?}");
+        admitted
+    };
+    assert_eq!(admitted(0), 4_999, "with room a raise acts at once");
+    let full = admitted(20_000);
+    assert!((9..100).contains(&full), "{full} admitted in a full store");
+}

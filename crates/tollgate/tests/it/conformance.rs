@@ -42,6 +42,8 @@ promises! {
         lowering_clamps_and_is_not_forgotten,
         lowering_below_what_was_used_denies,
         swapping_to_and_fro_never_admits_more,
+        slowing_gifts_nothing_to_those_who_stay_quiet,
+        what_nobody_asked_between_swaps_is_not_lost,
         another_period_gifts_nothing,
         a_key_may_change_its_tier,
         an_override_acts_on_one_key,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tollgate::charge::{Answers, Charge};
 use tollgate::policy::{Cost, LimitBuilder, Mode, OnStoreFailure};
-use tollgate::store::{Store, StoreFailure};
+use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{
     CommitError, Decision, Engine, MemoryStore, Policy, Secret, Settled, Ticks, Timestamp, Verdict,
 };
@@ -56,6 +56,10 @@ impl Store for Flaky {
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         self.fails()?;
         self.memory.reset(charges, now).await
+    }
+
+    fn hold(&self, hold: &Hold) {
+        self.memory.hold(hold);
     }
 }
 

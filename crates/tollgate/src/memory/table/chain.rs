@@ -66,13 +66,19 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         if self.budget.is_short() { horizon } else { horizon.saturating_sub(self.patience) }
     }
 
+    /// Whether the state in a slot equals absence.
+    fn is_idle(&self, line: &Line, slot: usize, horizon: u64) -> bool {
+        let first = line[1 + SLOTS + slot * WORDS].load(Ordering::Relaxed);
+        self.holds.is_idle(first, || self.read(Place { line, slot }).number, horizon)
+    }
+
     /// A free slot, or one whose state equals absence.
     fn vacancy<'a>(&'a self, first: &'a Line, horizon: u64) -> Option<Place<'a>> {
         let mut line = first;
         loop {
             for slot in 0..SLOTS {
                 let free = line[1 + slot].load(Ordering::Relaxed) == 0;
-                if free || line[1 + SLOTS + slot * WORDS].load(Ordering::Relaxed) <= horizon {
+                if free || self.is_idle(line, slot, horizon) {
                     return Some(Place { line, slot });
                 }
             }
@@ -213,8 +219,9 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         let mut line = self.region.line(bucket);
         loop {
             for slot in 0..SLOTS {
+                let is_idle = self.is_idle(line, slot, horizon);
                 let raw = take_raw::<SLOTS, WORDS>(line, slot);
-                if raw.tag != 0 && raw.state[0] > horizon {
+                if raw.tag != 0 && !is_idle {
                     entries.push(raw);
                 }
             }
@@ -241,8 +248,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
             loop {
                 for slot in 0..SLOTS {
                     let tag = line[1 + slot].load(Ordering::Relaxed);
-                    let fresh = line[1 + SLOTS + slot * WORDS].load(Ordering::Relaxed) <= horizon;
-                    live += u64::from(tag != 0 && !fresh);
+                    live += u64::from(tag != 0 && !self.is_idle(line, slot, horizon));
                 }
                 match link_of(line[0].load(Ordering::Relaxed)) {
                     0 => break,

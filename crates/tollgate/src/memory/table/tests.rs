@@ -52,7 +52,7 @@ fn a_growing_table_holds_what_a_map_holds() {
     }
     for (number, expected) in &map {
         let bucket = words.bucket(key(&secret, *number), 0);
-        assert_eq!(words.get(bucket, key(&secret, *number), 0).map(|entry| entry.state[0]), Some(*expected));
+        assert_eq!(words.get(bucket, key(&secret, *number)).map(|entry| entry.state[0]), Some(*expected));
     }
     assert_eq!(words.count(0), map.len() as u64);
     assert_eq!(pairs.count(0), map.len() as u64);
@@ -95,7 +95,7 @@ fn only_what_equals_absence_is_evicted() {
     }
     for &number in &kept {
         let bucket = table.bucket(key(&secret, number), 0);
-        assert_eq!(table.get(bucket, key(&secret, number), 99).map(|entry| entry.state[0]), Some(100));
+        assert_eq!(table.get(bucket, key(&secret, number)).map(|entry| entry.state[0]), Some(100));
     }
     // At 100 every state equals absence; now the newcomers get the slots.
     let newcomers =
@@ -137,7 +137,7 @@ fn threads_lose_no_update() {
         }
     });
     let total: u64 = (0..64)
-        .map(|number| table.get(table.bucket(key(&secret, number), 0), key(&secret, number), 0))
+        .map(|number| table.get(table.bucket(key(&secret, number), 0), key(&secret, number)))
         .map(|entry| entry.map_or(0, |entry| entry.state[0]))
         .sum();
     assert_eq!(total, 4 * 30_000);

@@ -369,7 +369,7 @@ fn combine(live: &Live, matches: &[Match], charges: &[Charge<'_>], answers: &[An
 }
 
 fn closed(charge: &Charge<'_>) -> Answer {
-    uncounted(charge, Verdict::Deny { retry_after: CLOSED_RETRY }, Source::Local)
+    uncounted(charge, Verdict::Deny { retry_after: CLOSED_RETRY }, Source::Closed)
 }
 
 /// An answer that no counter stands behind.

@@ -181,7 +181,7 @@ impl<S: Store> Engine<S> {
         let permit = decision.take_permit();
         let charges = live.charges(&self.secret, request, &matches, PermitId(0));
         // What nobody counted cannot be given back.
-        let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source != Source::Open;
+        let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source.is_counted();
         let mut held: SmallVec<[Held; 4]> = decision
             .limits()
             .zip(matches.iter().zip(&charges))

@@ -7,7 +7,8 @@ use tollgate::charge::{Answers, Charge};
 use tollgate::policy::{Cost, LimitBuilder, Mode, OnStoreFailure};
 use tollgate::store::{Store, StoreFailure};
 use tollgate::{
-    CommitError, Decision, Engine, MemoryStore, Policy, Secret, Settled, Ticks, Timestamp, Verdict,
+    Answer, Audience, CommitError, Decision, Engine, HeaderPolicy, MemoryStore, Policy, Reason, Secret,
+    Settled, Ticks, Timestamp, Verdict,
 };
 
 use crate::fixture::{NOW, asking, bucket, now_or_never, permits, policy};
@@ -131,8 +132,13 @@ fn a_closed_limit_refuses() {
     let decision = rig.check(1);
     assert_eq!(decision.verdict(), Verdict::Deny { retry_after: Ticks::from_secs(1) });
     assert_eq!(decision.cause().map(|cause| cause.limit.name().to_owned()).as_deref(), Some("limit"));
-    assert_eq!(sources(&decision), ["local"]);
+    assert_eq!(sources(&decision), ["closed"]);
+    assert_eq!(decision.reason(), Some(Reason::Unavailable));
     assert_eq!(rig.faults(), 1);
+    let answer = Answer::of(&decision, &HeaderPolicy::default(), Audience::default(), NOW);
+    assert_eq!(answer.status, 503, "the caller did nothing wrong");
+    let seconds: Option<u64> = answer.headers.get("Retry-After").and_then(|value| value.parse().ok());
+    assert!(seconds.is_some_and(|seconds| (1..=5).contains(&seconds)), "{seconds:?}");
 }
 
 /// `local`, the default, counts by a bucket in this process: its own, exact, and apart from the store's.
@@ -162,7 +168,7 @@ fn each_limit_has_its_own_failure_mode() {
     rig.cut(true);
     let decision = rig.check(1);
     assert!(decision.is_allowed(), "a limit in shadow does not deny, closed or not");
-    assert_eq!(sources(&decision), ["open", "local", "local"]);
+    assert_eq!(sources(&decision), ["open", "local", "closed"]);
     assert!(rig.check(1).is_allowed());
     assert_eq!(rig.check(1).cause().map(|cause| cause.limit.name().to_owned()).as_deref(), Some("local"));
     assert_eq!(rig.faults(), 3);
@@ -369,7 +375,7 @@ fn a_reservation_half_settled_goes_on_where_it_was() {
 /// A limit made in Rust counts as one from a file does, with the same failure modes.
 #[test]
 fn failure_modes_are_read_from_the_file() {
-    for (mode, expected) in [("allow", "open"), ("local", "local"), ("deny", "local")] {
+    for (mode, expected) in [("allow", "open"), ("local", "local"), ("deny", "closed")] {
         let text = format!("limits: [{{name: limit, by: [key], rate: 5/h, on_store_failure: {mode}}}]");
         let rig = Rig::of(Policy::compile("policy.yaml", text.as_bytes()).expect("it is valid").0);
         rig.cut(true);

@@ -3,7 +3,9 @@
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use tollgate::headers::{Caller, HeaderList};
-use tollgate::{Answer, Audience, Decision, HeaderPolicy, LimitStatus, Stance, Ticks, Timestamp, Verdict};
+use tollgate::{
+    Answer, Audience, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp, Verdict,
+};
 
 /// What a decision gave to its caller, to be given back later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +44,7 @@ impl Decided {
         now: Timestamp,
     ) -> Self {
         let audience = Audience { caller: Caller::Authenticated, cost: Some(cost), ..Audience::default() };
-        let headers = Answer::of(&decision, policy, audience, now).headers;
+        let headers = Answer::headers_of(&decision, policy, audience, now);
         Self { decision, headers, hold }
     }
 }
@@ -63,6 +65,8 @@ struct Document<'a> {
     verdict: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     wait_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,6 +109,7 @@ impl Serialize for Decided {
             allowed: verdict.is_allowed(),
             verdict: verdict_name(verdict),
             retry_after_ms: verdict.retry_after().map(Ticks::ceil_millis),
+            reason: (self.decision.reason() == Some(Reason::Unavailable)).then_some("limiter-unavailable"),
             wait_ms: wait.map(Ticks::ceil_millis),
             fault: self.decision.fault().map(ToString::to_string),
             permit,

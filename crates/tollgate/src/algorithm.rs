@@ -7,6 +7,7 @@
 //!   and the clamp is kept.
 //! - A cost of 0 looks and changes nothing. A cost above the capacity is answered with `Never`.
 //! - `now` may be earlier than the state: no function panics, and nothing is admitted that the quota does not allow.
+//! - After `Timestamp::LAST` time stands still, so that no state reaches beyond the last instant that has a name.
 
 pub mod calendar;
 pub mod concurrency;

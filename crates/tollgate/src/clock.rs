@@ -12,7 +12,7 @@ use crate::time::{Ticks, Timestamp};
 /// How often a coarse clock looks at the time.
 const COARSE_TICK: Duration = Duration::from_millis(1);
 
-/// Where `now` comes from.
+/// Where `now` comes from. None tells an instant after [`Timestamp::LAST`].
 ///
 /// A precise clock asks the system for each decision (about 25 ns, and it keeps the processor from overlapping memory
 /// accesses). A coarse clock reads a number that one thread of the process refreshes each millisecond; decisions are then
@@ -83,7 +83,7 @@ impl Anchor {
     #[allow(clippy::disallowed_methods, reason = "this is the edge")]
     fn now(&self) -> Timestamp {
         let elapsed = Instant::now().saturating_duration_since(self.monotonic);
-        self.wall + Ticks::from_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
+        (self.wall + Ticks::from_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))).decidable()
     }
 }
 
@@ -104,7 +104,7 @@ impl Clock {
             return Self { fine: Fine::Precise(ticker.anchor), coarse: Some(ticker) };
         }
         let anchor = Anchor::new();
-        let ticker = Arc::new(Ticker { anchor, now: AtomicU64::new(anchor.wall.unix_micros()) });
+        let ticker = Arc::new(Ticker { anchor, now: AtomicU64::new(anchor.now().unix_micros()) });
         let watched = Arc::downgrade(&ticker);
         let started = std::thread::Builder::new().name("tollgate-clock".to_owned()).spawn(move || {
             while let Some(ticker) = watched.upgrade() {
@@ -176,7 +176,7 @@ impl ManualClock {
     /// Where it stands.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_unix_micros(self.0.now.load(Ordering::SeqCst))
+        Timestamp::from_unix_micros(self.0.now.load(Ordering::SeqCst)).decidable()
     }
 
     /// Moves it on, and wakes whoever waited for what is now past.

@@ -26,6 +26,10 @@ pub enum Source {
     Local,
     /// Nobody: the store did not answer and the limit lets pass.
     Open,
+    /// Nobody: the store did not answer and the limit lets nobody pass.
+    Closed,
+    /// Nobody: the store had no room, neither for the counter nor for a shared one.
+    Full,
 }
 
 impl Source {
@@ -39,7 +43,15 @@ impl Source {
             Source::DenyCache => "deny-cache",
             Source::Local => "local",
             Source::Open => "open",
+            Source::Closed => "closed",
+            Source::Full => "full",
         }
+    }
+
+    /// Whether a counter stands behind the answer. If none does, its numbers mean nothing.
+    #[must_use]
+    pub const fn is_counted(self) -> bool {
+        !matches!(self, Source::Open | Source::Closed | Source::Full)
     }
 }
 
@@ -68,6 +80,19 @@ pub enum Fault {
     TooManyLimits,
 }
 
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// A quota is used up; waiting cures it.
+    Quota,
+    /// It costs more than a limit ever admits.
+    Cost,
+    /// The request itself is at fault; see [`Decision::fault`].
+    Fault,
+    /// Nobody could count for the limits that refused it: their store is away, or full. The caller did nothing wrong.
+    Unavailable,
+}
+
 /// What one limit said, as kept inside a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status {
@@ -77,6 +102,12 @@ pub(crate) struct Status {
     pub(crate) source: Source,
     pub(crate) key_hash: u64,
     pub(crate) outcome: Outcome,
+}
+
+impl Status {
+    const fn refuses(&self) -> bool {
+        matches!(self.stance, Stance::Enforced) && !self.outcome.is_allowed()
+    }
 }
 
 /// What one limit said.
@@ -143,6 +174,20 @@ impl Decision {
     #[must_use]
     pub const fn retry_after(&self) -> Option<Ticks> {
         self.verdict.retry_after()
+    }
+
+    /// Why the request was refused, if it was. One limit whose quota is used up is reason enough, whatever became of the
+    /// others.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        let mut refusing = self.statuses.iter().filter(|status| status.refuses());
+        match self.verdict {
+            Verdict::Allow | Verdict::Wait(_) => None,
+            Verdict::Never if self.fault.is_some() => Some(Reason::Fault),
+            Verdict::Never => Some(Reason::Cost),
+            Verdict::Deny { .. } if refusing.any(|status| status.source.is_counted()) => Some(Reason::Quota),
+            Verdict::Deny { .. } => Some(Reason::Unavailable),
+        }
     }
 
     /// What is wrong with the request itself, if that is why it was refused.

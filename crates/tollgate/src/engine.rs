@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Decision, Fault, Source, Stance, Status};
-use crate::key::Secret;
+use crate::key::{Fingerprint, Secret};
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Usage};
 use crate::outcome::{Outcome, Verdict};
 use crate::policy::{Match, Matches, Mode, OnStoreFailure, Policy};
@@ -62,12 +62,13 @@ impl Engine<MemoryStore> {
     /// An engine on memory, for decisions from `now` on.
     #[must_use]
     pub fn new(policy: Policy, now: Timestamp) -> Self {
-        Self::with_store(policy, MemoryStore::new(CAPACITY_BYTES_DEFAULT, now), Secret::random())
+        Self::with_store(policy, MemoryStore::new(CAPACITY_BYTES_DEFAULT, now.decidable()), Secret::random())
     }
 
     /// Answers one request at once. Memory never waits, so no async runtime is needed.
     #[must_use]
     pub fn check_now(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
+        let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load();
             let question = match self.ask(&live, request) {
@@ -92,7 +93,7 @@ impl Engine<MemoryStore> {
     /// What the memory store holds; counting walks all of it.
     #[must_use]
     pub fn usage(&self, now: Timestamp) -> Usage {
-        self.store.usage(now)
+        self.store.usage(now.decidable())
     }
 }
 
@@ -119,6 +120,7 @@ impl<S: Store> Engine<S> {
 
     /// The way of a decision, with the snapshot that it was made from and the limits that it met there.
     async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> (Arc<Live>, Matches, Decision) {
+        let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load_full(); // Taken once, so a reload never splits a decision.
             let question = match self.ask(&live, request) {
@@ -221,12 +223,35 @@ impl<S: Store> Engine<S> {
     /// Gives back what an earlier request with these attributes took, as far as it is still counted.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// When the store does not answer; some of the counters may then have been given back to.
     pub async fn refund(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+        let mut done = SmallVec::new();
+        let mut attempts = 0;
+        loop {
+            match self.refund_rest(request, &mut done, now.decidable()).await {
+                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
+                answered => return answered,
+            }
+        }
+    }
+
+    /// Gives back to the counters that are not yet `done`: one by one, since a swap that overtakes one of them must not have
+    /// another given back twice.
+    async fn refund_rest(
+        &self,
+        request: &CheckRequest<'_>,
+        done: &mut SmallVec<[Fingerprint; 6]>,
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
         let live = self.live.load_full();
         let matches = live.policy.matches(request).unwrap_or_default();
-        let charges = live.charges(&self.secret, request, &matches, PermitId(0));
-        self.store.refund(&charges, now).await
+        for charge in live.charges(&self.secret, request, &matches, PermitId(0)) {
+            if !done.contains(&charge.key) {
+                self.store.refund(&[charge], now).await?;
+                done.push(charge.key);
+            }
+        }
+        Ok(())
     }
 
     /// Forgets what was counted for these attributes by every limit that they match, or only by those named in `limits`.
@@ -240,14 +265,19 @@ impl<S: Store> Engine<S> {
         limits: &[&str],
         now: Timestamp,
     ) -> Result<usize, StoreFailure> {
-        let live = self.live.load_full();
-        let mut matches = live.policy.matches(&request.clone().looking()).unwrap_or_default();
-        matches.retain(|matched| {
-            limits.is_empty() || limits.contains(&live.policy.limits()[matched.limit as usize].name())
-        });
-        let charges = live.charges(&self.secret, request, &matches, PermitId(0));
-        self.store.reset(&charges, now).await?;
-        Ok(charges.len())
+        let mut attempts = 0;
+        loop {
+            let live = self.live.load_full();
+            let mut matches = live.policy.matches(&request.clone().looking()).unwrap_or_default();
+            matches.retain(|matched| {
+                limits.is_empty() || limits.contains(&live.policy.limits()[matched.limit as usize].name())
+            });
+            let charges = live.charges(&self.secret, request, &matches, PermitId(0));
+            match self.store.reset(&charges, now.decidable()).await {
+                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
+                answered => return answered.map(|()| charges.len()),
+            }
+        }
     }
 
     /// The policy in force.
@@ -263,7 +293,7 @@ impl<S: Store> Engine<S> {
     /// When a limit was changed more often than its counters can tell apart; the old policy stays in force.
     pub fn swap(&self, policy: Policy, now: Timestamp) -> Result<SwapReport, SwapError> {
         let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let policy = Arc::new(policy);
+        let (policy, now) = (Arc::new(policy), now.decidable());
         let before = self.live.load_full();
         let next = |before: &Live, policy| Live::after(before, policy, &self.secret, now);
         let next = match next(&before, Arc::clone(&policy)) {
@@ -348,7 +378,7 @@ fn combine(live: &Live, matches: &[Match], charges: &[Charge<'_>], answers: &[An
 }
 
 fn closed(charge: &Charge<'_>) -> Answer {
-    uncounted(charge, Verdict::Deny { retry_after: CLOSED_RETRY }, Source::Local)
+    uncounted(charge, Verdict::Deny { retry_after: CLOSED_RETRY }, Source::Closed)
 }
 
 /// An answer that no counter stands behind.

@@ -27,7 +27,7 @@ pub mod fuzzing;
 mod documents;
 
 pub use clock::{Clock, ManualClock};
-pub use decision::{Decision, Fault, LimitStatus, Source, Stance};
+pub use decision::{Decision, Fault, LimitStatus, Reason, Source, Stance};
 pub use engine::{CommitError, Engine, Permit, Reservation, Settled, SwapError, SwapReport};
 pub use gate::{Gate, GateBuilder, GateKey, InFlight, KeyHasher, KeyedGate, NotReady, Ready};
 pub use headers::{Answer, Audience, HeaderPolicy};

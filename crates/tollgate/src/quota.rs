@@ -11,12 +11,13 @@ use crate::algorithm::reservoir::Reservoir;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use crate::algorithm::token_bucket::TokenBucket;
-use crate::time::{Ticks, Timestamp};
+use crate::time::{REACH_MAX, Ticks, Timestamp};
 
 /// Largest integer that a quota's arithmetic may reach: what Lua's doubles hold exactly, so that Redis agrees with memory.
 pub const EXACT_MAX: u64 = (1 << 53) - 1;
 /// Longest period of a rate: a leap year.
 pub const PERIOD_MAX: Ticks = Ticks::from_secs(366 * 86_400);
+const _: () = assert!(2 * PERIOD_MAX.as_micros() < REACH_MAX.as_micros()); // A window may end two periods ahead.
 /// Fastest rate, in units a second.
 pub const UNITS_PER_SECOND_MAX: u64 = 10_000_000;
 
@@ -318,6 +319,9 @@ impl Quota {
 
     /// How many of `units`, charged at one instant, still count at a later one: the others have come back by themselves, and
     /// giving them back again would be a gift. A unit that has come back in part still counts.
+    ///
+    /// A fixed window from the first hit is taken to have begun with this charge, which is the latest that it can have: when it
+    /// began is known only to its counter, whose [`reset_after`](crate::Outcome::reset_after) tells when it ends.
     #[must_use]
     pub fn still_counted(&self, units: u64, charged_at: Timestamp, now: Timestamp) -> u64 {
         let elapsed = now.since(charged_at);

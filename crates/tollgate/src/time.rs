@@ -9,6 +9,9 @@ use std::time::Duration;
 /// Ticks in one second.
 pub const TICKS_PER_SECOND: u64 = 1_000_000;
 
+/// How far ahead of a decision its counter may reach: three years of 366 days, which is more than any quota remembers.
+pub(crate) const REACH_MAX: Ticks = Ticks(3 * 366 * 86_400 * TICKS_PER_SECOND);
+
 /// An instant: ticks since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
@@ -20,6 +23,11 @@ pub struct Ticks(u64);
 impl Timestamp {
     /// The last instant Tollgate can name (the year 2112). Later instants saturate to it.
     pub const MAX: Timestamp = Timestamp((1 << 52) - 1);
+
+    /// The last instant at which anything is decided (the year 2109): what a counter remembers lies ahead of the decision
+    /// that made it, and must still have a name. Later, time stands still here: nothing refills, and nothing is admitted
+    /// that the quota does not allow.
+    pub const LAST: Timestamp = Timestamp(Self::MAX.0 - REACH_MAX.0);
 
     /// The instant this many microseconds after the Unix epoch, saturating at [`Timestamp::MAX`].
     #[must_use]
@@ -43,6 +51,13 @@ impl Timestamp {
     #[must_use]
     pub const fn unix_micros(self) -> u64 {
         self.0
+    }
+
+    /// The instant for which a decision at this one is made: this one, but none after [`Timestamp::LAST`].
+    #[must_use]
+    #[inline]
+    pub(crate) const fn decidable(self) -> Self {
+        if self.0 > Self::LAST.0 { Self::LAST } else { self }
     }
 
     /// The time from `earlier` to here; zero when `earlier` is not earlier.

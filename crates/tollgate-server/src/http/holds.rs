@@ -4,6 +4,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate::Timestamp;
@@ -39,11 +40,13 @@ impl fmt::Display for Id {
     }
 }
 
-/// Why there is nothing to take under an id.
+/// Why there is nothing to have under an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Absent {
-    /// It was taken before.
-    Taken,
+    /// It was given back before.
+    Done,
+    /// Somebody has it just now.
+    Lent,
     /// It expired.
     Expired,
     /// It never was, or that was too long ago to be remembered.
@@ -57,9 +60,19 @@ pub(super) struct Holds<T> {
     shard_max: usize,
 }
 
+/// A thing in the hands of whoever gives it back. Unless that is [`done`](Lent::done) it returns to the table, so what fails,
+/// or is given up in the middle, may be tried again.
+#[derive(Debug)]
+pub(super) struct Lent<'h, T> {
+    holds: &'h Holds<T>,
+    id: Id,
+    thing: Option<T>,
+}
+
 #[derive(Debug)]
 struct Shard<T> {
-    held: HashMap<Id, (Timestamp, T)>,
+    /// Each with its expiry; nothing where it is lent.
+    held: HashMap<Id, (Timestamp, Option<T>)>,
     expiries: BTreeSet<(Timestamp, Id)>,
     past: HashMap<Id, Absent>,
     past_order: VecDeque<Id>,
@@ -86,26 +99,25 @@ impl<T> Holds<T> {
         match shard.held.entry(id) {
             Entry::Occupied(_) => Err(thing), // One chance in 2^128; whoever holds the id keeps it.
             Entry::Vacant(vacant) => {
-                vacant.insert((expires_at, thing));
+                vacant.insert((expires_at, Some(thing)));
                 shard.expiries.insert((expires_at, id));
                 Ok(id)
             }
         }
     }
 
-    /// Takes what is held under `id`. Of several who try, one gets it.
+    /// Lends what is held under `id`. Of several who try, one gets it.
     ///
     /// # Errors
     /// When nothing is.
-    pub(super) fn take(&self, id: Id, now: Timestamp) -> Result<T, Absent> {
+    pub(super) fn lend(&self, id: Id, now: Timestamp) -> Result<Lent<'_, T>, Absent> {
         let mut shard = self.shard(id);
         shard.expire(now);
-        match shard.held.remove(&id) {
-            Some((expires_at, thing)) => {
-                shard.expiries.remove(&(expires_at, id));
-                shard.remember(id, Absent::Taken);
-                Ok(thing)
-            }
+        match shard.held.get_mut(&id) {
+            Some((_, thing)) => match thing.take() {
+                Some(thing) => Ok(Lent { holds: self, id, thing: Some(thing) }),
+                None => Err(Absent::Lent),
+            },
             None => Err(shard.past.get(&id).copied().unwrap_or(Absent::Unknown)),
         }
     }
@@ -114,6 +126,47 @@ impl<T> Holds<T> {
     fn shard(&self, id: Id) -> MutexGuard<'_, Shard<T>> {
         let index = usize::try_from(id.0 % SHARDS as u128).unwrap_or(0);
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Lent<'_, T> {
+    /// It was given back, and is no more.
+    pub(super) fn done(mut self) {
+        self.thing = None;
+        let mut shard = self.holds.shard(self.id);
+        if let Some((expires_at, _)) = shard.held.remove(&self.id) {
+            shard.expiries.remove(&(expires_at, self.id));
+            shard.remember(self.id, Absent::Done);
+        }
+    }
+}
+
+impl<T> Deref for Lent<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        match &self.thing {
+            Some(thing) => thing,
+            None => unreachable!("what is lent is here until it is done"),
+        }
+    }
+}
+
+impl<T> DerefMut for Lent<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match &mut self.thing {
+            Some(thing) => thing,
+            None => unreachable!("what is lent is here until it is done"),
+        }
+    }
+}
+
+impl<T> Drop for Lent<'_, T> {
+    fn drop(&mut self) {
+        if let Some(thing) = self.thing.take()
+            && let Some((_, place)) = self.holds.shard(self.id).held.get_mut(&self.id)
+        {
+            *place = Some(thing); // Unless it has expired in the meantime.
+        }
     }
 }
 
@@ -160,15 +213,35 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
     const LATER: Timestamp = Timestamp::from_unix_seconds(1_700_000_060);
 
-    /// What was put is taken once; afterwards the table still knows why there is nothing.
+    /// What was put is given back once; afterwards the table still knows why there is nothing.
     #[test]
-    fn a_thing_is_taken_once() {
+    fn a_thing_is_given_back_once() {
         let holds = Holds::new(100);
         let id = holds.put("thing", LATER, NOW).unwrap();
         assert_eq!(Id::parse(&id.to_string()), Some(id));
-        assert_eq!(holds.take(id, NOW), Ok("thing"));
-        assert_eq!(holds.take(id, NOW), Err(Absent::Taken));
-        assert_eq!(holds.take(Id(7), NOW), Err(Absent::Unknown));
+        let lent = holds.lend(id, NOW).unwrap();
+        assert_eq!(*lent, "thing");
+        lent.done();
+        assert_eq!(holds.lend(id, NOW).unwrap_err(), Absent::Done);
+        assert_eq!(holds.lend(Id(7), NOW).unwrap_err(), Absent::Unknown);
+    }
+
+    /// While it is lent nobody else gets it, nor a place for another; if nothing came of that, it is there again as it was
+    /// left. Only its time runs on.
+    #[test]
+    fn a_thing_that_is_not_done_returns() {
+        let holds = Holds::new(SHARDS);
+        let id = holds.put(1, LATER, NOW).unwrap();
+        let mut lent = holds.lend(id, NOW).unwrap();
+        *lent += 1;
+        assert_eq!(holds.lend(id, NOW).unwrap_err(), Absent::Lent);
+        assert_eq!((0..10_000).filter(|_| holds.put(0, LATER, NOW).is_ok()).count(), SHARDS - 1);
+        drop(lent);
+        let lent = holds.lend(id, NOW).unwrap();
+        assert_eq!(*lent, 2);
+        assert_eq!(holds.lend(id, LATER).unwrap_err(), Absent::Expired);
+        drop(lent);
+        assert_eq!(holds.lend(id, LATER).unwrap_err(), Absent::Expired);
     }
 
     /// One tick before its expiry a thing is there, at it it is not.
@@ -176,8 +249,8 @@ mod tests {
     fn a_thing_expires_on_its_tick() {
         let holds = Holds::new(100);
         let [early, late] = [(); 2].map(|()| holds.put((), LATER, NOW).unwrap());
-        assert_eq!(holds.take(early, LATER - Ticks::ONE), Ok(()));
-        assert_eq!(holds.take(late, LATER), Err(Absent::Expired));
+        assert!(holds.lend(early, LATER - Ticks::ONE).is_ok());
+        assert_eq!(holds.lend(late, LATER).unwrap_err(), Absent::Expired);
     }
 
     /// The table never holds more than it has room for, and what expires makes room. Nor is the past remembered without end.
@@ -187,7 +260,8 @@ mod tests {
         let put = |now| (0..10_000).filter(|_| holds.put((), LATER, now).is_ok()).count();
         assert_eq!(put(NOW), SHARDS * 2);
         for _ in 0..10_000 {
-            let _ = holds.put((), LATER + Ticks::ONE, LATER).map(|id| holds.take(id, LATER));
+            let put = holds.put((), LATER + Ticks::ONE, LATER).map(|id| holds.lend(id, LATER));
+            put.into_iter().flatten().for_each(Lent::done);
         }
         let past: usize = holds.shards.iter().map(|shard| shard.lock().unwrap().past.len()).sum();
         assert!(past <= SHARDS * PAST_MAX, "{past}");

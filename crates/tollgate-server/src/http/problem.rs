@@ -26,6 +26,8 @@ pub(super) enum Kind {
     UnknownReservation,
     /// The reservation was committed or cancelled before.
     ReservationSettled,
+    /// Another request is settling the reservation.
+    ReservationBusy,
     /// The reservation can no longer be settled.
     ReservationExpired,
     /// As many reservations are open as the server can remember.
@@ -66,6 +68,7 @@ impl From<CommitError> for Problem {
     fn from(error: CommitError) -> Self {
         let kind = match error {
             CommitError::Expired => Kind::ReservationExpired,
+            CommitError::AlreadySettled => Kind::ReservationSettled,
             CommitError::Store(_) => Kind::StoreUnavailable,
         };
         Self::new(kind, error.to_string())
@@ -80,7 +83,7 @@ impl Kind {
             Kind::NotFound | Kind::UnknownReservation => 404,
             Kind::MethodNotAllowed(_) => 405,
             Kind::BodyTooSlow => 408,
-            Kind::ReservationSettled | Kind::ReservationExpired => 409,
+            Kind::ReservationSettled | Kind::ReservationBusy | Kind::ReservationExpired => 409,
             Kind::BodyTooLarge => 413,
             Kind::UnsupportedMediaType => 415,
             Kind::TooManyReservations | Kind::StoreUnavailable => 503,
@@ -99,6 +102,7 @@ impl Kind {
             Kind::MethodNotAllowed(_) => "urn:tollgate:problem:method-not-allowed",
             Kind::UnknownReservation => "urn:tollgate:problem:unknown-reservation",
             Kind::ReservationSettled => "urn:tollgate:problem:reservation-settled",
+            Kind::ReservationBusy => "urn:tollgate:problem:reservation-busy",
             Kind::ReservationExpired => "urn:tollgate:problem:reservation-expired",
             Kind::TooManyReservations => "urn:tollgate:problem:too-many-reservations",
             Kind::StoreUnavailable => "urn:tollgate:problem:store-unavailable",
@@ -117,6 +121,7 @@ impl Kind {
             Kind::MethodNotAllowed(_) => "The path does not accept this method",
             Kind::UnknownReservation => "There is no such reservation",
             Kind::ReservationSettled => "The reservation was settled before",
+            Kind::ReservationBusy => "The reservation is being settled",
             Kind::ReservationExpired => "The reservation has expired",
             Kind::TooManyReservations => "Too many reservations are open",
             Kind::StoreUnavailable => "The store did not answer",

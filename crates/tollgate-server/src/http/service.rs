@@ -2,9 +2,10 @@
 
 use hyper::Request;
 use hyper::body::Incoming;
+use tollgate::store::Store;
 use tollgate::{
-    CheckRequest, Clock, Decision, Engine, HeaderPolicy, Permit, Quota, Reservation, Settled, Ticks,
-    Timestamp,
+    CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, Reservation, Settled,
+    Ticks, Timestamp,
 };
 
 use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
@@ -36,8 +37,8 @@ pub(super) enum Answered {
 }
 
 /// The engine, and what its callers hold.
-pub(crate) struct Service {
-    engine: Engine,
+pub(crate) struct Service<S = MemoryStore> {
+    engine: Engine<S>,
     clock: Clock,
     headers: HeaderPolicy,
     permits: Holds<Permit>,
@@ -45,9 +46,9 @@ pub(crate) struct Service {
     no_room: Seldom,
 }
 
-impl Service {
+impl<S: Store> Service<S> {
     /// Answers by this engine, at the times of this clock.
-    pub(crate) fn new(engine: Engine, clock: Clock) -> Self {
+    pub(crate) fn new(engine: Engine<S>, clock: Clock) -> Self {
         Self {
             engine,
             clock,
@@ -146,8 +147,8 @@ impl Service {
         if let Some(reservation) = reservation {
             match self.reservations.put(reservation, now + lifetime, now) {
                 Ok(id) => hold = Hold::Reservation { id: id.to_string(), lifetime },
-                Err(reservation) => {
-                    self.engine.cancel(reservation, now).await?;
+                Err(mut reservation) => {
+                    self.engine.cancel(&mut reservation, now).await?;
                     let detail = "nothing was reserved; settle reservations as soon as the cost is known, or ask for a shorter ttl_ms";
                     return Err(Problem::new(Kind::TooManyReservations, detail));
                 }
@@ -158,23 +159,28 @@ impl Service {
 
     async fn commit(&self, id: Id, cost: u64) -> Result<Answered, Problem> {
         let now = self.clock.now();
-        let reservation = self.reservations.take(id, now).map_err(unsettleable)?;
-        Ok(Answered::Settled(self.engine.commit(reservation, cost, now).await?))
+        let mut reservation = self.reservations.lend(id, now).map_err(unsettleable)?;
+        let settled = self.engine.commit(&mut reservation, cost, now).await?;
+        reservation.done();
+        Ok(Answered::Settled(settled))
     }
 
     async fn cancel(&self, id: Id) -> Result<Answered, Problem> {
         let now = self.clock.now();
-        let reservation = self.reservations.take(id, now).map_err(unsettleable)?;
-        self.engine.cancel(reservation, now).await?;
+        let mut reservation = self.reservations.lend(id, now).map_err(unsettleable)?;
+        self.engine.cancel(&mut reservation, now).await?;
+        reservation.done();
         Ok(Answered::Done)
     }
 
-    /// Gives a permit back. One that is not held any more has come back already, which is what was asked for.
+    /// Gives a permit back. One that is not held any more has come back already, which is what was asked for; one that somebody
+    /// else gives back just now is coming back.
     async fn release(&self, id: Id) -> Result<Answered, Problem> {
         let now = self.clock.now();
-        if let Ok(permit) = self.permits.take(id, now) {
+        if let Ok(permit) = self.permits.lend(id, now) {
             let released = self.engine.release(&permit, now).await;
             released.map_err(|failure| Problem::new(Kind::StoreUnavailable, failure.to_string()))?;
+            permit.done();
         }
         Ok(Answered::Done)
     }
@@ -191,9 +197,13 @@ fn permit_lifetime(decision: &Decision) -> Ticks {
 
 fn unsettleable(absent: Absent) -> Problem {
     match absent {
-        Absent::Taken => Problem::new(
+        Absent::Done => Problem::new(
             Kind::ReservationSettled,
             "it was committed or cancelled; each reservation is settled once",
+        ),
+        Absent::Lent => Problem::new(
+            Kind::ReservationBusy,
+            "another request is about to commit or cancel it; if that one fails, send this one again",
         ),
         Absent::Expired => Problem::new(
             Kind::ReservationExpired,
@@ -210,7 +220,12 @@ fn unsettleable(absent: Absent) -> Problem {
 mod tests {
     use std::time::Duration;
 
-    use tollgate::{ManualClock, Policy};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tollgate::charge::{Answers, Charge};
+    use tollgate::store::StoreFailure;
+    use tollgate::{ManualClock, Policy, Secret};
 
     use super::*;
 
@@ -224,7 +239,33 @@ mod tests {
         service
     }
 
-    async fn json(service: &Service, body: &str) -> serde_json::Value {
+    /// Memory behind a connection that can be cut.
+    struct Flaky {
+        memory: MemoryStore,
+        down: Arc<AtomicBool>,
+    }
+
+    impl Flaky {
+        fn reached(&self) -> Result<&MemoryStore, StoreFailure> {
+            if self.down.load(Ordering::SeqCst) { Err(StoreFailure::Unreachable) } else { Ok(&self.memory) }
+        }
+    }
+
+    impl Store for Flaky {
+        async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+            self.reached()?.charge(charges, now).await
+        }
+
+        async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+            self.reached()?.refund(charges, now).await
+        }
+
+        async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+            self.reached()?.reset(charges, now).await
+        }
+    }
+
+    async fn json<S: Store>(service: &Service<S>, body: &str) -> serde_json::Value {
         let question = Question::check(body.as_bytes()).unwrap();
         let Answered::Decision(decided) = service.check(&question).await.unwrap() else {
             panic!("no decision")
@@ -295,5 +336,43 @@ mod tests {
         time.advance(Duration::from_micros(1));
         assert_eq!(service.commit(ids[1], 1).await.unwrap_err().kind, Kind::ReservationExpired);
         assert_eq!(service.cancel(ids[0]).await.unwrap_err().kind, Kind::ReservationSettled);
+    }
+
+    /// The story: a commit, a cancel or a release that met a store that was away lost its id with it. It is there again when
+    /// the store is.
+    #[tokio::test]
+    async fn what_a_failing_store_did_not_take_back_is_still_held() {
+        let (time, down) = (ManualClock::new(), Arc::new(AtomicBool::new(false)));
+        let store = Flaky { memory: MemoryStore::new(1 << 20, time.now()), down: Arc::clone(&down) };
+        let (policy, _) = Policy::compile("test", POLICY).unwrap();
+        let service = Service::new(Engine::with_store(policy, store, Secret::random()), time.clock());
+        let question = Question::reservation(br#"{"attributes":{"t":"x"},"cost":2}"#).unwrap();
+        let mut ids = Vec::new();
+        for _ in 0..2 {
+            let Answered::Decision(decided) = service.reserve(&question).await.unwrap() else {
+                panic!("no decision")
+            };
+            let answer = serde_json::to_value(&decided).unwrap();
+            ids.push(answer["reservation"].as_str().and_then(Id::parse).unwrap());
+        }
+        let taken = json(&service, r#"{"attributes":{"k":"x"}}"#).await;
+        let permit = taken["permit"].as_str().and_then(Id::parse).unwrap();
+        down.store(true, Ordering::SeqCst);
+        let problems = [
+            service.commit(ids[0], 1).await.unwrap_err(),
+            service.cancel(ids[1]).await.unwrap_err(),
+            service.release(permit).await.unwrap_err(),
+        ];
+        assert!(problems.iter().all(|problem| problem.kind == Kind::StoreUnavailable), "{problems:?}");
+        down.store(false, Ordering::SeqCst);
+        assert!(service.commit(ids[0], 1).await.is_ok());
+        assert!(service.cancel(ids[1]).await.is_ok());
+        assert!(service.release(permit).await.is_ok());
+        let look = json(&service, r#"{"attributes":{"t":"x","k":"x"},"cost":0}"#).await;
+        assert_eq!(
+            (&look["limits"][0]["remaining"], &look["limits"][1]["remaining"]),
+            (&2.into(), &4.into())
+        );
+        assert_eq!(service.commit(ids[0], 1).await.unwrap_err().kind, Kind::ReservationSettled);
     }
 }

@@ -2,8 +2,11 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
+use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
+use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
-use tollgate::{Quota, Ticks, Timestamp, Verdict};
+use tollgate::quota::PERIOD_MAX;
+use tollgate::{Quota, Rate, Ticks, Timestamp, Verdict};
 use tollgate_sim::bound;
 use tollgate_sim::limiter::Limiter;
 
@@ -148,4 +151,37 @@ fn steps_back_deny_for_a_bounded_time() {
         }
         Ok(())
     });
+}
+
+/// The story: at the last instant that has a name no state could lie ahead of it, so every charge was forgotten at once. Time
+/// stands still before that: what a quota has is admitted once, a refund gives back what was taken, and no more.
+#[test]
+fn at_the_end_of_time_nothing_comes_back_by_itself() {
+    let rate = Rate::per_hour(3);
+    let quotas = [
+        Quota::token_bucket(rate),
+        Quota::gcra(rate),
+        Quota::token_bucket(Rate::per_second(9_999_991).burst(3)),
+        Quota::token_bucket(Rate::per_ticks(1, PERIOD_MAX).burst(2)),
+        Quota::fixed_window(Rate::per_ticks(3, PERIOD_MAX), Align::Epoch),
+        Quota::fixed_window(Rate::per_ticks(3, PERIOD_MAX), Align::FirstHit),
+        Quota::fixed_window(rate, Align::Calendar(Calendar::new(CalendarUnit::Year, "Europe/Rome").unwrap())),
+        Quota::sliding_window(rate, 1, Estimate::Interpolate),
+        Quota::sliding_window(Rate::per_ticks(3, PERIOD_MAX), 10, Estimate::Strict),
+        Quota::sliding_log(rate),
+        Quota::leaky_bucket(rate, 2),
+        Quota::concurrency(3, std::time::Duration::from_secs(86_400)),
+    ];
+    for quota in quotas.map(Result::unwrap) {
+        let capacity = quota.capacity();
+        let mut limiter = Limiter::new(quota.clone());
+        let admitted = |limiter: &mut Limiter| {
+            let ends = [Timestamp::LAST, Timestamp::MAX].into_iter().cycle().take(20);
+            ends.filter(|&now| limiter.charge(now, 1).is_allowed()).count() as u64
+        };
+        assert_eq!(admitted(&mut limiter), capacity, "{quota:?}");
+        assert!(limiter.idle_at() > Timestamp::LAST, "{quota:?}");
+        limiter.refund(Timestamp::MAX, 1);
+        assert_eq!(admitted(&mut limiter), 1, "{quota:?}");
+    }
 }

@@ -174,6 +174,7 @@ pub fn charge(
     cost: u64,
     permit: PermitId,
 ) -> (State, Outcome) {
+    let now = now.decidable();
     state.clamp(quota, now);
     let verdict = if cost > quota.limit {
         Verdict::Never
@@ -193,7 +194,7 @@ pub fn charge(
 /// Gives a permit back. Tells whether it was in flight: giving it back twice, or after it expired, changes nothing.
 #[must_use]
 pub fn release(_quota: &Concurrency, mut state: State, now: Timestamp, permit: PermitId) -> (State, bool) {
-    let released = state.is_live(permit, now);
+    let released = state.is_live(permit, now.decidable());
     if released {
         state.remove(permit);
     }
@@ -203,6 +204,7 @@ pub fn release(_quota: &Concurrency, mut state: State, now: Timestamp, permit: P
 /// Gives back `units` of a permit, which keeps the rest until its expiry.
 #[must_use]
 pub fn refund(_quota: &Concurrency, mut state: State, now: Timestamp, permit: PermitId, units: u64) -> State {
+    let now = now.decidable();
     let held = state.permits.get(&permit).filter(|held| held.expires_at > now).copied();
     if let Some(held) = held {
         state.remove(permit);

@@ -143,6 +143,7 @@ impl State {
 #[must_use]
 #[inline]
 pub fn charge(quota: &FixedWindow, state: State, now: Timestamp, cost: u64) -> (State, Outcome) {
+    let now = now.decidable();
     let state = state.clamped(quota, now);
     let current = state.current(quota, now);
     if cost > quota.limit {
@@ -160,6 +161,7 @@ pub fn charge(quota: &FixedWindow, state: State, now: Timestamp, cost: u64) -> (
 /// Gives back `units` of the current window.
 #[must_use]
 pub fn refund(quota: &FixedWindow, state: State, now: Timestamp, units: u64) -> State {
+    let now = now.decidable();
     let current = state.clamped(quota, now).current(quota, now);
     match current.count.saturating_sub(units) {
         0 => State::default(),
@@ -180,6 +182,7 @@ pub fn inherit(quota: &FixedWindow, previous: &FixedWindow, state: State, at: Ti
     if quota.is_counted_like(previous) {
         return state;
     }
+    let at = at.decidable();
     match state.clamped(previous, at).current(previous, at).count {
         0 => State::default(),
         count => State::new(quota.window_end(at), count),

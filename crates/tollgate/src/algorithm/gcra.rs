@@ -107,6 +107,7 @@ pub fn charge(reservoir: &Reservoir, state: State, now: Timestamp, cost: u64) ->
 #[must_use]
 #[inline]
 pub fn advance(reservoir: &Reservoir, state: State, now: Timestamp, cost: u64) -> (State, u64, Verdict) {
+    let now = now.decidable();
     let missing = state.missing(reservoir, now);
     let (left, verdict) = reservoir.take(missing, cost);
     let admitted = verdict.is_allowed() && cost > 0;
@@ -119,6 +120,7 @@ pub fn advance(reservoir: &Reservoir, state: State, now: Timestamp, cost: u64) -
 /// Gives back `units`, at most to a full bucket.
 #[must_use]
 pub fn refund(reservoir: &Reservoir, state: State, now: Timestamp, units: u64) -> State {
+    let now = now.decidable();
     State::lacking(reservoir.put(state.missing(reservoir, now), units), reservoir, now)
 }
 
@@ -132,5 +134,6 @@ pub fn idle_at(state: &State) -> Timestamp {
 /// The state under `reservoir` of one that was counted under `previous` until `at`: available units are kept.
 #[must_use]
 pub fn inherit(reservoir: &Reservoir, previous: &Reservoir, state: State, at: Timestamp) -> State {
+    let at = at.decidable();
     State::lacking(reservoir.inherit(previous, state.missing(previous, at)), reservoir, at)
 }

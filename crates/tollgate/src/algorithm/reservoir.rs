@@ -4,10 +4,11 @@
 use crate::algorithm::pace::Pace;
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::{QuotaError, Rate};
-use crate::time::Ticks;
+use crate::time::{REACH_MAX, Ticks};
 
 /// Longest time from empty to full: two years. Beyond it a counter would outlive the process that keeps it.
 const FILL_TICKS_MAX: u64 = 2 * 366 * 86_400 * 1_000_000;
+const _: () = assert!(FILL_TICKS_MAX < REACH_MAX.as_micros());
 
 /// Bits of a [`Word`] that hold the fraction of a tick.
 pub const FRACTION_BITS: u32 = 16;

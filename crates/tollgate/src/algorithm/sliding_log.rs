@@ -154,6 +154,7 @@ impl State {
 /// Charges `cost` units.
 #[must_use]
 pub fn charge(quota: &SlidingLog, mut state: State, now: Timestamp, cost: u64) -> (State, Outcome) {
+    let now = now.decidable();
     state.clamp(quota, now);
     let at = state.reached(now);
     let verdict = if cost > quota.limit {
@@ -174,6 +175,7 @@ pub fn charge(quota: &SlidingLog, mut state: State, now: Timestamp, cost: u64) -
 /// Gives back `units`, the latest first: exact when it undoes a charge just made, as a refund nearly always does.
 #[must_use]
 pub fn refund(quota: &SlidingLog, mut state: State, now: Timestamp, units: u64) -> State {
+    let now = now.decidable();
     state.clamp(quota, now);
     let at = state.reached(now);
     let total = state.total().saturating_sub(units).max(state.forgotten);
@@ -199,6 +201,7 @@ pub fn idle_at(quota: &SlidingLog, state: &State) -> Timestamp {
 /// period is dropped first: under a longer one it would count again, and only if no admission had happened to drop it.
 #[must_use]
 pub fn inherit(_quota: &SlidingLog, previous: &SlidingLog, mut state: State, at: Timestamp) -> State {
+    let at = at.decidable();
     state.clamp(previous, at);
     state.forget(previous, state.reached(at));
     if state.entries.is_empty() {

@@ -249,6 +249,7 @@ impl State {
 /// Charges `cost` units.
 #[must_use]
 pub fn charge(quota: &SlidingWindow, mut state: State, now: Timestamp, cost: u64) -> (State, Outcome) {
+    let now = now.decidable();
     state.clamp(quota, now);
     let place = state.place(quota, now);
     let verdict = if cost > quota.limit {
@@ -269,6 +270,7 @@ pub fn charge(quota: &SlidingWindow, mut state: State, now: Timestamp, cost: u64
 /// Gives back `units`, the latest first: exact when it undoes a charge just made, as a refund nearly always does.
 #[must_use]
 pub fn refund(quota: &SlidingWindow, mut state: State, now: Timestamp, units: u64) -> State {
+    let now = now.decidable();
     state.clamp(quota, now);
     let mut left = units;
     for count in &mut state.counts {
@@ -302,6 +304,7 @@ pub fn inherit(quota: &SlidingWindow, previous: &SlidingWindow, mut state: State
     if quota.is_counted_like(previous) {
         return state;
     }
+    let at = at.decidable();
     state.clamp(previous, at);
     match state.used(previous, state.place(previous, at)) {
         0 => State::default(),

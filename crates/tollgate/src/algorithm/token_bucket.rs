@@ -101,7 +101,7 @@ impl State {
 #[must_use]
 #[inline]
 pub fn charge(quota: &TokenBucket, state: State, now: Timestamp, cost: u64) -> (State, Outcome) {
-    let reservoir = &quota.reservoir;
+    let (reservoir, now) = (&quota.reservoir, now.decidable());
     let missing = state.missing(reservoir, now);
     let (left, verdict) = reservoir.take(missing, cost);
     let admitted = verdict.is_allowed() && cost > 0;
@@ -113,6 +113,7 @@ pub fn charge(quota: &TokenBucket, state: State, now: Timestamp, cost: u64) -> (
 /// Gives back `units`, at most to a full bucket.
 #[must_use]
 pub fn refund(quota: &TokenBucket, state: State, now: Timestamp, units: u64) -> State {
+    let now = now.decidable();
     let missing = state.missing(&quota.reservoir, now);
     State { missing: quota.reservoir.put(missing, units), at: now }
 }
@@ -126,6 +127,7 @@ pub fn idle_at(quota: &TokenBucket, state: &State) -> Timestamp {
 /// The state under `quota` of a bucket that was counted under `previous` until `at`: available units are kept.
 #[must_use]
 pub fn inherit(quota: &TokenBucket, previous: &TokenBucket, state: State, at: Timestamp) -> State {
+    let at = at.decidable();
     let missing = state.missing(&previous.reservoir, at);
     State { missing: quota.reservoir.inherit(&previous.reservoir, missing), at }
 }

@@ -1,6 +1,6 @@
 //! What was taken and may come back: reservations, permits, refunds, resets.
 
-use super::fixture::{ALGORITHMS, Algorithm, BUCKET, HOUR, PERMITS, Rig, asking, on_plan};
+use super::fixture::{ALGORITHMS, Algorithm, BUCKET, HOUR, PERMITS, Rig, START, asking, on_plan};
 use crate::engine::{CommitError, Permit, Settled};
 use crate::policy::{Cost, Mode};
 use crate::request::CheckRequest;
@@ -15,6 +15,7 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
     a_commit_above_the_estimate_charges_what_there_is(make).await;
     a_commit_above_the_estimate_counts_by_the_keys_own_tier(make).await;
     a_cancelled_reservation_never_was(make).await;
+    a_window_that_has_ended_is_not_given_back_to(make).await;
     a_reservation_that_expires_stays_charged(make).await;
     a_denied_reservation_holds_nothing(make).await;
     only_limits_that_count_the_cost_are_settled(make).await;
@@ -38,7 +39,7 @@ pub async fn a_commit_below_the_estimate_gives_the_rest_back<S: Store>(make: &im
         let (decision, reservation) = rig.engine.reserve(&asking("k", 6), LIFETIME, rig.now).await;
         assert!(decision.is_allowed());
         assert_eq!(rig.left("k", "limit").await, 4, "{}: charged at the estimate", algorithm.name);
-        let settled = rig.engine.commit(reservation.expect("it was admitted"), 2, rig.now).await;
+        let settled = rig.engine.commit(&mut reservation.expect("it was admitted"), 2, rig.now).await;
         assert_eq!(settled, Ok(Settled { refunded: 4, charged: 0, unpaid: 0 }), "{}", algorithm.name);
         assert_eq!(rig.left("k", "limit").await, 8, "{}: settled", algorithm.name);
     }
@@ -50,7 +51,8 @@ pub async fn a_commit_above_the_estimate_charges_what_there_is<S: Store>(make: &
         for (actual, charged, unpaid) in [(3, 0, 0), (8, 5, 0), (10, 7, 0), (12, 7, 2)] {
             let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
             let (_, reservation) = rig.engine.reserve(&asking("k", 3), LIFETIME, rig.now).await;
-            let settled = rig.engine.commit(reservation.expect("it was admitted"), actual, rig.now).await;
+            let settled =
+                rig.engine.commit(&mut reservation.expect("it was admitted"), actual, rig.now).await;
             assert_eq!(settled, Ok(Settled { refunded: 0, charged, unpaid }), "{}: {actual}", algorithm.name);
             assert_eq!(rig.left("k", "limit").await, 7 - charged, "{}: {actual}", algorithm.name);
         }
@@ -67,7 +69,7 @@ pub async fn a_commit_above_the_estimate_counts_by_the_keys_own_tier<S: Store>(
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10).tiers("plan", tiers)]);
         let request = on_plan("k", "pro", 100);
         let (_, reservation) = rig.engine.reserve(&request, LIFETIME, rig.now).await;
-        let settled = rig.engine.commit(reservation.expect("it was admitted"), 300, rig.now).await;
+        let settled = rig.engine.commit(&mut reservation.expect("it was admitted"), 300, rig.now).await;
         assert_eq!(settled, Ok(Settled { refunded: 0, charged: 200, unpaid: 0 }), "{}", algorithm.name);
         let look = rig.engine.peek(&request, rig.now).await;
         let left = look.limits().next().map(|status| status.outcome.remaining);
@@ -83,15 +85,34 @@ pub async fn a_cancelled_reservation_never_was<S: Store>(make: &impl Fn(Timestam
     let before = rig.peek("k").await;
     let (_, reservation) = rig.engine.reserve(&asking("k", 5), LIFETIME, rig.now).await;
     assert_ne!(rig.peek("k").await, before);
-    let settled = rig.engine.cancel(reservation.expect("it was admitted"), rig.now).await;
+    let settled = rig.engine.cancel(&mut reservation.expect("it was admitted"), rig.now).await;
     assert_eq!(settled, Ok(Settled { refunded: 5, charged: 0, unpaid: 0 }));
     assert_eq!(rig.peek("k").await, before);
     // A limit in shadow that had no room took nothing, so nothing comes back to it.
     let rig = Rig::new(make, vec![BUCKET.limit("a", 10), BUCKET.limit("watching", 3).mode(Mode::Shadow)]);
     assert!(rig.admits("k", 2).await);
     let (_, reservation) = rig.engine.reserve(&asking("k", 4), LIFETIME, rig.now).await;
-    assert!(rig.engine.cancel(reservation.expect("it was admitted"), rig.now).await.is_ok());
+    assert!(rig.engine.cancel(&mut reservation.expect("it was admitted"), rig.now).await.is_ok());
     assert_eq!((rig.left("k", "a").await, rig.left("k", "watching").await), (8, 1));
+}
+
+/// The story: a window from the first hit was taken to have begun with the reservation. It had begun long before, so what was
+/// cancelled after its end was given to the next one. One tick before its end it is given back whole.
+pub async fn a_window_that_has_ended_is_not_given_back_to<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    let first_hit = ALGORITHMS.iter().find(|each| each.name == "fixed-window, first hit");
+    let first_hit = first_hit.expect("it is one of them");
+    for (cancelled_after, refunded) in [(HOUR - Ticks::ONE, 4), (HOUR, 0)] {
+        let mut rig = Rig::new(make, vec![first_hit.limit("limit", 10)]);
+        assert!(rig.admits("k", 1).await);
+        rig.now = START + HOUR - Ticks::from_secs(1);
+        let (_, reservation) = rig.engine.reserve(&asking("k", 4), HOUR, rig.now).await;
+        rig.now = START + cancelled_after;
+        assert!(rig.admits("k", 5).await);
+        let before = rig.left("k", "limit").await;
+        let settled = rig.engine.cancel(&mut reservation.expect("it was admitted"), rig.now).await;
+        assert_eq!(settled, Ok(Settled { refunded, charged: 0, unpaid: 0 }), "{cancelled_after:?}");
+        assert_eq!(rig.left("k", "limit").await, before + refunded, "{cancelled_after:?}");
+    }
 }
 
 /// One tick before its end a reservation can be settled; at its end it stays charged at the estimate.
@@ -101,9 +122,9 @@ pub async fn a_reservation_that_expires_stays_charged<S: Store>(make: &impl Fn(T
             ALGORITHMS.iter().find(|each| each.name == "fixed-window, epoch").expect("it is one of them");
         let rig = Rig::new(make, vec![fixed.limit("limit", 10)]);
         let (_, reservation) = rig.engine.reserve(&asking("k", 6), LIFETIME, rig.now).await;
-        let reservation = reservation.expect("it was admitted");
+        let mut reservation = reservation.expect("it was admitted");
         assert_eq!(reservation.expires_at(), rig.now + LIFETIME);
-        let settled = rig.engine.cancel(reservation, rig.now + settled_after).await;
+        let settled = rig.engine.cancel(&mut reservation, rig.now + settled_after).await;
         assert_eq!(settled.is_ok(), settles, "{settled_after:?}");
         if !settles {
             assert_eq!(settled, Err(CommitError::Expired));
@@ -127,7 +148,7 @@ pub async fn only_limits_that_count_the_cost_are_settled<S: Store>(make: &impl F
     let fixed = BUCKET.limit("fixed", 10).cost(Cost::Units(2));
     let rig = Rig::new(make, vec![fixed, BUCKET.limit("asked", 10)]);
     let (_, reservation) = rig.engine.reserve(&asking("k", 6), LIFETIME, rig.now).await;
-    assert!(rig.engine.commit(reservation.expect("it was admitted"), 1, rig.now).await.is_ok());
+    assert!(rig.engine.commit(&mut reservation.expect("it was admitted"), 1, rig.now).await.is_ok());
     assert_eq!((rig.left("k", "fixed").await, rig.left("k", "asked").await), (8, 9));
 
     let computed = BUCKET.limit("computed", 100).cost(Cost::Attribute("tokens".to_owned()));
@@ -135,7 +156,7 @@ pub async fn only_limits_that_count_the_cost_are_settled<S: Store>(make: &impl F
     let request: CheckRequest<'_> =
         asking("k", 1).with("tokens", 60).expect("the suite's requests are valid");
     let (_, reservation) = rig.engine.reserve(&request, LIFETIME, rig.now).await;
-    let settled = rig.engine.commit(reservation.expect("it was admitted"), 25, rig.now).await;
+    let settled = rig.engine.commit(&mut reservation.expect("it was admitted"), 25, rig.now).await;
     assert_eq!(settled, Ok(Settled { refunded: 35, charged: 0, unpaid: 0 }));
     assert_eq!((rig.left("k", "computed").await, rig.left("k", "asked").await), (75, 9));
 }
@@ -147,11 +168,11 @@ pub async fn a_reservation_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -
         let (_, kept) = rig.engine.reserve(&asking("k", 4), LIFETIME, rig.now).await;
         let (_, orphan) = rig.engine.reserve(&asking("k", 3), LIFETIME, rig.now).await;
         rig.swap(vec![algorithm.limit("limit", 11)]);
-        assert!(rig.engine.commit(kept.expect("it was admitted"), 1, rig.now).await.is_ok());
+        assert!(rig.engine.commit(&mut kept.expect("it was admitted"), 1, rig.now).await.is_ok());
         let left = rig.left("k", "limit").await;
         assert!(left == 6 || left == 7, "{}: {left}", algorithm.name);
         rig.swap(vec![BUCKET.limit("another", 5)]);
-        assert!(rig.engine.cancel(orphan.expect("it was admitted"), rig.now).await.is_ok());
+        assert!(rig.engine.cancel(&mut orphan.expect("it was admitted"), rig.now).await.is_ok());
         assert_eq!(rig.left("k", "another").await, 5, "{}", algorithm.name);
     }
 }

@@ -27,8 +27,12 @@ struct Held {
     stance: Stance,
     /// Whose counter it was: the store's, or this process's while the store was away.
     source: Source,
+    /// What it was charged at first, and what it has been brought to since.
+    estimate: u64,
     cost: u64,
     settles: bool,
+    /// When the fixed window ends that it was charged in.
+    window_ends_at: Option<Timestamp>,
 }
 
 /// Places in flight. Released once; releasing again changes nothing.
@@ -46,6 +50,7 @@ pub struct Reservation {
     permit: Option<Permit>,
     charged_at: Timestamp,
     expires_at: Timestamp,
+    is_settled: bool,
 }
 
 /// What settling a reservation did, for the limit that it changed most.
@@ -65,7 +70,11 @@ pub enum CommitError {
     /// It expired, and stays charged at its estimate.
     #[error("the reservation has expired and stays charged at its estimate; reserve for longer")]
     Expired,
-    /// The store did not answer.
+    /// It was committed or cancelled before.
+    #[error("the reservation was committed or cancelled before; each is settled once")]
+    AlreadySettled,
+    /// The store did not answer. The reservation is as it was, but for the counters that had answered before, and may be
+    /// settled again.
     #[error(transparent)]
     Store(#[from] StoreFailure),
 }
@@ -97,9 +106,34 @@ impl Held {
             quota: (charge.quota.clone(), matched.quota),
             stance: charge.stance,
             source,
+            estimate: charge.cost,
             cost: charge.cost,
             settles: !matches!(charge.quota, Quota::Concurrency(_))
                 && !matches!(limit.cost(), Cost::Units(_)),
+            window_ends_at: None,
+        }
+    }
+
+    /// What was taken by a decision at `now`, as one of its limits told.
+    fn by_status(
+        live: &Live,
+        matched: &Match,
+        charge: &Charge<'_>,
+        status: &LimitStatus<'_>,
+        now: Timestamp,
+    ) -> Self {
+        // A window from the first hit may have begun long before this charge, so only its own counter knows when it ends.
+        let ends_at = now + status.outcome.reset_after;
+        let window_ends_at = matches!(charge.quota, Quota::FixedWindow(_)).then_some(ends_at);
+        Self { window_ends_at, ..Self::new(live, matched, charge, status.source) }
+    }
+
+    /// How many of the units that it was charged still count.
+    fn still_counted(&self, charged_at: Timestamp, now: Timestamp) -> u64 {
+        match self.window_ends_at {
+            Some(ends_at) if ends_at <= now => 0,
+            Some(_) => self.cost,
+            None => self.quota.0.still_counted(self.cost, charged_at, now),
         }
     }
 
@@ -139,6 +173,7 @@ impl<S: Store> Engine<S> {
         lifetime: Ticks,
         now: Timestamp,
     ) -> (Decision, Option<Reservation>) {
+        let now = now.decidable();
         let (live, matches, mut decision) = self.decide(request, now).await;
         if !decision.is_allowed() {
             return (decision, None);
@@ -146,12 +181,12 @@ impl<S: Store> Engine<S> {
         let permit = decision.take_permit();
         let charges = live.charges(&self.secret, request, &matches, PermitId(0));
         // What nobody counted cannot be given back.
-        let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source != Source::Open;
+        let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source.is_counted();
         let mut held: SmallVec<[Held; 4]> = decision
             .limits()
             .zip(matches.iter().zip(&charges))
             .filter(|(status, (matched, _))| is_held(status) && !live.takes_permit(matched))
-            .map(|(status, (matched, charge))| Held::new(&live, matched, charge, status.source))
+            .map(|(status, (matched, charge))| Held::by_status(&live, matched, charge, &status, now))
             .collect();
         // Where some limits compute their own cost, the actual cost is theirs; the others count requests, not units.
         let computed = |limit: &Limit| matches!(limit.cost(), Cost::Attribute(_) | Cost::Computed(_));
@@ -160,7 +195,8 @@ impl<S: Store> Engine<S> {
         if held.iter().any(is_computed) {
             held.iter_mut().for_each(|held| held.settles = held.settles && is_computed(held));
         }
-        (decision, Some(Reservation { held, permit, charged_at: now, expires_at: now + lifetime }))
+        let expires_at = now + lifetime;
+        (decision, Some(Reservation { held, permit, charged_at: now, expires_at, is_settled: false }))
     }
 
     /// Settles a reservation at what the request really cost: the rest is given back, what is beyond the estimate is charged
@@ -169,51 +205,64 @@ impl<S: Store> Engine<S> {
     /// The cost is that of the limits which compute it from attributes; if none does, of those that count the cost asked for.
     /// Limits with a fixed cost keep what they took.
     ///
+    /// A store that does not answer leaves the reservation to be settled again, as does a future that is dropped: what was
+    /// settled by then stays so and is not done twice. Only a change that the store made without being able to tell is.
+    ///
     /// # Errors
-    /// When the reservation has expired, or the store does not answer.
+    /// When the reservation has expired, was settled before, or the store does not answer.
     pub async fn commit(
         &self,
-        reservation: Reservation,
+        reservation: &mut Reservation,
         actual: u64,
         now: Timestamp,
     ) -> Result<Settled, CommitError> {
         self.settle(reservation, Some(actual), now).await
     }
 
-    /// Gives back all that a reservation took.
+    /// Gives back all that a reservation took. It may be tried again as [`Engine::commit`] may.
     ///
     /// # Errors
-    /// When the reservation has expired, or the store does not answer.
-    pub async fn cancel(&self, reservation: Reservation, now: Timestamp) -> Result<Settled, CommitError> {
+    /// When the reservation has expired, was settled before, or the store does not answer.
+    pub async fn cancel(
+        &self,
+        reservation: &mut Reservation,
+        now: Timestamp,
+    ) -> Result<Settled, CommitError> {
         self.settle(reservation, None, now).await
     }
 
     async fn settle(
         &self,
-        reservation: Reservation,
+        reservation: &mut Reservation,
         actual: Option<u64>,
         now: Timestamp,
     ) -> Result<Settled, CommitError> {
+        let now = now.decidable();
+        if reservation.is_settled {
+            return Err(CommitError::AlreadySettled);
+        }
         if now >= reservation.expires_at {
             return Err(CommitError::Expired);
         }
         let mut settled = Settled::default();
-        for held in &reservation.held {
+        for held in &mut reservation.held {
             let cost = match actual {
                 Some(actual) if held.settles => actual,
-                Some(_) => held.cost,
+                Some(_) => held.estimate,
                 None => 0,
             };
             // What time has given back already is not given back again.
-            let counted = held.quota.0.still_counted(held.cost, reservation.charged_at, now);
+            let counted = held.still_counted(reservation.charged_at, now);
             let change = self.adjust(held, cost.max(held.cost - counted), now).await?;
-            settled.refunded = settled.refunded.max(change.refunded);
-            settled.charged = settled.charged.max(change.charged);
+            held.cost = held.cost - change.refunded + change.charged; // From here another attempt would go on.
+            settled.refunded = settled.refunded.max(held.estimate.saturating_sub(held.cost));
+            settled.charged = settled.charged.max(held.cost.saturating_sub(held.estimate));
             settled.unpaid = settled.unpaid.max(change.unpaid);
         }
         if let Some(permit) = &reservation.permit {
             self.release(permit, now).await?;
         }
+        reservation.is_settled = true;
         Ok(settled)
     }
 
@@ -249,6 +298,7 @@ impl<S: Store> Engine<S> {
     /// # Errors
     /// When the store does not answer; the permit then returns by itself when it expires.
     pub async fn release(&self, permit: &Permit, now: Timestamp) -> Result<(), StoreFailure> {
+        let now = now.decidable();
         let mut attempts = 0;
         loop {
             let live = self.live.load_full();

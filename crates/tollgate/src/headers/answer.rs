@@ -1,6 +1,6 @@
 //! The entry point: from a decision to what is sent.
 
-use crate::decision::Decision;
+use crate::decision::{Decision, Reason};
 use crate::outcome::Verdict;
 use crate::time::Timestamp;
 
@@ -14,7 +14,8 @@ use super::{ietf, vendor};
 /// What to send. An allowed request keeps the status and body of its own response; only the headers are added to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// 200 when the request passes, otherwise 429 or what the operator chose instead, and 400 or 413 where waiting does not help.
+    /// 200 when the request passes, otherwise 429 or what the operator chose instead, 503 where nobody could count, and 400 or
+    /// 413 where waiting does not help.
     pub status: u16,
     /// Headers to add. The content type of a body is told by the body.
     pub headers: HeaderList,
@@ -38,15 +39,27 @@ impl Answer {
             body: Some(body::write(&refusal, status, &sheet, policy.dialects, audience.accepts)),
         }
     }
+
+    /// The headers of that answer alone, for a wire that has a body of its own.
+    #[must_use]
+    pub fn headers_of(
+        decision: &Decision,
+        policy: &HeaderPolicy,
+        audience: Audience,
+        now: Timestamp,
+    ) -> HeaderList {
+        headers(&Sheet::of(decision, policy, audience, now), policy)
+    }
 }
 
 /// Why the request is refused, if it is.
 fn refusal<'a>(decision: &'a Decision, sheet: &'a Sheet<'_>) -> Option<Refusal<'a>> {
-    if sheet.allowed {
-        return None;
-    }
+    let reason = decision.reason()?;
     if let Some(fault) = decision.fault() {
         return Some(Refusal::Fault(fault));
+    }
+    if reason == Reason::Unavailable {
+        return Some(Refusal::Unavailable);
     }
     // Of several that can never admit it the smallest decides what would pass.
     let too_small = sheet

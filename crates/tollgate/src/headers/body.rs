@@ -28,6 +28,8 @@ pub struct Body {
 pub(super) enum Refusal<'a> {
     /// Quotas are used up; waiting cures it.
     Quota,
+    /// Nobody could count; waiting may cure it.
+    Unavailable,
     /// The cost is more than a limit ever admits.
     TooCostly {
         /// Which limit.
@@ -46,6 +48,7 @@ impl Refusal<'_> {
     pub(super) fn status(&self, denial: DenialStatus) -> u16 {
         match self {
             Refusal::Quota => denial.code(),
+            Refusal::Unavailable => 503,
             Refusal::TooCostly { unit: Unit::Bytes, .. } => 413,
             Refusal::TooCostly { .. } | Refusal::Fault(_) => 400,
         }
@@ -54,6 +57,9 @@ impl Refusal<'_> {
     const fn kind(&self) -> &'static str {
         match self {
             Refusal::Quota => "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            Refusal::Unavailable => {
+                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+            }
             Refusal::TooCostly { .. } => "urn:tollgate:problem:cost-exceeds-capacity",
             Refusal::Fault(Fault::Cost { .. }) => "urn:tollgate:problem:cost-not-computable",
             Refusal::Fault(Fault::TooManyLimits) => "urn:tollgate:problem:too-many-limits",
@@ -63,6 +69,9 @@ impl Refusal<'_> {
     const fn title(&self) -> &'static str {
         match self {
             Refusal::Quota => "Request cannot be satisfied as assigned quota has been exceeded",
+            Refusal::Unavailable => {
+                "Request cannot be satisfied due to temporary server capacity constraints"
+            }
             Refusal::TooCostly { .. } => "Request costs more than can ever be admitted at once",
             Refusal::Fault(Fault::Cost { .. }) => "Request does not tell what it costs",
             Refusal::Fault(Fault::TooManyLimits) => "Request matches too many limits",
@@ -78,6 +87,14 @@ impl Refusal<'_> {
                         detail.push_str("; ");
                     }
                     push_quota(&mut detail, reading);
+                }
+            }
+            Refusal::Unavailable => {
+                for reading in sheet.violated() {
+                    if !detail.is_empty() {
+                        detail.push_str("; ");
+                    }
+                    push(&mut detail, format_args!("{}: cannot be counted now", reading.name));
                 }
             }
             Refusal::TooCostly { limit, capacity, .. } => {
@@ -104,7 +121,7 @@ pub(super) fn write(
 ) -> Body {
     match accepts {
         Accepts::Text => text(refusal, sheet),
-        Accepts::Json if dialects.contains(Dialect::Discord) => {
+        Accepts::Json if dialects.contains(Dialect::Discord) && matches!(refusal, Refusal::Quota) => {
             discord(sheet).unwrap_or_else(|| problem(refusal, status, sheet))
         }
         Accepts::Json => problem(refusal, status, sheet),
@@ -125,6 +142,8 @@ struct Problem<'a> {
     max_cost: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
     retryable: bool,
 }
 
@@ -148,7 +167,8 @@ fn problem(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> Body {
             .collect(),
         max_cost,
         retry_after_ms: retry.map(|retry| retry.wait.ceil_millis()),
-        retryable: matches!(refusal, Refusal::Quota),
+        reason: matches!(refusal, Refusal::Unavailable).then_some("limiter-unavailable"),
+        retryable: matches!(refusal, Refusal::Quota | Refusal::Unavailable),
     };
     Body {
         content_type: "application/problem+json",

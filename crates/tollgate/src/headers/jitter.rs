@@ -9,6 +9,8 @@ use super::reading::Reading;
 const JITTER_SECONDS_MAX: u64 = 30;
 /// One part in this many of the wait is added at most.
 const JITTER_PARTS: u64 = 10;
+/// What is added at most where nobody knows when it will be better, in seconds: all callers were refused at the same time.
+const OUTAGE_JITTER_SECONDS: u64 = 4;
 
 /// When to come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,14 +28,18 @@ impl Retry {
     pub(super) fn of(reading: &Reading<'_>, now: Timestamp) -> Option<Self> {
         let wait = reading.wait()?;
         let window = window(now, reading.period());
-        let later = |wait: u64, most: u64| {
-            let width = wait.div_ceil(JITTER_PARTS).clamp(1, most);
+        let later = |wait: u64, second: u64| {
+            let width = if reading.is_known() {
+                wait.div_ceil(JITTER_PARTS).clamp(1, JITTER_SECONDS_MAX * second)
+            } else {
+                OUTAGE_JITTER_SECONDS * second
+            };
             wait + spread(reading.status.key_hash, window, width)
         };
         Some(Self {
             wait,
-            seconds: later(wait.ceil_seconds().max(1), JITTER_SECONDS_MAX),
-            millis: later(wait.ceil_millis().max(1), JITTER_SECONDS_MAX * 1_000),
+            seconds: later(wait.ceil_seconds().max(1), 1),
+            millis: later(wait.ceil_millis().max(1), 1_000),
         })
     }
 }

@@ -90,9 +90,9 @@ impl<'a> Reading<'a> {
         self.status.source != Source::Exact
     }
 
-    /// Whether its numbers mean anything: a limit that let pass because its store was silent has counted nothing.
-    pub(super) fn is_known(&self) -> bool {
-        self.status.source != Source::Open || self.is_violated()
+    /// Whether its numbers mean anything: a limit that passed or refused because its store was silent has counted nothing.
+    pub(super) const fn is_known(&self) -> bool {
+        self.status.source.is_counted()
     }
 
     /// Whether at most a fifth is left.

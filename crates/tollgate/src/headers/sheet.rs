@@ -14,9 +14,9 @@ use super::reading::{Reading, readings};
 pub(super) struct Sheet<'a> {
     /// Every enforced limit, in the policy's order.
     pub(super) readings: SmallVec<[Reading<'a>; 4]>,
-    /// Which of them to list, the most urgent first: every violated one, otherwise the one closest to exhaustion. On a
+    /// Which of them matter now, the most urgent first: every violated one, otherwise the one closest to exhaustion. On a
     /// denial nothing else is listed, because `Retry-After` must not be earlier than any window beside it.
-    listed: SmallVec<[usize; 4]>,
+    chosen: SmallVec<[usize; 4]>,
     /// When to come back, if the request was denied and that may be told.
     pub(super) retry: Option<Retry>,
     /// Whether the request passes.
@@ -43,7 +43,7 @@ impl<'a> Sheet<'a> {
         };
         let mut sheet = Self {
             readings: readings(decision, policy).collect(),
-            listed: SmallVec::new(),
+            chosen: SmallVec::new(),
             retry: None,
             allowed: decision.is_allowed(),
             cost: audience.cost,
@@ -51,22 +51,30 @@ impl<'a> Sheet<'a> {
             disclosed: false,
             disclosure: policy.disclosure,
         };
-        sheet.listed = sheet.choose();
+        sheet.chosen = sheet.choose();
         sheet.disclosed = exposure == Exposure::Full && sheet.calls_for_disclosure();
         // Told at every other level: a caller that does not know when to retry retries at once.
         let silent = exposure == Exposure::None && policy.disclosure == Disclosure::Never;
         if !silent && decision.retry_after().is_some() {
-            sheet.retry = sheet.tightest().and_then(|reading| Retry::of(reading, now));
+            sheet.retry = sheet.most_urgent().and_then(|reading| Retry::of(reading, now));
         }
         sheet
     }
 
-    /// The limits to list, the most urgent first.
-    pub(super) fn listed(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
-        self.listed.iter().filter_map(|&index| self.readings.get(index))
+    fn chosen(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
+        self.chosen.iter().filter_map(|&index| self.readings.get(index))
     }
 
-    /// The limit that matters most.
+    fn most_urgent(&self) -> Option<&Reading<'a>> {
+        self.chosen().next()
+    }
+
+    /// The limits to list with their numbers, the most urgent first. One that refused because nobody could count has none.
+    pub(super) fn listed(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
+        self.chosen().filter(|reading| reading.is_known())
+    }
+
+    /// The limit that matters most of those listed.
     pub(super) fn tightest(&self) -> Option<&Reading<'a>> {
         self.listed().next()
     }
@@ -81,7 +89,7 @@ impl<'a> Sheet<'a> {
 
     /// The limits that refused the request, the most urgent first.
     pub(super) fn violated(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
-        self.listed().filter(|reading| reading.is_violated())
+        self.chosen().filter(|reading| reading.is_violated())
     }
 
     fn choose(&self) -> SmallVec<[usize; 4]> {
@@ -107,7 +115,7 @@ impl<'a> Sheet<'a> {
     fn calls_for_disclosure(&self) -> bool {
         match self.disclosure {
             Disclosure::Always => true,
-            Disclosure::NearExhaustion => !self.allowed || !self.listed.is_empty(),
+            Disclosure::NearExhaustion => !self.allowed || !self.chosen.is_empty(),
             Disclosure::DeniedOnly => !self.allowed,
             Disclosure::Never => false,
         }

@@ -1,8 +1,11 @@
 //! Ways in which somebody could get more than a limit allows, each tried and found shut.
 
-use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret, Source, Ticks, Timestamp};
+use tollgate::{
+    CheckRequest, Engine, Gate, ManualClock, MemoryStore, Policy, Secret, Source, Ticks, Timestamp,
+};
 
 use crate::executor::block_on;
+use crate::fixture::{ALGORITHMS, asking, limit, policy};
 
 /// A key that goes to and fro between a fast tier and a large one gets what each allows, and no more: its large quota is not
 /// refilled under the fast one.
@@ -42,6 +45,33 @@ fn nothing_is_admitted_twice_outside_of_the_stores_time() {
     }
 }
 
+/// The story: at the last instant that has a name a counter could not reach ahead of it, so each charge was forgotten at once
+/// and everything was admitted. Time stands still a little earlier, and a store full of keys forgets nothing either.
+#[test]
+fn nothing_is_admitted_twice_at_the_end_of_time() {
+    let ends = [Timestamp::LAST - Ticks::ONE, Timestamp::LAST, Timestamp::MAX - Ticks::ONE, Timestamp::MAX];
+    let long_before = Timestamp::LAST - Ticks::from_secs(3 * 366 * 86_400);
+    for (name, quota) in ALGORITHMS {
+        for (made, now) in [long_before, Timestamp::LAST].iter().flat_map(|made| ends.map(|now| (made, now)))
+        {
+            let store = MemoryStore::new(1 << 17, *made);
+            let engine = Engine::with_store(policy(vec![limit("limit", quota(3))]), store, Secret::random());
+            let admitted = |key: &str| engine.check_now(&asking(key, 1), now).is_allowed();
+            assert_eq!((0..20).filter(|_| admitted("k")).count(), 3, "{name} at {now:?}");
+            for other in 0..2_000 {
+                admitted(&other.to_string());
+            }
+            assert!(!admitted("k"), "{name} at {now:?}");
+        }
+        let engine = Engine::new(policy(vec![limit("limit", quota(3))]), Timestamp::MAX);
+        let admitted = |_: &u32| engine.check_now(&asking("k", 1), Timestamp::MAX).is_allowed();
+        assert_eq!((0..20).filter(admitted).count(), 3, "{name}");
+        let time = ManualClock::starting_at(Timestamp::MAX);
+        let gate = Gate::builder(quota(3)).clock(time.clock()).build();
+        assert_eq!((0..20).filter(|_| gate.check().is_allowed()).count(), 3, "{name}");
+    }
+}
+
 /// A reservation that time has long given back is worth nothing when it is cancelled.
 #[test]
 fn cancelling_gives_back_only_what_still_counts() {
@@ -60,11 +90,11 @@ fn cancelling_gives_back_only_what_still_counts() {
         let now = start + Ticks::from_secs(130 * 20);
         let one = CheckRequest::new().with("k", "a").unwrap();
         let mut admitted = 0;
-        for reservation in reservations {
+        for mut reservation in reservations {
             while engine.check_now(&one, now).is_allowed() {
                 admitted += 1;
             }
-            let _ = block_on(engine.cancel(reservation, now));
+            let _ = block_on(engine.cancel(&mut reservation, now));
         }
         assert!(admitted <= 10, "{algorithm}: {admitted}");
     }

@@ -53,6 +53,7 @@ promises! {
         a_commit_above_the_estimate_charges_what_there_is,
         a_commit_above_the_estimate_counts_by_the_keys_own_tier,
         a_cancelled_reservation_never_was,
+        a_window_that_has_ended_is_not_given_back_to,
         a_reservation_that_expires_stays_charged,
         a_denied_reservation_holds_nothing,
         only_limits_that_count_the_cost_are_settled,

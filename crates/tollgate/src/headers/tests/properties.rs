@@ -46,8 +46,14 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
 
 /// A limit that said anything at all, possible or not: a store may be wrong, headers must still be sendable.
 fn cases() -> impl Strategy<Value = Case> {
-    let sources =
-        prop_oneof![Just(Source::Exact), Just(Source::Lease), Just(Source::Open), Just(Source::Local)];
+    let sources = prop_oneof![
+        2 => Just(Source::Exact),
+        1 => Just(Source::Lease),
+        1 => Just(Source::Open),
+        1 => Just(Source::Local),
+        1 => Just(Source::Closed),
+        1 => Just(Source::Full),
+    ];
     let stances = prop_oneof![4 => Just(Stance::Enforced), 1 => Just(Stance::Shadow)];
     let names = prop_oneof!["[a-z]{1,12}", "\\PC{0,80}", "[\\x00-\\x7f]{0,70}"];
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
@@ -155,7 +161,7 @@ proptest! {
     }
 
     /// Retry-After is a whole number, at least 1, never before any window that is listed beside it, and never more than the
-    /// jitter after it; and it is there exactly on denials.
+    /// jitter after it; and it is there exactly on denials. They are the caller's own fault only if somebody has counted.
     #[test]
     fn retry_after_follows_the_window(cases in vec(cases(), 0..6), now in instants()) {
         let decision = decision(&cases);
@@ -165,10 +171,23 @@ proptest! {
         if let Some(told) = told {
             let listed = answer.headers.get("RateLimit").map(items).unwrap_or_default();
             // A concurrency limit has no window; its wait is a second.
-            let wait = listed.iter().map(|item| integer(item, "t").unwrap_or(1)).max().unwrap();
-            prop_assert!(told >= 1 && told >= wait);
-            prop_assert!(told <= wait + (wait + 9).div_euclid(10).clamp(1, 30));
-            prop_assert_eq!(answer.status, 429);
+            let wait = listed.iter().map(|item| integer(item, "t").unwrap_or(1)).max();
+            prop_assert!(told >= 1 && Some(told) >= wait);
+            let counted = decision.limits().all(|status| status.source.is_counted());
+            if let Some(wait) = wait && counted {
+                prop_assert!(told <= wait + (wait + 9).div_euclid(10).clamp(1, 30));
+            }
+            prop_assert_eq!(answer.status, if wait.is_some() { 429 } else { 503 });
+        }
+    }
+
+    /// The headers alone are those of the whole answer.
+    #[test]
+    fn headers_alone_are_those_of_the_answer(cases in vec(cases(), 0..6), now in instants()) {
+        let decision = decision(&cases);
+        for dialects in SPOKEN {
+            let whole = Answer::of(&decision, &speaking(dialects), authenticated(), now);
+            prop_assert_eq!(whole.headers, Answer::headers_of(&decision, &speaking(dialects), authenticated(), now));
         }
     }
 

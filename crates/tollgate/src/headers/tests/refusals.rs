@@ -4,7 +4,7 @@ use super::fixture::{
     Case, NOW, answer, authenticated, bucket, contract, decision, faulty, fixed, leaky, lines, permits, secs,
     speaking,
 };
-use crate::decision::Fault;
+use crate::decision::{Fault, Source};
 use crate::headers::{Accepts, Answer, Audience, DenialStatus, Dialect, HeaderPolicy, Unit};
 use crate::outcome::Verdict;
 use crate::quota::Rate;
@@ -38,6 +38,54 @@ fn a_cost_above_the_capacity_is_a_bad_request() {
             r#""max-cost":10,"retryable":false}"#
         )
     );
+}
+
+/// The story: a limit that was closed because its store was away was answered as a quota used up. The caller did nothing wrong,
+/// so it is a 503 with a short time to come back, without numbers that nobody counted, and without a vendor's words for quotas.
+#[test]
+fn what_nobody_could_count_is_unavailable() {
+    for source in [Source::Closed, Source::Full] {
+        let case = Case::new("p", bucket(Rate::per_second(10))).denied(secs(1)).sourced(source);
+        let policy = speaking(&[Dialect::Ietf11, Dialect::Discord, Dialect::Stripe]);
+        let told = |key| {
+            let answer = Answer::of(&decision(&[case.clone().keyed(key)]), &policy, authenticated(), NOW);
+            assert_eq!(answer.status, 503);
+            answer.headers.get("Retry-After").unwrap().parse::<u64>().unwrap()
+        };
+        let spread: std::collections::BTreeSet<u64> = (0..200).map(told).collect();
+        assert!(spread.into_iter().eq(1..=5), "not all at once");
+        let answer = Answer::of(&decision(std::slice::from_ref(&case)), &policy, authenticated(), NOW);
+        let retry = answer.headers.get("Retry-After").unwrap().to_owned();
+        assert_eq!(
+            lines(&answer),
+            [
+                "Cache-Control: no-store",
+                &format!("Retry-After: {retry}"),
+                r#"RateLimit-Policy: "p";q=10;w=1"#,
+                "Stripe-Should-Retry: true",
+            ]
+        );
+        assert_eq!(
+            answer.body.unwrap().text,
+            concat!(
+                r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
+                r#""title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"#,
+                r#""detail":"p: cannot be counted now","violated-policies":["p"],"retry-after-ms":1000,"#,
+                r#""reason":"limiter-unavailable","retryable":true}"#
+            )
+        );
+    }
+}
+
+/// A caller whose quota is used up is told so, whatever else could not be counted. It is still kept away for as long as both
+/// ask for.
+#[test]
+fn a_quota_used_up_comes_before_a_closed_limit() {
+    let closed = Case::new("closed", bucket(Rate::per_second(10))).denied(secs(1)).sourced(Source::Closed);
+    let answer = answer(&[closed, denied()], &[Dialect::Ietf11]);
+    assert_eq!(answer.status, 429);
+    assert_eq!(answer.headers.get("RateLimit"), Some(r#""p";r=0;t=12"#));
+    assert!(answer.body.unwrap().text.contains(r#""violated-policies":["p","closed"]"#));
 }
 
 #[test]

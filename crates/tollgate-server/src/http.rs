@@ -1,15 +1,13 @@
-//! The HTTP wire. The way of a request: `listener` (connections and their patience) → `route` (what is asked) → `body` (bytes,
-//! bounded) → `question` (JSON) → `service` (the engine) → `reply` (the one place where answers and problems become HTTP).
+//! The HTTP wire. The way of a request: `connection` (its patience) → `route` (what is asked) → `body` (bytes, bounded) →
+//! `question` (JSON) → `answer` (the service) → `reply` (the one place where answers and problems become HTTP).
 
-mod listener;
+mod connection;
 mod patience;
 mod route;
 mod body;
 mod question;
-mod service;
-mod holds;
+mod answer;
 mod problem;
 mod reply;
 
-pub(crate) use listener::{bind, serve};
-pub(crate) use service::Service;
+pub(crate) use connection::connection;

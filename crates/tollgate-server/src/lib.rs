@@ -9,7 +9,9 @@ mod policy_check;
 mod decision_json;
 mod decide;
 mod serve;
+mod listen;
 mod http;
+mod service;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

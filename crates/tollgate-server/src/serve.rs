@@ -8,9 +8,10 @@ use tollgate::{Clock, Engine, MemoryStore, Secret};
 
 use crate::cli::{ServeArguments, StoreChoice};
 use crate::console::Console;
-use crate::http::{self, Service};
 use crate::policy_file::{self, Loaded};
+use crate::service::Service;
 use crate::{FAILURE, SUCCESS};
+use crate::{http, listen};
 
 mod banner;
 mod log;
@@ -57,7 +58,7 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
-    let listener = http::bind(arguments.http).await?;
+    let listener = listen::bind(arguments.http, "--http").await?;
     let address = listener.local_addr().map_err(|error| format!("the address is not known: {error}"))?;
     for line in banner::lines(&loaded, address, arguments) {
         console.line(line);
@@ -70,7 +71,10 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     };
     let engine = Engine::with_store(loaded.policy, store, Secret::random());
     let (stop, stopped) = watch::channel(false);
-    let server = tokio::spawn(http::serve(listener, Arc::new(Service::new(engine, clock)), stopped));
+    let service = Arc::new(Service::new(engine, clock.clone()));
+    let server = tokio::spawn(listen::serve(listener, clock, stopped, move |stream, stop| {
+        http::connection(stream, Arc::clone(&service), stop)
+    }));
     signals.next().await;
     tracing::info!(
         "stopping: no new connections, requests in flight are answered; a second signal stops at once"

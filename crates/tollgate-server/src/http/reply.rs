@@ -6,8 +6,8 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue}
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
+use super::answer::Answered;
 use super::problem::{Kind, Problem};
-use super::service::Answered;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");

@@ -2,8 +2,8 @@
 
 use hyper::Method;
 
-use super::holds::Id;
 use super::problem::{Kind, Problem};
+use crate::service::holds::Id;
 
 const PATHS: &str = "POST /v1/check, POST /v1/check/batch, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
                      DELETE /v1/reservations/{id}, DELETE /v1/permits/{id} and GET /healthz";

@@ -16,7 +16,7 @@ const PAST_MAX: usize = 1_024;
 
 /// The name of something held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Id(u128);
+pub(crate) struct Id(u128);
 
 impl Id {
     /// An id that nobody can guess; none when the system has no randomness to give.
@@ -27,7 +27,7 @@ impl Id {
     }
 
     /// Reads an id: 32 lower-case hexadecimal digits, as it was written.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let is_id = text.len() == 32 && text.bytes().all(is_digit);
         is_id.then(|| u128::from_str_radix(text, 16).ok().map(Self)).flatten()
@@ -42,7 +42,7 @@ impl fmt::Display for Id {
 
 /// Why there is nothing to have under an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Absent {
+pub(crate) enum Absent {
     /// It was given back before.
     Done,
     /// Somebody has it just now.
@@ -55,7 +55,7 @@ pub(super) enum Absent {
 
 /// Things held under ids, each until its own expiry.
 #[derive(Debug)]
-pub(super) struct Holds<T> {
+pub(crate) struct Holds<T> {
     shards: [Mutex<Shard<T>>; SHARDS],
     shard_max: usize,
 }
@@ -63,7 +63,7 @@ pub(super) struct Holds<T> {
 /// A thing in the hands of whoever gives it back. Unless that is [`done`](Lent::done) it returns to the table, so what fails,
 /// or is given up in the middle, may be tried again.
 #[derive(Debug)]
-pub(super) struct Lent<'h, T> {
+pub(crate) struct Lent<'h, T> {
     holds: &'h Holds<T>,
     id: Id,
     thing: Option<T>,
@@ -80,7 +80,7 @@ struct Shard<T> {
 
 impl<T> Holds<T> {
     /// Room for about `max` things.
-    pub(super) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         let shards = std::array::from_fn(|_| Mutex::new(Shard::default()));
         Self { shards, shard_max: max.div_ceil(SHARDS) }
     }
@@ -89,7 +89,7 @@ impl<T> Holds<T> {
     ///
     /// # Errors
     /// Gives the thing back when there is no room, or no randomness for an id.
-    pub(super) fn put(&self, thing: T, expires_at: Timestamp, now: Timestamp) -> Result<Id, T> {
+    pub(crate) fn put(&self, thing: T, expires_at: Timestamp, now: Timestamp) -> Result<Id, T> {
         let Some(id) = Id::random() else { return Err(thing) };
         let mut shard = self.shard(id);
         shard.expire(now);
@@ -110,7 +110,7 @@ impl<T> Holds<T> {
     ///
     /// # Errors
     /// When nothing is.
-    pub(super) fn lend(&self, id: Id, now: Timestamp) -> Result<Lent<'_, T>, Absent> {
+    pub(crate) fn lend(&self, id: Id, now: Timestamp) -> Result<Lent<'_, T>, Absent> {
         let mut shard = self.shard(id);
         shard.expire(now);
         match shard.held.get_mut(&id) {
@@ -131,7 +131,7 @@ impl<T> Holds<T> {
 
 impl<T> Lent<'_, T> {
     /// It was given back, and is no more.
-    pub(super) fn done(mut self) {
+    pub(crate) fn done(mut self) {
         self.thing = None;
         let mut shard = self.holds.shard(self.id);
         if let Some((expires_at, _)) = shard.held.remove(&self.id) {

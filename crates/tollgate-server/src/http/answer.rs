@@ -1,25 +1,17 @@
-//! What each route does with the engine. Time is read here, once for each request, and passed down.
+//! What each route does with the service. Time is read here, once for each request, and passed down.
 
 use hyper::Request;
 use hyper::body::Incoming;
 use tollgate::store::Store;
-use tollgate::{
-    CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, Reservation, Settled,
-    Ticks, Timestamp,
-};
+use tollgate::{CheckRequest, Settled, Timestamp};
 
 use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
-use super::holds::{Absent, Holds, Id};
 use super::problem::{Kind, Problem};
 use super::question::{self, Question};
 use super::route::Route;
 use crate::decision_json::{Decided, Hold};
-use crate::seldom::Seldom;
-
-/// Most permits that the server remembers; about 64 MiB of them.
-const PERMITS_MAX: usize = 1 << 18;
-/// Most open reservations; about 64 MiB of them.
-const RESERVATIONS_MAX: usize = 1 << 17;
+use crate::service::holds::{Absent, Id};
+use crate::service::{Service, Wire};
 
 /// What a request is answered with.
 #[derive(Debug)]
@@ -36,34 +28,7 @@ pub(super) enum Answered {
     Done,
 }
 
-/// The engine, and what its callers hold.
-pub(crate) struct Service<S = MemoryStore> {
-    engine: Engine<S>,
-    clock: Clock,
-    headers: HeaderPolicy,
-    permits: Holds<Permit>,
-    reservations: Holds<Reservation>,
-    no_room: Seldom,
-}
-
 impl<S: Store> Service<S> {
-    /// Answers by this engine, at the times of this clock.
-    pub(crate) fn new(engine: Engine<S>, clock: Clock) -> Self {
-        Self {
-            engine,
-            clock,
-            headers: HeaderPolicy::default(),
-            permits: Holds::new(PERMITS_MAX),
-            reservations: Holds::new(RESERVATIONS_MAX),
-            no_room: Seldom::default(),
-        }
-    }
-
-    /// The time by which requests are answered.
-    pub(super) fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
     /// Answers one request.
     ///
     /// # Errors
@@ -73,7 +38,7 @@ impl<S: Store> Service<S> {
             Route::Health => Ok(Answered::Healthy),
             Route::Check => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
-                self.check(&Question::check(&body)?).await
+                self.answer_check(&Question::check(&body)?).await
             }
             Route::Batch => {
                 let body = body::read(request, BATCH_BYTES_MAX).await?;
@@ -92,9 +57,9 @@ impl<S: Store> Service<S> {
         }
     }
 
-    async fn check(&self, question: &Question<'_>) -> Result<Answered, Problem> {
+    async fn answer_check(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let request = question.request()?;
-        let decided = self.decide(&request, self.clock.now()).await;
+        let decided = self.decide(&request, self.now()).await;
         Ok(Answered::Decision(Box::new(decided)))
     }
 
@@ -105,7 +70,7 @@ impl<S: Store> Service<S> {
             let request = question.request();
             requests.push(request.map_err(|error| Problem::invalid(format!("[{index}]: {error}")))?);
         }
-        let now = self.clock.now();
+        let now = self.now();
         let mut answers = Vec::with_capacity(requests.len());
         for request in &requests {
             answers.push(self.decide(request, now).await);
@@ -114,34 +79,13 @@ impl<S: Store> Service<S> {
     }
 
     async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decided {
-        let mut decision = self.engine.check(request, now).await;
-        let hold = self.hold_permit(&mut decision, now);
+        let (decision, hold) = self.check_and_hold(request, now, Wire::Http).await;
         Decided::new(decision, hold, &self.headers, request.units(), now)
-    }
-
-    /// Keeps the permit that a concurrency limit gave, so that the caller can give it back by its id.
-    fn hold_permit(&self, decision: &mut Decision, now: Timestamp) -> Hold {
-        let Some(permit) = decision.take_permit() else {
-            return Hold::None;
-        };
-        match self.permits.put(permit, now + permit_lifetime(decision), now) {
-            Ok(id) => Hold::Permit { id: id.to_string() },
-            Err(_) => {
-                // The place stays taken until it expires: that denies too much for a while, and admits nothing too much.
-                if let Some(skipped) = self.no_room.due(now) {
-                    tracing::warn!(
-                        skipped,
-                        "no room for another permit: it cannot be given back before it expires"
-                    );
-                }
-                Hold::None
-            }
-        }
     }
 
     async fn reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let request = question.request()?;
-        let (lifetime, now) = (question.lifetime(), self.clock.now());
+        let (lifetime, now) = (question.lifetime(), self.now());
         let (decision, reservation) = self.engine.reserve(&request, lifetime, now).await;
         let mut hold = Hold::None;
         if let Some(reservation) = reservation {
@@ -158,7 +102,7 @@ impl<S: Store> Service<S> {
     }
 
     async fn commit(&self, id: Id, cost: u64) -> Result<Answered, Problem> {
-        let now = self.clock.now();
+        let now = self.now();
         let mut reservation = self.reservations.lend(id, now).map_err(unsettleable)?;
         let settled = self.engine.commit(&mut reservation, cost, now).await?;
         reservation.done();
@@ -166,7 +110,7 @@ impl<S: Store> Service<S> {
     }
 
     async fn cancel(&self, id: Id) -> Result<Answered, Problem> {
-        let now = self.clock.now();
+        let now = self.now();
         let mut reservation = self.reservations.lend(id, now).map_err(unsettleable)?;
         self.engine.cancel(&mut reservation, now).await?;
         reservation.done();
@@ -176,7 +120,7 @@ impl<S: Store> Service<S> {
     /// Gives a permit back. One that is not held any more has come back already, which is what was asked for; one that somebody
     /// else gives back just now is coming back.
     async fn release(&self, id: Id) -> Result<Answered, Problem> {
-        let now = self.clock.now();
+        let now = self.now();
         if let Ok(permit) = self.permits.lend(id, now) {
             let released = self.engine.release(&permit, now).await;
             released.map_err(|failure| Problem::new(Kind::StoreUnavailable, failure.to_string()))?;
@@ -184,15 +128,6 @@ impl<S: Store> Service<S> {
         }
         Ok(Answered::Done)
     }
-}
-
-/// How long the permits of a decision live: the longest of its concurrency limits.
-fn permit_lifetime(decision: &Decision) -> Ticks {
-    let lifetime = |quota: &Quota| match quota {
-        Quota::Concurrency(permits) => permits.ttl(),
-        _ => Ticks::ZERO,
-    };
-    decision.limits().map(|status| lifetime(status.quota)).max().unwrap_or_default()
 }
 
 fn unsettleable(absent: Absent) -> Problem {
@@ -225,7 +160,9 @@ mod tests {
 
     use tollgate::charge::{Answers, Charge};
     use tollgate::store::StoreFailure;
-    use tollgate::{ManualClock, Policy, Secret};
+    use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret};
+
+    use crate::service::holds::Holds;
 
     use super::*;
 
@@ -263,11 +200,15 @@ mod tests {
         async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
             self.reached()?.reset(charges, now).await
         }
+
+        fn hold(&self, hold: &tollgate::store::Hold) {
+            self.memory.hold(hold);
+        }
     }
 
     async fn json<S: Store>(service: &Service<S>, body: &str) -> serde_json::Value {
         let question = Question::check(body.as_bytes()).unwrap();
-        let Answered::Decision(decided) = service.check(&question).await.unwrap() else {
+        let Answered::Decision(decided) = service.answer_check(&question).await.unwrap() else {
             panic!("no decision")
         };
         serde_json::to_value(&decided).unwrap()

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
 use tollgate::{Clock, Engine, MemoryStore, Secret};
 
 use crate::cli::{ServeArguments, StoreChoice};
@@ -58,9 +60,9 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
-    let listener = listen::bind(arguments.http, "--http").await?;
-    let address = listener.local_addr().map_err(|error| format!("the address is not known: {error}"))?;
-    for line in banner::lines(&loaded, address, arguments) {
+    let http = listen::bind(arguments.http, "--http").await?;
+    let addresses = Addresses { http: address_of(&http)? };
+    for line in banner::lines(&loaded, &addresses, arguments) {
         console.line(line);
     }
     console.flush();
@@ -70,26 +72,55 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
         StoreChoice::Memory => MemoryStore::new(arguments.memory, clock.now()),
     };
     let engine = Engine::with_store(loaded.policy, store, Secret::random());
-    let (stop, stopped) = watch::channel(false);
     let service = Arc::new(Service::new(engine, clock.clone()));
-    let server = tokio::spawn(listen::serve(listener, clock, stopped, move |stream, stop| {
+    let (stop, stopped) = watch::channel(false);
+    let mut servers = JoinSet::new();
+    servers.spawn(listen::serve(http, clock, stopped, move |stream, stop| {
         http::connection(stream, Arc::clone(&service), stop)
     }));
-    signals.next().await;
+    tokio::select! {
+        () = signals.next() => {}
+        Some(ended) = servers.join_next() => return Err(unexpected(ended)),
+    }
     tracing::info!(
         "stopping: no new connections, requests in flight are answered; a second signal stops at once"
     );
-    // The receiver lives in the server's task; without it there is nobody left to stop.
+    // The receivers live in the servers' tasks; without them there is nobody left to stop.
     let _ = stop.send(true);
     tokio::select! {
-        drained = server => match drained {
-            Ok(0) => tracing::info!("stopped"),
-            Ok(cut) => tracing::warn!(cut, "stopped; connections that took too long were cut"),
-            Err(error) => return Err(format!("the server ended by itself: {error}; please report this")),
+        cut = drained(&mut servers) => match cut? {
+            0 => tracing::info!("stopped"),
+            cut => tracing::warn!(cut, "stopped; connections that took too long were cut"),
         },
         () = signals.next() => tracing::warn!("stopped at once"),
     }
     Ok(())
+}
+
+/// Where each wire listens.
+struct Addresses {
+    http: SocketAddr,
+}
+
+fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {
+    listener.local_addr().map_err(|error| format!("the address is not known: {error}"))
+}
+
+/// Waits for every wire to end; tells how many connections were cut off.
+async fn drained(servers: &mut JoinSet<usize>) -> Result<usize, String> {
+    let mut cut = 0;
+    while let Some(ended) = servers.join_next().await {
+        cut += ended.map_err(|error| unexpected(Err(error)))?;
+    }
+    Ok(cut)
+}
+
+/// A wire that ended although nobody told it to.
+fn unexpected(ended: Result<usize, JoinError>) -> String {
+    match ended {
+        Ok(_) => "a listener ended by itself; please report this".to_owned(),
+        Err(error) => format!("a listener ended by itself: {error}; please report this"),
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use tollgate::Policy;
 
+use super::Addresses;
 use super::sample::sample;
 use crate::cli::ServeArguments;
 use crate::policy_file::Loaded;
@@ -12,7 +13,8 @@ use crate::policy_file::Loaded;
 const SENTENCES_SHOWN: usize = 50;
 
 /// The lines of the banner.
-pub(super) fn lines(loaded: &Loaded, address: SocketAddr, arguments: &ServeArguments) -> Vec<String> {
+pub(super) fn lines(loaded: &Loaded, addresses: &Addresses, arguments: &ServeArguments) -> Vec<String> {
+    let address = addresses.http;
     let mut lines = vec![
         format!("Tollgate {}: rate-limiting decisions", env!("CARGO_PKG_VERSION")),
         String::new(),

@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
     }
     let start = arguments.at.unwrap_or_else(|| Clock::precise().now());
     let store = MemoryStore::new(MEMORY_BYTES, start);
-    let engine = Engine::with_store(loaded.policy, store, Secret::random());
+    let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
     let mut now = start;
     let mut table = Table::default();
     let mut status = SUCCESS;

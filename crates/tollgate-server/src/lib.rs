@@ -11,7 +11,9 @@ mod decide;
 mod serve;
 mod listen;
 mod http;
+mod rls;
 mod service;
+mod telemetry;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -15,8 +15,12 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
                 if std::mem::replace(&mut described, true) {
                     console.line("");
                 }
-                console.line(format_args!("{}: {}", loaded.name, counted(loaded.policy.limits().len())));
-                for sentence in loaded.policy.sentences() {
+                console.line(format_args!(
+                    "{}: {}",
+                    loaded.name,
+                    counted(loaded.rules.policy().limits().len())
+                ));
+                for sentence in loaded.rules.policy().sentences() {
                     console.line(format_args!("  {sentence}"));
                 }
                 if !loaded.warnings.is_empty() {

@@ -30,11 +30,34 @@ pub(crate) enum PolicyFileError {
     Wrong(#[from] Findings),
 }
 
-/// A policy, how it is called, and its warnings.
+/// What decides: a policy of our own, or somebody else's configuration.
+#[derive(Debug)]
+pub(crate) enum Rules {
+    /// A policy file.
+    Native(Policy),
+}
+
+impl Rules {
+    /// The policy that decides.
+    pub(crate) const fn policy(&self) -> &Policy {
+        match self {
+            Rules::Native(policy) => policy,
+        }
+    }
+
+    /// The same, for whoever takes it over.
+    pub(crate) fn into_policy(self) -> Policy {
+        match self {
+            Rules::Native(policy) => policy,
+        }
+    }
+}
+
+/// The rules of a file, how it is called, and its warnings.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) name: String,
-    pub(crate) policy: Policy,
+    pub(crate) rules: Rules,
     pub(crate) warnings: Findings,
 }
 
@@ -45,7 +68,7 @@ pub(crate) fn load(path: Option<&PathBuf>) -> Result<Loaded, PolicyFileError> {
         Some(path) => read(path)?,
     };
     let (policy, warnings) = Policy::compile(&name, &bytes)?;
-    Ok(Loaded { name, policy, warnings })
+    Ok(Loaded { name, rules: Rules::Native(policy), warnings })
 }
 
 fn read(path: &Path) -> Result<(String, Vec<u8>), PolicyFileError> {

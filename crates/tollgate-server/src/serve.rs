@@ -71,7 +71,7 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     let store = match arguments.store {
         StoreChoice::Memory => MemoryStore::new(arguments.memory, clock.now()),
     };
-    let engine = Engine::with_store(loaded.policy, store, Secret::random());
+    let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
     let service = Arc::new(Service::new(engine, clock.clone()));
     let (stop, stopped) = watch::channel(false);
     let mut servers = JoinSet::new();

@@ -3,12 +3,14 @@
 
 use tollgate::store::Store;
 use tollgate::{
-    CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, Reservation, Ticks,
-    Timestamp,
+    CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, Reservation, SwapError,
+    SwapReport, Ticks, Timestamp,
 };
 
 use crate::decision_json::Hold;
+use crate::policy_file::Rules;
 use crate::seldom::Seldom;
+use crate::telemetry::Meter;
 use holds::Holds;
 
 pub(crate) mod holds;
@@ -19,10 +21,37 @@ const PERMITS_MAX: usize = 1 << 18;
 const RESERVATIONS_MAX: usize = 1 << 17;
 
 /// The way a question came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(dead_code, reason = "the wires that use all of it are being built")]
 pub(crate) enum Wire {
     /// JSON over HTTP.
     Http,
+    /// `/v1/authz`: a proxy asks about the request that it holds.
+    Authz,
+    /// Envoy's rate-limit service, over gRPC or as JSON.
+    Rls,
+    /// RESP.
+    Resp,
+    /// Limitador's HTTP interface.
+    Limitador,
+}
+
+impl Wire {
+    /// Every wire.
+    #[allow(dead_code, reason = "the wires that use all of it are being built")]
+    pub(crate) const ALL: [Wire; 5] = [Wire::Http, Wire::Authz, Wire::Rls, Wire::Resp, Wire::Limitador];
+
+    /// Its name in metrics and logs.
+    #[allow(dead_code, reason = "the wires that use all of it are being built")]
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Wire::Http => "http",
+            Wire::Authz => "authz",
+            Wire::Rls => "rls",
+            Wire::Resp => "resp",
+            Wire::Limitador => "limitador",
+        }
+    }
 }
 
 /// The engine, and what its callers hold.
@@ -32,6 +61,7 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) headers: HeaderPolicy,
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
+    pub(crate) meter: Meter,
     no_room: Seldom,
 }
 
@@ -44,6 +74,7 @@ impl<S: Store> Service<S> {
             headers: HeaderPolicy::default(),
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
+            meter: Meter::new(),
             no_room: Seldom::default(),
         }
     }
@@ -56,8 +87,19 @@ impl<S: Store> Service<S> {
     /// Answers one question. The only way from a wire to the engine, so that every decision is counted once.
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
         let decision = self.engine.check(request, now).await;
-        tracing::trace!(?wire, allowed = decision.is_allowed(), "decided");
+        self.meter.record(request, &decision, wire, now);
         decision
+    }
+
+    /// Puts other rules in force, as a reload does. Counters are kept.
+    ///
+    /// # Errors
+    /// When the engine cannot take them; the old ones stay in force.
+    #[allow(dead_code, reason = "reload uses it")]
+    pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, SwapError> {
+        match rules {
+            Rules::Native(policy) => self.engine.swap(policy, now),
+        }
     }
 
     /// The same, and keeps the permit that a concurrency limit gave, so that the caller can give it back by its id.

@@ -28,14 +28,14 @@ pub(super) fn lines(loaded: &Loaded, addresses: &Addresses, arguments: &ServeArg
         );
     }
     lines.push(String::new());
-    lines.extend(limits(&loaded.policy));
+    lines.extend(limits(loaded.rules.policy()));
     if !loaded.warnings.is_empty() {
         lines.push(String::new());
         lines.extend(loaded.warnings.to_string().lines().map(str::to_owned));
     }
     lines.push(String::new());
     lines.push("Try it:".to_owned());
-    lines.push(format!("  {}", attempt(&loaded.policy, address)));
+    lines.push(format!("  {}", attempt(loaded.rules.policy(), address)));
     lines.push(String::new());
     lines.push("Stop it with Ctrl-C or SIGTERM; requests in flight are answered first.".to_owned());
     lines

@@ -1,0 +1,91 @@
+//! Envoy's rate-limit question and its answer, apart from any wire: gRPC and JSON both come here. What a native policy answers is
+//! decided in `native`; a foreign configuration answers by its own rules.
+
+#![allow(dead_code, reason = "the wires that use all of it are being built")]
+
+use tollgate::Ticks;
+
+/// Whether a request may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// It may.
+    Ok,
+    /// It may not.
+    OverLimit,
+}
+
+/// A unit of time that a limit is stated in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Unit {
+    Second,
+    Minute,
+    Hour,
+    Day,
+    Week,
+    Month,
+    Year,
+}
+
+/// A limit that the request brings along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Override {
+    pub(crate) requests_per_unit: u32,
+    pub(crate) unit: Unit,
+}
+
+/// One descriptor: what is known about the request, from one point of view.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Descriptor {
+    /// Names and values, in the order given.
+    pub(crate) entries: Vec<(String, String)>,
+    pub(crate) limit: Option<Override>,
+    /// What this descriptor costs, if not what the request costs; 0 only looks.
+    pub(crate) hits_addend: Option<u64>,
+    /// The hits are given back instead of taken.
+    pub(crate) is_negative_hits: bool,
+}
+
+/// A question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) domain: String,
+    pub(crate) descriptors: Vec<Descriptor>,
+    /// What the request costs; 0 means 1, as the protocol has it.
+    pub(crate) hits_addend: u32,
+}
+
+/// The limit that a descriptor met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CurrentLimit {
+    /// Its name; empty where it has none.
+    pub(crate) name: String,
+    pub(crate) requests_per_unit: u32,
+    /// The unit that the limit is stated in, if it is one that the protocol has.
+    pub(crate) unit: Option<Unit>,
+}
+
+/// The answer for one descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub(crate) code: Code,
+    pub(crate) current_limit: Option<CurrentLimit>,
+    pub(crate) limit_remaining: u32,
+    pub(crate) until_reset: Option<Ticks>,
+}
+
+/// The answer: one status for each descriptor, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) overall: Code,
+    pub(crate) statuses: Vec<Status>,
+    /// Headers for the response to the client, whatever the code.
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+/// Why a question cannot be answered; never a decision.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unanswerable {
+    /// The question is wrong; the text says what would be accepted.
+    #[error("{0}")]
+    Invalid(String),
+}

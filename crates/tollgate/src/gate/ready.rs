@@ -33,6 +33,14 @@ impl Ready {
 
     /// Waits at most so long, counted from the first poll, and refuses at once when that is known not to be enough.
     ///
+    /// Known is what the counter and the line say at the first poll: when its turn comes if those ahead all stay, each is
+    /// served as early as the counter allows, and nobody gives units back. If that is too late it is refused at once, and
+    /// takes no place in line; if it is in time, to the last tick, it is not. When others who do not stand in line take what it
+    /// waits for, it is refused as soon as it is the first and learns of it, and at the deadline at the latest.
+    ///
+    /// A forecast is bounded. For windows and logs it goes through the first 4,096 instants at which somebody ahead is served;
+    /// for buckets it may be a tick early for each of them. What it cannot tell is not refused at once.
+    ///
     /// Of a concurrency gate nothing is known beforehand, since a place may be given back at any time: it waits until the
     /// deadline and refuses then. A deadline of zero refuses at once what is not free.
     pub fn within(mut self, deadline: Duration) -> Self {

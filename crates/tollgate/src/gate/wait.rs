@@ -132,8 +132,10 @@ impl Wait {
         Ok(Queued { ticket, deadline, sleep: None, patience: None })
     }
 
+    /// The least that who has this ticket must wait, told at least as far as the time that was given.
     fn least_wait(&self, ticket: u64, now: Timestamp) -> Ticks {
-        forecast::least_wait(&self.gate, self.key, ticket, self.cost, now)
+        let horizon = now + self.within.unwrap_or(Ticks::ZERO);
+        forecast::least_wait(&self.gate, self.key, ticket, self.cost, now, horizon)
     }
 
     fn poll_queued(&mut self, context: &mut Context<'_>) -> Poll<Result<Grant, NotReady>> {

@@ -16,6 +16,7 @@ mod faults;
 mod flood;
 mod fuzz;
 mod gate;
+mod gate_deadlines;
 mod gate_places;
 mod gate_waits;
 mod memory;

@@ -7,21 +7,24 @@ use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::reservoir::Word;
 use crate::charge::{Charge, Family, Record};
 use crate::clock::Clock;
-use crate::decision::Stance;
+use crate::decision::{Source, Stance};
 use crate::key::{Fingerprint, Secret};
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, state_bytes};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
 
+mod forecast;
 mod in_flight;
 mod keys;
 mod queue;
 mod ready;
+mod wait;
 
 pub use in_flight::InFlight;
 pub use keys::{GateKey, KeyHasher};
-pub use ready::{NotReady, Ready};
+pub use ready::{Acquiring, Ready};
+pub use wait::NotReady;
 
 /// Decisions of a batch whose memory is loaded together.
 const BATCH: usize = 16;
@@ -204,12 +207,17 @@ impl Gate {
         Ready::new(self.gate.clone(), self.key)
     }
 
-    /// Gives units back.
+    /// Waits for a place in flight and holds it; see [`KeyedGate::until_acquired`].
+    pub fn until_acquired(&self) -> Acquiring {
+        Acquiring::new(self.gate.clone(), self.key)
+    }
+
+    /// Gives units back, and lets who waits first in line ask again.
     pub fn refund(&self, units: u64) {
         self.gate.refund_key(self.key, units);
     }
 
-    /// Forgets everything counted.
+    /// Forgets everything counted, and lets who waits first in line ask again.
     pub fn reset(&self) {
         self.gate.reset_key(self.key);
     }
@@ -276,20 +284,48 @@ impl KeyedGate {
         InFlight::take(self, self.fingerprint(key))
     }
 
-    /// Waits for one unit for `key`: first come, first served. Dropping the wait gives up the place and costs nothing. With
-    /// [`Ready::within`] it refuses at once when its turn cannot come in time.
+    /// Waits for one unit for `key`: first come, first served. Dropping the wait gives up the place in line and costs nothing.
+    /// With [`Ready::within`] it refuses at once when its turn cannot come in time. Only waits stand in line: whoever asks
+    /// with [`check`](Self::check) or [`acquire`](Self::acquire) may be faster.
+    ///
+    /// Of a gate with a concurrency quota the place that it gets returns when it expires, and not before: to give it back
+    /// when done, wait with [`until_acquired`](Self::until_acquired).
     ///
     /// It waits on a small timer thread of its own, so it works on any async runtime.
     pub fn until_ready<K: GateKey + ?Sized>(&self, key: &K) -> Ready {
         Ready::new(self.clone(), self.fingerprint(key))
     }
 
-    /// Gives units back to `key`.
+    /// Waits for a place in flight for `key` and holds it, of a gate with a concurrency quota: first come, first served, in
+    /// one line with [`until_ready`](Self::until_ready). Whoever gives a place back wakes the first in line. Dropping the
+    /// wait gives up the place in line and takes nothing.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Gate, Quota};
+    /// let gate = Gate::keyed(Quota::concurrency(1, Duration::from_secs(30))?);
+    /// let place = gate.acquire("user-42").unwrap();
+    /// let worker = std::thread::spawn({
+    ///     let gate = gate.clone();
+    ///     move || pollster::block_on(gate.until_acquired("user-42")).is_ok()
+    /// });
+    /// drop(place); // The worker need not wait the thirty seconds until it expires.
+    /// assert!(worker.join().unwrap());
+    /// assert!(gate.acquire("user-42").is_ok(), "and it has given the place back");
+    /// # Ok::<(), tollgate::QuotaError>(())
+    /// ```
+    ///
+    /// Of a gate with another quota it waits as `until_ready` does, and dropping what it answers gives nothing back.
+    pub fn until_acquired<K: GateKey + ?Sized>(&self, key: &K) -> Acquiring {
+        Acquiring::new(self.clone(), self.fingerprint(key))
+    }
+
+    /// Gives units back to `key`, and lets who waits first in its line ask again.
     pub fn refund<K: GateKey + ?Sized>(&self, key: &K, units: u64) {
         self.refund_key(self.fingerprint(key), units);
     }
 
-    /// Forgets what was counted for `key`.
+    /// Forgets what was counted for `key`, and lets who waits first in its line ask again.
     pub fn reset<K: GateKey + ?Sized>(&self, key: &K) {
         self.reset_key(self.fingerprint(key));
     }
@@ -328,20 +364,23 @@ impl KeyedGate {
 
     #[inline(never)]
     fn charge_key(&self, key: Fingerprint, now: Timestamp, cost: u64) -> Outcome {
-        self.decide(&self.shared.charge_of(key, cost), now)
+        self.decide(&self.shared.charge_of(key, cost), now).0
     }
 
-    fn decide(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+    fn decide(&self, charge: &Charge<'_>, now: Timestamp) -> (Outcome, Source) {
         match self.shared.store.charge_one(charge, now) {
-            Ok(answer) => answer.outcome,
+            Ok(answer) => (answer.outcome, answer.source),
             // A gate has one quota for ever, so no newer one can have taken over. Refusing is the safe reading.
-            Err(_) => Outcome {
-                verdict: Verdict::Deny { retry_after: Ticks::from_secs(1) },
-                limit: self.shared.quota.capacity(),
-                remaining: 0,
-                next_unit_after: Ticks::ZERO,
-                reset_after: Ticks::ZERO,
-            },
+            Err(_) => {
+                let refused = Outcome {
+                    verdict: Verdict::Deny { retry_after: Ticks::from_secs(1) },
+                    limit: self.shared.quota.capacity(),
+                    remaining: 0,
+                    next_unit_after: Ticks::ZERO,
+                    reset_after: Ticks::ZERO,
+                };
+                (refused, Source::Exact)
+            }
         }
     }
 
@@ -349,9 +388,11 @@ impl KeyedGate {
         let now = self.shared.clock.now();
         // As above: it cannot fail, and a refund that did would only be to the caller's loss.
         let _ = self.shared.store.refund_now(&self.shared.charge_of(key, units), now);
+        self.shared.queues.stir(key);
     }
 
     fn reset_key(&self, key: Fingerprint) {
         self.shared.store.reset_now(&self.shared.charge_of(key, 0), self.shared.clock.now());
+        self.shared.queues.stir(key);
     }
 }

@@ -29,7 +29,7 @@ mod shelf;
 mod table;
 mod transaction;
 
-pub(crate) use shelf::state_bytes;
+pub(crate) use shelf::{Large, state_bytes};
 
 /// Most quotas that the counters of one limit may be counted under at a time, those of replaced policies included.
 pub(crate) const NUMBERS_MAX: usize = 1 << table::NUMBER_BITS;
@@ -216,6 +216,13 @@ impl MemoryStore {
             Err(Full) => Outcome { limit: charge.quota.capacity(), ..NO_ROOM },
         };
         Ok(Answer { outcome, source: Source::Overflow })
+    }
+
+    /// A copy of a large state, for a forecast to play on with; none of a key that is as if never seen.
+    pub(crate) fn copy_large(&self, key: Fingerprint, now: Timestamp) -> Option<Large> {
+        let now = self.origin.clamp(now);
+        let shard = self.main.shelf.lock(Shelf::shard_of(key));
+        shard.get(&key).filter(|shelved| shelved.idle_at > now).map(|shelved| shelved.state.clone())
     }
 
     /// Starts loading the memory of a key that fits one word; a batch does this for all its keys before it decides.

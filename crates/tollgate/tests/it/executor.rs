@@ -48,6 +48,10 @@ impl<T> Task<T> {
     pub(crate) const fn answer(&self) -> Option<&T> {
         self.answer.as_ref()
     }
+
+    pub(crate) fn into_answer(self) -> Option<T> {
+        self.answer
+    }
 }
 
 /// Runs whoever was woken until nobody is.

@@ -16,6 +16,8 @@ mod faults;
 mod flood;
 mod fuzz;
 mod gate;
+mod gate_deadlines;
+mod gate_places;
 mod gate_waits;
 mod memory;
 mod store_failure;

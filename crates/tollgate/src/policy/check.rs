@@ -201,8 +201,12 @@ fn quotas(limit: &Limit, places: Places<'_>, report: &mut Report) {
     let largest = quotas.all.iter().map(state_bytes).max().unwrap_or(0);
     if largest > STATE_BYTES_LARGE && !limit.by.is_empty() {
         let message = format!("each key may take {largest} bytes, so a store of 64 MiB holds few of them");
-        let accepted = "a smaller number, a sliding-window instead of a sliding-log, or a larger store";
-        report.warning(places("rate"), "rate", Problem::new(message, accepted));
+        let (field, accepted) = match quotas.all.first() {
+            Some(Quota::Concurrency(_)) => ("concurrency", "fewer permits, or a larger store"),
+            Some(Quota::SlidingLog(_)) => ("rate", "a smaller number, a sliding-window, or a larger store"),
+            _ => ("rate", "a smaller number, or a larger store"),
+        };
+        report.warning(places(field), field, Problem::new(message, accepted));
     }
     let algorithm = quotas.all.first().map_or("", Quota::algorithm);
     if quotas.all.iter().any(|quota| quota.algorithm() != algorithm) {
@@ -250,7 +254,13 @@ fn cost(limit: &Limit, places: Places<'_>, report: &mut Report) {
                 let message = format!(
                     "each request costs {units}, and at most {smallest} pass at once: none ever will"
                 );
-                let accepted = format!("a cost up to {smallest}, or a burst of at least {units}");
+                let instead = match limit.quotas.all.first() {
+                    Some(Quota::Concurrency(_)) => format!("at least {units} permits"),
+                    Some(Quota::TokenBucket(_) | Quota::Gcra(_)) => format!("a burst of at least {units}"),
+                    Some(Quota::LeakyBucket(_)) => format!("a burst and a queue of at least {units} in all"),
+                    _ => format!("a rate of at least {units} a window"),
+                };
+                let accepted = format!("a cost up to {smallest}, or {instead}");
                 report.error(at, "cost", Problem::new(message, accepted));
             }
         }

@@ -91,6 +91,38 @@ const ERRORS: &[Case] = &[
     one!("    by: [x]\n", "2:5: limits[0] \"a\".rate: missing: it says nothing about how much passes"),
     // Numbers beside the rate.
     one!("    rate: 1/s\n    burst: 0\n", "4:12: limits[0] \"a\".burst: a burst of 0 admits nobody"),
+    one!(
+        "    rate: 1/s\n    burst: 3\n    tier_by: p\n    tiers: {x: 1/s burst 0}\n",
+        "6:16: limits[0] \"a\".tiers.x: a burst of 0 admits nobody"
+    ),
+    one!(
+        "    rate: 1/s\n    burst: 90\n    tier_by: p\n    tiers: {x: 1/month, y: 9/month}\n",
+        "4:12: limits[0] \"a\".burst: 90 is out of range for tiers.x; accepted: 1 to 24: what refills in two years"
+    ),
+    one!(
+        "    rate: 1/month burst 90\n",
+        "3:11: limits[0] \"a\".rate: a burst of 90 is out of range; accepted: 1 to 24: what refills in two years"
+    ),
+    one!(
+        "    rate: 1/month\n    algorithm: leaky-bucket\n    queue: 90\n",
+        "5:12: limits[0] \"a\".queue: 90 is out of range; accepted: 0 to 23 beside a burst of 1"
+    ),
+    one!(
+        "    rate: 9_999_991/s\n    algorithm: leaky-bucket\n",
+        "3:11: limits[0] \"a\".rate: 9999991 units every 1000000 microseconds cannot be counted exactly; accepted is a rounder rate"
+    ),
+    one!(
+        "    rate: 1/7us\n    algorithm: sliding-window\n",
+        "3:11: limits[0] \"a\".rate: a precision of 10 is out of range; accepted: those that divide the period"
+    ),
+    one!(
+        "    rate: 1/7us\n    algorithm: sliding-window\n    precision: 3\n",
+        "5:16: limits[0] \"a\".precision: 3 is out of range; accepted: those that divide the period of 7 microseconds, such as 1"
+    ),
+    one!(
+        "    rate: 5/s\n    algorithm: fixed-window\n    cost: 6\n",
+        "cost: each request costs 6, and at most 5 pass at once: none ever will; accepted: a cost up to 5, or a rate of at least 6"
+    ),
     one!("    rate: 1/s\n    burst: -3\n", "4:12: limits[0] \"a\".burst: -3 is negative"),
     one!("    rate: 1/s\n    burst: 1e3\n", "burst: 1e3 is not a whole number in decimal"),
     one!("    rate: 1/s burst 2\n    burst: 3\n", "3:11: limits[0] \"a\".rate: the burst is said twice"),

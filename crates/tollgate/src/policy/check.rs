@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::memory::state_bytes;
+use crate::policy::expression::Expression;
 use crate::policy::finding::{Place, Problem, Report, quoted};
 use crate::policy::limit::{
     BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
@@ -127,13 +128,38 @@ fn when(limit: &Limit, places: Places<'_>, report: &mut Report) {
                     Problem::new("the expression is never true", "mode: off, to switch a limit off");
                 report.error(at, "when", problem);
             }
-            Condition::Holds(_) => {}
+            Condition::Holds(expression) => absences(limit, expression, at, report),
         }
     }
     if let Some(name) = contradiction(&limit.when) {
         let message = format!("never matches: {} would have to be two things at once", quoted(&name));
         let problem = Problem::new(message, "conditions that can hold together");
         report.error(at, "when", problem);
+    }
+}
+
+/// Warns of attributes that a condition only says what they must not be: a request without them is not limited, and seldom is
+/// that what was meant.
+fn absences(limit: &Limit, expression: &Expression, at: Place, report: &mut Report) {
+    let requires = |condition: &Condition, name: &str| match condition {
+        Condition::OneOf { name: other, .. } => other == name,
+        Condition::Holds(other) => {
+            !std::ptr::eq(other, expression) && other.needed().any(|needed| needed == name)
+        }
+    };
+    for name in expression.unguarded() {
+        if limit.by.contains(&name) || limit.when.iter().any(|condition| requires(condition, &name)) {
+            continue;
+        }
+        let shown = quoted(&name);
+        let comparison =
+            if expression.is_comparison() { quoted(&expression.to_string()) } else { "…".to_owned() };
+        let message =
+            format!("a request without {shown} is not limited: the comparison does not hold without it");
+        let accepted = format!(
+            "(!has({shown}) || {comparison}) to limit it too, or has({shown}) && {comparison} if it is meant so"
+        );
+        report.warning(at, "when", Problem::new(message, accepted));
     }
 }
 

@@ -207,7 +207,16 @@ const ERRORS: &[Case] = &[
         "    rate: 1/s\n    when: path.begins('x')\n",
         "when: the function begins does not exist; accepted: bool, bytes"
     ),
-    one!("    rate: 1/s\n    when: has(a.b)\n", "when: has() asks for a field of a map"),
+    one!(
+        "    rate: 1/s\n    when: has('a')\n",
+        "when: not CEL at character 5: has() asks for an attribute, such as has(plan)"
+    ),
+    one!("    rate: 1/s\n    when: has(a, b)\n", "when: has() asks for one attribute; accepted: the name"),
+    one!(
+        "    rate: 1/s\n    when: \"[1].exists(x, has(x))\"\n",
+        "when: has() asks for an attribute, and x is none"
+    ),
+    one!("    rate: 1/s\n    when: has(a) &\n", "when: not CEL at character"),
     one!("    rate: 1/s\n    when: 1 == 2\n", "when: the expression is never true"),
     one!(
         "    rate: 1/s\n    when: \"m == 'A' && m == 'B'\"\n",
@@ -299,6 +308,21 @@ fn doubtful_files_are_warned_about() {
         ("rate: 5/100us, algorithm: fixed-window", "rate: its windows of 100 microseconds"),
         ("rate: 50/5ms, algorithm: sliding-window", "rate: its windows of 500 microseconds"),
         ("rate: 5/month, algorithm: fixed-window", "a month is 30 days"),
+        (
+            "rate: 1/s, when: \"plan != 'internal'\"",
+            "when: a request without plan is not limited: the comparison does not hold without it; \
+             accepted: (!has(plan) || plan != 'internal') to limit it too, or has(plan) && plan != 'internal' if it is meant so",
+        ),
+        (
+            "rate: 1/s, when: \"!(plan == 'internal')\"",
+            "(!has(plan) || !(plan == 'internal')) to limit it too",
+        ),
+        ("rate: 1/s, when: \"!(plan in ['internal', 'test'])\"", "a request without plan is not limited"),
+        ("rate: 1/s, when: \"m == 'GET' && plan != 'x'\"", "accepted: (!has(plan) || …) to limit it too"),
+        ("rate: 1/s, when: \"m == 'GET' || plan != 'x'\"", "a request without plan is not limited"),
+        ("rate: 1/s, when: \"!(m == 'GET' || plan == 'x')\"", "a request without m is not limited"),
+        ("rate: 1/s, by: [ip], when: \"!plan.startsWith('x')\"", "a request without plan is not limited"),
+        ("rate: 1/s, when: \"(m != 'A' || m == 'B') && true\"", "a request without m is not limited"),
     ] {
         let said = warnings(&format!("limits: [{{name: a, {fields}}}]")).to_string();
         assert!(said.starts_with("policy.yaml:1:"), "{said}");
@@ -322,6 +346,15 @@ fn good_files_have_no_findings() {
         "rate: 10/s, algorithm: sliding-window, precision: 20, estimate: interpolate",
         "rate: 10/s, when: {path: [/a, /b*], method: '*'}",
         "rate: 10/s, when: \"m == 'A' || m == 'B'\"",
+        "rate: 10/s, when: \"!has(plan) || plan != 'internal'\"",
+        "rate: 10/s, when: \"has(plan) && !(plan in ['internal'])\"",
+        "rate: 10/s, when: \"!has(plan)\"",
+        "rate: 10/s, when: \"plan.startsWith('x') && plan != 'xy'\"",
+        "rate: 10/s, when: \"!(plan != 'x')\"",
+        "rate: 10/s, when: \"!!(plan == 'x')\"",
+        "rate: 10/s, when: \"!(m != 'GET' || plan != 'x')\"",
+        "rate: 10/s, by: [plan], when: \"plan != 'internal'\"",
+        "rate: 1k/s, cost: 'has(tokens) ? tokens : 1'",
         "rate: 1k/s, cost: tokens",
         "rate: 1k/s, cost: 2 * tokens",
         "rate: 1k/s, cost: usage.tokens",

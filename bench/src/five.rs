@@ -4,11 +4,11 @@
 use std::hint::black_box;
 
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, RateLimiter};
+use tollgate_sim::random::Random;
 
 use crate::Failure;
 use crate::peers::governor::translated;
 use crate::quota::{self, Quota};
-use crate::workload::Random;
 
 /// Requests before they repeat.
 const ROWS: usize = 1 << 18;

@@ -1,6 +1,8 @@
 //! The requests: which keys, in which order. All of it is made before the clock starts, and laid out in the order of use,
 //! so that reading a key costs what it costs a server that just received it: next to nothing.
 
+use tollgate_sim::random::Random;
+
 use crate::contender::Contender;
 use crate::quota::{self, Quota};
 
@@ -153,36 +155,6 @@ pub fn fill(contender: &dyn Contender, keys: usize) -> usize {
     admitted
 }
 
-/// A small generator of random numbers (splitmix64), so that every run asks the same questions.
-#[derive(Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// A generator that starts from `seed`.
-    #[must_use]
-    pub const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
-    }
-
-    /// A fraction in 0..1.
-    pub fn fraction(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
 /// Draws n with a probability proportional to 1/n, by looking a fraction up in the summed probabilities.
 struct Zipf {
     summed: Vec<f64>,
@@ -202,7 +174,7 @@ impl Zipf {
 
     fn draw(&self, random: &mut Random) -> u64 {
         let total = self.summed.last().copied().unwrap_or_default();
-        let point = random.fraction() * total;
+        let point = (random.bits() >> 11) as f64 / (1u64 << 53) as f64 * total;
         let rank = self.summed.partition_point(|&sum| sum <= point);
         rank.min(self.summed.len() - 1) as u64
     }

@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use tollgate_bench::arguments::Arguments;
 use tollgate_bench::clock::CachedClock;
 use tollgate_bench::contender::{Contender, Kind};
-use tollgate_bench::workload::{self, Random, Sequence};
+use tollgate_bench::workload::{self, Sequence};
 use tollgate_bench::{Failure, machine, quota, target};
+use tollgate_sim::random::Random;
 
 const KEYS: usize = 1_024;
 /// Requests before they repeat.

@@ -171,6 +171,17 @@ pub enum QuotaError {
     },
 }
 
+impl QuotaError {
+    /// The same, with something else that would be accepted.
+    pub(crate) fn or(mut self, alternative: &str) -> Self {
+        if let QuotaError::Inexact { cure: told, .. } | QuotaError::Range { accepted: told, .. } = &mut self {
+            told.push_str(", or ");
+            told.push_str(alternative);
+        }
+        self
+    }
+}
+
 /// An algorithm with its numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Quota {
@@ -360,6 +371,115 @@ impl Quota {
             Quota::SlidingLog(log) => Some(Rate::per_ticks(log.limit(), log.period())),
             Quota::LeakyBucket(bucket) => Some(bucket.rate()),
             Quota::Concurrency(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rates that are round, awkward, slow and fast.
+    fn rates() -> impl Iterator<Item = Rate> {
+        let units = [1, 7, 60, 999_983, 9_999_991];
+        let periods = [1, 60, 86_400, 30 * 86_400, 366 * 86_400];
+        let rates = units
+            .into_iter()
+            .flat_map(move |units| periods.map(|seconds| Rate::per_ticks(units, Ticks::from_secs(seconds))));
+        rates
+            .chain([Rate::per_ticks(999_999_999_989, PERIOD_MAX), Rate::per_ticks(7, Ticks::from_micros(11))])
+    }
+
+    /// The largest number that a message accepts: of "1 to 23: what …" it is 23.
+    fn most(accepted: &str) -> u64 {
+        let (_, rest) = accepted.split_once(" to ").unwrap();
+        rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap()].parse().unwrap()
+    }
+
+    /// Makes a bucket of a burst.
+    type Make = fn(Rate) -> Result<Quota, QuotaError>;
+
+    /// The story: a token bucket that was too large was told to become a token bucket. Whatever is said to be accepted is: the
+    /// burst up to the tick, and another algorithm only where it helps.
+    #[test]
+    fn a_burst_too_large_is_told_the_largest() {
+        let makes: [(&str, Make); 3] = [
+            ("token-bucket", Quota::token_bucket),
+            ("gcra", Quota::gcra),
+            ("leaky-bucket", |rate| Quota::leaky_bucket(rate, 0)),
+        ];
+        for (name, make) in makes {
+            for rate in rates() {
+                let refused = match make(rate.burst(EXACT_MAX)) {
+                    Err(QuotaError::Range { field: "burst", value: EXACT_MAX, accepted }) => accepted,
+                    Err(QuotaError::Inexact { cure, .. }) => {
+                        assert!(make(rate.burst(1)).is_err(), "{name}, {rate:?}: {cure}");
+                        let elsewhere = name == "gcra" && Quota::token_bucket(rate.burst(EXACT_MAX)).is_ok();
+                        assert_eq!(cure.contains("token-bucket"), elsewhere, "{name}, {rate:?}: {cure}");
+                        continue;
+                    }
+                    other => panic!("{name}, {rate:?}: {other:?}"),
+                };
+                let most = most(&refused);
+                assert!(make(rate.burst(most)).is_ok(), "{name}, {rate:?}: {refused}");
+                assert!(make(rate.burst(most + 1)).is_err(), "{name}, {rate:?}: {refused}");
+                assert!(!refused.contains("token-bucket"), "{name}, {rate:?}: {refused}");
+            }
+        }
+        let awkward = Quota::gcra(Rate::per_second(9_999_991)).unwrap_err().to_string();
+        assert!(
+            awkward
+                .ends_with("accepted is a rounder rate, or `algorithm: token-bucket`, which has more room")
+        );
+    }
+
+    /// The story: a queue that was too long was reported as a burst of both together.
+    #[test]
+    fn a_queue_too_long_is_told_as_a_queue() {
+        for rate in rates().map(|rate| rate.burst(2)) {
+            match Quota::leaky_bucket(rate, EXACT_MAX) {
+                Err(QuotaError::Range { field: "queue", value: EXACT_MAX, accepted }) => {
+                    let most = most(&accepted);
+                    assert!(Quota::leaky_bucket(rate, most).is_ok(), "{rate:?}: {accepted}");
+                    assert!(Quota::leaky_bucket(rate, most + 1).is_err(), "{rate:?}: {accepted}");
+                    assert!(accepted.contains("beside a burst of 2"), "{accepted}");
+                }
+                refused => assert!(Quota::leaky_bucket(rate, 0).is_err(), "{rate:?}: {refused:?}"),
+            }
+        }
+        let huge = Quota::leaky_bucket(Rate::per_month(1).burst(1_000), 5).unwrap_err();
+        assert!(matches!(huge, QuotaError::Range { field: "burst", value: 1_000, .. }), "{huge}");
+    }
+
+    /// The precision that a sliding window is told suits it; where none does it is told something else. The same for what a
+    /// sliding log is told.
+    #[test]
+    fn a_told_precision_suits() {
+        let told = |message: &str, before: &str| {
+            let (_, rest) = message.split_once(before)?;
+            rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse::<u32>().ok()
+        };
+        for rate in rates() {
+            for precision in [1, 7, 10, 59, 60] {
+                let Err(error) = Quota::sliding_window(rate, precision, Estimate::Strict) else { continue };
+                let message = error.to_string();
+                let other = told(&message, "such as ").or(told(&message, "a precision of "));
+                let suits = |&other: &u32| Quota::sliding_window(rate, other, Estimate::Strict).is_ok();
+                assert!(other.as_ref().is_none_or(suits), "{rate:?}: {message}");
+                let finer = precision..=crate::algorithm::sliding_window::PRECISION_MAX;
+                assert_eq!(
+                    other.is_some(),
+                    finer.chain(1..precision).any(|p| suits(&p)),
+                    "{rate:?}: {message}"
+                );
+            }
+            if let Err(error) = Quota::sliding_log(rate) {
+                let message = error.to_string();
+                let precision = told(&message, "`precision: ");
+                let suits = |precision| Quota::sliding_window(rate, precision, Estimate::Strict).is_ok();
+                assert_eq!(precision.is_some(), [10, 60].into_iter().any(suits), "{rate:?}: {message}");
+                assert!(precision.is_none_or(suits), "{rate:?}: {message}");
+            }
         }
     }
 }

@@ -54,7 +54,7 @@ impl Concurrency {
             return Err(QuotaError::Range {
                 field: "permit_ttl",
                 value: ttl.as_micros(),
-                accepted: format!("1 to {} microseconds, which is 24 hours", TTL_MAX.as_micros()),
+                accepted: format!("1 to {} microseconds: at most 24 hours", TTL_MAX.as_micros()),
             });
         }
         Ok(Self { limit, ttl })

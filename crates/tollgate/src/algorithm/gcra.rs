@@ -2,6 +2,7 @@
 //! does, from half the memory.
 
 use crate::algorithm::reservoir::{GAIN_MAX, Reservoir};
+use crate::algorithm::token_bucket::TokenBucket;
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::{QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
@@ -26,7 +27,11 @@ impl Gcra {
     /// # Errors
     /// When the numbers are out of range, or the state would not fit one word exactly.
     pub fn new(rate: Rate) -> Result<Self, QuotaError> {
-        Self::with_capacity(rate, rate.burst_units().unwrap_or(rate.units()))
+        let made = Self::with_capacity(rate, rate.burst_units().unwrap_or(rate.units()));
+        made.map_err(|error| match TokenBucket::new(rate) {
+            Ok(_) => error.or("`algorithm: token-bucket`, which has more room"),
+            Err(_) => error,
+        })
     }
 
     /// A GCRA whose reservoir holds `units`, whatever the rate's burst.

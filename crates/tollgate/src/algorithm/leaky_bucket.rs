@@ -5,6 +5,7 @@
 //! `queue: N - M` with `burst: M + 1`.
 
 use crate::algorithm::gcra::{self, Gcra};
+use crate::algorithm::reservoir::{GAIN_MAX, Room};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::{QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
@@ -27,7 +28,8 @@ impl LeakyBucket {
     pub fn new(rate: Rate, queue: u64) -> Result<Self, QuotaError> {
         let burst = rate.burst_units().unwrap_or(1);
         let units = burst.saturating_add(queue);
-        let shape = Gcra::with_capacity(rate, units)?;
+        let shape =
+            Gcra::with_capacity(rate, units).or_else(|_| Err(refused(rate.checked()?, burst, queue)))?;
         Ok(Self { shape, queue, at_once: burst * shape.reservoir().pace().price().get() })
     }
 
@@ -53,6 +55,19 @@ impl LeakyBucket {
     #[must_use]
     pub const fn shape(&self) -> &Gcra {
         &self.shape
+    }
+}
+
+/// Which of the two numbers is too large, or the rate too awkward.
+fn refused(rate: Rate, burst: u64, queue: u64) -> QuotaError {
+    let room = Room::of(rate, GAIN_MAX);
+    match room.units.checked_sub(burst) {
+        None => room.refuse(rate, burst),
+        Some(left) => QuotaError::Range {
+            field: "queue",
+            value: queue,
+            accepted: format!("0 to {left} beside a burst of {burst}: {}", room.because),
+        },
     }
 }
 

@@ -101,9 +101,7 @@ fn inexact(rate: Rate, capacity: u64) -> QuotaError {
             rate.units(),
             rate.period().as_micros()
         ),
-        cure:
-            "accepted are a smaller burst, a rounder rate, or `algorithm: token-bucket`, which has more room"
-                .to_owned(),
+        cure: "accepted are room for fewer, or a rounder rate".to_owned(),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::algorithm::pace::Pace;
 use crate::outcome::{Outcome, Verdict};
-use crate::quota::{QuotaError, Rate};
+use crate::quota::{EXACT_MAX, QuotaError, Rate};
 use crate::time::{REACH_MAX, Ticks};
 
 /// Longest time from empty to full: two years. Beyond it a counter would outlive the process that keeps it.
@@ -70,6 +70,53 @@ impl Word {
     }
 }
 
+/// The most units that a reservoir of a rate may hold, and why not more; zero when not even one unit can be counted exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Room {
+    pub(crate) units: u64,
+    pub(crate) because: &'static str,
+}
+
+impl Room {
+    /// Of a rate that is in range. More units leave less precision and take longer to refill, so whatever is below one that
+    /// fits fits too.
+    pub(crate) fn of(rate: Rate, gain_max: u64) -> Self {
+        let fits = |units: u64| Reservoir::fitting(rate, units, gain_max).is_some();
+        let (mut most, mut too_many) = (0, EXACT_MAX);
+        while too_many - most > 1 {
+            let middle = most + (too_many - most) / 2;
+            *(if fits(middle) { &mut most } else { &mut too_many }) = middle;
+        }
+        let is_exact = Pace::new(rate, too_many, gain_max).is_ok();
+        let because = if is_exact { "what refills in two years" } else { "what can be counted exactly" };
+        Self { units: most, because }
+    }
+
+    /// Why a burst of so many `units` is refused.
+    pub(crate) fn refuse(self, rate: Rate, units: u64) -> QuotaError {
+        let (said, period) = (rate.units(), rate.period().as_micros());
+        match (self.units, rate.burst_units()) {
+            (0, _) => QuotaError::Inexact {
+                what: format!("{said} units every {period} microseconds cannot be counted exactly"),
+                cure: "accepted is a rounder rate".to_owned(),
+            },
+            (_, Some(_)) => {
+                QuotaError::Range { field: "burst", value: units, accepted: format!("1 to {self}") }
+            }
+            (_, None) => QuotaError::Inexact {
+                what: format!("{units} at once, as many as a period has, is too much"),
+                cure: format!("accepted is a burst of 1 to {self}"),
+            },
+        }
+    }
+}
+
+impl std::fmt::Display for Room {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.units, self.because)
+    }
+}
+
 /// A reservoir of credits. All its arithmetic stays below 2^53.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservoir {
@@ -83,20 +130,19 @@ impl Reservoir {
     /// A reservoir that refills at `rate` and holds `units`; its pace gains at most `gain_max` credits a tick.
     ///
     /// # Errors
-    /// When the rate is out of range or cannot be counted exactly.
+    /// When the rate is out of range, or so many units cannot be counted exactly or do not refill in two years. The units are
+    /// then told to be the rate's burst.
     pub fn new(rate: Rate, units: u64, gain_max: u64) -> Result<Self, QuotaError> {
-        let pace = Pace::new(rate, units, gain_max)?;
+        let rate = rate.checked()?;
+        Self::fitting(rate, units, gain_max).ok_or_else(|| Room::of(rate, gain_max).refuse(rate, units))
+    }
+
+    /// The same for a rate that is in range; none when it does not fit.
+    pub(crate) fn fitting(rate: Rate, units: u64, gain_max: u64) -> Option<Self> {
+        let pace = Pace::new(rate, units, gain_max).ok()?;
         let credits = units * pace.price().get();
         let fill_ticks = pace.gain().div_ceil(credits);
-        if fill_ticks > FILL_TICKS_MAX {
-            let accepted = FILL_TICKS_MAX * pace.gain().get() / pace.price().get();
-            return Err(QuotaError::Range {
-                field: "burst",
-                value: units,
-                accepted: format!("1 to {accepted}: what refills in two years"),
-            });
-        }
-        Ok(Self { pace, units, credits, fill_ticks })
+        (fill_ticks <= FILL_TICKS_MAX).then_some(Self { pace, units, credits, fill_ticks })
     }
 
     /// Its pace.

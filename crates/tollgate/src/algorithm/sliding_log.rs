@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use crate::algorithm::sliding_window::{PRECISION_MAX, suits};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::{QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
@@ -39,14 +40,7 @@ impl SlidingLog {
     pub fn new(rate: Rate) -> Result<Self, QuotaError> {
         let rate = rate.checked()?;
         if rate.units() > LOG_MAX {
-            return Err(QuotaError::Range {
-                field: "rate",
-                value: rate.units(),
-                accepted: format!(
-                    "1 to {LOG_MAX} units a period for `algorithm: sliding-log`; above, `sliding-window` with \
-                     `estimate: strict` never admits more either"
-                ),
-            });
+            return Err(too_many(rate));
         }
         Ok(Self { limit: rate.units(), period: rate.period() })
     }
@@ -61,6 +55,20 @@ impl SlidingLog {
     #[must_use]
     pub const fn period(&self) -> Ticks {
         self.period
+    }
+}
+
+fn too_many(rate: Rate) -> QuotaError {
+    let instead = match [10, PRECISION_MAX].into_iter().find(|&precision| suits(rate, precision)) {
+        Some(precision) => format!(
+            "`sliding-window` with `estimate: strict` and `precision: {precision}` never admits more either"
+        ),
+        None => "`fixed-window`".to_owned(),
+    };
+    QuotaError::Range {
+        field: "rate",
+        value: rate.units(),
+        accepted: format!("1 to {LOG_MAX} units a period for `algorithm: sliding-log`; above, {instead}"),
     }
 }
 

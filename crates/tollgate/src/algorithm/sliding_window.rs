@@ -67,13 +67,12 @@ impl SlidingWindow {
         }
         let period = rate.period().as_micros();
         if !divides_evenly(period, precision) {
-            return Err(uneven(period, precision));
+            return Err(uneven(rate, precision));
         }
-        let sub = period.div_ceil(u64::from(precision));
-        let limit_max = EXACT_MAX / sub;
-        if rate.units() > limit_max {
-            return Err(too_large(rate.units(), sub, limit_max));
+        if !is_exact(rate, precision) {
+            return Err(too_large(rate, precision));
         }
+        let sub = sub_window(period, precision);
         Ok(Self { limit: rate.units(), period: rate.period(), precision, sub, estimate })
     }
 
@@ -312,26 +311,55 @@ pub fn inherit(quota: &SlidingWindow, previous: &SlidingWindow, mut state: State
     }
 }
 
+/// A sub-window's length in ticks.
+const fn sub_window(period: u64, precision: u32) -> u64 {
+    period.div_ceil(precision as u64)
+}
+
 /// Whether as many sub-windows of whole ticks make the period, or a window that is hardly longer.
 fn divides_evenly(period: u64, precision: u32) -> bool {
-    let precision = u64::from(precision);
-    let excess = period.div_ceil(precision) * precision - period;
+    let excess = sub_window(period, precision) * u64::from(precision) - period;
     excess * EXCESS_DIVISOR <= period
 }
 
-fn uneven(period: u64, precision: u32) -> QuotaError {
-    let nearest = (1..precision).rev().find(|&fewer| divides_evenly(period, fewer)).unwrap_or(1);
-    QuotaError::Inexact {
-        what: format!("{precision} sub-windows of whole microseconds do not make {period} microseconds"),
-        cure: format!("accepted is a precision that divides the period, such as {nearest}"),
+/// Whether the share of a sub-window that holds all units is counted exactly.
+const fn is_exact(rate: Rate, precision: u32) -> bool {
+    rate.units() <= EXACT_MAX / sub_window(rate.period().as_micros(), precision)
+}
+
+/// Whether a rate can be counted in as many sub-windows.
+pub(crate) fn suits(rate: Rate, precision: u32) -> bool {
+    divides_evenly(rate.period().as_micros(), precision) && is_exact(rate, precision)
+}
+
+fn uneven(rate: Rate, precision: u32) -> QuotaError {
+    let period = rate.period().as_micros();
+    let others = (1..precision).rev().chain(precision + 1..=PRECISION_MAX);
+    match others.into_iter().find(|&other| suits(rate, other)) {
+        Some(other) => QuotaError::Range {
+            field: "precision",
+            value: u64::from(precision),
+            accepted: format!("those that divide the period of {period} microseconds, such as {other}"),
+        },
+        None => QuotaError::Inexact {
+            what: format!("{} units in {period} microseconds cannot be counted exactly", rate.units()),
+            cure: "accepted are fewer units, a rounder period, or `algorithm: fixed-window`".to_owned(),
+        },
     }
 }
 
-fn too_large(limit: u64, sub: u64, limit_max: u64) -> QuotaError {
+fn too_large(rate: Rate, precision: u32) -> QuotaError {
+    let sub = sub_window(rate.period().as_micros(), precision);
+    let finer = (precision..=PRECISION_MAX).find(|&finer| suits(rate, finer));
+    let finer = finer.map_or(String::new(), |finer| format!(" a precision of {finer},"));
     QuotaError::Inexact {
-        what: format!("{limit} units in sub-windows of {sub} microseconds cannot be counted exactly"),
+        what: format!(
+            "{} units in sub-windows of {sub} microseconds cannot be counted exactly",
+            rate.units()
+        ),
         cure: format!(
-            "accepted are up to {limit_max} units, a higher precision, a shorter period, or `algorithm: fixed-window`"
+            "accepted are up to {} units,{finer} a shorter period, or `algorithm: fixed-window`",
+            EXACT_MAX / sub
         ),
     }
 }

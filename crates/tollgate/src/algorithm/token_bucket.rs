@@ -1,7 +1,7 @@
 //! Token bucket: credits and the time they were counted. Refills steadily up to its burst; admits in any interval `t` at
 //! most `burst + rate × t`.
 
-use crate::algorithm::reservoir::{GAIN_MAX, Reservoir};
+use crate::algorithm::reservoir::{GAIN_MAX, Reservoir, Room};
 use crate::outcome::Outcome;
 use crate::quota::{QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
@@ -26,11 +26,16 @@ impl TokenBucket {
     /// # Errors
     /// When the numbers are out of range or cannot be counted exactly.
     pub fn new(rate: Rate) -> Result<Self, QuotaError> {
-        let units = rate.burst_units().unwrap_or(rate.units());
+        let units = rate.checked()?.burst_units().unwrap_or(rate.units());
         // Most rates have a pace whose state fits one word; the others take two.
-        let reservoir =
-            Reservoir::new(rate, units, GAIN_MAX).or_else(|_| Reservoir::new(rate, units, u64::MAX))?;
-        Ok(Self { rate, reservoir })
+        let widths = [GAIN_MAX, u64::MAX];
+        match widths.into_iter().find_map(|gain_max| Reservoir::fitting(rate, units, gain_max)) {
+            Some(reservoir) => Ok(Self { rate, reservoir }),
+            None => {
+                let [narrow, wide] = widths.map(|gain_max| Room::of(rate, gain_max));
+                Err(narrow.max(wide).refuse(rate, units))
+            }
+        }
     }
 
     /// The rate as the user wrote it.

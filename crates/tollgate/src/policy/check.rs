@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::memory::state_bytes;
+use crate::policy::expression::Expression;
 use crate::policy::finding::{Place, Problem, Report, quoted};
 use crate::policy::limit::{
     BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
@@ -127,13 +128,38 @@ fn when(limit: &Limit, places: Places<'_>, report: &mut Report) {
                     Problem::new("the expression is never true", "mode: off, to switch a limit off");
                 report.error(at, "when", problem);
             }
-            Condition::Holds(_) => {}
+            Condition::Holds(expression) => absences(limit, expression, at, report),
         }
     }
     if let Some(name) = contradiction(&limit.when) {
         let message = format!("never matches: {} would have to be two things at once", quoted(&name));
         let problem = Problem::new(message, "conditions that can hold together");
         report.error(at, "when", problem);
+    }
+}
+
+/// Warns of attributes that a condition only says what they must not be: a request without them is not limited, and seldom is
+/// that what was meant.
+fn absences(limit: &Limit, expression: &Expression, at: Place, report: &mut Report) {
+    let requires = |condition: &Condition, name: &str| match condition {
+        Condition::OneOf { name: other, .. } => other == name,
+        Condition::Holds(other) => {
+            !std::ptr::eq(other, expression) && other.needed().any(|needed| needed == name)
+        }
+    };
+    for name in expression.unguarded() {
+        if limit.by.contains(&name) || limit.when.iter().any(|condition| requires(condition, &name)) {
+            continue;
+        }
+        let shown = quoted(&name);
+        let comparison =
+            if expression.is_comparison() { quoted(&expression.to_string()) } else { "…".to_owned() };
+        let message =
+            format!("a request without {shown} is not limited: the comparison does not hold without it");
+        let accepted = format!(
+            "(!has({shown}) || {comparison}) to limit it too, or has({shown}) && {comparison} if it is meant so"
+        );
+        report.warning(at, "when", Problem::new(message, accepted));
     }
 }
 
@@ -201,8 +227,12 @@ fn quotas(limit: &Limit, places: Places<'_>, report: &mut Report) {
     let largest = quotas.all.iter().map(state_bytes).max().unwrap_or(0);
     if largest > STATE_BYTES_LARGE && !limit.by.is_empty() {
         let message = format!("each key may take {largest} bytes, so a store of 64 MiB holds few of them");
-        let accepted = "a smaller number, a sliding-window instead of a sliding-log, or a larger store";
-        report.warning(places("rate"), "rate", Problem::new(message, accepted));
+        let (field, accepted) = match quotas.all.first() {
+            Some(Quota::Concurrency(_)) => ("concurrency", "fewer permits, or a larger store"),
+            Some(Quota::SlidingLog(_)) => ("rate", "a smaller number, a sliding-window, or a larger store"),
+            _ => ("rate", "a smaller number, or a larger store"),
+        };
+        report.warning(places(field), field, Problem::new(message, accepted));
     }
     let algorithm = quotas.all.first().map_or("", Quota::algorithm);
     if quotas.all.iter().any(|quota| quota.algorithm() != algorithm) {
@@ -250,7 +280,13 @@ fn cost(limit: &Limit, places: Places<'_>, report: &mut Report) {
                 let message = format!(
                     "each request costs {units}, and at most {smallest} pass at once: none ever will"
                 );
-                let accepted = format!("a cost up to {smallest}, or a burst of at least {units}");
+                let instead = match limit.quotas.all.first() {
+                    Some(Quota::Concurrency(_)) => format!("at least {units} permits"),
+                    Some(Quota::TokenBucket(_) | Quota::Gcra(_)) => format!("a burst of at least {units}"),
+                    Some(Quota::LeakyBucket(_)) => format!("a burst and a queue of at least {units} in all"),
+                    _ => format!("a rate of at least {units} a window"),
+                };
+                let accepted = format!("a cost up to {smallest}, or {instead}");
                 report.error(at, "cost", Problem::new(message, accepted));
             }
         }

@@ -1,5 +1,6 @@
 //! CEL expressions over attributes. An expression that exists parses and calls only functions that exist.
 
+mod presence;
 mod survey;
 
 use std::collections::BTreeSet;
@@ -7,7 +8,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
-use cel::common::types::{CelInt, CelString};
+use cel::common::types::{CelBool, CelInt, CelString};
 use cel::common::value::CowVal;
 use cel::context::VariableResolver;
 use cel::{Context, Env, ExecutionError, Program};
@@ -25,7 +26,12 @@ const PARSER_STACK_BYTES: usize = 64 << 20;
 const ACCEPTED: &str =
     "a CEL expression over attributes, such as method == 'POST' && path.startsWith('/v1/')";
 
-static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
+    let mut environment = Env::stdlib();
+    let added = environment.add_macro(presence::expansion());
+    debug_assert!(added.is_ok(), "the standard library has no such name");
+    Arc::new(environment)
+});
 
 /// A compiled CEL expression.
 pub struct Expression {
@@ -114,6 +120,16 @@ impl Expression {
         }
     }
 
+    /// The attributes that it only says what they must not be, without asking whether they are there.
+    pub(crate) fn unguarded(&self) -> impl Iterator<Item = String> {
+        survey::unguarded(self.program.expression()).into_iter()
+    }
+
+    /// Whether it is one comparison, with nothing beside it.
+    pub(crate) fn is_comparison(&self) -> bool {
+        survey::is_comparison(self.program.expression())
+    }
+
     /// Pairs of attribute and text that must be equal for it to be true.
     pub(crate) fn equalities(&self) -> Vec<(String, String)> {
         let mut pairs = Vec::new();
@@ -161,7 +177,11 @@ struct Attributes<'r, 'a> {
 
 impl VariableResolver for Attributes<'_, '_> {
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
-        let attribute = self.request.attributes().iter().find(|known| known.name == variable)?;
+        let find = |name: &str| self.request.attributes().iter().find(|known| known.name == name);
+        if let Some(name) = presence::of_variable(variable) {
+            return Some(CowVal::owned(CelBool::from(find(name).is_some())));
+        }
+        let attribute = find(variable)?;
         Some(match (attribute.value, self.reading) {
             (Value::Number(number), _) => CowVal::owned(CelInt::from(number)),
             (Value::Text(text), Reading::AsTold) => CowVal::owned(CelString::from(text)),
@@ -201,9 +221,10 @@ pub(crate) fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
 }
 
 fn parse_here(source: &str) -> Result<Program, Problem> {
-    let program = ENVIRONMENT.compile(source).map_err(|errors| {
+    let program = ENVIRONMENT.compile(&presence::spell(source)).map_err(|errors| {
         let why = errors.errors.first().map_or(String::new(), |error| {
-            format!(" at character {}: {}", error.pos.1.max(1), quoted(&error.msg))
+            let message = error.msg.replace(presence::SPELLED, "has");
+            format!(" at character {}: {}", error.pos.1.max(1), quoted(&message))
         });
         Problem::new(format!("not CEL{why}"), ACCEPTED)
     })?;

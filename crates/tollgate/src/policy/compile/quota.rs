@@ -9,7 +9,7 @@ use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use crate::policy::builder::strictest;
-use crate::policy::document::Node;
+use crate::policy::document::{Node, Tree};
 use crate::policy::fields::{self, Fields};
 use crate::policy::finding::{Problem, Report, quoted};
 use crate::policy::limit::{Fallback, QuotaIndex, Quotas};
@@ -45,6 +45,9 @@ const ALGORITHMS: [(&str, Algorithm); 7] = [
     ("leaky-bucket", A::LeakyBucket),
     ("concurrency", A::Concurrency),
 ];
+
+/// The fields that say how much everybody gets; tiers and overrides say it for some.
+const AMOUNTS: [&str; 2] = ["rate", "concurrency"];
 
 /// Which algorithms a field is for.
 const NUMBERS: [(&str, &[Algorithm]); 9] = [
@@ -332,22 +335,35 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// Reports what a constructor refused, at the field that it speaks of when the limit has it.
+    /// Reports what a constructor refused: at the field that it speaks of if the limit has it, else at the amount.
     fn refused(&self, error: &QuotaError, node: &Node, field: &str, report: &mut Report) {
         let named = match error {
             QuotaError::NoBurst => "burst",
             QuotaError::Zone { .. } => "timezone",
-            QuotaError::Range { field, .. } if *field != "rate" && *field != "concurrency" => field,
+            QuotaError::Range { field, .. } => field,
             _ => "",
         };
-        let (at, field) =
-            if self.fields.has(named) { (self.fields.place(named), named) } else { (node.at, field) };
+        let is_amount = AMOUNTS.contains(&named);
+        // A burst that the amount itself says is not that of the limit.
+        let elsewhere = !is_amount && self.fields.has(named) && !(named == "burst" && says_burst(node));
+        let at = if elsewhere { self.fields.place(named) } else { node.at };
         let problem = match error {
-            QuotaError::Range { value, accepted, .. } => {
+            QuotaError::Range { value, accepted, .. } if elsewhere && !AMOUNTS.contains(&field) => {
+                Problem::new(format!("{value} is out of range for {field}"), accepted.clone())
+            }
+            QuotaError::Range { value, accepted, .. } if elsewhere || is_amount => {
                 Problem::new(format!("{value} is out of range"), accepted.clone())
+            }
+            QuotaError::Range { value, accepted, .. } => {
+                Problem::new(format!("a {named} of {value} is out of range"), accepted.clone())
             }
             _ => Problem::new(error.to_string(), ""),
         };
-        report.error(at, field, problem);
+        report.error(at, if elsewhere { named } else { field }, problem);
     }
+}
+
+/// Whether a rate says its own burst.
+fn says_burst(node: &Node) -> bool {
+    matches!(&node.tree, Tree::Text(text) if rate::rate(text).is_ok_and(|written| written.burst.is_some()))
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 
+use super::presence;
+
 use crate::policy::finding::{Problem, quoted};
 
 /// Functions that an expression may call.
@@ -79,22 +81,22 @@ struct Survey {
 impl Survey {
     fn walk(&mut self, expression: &IdedExpr) {
         if let Some(name) = dotted(expression) {
-            let root = name.split('.').next().unwrap_or_default();
-            if !self.bound.iter().any(|bound| bound == root) && !root.starts_with('@') {
+            if !self.is_bound(&name) {
                 self.attributes.insert(name);
             }
             return;
         }
+        if let Some(name) = presence::asked(expression) {
+            if self.is_bound(name) {
+                let message = format!("has() asks for an attribute, and {} is none", quoted(name));
+                self.problem
+                    .get_or_insert(Problem::new(message, "the name of an attribute, as in has(plan)"));
+            }
+            self.attributes.insert(name.to_owned());
+            return;
+        }
         if let Expr::Call(call) = &expression.expr {
             self.function(&call.func_name);
-        }
-        if let Expr::Select(select) = &expression.expr
-            && select.test
-        {
-            let message = "has() asks for a field of a map, and attributes are texts and numbers";
-            let accepted =
-                "nothing in its place: without an attribute that it mentions a limit does not apply";
-            self.problem.get_or_insert(Problem::new(message, accepted));
         }
         let depth = self.bound.len();
         if let Expr::Comprehension(comprehension) = &expression.expr {
@@ -108,21 +110,33 @@ impl Survey {
         self.bound.truncate(depth);
     }
 
+    /// Whether a macro around it gives the name its meaning.
+    fn is_bound(&self, name: &str) -> bool {
+        let root = name.split('.').next().unwrap_or_default();
+        self.bound.iter().any(|bound| bound == root)
+    }
+
     fn function(&mut self, name: &str) {
+        if name == presence::SPELLED {
+            let message = "has() asks for one attribute";
+            self.problem.get_or_insert(Problem::new(message, "the name of an attribute, as in has(plan)"));
+            return;
+        }
         if FUNCTIONS.contains(&name) || OPERATORS.contains(&name) {
             return;
         }
         let message = format!("the function {} does not exist", quoted(name));
         let accepted =
-            format!("{}, and the macros all, exists, exists_one, map, filter", FUNCTIONS.join(", "));
+            format!("{}, has, and the macros all, exists, exists_one, map, filter", FUNCTIONS.join(", "));
         self.problem.get_or_insert(Problem::new(message, accepted));
     }
 }
 
-/// `a` or `a.b.c`: attributes have no fields, so a dotted name is the name of an attribute.
+/// `a` or `a.b.c`: attributes have no fields, so a dotted name is the name of an attribute. Names that cannot be written are
+/// those of macros.
 pub(super) fn dotted(expression: &IdedExpr) -> Option<String> {
     match &expression.expr {
-        Expr::Ident(name) => Some(name.clone()),
+        Expr::Ident(name) => (!name.starts_with('@')).then(|| name.clone()),
         Expr::Select(select) if !select.test => {
             Some(format!("{}.{}", dotted(&select.operand)?, select.field))
         }
@@ -162,6 +176,9 @@ fn needs(expression: &IdedExpr) -> Needs {
     if let Some(name) = dotted(expression) {
         let one = BTreeSet::from([name]);
         return Needs { truth: one.clone(), falsity: one };
+    }
+    if let Some(name) = presence::asked(expression) {
+        return Needs { truth: BTreeSet::from([name.to_owned()]), falsity: BTreeSet::new() };
     }
     let call = match &expression.expr {
         Expr::Call(call) => (call.func_name.as_str(), call.args.as_slice()),
@@ -203,6 +220,104 @@ fn needs(expression: &IdedExpr) -> Needs {
 fn any(expression: &IdedExpr) -> BTreeSet<String> {
     let needs = needs(expression);
     &needs.truth & &needs.falsity
+}
+
+/// The attributes that an expression only says what they must not be, so that a request without them falls out of it unnoticed:
+/// nothing else in it requires them, and nothing asks whether they are there.
+pub(super) fn unguarded(expression: &IdedExpr) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    negated(expression, Sense::Plain, &mut found);
+    found.retain(|name| !asks_for(expression, name));
+    &found - &required(expression, Sense::Plain)
+}
+
+/// Whether nothing joins an expression with another.
+pub(super) fn is_comparison(expression: &IdedExpr) -> bool {
+    match part(expression) {
+        Part::Not(inner) => is_comparison(inner),
+        Part::Says(_) => true,
+        Part::And(..) | Part::Or(..) | Part::Choice(..) => false,
+    }
+}
+
+/// Whether an odd number of negations stands around an expression.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sense {
+    Plain,
+    Negated,
+}
+
+impl Sense {
+    const fn turned(self) -> Self {
+        match self {
+            Sense::Plain => Sense::Negated,
+            Sense::Negated => Sense::Plain,
+        }
+    }
+}
+
+/// Parts of an expression, as far as negations matter.
+enum Part<'e> {
+    And(&'e IdedExpr, &'e IdedExpr),
+    Or(&'e IdedExpr, &'e IdedExpr),
+    Not(&'e IdedExpr),
+    Choice(&'e IdedExpr, &'e IdedExpr, &'e IdedExpr),
+    /// A comparison, with the sense in which it says what something is.
+    Says(Sense),
+}
+
+fn part(expression: &IdedExpr) -> Part<'_> {
+    let Expr::Call(call) = &expression.expr else { return Part::Says(Sense::Plain) };
+    match (call.func_name.as_str(), call.args.as_slice()) {
+        (operators::LOGICAL_AND, [left, right]) => Part::And(left, right),
+        (operators::LOGICAL_OR, [left, right]) => Part::Or(left, right),
+        (operators::LOGICAL_NOT, [inner]) => Part::Not(inner),
+        (operators::CONDITIONAL, [condition, yes, no]) => Part::Choice(condition, yes, no),
+        (operators::NOT_EQUALS, _) => Part::Says(Sense::Negated),
+        _ => Part::Says(Sense::Plain),
+    }
+}
+
+/// Collects the attributes of comparisons that say what they are not.
+fn negated(expression: &IdedExpr, sense: Sense, found: &mut BTreeSet<String>) {
+    match part(expression) {
+        Part::And(left, right) | Part::Or(left, right) => {
+            negated(left, sense, found);
+            negated(right, sense, found);
+        }
+        Part::Not(inner) => negated(inner, sense.turned(), found),
+        Part::Choice(condition, yes, no) => {
+            negated(condition, Sense::Plain, found);
+            negated(yes, sense, found);
+            negated(no, sense, found);
+        }
+        Part::Says(said) if said != sense => found.extend(attributes(expression).unwrap_or_default()),
+        Part::Says(_) => {}
+    }
+}
+
+/// The attributes that an expression requires by saying what they are.
+fn required(expression: &IdedExpr, sense: Sense) -> BTreeSet<String> {
+    match (part(expression), sense) {
+        (Part::And(left, right), Sense::Plain) | (Part::Or(left, right), Sense::Negated) => {
+            &required(left, sense) | &required(right, sense)
+        }
+        (Part::Or(left, right), Sense::Plain) | (Part::And(left, right), Sense::Negated) => {
+            &required(left, sense) & &required(right, sense)
+        }
+        (Part::Not(inner), _) => required(inner, sense.turned()),
+        (Part::Choice(condition, yes, no), _) => {
+            &required(condition, Sense::Plain) | &(&required(yes, sense) & &required(no, sense))
+        }
+        (Part::Says(said), _) if said == sense => needs(expression).truth,
+        (Part::Says(_), _) => BTreeSet::new(),
+    }
+}
+
+/// Whether an expression asks somewhere if an attribute is there.
+fn asks_for(expression: &IdedExpr, name: &str) -> bool {
+    presence::asked(expression) == Some(name)
+        || children(expression).into_iter().any(|child| asks_for(child, name))
 }
 
 /// Pairs of attribute and text that must be equal for an expression to be true.

@@ -91,6 +91,38 @@ const ERRORS: &[Case] = &[
     one!("    by: [x]\n", "2:5: limits[0] \"a\".rate: missing: it says nothing about how much passes"),
     // Numbers beside the rate.
     one!("    rate: 1/s\n    burst: 0\n", "4:12: limits[0] \"a\".burst: a burst of 0 admits nobody"),
+    one!(
+        "    rate: 1/s\n    burst: 3\n    tier_by: p\n    tiers: {x: 1/s burst 0}\n",
+        "6:16: limits[0] \"a\".tiers.x: a burst of 0 admits nobody"
+    ),
+    one!(
+        "    rate: 1/s\n    burst: 90\n    tier_by: p\n    tiers: {x: 1/month, y: 9/month}\n",
+        "4:12: limits[0] \"a\".burst: 90 is out of range for tiers.x; accepted: 1 to 24: what refills in two years"
+    ),
+    one!(
+        "    rate: 1/month burst 90\n",
+        "3:11: limits[0] \"a\".rate: a burst of 90 is out of range; accepted: 1 to 24: what refills in two years"
+    ),
+    one!(
+        "    rate: 1/month\n    algorithm: leaky-bucket\n    queue: 90\n",
+        "5:12: limits[0] \"a\".queue: 90 is out of range; accepted: 0 to 23 beside a burst of 1"
+    ),
+    one!(
+        "    rate: 9_999_991/s\n    algorithm: leaky-bucket\n",
+        "3:11: limits[0] \"a\".rate: 9999991 units every 1000000 microseconds cannot be counted exactly; accepted is a rounder rate"
+    ),
+    one!(
+        "    rate: 1/7us\n    algorithm: sliding-window\n",
+        "3:11: limits[0] \"a\".rate: a precision of 10 is out of range; accepted: those that divide the period"
+    ),
+    one!(
+        "    rate: 1/7us\n    algorithm: sliding-window\n    precision: 3\n",
+        "5:16: limits[0] \"a\".precision: 3 is out of range; accepted: those that divide the period of 7 microseconds, such as 1"
+    ),
+    one!(
+        "    rate: 5/s\n    algorithm: fixed-window\n    cost: 6\n",
+        "cost: each request costs 6, and at most 5 pass at once: none ever will; accepted: a cost up to 5, or a rate of at least 6"
+    ),
     one!("    rate: 1/s\n    burst: -3\n", "4:12: limits[0] \"a\".burst: -3 is negative"),
     one!("    rate: 1/s\n    burst: 1e3\n", "burst: 1e3 is not a whole number in decimal"),
     one!("    rate: 1/s burst 2\n    burst: 3\n", "3:11: limits[0] \"a\".rate: the burst is said twice"),
@@ -175,7 +207,16 @@ const ERRORS: &[Case] = &[
         "    rate: 1/s\n    when: path.begins('x')\n",
         "when: the function begins does not exist; accepted: bool, bytes"
     ),
-    one!("    rate: 1/s\n    when: has(a.b)\n", "when: has() asks for a field of a map"),
+    one!(
+        "    rate: 1/s\n    when: has('a')\n",
+        "when: not CEL at character 5: has() asks for an attribute, such as has(plan)"
+    ),
+    one!("    rate: 1/s\n    when: has(a, b)\n", "when: has() asks for one attribute; accepted: the name"),
+    one!(
+        "    rate: 1/s\n    when: \"[1].exists(x, has(x))\"\n",
+        "when: has() asks for an attribute, and x is none"
+    ),
+    one!("    rate: 1/s\n    when: has(a) &\n", "when: not CEL at character"),
     one!("    rate: 1/s\n    when: 1 == 2\n", "when: the expression is never true"),
     one!(
         "    rate: 1/s\n    when: \"m == 'A' && m == 'B'\"\n",
@@ -267,6 +308,21 @@ fn doubtful_files_are_warned_about() {
         ("rate: 5/100us, algorithm: fixed-window", "rate: its windows of 100 microseconds"),
         ("rate: 50/5ms, algorithm: sliding-window", "rate: its windows of 500 microseconds"),
         ("rate: 5/month, algorithm: fixed-window", "a month is 30 days"),
+        (
+            "rate: 1/s, when: \"plan != 'internal'\"",
+            "when: a request without plan is not limited: the comparison does not hold without it; \
+             accepted: (!has(plan) || plan != 'internal') to limit it too, or has(plan) && plan != 'internal' if it is meant so",
+        ),
+        (
+            "rate: 1/s, when: \"!(plan == 'internal')\"",
+            "(!has(plan) || !(plan == 'internal')) to limit it too",
+        ),
+        ("rate: 1/s, when: \"!(plan in ['internal', 'test'])\"", "a request without plan is not limited"),
+        ("rate: 1/s, when: \"m == 'GET' && plan != 'x'\"", "accepted: (!has(plan) || …) to limit it too"),
+        ("rate: 1/s, when: \"m == 'GET' || plan != 'x'\"", "a request without plan is not limited"),
+        ("rate: 1/s, when: \"!(m == 'GET' || plan == 'x')\"", "a request without m is not limited"),
+        ("rate: 1/s, by: [ip], when: \"!plan.startsWith('x')\"", "a request without plan is not limited"),
+        ("rate: 1/s, when: \"(m != 'A' || m == 'B') && true\"", "a request without m is not limited"),
     ] {
         let said = warnings(&format!("limits: [{{name: a, {fields}}}]")).to_string();
         assert!(said.starts_with("policy.yaml:1:"), "{said}");
@@ -290,6 +346,15 @@ fn good_files_have_no_findings() {
         "rate: 10/s, algorithm: sliding-window, precision: 20, estimate: interpolate",
         "rate: 10/s, when: {path: [/a, /b*], method: '*'}",
         "rate: 10/s, when: \"m == 'A' || m == 'B'\"",
+        "rate: 10/s, when: \"!has(plan) || plan != 'internal'\"",
+        "rate: 10/s, when: \"has(plan) && !(plan in ['internal'])\"",
+        "rate: 10/s, when: \"!has(plan)\"",
+        "rate: 10/s, when: \"plan.startsWith('x') && plan != 'xy'\"",
+        "rate: 10/s, when: \"!(plan != 'x')\"",
+        "rate: 10/s, when: \"!!(plan == 'x')\"",
+        "rate: 10/s, when: \"!(m != 'GET' || plan != 'x')\"",
+        "rate: 10/s, by: [plan], when: \"plan != 'internal'\"",
+        "rate: 1k/s, cost: 'has(tokens) ? tokens : 1'",
         "rate: 1k/s, cost: tokens",
         "rate: 1k/s, cost: 2 * tokens",
         "rate: 1k/s, cost: usage.tokens",

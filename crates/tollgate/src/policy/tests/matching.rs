@@ -78,6 +78,30 @@ fn cel_reads_trouble_strictly() {
     assert!(applies("'size(path) * 9223372036854775807 > 0'", &[path]), "an overflow applies");
 }
 
+/// `has` tells whether an attribute is there, so a condition can be said for requests without it. Whatever names the attribute
+/// elsewhere stays false without it.
+#[test]
+fn cel_asks_whether_an_attribute_is_there() {
+    let plan = |plan| [("plan", text(plan))];
+    let unless_internal = "\"!has(plan) || plan != 'internal'\"";
+    assert!(applies(unless_internal, &[]));
+    assert!(applies(unless_internal, &plan("free")));
+    assert!(!applies(unless_internal, &plan("internal")));
+    assert!(!applies("\"plan != 'internal'\"", &[]));
+    assert!(applies("has(plan)", &plan("")));
+    assert!(!applies("has(plan)", &[("other", text("x"))]));
+    assert!(applies("\"has(a.b) && has(plan) == false\"", &[("a.b", text("x"))]));
+    assert!(applies("\"has(plan) ? plan == 'pro' : has(ip)\"", &[("ip", text("::1"))]));
+    assert!(!applies("\"has(plan) ? plan == 'pro' : has(ip)\"", &plan("free")));
+    assert!(applies("\"['x', 'y'].exists(p, has(plan) && p == plan)\"", &plan("y")));
+    assert!(!applies("\"plan == 'has(plan)'\"", &plan("x")));
+    let costs = policy("limits: [{name: a, rate: 9/s, cost: 'has(tokens) ? tokens : 2'}]");
+    let cost = |attributes: &[_]| costs.matches(&request(attributes)).unwrap()[0].cost;
+    assert_eq!((cost(&[]), cost(&[("tokens", Value::Number(7))])), (2, 7));
+    let bare = policy("limits: [{name: a, rate: 9/s, cost: has(tokens)}]");
+    assert!(bare.matches(&CheckRequest::new()).is_err(), "a truth is no cost");
+}
+
 /// A limit that is off is not met; a shadow is.
 #[test]
 fn a_limit_that_is_off_is_not_met() {

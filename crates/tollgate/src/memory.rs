@@ -211,11 +211,13 @@ impl MemoryStore {
     #[cold]
     fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
-        let outcome = match self.overflow.charge(&shared, now, self.origin) {
-            Ok(outcome) => outcome?,
-            Err(Full) => Outcome { limit: charge.quota.capacity(), ..NO_ROOM },
-        };
-        Ok(Answer { outcome, source: Source::Overflow })
+        Ok(match self.overflow.charge(&shared, now, self.origin) {
+            Ok(outcome) => Answer { outcome: outcome?, source: Source::Overflow },
+            Err(Full) => {
+                let outcome = Outcome { limit: charge.quota.capacity(), ..NO_ROOM };
+                Answer { outcome, source: Source::Full }
+            }
+        })
     }
 
     /// A copy of a large state, for a forecast to play on with; none of a key that is as if never seen.

@@ -51,6 +51,8 @@ struct Item<'c> {
     keep: Option<Held>,
     /// The same for a large state.
     change: Change,
+    /// There is no room for it anywhere.
+    is_homeless: bool,
     outcome: Outcome,
 }
 
@@ -148,7 +150,7 @@ impl MemoryStore {
         };
         let seat = Seat { overflow, kind, bucket };
         let (held, change) = (Held::Large, Change::default());
-        Item { charge, key, seat, held, keep: None, change, outcome: NO_ROOM }
+        Item { charge, key, seat, held, keep: None, change, is_homeless: false, outcome: NO_ROOM }
     }
 
     fn lock_all(&self, items: &[Item<'_>], now: Timestamp) -> Locks<'_> {
@@ -206,6 +208,7 @@ impl Locks<'_> {
         for (item, &room) in items.iter_mut().zip(rooms) {
             if room == Room::Nowhere {
                 // It denies: for an enforced limit nothing is then written at all, and one in shadow is left out.
+                item.is_homeless = true;
                 item.outcome = Outcome { limit: item.charge.quota.capacity(), ..NO_ROOM };
                 continue;
             }
@@ -378,7 +381,11 @@ fn answers(items: &[Item<'_>]) -> Answers {
         .iter()
         .map(|item| Answer {
             outcome: item.outcome,
-            source: if item.seat.overflow { Source::Overflow } else { Source::Exact },
+            source: match item.seat.overflow {
+                _ if item.is_homeless => Source::Full,
+                true => Source::Overflow,
+                false => Source::Exact,
+            },
         })
         .collect()
 }

@@ -52,7 +52,7 @@ fn a_shadow_without_room_does_not_open_the_enforced_limits() {
         let decision = engine.check_now(&asking("k", 1), NOW);
         if decision.is_allowed() {
             let watching = decision.limits().next().expect("it is reported");
-            assert_eq!(watching.source, Source::Overflow, "the fault did not happen");
+            assert_eq!(watching.source, Source::Full, "the fault did not happen");
             assert!(!watching.outcome.is_allowed(), "the fault did not happen");
             admitted += 1;
         }

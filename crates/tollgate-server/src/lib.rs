@@ -9,6 +9,7 @@ mod policy_check;
 mod decision_json;
 mod decide;
 mod serve;
+pub mod load;
 mod listen;
 mod http;
 mod rls;
@@ -47,6 +48,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             policy_check::run(&arguments, &mut console)
         }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
+        Command::Bench(arguments) => load::command::run(&arguments, &mut console),
     };
     ExitCode::from(status)
 }

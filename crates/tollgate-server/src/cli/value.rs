@@ -43,6 +43,26 @@ pub(super) fn store(text: &str) -> Result<StoreChoice, String> {
     }
 }
 
+/// How many connections a load generator may open.
+pub(super) fn connections(text: &str) -> Result<usize, String> {
+    within(text, 1, 10_000)
+}
+
+/// How many requests a connection may have under way.
+pub(super) fn pipeline(text: &str) -> Result<usize, String> {
+    within(text, 1, 1_000)
+}
+
+/// How many checks a batch may have.
+pub(super) fn batch(text: &str) -> Result<usize, String> {
+    within(text, 1, 1_000)
+}
+
+fn within(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("accepted: a whole number from {least} to {most}"))
+}
+
 /// An address to listen on. `localhost` is the one name: what another name resolves to would decide who can connect.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {

@@ -56,7 +56,10 @@ impl Summary {
 
     /// The latency that so many of 100,000 requests stayed within: 50,000 is the median, 99,900 the 99.9th percentile.
     #[must_use]
-    #[allow(clippy::float_arithmetic, reason = "the histogram asks for a share as a fraction; no decision depends on it")]
+    #[allow(
+        clippy::float_arithmetic,
+        reason = "the histogram asks for a share as a fraction; no decision depends on it"
+    )]
     pub fn latency_of(&self, per_100_000: u32) -> Duration {
         Duration::from_nanos(self.latencies.value_at_quantile(f64::from(per_100_000.min(100_000)) / 1e5))
     }

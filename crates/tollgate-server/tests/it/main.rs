@@ -13,5 +13,6 @@ mod commands;
 mod guide;
 mod holds;
 mod lifecycle;
+mod load;
 mod program;
 mod wire;

@@ -11,9 +11,13 @@ mod decide;
 mod serve;
 mod listen;
 mod http;
+mod resp;
 mod rls;
 mod service;
 mod telemetry;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

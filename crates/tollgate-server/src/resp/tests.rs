@@ -38,6 +38,8 @@ struct Server {
 struct Client {
     stream: DuplexStream,
     server: JoinHandle<()>,
+    /// Kept, since a server that nobody can tell to stop has stopped.
+    _stop: watch::Sender<bool>,
 }
 
 impl Server {
@@ -57,7 +59,7 @@ impl Server {
     fn connect_with(&self, bytes: usize) -> Client {
         let (stream, theirs) = duplex(bytes);
         let server = tokio::spawn(connection(theirs, Arc::clone(&self.resp), self.stop.subscribe()));
-        Client { stream, server }
+        Client { stream, server, _stop: self.stop.clone() }
     }
 
     fn advance(&self, milliseconds: u64) {

@@ -10,8 +10,10 @@
 mod bad_input;
 mod check;
 mod commands;
+mod fuzz;
 mod guide;
 mod holds;
 mod lifecycle;
 mod program;
+mod resp;
 mod wire;

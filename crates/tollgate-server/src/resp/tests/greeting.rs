@@ -28,7 +28,7 @@ async fn a_session() {
         ("CLIENT NO-TOUCH off", "+OK\r\n"),
         ("CLIENT NO-EVICT perhaps", "-ERR syntax error\r\n"),
         ("CLIENT REPLY ON", "+OK\r\n"),
-        ("CLIENT LIST", "$28\r\nid=1 name=worker-7 db=0 resp=2\n\r\n"),
+        ("CLIENT LIST", "$31\r\nid=1 name=worker-7 db=0 resp=2\n\r\n"),
         ("CLIENT SETNAME \u{e9}", "-ERR Client names cannot contain spaces, newlines or special characters.\r\n"),
         ("CLIENT ID x", "-ERR wrong number of arguments for 'client|id' command\r\n"),
         (

@@ -69,8 +69,7 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
         Some(address) => Some(listen::bind(address, "--resp").await?),
         None => None,
     };
-    let addresses =
-        Addresses { http: address_of(&http)?, resp: resp.as_ref().map(address_of).transpose()? };
+    let addresses = Addresses { http: address_of(&http)?, resp: resp.as_ref().map(address_of).transpose()? };
     for line in banner::lines(&loaded, &addresses, arguments) {
         console.line(line);
     }

@@ -173,7 +173,10 @@ mod tests {
     fn listening_is_a_choice() {
         assert_eq!(listen("off"), Ok(ListenChoice::Off));
         assert!(listen("127.0.0.1:0").is_ok_and(|choice| choice.address().is_some()));
-        assert!(listen("6380").is_err_and(|message| message.contains("127.0.0.1:6380") && message.ends_with(", or off")));
+        assert!(
+            listen("6380")
+                .is_err_and(|message| message.contains("127.0.0.1:6380") && message.ends_with(", or off"))
+        );
     }
 
     /// Text stays text, however much it looks like a number.

@@ -52,14 +52,7 @@ impl Cells {
 
     /// Charges a key. It always answers: without room for a counter the key shares one, and without room for that it is
     /// refused.
-    pub(crate) fn charge(
-        &self,
-        asker: Asker,
-        key: &[u8],
-        limit: &Limit,
-        now: i64,
-        quantity: i64,
-    ) -> Charged {
+    pub(crate) fn charge(&self, asker: Asker, key: &[u8], limit: &Limit, now: i64, quantity: i64) -> Charged {
         let family = match asker {
             Asker::Cell => &self.cell,
             Asker::Crab => &self.crab,
@@ -145,8 +138,8 @@ mod tests {
             cells.charge(Asker::Cell, &key.to_le_bytes(), &hourly(), NOW, 1);
         }
         let other = Limit::beyond_one(0, 1, 60).unwrap();
-        let admitted =
-            (0..1_000u16).filter(|key| !cells.charge(Asker::Cell, &key.to_le_bytes()[..], &other, NOW, 1).limited);
+        let admitted = (0..1_000u16)
+            .filter(|key| !cells.charge(Asker::Cell, &key.to_le_bytes()[..], &other, NOW, 1).limited);
         assert_eq!(admitted.count(), 8);
     }
 
@@ -155,7 +148,10 @@ mod tests {
     fn no_room_at_all() {
         let cells = Cells::new(0);
         let refused = cells.charge(Asker::Cell, b"k", &hourly(), NOW, 1);
-        assert_eq!((refused.limited, refused.remaining, refused.retry_after), (true, 0, Some(i128::from(HOUR))));
+        assert_eq!(
+            (refused.limited, refused.remaining, refused.retry_after),
+            (true, 0, Some(i128::from(HOUR)))
+        );
         assert!(!cells.charge(Asker::Cell, b"k", &hourly(), NOW, 0).limited, "to look needs no room");
     }
 }

@@ -54,7 +54,8 @@ fn request(arguments: Arguments<'_>) -> Result<CheckRequest<'_>, Unclear> {
     }
     let mut request = CheckRequest::new();
     for at in (1..given).step_by(2) {
-        let (name, value) = (arguments.get(at).unwrap_or_default(), arguments.get(at + 1).unwrap_or_default());
+        let (name, value) =
+            (arguments.get(at).unwrap_or_default(), arguments.get(at + 1).unwrap_or_default());
         if at + 2 == given && name.eq_ignore_ascii_case(COST) {
             let cost = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
             return Ok(request.cost(cost.ok_or_else(|| Unclear::Cost(quoted(value)))?)?);
@@ -144,7 +145,8 @@ pub(super) async fn release<S: Store>(
 ) {
     let text = arguments.get(1).and_then(|id| std::str::from_utf8(id).ok());
     let Some(id) = text.and_then(Id::parse) else {
-        return reply.error("ERR TG.RELEASE: not a permit; accepted is what TG.CHECK gave, 32 hexadecimal digits");
+        return reply
+            .error("ERR TG.RELEASE: not a permit; accepted is what TG.CHECK gave, 32 hexadecimal digits");
     };
     let Ok(permit) = resp.service.permits.lend(id, now) else {
         return reply.integer(0);
@@ -154,6 +156,8 @@ pub(super) async fn release<S: Store>(
             permit.done();
             reply.integer(1);
         }
-        Err(failure) => reply.error(&format!("ERR TG.RELEASE: {failure}; the permit is still held, try again")),
+        Err(failure) => {
+            reply.error(&format!("ERR TG.RELEASE: {failure}; the permit is still held, try again"))
+        }
     }
 }

@@ -6,8 +6,7 @@ use super::session::{Session, wrong_number};
 
 /// Longest name that a connection may have, in bytes.
 const NAME_BYTES_MAX: usize = 128;
-const ACCEPTED: &str =
-    "accepted: ID, GETNAME, SETNAME, SETINFO, INFO, LIST, NO-EVICT, NO-TOUCH and REPLY ON";
+const ACCEPTED: &str = "accepted: ID, GETNAME, SETNAME, SETINFO, INFO, LIST, NO-EVICT, NO-TOUCH and REPLY ON";
 
 /// `CLIENT` with a subcommand.
 pub(super) fn answer(session: &mut Session, arguments: Arguments<'_>, reply: &mut Reply<'_>) {

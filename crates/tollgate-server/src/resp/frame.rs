@@ -156,7 +156,9 @@ fn length(
     for (offset, &byte) in line.iter().enumerate().skip(start) {
         match byte {
             // No overflow: the line ends before a number of twenty digits would.
-            b'0'..=b'9' if offset < LENGTH_LINE_BYTES_MAX - 6 => number = number * 10 + i64::from(byte - b'0'),
+            b'0'..=b'9' if offset < LENGTH_LINE_BYTES_MAX - 6 => {
+                number = number * 10 + i64::from(byte - b'0')
+            }
             b'0'..=b'9' => return Err(long),
             b'\r' if offset > start => {
                 return match line.get(offset + 1) {

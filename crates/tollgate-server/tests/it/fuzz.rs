@@ -38,5 +38,5 @@ const RESP_WORDS: [&str; 26] = [
 /// No bytes make the RESP wire panic, and its replies are well formed.
 #[test]
 fn resp_frames() {
-    stable::run("resp_frames", &RESP_WORDS, 1_500, bodies::resp_frames);
+    stable::run("resp_frames", &RESP_WORDS, 500, bodies::resp_frames);
 }

@@ -59,7 +59,8 @@ fn both_wires_count_together() {
 #[test]
 fn a_pipeline_and_its_end() {
     let server = Server::start(SLOW_POLICY);
-    let mut bytes = b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$2\r\n99\r\n$1\r\n1\r\n$4\r\n3600\r\n".repeat(100);
+    let mut bytes =
+        b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$2\r\n99\r\n$1\r\n1\r\n$4\r\n3600\r\n".repeat(100);
     bytes.extend(b"*1\r\n$-5\r\n");
     let answer = server.resp_exchange(&bytes);
     let remaining: Vec<&str> =

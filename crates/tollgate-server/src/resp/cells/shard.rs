@@ -41,7 +41,13 @@ impl Shard {
     }
 
     /// Charges the key of this hash.
-    pub(super) fn charge(&mut self, hash: u128, limit: &Limit, now: i64, quantity: i64) -> Result<Charged, Full> {
+    pub(super) fn charge(
+        &mut self,
+        hash: u128,
+        limit: &Limit,
+        now: i64,
+        quantity: i64,
+    ) -> Result<Charged, Full> {
         match self.find(hash) {
             Place::Known(slot) => {
                 let (charged, next) = limit.charge(Some(self.instant(slot)), now, quantity);
@@ -71,7 +77,9 @@ impl Shard {
         loop {
             match self.words[slot * SLOT_WORDS] {
                 0 => return Place::Free(slot),
-                word if word == upper && self.words[slot * SLOT_WORDS + 1] == lower => return Place::Known(slot),
+                word if word == upper && self.words[slot * SLOT_WORDS + 1] == lower => {
+                    return Place::Known(slot);
+                }
                 _ => slot = self.after(slot),
             }
         }
@@ -84,7 +92,11 @@ impl Shard {
         }
         let Place::Free(slot) = self.find(hash) else { return Err(Full) };
         let (upper, lower) = halves(hash);
-        self.words[slot * SLOT_WORDS..][..SLOT_WORDS].copy_from_slice(&[upper, lower, instant.cast_unsigned()]);
+        self.words[slot * SLOT_WORDS..][..SLOT_WORDS].copy_from_slice(&[
+            upper,
+            lower,
+            instant.cast_unsigned(),
+        ]);
         self.used += 1;
         Ok(())
     }

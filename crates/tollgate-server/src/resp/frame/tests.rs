@@ -24,7 +24,8 @@ fn words(words: &[&str]) -> Vec<Vec<u8>> {
 /// Arrays of bulk strings, with any bytes in them, and several of them in one piece.
 #[test]
 fn arrays() {
-    let bytes = b"*2\r\n$4\r\nPING\r\n$2\r\nhi\r\n*1\r\n$4\r\nQUIT\r\n*0\r\n*-1\r\n*2\r\n$0\r\n\r\n$4\r\na\r\nb\r\n";
+    let bytes =
+        b"*2\r\n$4\r\nPING\r\n$2\r\nhi\r\n*1\r\n$4\r\nQUIT\r\n*0\r\n*-1\r\n*2\r\n$0\r\n\r\n$4\r\na\r\nb\r\n";
     let expected =
         vec![words(&["PING", "hi"]), words(&["QUIT"]), words(&[]), words(&[]), words(&["", "a\r\nb"])];
     assert_eq!(read_all(bytes), (expected, 0, None));
@@ -64,7 +65,11 @@ fn lines() {
 #[test]
 fn refused() {
     let long_line = [b'a'; INLINE_BYTES_MAX];
-    let long_frame = [&b"*9\r\n"[..], &b"$8192\r\n".iter().chain(&[b'x'; 8192]).chain(b"\r\n").copied().collect::<Vec<u8>>().repeat(8)].concat();
+    let long_frame = [
+        &b"*9\r\n"[..],
+        &b"$8192\r\n".iter().chain(&[b'x'; 8192]).chain(b"\r\n").copied().collect::<Vec<u8>>().repeat(8),
+    ]
+    .concat();
     let cases: [(&[u8], FrameError); 22] = [
         (b"*133\r\n", FrameError::Arguments),
         (b"*99999999999999\r\n", FrameError::Arguments),

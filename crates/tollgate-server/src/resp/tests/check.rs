@@ -21,12 +21,16 @@ async fn decisions() {
     let mut client = server.connect();
     let ask = command("TG.CHECK api_key k1");
     client.expect(&ask, told(1, "allow", [2, 3, 0, 20_000], "per-key")).await;
-    client.expect(command("tg.check api_key k1 cost 2"), told(1, "allow", [0, 3, 0, 60_000], "per-key")).await;
+    client
+        .expect(command("tg.check api_key k1 cost 2"), told(1, "allow", [0, 3, 0, 60_000], "per-key"))
+        .await;
     client.expect(&ask, told(0, "deny", [0, 3, 20_000, 60_000], "per-key")).await;
     server.advance(19_999);
     client.expect(&ask, told(0, "deny", [0, 3, 1, 40_001], "per-key")).await;
     server.advance(1);
-    client.expect(command("TG.CHECK api_key k1 COST 0"), told(1, "allow", [1, 3, 0, 40_000], "per-key")).await;
+    client
+        .expect(command("TG.CHECK api_key k1 COST 0"), told(1, "allow", [1, 3, 0, 40_000], "per-key"))
+        .await;
     client.expect(command("TG.CHECK api_key k2 COST 4"), told(0, "never", [3, 3, -1, 0], "per-key")).await;
     client.expect(command("TG.CHECK queue q"), told(1, "allow", [1, 2, 0, 1_000], "queue")).await;
     client.expect(command("TG.CHECK queue q"), told(1, "wait", [0, 2, 1_000, 2_000], "queue")).await;
@@ -48,7 +52,12 @@ async fn which_limit_is_told() {
     client.expect(command("TG.CHECK unknown x"), told(1, "allow", [-1, -1, 0, -1], "")).await;
     client.expect(command("TG.CHECK"), told(1, "allow", [-1, -1, 0, -1], "")).await;
     // A limit in shadow is counted, and never decides.
-    client.expect(command("TG.CHECK watched w COST 1").repeat(2), told(1, "allow", [-1, -1, 0, -1], "").repeat(2)).await;
+    client
+        .expect(
+            command("TG.CHECK watched w COST 1").repeat(2),
+            told(1, "allow", [-1, -1, 0, -1], "").repeat(2),
+        )
+        .await;
     // A request at fault is refused, not let pass.
     client.expect(command("TG.CHECK tenant acme tokens many"), told(0, "never", [-1, -1, -1, -1], "")).await;
 }
@@ -59,9 +68,18 @@ async fn unclear_questions() {
     let mut client = Server::new().connect();
     for (question, reason) in [
         ("TG.CHECK api_key", "an attribute without a value; accepted: TG.CHECK attribute value ... [COST n]"),
-        ("TG.CHECK api_key k1 COST", "an attribute without a value; accepted: TG.CHECK attribute value ... [COST n]"),
-        ("TG.CHECK api_key k1 COST -1", "COST \"-1\" is not a whole number; accepted are 0 (only look) to 9007199254740991"),
-        ("TG.CHECK COST 9007199254740992", "cost: 9007199254740992 is out of range; accepted are 0 (only look) to 9007199254740991"),
+        (
+            "TG.CHECK api_key k1 COST",
+            "an attribute without a value; accepted: TG.CHECK attribute value ... [COST n]",
+        ),
+        (
+            "TG.CHECK api_key k1 COST -1",
+            "COST \"-1\" is not a whole number; accepted are 0 (only look) to 9007199254740991",
+        ),
+        (
+            "TG.CHECK COST 9007199254740992",
+            "cost: 9007199254740992 is out of range; accepted are 0 (only look) to 9007199254740991",
+        ),
         ("TG.CHECK a 1 a 2", "attributes.a: given twice; give each attribute once"),
         ("TG.CHECK  1", "attributes: a name of 0 bytes; accepted are 1 to 64"),
     ] {
@@ -69,10 +87,15 @@ async fn unclear_questions() {
     }
     let not_text = b"*3\r\n$8\r\nTG.CHECK\r\n$1\r\na\r\n$1\r\n\xff\r\n";
     client
-        .expect(not_text, "-ERR TG.CHECK: \"\u{fffd}\" is not UTF-8; accepted are names and values in UTF-8\r\n")
+        .expect(
+            not_text,
+            "-ERR TG.CHECK: \"\u{fffd}\" is not UTF-8; accepted are names and values in UTF-8\r\n",
+        )
         .await;
     // An attribute may be called cost, if it is not the last.
-    client.expect(command("TG.CHECK cost x api_key k9"), told(1, "allow", [2, 3, 0, 20_000], "per-key")).await;
+    client
+        .expect(command("TG.CHECK cost x api_key k9"), told(1, "allow", [2, 3, 0, 20_000], "per-key"))
+        .await;
 }
 
 /// After HELLO 3 the answer is a map, with true and null, and the reason of a fault.

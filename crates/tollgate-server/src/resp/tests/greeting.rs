@@ -29,7 +29,10 @@ async fn a_session() {
         ("CLIENT NO-EVICT perhaps", "-ERR syntax error\r\n"),
         ("CLIENT REPLY ON", "+OK\r\n"),
         ("CLIENT LIST", "$31\r\nid=1 name=worker-7 db=0 resp=2\n\r\n"),
-        ("CLIENT SETNAME \u{e9}", "-ERR Client names cannot contain spaces, newlines or special characters.\r\n"),
+        (
+            "CLIENT SETNAME \u{e9}",
+            "-ERR Client names cannot contain spaces, newlines or special characters.\r\n",
+        ),
         ("CLIENT ID x", "-ERR wrong number of arguments for 'client|id' command\r\n"),
         (
             "CLIENT KILL x",
@@ -53,7 +56,10 @@ async fn a_session() {
             "COMMAND INFO cl.throttle get",
             "*2\r\n*10\r\n$11\r\ncl.throttle\r\n:-1\r\n*1\r\n+write\r\n:1\r\n:1\r\n:1\r\n*1\r\n+@all\r\n*0\r\n*0\r\n*0\r\n$-1\r\n",
         ),
-        ("COMMAND DOCS echo", "*2\r\n$4\r\necho\r\n*4\r\n$7\r\nsummary\r\n$19\r\nAnswers the message\r\n$5\r\ngroup\r\n$10\r\nconnection\r\n"),
+        (
+            "COMMAND DOCS echo",
+            "*2\r\n$4\r\necho\r\n*4\r\n$7\r\nsummary\r\n$19\r\nAnswers the message\r\n$5\r\ngroup\r\n$10\r\nconnection\r\n",
+        ),
         ("GET a b", "-ERR unknown command 'GET', with args beginning with: 'a' 'b' \r\n"),
         ("INFO persistence", "$27\r\n# Persistence\r\nloading:0\r\n\r\n"),
         ("RESET", "+RESET\r\n"),
@@ -91,13 +97,18 @@ async fn hello() {
 #[tokio::test]
 async fn what_clients_look_for() {
     let mut client = Server::new().connect();
-    client.send([command("COMMAND"), command("COMMAND DOCS"), command("INFO"), command("QUIT")].concat()).await;
+    client
+        .send([command("COMMAND"), command("COMMAND DOCS"), command("INFO"), command("QUIT")].concat())
+        .await;
     let mut all = String::new();
     client.stream.read_to_string(&mut all).await.unwrap();
     assert!(all.starts_with("*14\r\n*10\r\n$8\r\ntg.check\r\n"), "{all}");
-    for expected in
-        ["\r\nredis_version:", "\r\nloading:0\r\n", "\r\nconnected_clients:1\r\n", "\r\nserver_name:tollgate\r\n"]
-    {
+    for expected in [
+        "\r\nredis_version:",
+        "\r\nloading:0\r\n",
+        "\r\nconnected_clients:1\r\n",
+        "\r\nserver_name:tollgate\r\n",
+    ] {
         assert!(all.contains(expected), "{expected:?} is not in {all}");
     }
 }

@@ -9,9 +9,15 @@ use super::{Server, command, integers};
 /// A pipeline is answered in order and the same, wherever it is cut.
 #[tokio::test]
 async fn every_cut_gives_the_same_answers() {
-    let bytes =
-        [command("CL.THROTTLE k 1 1 60"), command("PING"), b"ECHO x\r\n".to_vec(), command("CL.THROTTLE k 1 1 60")].concat();
-    let expected = format!("{}+PONG\r\n$1\r\nx\r\n{}", integers([0, 2, 1, -1, 60]), integers([0, 2, 0, -1, 120]));
+    let bytes = [
+        command("CL.THROTTLE k 1 1 60"),
+        command("PING"),
+        b"ECHO x\r\n".to_vec(),
+        command("CL.THROTTLE k 1 1 60"),
+    ]
+    .concat();
+    let expected =
+        format!("{}+PONG\r\n$1\r\nx\r\n{}", integers([0, 2, 1, -1, 60]), integers([0, 2, 0, -1, 120]));
     for cut in 0..=bytes.len() {
         let server = Server::new();
         // Between both ends there is room for few bytes, so that the server really sees the pieces.

@@ -70,11 +70,12 @@ async fn errors_of_redis_cell() {
         client.expect(command(zero), "-Cell error: Zero rates are not supported\r\n").await;
     }
     // Nothing in an argument can pass for another reply.
-    client.expect(
-        b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$5\r\n\r\n+OK\r\n$1\r\n1\r\n$1\r\n1\r\n",
-        "-Cell error: Couldn't parse as integer:   +OK\r\n",
-    )
-    .await;
+    client
+        .expect(
+            b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$5\r\n\r\n+OK\r\n$1\r\n1\r\n$1\r\n1\r\n",
+            "-Cell error: Couldn't parse as integer:   +OK\r\n",
+        )
+        .await;
 }
 
 /// A key is any bytes, and one connection's counters are another's.

@@ -52,17 +52,23 @@ const NODE: &str = r#"
 const assert = require("node:assert");
 const Redis = require(process.argv[1]);
 async function main() {
-  const redis = new Redis({ host: process.argv[2], port: Number(process.argv[3]), connectionName: "io" });
-  await new Promise((resolve, reject) => { redis.once("ready", resolve); redis.once("error", reject); });
-  assert.equal(await redis.ping(), "PONG");
-  assert.equal(await redis.client("GETNAME"), "io");
-  assert.deepEqual(await redis.call("CL.THROTTLE", "node", 15, 30, 60), [0, 16, 15, -1, 2]);
-  const answers = await Promise.all(Array.from({ length: 100 }, () => redis.call("CL.THROTTLE", "many", 99, 1, 3600)));
-  assert.deepEqual(answers.map((answer) => answer[2]), Array.from({ length: 100 }, (_, index) => 99 - index));
-  const answer = await redis.call("TG.CHECK", "api_key", "node");
-  assert.deepEqual(answer.slice(0, 4), [1, "allow", 2, 3]);
-  await assert.rejects(redis.get("k"), /unknown command 'get'/i);
-  assert.equal(await redis.quit(), "OK");
+  const [host, port] = [process.argv[2], Number(process.argv[3])];
+  for (const choice of [{ protocol: 2 }, { protocol: 3, replyMapping: "resp3" }]) {
+    const { protocol } = choice;
+    const redis = new Redis({ host, port, connectionName: "io", ...choice });
+    await new Promise((resolve, reject) => { redis.once("ready", resolve); redis.once("error", reject); });
+    assert.equal(await redis.ping(), "PONG");
+    assert.equal(await redis.client("GETNAME"), "io");
+    assert.deepEqual(await redis.call("CL.THROTTLE", `node${protocol}`, 15, 30, 60), [0, 16, 15, -1, 2]);
+    const many = Array.from({ length: 100 }, () => redis.call("CL.THROTTLE", `many${protocol}`, 99, 1, 3600));
+    const left = (await Promise.all(many)).map((answer) => answer[2]);
+    assert.deepEqual(left, Array.from({ length: 100 }, (_, index) => 99 - index));
+    const answer = await redis.call("TG.CHECK", "api_key", `node${protocol}`);
+    if (protocol === 2) assert.deepEqual(answer.slice(0, 4), [1, "allow", 2, 3]);
+    else assert.deepEqual([answer.verdict, answer.remaining, answer.limit, answer.permit], ["allow", 2, 3, null]);
+    await assert.rejects(redis.get("k"), /unknown command 'get'/i);
+    assert.equal(await redis.quit(), "OK");
+  }
   console.log("fine");
 }
 main().catch((error) => { console.error(error); process.exit(1); });
@@ -83,17 +89,24 @@ fn redis_cli_works() {
     let ask = |arguments: &[&str]| succeeds(redis_cli(&server).args(arguments));
     assert_eq!(ask(&["PING"]), "PONG\n");
     assert_eq!(ask(&["CL.THROTTLE", "u", "15", "30", "60"]), "0\n16\n15\n-1\n2\n");
-    assert_eq!(ask(&["-3", "--json", "TG.CHECK", "api_key", "k"]).trim(), concat!(
-        r#"{"allowed":true,"verdict":"allow","remaining":2,"limit":3,"retry_after_ms":0,"reset_after_ms":1200000,"#,
-        r#""name":"per-key","permit":null}"#
-    ));
+    assert_eq!(
+        ask(&["-3", "--json", "TG.CHECK", "api_key", "k"]).trim(),
+        concat!(
+            r#"{"allowed":true,"verdict":"allow","remaining":2,"limit":3,"retry_after_ms":0,"reset_after_ms":1200000,"#,
+            r#""name":"per-key","permit":null}"#
+        )
+    );
     assert!(ask(&["GET", "x"]).starts_with("ERR unknown command 'GET', with args beginning with: 'x' "));
     assert!(ask(&["INFO"]).contains("server_name:tollgate"));
     assert_eq!(ask(&["COMMAND", "COUNT"]), "14\n");
     let mut piped = redis_cli(&server);
-    let mut child = piped.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("run `./test tools` first");
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"ECHO \"a b\"\nCL.THROTTLE p 0 1 60\nCL.THROTTLE p 0 1 60\n")
-        .unwrap();
+    let mut child =
+        piped.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("run `./test tools` first");
+    std::io::Write::write_all(
+        &mut child.stdin.take().unwrap(),
+        b"ECHO \"a b\"\nCL.THROTTLE p 0 1 60\nCL.THROTTLE p 0 1 60\n",
+    )
+    .unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "a b\n0\n1\n0\n-1\n60\n1\n1\n0\n60\n60\n");
 }
@@ -108,7 +121,7 @@ fn redis_py_works() {
     assert_eq!(succeeds(&mut python), "fine\n");
 }
 
-/// ioredis, whose ready check asks INFO, and which sends whatever is asked at once as one pipeline.
+/// ioredis, in both protocols, whose ready check asks INFO, and which sends whatever is asked at once as one pipeline.
 #[test]
 fn ioredis_works() {
     let server = Server::start(POLICY);

@@ -51,13 +51,18 @@ fn the_guide_is_true() {
             }
             "javascript" => {
                 let mut node = Command::new("node");
-                node.env("NODE_PATH", cached("node/node_modules")).args(["-e", &block.replace(GUIDE_PORT, &port)]);
+                node.env("NODE_PATH", cached("node/node_modules"))
+                    .args(["-e", &block.replace(GUIDE_PORT, &port)]);
                 last = succeeds(&mut node);
             }
             "text" => {
-                let (shown, actual): (Vec<&str>, Vec<&str>) = (block.lines().collect(), last.trim_end().lines().collect());
+                let (shown, actual): (Vec<&str>, Vec<&str>) =
+                    (block.lines().collect(), last.trim_end().lines().collect());
                 let same = shown.len() == actual.len()
-                    && shown.iter().zip(&actual).all(|(shown, actual)| agrees(shown.trim_end(), actual.trim_end()));
+                    && shown
+                        .iter()
+                        .zip(&actual)
+                        .all(|(shown, actual)| agrees(shown.trim_end(), actual.trim_end()));
                 assert!(same, "shown:\n{block}\nactual:\n{last}");
                 compared += 1;
             }

@@ -8,7 +8,7 @@ use tollgate::{COST_MAX, Ticks, Timestamp};
 
 mod value;
 
-pub use value::{GivenAttribute, GivenValue, StoreChoice};
+pub use value::{GivenAttribute, GivenValue, ListenChoice, StoreChoice};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,7 +29,7 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Answer rate-limiting questions over HTTP
+    /// Answer rate-limiting questions over HTTP and RESP
     Serve(ServeArguments),
     /// Work with policy files
     Policy {
@@ -59,6 +59,9 @@ pub struct ServeArguments {
     /// Where to listen for HTTP; port 0 picks a free one
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080", value_parser = value::address)]
     pub http: SocketAddr,
+    /// Where to listen for redis clients, which may ask CL.THROTTLE and TG.CHECK; `off` for nowhere
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_RESP", default_value = "127.0.0.1:6380", value_parser = value::listen)]
+    pub resp: ListenChoice,
     /// Where counters live; this version knows `memory`
     #[arg(long, value_name = "STORE", env = "TOLLGATE_STORE", default_value = "memory", value_parser = value::store)]
     pub store: StoreChoice,

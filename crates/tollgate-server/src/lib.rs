@@ -12,9 +12,13 @@ mod serve;
 pub mod load;
 mod listen;
 mod http;
+mod resp;
 mod rls;
 mod service;
 mod telemetry;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

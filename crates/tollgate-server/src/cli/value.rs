@@ -18,6 +18,26 @@ pub enum StoreChoice {
     Memory,
 }
 
+/// Where a wire listens, if it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenChoice {
+    /// At this address.
+    At(SocketAddr),
+    /// Nowhere.
+    Off,
+}
+
+impl ListenChoice {
+    /// The address, if there is one.
+    #[must_use]
+    pub const fn address(self) -> Option<SocketAddr> {
+        match self {
+            ListenChoice::At(address) => Some(address),
+            ListenChoice::Off => None,
+        }
+    }
+}
+
 /// One attribute, as it was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenAttribute {
@@ -74,6 +94,14 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     let port = text.trim_start_matches(':');
     let meant = if u16::from_str(port).is_ok() { port } else { "8080" };
     Err(format!("not an address and a port; accepted: 127.0.0.1:{meant}, [::1]:{meant} or localhost:{meant}"))
+}
+
+/// The same, or `off`.
+pub(super) fn listen(text: &str) -> Result<ListenChoice, String> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(ListenChoice::Off);
+    }
+    address(text).map(ListenChoice::At).map_err(|error| format!("{error}, or off"))
 }
 
 /// A size in bytes: `1048576`, `64MiB`, `1 GiB`, `500MB`.
@@ -158,6 +186,17 @@ mod tests {
         assert!(address("localhost:9").is_ok_and(|a| a.ip().is_loopback()));
         assert!(address(":9000").is_err_and(|message| message.contains("127.0.0.1:9000")));
         assert!(address("example.com:80").is_err());
+    }
+
+    /// A wire can be switched off, and the message says so.
+    #[test]
+    fn listening_is_a_choice() {
+        assert_eq!(listen("off"), Ok(ListenChoice::Off));
+        assert!(listen("127.0.0.1:0").is_ok_and(|choice| choice.address().is_some()));
+        assert!(
+            listen("6380")
+                .is_err_and(|message| message.contains("127.0.0.1:6380") && message.ends_with(", or off"))
+        );
     }
 
     /// Text stays text, however much it looks like a number.

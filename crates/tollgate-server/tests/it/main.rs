@@ -10,9 +10,11 @@
 mod bad_input;
 mod check;
 mod commands;
+mod fuzz;
 mod guide;
 mod holds;
 mod lifecycle;
 mod load;
 mod program;
+mod resp;
 mod wire;

@@ -8,7 +8,7 @@ use tollgate::{COST_MAX, Ticks, Timestamp};
 
 mod value;
 
-pub use value::{GivenAttribute, GivenValue, StoreChoice};
+pub use value::{GivenAttribute, GivenValue, Listener, StoreChoice};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,7 +29,7 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Answer rate-limiting questions over HTTP
+    /// Answer rate-limiting questions over HTTP and gRPC
     Serve(ServeArguments),
     /// Work with policy files
     Policy {
@@ -57,6 +57,9 @@ pub struct ServeArguments {
     /// Where to listen for HTTP; port 0 picks a free one
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080", value_parser = value::address)]
     pub http: SocketAddr,
+    /// Where to listen for gRPC, as Envoy's rate-limit service; port 0 picks a free one, off does not listen
+    #[arg(long, value_name = "ADDR|off", env = "TOLLGATE_GRPC", default_value = "127.0.0.1:8081", value_parser = value::listener)]
+    pub grpc: Listener,
     /// Where counters live; this version knows `memory`
     #[arg(long, value_name = "STORE", env = "TOLLGATE_STORE", default_value = "memory", value_parser = value::store)]
     pub store: StoreChoice,

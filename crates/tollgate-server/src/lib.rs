@@ -11,6 +11,7 @@ mod decide;
 mod serve;
 mod listen;
 mod http;
+mod grpc;
 mod rls;
 mod service;
 mod telemetry;

@@ -8,12 +8,12 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tollgate::{Clock, Engine, MemoryStore, Secret};
 
-use crate::cli::{ServeArguments, StoreChoice};
+use crate::cli::{Listener, ServeArguments, StoreChoice};
 use crate::console::Console;
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 use crate::{FAILURE, SUCCESS};
-use crate::{http, listen};
+use crate::{grpc, http, listen};
 
 mod banner;
 mod log;
@@ -41,6 +41,9 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
 /// Checks what can be checked before anything is opened.
 fn prepared(arguments: &ServeArguments) -> Result<Loaded, String> {
     is_safe(arguments.http, arguments.insecure)?;
+    if let Listener::At(grpc) = arguments.grpc {
+        is_safe(grpc, arguments.insecure)?;
+    }
     policy_file::load(arguments.policy.as_ref()).map_err(|error| format!("no policy to serve\n{error}"))
 }
 
@@ -61,7 +64,11 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
     let http = listen::bind(arguments.http, "--http").await?;
-    let addresses = Addresses { http: address_of(&http)? };
+    let grpc = match arguments.grpc {
+        Listener::At(address) => Some(listen::bind(address, "--grpc").await?),
+        Listener::Off => None,
+    };
+    let addresses = Addresses { http: address_of(&http)?, grpc: grpc.as_ref().map(address_of).transpose()? };
     for line in banner::lines(&loaded, &addresses, arguments) {
         console.line(line);
     }
@@ -75,6 +82,12 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     let service = Arc::new(Service::new(engine, clock.clone()));
     let (stop, stopped) = watch::channel(false);
     let mut servers = JoinSet::new();
+    if let Some(listener) = grpc {
+        let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
+        servers.spawn(listen::serve(listener, clock.clone(), stopped.clone(), move |stream, stop| {
+            grpc::connection(stream, Arc::clone(&calls), stop)
+        }));
+    }
     servers.spawn(listen::serve(http, clock, stopped, move |stream, stop| {
         http::connection(stream, Arc::clone(&service), stop)
     }));
@@ -100,6 +113,7 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
 /// Where each wire listens.
 struct Addresses {
     http: SocketAddr,
+    grpc: Option<SocketAddr>,
 }
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {

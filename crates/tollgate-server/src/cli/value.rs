@@ -18,6 +18,23 @@ pub enum StoreChoice {
     Memory,
 }
 
+/// Where a wire listens, if it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listener {
+    /// At this address.
+    At(SocketAddr),
+    /// Nowhere.
+    Off,
+}
+
+/// An address to listen on, or `off`.
+pub(super) fn listener(text: &str) -> Result<Listener, String> {
+    match text {
+        "off" => Ok(Listener::Off),
+        _ => address(text).map(Listener::At).map_err(|error| format!("{error}; or off")),
+    }
+}
+
 /// One attribute, as it was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenAttribute {

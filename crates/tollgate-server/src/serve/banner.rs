@@ -19,14 +19,14 @@ pub(super) fn lines(loaded: &Loaded, addresses: &Addresses, arguments: &ServeArg
         format!("Tollgate {}: rate-limiting decisions", env!("CARGO_PKG_VERSION")),
         String::new(),
         format!("  HTTP    http://{address}"),
+        addresses.grpc.map_or_else(|| "  gRPC    off".to_owned(), |grpc| format!("  gRPC    {grpc}")),
         format!("  store   memory, at most {}", bytes(arguments.memory)),
         format!("  policy  {}", loaded.name),
     ];
-    if !address.ip().is_loopback() {
-        lines.push(
-            "  warning: --insecure: whoever reaches this address can use up anybody's quota".to_owned(),
-        );
-    }
+    let open = [Some(address), addresses.grpc].into_iter().flatten().filter(|open| !open.ip().is_loopback());
+    lines.extend(
+        open.map(|open| format!("  warning: --insecure: whoever reaches {open} can use up anybody's quota")),
+    );
     lines.push(String::new());
     lines.extend(limits(loaded.rules.policy()));
     if !loaded.warnings.is_empty() {

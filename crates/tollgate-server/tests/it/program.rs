@@ -10,7 +10,7 @@ pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], ra
 /// The program with these arguments, and nothing from the environment of the tests.
 pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
+    for variable in ["POLICY", "HTTP", "GRPC", "STORE", "MEMORY", "INSECURE", "LOG"] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -44,7 +44,10 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server with a policy, and returns once it listens.
     pub(crate) fn start(policy: &str) -> Self {
-        Self::start_with(&["serve", "--http", "127.0.0.1:0", "--policy", "-"], policy)
+        Self::start_with(
+            &["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--policy", "-"],
+            policy,
+        )
     }
 
     pub(crate) fn start_with(arguments: &[&str], policy: &str) -> Self {

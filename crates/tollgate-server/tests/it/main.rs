@@ -7,11 +7,16 @@
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
+mod agreement;
 mod bad_input;
 mod check;
 mod commands;
+mod envoy;
+mod grpc;
+mod grpc_lifecycle;
 mod guide;
 mod holds;
 mod lifecycle;
 mod program;
+mod rls;
 mod wire;

@@ -10,9 +10,11 @@ pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], ra
 /// The program with these arguments, and nothing from the environment of the tests.
 pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for variable in ["POLICY", "HTTP", "GRPC", "STORE", "MEMORY", "INSECURE", "LOG"] {
+    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
+    // Wires that a test does not name listen on ports that nobody else has.
+    command.env("TOLLGATE_GRPC", "127.0.0.1:0");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -37,6 +39,7 @@ pub(crate) fn stderr(output: &Output) -> String {
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
+    pub(crate) grpc: Option<SocketAddr>,
     pub(crate) banner: String,
     stderr: Option<BufReader<ChildStderr>>,
 }
@@ -44,10 +47,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server with a policy, and returns once it listens.
     pub(crate) fn start(policy: &str) -> Self {
-        Self::start_with(
-            &["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--policy", "-"],
-            policy,
-        )
+        Self::start_with(&["serve", "--http", "127.0.0.1:0", "--policy", "-"], policy)
     }
 
     pub(crate) fn start_with(arguments: &[&str], policy: &str) -> Self {
@@ -68,9 +68,10 @@ impl Server {
                 panic!("the server did not start: {errors}");
             }
         }
-        let address = banner.lines().find_map(|line| line.trim().strip_prefix("HTTP    http://"));
-        let address = address.unwrap().parse().unwrap();
-        Self { child, address, banner, stderr }
+        let shown = |wire: &str| banner.lines().find_map(|line| line.trim().strip_prefix(wire));
+        let address = shown("HTTP    http://").unwrap().parse().unwrap();
+        let grpc = shown("gRPC    ").and_then(|address| address.parse().ok());
+        Self { child, address, grpc, banner, stderr }
     }
 
     pub(crate) fn connect(&self) -> TcpStream {

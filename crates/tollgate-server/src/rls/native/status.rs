@@ -1,6 +1,5 @@
-//! What each descriptor is told: of the limits that apply to it, the one that matters most.
-
-use std::cmp::Reverse;
+//! What each descriptor is told: of the limits that apply to it, the one that denies longest, else the one with
+//! the least left.
 
 use tollgate::{Decision, LimitStatus, Source, Stance, Ticks, Verdict};
 
@@ -11,7 +10,8 @@ pub(super) fn statuses(question: &Question, decision: &Decision) -> Vec<Status> 
     let mut statuses = Vec::with_capacity(question.descriptors.len());
     for (position, descriptor) in question.descriptors.iter().enumerate() {
         let met = decision.limits().filter(|status| status.view == position);
-        let mut status = match met.min_by_key(|status| Reverse(weight(status))) {
+        let denial = met.clone().filter(denies).max_by_key(away); // Chosen as the cause of a whole decision is.
+        let mut status = match denial.or_else(|| met.min_by_key(left)) {
             Some(limit) => told(&limit),
             // Nothing was counted for a request at fault, and no descriptor of it may pass.
             None if decision.fault().is_some() => Status::of_no_limit(Code::OverLimit),
@@ -29,16 +29,18 @@ fn denies(status: &LimitStatus<'_>) -> bool {
     status.stance == Stance::Enforced && !status.outcome.is_allowed()
 }
 
-/// How much a limit matters: one that denies before one that does not, the longest denial first; one that is enforced before
-/// one in shadow; one that was counted before one that was not; then the one with the least left.
-fn weight(status: &LimitStatus<'_>) -> (bool, Ticks, bool, bool, Reverse<u64>) {
-    let away = match status.outcome.verdict {
-        Verdict::Deny { retry_after } if denies(status) => retry_after,
-        Verdict::Never if denies(status) => Ticks::MAX,
-        _ => Ticks::ZERO,
-    };
-    let enforced = status.stance == Stance::Enforced;
-    (denies(status), away, enforced, status.source.is_counted(), Reverse(status.outcome.remaining))
+/// How long a limit that denies keeps the request away.
+fn away(status: &LimitStatus<'_>) -> Ticks {
+    match status.outcome.verdict {
+        Verdict::Deny { retry_after } => retry_after,
+        Verdict::Never => Ticks::MAX,
+        Verdict::Allow | Verdict::Wait(_) => Ticks::ZERO,
+    }
+}
+
+/// What is left of a limit that passed, with those first that say most about the request: enforced ones, and counted ones.
+fn left(status: &LimitStatus<'_>) -> (bool, bool, u64) {
+    (status.stance == Stance::Shadow, !status.source.is_counted(), status.outcome.remaining)
 }
 
 fn told(status: &LimitStatus<'_>) -> Status {

@@ -2,7 +2,7 @@
 //! `docs/envoy.md`.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -111,11 +111,8 @@ impl Envoy {
             assert!(self.child.try_wait().unwrap().is_none(), "Envoy ended: {}", self.log());
             assert!(begun.elapsed() < PATIENCE, "Envoy does not start: {}", self.log());
             let address = fs::read_to_string(admin).ok().and_then(|address| address.parse().ok());
-            let told = address.and_then(|address| try_get(address, "/listeners", ""));
-            let line = told.and_then(|told| {
-                let text = String::from_utf8(told.body).unwrap();
-                text.lines().find_map(|line| line.strip_prefix("ingress::").map(str::to_owned))
-            });
+            let told = address.and_then(listeners).unwrap_or_default();
+            let line = told.lines().find_map(|line| line.strip_prefix("ingress::"));
             if let Some(address) = line.and_then(|line| line.parse::<SocketAddr>().ok())
                 && address.port() != 0
             {
@@ -154,6 +151,16 @@ fn program() -> PathBuf {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/tools/bin/envoy");
     assert!(program.exists(), "there is no Envoy at {}; run `./test tools`", program.display());
     program
+}
+
+/// What Envoy's administration says about its listeners, with the head and the chunks that it comes in.
+fn listeners(admin: SocketAddr) -> Option<String> {
+    let mut stream = TcpStream::connect(admin).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /listeners HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 fn try_get(address: SocketAddr, path: &str, headers: &str) -> Option<Response> {

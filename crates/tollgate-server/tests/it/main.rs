@@ -7,14 +7,19 @@
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
+mod agreement;
 mod bad_input;
 mod check;
 mod commands;
 mod fuzz;
+mod envoy;
+mod grpc;
+mod grpc_lifecycle;
 mod guide;
 mod holds;
 mod lifecycle;
 mod load;
 mod program;
 mod resp;
+mod rls;
 mod wire;

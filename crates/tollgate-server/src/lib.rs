@@ -15,6 +15,9 @@ mod grpc;
 mod rls;
 mod service;
 mod telemetry;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -8,3 +8,6 @@ mod message;
 
 pub(crate) use call::Calls;
 pub(crate) use connection::connection;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;

@@ -118,3 +118,51 @@ impl Drop for Begun {
         self.0.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::sync::watch;
+    use tokio::task::JoinHandle;
+    use tokio::time::Instant;
+    use tollgate::{Clock, Engine, Policy};
+
+    use super::*;
+    use crate::service::Service;
+
+    /// A connection without a network, its other side, and how to stop it.
+    async fn connected() -> (JoinHandle<()>, DuplexStream, watch::Sender<bool>) {
+        let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 1/s}]").unwrap();
+        let clock = Clock::precise();
+        let service = Service::new(Engine::new(policy, clock.now()), clock);
+        let calls = Arc::new(Calls::new(Arc::new(service)).await);
+        let (ours, theirs) = duplex(64 << 10);
+        let (stop, stopped) = watch::channel(false);
+        (tokio::spawn(connection(ours, calls, stopped)), theirs, stop)
+    }
+
+    /// Whoever connects and says nothing, or says hello and asks nothing, is let go.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_connection_ends() {
+        let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        for said in [&b""[..], &hello[..9], hello] {
+            let begun = Instant::now();
+            let (connection, mut theirs, _stop) = connected().await;
+            theirs.write_all(said).await.unwrap();
+            connection.await.unwrap();
+            let lasted = begun.elapsed();
+            assert!(lasted <= FIRST_CALL_TIMEOUT + CLOSE_TIMEOUT, "{lasted:?}");
+            theirs.read_to_end(&mut Vec::new()).await.unwrap();
+        }
+    }
+
+    /// A server that stops does not wait for connections that were never used.
+    #[tokio::test(start_paused = true)]
+    async fn an_unused_connection_does_not_delay_the_end() {
+        let (connection, _theirs, stop) = connected().await;
+        let begun = Instant::now();
+        stop.send(true).unwrap();
+        connection.await.unwrap();
+        assert!(begun.elapsed() <= CLOSE_TIMEOUT);
+    }
+}

@@ -5,11 +5,13 @@ use tollgate::headers::{Caller, Dialect, Dialects};
 use tollgate::store::Store;
 use tollgate::{Audience, CheckRequest, Decision, HeaderPolicy, RequestError, Timestamp};
 
-use super::{Answer, Code, Descriptor, Question};
+use super::{Answer, Code, Question};
 use crate::seldom::Seldom;
 use crate::service::{Service, Wire};
 
 mod status;
+#[cfg(test)]
+mod tests;
 
 /// What answering Envoy needs beside the engine.
 #[derive(Debug)]
@@ -82,10 +84,9 @@ fn refused<S: Store>(
 /// One view for each descriptor.
 fn views(question: &Question) -> Result<Vec<CheckRequest<'_>>, RequestError> {
     let asked = u64::from(question.hits_addend.max(1));
-    let view = |descriptor: &'_ Descriptor| descriptor.hits_addend.unwrap_or(asked);
     let mut views = Vec::with_capacity(question.descriptors.len());
     for descriptor in &question.descriptors {
-        let mut request = CheckRequest::new().cost(view(descriptor))?;
+        let mut request = CheckRequest::new().cost(descriptor.hits_addend.unwrap_or(asked))?;
         for (name, value) in &descriptor.entries {
             request.push(name, value)?;
         }

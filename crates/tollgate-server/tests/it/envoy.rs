@@ -1,6 +1,11 @@
 //! The real Envoy in front of a real upstream, with the very configuration of `deploy/envoy` and the commands of
 //! `docs/envoy.md`.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "Envoy is a program of its own: it starts, and comes back, in real time, and tells nobody when"
+)]
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -237,27 +242,25 @@ fn shadow_limits_pass() {
     assert_eq!(seen.header("x-ratelimit-remaining"), Some("0"));
 }
 
-/// A header that is not UTF-8 does not open a limit: whoever sends one is counted or refused, and never passed by.
+/// Envoy sends us headers that are not UTF-8 as they are, which no protobuf library reads, and would let the request pass if
+/// that were an error. So whoever sends one is refused.
 #[test]
 fn odd_bytes_open_nothing() {
     let policy = "domain: api\nlimits: [{name: per-key, by: [api_key], rate: 2/h}]";
     let (upstream, tollgate) = (Upstream::start(), Server::start(policy));
     let envoy = Envoy::start(upstream.address, tollgate.grpc.unwrap(), &[]);
-    let mut passed = 0;
-    for _ in 0..5 {
+    for _ in 0..3 {
         let stream = TcpStream::connect(envoy.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let request = b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\nX-API-Key: \xff\xfe\r\n\r\n";
         (&stream).write_all(request).unwrap();
-        let answer = Response::read(&mut BufReader::new(&stream));
-        assert!([200, 400, 429].contains(&answer.status), "{answer:?}");
-        passed += u64::from(answer.status == 200);
+        assert_eq!(Response::read(&mut BufReader::new(&stream)).status, 429);
     }
-    assert!(passed <= 2, "{passed} passed a limit of 2");
-    // So does one that is longer than a key may be.
+    // Nor does one that is longer than a key may be.
     let long = format!("X-API-Key: {}\r\n", "x".repeat(5_000));
     assert_eq!(envoy.get("/", &long).status, 429);
-    assert_eq!(upstream.served(), passed);
+    assert_eq!(upstream.served(), 0);
+    assert_eq!(envoy.statuses("plain", 3), [200, 200, 429]);
 }
 
 /// Without Tollgate Envoy does what its own configuration says, and once Tollgate is back it is asked again.

@@ -257,6 +257,33 @@ fn input_that_cannot_be_counted_is_over_the_limit() {
     );
 }
 
+/// Values are text, and an expression that wants numbers says so. What it says is no number is refused.
+#[test]
+fn a_cost_may_be_computed_from_text() {
+    table(
+        "limits: [{name: sum, by: [api_key], rate: 9/h, cost: 'int(prompt) + int(most)'}]",
+        &[
+            ("api_key=a prompt=2 most=3", "OK: OK sum 9/HOUR left 4 in 34"),
+            ("api_key=a prompt=2 most=x", "OVER: OVER"),
+            ("api_key=a prompt=2 most=3", "OVER: OVER sum 9/HOUR left 0 in 7"),
+        ],
+    );
+}
+
+/// Envoy cannot wait, so what a shaping limit would have wait passes at once, up to the length of its queue.
+#[test]
+fn a_queue_passes_at_once() {
+    table(
+        "limits: [{name: line, by: [api_key], rate: 1/h, algorithm: leaky-bucket, queue: 2}]",
+        &[
+            ("api_key=a", "OK: OK line 1/HOUR left 2 in 60"),
+            ("api_key=a", "OK: OK line 1/HOUR left 1 in 120"),
+            ("api_key=a", "OK: OK line 1/HOUR left 0 in 180"),
+            ("api_key=a", "OVER: OVER line 1/HOUR left 0 in 60"),
+        ],
+    );
+}
+
 /// Headers for the client come along, whatever the code; those that Envoy makes of the statuses are left to it.
 #[test]
 fn headers_come_along() {

@@ -128,13 +128,11 @@ fn stopping_does_not_wait_for_those_who_only_watch() {
     let next = client.wait(watched.message()).unwrap().unwrap();
     assert_eq!(next.status, i32::from(ServingStatus::Serving));
 
-    let begun = std::time::Instant::now();
     server.signal("-TERM");
     let next = client.wait(watched.message()).unwrap().unwrap();
     assert_eq!(next.status, i32::from(ServingStatus::NotServing));
-    server.await_log("stopped");
+    server.await_log("\"stopped\""); // And not that connections were cut.
     assert_eq!(server.wait().code(), Some(0));
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     drop(unused);
 }
 
@@ -175,7 +173,7 @@ fn a_call_in_flight_is_answered() {
     let answer = RateLimitResponse::decode(&answer[5..]).unwrap();
     assert_eq!(shown(&answer), "OK: OK per-key 5/HOUR left 4 in 12");
     stream.read_to_end(&mut Vec::new()).unwrap();
-    server.await_log("stopped");
+    server.await_log("\"stopped\""); // And not that connections were cut.
     assert_eq!(server.wait().code(), Some(0));
 }
 

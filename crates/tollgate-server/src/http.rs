@@ -7,6 +7,7 @@ mod route;
 mod body;
 mod question;
 mod answer;
+mod authz;
 mod problem;
 mod reply;
 

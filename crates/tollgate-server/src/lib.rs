@@ -10,6 +10,8 @@ mod decision_json;
 mod decide;
 mod serve;
 mod listen;
+mod config;
+mod attributes;
 mod http;
 mod rls;
 mod service;

@@ -39,6 +39,7 @@ pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>
         Ok(Answered::Healthy) => json(&Health { status: "ok" }),
         Ok(Answered::Decision(decided)) => json(&decided),
         Ok(Answered::Batch(decided)) => json(&decided),
+        Ok(Answered::Verified(verified)) => verified.into_response(),
         Ok(Answered::Settled(settled)) => {
             json(&Settlement { refunded: settled.refunded, charged: settled.charged, unpaid: settled.unpaid })
         }
@@ -55,7 +56,7 @@ fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
     }
 }
 
-fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
+pub(super) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     let kind = problem.kind;
     let details =
         Details { r#type: kind.urn(), title: kind.title(), status: kind.status(), detail: &problem.detail };
@@ -74,7 +75,11 @@ fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     response
 }
 
-fn response(status: StatusCode, content_type: Option<HeaderValue>, body: Vec<u8>) -> Response<Full<Bytes>> {
+pub(super) fn response(
+    status: StatusCode,
+    content_type: Option<HeaderValue>,
+    body: Vec<u8>,
+) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     let headers = response.headers_mut();

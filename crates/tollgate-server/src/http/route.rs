@@ -5,14 +5,18 @@ use hyper::Method;
 use super::problem::{Kind, Problem};
 use crate::service::holds::Id;
 
-const PATHS: &str = "POST /v1/check, POST /v1/check/batch, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
+const PATHS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authz with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
                      DELETE /v1/reservations/{id}, DELETE /v1/permits/{id} and GET /healthz";
+
+/// What a path accepts that a proxy asks, whatever the method of the request that it holds.
+const ANY_METHOD: &str = "*";
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     Check,
     Batch,
+    Authz,
     Reserve,
     Commit(Id),
     Cancel(Id),
@@ -27,7 +31,8 @@ impl Route {
     /// When nothing is at the path, or it accepts other methods.
     pub(super) fn of(method: &Method, path: &str) -> Result<Self, Problem> {
         let (route, accepted) = Self::at(path)?;
-        let is_accepted = accepted.split(", ").any(|known| known == method.as_str());
+        let is_accepted =
+            accepted == ANY_METHOD || accepted.split(", ").any(|known| known == method.as_str());
         if is_accepted {
             return Ok(route);
         }
@@ -39,6 +44,7 @@ impl Route {
         let route = match path {
             "/v1/check" => (Route::Check, "POST"),
             "/v1/check/batch" => (Route::Batch, "POST"),
+            "/v1/authz" => (Route::Authz, ANY_METHOD),
             "/v1/reservations" => (Route::Reserve, "POST"),
             "/healthz" => (Route::Health, "GET, HEAD"),
             _ => return Self::of_thing(path),

@@ -7,6 +7,7 @@
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
+mod authz;
 mod bad_input;
 mod check;
 mod commands;

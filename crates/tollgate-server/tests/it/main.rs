@@ -14,5 +14,7 @@ mod commands;
 mod guide;
 mod holds;
 mod lifecycle;
+mod nginx;
 mod program;
+mod proxy;
 mod wire;

@@ -21,6 +21,8 @@ use crate::service::{Service, Wire};
 pub(super) enum Answered {
     /// The server lives.
     Healthy,
+    /// The description of the interface.
+    OpenApi,
     /// One decision.
     Decision(Box<Decided>),
     /// The decisions of a batch.
@@ -41,6 +43,7 @@ impl<S: Store> Service<S> {
     pub(super) async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Result<Answered, Problem> {
         match Route::of(request.method(), request.uri().path())? {
             Route::Health => Ok(Answered::Healthy),
+            Route::OpenApi => Ok(Answered::OpenApi),
             Route::Check => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
                 self.answer_check(&Question::check(&body)?).await

@@ -6,7 +6,8 @@ use super::problem::{Kind, Problem};
 use crate::service::holds::Id;
 
 const PATHS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authz with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
-                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id} and GET /healthz";
+                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id}, \
+                     GET /v1/openapi.json and GET /healthz";
 
 /// What a path accepts that a proxy asks, whatever the method of the request that it holds.
 const ANY_METHOD: &str = "*";
@@ -22,6 +23,7 @@ pub(super) enum Route {
     Cancel(Id),
     Release(Id),
     Health,
+    OpenApi,
 }
 
 impl Route {
@@ -46,6 +48,7 @@ impl Route {
             "/v1/check/batch" => (Route::Batch, "POST"),
             "/v1/authz" => (Route::Authz, ANY_METHOD),
             "/v1/reservations" => (Route::Reserve, "POST"),
+            "/v1/openapi.json" => (Route::OpenApi, "GET, HEAD"),
             "/healthz" => (Route::Health, "GET, HEAD"),
             _ => return Self::of_thing(path),
         };

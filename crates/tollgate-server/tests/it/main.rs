@@ -9,12 +9,14 @@
 
 mod authz;
 mod bad_input;
+mod caddy;
 mod check;
 mod commands;
 mod guide;
 mod holds;
 mod lifecycle;
 mod nginx;
+mod openapi;
 mod program;
 mod proxy;
 mod wire;

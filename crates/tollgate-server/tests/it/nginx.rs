@@ -73,10 +73,13 @@ fn clients_cannot_forge_through_nginx() {
     let (server, app) = (Server::start(POLICY), App::start());
     let (nginx, _folder) = nginx(&server.address.to_string(), &app);
     let forged = |n: u32| {
-        format!("X-Forwarded-For: 203.0.113.{n}\r\nX-Original-URI: /other\r\nX-Forwarded-Uri: /other\r\nX-Forwarded-Method: PUT\r\n")
+        format!(
+            "X-Forwarded-For: 203.0.113.{n}\r\nX-Original-URI: /other\r\nX-Forwarded-Uri: /other\r\nX-Forwarded-Method: PUT\r\n"
+        )
     };
     let spellings = ["/login", "//login", "/%6cogin", "/login?x=1"];
-    let statuses: Vec<u16> = (0..).zip(spellings).map(|(n, path)| nginx.get(path, &forged(n)).status).collect();
+    let statuses: Vec<u16> =
+        (0..).zip(spellings).map(|(n, path)| nginx.get(path, &forged(n)).status).collect();
     assert_eq!(statuses, [200, 200, 200, 429]);
     let post = "POST /x HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc";
     assert_eq!(nginx.send(post).status, 200);
@@ -97,7 +100,10 @@ fn tollgate_is_down() {
     let app = App::start();
     let (nginx, _folder) = nginx(&format!("127.0.0.1:{}", free_port()), &app);
     let open = nginx.get("/x", "X-API-Key: k1\r\n");
-    assert_eq!((open.status, open.body.as_slice(), open.header("ratelimit")), (200, b"hello".as_slice(), None));
+    assert_eq!(
+        (open.status, open.body.as_slice(), open.header("ratelimit")),
+        (200, b"hello".as_slice(), None)
+    );
     let post = "POST /x HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc";
     assert_eq!(nginx.send(post).status, 200);
     assert_eq!(app.seen(), 2);

@@ -79,7 +79,10 @@ impl Proxy {
                 return proxy;
             }
             assert!(proxy.child.try_wait().unwrap().is_none(), "{name} ended at once");
-            #[allow(clippy::disallowed_methods, reason = "another program is awaited, which tells nobody when it is ready")]
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "another program is awaited, which tells nobody when it is ready"
+            )]
             std::thread::sleep(START_PAUSE);
         }
         panic!("{name} does not listen on {address}");
@@ -145,6 +148,7 @@ fn answer(stream: &TcpStream, seen: &AtomicUsize) {
         }
     }
     seen.fetch_add(1, Ordering::SeqCst);
-    let answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+    let answer =
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
     let _ = (&mut &*stream).write_all(answer);
 }

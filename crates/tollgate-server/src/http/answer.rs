@@ -52,8 +52,8 @@ impl<S: Store> Service<S> {
                 let body = body::read(request, BATCH_BYTES_MAX).await?;
                 self.batch(&Question::batch(&body)?).await
             }
-            Route::Authz => {
-                let verified = self.authorize(peer, &request.into_parts().0).await?;
+            Route::Authz(asker) => {
+                let verified = self.authorize(peer, &request.into_parts().0, asker).await;
                 Ok(Answered::Verified(Box::new(verified)))
             }
             Route::Reserve => {

@@ -24,36 +24,22 @@ const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
 /// The place of a concurrency limit, for a proxy that gives it back by `DELETE /v1/permits/{id}`.
 const PERMIT: HeaderName = HeaderName::from_static("tollgate-permit");
 
-/// What the proxy's configuration says in the query of its question.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Options {
-    pub(super) family: Family,
-    /// The one status of all refusals, for a proxy that knows no others.
-    pub(super) refusal: Option<StatusCode>,
+/// How a proxy asks and wants to hear. The path of its question says which it is: a query would not do, since some proxies hand
+/// on the one that the client sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// Traefik, Caddy and whoever else sends `X-Forwarded-*` and takes every status.
+    Plain,
+    /// nginx, which is told to send `X-Original-*` and knows only 403.
+    Nginx,
 }
 
-impl Options {
-    /// Reads the query.
-    ///
-    /// # Errors
-    /// When it says anything else than what is accepted.
-    pub(super) fn of(query: &str) -> Result<Self, Problem> {
-        let mut options = Self::default();
-        let (mut families, mut refusals) = (0, 0);
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair {
-                "headers=forwarded" => families += 1,
-                "headers=original" => (options.family, families) = (Family::Original, families + 1),
-                "deny=401" => (options.refusal, refusals) = (Some(StatusCode::UNAUTHORIZED), refusals + 1),
-                "deny=403" => (options.refusal, refusals) = (Some(StatusCode::FORBIDDEN), refusals + 1),
-                _ => families = 2,
-            }
+impl Asker {
+    const fn family(self) -> Family {
+        match self {
+            Asker::Plain => Family::Forwarded,
+            Asker::Nginx => Family::Original,
         }
-        if families > 1 || refusals > 1 {
-            let detail = "query: accepted are headers=forwarded or headers=original, and deny=401 or deny=403, each once";
-            return Err(Problem::invalid(detail));
-        }
-        Ok(options)
     }
 }
 
@@ -63,7 +49,7 @@ pub(super) struct Verified {
     /// A request that cannot be told from what the proxy says is refused like any other: a proxy that takes an unexpected
     /// status for a failure may let it pass.
     outcome: Result<Passage, Problem>,
-    options: Options,
+    asker: Asker,
     is_head: bool,
 }
 
@@ -76,13 +62,9 @@ struct Passage {
 
 impl<S: Store> Service<S> {
     /// Answers a proxy.
-    ///
-    /// # Errors
-    /// When the proxy's own question is wrong.
-    pub(super) async fn authorize(&self, peer: IpAddr, request: &Parts) -> Result<Verified, Problem> {
-        let options = Options::of(request.uri.query().unwrap_or_default())?;
-        let outcome = self.passage(peer, request, options.family).await;
-        Ok(Verified { outcome, options, is_head: request.method == Method::HEAD })
+    pub(super) async fn authorize(&self, peer: IpAddr, request: &Parts, asker: Asker) -> Verified {
+        let outcome = self.passage(peer, request, asker.family()).await;
+        Verified { outcome, asker, is_head: request.method == Method::HEAD }
     }
 
     async fn passage(&self, peer: IpAddr, request: &Parts, family: Family) -> Result<Passage, Problem> {
@@ -116,11 +98,11 @@ impl Verified {
             Ok(passage) => passage.into_response(),
             Err(problem) => problem_details(&problem),
         };
-        if let Some(refusal) = self.options.refusal {
+        if self.asker == Asker::Nginx {
             let meant = HeaderValue::from(response.status().as_u16());
             response.headers_mut().insert(STATUS, meant);
             if !response.status().is_success() {
-                *response.status_mut() = refusal;
+                *response.status_mut() = StatusCode::FORBIDDEN;
             }
         }
         if self.is_head {
@@ -149,25 +131,5 @@ impl Passage {
             headers.insert(PERMIT, permit);
         }
         response
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The query is the proxy's own configuration, so a mistake in it is told rather than passed over.
-    #[test]
-    fn queries() {
-        let family = |query| Options::of(query).map(|options| options.family).ok();
-        assert_eq!(family(""), Some(Family::Forwarded));
-        assert_eq!(family("deny=403&headers=original"), Some(Family::Original));
-        let refusal = Options::of("deny=401").unwrap().refusal;
-        assert_eq!(refusal, Some(StatusCode::UNAUTHORIZED));
-        for wrong in
-            ["deny=429", "headers=x", "x", "deny=401&deny=403", "headers=original&headers=original", "a=b"]
-        {
-            assert!(Options::of(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -13,6 +13,7 @@ mod caddy;
 mod check;
 mod commands;
 mod guide;
+mod haproxy;
 mod holds;
 mod lifecycle;
 mod nginx;

@@ -13,6 +13,8 @@ pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     for variable in ["POLICY", "CONFIG", "TRUSTED_PROXY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
+    // Each server of a test listens on ports of its own.
+    command.env("TOLLGATE_RESP", "127.0.0.1:0");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

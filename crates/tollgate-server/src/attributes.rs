@@ -224,5 +224,45 @@ fn host_name(host: &str) -> Result<Cow<'_, str>, Unreadable> {
     Ok(Cow::Owned(format!("{}{port}", name.to_ascii_lowercase())))
 }
 
+/// What the fuzz targets see of this module.
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use super::path::{EscapedSlashes, normalise};
+    use super::{Family, HeaderMap, HeaderName, Method, Reader, Uri};
+
+    /// The one spelling of a path, with one of three ways to read escaped slashes.
+    #[must_use]
+    pub fn path(text: &str, slashes: u8) -> Option<String> {
+        let slashes = match slashes {
+            0 => EscapedSlashes::Reject,
+            1 => EscapedSlashes::Keep,
+            _ => EscapedSlashes::Decode,
+        };
+        normalise(text, slashes).ok().map(std::borrow::Cow::into_owned)
+    }
+
+    /// The attributes of a request that a peer asks about, with these values of the headers that proxies set.
+    #[must_use]
+    pub fn held(peer: &str, values: &[&[u8]]) -> Option<Vec<(String, String)>> {
+        const NAMES: [&str; 7] = [
+            "x-forwarded-for",
+            "x-forwarded-uri",
+            "x-forwarded-host",
+            "x-forwarded-method",
+            "x-api-key",
+            "authorization",
+            "cookie",
+        ];
+        let mut headers = HeaderMap::new();
+        for (name, value) in NAMES.iter().zip(values) {
+            headers.insert(HeaderName::from_static(name), http::HeaderValue::from_bytes(value).ok()?);
+        }
+        let (reader, uri) = (Reader::default(), Uri::from_static("/v1/authz"));
+        let told = (&Method::GET, &uri, &headers);
+        let attributes = reader.of_held(peer.parse().ok()?, told, Family::Forwarded).ok()?;
+        Some(attributes.0.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect())
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use tollgate::{COST_MAX, Ticks, Timestamp};
 
 mod value;
 
+pub use crate::attributes::address::Network;
 pub use value::{GivenAttribute, GivenValue, ListenChoice, StoreChoice};
 
 const EXAMPLES: &str = "\
@@ -59,6 +60,12 @@ pub struct ServeArguments {
     /// Where to listen for HTTP; port 0 picks a free one
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080", value_parser = value::address)]
     pub http: SocketAddr,
+    /// Process settings: trusted proxies, and where the attributes of a proxied request come from
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Proxies that may tell about the requests they hold: an address or a network; this machine unless said
+    #[arg(long, value_name = "CIDR", env = "TOLLGATE_TRUSTED_PROXY", value_delimiter = ',')]
+    pub trusted_proxy: Vec<Network>,
     /// Where to listen for redis clients, which may ask CL.THROTTLE and TG.CHECK; `off` for nowhere
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_RESP", default_value = "127.0.0.1:6380", value_parser = value::listen)]
     pub resp: ListenChoice,

@@ -11,6 +11,8 @@ mod decide;
 mod serve;
 pub mod load;
 mod listen;
+mod config;
+mod attributes;
 mod http;
 mod resp;
 mod grpc;

@@ -13,7 +13,7 @@ use crate::console::Console;
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 use crate::{FAILURE, SUCCESS};
-use crate::{grpc, http, listen, resp};
+use crate::{config, grpc, http, listen, resp};
 
 mod banner;
 mod log;
@@ -63,6 +63,7 @@ fn is_safe(address: SocketAddr, insecure: bool) -> Result<(), String> {
 }
 
 async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console) -> Result<(), String> {
+    let reader = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
@@ -85,7 +86,7 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
         StoreChoice::Memory => MemoryStore::new(arguments.memory - throttle_memory, clock.now()),
     };
     let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
-    let service = Arc::new(Service::new(engine, clock.clone()));
+    let service = Arc::new(Service::new(engine, clock.clone()).reading(reader));
     let (stop, stopped) = watch::channel(false);
     let mut servers = JoinSet::new();
     if let Some(listener) = grpc {

@@ -7,6 +7,7 @@ use tollgate::{
     SwapReport, Ticks, Timestamp,
 };
 
+use crate::attributes::Reader;
 use crate::decision_json::Hold;
 use crate::policy_file::Rules;
 use crate::rls::Envoy;
@@ -60,11 +61,14 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) engine: Engine<S>,
     clock: Clock,
     pub(crate) headers: HeaderPolicy,
+    /// How attributes are read from requests that proxies ask about.
+    pub(crate) reader: Reader,
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
     pub(crate) meter: Meter,
     pub(crate) envoy: Envoy,
     no_room: Seldom,
+    pub(crate) distrusted: Seldom,
 }
 
 impl<S: Store> Service<S> {
@@ -75,11 +79,18 @@ impl<S: Store> Service<S> {
             clock,
             envoy: Envoy::new(&HeaderPolicy::default()),
             headers: HeaderPolicy::default(),
+            reader: Reader::default(),
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
             meter: Meter::new(),
             no_room: Seldom::default(),
+            distrusted: Seldom::default(),
         }
+    }
+
+    /// The same, with another way to read attributes.
+    pub(crate) fn reading(self, reader: Reader) -> Self {
+        Self { reader, ..self }
     }
 
     /// The time by which requests are answered.

@@ -1,10 +1,13 @@
 //! What each route does with the service. Time is read here, once for each request, and passed down.
 
+use std::net::IpAddr;
+
 use hyper::Request;
 use hyper::body::Incoming;
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Settled, Timestamp};
 
+use super::authz::Verified;
 use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use super::problem::{Kind, Problem};
 use super::question::{self, Question};
@@ -18,10 +21,14 @@ use crate::service::{Service, Wire};
 pub(super) enum Answered {
     /// The server lives.
     Healthy,
+    /// The description of the interface.
+    OpenApi,
     /// One decision.
     Decision(Box<Decided>),
     /// The decisions of a batch.
     Batch(Vec<Decided>),
+    /// What a proxy is told.
+    Verified(Box<Verified>),
     /// What settling a reservation did.
     Settled(Settled),
     /// Done, and there is nothing to say.
@@ -29,13 +36,14 @@ pub(super) enum Answered {
 }
 
 impl<S: Store> Service<S> {
-    /// Answers one request.
+    /// Answers one request of a peer.
     ///
     /// # Errors
     /// When no decision could be made because of the request, or a reservation cannot be settled.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Answered, Problem> {
+    pub(super) async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Result<Answered, Problem> {
         match Route::of(request.method(), request.uri().path())? {
             Route::Health => Ok(Answered::Healthy),
+            Route::OpenApi => Ok(Answered::OpenApi),
             Route::Check => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
                 self.answer_check(&Question::check(&body)?).await
@@ -43,6 +51,10 @@ impl<S: Store> Service<S> {
             Route::Batch => {
                 let body = body::read(request, BATCH_BYTES_MAX).await?;
                 self.batch(&Question::batch(&body)?).await
+            }
+            Route::Authz(asker) => {
+                let verified = self.authorize(peer, &request.into_parts().0, asker).await;
+                Ok(Answered::Verified(Box::new(verified)))
             }
             Route::Reserve => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;

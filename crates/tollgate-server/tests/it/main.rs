@@ -8,7 +8,9 @@
 )]
 
 mod agreement;
+mod authz;
 mod bad_input;
+mod caddy;
 mod check;
 mod commands;
 mod fuzz;
@@ -16,10 +18,14 @@ mod envoy;
 mod grpc;
 mod grpc_lifecycle;
 mod guide;
+mod haproxy;
 mod holds;
 mod lifecycle;
 mod load;
+mod nginx;
+mod openapi;
 mod program;
+mod proxy;
 mod resp;
 mod rls;
 mod wire;

@@ -10,7 +10,7 @@ pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], ra
 /// The program with these arguments, and nothing from the environment of the tests.
 pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
+    for variable in ["POLICY", "CONFIG", "TRUSTED_PROXY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
     // Each server of a test listens on ports of its own.

@@ -5,6 +5,10 @@ pub mod cli;
 mod console;
 mod seldom;
 mod policy_file;
+mod auth;
+mod tls;
+mod reload;
+mod readiness;
 mod policy_check;
 mod decision_json;
 mod decide;
@@ -14,6 +18,8 @@ mod http;
 mod rls;
 mod service;
 mod telemetry;
+#[cfg(test)]
+mod scratch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

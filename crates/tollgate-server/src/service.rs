@@ -7,8 +7,11 @@ use tollgate::{
     SwapReport, Ticks, Timestamp,
 };
 
+use crate::auth::Auth;
 use crate::decision_json::Hold;
 use crate::policy_file::Rules;
+use crate::readiness::Readiness;
+use crate::reload::Reloader;
 use crate::seldom::Seldom;
 use crate::telemetry::Meter;
 use holds::Holds;
@@ -62,6 +65,11 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
     pub(crate) meter: Meter,
+    /// Who may ask; every wire but the health checks looks here.
+    pub(crate) auth: Auth,
+    /// Asks for another policy; `None` where nothing is served, as in tests.
+    pub(crate) reloader: Option<Reloader>,
+    pub(crate) readiness: Readiness,
     no_room: Seldom,
 }
 
@@ -75,6 +83,9 @@ impl<S: Store> Service<S> {
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
             meter: Meter::new(),
+            auth: Auth::default(),
+            reloader: None,
+            readiness: Readiness::default(),
             no_room: Seldom::default(),
         }
     }
@@ -95,7 +106,6 @@ impl<S: Store> Service<S> {
     ///
     /// # Errors
     /// When the engine cannot take them; the old ones stay in force.
-    #[allow(dead_code, reason = "reload uses it")]
     pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, SwapError> {
         match rules {
             Rules::Native(policy) => self.engine.swap(policy, now),

@@ -10,7 +10,7 @@ pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], ra
 /// The program with these arguments, and nothing from the environment of the tests.
 pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
+    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG", "STATE_DIR", "AUTH_TOKEN", "AUTH_TOKEN_FILE"] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -65,8 +65,9 @@ impl Server {
                 panic!("the server did not start: {errors}");
             }
         }
-        let address = banner.lines().find_map(|line| line.trim().strip_prefix("HTTP    http://"));
-        let address = address.unwrap().parse().unwrap();
+        let address = banner.lines().find_map(|line| line.trim().strip_prefix("HTTP    http"));
+        let (_, address) = address.unwrap().split_once("://").unwrap();
+        let address = address.parse().unwrap();
         Self { child, address, banner, stderr }
     }
 

@@ -50,7 +50,8 @@ impl Auth {
             ));
         }
         let mut secret = [0; 32];
-        getrandom::fill(&mut secret).map_err(|error| format!("the system gives no random numbers: {error}"))?;
+        getrandom::fill(&mut secret)
+            .map_err(|error| format!("the system gives no random numbers: {error}"))?;
         let key = Key::new(HMAC_SHA256, &secret);
         let tag = hmac::sign(&key, token);
         Ok(Self::Token { key, tag })
@@ -121,7 +122,9 @@ mod tests {
         let auth = Auth::token(TOKEN.as_bytes()).unwrap();
         let admits = |value: &str| auth.admits_header(Some(value.as_bytes()));
         assert!(admits(&format!("Bearer {TOKEN}")) && admits(&format!("bearer  {TOKEN} ")));
-        for wrong in [TOKEN.to_owned(), format!("Basic {TOKEN}"), format!("Bearer{TOKEN}"), "Bearer".to_owned()] {
+        for wrong in
+            [TOKEN.to_owned(), format!("Basic {TOKEN}"), format!("Bearer{TOKEN}"), "Bearer".to_owned()]
+        {
             assert!(!admits(&wrong), "{wrong}");
         }
         assert!(!auth.admits_header(None));
@@ -139,12 +142,17 @@ mod tests {
         let scratch = crate::scratch::Scratch::new();
         let path = scratch.write("token", &format!("{TOKEN}\n"));
         assert!(Auth::from(Some(&path)).unwrap().admits_token(TOKEN.as_bytes()));
-        for wrong in ["", "short", "sixteen and more, with spaces", "ünïcödé-ünïcödé-ünïcödé", &"x".repeat(1_025)] {
+        for wrong in
+            ["", "short", "sixteen and more, with spaces", "ünïcödé-ünïcödé-ünïcödé", &"x".repeat(1_025)]
+        {
             let path = scratch.write("token", wrong);
             let error = Auth::from(Some(&path)).err().unwrap();
             assert!(error.contains("openssl rand -hex 32"), "{error}");
             assert!(wrong.is_empty() || !error.contains(wrong));
         }
-        assert!(Auth::from(Some(&scratch.path().join("none"))).is_err_and(|error| error.contains("--auth-token-file")));
+        assert!(
+            Auth::from(Some(&scratch.path().join("none")))
+                .is_err_and(|error| error.contains("--auth-token-file"))
+        );
     }
 }

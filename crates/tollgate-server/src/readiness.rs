@@ -132,3 +132,27 @@ fn time(at: Timestamp) -> String {
     let micros = i64::try_from(at.unix_micros()).unwrap_or(i64::MAX);
     jiff::Timestamp::from_microsecond(micros).map_or_else(|_| String::new(), |time| time.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(readiness: &Readiness) -> String {
+        serde_json::to_string(&readiness.report(None, Audience::Admitted)).unwrap()
+    }
+
+    /// Only a server that was told to stop is not ready.
+    #[test]
+    fn stopping_is_not_ready() {
+        let readiness = Readiness::default();
+        assert_eq!((readiness.is_ready(), json(&readiness).as_str()), (true, r#"{"status":"ok"}"#));
+        readiness.stop();
+        assert_eq!((readiness.is_ready(), json(&readiness).as_str()), (false, r#"{"status":"stopping"}"#));
+    }
+
+    /// Times are told as people and programs read them.
+    #[test]
+    fn times_are_told_in_rfc_3339() {
+        assert_eq!(time(Timestamp::from_unix_seconds(1)), "1970-01-01T00:00:01Z");
+    }
+}

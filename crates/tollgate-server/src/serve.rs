@@ -8,14 +8,14 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tollgate::{Clock, Engine, MemoryStore, Secret};
 
+use crate::auth::Auth;
 use crate::cli::{ServeArguments, StoreChoice};
 use crate::console::Console;
-use crate::auth::Auth;
 use crate::listen::Door;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
-use crate::{FAILURE, SUCCESS};
 use crate::tls::{Inside, Tls};
+use crate::{FAILURE, SUCCESS};
 use crate::{http, listen};
 
 mod banner;
@@ -74,11 +74,7 @@ fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String>
     ))
 }
 
-async fn serve(
-    arguments: &ServeArguments,
-    prepared: Prepared,
-    console: &mut Console,
-) -> Result<(), String> {
+async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Console) -> Result<(), String> {
     let Prepared { clock, auth, tls, mut start } = prepared;
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =

@@ -114,11 +114,8 @@ impl<S: Store> Desk<S> {
         let again = memory.looks.is_multiple_of(RETRY_EVERY);
         let failed = self.status.load().error.is_some();
         let is_due = memory.watch.saw(&seen) || (failed && again);
-        let done = if is_due || wish != Wish::Look {
-            self.reload(path, wish, memory)
-        } else {
-            Ok(Done::Nothing)
-        };
+        let done =
+            if is_due || wish != Wish::Look { self.reload(path, wish, memory) } else { Ok(Done::Nothing) };
         if again || self.status.load().keep_error.is_none() {
             self.keep(path, memory);
         }
@@ -157,7 +154,8 @@ impl<S: Store> Desk<S> {
             tracing::warn!(%warning, "the new policy has a warning");
         }
         let now = self.now();
-        let report = self.service.replace(loaded.rules, now).map_err(|error| self.failed(error.to_string(), wish))?;
+        let report =
+            self.service.replace(loaded.rules, now).map_err(|error| self.failed(error.to_string(), wish))?;
         let next = Status::new(loaded.name, Some(capture.version), Origin::File, now);
         let (good, bad, keep_error) = (status.good + 1, status.bad, status.keep_error.clone());
         self.status.store(Arc::new(Status { good, bad, keep_error, ..next }));

@@ -54,7 +54,11 @@ impl Summary {
                 (Mode::Enforce, 0) => Some("enforce_percent: 0"),
                 (Mode::Enforce, _) => None,
             },
-            numbers: limit.named_quotas().into_iter().map(|(name, quota)| (name, Number::of(quota))).collect(),
+            numbers: limit
+                .named_quotas()
+                .into_iter()
+                .map(|(name, quota)| (name, Number::of(quota)))
+                .collect(),
         };
         Self { limits: policy.limits().iter().map(|limit| (limit.name().to_owned(), line(limit))).collect() }
     }
@@ -137,7 +141,11 @@ fn rate(number: &Number) -> String {
     }
     let exact = units.into_iter().find(|(unit, _)| micros.is_multiple_of(*unit));
     let (count, unit) = exact.map_or((micros, "µs"), |(unit, name)| (micros / unit, name));
-    if count == 1 { format!("{}/{unit}", number.units) } else { format!("{} per {count}{unit}", number.units) }
+    if count == 1 {
+        format!("{}/{unit}", number.units)
+    } else {
+        format!("{} per {count}{unit}", number.units)
+    }
 }
 
 /// The first few, and how many more there are.
@@ -178,9 +186,11 @@ mod tests {
     #[test]
     fn switched_off() {
         let on = "limits: [{name: a, rate: 10/s}]";
-        for (how, shown) in
-            [("mode: off", "mode: off"), ("mode: shadow", "mode: shadow"), ("enforce_percent: 0", "enforce_percent: 0")]
-        {
+        for (how, shown) in [
+            ("mode: off", "mode: off"),
+            ("mode: shadow", "mode: shadow"),
+            ("enforce_percent: 0", "enforce_percent: 0"),
+        ] {
             let off = format!("limits: [{{name: a, rate: 10/s, {how}}}]");
             assert_eq!(told(on, &off), format!("limit \"a\" is switched off ({shown})"));
             assert_eq!(told(&off, on), "");
@@ -207,16 +217,18 @@ mod tests {
     #[test]
     fn tiers_and_overrides() {
         let of = |tiers: &str, overrides: &str| {
-            format!("limits: [{{name: a, by: [t], tier_by: p, rate: 10/s, tiers: {{{tiers}}}, overrides: {{{overrides}}}}}]")
+            format!(
+                "limits: [{{name: a, by: [t], tier_by: p, rate: 10/s, tiers: {{{tiers}}}, overrides: {{other: 7/s{overrides}}}}}]"
+            )
         };
-        let old = of("free: 10/s, pro: 100/s", "acme: 5000/s");
-        assert_eq!(told(&old, &of("pro: 100/s, free: 20/s", "acme: 5000/s, new: 90k/s")), "");
+        let old = of("free: 10/s, pro: 100/s", ", acme: 5000/s");
+        assert_eq!(told(&old, &of("pro: 100/s, free: 20/s", ", acme: 5000/s, new: 90k/s")), "");
         assert_eq!(
             told(&old, &of("free: 10/s, pro: 100/s", "")),
             "limit \"a\", override acme: 5000/s becomes 10/s, 500 times less"
         );
         assert_eq!(
-            told(&old, &of("free: 100/s, pro: 100/s", "acme: 5000/s")),
+            told(&old, &of("free: 100/s, pro: 100/s", ", acme: 5000/s")),
             "limit \"a\", tier free: 10/s becomes 100/s, 10 times as much"
         );
     }
@@ -227,7 +239,8 @@ mod tests {
         let number = |units| Number { units, period: Ticks::from_secs(1), at_once: units };
         assert_eq!(changed(&number(5), &number(0)), Some("5/s becomes 0, which admits nobody".to_owned()));
         assert_eq!(changed(&number(0), &number(5)), None);
-        let of = |permits: u64| format!("limits: [{{name: a, by: [k], concurrency: {permits}, permit_ttl: 1s}}]");
+        let of =
+            |permits: u64| format!("limits: [{{name: a, by: [k], concurrency: {permits}, permit_ttl: 1s}}]");
         assert!(told(&of(10), &of(100)).contains("10 at once becomes 100 at once"));
     }
 
@@ -235,7 +248,8 @@ mod tests {
     #[test]
     fn messages_are_bounded() {
         let limits = |rate: &str| {
-            let all: Vec<String> = (0..500).map(|n| format!("{{name: l{n}, rate: {rate}}}")).collect();
+            let all: Vec<String> =
+                (0..500).map(|n| format!("{{name: l{n}, by: [k{n}], rate: {rate}}}")).collect();
             format!("limits: [{}]", all.join(", "))
         };
         let told = suspicions(&summary(&limits("10/s")), &summary(&limits("1000/s")));

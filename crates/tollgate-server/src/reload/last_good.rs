@@ -50,7 +50,8 @@ impl LastGood {
         let inside = if capture.is_directory {
             PathBuf::from(&name)
         } else {
-            Path::new(&name).join(capture.files.first().map(|(name, _)| name.as_path()).unwrap_or(Path::new("")))
+            Path::new(&name)
+                .join(capture.files.first().map(|(name, _)| name.as_path()).unwrap_or(Path::new("")))
         };
         let pointer = Pointer { policy: std::path::absolute(policy)?, copy: inside, version };
         if self.pointer().is_ok_and(|kept| kept == pointer && self.is_whole(&kept)) {

@@ -73,7 +73,8 @@ pub(crate) fn capture(path: &Path) -> Result<Capture, String> {
     for (relative, _) in walk(path)? {
         let full = if is_directory { path.join(&relative) } else { path.to_owned() };
         let mut bytes = Vec::new();
-        let read = File::open(&full).and_then(|file| file.take(room.saturating_add(1)).read_to_end(&mut bytes));
+        let read =
+            File::open(&full).and_then(|file| file.take(room.saturating_add(1)).read_to_end(&mut bytes));
         let read = read.map_err(|error| format!("{}: {error}", full.display()))?;
         room = room.checked_sub(u64::try_from(read).unwrap_or(u64::MAX)).ok_or_else(|| too_much(path))?;
         files.push((relative, bytes));

@@ -89,7 +89,9 @@ const fn scheme(arguments: &ServeArguments) -> &'static str {
 fn warnings(start: &Start, address: SocketAddr, has_tls: bool, is_guarded: bool) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(error) = &start.error {
-        told.push("  warning: the policy file cannot be used, so the last good policy is in force:".to_owned());
+        told.push(
+            "  warning: the policy file cannot be used, so the last good policy is in force:".to_owned(),
+        );
         told.extend(error.lines().map(|line| format!("    {line}")));
     }
     if !address.ip().is_loopback() && !is_guarded {
@@ -99,7 +101,8 @@ fn warnings(start: &Start, address: SocketAddr, has_tls: bool, is_guarded: bool)
     }
     if !address.ip().is_loopback() && is_guarded && !has_tls {
         told.push(
-            "  warning: without TLS the token can be read on its way; add --tls-cert and --tls-key".to_owned(),
+            "  warning: without TLS the token can be read on its way; add --tls-cert and --tls-key"
+                .to_owned(),
         );
     }
     told

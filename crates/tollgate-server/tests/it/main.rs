@@ -7,11 +7,16 @@
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
+mod auth;
 mod bad_input;
 mod check;
 mod commands;
 mod guide;
 mod holds;
 mod lifecycle;
+mod pki;
 mod program;
+mod reload;
+mod scratch;
+mod tls;
 mod wire;

@@ -10,7 +10,9 @@ pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], ra
 /// The program with these arguments, and nothing from the environment of the tests.
 pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG", "STATE_DIR", "AUTH_TOKEN", "AUTH_TOKEN_FILE"] {
+    for variable in
+        ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG", "STATE_DIR", "AUTH_TOKEN", "AUTH_TOKEN_FILE"]
+    {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -75,6 +77,11 @@ impl Server {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
         stream
+    }
+
+    /// The id of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends a signal to this child.

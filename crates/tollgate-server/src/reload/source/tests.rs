@@ -110,7 +110,9 @@ fn metadata_is_not_believed_for_ever() {
 fn what_can_be_watched() {
     let scratch = Scratch::new();
     let missing = scratch.path().join("none.yaml");
-    assert!(matches!(Eye::new(vec![missing.clone()]).look(), Seen::Unreadable(why) if why.contains("no such file")));
+    assert!(
+        matches!(Eye::new(vec![missing.clone()]).look(), Seen::Unreadable(why) if why.contains("no such file"))
+    );
     assert!(is_watchable(&missing));
     assert!(is_watchable(scratch.path()));
     assert!(!is_watchable(Path::new("-")));

@@ -219,10 +219,16 @@ impl Watcher {
                 }
                 at_desk.turn(wish)
             });
-            let done = turn.await.unwrap_or_else(|broken| Err(desk.broken(&broken.to_string())));
+            let done = turn.await.unwrap_or_else(|broken| Err(told(&desk, &broken.to_string())));
             if let Some(reply) = reply {
                 let _ = reply.send(done); // Whoever asked may have gone.
             }
         }
     }
+}
+
+/// Tells that a turn broke off. Even if that breaks, too, the next turn comes.
+fn told<S: Store>(desk: &Desk<S>, how: &str) -> String {
+    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| desk.broken(how)));
+    told.unwrap_or_else(|_| how.to_owned())
 }

@@ -136,10 +136,10 @@ impl Tls {
                 tracing::info!("the certificates were reloaded");
             }
             Err(error) => {
-                tracing::error!(error, "the certificates were not reloaded: those before stay in use");
                 let status = self.status.load_full();
-                let error = Some(Failure::new(error, now));
-                self.status.store(Arc::new(TlsStatus { error, ..(*status).clone() }));
+                let failure = Some(Failure::new(error.clone(), now));
+                self.status.store(Arc::new(TlsStatus { error: failure, ..(*status).clone() }));
+                tracing::error!(error, "the certificates were not reloaded: those before stay in use");
             }
         }
     }

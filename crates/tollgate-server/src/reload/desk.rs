@@ -190,9 +190,9 @@ impl<S: Store> Desk<S> {
         if is_known && wish == Wish::Look {
             return text;
         }
-        tracing::error!(error = failure.text, "the policy was not reloaded: the one before stays in force");
         let bad = status.bad + 1;
         self.status.store(Arc::new(Status { error: Some(failure), bad, ..(*status).clone() }));
+        tracing::error!(error = text, "the policy was not reloaded: the one before stays in force");
         text
     }
 
@@ -214,13 +214,14 @@ impl<S: Store> Desk<S> {
             }
             Err(error) => {
                 let failure = Failure::new(error.to_string(), self.now());
-                if status.keep_error.as_ref().is_none_or(|before| before.text != failure.text) {
+                let is_new = status.keep_error.as_ref().is_none_or(|before| before.text != failure.text);
+                self.status.store(Arc::new(Status { keep_error: Some(failure), ..(*status).clone() }));
+                if is_new {
                     tracing::error!(
-                        error = failure.text,
+                        %error,
                         "the policy in force cannot be kept in the state directory for the next start"
                     );
                 }
-                self.status.store(Arc::new(Status { keep_error: Some(failure), ..(*status).clone() }));
             }
         }
     }

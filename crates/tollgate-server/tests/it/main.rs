@@ -14,6 +14,7 @@ mod commands;
 mod guide;
 mod holds;
 mod lifecycle;
+mod operate;
 mod pki;
 mod program;
 mod reload;

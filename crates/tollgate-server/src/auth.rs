@@ -20,7 +20,7 @@ pub(crate) enum Auth {
     #[default]
     Open,
     /// Whoever has the token. Only its keyed hash is kept, so that a comparison takes as long whatever is compared.
-    Token { key: Key, tag: Tag },
+    Token { key: Box<Key>, tag: Tag },
 }
 
 impl Auth {
@@ -52,7 +52,7 @@ impl Auth {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret)
             .map_err(|error| format!("the system gives no random numbers: {error}"))?;
-        let key = Key::new(HMAC_SHA256, &secret);
+        let key = Box::new(Key::new(HMAC_SHA256, &secret));
         let tag = hmac::sign(&key, token);
         Ok(Self::Token { key, tag })
     }

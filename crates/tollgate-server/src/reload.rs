@@ -129,7 +129,7 @@ pub(crate) fn start(path: Option<&PathBuf>, state_dir: Option<&Path>) -> Result<
     }
     let error = match read {
         desk::Read::Good(loaded, capture) => {
-            return Ok(Start { loaded, origin: Origin::File, capture: Some(capture), error: None });
+            return Ok(Start { loaded: *loaded, origin: Origin::File, capture: Some(capture), error: None });
         }
         desk::Read::Wrong(error) => error,
         desk::Read::Moving => format!("{}: changes faster than it can be read", path.display()),
@@ -149,7 +149,7 @@ fn from_last_good(path: &Path, state_dir: &Path) -> Result<Start, String> {
     match desk::read(&copy) {
         desk::Read::Good(mut loaded, capture) => {
             loaded.name = format!("the last good copy of {}", path.display());
-            Ok(Start { loaded, origin: Origin::LastGood, capture: Some(capture), error: None })
+            Ok(Start { loaded: *loaded, origin: Origin::LastGood, capture: Some(capture), error: None })
         }
         desk::Read::Wrong(error) => Err(error),
         desk::Read::Moving => Err(format!("{} changes while it is read", copy.display())),

@@ -23,7 +23,7 @@ const REMIND_EVERY: u32 = 1_500;
 /// What reading a policy gave.
 pub(super) enum Read {
     /// A policy, and the bytes that it is made of.
-    Good(Loaded, Capture),
+    Good(Box<Loaded>, Capture),
     /// No policy, and why.
     Wrong(String),
     /// It changed while it was read.
@@ -36,7 +36,9 @@ pub(super) fn read(path: &Path) -> Read {
     let loaded = policy_file::load(Some(&path.to_owned()));
     let after = source::capture(path).map(|after| after.version);
     match (before, loaded, after) {
-        (Ok(before), Ok(loaded), Ok(after)) if before.version == after => Read::Good(loaded, before),
+        (Ok(before), Ok(loaded), Ok(after)) if before.version == after => {
+            Read::Good(Box::new(loaded), before)
+        }
         (Ok(before), Err(error), Ok(after)) if before.version == after => Read::Wrong(error.to_string()),
         // The compiler's words for what cannot be read are better than the system's.
         (Err(_), Err(error), Err(_)) => Read::Wrong(error.to_string()),

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use tollgate::{COST_MAX, Ticks, Timestamp};
 
+mod guard;
 mod value;
 
 pub use crate::attributes::address::Network;
+pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
 pub use value::{GivenAttribute, GivenValue, ListenChoice, StoreChoice};
 
 const EXAMPLES: &str = "\
@@ -81,6 +83,12 @@ pub struct ServeArguments {
     /// Listen on an address that other machines can reach, although nobody has to prove who they are
     #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
+    /// Who may connect, and how they prove it.
+    #[command(flatten)]
+    pub security: SecurityArguments,
+    /// How changes of the policy are taken.
+    #[command(flatten)]
+    pub reload: ReloadArguments,
 }
 
 /// The arguments of `policy check`.

@@ -5,6 +5,10 @@ pub mod cli;
 mod console;
 mod seldom;
 mod policy_file;
+mod auth;
+mod tls;
+mod reload;
+mod readiness;
 mod policy_check;
 mod decision_json;
 mod decide;
@@ -22,6 +26,8 @@ mod telemetry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(test)]
+mod scratch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

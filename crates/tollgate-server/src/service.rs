@@ -8,8 +8,11 @@ use tollgate::{
 };
 
 use crate::attributes::Reader;
+use crate::auth::Auth;
 use crate::decision_json::Hold;
 use crate::policy_file::Rules;
+use crate::readiness::Readiness;
+use crate::reload::Reloader;
 use crate::rls::Envoy;
 use crate::seldom::Seldom;
 use crate::telemetry::Meter;
@@ -67,6 +70,11 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) reservations: Holds<Reservation>,
     pub(crate) meter: Meter,
     pub(crate) envoy: Envoy,
+    /// Who may ask; every wire but the health checks looks here.
+    pub(crate) auth: Auth,
+    /// Asks for another policy; `None` where nothing is served, as in tests.
+    pub(crate) reloader: Option<Reloader>,
+    pub(crate) readiness: Readiness,
     no_room: Seldom,
     pub(crate) distrusted: Seldom,
 }
@@ -83,6 +91,9 @@ impl<S: Store> Service<S> {
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
             meter: Meter::new(),
+            auth: Auth::default(),
+            reloader: None,
+            readiness: Readiness::default(),
             no_room: Seldom::default(),
             distrusted: Seldom::default(),
         }
@@ -124,7 +135,6 @@ impl<S: Store> Service<S> {
     ///
     /// # Errors
     /// When the engine cannot take them; the old ones stay in force.
-    #[allow(dead_code, reason = "reload uses it")]
     pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, SwapError> {
         match rules {
             Rules::Native(policy) => self.engine.swap(policy, now),

@@ -7,12 +7,14 @@ use hyper::body::Incoming;
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Settled, Timestamp};
 
+use super::access;
 use super::authz::Verified;
 use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use super::problem::{Kind, Problem};
 use super::question::{self, Question};
 use super::route::Route;
 use crate::decision_json::{Decided, Hold};
+use crate::readiness::{Audience, Report};
 use crate::service::holds::{Absent, Id};
 use crate::service::{Service, Wire};
 
@@ -23,6 +25,8 @@ pub(super) enum Answered {
     Healthy,
     /// The description of the interface.
     OpenApi,
+    /// Whether requests should come here, and what the operator should know.
+    Ready { is_ready: bool, report: Box<Report> },
     /// One decision.
     Decision(Box<Decided>),
     /// The decisions of a batch.
@@ -41,8 +45,15 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// When no decision could be made because of the request, or a reservation cannot be settled.
     pub(super) async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Result<Answered, Problem> {
-        match Route::of(request.method(), request.uri().path())? {
+        let route = Route::of(request.method(), request.uri().path());
+        let is_admitted = access::is_admitted(&self.auth, request.headers());
+        // Probes prove nothing. Everything else does first, so that a stranger does not even learn which paths there are.
+        if !is_admitted && !matches!(route, Ok(Route::Health | Route::Ready)) {
+            return Err(access::refusal());
+        }
+        match route? {
             Route::Health => Ok(Answered::Healthy),
+            Route::Ready => Ok(self.ready(is_admitted)),
             Route::OpenApi => Ok(Answered::OpenApi),
             Route::Check => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
@@ -67,6 +78,12 @@ impl<S: Store> Service<S> {
             Route::Cancel(id) => self.cancel(id).await,
             Route::Release(id) => self.release(id).await,
         }
+    }
+
+    fn ready(&self, is_admitted: bool) -> Answered {
+        let audience = if is_admitted { Audience::Admitted } else { Audience::Anybody };
+        let report = self.readiness.report(self.reloader.as_ref(), audience);
+        Answered::Ready { is_ready: self.readiness.is_ready(), report: Box::new(report) }
     }
 
     async fn answer_check(&self, question: &Question<'_>) -> Result<Answered, Problem> {

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 
 use super::patience::{IDLE_TIMEOUT, Patient, Phase};
 use super::reply::reply;
-use crate::listen::{Stop, stopped};
+use crate::listen::{Stop, Stream, stopped};
 use crate::service::Service;
 
 /// Largest head of a request, and most fields in it.
@@ -18,7 +17,7 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEAD_FIELDS_MAX: usize = 100;
 
 /// Answers the requests of one connection until either side ends it.
-pub(crate) async fn connection(stream: TcpStream, service: Arc<Service>, mut stop: Stop) {
+pub(crate) async fn connection(stream: Stream, service: Arc<Service>, mut stop: Stop) {
     // Without an address there is nobody left to answer.
     let Ok(peer) = stream.peer_addr() else { return };
     let phase = Arc::new(Phase::default());

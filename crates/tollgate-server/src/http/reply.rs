@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
@@ -41,6 +41,13 @@ pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>
     match answered {
         Ok(Answered::Healthy) => json(&Health { status: "ok" }),
         Ok(Answered::OpenApi) => response(StatusCode::OK, Some(JSON), OPENAPI.as_bytes()),
+        Ok(Answered::Ready { is_ready, report }) => {
+            let mut response = json(&report);
+            if !is_ready {
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            }
+            response
+        }
         Ok(Answered::Decision(decided)) => json(&decided),
         Ok(Answered::Batch(decided)) => json(&decided),
         Ok(Answered::Verified(verified)) => verified.into_response(),
@@ -69,6 +76,9 @@ pub(super) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     match kind {
         Kind::MethodNotAllowed(accepted) => {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(accepted));
+        }
+        Kind::Unauthorized => {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         // What is left of the body is not read, so the connection is of no further use.
         Kind::BodyTooSlow | Kind::BodyTooLarge => {

@@ -8,7 +8,7 @@ use crate::service::holds::Id;
 
 const PATHS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/authz/nginx with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
                      DELETE /v1/reservations/{id}, DELETE /v1/permits/{id}, \
-                     GET /v1/openapi.json and GET /healthz";
+                     GET /v1/openapi.json, GET /healthz and GET /readyz";
 
 /// What a path accepts that a proxy asks, whatever the method of the request that it holds.
 const ANY_METHOD: &str = "*";
@@ -25,6 +25,7 @@ pub(super) enum Route {
     Release(Id),
     Health,
     OpenApi,
+    Ready,
 }
 
 impl Route {
@@ -52,6 +53,7 @@ impl Route {
             "/v1/reservations" => (Route::Reserve, "POST"),
             "/v1/openapi.json" => (Route::OpenApi, "GET, HEAD"),
             "/healthz" => (Route::Health, "GET, HEAD"),
+            "/readyz" => (Route::Ready, "GET, HEAD"),
             _ => return Self::of_thing(path),
         };
         Ok(route)

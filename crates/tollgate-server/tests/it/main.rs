@@ -9,6 +9,7 @@
 
 mod agreement;
 mod authz;
+mod auth;
 mod bad_input;
 mod caddy;
 mod check;
@@ -24,8 +25,13 @@ mod lifecycle;
 mod load;
 mod nginx;
 mod openapi;
+mod operate;
+mod pki;
 mod program;
 mod proxy;
+mod reload;
 mod resp;
 mod rls;
+mod scratch;
+mod tls;
 mod wire;

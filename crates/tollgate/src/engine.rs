@@ -19,9 +19,11 @@ use crate::time::{Ticks, Timestamp};
 
 mod hold;
 mod live;
+mod snapshot;
 
 pub use hold::{CommitError, Permit, Reservation, Settled};
 pub use live::{SwapError, SwapReport};
+pub use snapshot::{RestoreError, RestoreReport, SNAPSHOT_VERSION, SnapshotError, SnapshotReport};
 
 use live::{Live, Next};
 
@@ -107,8 +109,11 @@ struct Question<'l> {
 impl<S: Store> Engine<S> {
     /// An engine on a store of the caller's choice.
     pub fn with_store(policy: Policy, store: S, secret: Secret) -> Self {
-        let live = ArcSwap::from_pointee(Live::first(policy, &secret));
-        let permits = AtomicU64::new(1);
+        Self::assemble(Live::first(policy, &secret), store, secret, 1)
+    }
+
+    fn assemble(live: Live, store: S, secret: Secret, permits: u64) -> Self {
+        let (live, permits) = (ArcSwap::from_pointee(live), AtomicU64::new(permits));
         Self { store, secret, live, swapping: Mutex::new(()), permits, local: OnceLock::new() }
     }
 

@@ -23,7 +23,9 @@ mod snapshot;
 
 pub use hold::{CommitError, Permit, Reservation, Settled};
 pub use live::{SwapError, SwapReport};
-pub use snapshot::{RestoreError, RestoreReport, SNAPSHOT_VERSION, SnapshotError, SnapshotReport};
+#[cfg(feature = "fuzzing")]
+pub use snapshot::sealed;
+pub use snapshot::{RestoreError, RestoreReport, SNAPSHOT_VERSION, Snapshot, SnapshotError, SnapshotReport};
 
 use live::{Live, Next};
 

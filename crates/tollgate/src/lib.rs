@@ -30,7 +30,7 @@ pub use clock::{Clock, ManualClock};
 pub use decision::{Decision, Fault, LimitStatus, Reason, Source, Stance};
 pub use engine::{
     CommitError, Engine, Permit, Reservation, RestoreError, RestoreReport, SNAPSHOT_VERSION, Settled,
-    SnapshotError, SnapshotReport, SwapError, SwapReport,
+    Snapshot, SnapshotError, SnapshotReport, SwapError, SwapReport,
 };
 pub use gate::{Acquiring, Gate, GateBuilder, GateKey, InFlight, KeyHasher, KeyedGate, NotReady, Ready};
 pub use headers::{Answer, Audience, HeaderPolicy};

@@ -35,6 +35,8 @@ mod limits;
 mod quota;
 
 pub use frame::VERSION as SNAPSHOT_VERSION;
+#[cfg(feature = "fuzzing")]
+pub use frame::sealed;
 
 /// What was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,21 +61,19 @@ pub enum SnapshotError {
 }
 
 /// What was read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestoreReport {
     /// When the snapshot was begun, by the clock of whoever took it.
     pub taken_at: Timestamp,
-    /// Counters of keys that are in force again.
+    /// Counters of keys that are there again.
     pub keys: u64,
-    /// Counters that new keys shared, in force again.
+    /// Counters that new keys shared, there again.
     pub overflow_keys: u64,
     /// Counters that no longer matter, and were left out.
     pub idle: u64,
     /// Counters that this store had no room for: their keys are as if never seen. None unless its capacity is smaller than that
     /// of the store which was written, or hardly larger than what was in it.
     pub no_room: u64,
-    /// What became of the limits, since the policy may be another.
-    pub limits: SwapReport,
 }
 
 /// Why a snapshot could not be read. Nothing of it is then in force.
@@ -109,9 +109,6 @@ pub enum RestoreError {
         /// What is wrong there.
         what: String,
     },
-    /// The policy cannot follow the one that was in force.
-    #[error(transparent)]
-    Policy(#[from] SwapError),
 }
 
 impl Engine<MemoryStore> {
@@ -141,27 +138,74 @@ impl Engine<MemoryStore> {
         Ok(SnapshotReport { keys: counted.keys, overflow_keys: counted.overflow_keys, bytes })
     }
 
-    /// An engine with the counters of a snapshot, in a memory store of `capacity_bytes`, by this policy from `now` on.
+    /// An engine with the counters of a snapshot, by this policy from `now` on. It follows the policy under which the snapshot was
+    /// taken as after [`Engine::swap`].
     ///
     /// # Errors
-    /// When it is no snapshot, of a newer version, cut off or damaged, or the policy cannot follow the one it was taken under.
+    /// As [`Engine::swap`].
     pub fn restore(
+        snapshot: Snapshot,
         policy: Policy,
-        capacity_bytes: u64,
         now: Timestamp,
-        from: &mut impl Read,
-    ) -> Result<(Self, RestoreReport), RestoreError> {
-        let now = now.decidable();
-        let mut frames = Unframed::new(from)?;
-        let mut reading = Reading::start(&mut frames, capacity_bytes, now)?;
-        while !reading.block(&mut frames)? {}
-        frames.end()?;
-        let Reading { secret, store, remembered, counted, permits, taken_at, .. } = reading;
+    ) -> Result<(Self, SwapReport), SwapError> {
+        let Reading { secret, store, remembered, permits, .. } = snapshot.0;
         let live = Live::recalled(remembered, &secret);
         let engine = Self::assemble(live, store, secret, permits);
-        let limits = engine.swap(policy, now)?;
-        let Counted { keys, overflow_keys, idle, no_room, .. } = counted;
-        Ok((engine, RestoreReport { taken_at, keys, overflow_keys, idle, no_room, limits }))
+        let report = engine.swap(policy, now)?;
+        Ok((engine, report))
+    }
+}
+
+/// A snapshot that was read to its end and found whole.
+///
+/// ```
+/// use tollgate::{CheckRequest, Clock, Engine, Policy, Snapshot};
+/// let policy = || Policy::compile("policy.yaml", b"limits: [{name: monthly, by: [tenant], rate: 2/month}]").map(|(policy, _)| policy);
+/// let now = Clock::precise().now();
+/// let engine = Engine::new(policy()?, now);
+/// let request = CheckRequest::new().with("tenant", "acme")?.cost(2)?;
+/// assert!(engine.check_now(&request, now).is_allowed());
+/// let mut file = Vec::new();
+/// engine.snapshot(now, &mut file)?;
+///
+/// let snapshot = Snapshot::read(64 << 20, now, &mut file.as_slice())?;
+/// assert_eq!(snapshot.report().keys, 1);
+/// let (engine, _) = Engine::restore(snapshot, policy()?, now)?;
+/// assert!(!engine.check_now(&request, now).is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Snapshot(Reading);
+
+impl Snapshot {
+    /// Reads a snapshot into a memory store of `capacity_bytes`, for decisions from `now` on. Give it a buffered reader.
+    ///
+    /// # Errors
+    /// When it is no snapshot, of a newer version, cut off or damaged.
+    pub fn read(capacity_bytes: u64, now: Timestamp, from: &mut impl Read) -> Result<Self, RestoreError> {
+        let mut frames = Unframed::new(from)?;
+        let mut reading = Reading::start(&mut frames, capacity_bytes, now.decidable())?;
+        while !reading.block(&mut frames)? {}
+        frames.end()?;
+        Ok(Self(reading))
+    }
+
+    /// What is in it.
+    #[must_use]
+    pub const fn report(&self) -> RestoreReport {
+        let Reading { taken_at, counted, .. } = &self.0;
+        RestoreReport {
+            taken_at: *taken_at,
+            keys: counted.keys,
+            overflow_keys: counted.overflow_keys,
+            idle: counted.idle,
+            no_room: counted.no_room,
+        }
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Snapshot").field(&self.report()).finish()
     }
 }
 

@@ -203,7 +203,8 @@ const fn table() -> [u64; 256] {
 
 /// Puts right checksums on bytes that have the shape of a snapshot, so that fuzzing reaches what is behind them.
 #[cfg(feature = "fuzzing")]
-pub(crate) fn sealed(bytes: &[u8]) -> Vec<u8> {
+#[must_use]
+pub fn sealed(bytes: &[u8]) -> Vec<u8> {
     let (mut sum, mut out) = (Checksum::default(), Vec::with_capacity(bytes.len()));
     let (head, mut rest) = bytes.split_at(bytes.len().min(MAGIC.len() + 4));
     out.extend_from_slice(head);

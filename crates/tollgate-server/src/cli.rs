@@ -8,7 +8,7 @@ use tollgate::{COST_MAX, Ticks, Timestamp};
 
 mod value;
 
-pub use value::{GivenAttribute, GivenValue, StoreChoice};
+pub use value::{GivenAttribute, GivenValue, SnapshotInterval, StoreChoice};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,6 +63,12 @@ pub struct ServeArguments {
     /// The most memory that counters may take
     #[arg(long, value_name = "SIZE", env = "TOLLGATE_MEMORY", default_value = "64MiB", value_parser = value::size)]
     pub memory: u64,
+    /// Where to keep what must survive a restart, such as snapshots of the counters; without it a restart starts them empty
+    #[arg(long, value_name = "DIR", env = "TOLLGATE_STATE_DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// How often the counters are written to the state directory; off writes them only when the server stops
+    #[arg(long, value_name = "DURATION", env = "TOLLGATE_SNAPSHOT_EVERY", default_value = "10s", value_parser = value::interval)]
+    pub snapshot_every: SnapshotInterval,
     /// Listen on an address that other machines can reach, although nobody has to prove who they are
     #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,

@@ -12,6 +12,7 @@ use crate::cli::{ServeArguments, StoreChoice};
 use crate::console::Console;
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
+use crate::snapshot::{Snapshots, Start};
 use crate::{FAILURE, SUCCESS};
 use crate::{http, listen};
 
@@ -62,22 +63,68 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
     let http = listen::bind(arguments.http, "--http").await?;
     let addresses = Addresses { http: address_of(&http)? };
-    for line in banner::lines(&loaded, &addresses, arguments) {
+    let clock = Clock::precise();
+    let state = arguments.state_dir.as_deref();
+    let state = state.map(|path| Snapshots::open(path, arguments.snapshot_every, arguments.memory, &clock));
+    let state = state.transpose()?;
+    let told = state.as_ref().map(|state| state.line.as_str());
+    for line in banner::lines(&loaded, &addresses, arguments, told) {
         console.line(line);
     }
     console.flush();
 
-    let clock = Clock::precise();
-    let store = match arguments.store {
-        StoreChoice::Memory => MemoryStore::new(arguments.memory, clock.now()),
-    };
-    let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
-    let service = Arc::new(Service::new(engine, clock.clone()));
+    let (engine, snapshots) = engine(arguments, loaded, state, &clock)?;
+    let mut service = Service::new(engine, clock.clone());
+    if let Some(snapshots) = &snapshots {
+        service.snapshots = Arc::clone(&snapshots.board);
+    }
+    let service = Arc::new(service);
     let (stop, stopped) = watch::channel(false);
     let mut servers = JoinSet::new();
+    let asked = Arc::clone(&service);
     servers.spawn(listen::serve(http, clock, stopped, move |stream, stop| {
-        http::connection(stream, Arc::clone(&service), stop)
+        http::connection(stream, Arc::clone(&asked), stop)
     }));
+    let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(&service))));
+    let ended = until_stopped(&mut signals, servers, &stop).await;
+    if let Some(writing) = writing {
+        writing.abort();
+    }
+    if let Some(snapshots) = snapshots {
+        snapshots.last(service).await;
+    }
+    ended
+}
+
+/// The engine, with the counters of the last run if there are any.
+fn engine(
+    arguments: &ServeArguments,
+    loaded: Loaded,
+    state: Option<Start>,
+    clock: &Clock,
+) -> Result<(Engine, Option<Arc<Snapshots>>), String> {
+    let (policy, now) = (loaded.rules.into_policy(), clock.now());
+    let (snapshot, snapshots) =
+        state.map_or((None, None), |state| (state.snapshot, Some(Arc::new(state.snapshots))));
+    let engine = match (snapshot, arguments.store) {
+        (Some(snapshot), StoreChoice::Memory) => {
+            let restored = Engine::restore(snapshot, policy, now);
+            let (engine, _) = restored.map_err(|error| format!("the snapshot cannot be used: {error}"))?;
+            engine
+        }
+        (None, StoreChoice::Memory) => {
+            Engine::with_store(policy, MemoryStore::new(arguments.memory, now), Secret::random())
+        }
+    };
+    Ok((engine, snapshots))
+}
+
+/// Serves until a signal comes, and then until what is in flight has ended.
+async fn until_stopped(
+    signals: &mut signal::Signals,
+    mut servers: JoinSet<usize>,
+    stop: &watch::Sender<bool>,
+) -> Result<(), String> {
     tokio::select! {
         () = signals.next() => {}
         Some(ended) = servers.join_next() => return Err(unexpected(ended)),

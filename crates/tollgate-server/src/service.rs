@@ -1,6 +1,8 @@
 //! What every wire asks: the engine with its clock, what callers hold, and what is counted about it all. A wire turns bytes into a
 //! [`CheckRequest`] and a [`Decision`] into bytes; between the two it is here.
 
+use std::sync::Arc;
+
 use tollgate::store::Store;
 use tollgate::{
     CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, Reservation, SwapError,
@@ -10,6 +12,7 @@ use tollgate::{
 use crate::decision_json::Hold;
 use crate::policy_file::Rules;
 use crate::seldom::Seldom;
+use crate::snapshot;
 use crate::telemetry::Meter;
 use holds::Holds;
 
@@ -62,6 +65,9 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
     pub(crate) meter: Meter,
+    /// What became of the snapshots of its counters; nothing if none are taken.
+    #[allow(dead_code, reason = "the metrics read it")]
+    pub(crate) snapshots: Arc<snapshot::Board>,
     no_room: Seldom,
 }
 
@@ -75,6 +81,7 @@ impl<S: Store> Service<S> {
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
             meter: Meter::new(),
+            snapshots: Arc::default(),
             no_room: Seldom::default(),
         }
     }

@@ -13,7 +13,12 @@ use crate::policy_file::Loaded;
 const SENTENCES_SHOWN: usize = 50;
 
 /// The lines of the banner.
-pub(super) fn lines(loaded: &Loaded, addresses: &Addresses, arguments: &ServeArguments) -> Vec<String> {
+pub(super) fn lines(
+    loaded: &Loaded,
+    addresses: &Addresses,
+    arguments: &ServeArguments,
+    state: Option<&str>,
+) -> Vec<String> {
     let address = addresses.http;
     let mut lines = vec![
         format!("Tollgate {}: rate-limiting decisions", env!("CARGO_PKG_VERSION")),
@@ -22,6 +27,7 @@ pub(super) fn lines(loaded: &Loaded, addresses: &Addresses, arguments: &ServeArg
         format!("  store   memory, at most {}", bytes(arguments.memory)),
         format!("  policy  {}", loaded.name),
     ];
+    lines.extend(state.map(|state| format!("  state   {state}")));
     if !address.ip().is_loopback() {
         lines.push(
             "  warning: --insecure: whoever reaches this address can use up anybody's quota".to_owned(),

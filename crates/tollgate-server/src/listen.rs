@@ -116,8 +116,9 @@ type Place = [OwnedSemaphorePermit; 2];
 impl Room {
     fn new() -> Self {
         static FILES: OnceLock<Arc<Semaphore>> = OnceLock::new();
-        let files =
-            FILES.get_or_init(|| Arc::new(Semaphore::new(descriptors().map_or(usize::MAX >> 4, share))));
+        let files = FILES.get_or_init(|| {
+            Arc::new(Semaphore::new(descriptors().map_or(usize::MAX, share).min(Semaphore::MAX_PERMITS)))
+        });
         Self { places: Arc::new(Semaphore::new(CONNECTIONS_MAX as usize)), files: Arc::clone(files) }
     }
 

@@ -159,7 +159,7 @@ fn told(found: &Found, path: &Path, now: Timestamp) -> String {
         Found::Whole(snapshot) => {
             let report = snapshot.report();
             let age = if report.taken_at > now {
-                "from the future: the clock was set back; nobody is given anything for it".to_owned()
+                "from the future: the clock was set back".to_owned()
             } else {
                 format!("{} s old", now.since(report.taken_at).ceil_seconds())
             };
@@ -167,7 +167,7 @@ fn told(found: &Found, path: &Path, now: Timestamp) -> String {
                 0 => String::new(),
                 lost => format!("; warning: {lost} had no room, so their keys start anew: raise --memory"),
             };
-            format!("{} counters restored, {age}{lost}", report.keys + report.overflow_keys)
+            format!("counters restored: {} ({age}){lost}", report.keys + report.overflow_keys)
         }
         Found::Damaged { error, aside } => {
             format!("warning: {error}; it was set aside as {}, and counters start EMPTY", shown(aside))

@@ -10,8 +10,11 @@
 mod bad_input;
 mod check;
 mod commands;
+mod crowds;
+mod drain;
 mod guide;
 mod holds;
 mod lifecycle;
 mod program;
+mod restart;
 mod wire;

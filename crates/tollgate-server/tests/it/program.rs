@@ -10,7 +10,7 @@ pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], ra
 /// The program with these arguments, and nothing from the environment of the tests.
 pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
+    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG", "STATE_DIR", "SNAPSHOT_EVERY"] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -178,3 +178,48 @@ fn told(found: &Found, path: &Path, now: Timestamp) -> String {
 fn shown(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tollgate::{CheckRequest, ManualClock, MemoryStore, Policy, Secret};
+
+    use super::*;
+
+    /// The board tells what became of each snapshot: good ones with their size, failures by number, and what a start found.
+    #[test]
+    fn the_board_tells_what_became_of_snapshots() {
+        let path = std::env::temp_dir().join(format!("tollgate-board-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        let time = ManualClock::new();
+        let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap();
+        let engine = Engine::with_store(policy, MemoryStore::new(1 << 20, time.now()), Secret::random());
+        assert!(engine.check_now(&CheckRequest::new(), time.now()).is_allowed());
+        let open = || Snapshots::open(&path, SnapshotInterval::Off, 1 << 20, &time.clock()).unwrap();
+
+        let start = open();
+        assert_eq!((start.snapshot.is_none(), start.snapshots.board.status()), (true, Status::default()));
+        let written = start.snapshots.write(&engine).unwrap();
+        let expected = Status {
+            last_good_at: Some(time.now()),
+            keys: 1,
+            bytes: written.bytes,
+            written: 1,
+            ..Status::default()
+        };
+        assert_eq!(start.snapshots.board.status(), expected);
+        fs::create_dir(path.join("counters.snapshot.tmp")).unwrap();
+        assert!(start.snapshots.write(&engine).is_none());
+        assert_eq!(start.snapshots.board.status(), Status { failures: 1, ..expected });
+        drop(start);
+
+        time.advance(Duration::from_secs(7));
+        let start = open();
+        assert_eq!(start.line, "counters restored: 1 (7 s old)");
+        let restored = start.snapshots.board.status().restored.unwrap();
+        assert_eq!((restored.keys, restored.no_room), (1, 0));
+        drop(start);
+        let _ = fs::remove_dir_all(&path);
+    }
+}

@@ -148,7 +148,7 @@ impl Engine<MemoryStore> {
         policy: Policy,
         now: Timestamp,
     ) -> Result<(Self, SwapReport), SwapError> {
-        let Reading { secret, store, remembered, permits, .. } = snapshot.0;
+        let Reading { secret, store, remembered, permits, .. } = *snapshot.0;
         let live = Live::recalled(remembered, &secret);
         let engine = Self::assemble(live, store, secret, permits);
         let report = engine.swap(policy, now)?;
@@ -174,7 +174,7 @@ impl Engine<MemoryStore> {
 /// assert!(!engine.check_now(&request, now).is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Snapshot(Reading);
+pub struct Snapshot(Box<Reading>);
 
 impl Snapshot {
     /// Reads a snapshot into a memory store of `capacity_bytes`, for decisions from `now` on. Give it a buffered reader.
@@ -186,13 +186,13 @@ impl Snapshot {
         let mut reading = Reading::start(&mut frames, capacity_bytes, now.decidable())?;
         while !reading.block(&mut frames)? {}
         frames.end()?;
-        Ok(Self(reading))
+        Ok(Self(Box::new(reading)))
     }
 
     /// What is in it.
     #[must_use]
-    pub const fn report(&self) -> RestoreReport {
-        let Reading { taken_at, counted, .. } = &self.0;
+    pub fn report(&self) -> RestoreReport {
+        let Reading { taken_at, counted, .. } = &*self.0;
         RestoreReport {
             taken_at: *taken_at,
             keys: counted.keys,

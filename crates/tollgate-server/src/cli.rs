@@ -11,7 +11,7 @@ mod value;
 
 pub use crate::attributes::address::Network;
 pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
-pub use value::{GivenAttribute, GivenValue, ListenChoice, StoreChoice};
+pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval, StoreChoice};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,6 +80,9 @@ pub struct ServeArguments {
     /// The most memory that counters may take
     #[arg(long, value_name = "SIZE", env = "TOLLGATE_MEMORY", default_value = "64MiB", value_parser = value::size)]
     pub memory: u64,
+    /// How often the counters are written to the state directory; off writes them only when the server stops
+    #[arg(long, value_name = "DURATION", env = "TOLLGATE_SNAPSHOT_EVERY", default_value = "10s", value_parser = value::interval)]
+    pub snapshot_every: SnapshotInterval,
     /// Listen on an address that other machines can reach, although nobody has to prove who they are
     #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,

@@ -22,6 +22,7 @@ mod resp;
 mod grpc;
 mod rls;
 mod service;
+mod snapshot;
 mod telemetry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -12,8 +12,11 @@ use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments, StoreChoice};
 use crate::console::Console;
 use crate::listen::Door;
+use crate::policy_file::Loaded;
+use crate::readiness::Readiness;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
+use crate::snapshot::{self, Snapshots};
 use crate::tls::{Inside, Tls};
 use crate::{FAILURE, SUCCESS};
 use crate::{config, grpc, http, listen, resp};
@@ -96,22 +99,27 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         grpc: grpc.as_ref().map(address_of).transpose()?,
         resp: resp.as_ref().map(address_of).transpose()?,
     };
-    for line in banner::lines(&start, &addresses, arguments, auth.is_required()) {
+    let throttle_memory = if resp.is_some() { arguments.memory / THROTTLE_PART } else { 0 };
+    let memory = arguments.memory - throttle_memory;
+    let state = arguments.reload.state_dir.as_deref();
+    let state = state.map(|path| Snapshots::open(path, arguments.snapshot_every, memory, &clock));
+    let state = state.transpose()?;
+    let told = state.as_ref().map(|state| state.line.as_str());
+    for line in banner::lines(&start, &addresses, arguments, auth.is_required(), told) {
         console.line(line);
     }
     console.flush();
 
     let (reloader, watcher) =
         Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload, clock.now());
-    let throttle_memory = if resp.is_some() { arguments.memory / THROTTLE_PART } else { 0 };
-    let store = match arguments.store {
-        StoreChoice::Memory => MemoryStore::new(arguments.memory - throttle_memory, clock.now()),
-    };
-    let engine = Engine::with_store(start.loaded.rules.into_policy(), store, Secret::random());
+    let (engine, snapshots) = engine(arguments.store, memory, start.loaded, state, &clock)?;
     let mut service = Service::new(engine, clock.clone()).reading(reader);
     service.auth = auth;
     service.reloader = Some(reloader);
     service.readiness.tls = tls.clone();
+    if let Some(snapshots) = &snapshots {
+        service.snapshots = Arc::clone(&snapshots.board);
+    }
     let service = Arc::new(service);
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
@@ -134,6 +142,48 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     servers.spawn(listen::serve(http, door, clock, stopped, move |stream, stop| {
         http::connection(stream, Arc::clone(&asked), stop)
     }));
+    let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(&service))));
+    let ended = until_stopped(&mut signals, servers, &stop, &service.readiness).await;
+    if let Some(writing) = writing {
+        writing.abort();
+    }
+    if let Some(snapshots) = snapshots {
+        snapshots.last(service).await;
+    }
+    ended
+}
+
+/// The engine, with the counters of the last run if there are any.
+fn engine(
+    store: StoreChoice,
+    memory: u64,
+    loaded: Loaded,
+    state: Option<snapshot::Start>,
+    clock: &Clock,
+) -> Result<(Engine, Option<Arc<Snapshots>>), String> {
+    let (policy, now) = (loaded.rules.into_policy(), clock.now());
+    let (snapshot, snapshots) =
+        state.map_or((None, None), |state| (state.snapshot, Some(Arc::new(state.snapshots))));
+    let engine = match (snapshot, store) {
+        (Some(snapshot), StoreChoice::Memory) => {
+            let restored = Engine::restore(snapshot, policy, now);
+            let (engine, _) = restored.map_err(|error| format!("the snapshot cannot be used: {error}"))?;
+            engine
+        }
+        (None, StoreChoice::Memory) => {
+            Engine::with_store(policy, MemoryStore::new(memory, now), Secret::random())
+        }
+    };
+    Ok((engine, snapshots))
+}
+
+/// Serves until a signal comes, and then until what is in flight has ended.
+async fn until_stopped(
+    signals: &mut signal::Signals,
+    mut servers: JoinSet<usize>,
+    stop: &watch::Sender<bool>,
+    readiness: &Readiness,
+) -> Result<(), String> {
     tokio::select! {
         () = signals.next() => {}
         Some(ended) = servers.join_next() => return Err(unexpected(ended)),
@@ -141,7 +191,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     tracing::info!(
         "stopping: no new connections, requests in flight are answered; a second signal stops at once"
     );
-    service.readiness.stop();
+    readiness.stop();
     // The receivers live in the servers' tasks; without them there is nobody left to stop.
     let _ = stop.send(true);
     tokio::select! {

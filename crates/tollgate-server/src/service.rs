@@ -1,6 +1,8 @@
 //! What every wire asks: the engine with its clock, what callers hold, and what is counted about it all. A wire turns bytes into a
 //! [`CheckRequest`] and a [`Decision`] into bytes; between the two it is here.
 
+use std::sync::Arc;
+
 use tollgate::store::Store;
 use tollgate::{
     CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, Reservation, SwapError,
@@ -15,6 +17,7 @@ use crate::readiness::Readiness;
 use crate::reload::Reloader;
 use crate::rls::Envoy;
 use crate::seldom::Seldom;
+use crate::snapshot;
 use crate::telemetry::Meter;
 use holds::Holds;
 
@@ -75,6 +78,9 @@ pub(crate) struct Service<S = MemoryStore> {
     /// Asks for another policy; `None` where nothing is served, as in tests.
     pub(crate) reloader: Option<Reloader>,
     pub(crate) readiness: Readiness,
+    /// What became of the snapshots of its counters; nothing if none are taken.
+    #[allow(dead_code, reason = "the metrics read it")]
+    pub(crate) snapshots: Arc<snapshot::Board>,
     no_room: Seldom,
     pub(crate) distrusted: Seldom,
 }
@@ -94,6 +100,7 @@ impl<S: Store> Service<S> {
             auth: Auth::default(),
             reloader: None,
             readiness: Readiness::default(),
+            snapshots: Arc::default(),
             no_room: Seldom::default(),
             distrusted: Seldom::default(),
         }

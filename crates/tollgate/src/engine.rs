@@ -21,9 +21,13 @@ use crate::time::{Ticks, Timestamp};
 mod hold;
 mod live;
 mod views;
+mod snapshot;
 
 pub use hold::{CommitError, Permit, Reservation, Settled};
 pub use live::{SwapError, SwapReport};
+#[cfg(feature = "fuzzing")]
+pub use snapshot::sealed;
+pub use snapshot::{RestoreError, RestoreReport, SNAPSHOT_VERSION, Snapshot, SnapshotError, SnapshotReport};
 
 use live::{Live, Next};
 
@@ -109,8 +113,11 @@ struct Question<'l> {
 impl<S: Store> Engine<S> {
     /// An engine on a store of the caller's choice.
     pub fn with_store(policy: Policy, store: S, secret: Secret) -> Self {
-        let live = ArcSwap::from_pointee(Live::first(policy, &secret));
-        let permits = AtomicU64::new(1);
+        Self::assemble(Live::first(policy, &secret), store, secret, 1)
+    }
+
+    fn assemble(live: Live, store: S, secret: Secret, permits: u64) -> Self {
+        let (live, permits) = (ArcSwap::from_pointee(live), AtomicU64::new(permits));
         Self { store, secret, live, swapping: Mutex::new(()), permits, local: OnceLock::new() }
     }
 

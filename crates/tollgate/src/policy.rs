@@ -128,9 +128,8 @@ impl Policy {
     }
 }
 
-#[cfg(test)]
 impl Policy {
-    /// A policy of these limits, for tests that need no file.
+    /// A policy of these limits that no request meets: of limits that are only remembered, and for tests that need no file.
     pub(crate) fn of_limits(limits: Vec<Limit>) -> Self {
         Self { limits, domain: None, shard_by: None, index: Index::default() }
     }

@@ -39,7 +39,7 @@ pub struct SecurityArguments {
 /// How changes of the policy are taken.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ReloadArguments {
-    /// Where the last good policy is kept, to start with when the policy file is missing or wrong
+    /// Where to keep what must survive a restart: snapshots of the counters, and the last good policy
     #[arg(long, value_name = "DIR", env = "TOLLGATE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
     /// Take every policy that compiles, even if most limits vanish, one is switched off, or a number changes tenfold

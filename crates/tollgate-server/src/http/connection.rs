@@ -2,7 +2,9 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -12,19 +14,26 @@ use super::reply::reply;
 use crate::listen::{Stop, Stream, stopped};
 use crate::service::Service;
 
+/// How long a connection waits, once the server was told to stop, for a request that its client has sent already: one that rests
+/// may have one on its way. It is answered, and the answer says that it was the last.
+const LINGER: Duration = Duration::from_secs(1);
 /// Largest head of a request, and most fields in it.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEAD_FIELDS_MAX: usize = 100;
 
 /// Answers the requests of one connection until either side ends it.
-pub(crate) async fn connection(stream: Stream, service: Arc<Service>, mut stop: Stop) {
+pub(crate) async fn connection(stream: Stream, service: Arc<Service>, stop: Stop) {
     // Without an address there is nobody left to answer.
     let Ok(peer) = stream.peer_addr() else { return };
+    let mut told = stop.clone();
     let phase = Arc::new(Phase::default());
     let answers = service_fn(|request| {
-        let (service, answering) = (Arc::clone(&service), phase.answering());
+        let (service, answering, stopping) = (Arc::clone(&service), phase.answering(), stop.clone());
         async move {
-            let response = reply(service.answer(request, peer.ip()).await);
+            let mut response = reply(service.answer(request, peer.ip()).await);
+            if *stopping.borrow() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             drop(answering);
             Ok::<_, Infallible>(response)
         }
@@ -39,12 +48,17 @@ pub(crate) async fn connection(stream: Stream, service: Arc<Service>, mut stop: 
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = stopped(&mut stop) => {
-            if !phase.is_touched() {
-                return; // A connection opened ahead of need; nobody waits for an answer.
+        () = stopped(&mut told) => {
+            match tokio::time::timeout(LINGER, connection.as_mut()).await {
+                Ok(ended) => ended,
+                Err(_) => {
+                    if !phase.is_touched() {
+                        return; // A connection opened ahead of need; nobody waits for an answer.
+                    }
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
             }
-            connection.as_mut().graceful_shutdown();
-            connection.await
         }
     };
     if let Err(error) = ended {

@@ -18,6 +18,7 @@ pub(super) fn lines(
     addresses: &Addresses,
     arguments: &ServeArguments,
     needs_token: bool,
+    state: Option<&str>,
 ) -> Vec<String> {
     let loaded = &start.loaded;
     let address = addresses.http;
@@ -30,6 +31,7 @@ pub(super) fn lines(
         format!("  store   memory, at most {}", bytes(arguments.memory)),
         format!("  policy  {}", loaded.name),
     ];
+    lines.extend(state.map(|state| format!("  state   {state}")));
     let is_guarded = needs_token || arguments.security.tls_client_ca.is_some();
     let all = [Some(address), addresses.grpc, addresses.resp];
     let open = all.into_iter().flatten().find(|open| !open.ip().is_loopback()).unwrap_or(address);

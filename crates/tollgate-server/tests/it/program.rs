@@ -20,6 +20,7 @@ pub(crate) fn tollgate(arguments: &[&str]) -> Command {
         "INSECURE",
         "LOG",
         "STATE_DIR",
+        "SNAPSHOT_EVERY",
         "AUTH_TOKEN",
         "AUTH_TOKEN_FILE",
     ] {

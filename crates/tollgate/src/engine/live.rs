@@ -12,6 +12,10 @@ use crate::request::CheckRequest;
 use crate::store::Hold;
 use crate::time::{Ticks, Timestamp};
 
+mod lineage;
+
+pub(super) use lineage::{Records, Remembered};
+
 /// How long after its counters are idle a replaced quota is remembered, for decisions that are still under way.
 const GRACE: Ticks = Ticks::from_secs(60);
 

@@ -90,6 +90,21 @@ fn key_encoding() {
     run("key_encoding", &BYTE_WORDS, 600, bodies::key_encoding);
 }
 
+/// No bytes make the reader of snapshots panic. The seeds are what this version writes, so that the corpus follows the format.
+#[test]
+fn snapshot() {
+    for (name, changed) in [("plain", false), ("changed", true)] {
+        let seed = bodies::snapshot_seed(changed);
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/snapshot").join(name);
+        let committed = fs::read(&file).unwrap_or_default();
+        if committed.get(..12) != seed.get(..12) {
+            fs::write(&file, &seed).expect("it can be written");
+            panic!("the format has changed: {} was written anew, commit it", file.display());
+        }
+    }
+    run("snapshot", &BYTE_WORDS, 1_500, bodies::snapshot);
+}
+
 /// Every header can be sent.
 #[test]
 fn header_list() {

@@ -9,19 +9,22 @@ use tokio::task::{JoinError, JoinSet};
 use tollgate::{Clock, Engine, MemoryStore, Secret};
 
 use crate::auth::Auth;
-use crate::cli::{ServeArguments, StoreChoice};
+use crate::cli::{ListenChoice, ServeArguments, StoreChoice};
 use crate::console::Console;
 use crate::listen::Door;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
 use crate::tls::{Inside, Tls};
 use crate::{FAILURE, SUCCESS};
-use crate::{http, listen};
+use crate::{config, grpc, http, listen, resp};
 
 mod banner;
 mod log;
 mod sample;
 mod signal;
+
+/// What part of the memory for counters `CL.THROTTLE` may take, whose keys no policy knows.
+const THROTTLE_PART: u64 = 8;
 
 /// Starts the server and waits for its end.
 pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
@@ -47,7 +50,10 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     let auth = Auth::from(arguments.security.auth_token_file.as_deref())?;
     let tls = Tls::from(&arguments.security, clock.now())?;
     let is_guarded = auth.is_required() || arguments.security.tls_client_ca.is_some();
-    is_safe(arguments.http, arguments.insecure || is_guarded)?;
+    let all = [Some(arguments.http), arguments.grpc.address(), arguments.resp.address()];
+    for address in all.into_iter().flatten() {
+        is_safe(address, arguments.insecure || is_guarded)?;
+    }
     let start = reload::start(arguments.policy.as_ref(), arguments.reload.state_dir.as_deref())
         .map_err(|error| format!("no policy to serve\n{error}"))?;
     Ok(Prepared { clock, auth, tls, start })
@@ -76,13 +82,20 @@ fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String>
 
 async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Console) -> Result<(), String> {
     let Prepared { clock, auth, tls, mut start } = prepared;
+    let reader = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
     let hangups =
         signal::Signals::hangups().map_err(|error| format!("signals cannot be received: {error}"))?;
     let http = listen::bind(arguments.http, "--http").await?;
-    let addresses = Addresses { http: address_of(&http)? };
+    let grpc = bound(arguments.grpc, "--grpc").await?;
+    let resp = bound(arguments.resp, "--resp").await?;
+    let addresses = Addresses {
+        http: address_of(&http)?,
+        grpc: grpc.as_ref().map(address_of).transpose()?,
+        resp: resp.as_ref().map(address_of).transpose()?,
+    };
     for line in banner::lines(&start, &addresses, arguments, auth.is_required()) {
         console.line(line);
     }
@@ -90,11 +103,12 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
 
     let (reloader, watcher) =
         Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload, clock.now());
+    let throttle_memory = if resp.is_some() { arguments.memory / THROTTLE_PART } else { 0 };
     let store = match arguments.store {
-        StoreChoice::Memory => MemoryStore::new(arguments.memory, clock.now()),
+        StoreChoice::Memory => MemoryStore::new(arguments.memory - throttle_memory, clock.now()),
     };
     let engine = Engine::with_store(start.loaded.rules.into_policy(), store, Secret::random());
-    let mut service = Service::new(engine, clock.clone());
+    let mut service = Service::new(engine, clock.clone()).reading(reader);
     service.auth = auth;
     service.reloader = Some(reloader);
     service.readiness.tls = tls.clone();
@@ -102,6 +116,20 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
     let mut servers = JoinSet::new();
+    if let Some(listener) = grpc {
+        let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
+        let door = Door::new(tls.as_ref(), Inside::Grpc);
+        servers.spawn(listen::serve(listener, door, clock.clone(), stopped.clone(), move |stream, stop| {
+            grpc::connection(stream, Arc::clone(&calls), stop)
+        }));
+    }
+    if let Some(listener) = resp {
+        let resp = Arc::new(resp::Resp::new(Arc::clone(&service), throttle_memory, clock.now()));
+        let door = Door::new(tls.as_ref(), Inside::Unnamed);
+        servers.spawn(listen::serve(listener, door, clock.clone(), stopped.clone(), move |stream, stop| {
+            resp::connection(stream, Arc::clone(&resp), stop)
+        }));
+    }
     let (door, asked) = (Door::new(tls.as_ref(), Inside::Http), Arc::clone(&service));
     servers.spawn(listen::serve(http, door, clock, stopped, move |stream, stop| {
         http::connection(stream, Arc::clone(&asked), stop)
@@ -126,9 +154,19 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     Ok(())
 }
 
+/// Takes hold of a wire's address, if it is to have one.
+async fn bound(choice: ListenChoice, flag: &str) -> Result<Option<TcpListener>, String> {
+    match choice {
+        ListenChoice::At(address) => listen::bind(address, flag).await.map(Some),
+        ListenChoice::Off => Ok(None),
+    }
+}
+
 /// Where each wire listens.
 struct Addresses {
     http: SocketAddr,
+    grpc: Option<SocketAddr>,
+    resp: Option<SocketAddr>,
 }
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {

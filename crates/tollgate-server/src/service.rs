@@ -7,11 +7,13 @@ use tollgate::{
     SwapReport, Ticks, Timestamp,
 };
 
+use crate::attributes::Reader;
 use crate::auth::Auth;
 use crate::decision_json::Hold;
 use crate::policy_file::Rules;
 use crate::readiness::Readiness;
 use crate::reload::Reloader;
+use crate::rls::Envoy;
 use crate::seldom::Seldom;
 use crate::telemetry::Meter;
 use holds::Holds;
@@ -62,15 +64,19 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) engine: Engine<S>,
     clock: Clock,
     pub(crate) headers: HeaderPolicy,
+    /// How attributes are read from requests that proxies ask about.
+    pub(crate) reader: Reader,
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
     pub(crate) meter: Meter,
+    pub(crate) envoy: Envoy,
     /// Who may ask; every wire but the health checks looks here.
     pub(crate) auth: Auth,
     /// Asks for another policy; `None` where nothing is served, as in tests.
     pub(crate) reloader: Option<Reloader>,
     pub(crate) readiness: Readiness,
     no_room: Seldom,
+    pub(crate) distrusted: Seldom,
 }
 
 impl<S: Store> Service<S> {
@@ -79,7 +85,9 @@ impl<S: Store> Service<S> {
         Self {
             engine,
             clock,
+            envoy: Envoy::new(&HeaderPolicy::default()),
             headers: HeaderPolicy::default(),
+            reader: Reader::default(),
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
             meter: Meter::new(),
@@ -87,7 +95,13 @@ impl<S: Store> Service<S> {
             reloader: None,
             readiness: Readiness::default(),
             no_room: Seldom::default(),
+            distrusted: Seldom::default(),
         }
+    }
+
+    /// The same, with another way to read attributes.
+    pub(crate) fn reading(self, reader: Reader) -> Self {
+        Self { reader, ..self }
     }
 
     /// The time by which requests are answered.
@@ -99,6 +113,21 @@ impl<S: Store> Service<S> {
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
         let decision = self.engine.check(request, now).await;
         self.meter.record(request, &decision, wire, now);
+        decision
+    }
+
+    /// The same for a request that is told in several views.
+    pub(crate) async fn check_views(
+        &self,
+        views: &[CheckRequest<'_>],
+        now: Timestamp,
+        wire: Wire,
+    ) -> Decision {
+        let decision = self.engine.check_views(views, now).await;
+        match views {
+            [request] => self.meter.record(request, &decision, wire, now),
+            _ => self.meter.record(&merged(views), &decision, wire, now),
+        }
         decision
     }
 
@@ -138,6 +167,16 @@ impl<S: Store> Service<S> {
         };
         (decision, hold)
     }
+}
+
+/// All that the views tell, for whoever counts decisions. Where two of them have a name for different values the first counts.
+fn merged<'a>(views: &[CheckRequest<'a>]) -> CheckRequest<'a> {
+    let mut all = CheckRequest::new();
+    for attribute in views.iter().flat_map(|view| view.attributes()) {
+        // What does not fit is a name that is there already, or one too many to be told.
+        let _ = all.push(attribute.name, attribute.value);
+    }
+    all
 }
 
 /// How long the permits of a decision live: the longest of its concurrency limits.

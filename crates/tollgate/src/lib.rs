@@ -31,12 +31,13 @@ pub use decision::{Decision, Fault, LimitStatus, Reason, Source, Stance};
 pub use engine::{CommitError, Engine, Permit, Reservation, Settled, SwapError, SwapReport};
 pub use gate::{Acquiring, Gate, GateBuilder, GateKey, InFlight, KeyHasher, KeyedGate, NotReady, Ready};
 pub use headers::{Answer, Audience, HeaderPolicy};
-pub use key::Secret;
+pub use key::{KeyFamily, Secret};
 pub use memory::MemoryStore;
 pub use outcome::{Outcome, Verdict};
 pub use policy::Policy;
 pub use quota::{Quota, QuotaError, Rate};
 pub use request::{
-    ATTRIBUTES_MAX, Attribute, COST_MAX, CheckRequest, NAME_BYTES_MAX, RequestError, VALUE_BYTES_MAX, Value,
+    ATTRIBUTES_MAX, Attribute, COST_MAX, CheckRequest, NAME_BYTES_MAX, RequestError, VALUE_BYTES_MAX,
+    VIEWS_MAX, Value,
 };
 pub use time::{Ticks, Timestamp};

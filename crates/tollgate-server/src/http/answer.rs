@@ -1,11 +1,14 @@
 //! What each route does with the service. Time is read here, once for each request, and passed down.
 
+use std::net::IpAddr;
+
 use hyper::Request;
 use hyper::body::Incoming;
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Settled, Timestamp};
 
 use super::access;
+use super::authz::Verified;
 use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use super::problem::{Kind, Problem};
 use super::question::{self, Question};
@@ -20,12 +23,16 @@ use crate::service::{Service, Wire};
 pub(super) enum Answered {
     /// The server lives.
     Healthy,
+    /// The description of the interface.
+    OpenApi,
     /// Whether requests should come here, and what the operator should know.
     Ready { is_ready: bool, report: Box<Report> },
     /// One decision.
     Decision(Box<Decided>),
     /// The decisions of a batch.
     Batch(Vec<Decided>),
+    /// What a proxy is told.
+    Verified(Box<Verified>),
     /// What settling a reservation did.
     Settled(Settled),
     /// Done, and there is nothing to say.
@@ -33,11 +40,11 @@ pub(super) enum Answered {
 }
 
 impl<S: Store> Service<S> {
-    /// Answers one request.
+    /// Answers one request of a peer.
     ///
     /// # Errors
     /// When no decision could be made because of the request, or a reservation cannot be settled.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Answered, Problem> {
+    pub(super) async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Result<Answered, Problem> {
         let route = Route::of(request.method(), request.uri().path());
         let is_admitted = access::is_admitted(&self.auth, request.headers());
         // Probes prove nothing. Everything else does first, so that a stranger does not even learn which paths there are.
@@ -47,6 +54,7 @@ impl<S: Store> Service<S> {
         match route? {
             Route::Health => Ok(Answered::Healthy),
             Route::Ready => Ok(self.ready(is_admitted)),
+            Route::OpenApi => Ok(Answered::OpenApi),
             Route::Check => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
                 self.answer_check(&Question::check(&body)?).await
@@ -54,6 +62,10 @@ impl<S: Store> Service<S> {
             Route::Batch => {
                 let body = body::read(request, BATCH_BYTES_MAX).await?;
                 self.batch(&Question::batch(&body)?).await
+            }
+            Route::Authz(asker) => {
+                let verified = self.authorize(peer, &request.into_parts().0, asker).await;
+                Ok(Answered::Verified(Box::new(verified)))
             }
             Route::Reserve => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;

@@ -18,11 +18,13 @@ const HEAD_FIELDS_MAX: usize = 100;
 
 /// Answers the requests of one connection until either side ends it.
 pub(crate) async fn connection(stream: Stream, service: Arc<Service>, mut stop: Stop) {
+    // Without an address there is nobody left to answer.
+    let Ok(peer) = stream.peer_addr() else { return };
     let phase = Arc::new(Phase::default());
     let answers = service_fn(|request| {
         let (service, answering) = (Arc::clone(&service), phase.answering());
         async move {
-            let response = reply(service.answer(request).await);
+            let response = reply(service.answer(request, peer.ip()).await);
             drop(answering);
             Ok::<_, Infallible>(response)
         }

@@ -12,6 +12,9 @@ use super::problem::{Kind, Problem};
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
+/// The interface, described for programs. A test drives a server by it.
+const OPENAPI: &str = include_str!("openapi.json");
+
 /// Problem details, as RFC 9457 writes them.
 #[derive(Serialize)]
 struct Details<'a> {
@@ -37,6 +40,7 @@ struct Settlement {
 pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>> {
     match answered {
         Ok(Answered::Healthy) => json(&Health { status: "ok" }),
+        Ok(Answered::OpenApi) => response(StatusCode::OK, Some(JSON), OPENAPI.as_bytes()),
         Ok(Answered::Ready { is_ready, report }) => {
             let mut response = json(&report);
             if !is_ready {
@@ -46,6 +50,7 @@ pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>
         }
         Ok(Answered::Decision(decided)) => json(&decided),
         Ok(Answered::Batch(decided)) => json(&decided),
+        Ok(Answered::Verified(verified)) => verified.into_response(),
         Ok(Answered::Settled(settled)) => {
             json(&Settlement { refunded: settled.refunded, charged: settled.charged, unpaid: settled.unpaid })
         }
@@ -62,7 +67,7 @@ fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
     }
 }
 
-fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
+pub(super) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     let kind = problem.kind;
     let details =
         Details { r#type: kind.urn(), title: kind.title(), status: kind.status(), detail: &problem.detail };
@@ -84,8 +89,12 @@ fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     response
 }
 
-fn response(status: StatusCode, content_type: Option<HeaderValue>, body: Vec<u8>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+pub(super) fn response(
+    status: StatusCode,
+    content_type: Option<HeaderValue>,
+    body: impl Into<Bytes>,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     // A decision is about one instant, and so is every problem.

@@ -1,6 +1,7 @@
 //! A connection's stream, the same type with TLS and without, so that every wire takes either.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -15,6 +16,19 @@ pub(crate) enum Stream {
     Plain(TcpStream),
     /// Inside TLS. Boxed: it is much larger.
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// Who is at the other end.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Stream::Plain(stream) => stream.peer_addr(),
+            Stream::Tls(stream) => stream.get_ref().0.peer_addr(),
+        }
+    }
 }
 
 impl AsyncRead for Stream {

@@ -25,11 +25,15 @@ pub(super) fn lines(
         format!("Tollgate {}: rate-limiting decisions", env!("CARGO_PKG_VERSION")),
         String::new(),
         format!("  HTTP    {}://{address}", scheme(arguments)),
+        addresses.grpc.map_or_else(|| "  gRPC    off".to_owned(), |grpc| format!("  gRPC    {grpc}")),
+        format!("  RESP    {}", addresses.resp.map_or("off".to_owned(), |resp| format!("redis://{resp}"))),
         format!("  store   memory, at most {}", bytes(arguments.memory)),
         format!("  policy  {}", loaded.name),
     ];
     let is_guarded = needs_token || arguments.security.tls_client_ca.is_some();
-    lines.extend(warnings(start, address, arguments.security.tls_cert.is_some(), is_guarded));
+    let all = [Some(address), addresses.grpc, addresses.resp];
+    let open = all.into_iter().flatten().find(|open| !open.ip().is_loopback()).unwrap_or(address);
+    lines.extend(warnings(start, open, arguments.security.tls_cert.is_some(), is_guarded));
     lines.push(String::new());
     lines.extend(limits(loaded.rules.policy()));
     if !loaded.warnings.is_empty() {

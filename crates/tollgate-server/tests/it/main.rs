@@ -7,17 +7,31 @@
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
+mod agreement;
+mod authz;
 mod auth;
 mod bad_input;
+mod caddy;
 mod check;
 mod commands;
+mod fuzz;
+mod envoy;
+mod grpc;
+mod grpc_lifecycle;
 mod guide;
+mod haproxy;
 mod holds;
 mod lifecycle;
+mod load;
+mod nginx;
+mod openapi;
 mod operate;
 mod pki;
 mod program;
+mod proxy;
 mod reload;
+mod resp;
+mod rls;
 mod scratch;
 mod tls;
 mod wire;

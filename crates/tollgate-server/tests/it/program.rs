@@ -10,11 +10,25 @@ pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], ra
 /// The program with these arguments, and nothing from the environment of the tests.
 pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for variable in
-        ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG", "STATE_DIR", "AUTH_TOKEN", "AUTH_TOKEN_FILE"]
-    {
+    for variable in [
+        "POLICY",
+        "CONFIG",
+        "TRUSTED_PROXY",
+        "HTTP",
+        "STORE",
+        "MEMORY",
+        "INSECURE",
+        "LOG",
+        "STATE_DIR",
+        "AUTH_TOKEN",
+        "AUTH_TOKEN_FILE",
+    ] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
+    // Each server of a test listens on ports of its own.
+    command.env("TOLLGATE_RESP", "127.0.0.1:0");
+    // Wires that a test does not name listen on ports that nobody else has.
+    command.env("TOLLGATE_GRPC", "127.0.0.1:0");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -39,6 +53,7 @@ pub(crate) fn stderr(output: &Output) -> String {
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
+    pub(crate) grpc: Option<SocketAddr>,
     pub(crate) banner: String,
     stderr: Option<BufReader<ChildStderr>>,
 }
@@ -67,10 +82,11 @@ impl Server {
                 panic!("the server did not start: {errors}");
             }
         }
-        let address = banner.lines().find_map(|line| line.trim().strip_prefix("HTTP    http"));
-        let (_, address) = address.unwrap().split_once("://").unwrap();
+        let shown = |wire: &str| banner.lines().find_map(|line| line.trim().strip_prefix(wire));
+        let (_, address) = shown("HTTP    http").unwrap().split_once("://").unwrap();
         let address = address.parse().unwrap();
-        Self { child, address, banner, stderr }
+        let grpc = shown("gRPC    ").and_then(|address| address.parse().ok());
+        Self { child, address, grpc, banner, stderr }
     }
 
     pub(crate) fn connect(&self) -> TcpStream {

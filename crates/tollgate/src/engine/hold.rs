@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::live::Live;
-use super::{ATTEMPTS, Charges, Engine};
+use super::{ATTEMPTS, Charges, Engine, Made};
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::Charge;
 use crate::decision::{Decision, LimitStatus, Source, Stance};
@@ -174,12 +174,12 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> (Decision, Option<Reservation>) {
         let now = now.decidable();
-        let (live, matches, mut decision) = self.decide(request, now).await;
+        let Made { live, matches, rulings, mut decision } = self.decide(request, now).await;
         if !decision.is_allowed() {
             return (decision, None);
         }
         let permit = decision.take_permit();
-        let charges = live.charges(&self.secret, request, &matches, PermitId(0));
+        let charges = live.charges(&self.secret, request, &matches, &rulings, PermitId(0));
         // What nobody counted cannot be given back.
         let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source.is_counted();
         let mut held: SmallVec<[Held; 4]> = decision

@@ -34,6 +34,16 @@ impl Policy {
     /// When a cost cannot be computed from the request, or it meets more than [`MATCHED_MAX`] limits.
     #[inline]
     pub fn matches(&self, request: &CheckRequest<'_>) -> Result<Matches, Fault> {
+        self.matches_as(request, |limit| limit.mode)
+    }
+
+    /// The same, where limits have other modes than the policy's. One that is off in the policy stays off.
+    #[inline]
+    pub(crate) fn matches_as(
+        &self,
+        request: &CheckRequest<'_>,
+        mode_of: impl Fn(&Limit) -> Mode,
+    ) -> Result<Matches, Fault> {
         let known = self.index.known(request);
         let asked = Asked { request, known };
         let (mut matches, mut shadow) = (Matches::new(), SmallVec::<[Match; 2]>::new());
@@ -45,7 +55,11 @@ impl Policy {
             let Some(by) = asked.meets(limit, plan) else {
                 continue;
             };
-            let in_shadow = limit.mode == Mode::Shadow;
+            let mode = mode_of(limit);
+            if mode == Mode::Off {
+                continue;
+            }
+            let in_shadow = mode == Mode::Shadow;
             let cost = match asked.cost(limit, plan) {
                 Ok(cost) => cost,
                 // A limit in shadow never refuses, so one that cannot count a request does not.

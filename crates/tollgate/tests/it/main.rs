@@ -20,5 +20,6 @@ mod gate_deadlines;
 mod gate_places;
 mod gate_waits;
 mod memory;
+mod operate;
 mod store_failure;
 mod swaps;

@@ -6,8 +6,11 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use tollgate::{COST_MAX, Ticks, Timestamp};
 
+mod admin;
 mod value;
 
+pub use admin::AdminArguments;
+pub(crate) use value::duration;
 pub use value::{GivenAttribute, GivenValue, StoreChoice};
 
 const EXAMPLES: &str = "\
@@ -66,6 +69,9 @@ pub struct ServeArguments {
     /// Listen on an address that other machines can reach, although nobody has to prove who they are
     #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
+    /// Who may operate it.
+    #[command(flatten)]
+    pub admin: AdminArguments,
 }
 
 /// The arguments of `policy check`.

@@ -13,6 +13,7 @@ mod listen;
 mod http;
 mod rls;
 mod service;
+mod admin;
 mod telemetry;
 
 use std::ffi::OsString;

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tollgate::{Clock, Engine, MemoryStore, Secret};
 
+use crate::admin::{self, Admin};
 use crate::cli::{ServeArguments, StoreChoice};
 use crate::console::Console;
 use crate::policy_file::{self, Loaded};
@@ -62,7 +63,8 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
     let http = listen::bind(arguments.http, "--http").await?;
     let addresses = Addresses { http: address_of(&http)? };
-    for line in banner::lines(&loaded, &addresses, arguments) {
+    let credentials = admin::credentials(&arguments.admin)?;
+    for line in banner::lines(&loaded, &addresses, arguments, &credentials) {
         console.line(line);
     }
     console.flush();
@@ -72,7 +74,10 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
         StoreChoice::Memory => MemoryStore::new(arguments.memory, clock.now()),
     };
     let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
-    let service = Arc::new(Service::new(engine, clock.clone()));
+    let mut service = Service::new(engine, clock.clone());
+    let admin = Admin::new(credentials.tokens, addresses.http, &arguments.admin.admin_host, clock.clone());
+    service.admin = Some(admin);
+    let service = Arc::new(service);
     let (stop, stopped) = watch::channel(false);
     let mut servers = JoinSet::new();
     servers.spawn(listen::serve(http, clock, stopped, move |stream, stop| {

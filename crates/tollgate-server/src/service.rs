@@ -7,6 +7,8 @@ use tollgate::{
     SwapReport, Ticks, Timestamp,
 };
 
+use crate::admin::Admin;
+use crate::admin::beside::Beside;
 use crate::decision_json::Hold;
 use crate::policy_file::Rules;
 use crate::seldom::Seldom;
@@ -62,6 +64,10 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
     pub(crate) meter: Meter,
+    /// Who may operate the server; none where nobody can.
+    pub(crate) admin: Option<Admin>,
+    /// Another policy beside the one in force, if two are compared.
+    pub(crate) beside: Beside,
     no_room: Seldom,
 }
 
@@ -75,6 +81,8 @@ impl<S: Store> Service<S> {
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
             meter: Meter::new(),
+            admin: None,
+            beside: Beside::default(),
             no_room: Seldom::default(),
         }
     }
@@ -88,6 +96,7 @@ impl<S: Store> Service<S> {
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
         let decision = self.engine.check(request, now).await;
         self.meter.record(request, &decision, wire, now);
+        self.beside.observe(request, &decision, now);
         decision
     }
 

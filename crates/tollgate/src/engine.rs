@@ -138,6 +138,10 @@ struct Question<'l> {
 impl<S: Store> Engine<S> {
     /// An engine on a store of the caller's choice.
     pub fn with_store(policy: Policy, store: S, secret: Secret) -> Self {
+        Self::with_shared(Arc::new(policy), store, secret)
+    }
+
+    fn with_shared(policy: Arc<Policy>, store: S, secret: Secret) -> Self {
         let live = ArcSwap::from_pointee(Live::first(policy, &secret));
         Self {
             store,

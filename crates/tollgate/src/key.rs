@@ -48,6 +48,11 @@ pub(crate) struct Prefix {
 }
 
 impl Secret {
+    /// The same secret for another engine of this process.
+    pub(crate) fn copy(&self) -> Self {
+        Self { pairs: self.pairs.clone(), family: self.family, fold: self.fold }
+    }
+
     /// A new secret from the operating system's randomness.
     #[must_use]
     pub fn random() -> Self {

@@ -106,7 +106,7 @@ pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
 }
 
 /// A duration such as `100ms`, `1s` or `1h 30m`.
-pub(super) fn duration(text: &str) -> Result<Ticks, String> {
+pub(crate) fn duration(text: &str) -> Result<Ticks, String> {
     let accepted = "accepted: 0s and more, such as 100ms, 2s, 5m or 1h30m";
     let duration: jiff::SignedDuration = text.parse().map_err(|_| format!("not a duration; {accepted}"))?;
     let duration = Duration::try_from(duration).map_err(|_| format!("time only moves on; {accepted}"))?;

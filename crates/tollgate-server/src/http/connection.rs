@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use http_body_util::Either;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -10,6 +11,7 @@ use tokio::net::TcpStream;
 
 use super::patience::{IDLE_TIMEOUT, Patient, Phase};
 use super::reply::reply;
+use crate::admin::{self, Asker};
 use crate::listen::{Stop, stopped};
 use crate::service::Service;
 
@@ -20,10 +22,15 @@ const HEAD_FIELDS_MAX: usize = 100;
 /// Answers the requests of one connection until either side ends it.
 pub(crate) async fn connection(stream: TcpStream, service: Arc<Service>, mut stop: Stop) {
     let phase = Arc::new(Phase::default());
+    let (peer, stopping) = (stream.peer_addr().ok().map(|peer| peer.ip()), stop.clone());
     let answers = service_fn(|request| {
-        let (service, answering) = (Arc::clone(&service), phase.answering());
+        let (service, answering, stop) = (Arc::clone(&service), phase.answering(), stopping.clone());
         async move {
-            let response = reply(service.answer(request).await);
+            if request.uri().path().starts_with(admin::PREFIX) {
+                let asker = Asker { peer, stop, answering: Box::new(answering) };
+                return Ok(admin::respond(&service, request, asker).await);
+            }
+            let response = reply(service.answer(request).await).map(Either::Left);
             drop(answering);
             Ok::<_, Infallible>(response)
         }

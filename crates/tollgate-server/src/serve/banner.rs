@@ -6,6 +6,7 @@ use tollgate::Policy;
 
 use super::Addresses;
 use super::sample::sample;
+use crate::admin::Credentials;
 use crate::cli::ServeArguments;
 use crate::policy_file::Loaded;
 
@@ -13,7 +14,12 @@ use crate::policy_file::Loaded;
 const SENTENCES_SHOWN: usize = 50;
 
 /// The lines of the banner.
-pub(super) fn lines(loaded: &Loaded, addresses: &Addresses, arguments: &ServeArguments) -> Vec<String> {
+pub(super) fn lines(
+    loaded: &Loaded,
+    addresses: &Addresses,
+    arguments: &ServeArguments,
+    credentials: &Credentials,
+) -> Vec<String> {
     let address = addresses.http;
     let mut lines = vec![
         format!("Tollgate {}: rate-limiting decisions", env!("CARGO_PKG_VERSION")),
@@ -21,6 +27,7 @@ pub(super) fn lines(loaded: &Loaded, addresses: &Addresses, arguments: &ServeArg
         format!("  HTTP    http://{address}"),
         format!("  store   memory, at most {}", bytes(arguments.memory)),
         format!("  policy  {}", loaded.name),
+        format!("  admin   http://{address}/admin/v1/ with {}", credentials.notice),
     ];
     if !address.ip().is_loopback() {
         lines.push(

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::Engine;
 use super::block::{Block, BlockError};
 use super::ruling::{Ruled, RulingError, Scope};
+use crate::memory::MemoryStore;
+use crate::policy::Policy;
 use crate::request::CheckRequest;
 use crate::store::Store;
 use crate::time::Timestamp;
@@ -62,6 +64,15 @@ impl<S: Store> Engine<S> {
     /// Takes a ruling back, so that the policy holds again; tells whether there was one.
     pub fn restore(&self, scope: Scope<'_>, now: Timestamp) -> bool {
         self.bench.restore(scope, now)
+    }
+
+    /// An engine of another policy, or the same, with counters of its own in memory that start empty: for a look at what it would
+    /// decide. Rulings of this engine hold there, too, and `enforce_percent` chooses the same keys.
+    pub fn beside(&self, policy: Arc<Policy>, bytes: u64, now: Timestamp) -> Engine<MemoryStore> {
+        let now = now.decidable();
+        let engine = Engine::with_shared(policy, MemoryStore::new(bytes, now), self.secret.copy());
+        engine.bench.follow(&self.bench, now);
+        engine
     }
 
     /// The rulings that hold: the one about all limits, and those about single ones by name.

@@ -165,6 +165,15 @@ impl Bench {
         })
     }
 
+    /// Takes over what another engine's operator has ruled.
+    pub(super) fn follow(&self, other: &Bench, now: Timestamp) {
+        let theirs = Rulings::clone(&other.rulings.load());
+        self.change(now, |rulings| {
+            *rulings = theirs;
+            rulings.forget_ended(now);
+        });
+    }
+
     /// Every ruling that holds, those about single limits by their names.
     pub(super) fn list(&self, now: Timestamp) -> (Option<Ruled>, Vec<(String, Ruled)>) {
         let mut rulings = Rulings::clone(&self.rulings.load());

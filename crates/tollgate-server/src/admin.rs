@@ -16,8 +16,10 @@ mod view;
 
 pub(crate) use refusal::Refusal;
 pub(crate) use reply::{Asker, respond};
+#[allow(unreachable_pub, reason = "the command line exports it")]
 pub use token::GivenToken;
 pub(crate) use token::{Credentials, credentials};
+pub(crate) use view::changes;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

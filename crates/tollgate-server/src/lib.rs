@@ -6,6 +6,7 @@ mod console;
 mod seldom;
 mod policy_file;
 mod policy_check;
+mod policy_diff;
 mod decision_json;
 mod decide;
 mod serve;
@@ -14,6 +15,7 @@ mod http;
 mod rls;
 mod service;
 mod admin;
+mod operate;
 mod telemetry;
 
 use std::ffi::OsString;
@@ -47,7 +49,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Policy { command: PolicyCommand::Check(arguments) } => {
             policy_check::run(&arguments, &mut console)
         }
+        Command::Policy { command: PolicyCommand::Diff(arguments) } => {
+            policy_diff::run(&arguments, &mut console)
+        }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
+        Command::Operate(command) => operate::run(&command, &mut console),
     };
     ExitCode::from(status)
 }

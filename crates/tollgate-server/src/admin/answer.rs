@@ -147,12 +147,16 @@ impl<S: Store> Service<S> {
         if let Some(unknown) = form.limits.iter().find(|name| !is_known(name)) {
             return Err(unknown_limit(unknown));
         }
-        let names: Vec<&str> = form.limits.iter().map(String::as_str).collect();
+        let named: Vec<&str> = form.limits.iter().map(String::as_str).collect();
+        let names = if named.is_empty() { own_limits(&policy, &request) } else { named.clone() };
+        if names.is_empty() {
+            return Told::json(&json!({ "counters": 0 }));
+        }
         let counters = self.engine.reset(&request, &names, act.now).await.map_err(|failure| {
             act.audit(&told(&request), &format!("failed: {failure}"));
             Problem::new(Kind::StoreUnavailable, failure.to_string())
         })?;
-        let only = if names.is_empty() { String::new() } else { format!(" only {}", names.join(", ")) };
+        let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
         act.audit(&format!("{}{only}", told(&request)), &format!("{counters} counters forgotten"));
         Told::json(&json!({ "counters": counters }))
     }
@@ -272,6 +276,13 @@ fn standing(standing: Option<super::beside::Standing>) -> Result<Told, Problem> 
         Problem::of_admin(Refusal::Unknown, "no comparison has this id; only the latest one is kept")
     })?;
     Told::json(&standing)
+}
+
+/// The limits that count a request's key apart from others. A counter that everybody shares is forgotten only by its name.
+fn own_limits<'p>(policy: &'p Policy, request: &CheckRequest<'_>) -> Vec<&'p str> {
+    let matches = policy.matches(&request.clone().looking()).unwrap_or_default();
+    let limits = matches.iter().filter_map(|matched| policy.limits().get(matched.limit as usize));
+    limits.filter(|limit| !limit.by().is_empty()).map(|limit| limit.name()).collect()
 }
 
 /// A request for the audit log.

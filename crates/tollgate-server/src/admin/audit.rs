@@ -9,6 +9,7 @@ use tollgate::Timestamp;
 
 use super::token::{Role, Who};
 use super::view::Instant;
+use crate::operate::plain;
 
 /// Entries that are kept in memory.
 const ENTRIES_MAX: usize = 1_000;
@@ -41,14 +42,14 @@ impl Audit {
             about: shortened(about),
             outcome: shortened(outcome),
         };
-        // Texts may hold anything that a request said; written as `Debug` they cannot end a line or move a terminal's cursor.
+        // Texts may hold anything that a request said; made plain they cannot end a line or move a terminal's cursor.
         tracing::info!(
             target: "audit",
-            who = ?entry.who,
+            who = %plain(&entry.who),
             role = entry.role.name(),
             verb,
-            about = ?entry.about,
-            outcome = ?entry.outcome,
+            about = %plain(&entry.about),
+            outcome = %plain(&entry.outcome),
             "an operator's action"
         );
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);

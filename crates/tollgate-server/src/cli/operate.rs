@@ -87,7 +87,7 @@ pub struct ResetArguments {
     /// The key.
     #[command(flatten)]
     pub key: KeyArguments,
-    /// Only the counters of this limit; may be given several times
+    /// Only the counters of this limit; may be given several times. A counter that everybody shares is forgotten only so
     #[arg(long = "limit", value_name = "LIMIT")]
     pub limits: Vec<String>,
 }

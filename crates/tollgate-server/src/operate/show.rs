@@ -9,6 +9,13 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value[name].as_str().unwrap_or_default()
 }
 
+/// What a limit means, without its name.
+fn meaning(limit: &Value) -> String {
+    let (name, sentence) = (text(limit, "name"), text(limit, "sentence"));
+    let rest = sentence.strip_prefix(name).and_then(|rest| rest.strip_prefix(": "));
+    plain(rest.unwrap_or(sentence))
+}
+
 fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
     value[name].as_array().map_or(&[], Vec::as_slice)
 }
@@ -87,7 +94,7 @@ pub(super) fn explanation(answer: &Value, console: &mut Console) {
             (true, false, _) => "denies".to_owned(),
         };
         console.line(format_args!("\n{}: {what}", plain(text(limit, "name"))));
-        console.line(format_args!("  {}", plain(text(limit, "sentence"))));
+        console.line(format_args!("  {}", meaning(limit)));
         if state.is_object() {
             console.line(format_args!(
                 "  quota: {} ({})",
@@ -117,7 +124,7 @@ fn ruling(ruled: &Value) -> String {
 
 pub(super) fn reset(answer: &Value, console: &mut Console) {
     match answer["counters"].as_u64() {
-        Some(0) | None => console.line("no limit applies to these attributes, so nothing was forgotten"),
+        Some(0) | None => console.line("no limit counts these attributes apart, so nothing was forgotten"),
         Some(1) => console.line("1 counter forgotten"),
         Some(counters) => console.line(format_args!("{counters} counters forgotten")),
     }
@@ -159,7 +166,7 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
                 None if limit["percent"] == 100 => text(limit, "mode").to_owned(),
                 None => format!("{} {} %", text(limit, "mode"), limit["percent"]),
             };
-            vec![cell(text(limit, "name")), mode, plain(text(limit, "sentence"))]
+            vec![cell(text(limit, "name")), mode, meaning(limit)]
         })
         .collect();
     lines(&["limit", "mode", "meaning"], &rows, console);

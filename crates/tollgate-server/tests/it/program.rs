@@ -10,7 +10,19 @@ pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], ra
 /// The program with these arguments, and nothing from the environment of the tests.
 pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
+    for variable in [
+        "POLICY",
+        "HTTP",
+        "STORE",
+        "MEMORY",
+        "INSECURE",
+        "LOG",
+        "SERVER",
+        "ADMIN_TOKEN",
+        "ADMIN_TOKEN_FILE",
+        "ADMIN_TOKENS",
+        "ADMIN_HOST",
+    ] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -90,6 +102,13 @@ impl Server {
             line.clear();
             assert_ne!(log.read_line(&mut line).unwrap(), 0, "the log ended without {text:?}");
         }
+    }
+
+    /// What else the log says; for a server that has ended, or this waits for its end.
+    pub(crate) fn rest_of_log(&mut self) -> String {
+        let mut rest = String::new();
+        self.stderr.as_mut().unwrap().read_to_string(&mut rest).unwrap();
+        rest
     }
 
     /// Waits for its end.

@@ -98,7 +98,7 @@ impl BlockForm<'_> {
     }
 }
 
-/// Whether a ruling leaves the limit less than nothing to say.
+/// How far a ruling opens a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// Off or in shadow.

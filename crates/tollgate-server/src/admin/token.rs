@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
 use ring::digest::{SHA256, digest};
@@ -208,7 +208,7 @@ fn write(path: &Path, token: &GivenToken) -> Result<(), String> {
 }
 
 /// The tokens of a file: a role, a name and a token on each line.
-fn listed(path: &PathBuf) -> Result<Vec<Known>, String> {
+fn listed(path: &Path) -> Result<Vec<Known>, String> {
     let text = bounded(path)?;
     let mut known: Vec<Known> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {

@@ -17,7 +17,7 @@ const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 const HOUR: &str = "limits: [{name: a, by: [k], rate: 1/h}, {name: b, rate: 2/h}]";
 
 fn policy(text: &str) -> Policy {
-    Policy::compile("test", text.as_bytes()).unwrap().0
+    Policy::compile("test", text.as_bytes()).expect("the policy is right").0
 }
 
 fn engine(text: &str) -> Engine {
@@ -25,7 +25,9 @@ fn engine(text: &str) -> Engine {
 }
 
 fn of<'a>(attributes: &[(&'a str, &'a str)]) -> CheckRequest<'a> {
-    attributes.iter().fold(CheckRequest::new(), |request, (name, value)| request.with(name, *value).unwrap())
+    attributes.iter().fold(CheckRequest::new(), |request, (name, value)| {
+        request.with(name, *value).expect("the attributes are within bounds")
+    })
 }
 
 const fn secs(seconds: u64) -> Ticks {

@@ -162,3 +162,75 @@ impl Lines {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::{Arc, Mutex};
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command, OperateCommand};
+
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn frame(answer: &Value, before: &Counts, rows: usize) -> String {
+        let cli = Cli::try_parse_from(["tollgate", "top", "--server", "http://127.0.0.1:8080"]).unwrap();
+        let Command::Operate(OperateCommand::Top(arguments)) = cli.command else { panic!("not top") };
+        let page = Page::default();
+        let mut console = Console::new(page.clone(), io::sink());
+        show_top(answer, before, rows, &arguments, &mut console);
+        drop(console);
+        let bytes = page.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// A frame shows the keys in their order with what came since the last one, as many as fit, and nothing that a key could do to
+    /// the terminal.
+    #[test]
+    fn a_frame_of_top() {
+        let first = serde_json::json!({ "at": "T", "keys": [
+            { "limit": "per-key", "key": "k\u{1b}[2J", "decisions": 100, "denied": 25 },
+            { "limit": "all", "key": "", "decisions": 90, "denied": 0 },
+        ]});
+        let mut second = first.clone();
+        second["keys"][0]["decisions"] = 130.into();
+        let seen = frame(&second, &counts(&first), 10);
+        assert_eq!(
+            seen,
+            "T  http://127.0.0.1:8080  (q to leave)\n\n\
+             limit    decisions  last second  denied  share  key\n\
+             per-key  130        30           25      19 %   k\\u{1b}[2J\n\
+             all      90         0            0       0 %\n"
+        );
+        assert!(!frame(&second, &counts(&first), 1).contains("all  "));
+        assert!(
+            frame(&serde_json::json!({ "at": "T", "keys": [] }), &Counts::new(), 5)
+                .contains("no key was asked")
+        );
+    }
+
+    /// A line of tail says what was decided about whom, and tells of what it left out.
+    #[test]
+    fn a_line_of_tail() {
+        let denied = serde_json::json!({ "at": "T", "wire": "rls", "allowed": false, "limit": "per-key",
+            "attributes": { "api_key": "k\r1", "n": 5 }, "retry_after_ms": 412, "source": "exact" });
+        assert_eq!(
+            show::event(&denied),
+            "T  rls        DENY, retry in 0.412s     per-key           api_key=k\\u{d}1 n:=5"
+        );
+        assert!(show::event(&serde_json::json!({ "missed": 7 })).contains("7 decisions"));
+    }
+}

@@ -6,19 +6,31 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use tollgate::{COST_MAX, Ticks, Timestamp};
 
+mod admin;
 mod guard;
+mod operate;
 mod value;
 
+pub use crate::admin::GivenToken;
 pub use crate::attributes::address::Network;
+pub use admin::AdminArguments;
 pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
+pub use operate::{
+    BlockArguments, DiffArguments, ExplainArguments, KeyArguments, ListArguments, OperateCommand,
+    PercentArguments, ResetArguments, RestoreArguments, RulingArguments, ServerArguments, TailArguments,
+    TopArguments,
+};
 pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval, StoreChoice};
+pub(crate) use value::{duration, instant};
 
 const EXAMPLES: &str = "\
 Examples:
   tollgate serve                                   start on memory with the built-in example policy
   tollgate serve --policy policy.yaml              start with your own limits
   tollgate policy check policy.yaml                say what each limit means, and what is wrong
-  tollgate decide api_key=k1 --times 3             watch a policy decide, without a server";
+  tollgate decide api_key=k1 --times 3             watch a policy decide, without a server
+  tollgate explain api_key=k1                      ask a running server which limits match, and what is left
+  tollgate top                                     watch its busiest keys";
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -44,6 +56,9 @@ pub enum Command {
     Decide(DecideArguments),
     /// Put a server under load, and measure throughput and latency
     Bench(BenchArguments),
+    /// Operate a running server.
+    #[command(flatten)]
+    Operate(OperateCommand),
 }
 
 /// What to do with policy files.
@@ -51,6 +66,8 @@ pub enum Command {
 pub enum PolicyCommand {
     /// Say what each limit means in a sentence, and report every problem at once
     Check(CheckArguments),
+    /// Say what another policy would change, and how many decisions of a trace or of a running server
+    Diff(DiffArguments),
 }
 
 /// The arguments of `serve`.
@@ -92,6 +109,9 @@ pub struct ServeArguments {
     /// How changes of the policy are taken.
     #[command(flatten)]
     pub reload: ReloadArguments,
+    /// Who may operate it.
+    #[command(flatten)]
+    pub admin: AdminArguments,
 }
 
 /// The arguments of `policy check`.

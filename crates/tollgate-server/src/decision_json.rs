@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use tollgate::headers::{Caller, HeaderList};
 use tollgate::{
-    Answer, Audience, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp, Verdict,
+    Answer, Audience, Block, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp, Verdict,
 };
 
 /// What a decision gave to its caller, to be given back later.
@@ -68,6 +68,8 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     wait_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
@@ -109,7 +111,12 @@ impl Serialize for Decided {
             allowed: verdict.is_allowed(),
             verdict: verdict_name(verdict),
             retry_after_ms: verdict.retry_after().map(Ticks::ceil_millis),
-            reason: (self.decision.reason() == Some(Reason::Unavailable)).then_some("limiter-unavailable"),
+            reason: match self.decision.reason() {
+                Some(Reason::Unavailable) => Some("limiter-unavailable"),
+                Some(Reason::Blocked) => Some(Block::NAME),
+                _ => None,
+            },
+            detail: self.decision.block().map(ToString::to_string),
             wait_ms: wait.map(Ticks::ceil_millis),
             fault: self.decision.fault().map(ToString::to_string),
             permit,

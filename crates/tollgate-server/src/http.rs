@@ -12,7 +12,11 @@ mod authz;
 mod problem;
 mod reply;
 
+pub(crate) use body::{BATCH_BYTES_MAX, BODY_BYTES_MAX, read as read_json, read_any};
 pub(crate) use connection::connection;
+pub(crate) use problem::{Kind, Problem};
+pub(crate) use question::{Named, Question};
+pub(crate) use reply::problem_details;
 
 /// What the fuzz targets see of this wire.
 #[cfg(feature = "fuzzing")]

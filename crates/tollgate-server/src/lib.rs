@@ -10,6 +10,7 @@ mod tls;
 mod reload;
 mod readiness;
 mod policy_check;
+mod policy_diff;
 mod decision_json;
 mod decide;
 mod serve;
@@ -23,6 +24,8 @@ mod grpc;
 mod rls;
 mod service;
 mod snapshot;
+mod admin;
+mod operate;
 mod telemetry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -61,8 +64,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Policy { command: PolicyCommand::Check(arguments) } => {
             policy_check::run(&arguments, &mut console)
         }
+        Command::Policy { command: PolicyCommand::Diff(arguments) } => {
+            policy_diff::run(&arguments, &mut console)
+        }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
         Command::Bench(arguments) => load::command::run(&arguments, &mut console),
+        Command::Operate(command) => operate::run(&command, &mut console),
     };
     ExitCode::from(status)
 }

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tollgate::{Clock, Engine, MemoryStore, Secret};
 
+use crate::admin::{self, Admin};
 use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments, StoreChoice};
 use crate::console::Console;
@@ -105,7 +106,8 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let state = state.map(|path| Snapshots::open(path, arguments.snapshot_every, memory, &clock));
     let state = state.transpose()?;
     let told = state.as_ref().map(|state| state.line.as_str());
-    for line in banner::lines(&start, &addresses, arguments, auth.is_required(), told) {
+    let credentials = admin::credentials(&arguments.admin)?;
+    for line in banner::lines(&start, &addresses, arguments, auth.is_required(), told, &credentials) {
         console.line(line);
     }
     console.flush();
@@ -120,6 +122,8 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     if let Some(snapshots) = &snapshots {
         service.snapshots = Arc::clone(&snapshots.board);
     }
+    let admin = Admin::new(credentials.tokens, addresses.http, &arguments.admin.admin_host, clock.clone());
+    service.admin = Some(admin);
     let service = Arc::new(service);
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);

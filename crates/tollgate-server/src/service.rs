@@ -9,6 +9,8 @@ use tollgate::{
     SwapReport, Ticks, Timestamp,
 };
 
+use crate::admin::Admin;
+use crate::admin::beside::Beside;
 use crate::attributes::Reader;
 use crate::auth::Auth;
 use crate::decision_json::Hold;
@@ -81,6 +83,10 @@ pub(crate) struct Service<S = MemoryStore> {
     /// What became of the snapshots of its counters; nothing if none are taken.
     #[allow(dead_code, reason = "the metrics read it")]
     pub(crate) snapshots: Arc<snapshot::Board>,
+    /// Who may operate the server; none where nobody can.
+    pub(crate) admin: Option<Admin>,
+    /// Another policy beside the one in force, if two are compared.
+    pub(crate) beside: Beside,
     no_room: Seldom,
     pub(crate) distrusted: Seldom,
 }
@@ -101,6 +107,8 @@ impl<S: Store> Service<S> {
             reloader: None,
             readiness: Readiness::default(),
             snapshots: Arc::default(),
+            admin: None,
+            beside: Beside::default(),
             no_room: Seldom::default(),
             distrusted: Seldom::default(),
         }
@@ -120,6 +128,7 @@ impl<S: Store> Service<S> {
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
         let decision = self.engine.check(request, now).await;
         self.meter.record(request, &decision, wire, now);
+        self.beside.observe(request, &decision, now);
         decision
     }
 

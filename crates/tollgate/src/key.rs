@@ -85,6 +85,18 @@ impl KeyFamily {
 }
 
 impl Secret {
+    /// Two that are the same, for two engines that are to choose the same keys where they enforce a share of them.
+    #[must_use]
+    pub fn twins() -> (Self, Self) {
+        let one = Self::random();
+        (one.copy(), one)
+    }
+
+    /// The same secret for another engine of this process.
+    pub(crate) fn copy(&self) -> Self {
+        Self { pairs: self.pairs.clone(), family: self.family, fold: self.fold }
+    }
+
     /// A new secret from the operating system's randomness.
     #[must_use]
     pub fn random() -> Self {

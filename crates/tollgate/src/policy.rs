@@ -13,14 +13,17 @@ pub mod limit;
 mod builder;
 mod compile;
 mod check;
-mod text;
+pub(crate) mod text;
 mod index;
 mod matching;
 mod sentence;
+mod unmet;
+mod difference;
 #[cfg(test)]
 mod tests;
 
 pub use builder::LimitBuilder;
+pub use difference::{Change, Difference};
 pub use document::{DEPTH_MAX, FILE_BYTES_MAX, ITEMS_MAX, NODES_MAX, TEXT_BYTES_MAX};
 pub use expression::Expression;
 pub use finding::{FINDINGS_MAX, Finding, Findings, Problem, Severity};
@@ -29,6 +32,7 @@ pub use limit::{
     OnStoreFailure, QUOTAS_MAX, QuotaIndex, Quotas,
 };
 pub use matching::{Match, Matches};
+pub use unmet::{Choice, Unmet};
 
 use finding::{Place, Report};
 use index::Index;

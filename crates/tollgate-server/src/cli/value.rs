@@ -152,7 +152,7 @@ pub(super) fn attribute(text: &str) -> Result<GivenAttribute, String> {
 }
 
 /// An instant as RFC 3339 writes it.
-pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
+pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
     let accepted = "accepted: 1970-01-01T00:00:00Z to 2112-09-17T00:00:00Z, such as 2030-01-31T12:00:00Z";
     let instant: jiff::Timestamp = text.parse().map_err(|_| format!("not a time of RFC 3339; {accepted}"))?;
     u64::try_from(instant.as_microsecond())
@@ -163,7 +163,7 @@ pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
 }
 
 /// A duration such as `100ms`, `1s` or `1h 30m`.
-pub(super) fn duration(text: &str) -> Result<Ticks, String> {
+pub(crate) fn duration(text: &str) -> Result<Ticks, String> {
     let accepted = "accepted: 0s and more, such as 100ms, 2s, 5m or 1h30m";
     let duration: jiff::SignedDuration = text.parse().map_err(|_| format!("not a duration; {accepted}"))?;
     let duration = Duration::try_from(duration).map_err(|_| format!("time only moves on; {accepted}"))?;

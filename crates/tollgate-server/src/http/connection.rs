@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http_body_util::Either;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -11,6 +12,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 
 use super::patience::{IDLE_TIMEOUT, Patient, Phase};
 use super::reply::reply;
+use crate::admin::{self, Asker};
 use crate::listen::{Stop, Stream, stopped};
 use crate::service::Service;
 
@@ -24,14 +26,18 @@ const HEAD_FIELDS_MAX: usize = 100;
 /// Answers the requests of one connection until either side ends it.
 pub(crate) async fn connection(stream: Stream, service: Arc<Service>, stop: Stop) {
     // Without an address there is nobody left to answer.
-    let Ok(peer) = stream.peer_addr() else { return };
+    let Ok(peer) = stream.peer_addr().map(|peer| peer.ip()) else { return };
     let mut told = stop.clone();
     let phase = Arc::new(Phase::default());
     let answers = service_fn(|request| {
-        let (service, answering, stopping) = (Arc::clone(&service), phase.answering(), stop.clone());
+        let (service, answering, stop) = (Arc::clone(&service), phase.answering(), stop.clone());
         async move {
-            let mut response = reply(service.answer(request, peer.ip()).await);
-            if *stopping.borrow() {
+            if request.uri().path().starts_with(admin::PREFIX) {
+                let asker = Asker { peer: Some(peer), stop, answering: Box::new(answering) };
+                return Ok(admin::respond(&service, request, asker).await);
+            }
+            let mut response = reply(service.answer(request, peer).await).map(Either::Left);
+            if *stop.borrow() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             drop(answering);

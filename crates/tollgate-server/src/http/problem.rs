@@ -2,12 +2,14 @@
 
 use tollgate::{CommitError, RequestError};
 
+use crate::admin::Refusal;
+
 /// Longest explanation, in characters. It may quote what the request said.
 const DETAIL_CHARS_MAX: usize = 500;
 
 /// What kind of problem it is: what a program may match on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// The body is not what this path accepts.
     InvalidRequest,
     /// The body is too large.
@@ -36,17 +38,19 @@ pub(super) enum Kind {
     TooManyReservations,
     /// The store did not answer.
     StoreUnavailable,
+    /// The admin interface did not do what was asked.
+    Admin(Refusal),
 }
 
 /// A kind, and what is wrong in words that say what would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Problem {
-    pub(super) kind: Kind,
-    pub(super) detail: String,
+pub(crate) struct Problem {
+    pub(crate) kind: Kind,
+    pub(crate) detail: String,
 }
 
 impl Problem {
-    pub(super) fn new(kind: Kind, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Self {
         let mut detail = detail.into();
         if let Some((end, _)) = detail.char_indices().nth(DETAIL_CHARS_MAX) {
             detail.truncate(end);
@@ -55,7 +59,11 @@ impl Problem {
         Self { kind, detail }
     }
 
-    pub(super) fn invalid(detail: impl Into<String>) -> Self {
+    pub(crate) fn of_admin(refusal: Refusal, detail: impl Into<String>) -> Self {
+        Self::new(Kind::Admin(refusal), detail)
+    }
+
+    pub(crate) fn invalid(detail: impl Into<String>) -> Self {
         Self::new(Kind::InvalidRequest, detail)
     }
 }
@@ -79,7 +87,7 @@ impl From<CommitError> for Problem {
 
 impl Kind {
     /// The status to answer with.
-    pub(super) const fn status(self) -> u16 {
+    pub(crate) const fn status(self) -> u16 {
         match self {
             Kind::InvalidRequest | Kind::BodyCutOff => 400,
             Kind::Unauthorized => 401,
@@ -90,11 +98,12 @@ impl Kind {
             Kind::BodyTooLarge => 413,
             Kind::UnsupportedMediaType => 415,
             Kind::TooManyReservations | Kind::StoreUnavailable => 503,
+            Kind::Admin(refusal) => refusal.status(),
         }
     }
 
     /// The problem type: a name that stays.
-    pub(super) const fn urn(self) -> &'static str {
+    pub(crate) const fn urn(self) -> &'static str {
         match self {
             Kind::InvalidRequest => "urn:tollgate:problem:invalid-request",
             Kind::BodyTooLarge => "urn:tollgate:problem:body-too-large",
@@ -110,11 +119,12 @@ impl Kind {
             Kind::ReservationExpired => "urn:tollgate:problem:reservation-expired",
             Kind::TooManyReservations => "urn:tollgate:problem:too-many-reservations",
             Kind::StoreUnavailable => "urn:tollgate:problem:store-unavailable",
+            Kind::Admin(refusal) => refusal.urn(),
         }
     }
 
     /// What all problems of this kind have in common.
-    pub(super) const fn title(self) -> &'static str {
+    pub(crate) const fn title(self) -> &'static str {
         match self {
             Kind::InvalidRequest => "The request is not valid",
             Kind::BodyTooLarge => "The body is too large",
@@ -130,6 +140,7 @@ impl Kind {
             Kind::ReservationExpired => "The reservation has expired",
             Kind::TooManyReservations => "Too many reservations are open",
             Kind::StoreUnavailable => "The store did not answer",
+            Kind::Admin(refusal) => refusal.title(),
         }
     }
 }

@@ -67,7 +67,7 @@ fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
     }
 }
 
-pub(super) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
+pub(crate) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     let kind = problem.kind;
     let details =
         Details { r#type: kind.urn(), title: kind.title(), status: kind.status(), detail: &problem.detail };

@@ -6,6 +6,7 @@ use tollgate::Policy;
 
 use super::Addresses;
 use super::sample::sample;
+use crate::admin::Credentials;
 use crate::cli::ServeArguments;
 use crate::reload::Start;
 
@@ -19,6 +20,7 @@ pub(super) fn lines(
     arguments: &ServeArguments,
     needs_token: bool,
     state: Option<&str>,
+    credentials: &Credentials,
 ) -> Vec<String> {
     let loaded = &start.loaded;
     let address = addresses.http;
@@ -30,6 +32,7 @@ pub(super) fn lines(
         format!("  RESP    {}", addresses.resp.map_or("off".to_owned(), |resp| format!("redis://{resp}"))),
         format!("  store   memory, at most {}", bytes(arguments.memory)),
         format!("  policy  {}", loaded.name),
+        format!("  admin   http://{address}/admin/v1/ with {}", credentials.notice),
     ];
     lines.extend(state.map(|state| format!("  state   {state}")));
     let is_guarded = needs_token || arguments.security.tls_client_ca.is_some();

@@ -7,6 +7,10 @@
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
+mod admin;
+mod admin_guide;
+mod admin_verbs;
+mod admin_views;
 mod agreement;
 mod authz;
 mod auth;

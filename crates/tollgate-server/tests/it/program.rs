@@ -23,6 +23,11 @@ pub(crate) fn tollgate(arguments: &[&str]) -> Command {
         "SNAPSHOT_EVERY",
         "AUTH_TOKEN",
         "AUTH_TOKEN_FILE",
+        "SERVER",
+        "ADMIN_TOKEN",
+        "ADMIN_TOKEN_FILE",
+        "ADMIN_TOKENS",
+        "ADMIN_HOST",
     ] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
@@ -115,6 +120,13 @@ impl Server {
             line.clear();
             assert_ne!(log.read_line(&mut line).unwrap(), 0, "the log ended without {text:?}");
         }
+    }
+
+    /// What else the log says; for a server that has ended, or this waits for its end.
+    pub(crate) fn rest_of_log(&mut self) -> String {
+        let mut rest = String::new();
+        self.stderr.as_mut().unwrap().read_to_string(&mut rest).unwrap();
+        rest
     }
 
     /// Waits for its end.

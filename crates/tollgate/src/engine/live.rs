@@ -83,9 +83,9 @@ pub(super) struct Next {
 
 impl Live {
     /// The first policy of an engine.
-    pub(super) fn first(policy: Policy, secret: &Secret) -> Self {
+    pub(super) fn first(policy: Arc<Policy>, secret: &Secret) -> Self {
         let counters = policy.limits().iter().map(|limit| Counters::new(limit, secret)).collect();
-        Self::assemble(Arc::new(policy), counters, Gone::new(), 0, HashMap::new())
+        Self::assemble(policy, counters, Gone::new(), 0, HashMap::new())
     }
 
     /// The next policy, with the counters of the one before.

@@ -21,5 +21,6 @@ mod gate_places;
 mod gate_waits;
 mod memory;
 mod snapshot;
+mod operate;
 mod store_failure;
 mod swaps;

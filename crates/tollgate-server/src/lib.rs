@@ -9,13 +9,15 @@ mod policy_check;
 mod decision_json;
 mod decide;
 mod serve;
+pub mod load;
 mod listen;
 mod http;
+mod resp;
 mod grpc;
 mod rls;
 mod service;
 mod telemetry;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 
@@ -51,6 +53,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             policy_check::run(&arguments, &mut console)
         }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
+        Command::Bench(arguments) => load::command::run(&arguments, &mut console),
     };
     ExitCode::from(status)
 }

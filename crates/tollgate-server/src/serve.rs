@@ -8,17 +8,20 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tollgate::{Clock, Engine, MemoryStore, Secret};
 
-use crate::cli::{Listener, ServeArguments, StoreChoice};
+use crate::cli::{ListenChoice, ServeArguments, StoreChoice};
 use crate::console::Console;
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 use crate::{FAILURE, SUCCESS};
-use crate::{grpc, http, listen};
+use crate::{grpc, http, listen, resp};
 
 mod banner;
 mod log;
 mod sample;
 mod signal;
+
+/// What part of the memory for counters `CL.THROTTLE` may take, whose keys no policy knows.
+const THROTTLE_PART: u64 = 8;
 
 /// Starts the server and waits for its end.
 pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
@@ -41,8 +44,8 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
 /// Checks what can be checked before anything is opened.
 fn prepared(arguments: &ServeArguments) -> Result<Loaded, String> {
     is_safe(arguments.http, arguments.insecure)?;
-    if let Listener::At(grpc) = arguments.grpc {
-        is_safe(grpc, arguments.insecure)?;
+    for address in [arguments.grpc.address(), arguments.resp.address()].into_iter().flatten() {
+        is_safe(address, arguments.insecure)?;
     }
     policy_file::load(arguments.policy.as_ref()).map_err(|error| format!("no policy to serve\n{error}"))
 }
@@ -64,19 +67,22 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
     let http = listen::bind(arguments.http, "--http").await?;
-    let grpc = match arguments.grpc {
-        Listener::At(address) => Some(listen::bind(address, "--grpc").await?),
-        Listener::Off => None,
+    let grpc = bound(arguments.grpc, "--grpc").await?;
+    let resp = bound(arguments.resp, "--resp").await?;
+    let addresses = Addresses {
+        http: address_of(&http)?,
+        grpc: grpc.as_ref().map(address_of).transpose()?,
+        resp: resp.as_ref().map(address_of).transpose()?,
     };
-    let addresses = Addresses { http: address_of(&http)?, grpc: grpc.as_ref().map(address_of).transpose()? };
     for line in banner::lines(&loaded, &addresses, arguments) {
         console.line(line);
     }
     console.flush();
 
     let clock = Clock::precise();
+    let throttle_memory = if resp.is_some() { arguments.memory / THROTTLE_PART } else { 0 };
     let store = match arguments.store {
-        StoreChoice::Memory => MemoryStore::new(arguments.memory, clock.now()),
+        StoreChoice::Memory => MemoryStore::new(arguments.memory - throttle_memory, clock.now()),
     };
     let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
     let service = Arc::new(Service::new(engine, clock.clone()));
@@ -86,6 +92,12 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
         let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
         servers.spawn(listen::serve(listener, clock.clone(), stopped.clone(), move |stream, stop| {
             grpc::connection(stream, Arc::clone(&calls), stop)
+        }));
+    }
+    if let Some(listener) = resp {
+        let resp = Arc::new(resp::Resp::new(Arc::clone(&service), throttle_memory, clock.now()));
+        servers.spawn(listen::serve(listener, clock.clone(), stopped.clone(), move |stream, stop| {
+            resp::connection(stream, Arc::clone(&resp), stop)
         }));
     }
     servers.spawn(listen::serve(http, clock, stopped, move |stream, stop| {
@@ -110,10 +122,19 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     Ok(())
 }
 
+/// Takes hold of a wire's address, if it is to have one.
+async fn bound(choice: ListenChoice, flag: &str) -> Result<Option<TcpListener>, String> {
+    match choice {
+        ListenChoice::At(address) => listen::bind(address, flag).await.map(Some),
+        ListenChoice::Off => Ok(None),
+    }
+}
+
 /// Where each wire listens.
 struct Addresses {
     http: SocketAddr,
     grpc: Option<SocketAddr>,
+    resp: Option<SocketAddr>,
 }
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {

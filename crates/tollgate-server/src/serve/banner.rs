@@ -20,10 +20,12 @@ pub(super) fn lines(loaded: &Loaded, addresses: &Addresses, arguments: &ServeArg
         String::new(),
         format!("  HTTP    http://{address}"),
         addresses.grpc.map_or_else(|| "  gRPC    off".to_owned(), |grpc| format!("  gRPC    {grpc}")),
+        format!("  RESP    {}", addresses.resp.map_or("off".to_owned(), |resp| format!("redis://{resp}"))),
         format!("  store   memory, at most {}", bytes(arguments.memory)),
         format!("  policy  {}", loaded.name),
     ];
-    let open = [Some(address), addresses.grpc].into_iter().flatten().filter(|open| !open.ip().is_loopback());
+    let all = [Some(address), addresses.grpc, addresses.resp];
+    let open = all.into_iter().flatten().filter(|open| !open.ip().is_loopback());
     lines.extend(
         open.map(|open| format!("  warning: --insecure: whoever reaches {open} can use up anybody's quota")),
     );

@@ -13,6 +13,8 @@ pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
+    // Each server of a test listens on ports of its own.
+    command.env("TOLLGATE_RESP", "127.0.0.1:0");
     // Wires that a test does not name listen on ports that nobody else has.
     command.env("TOLLGATE_GRPC", "127.0.0.1:0");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

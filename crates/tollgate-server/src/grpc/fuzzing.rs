@@ -1,0 +1,54 @@
+//! What the fuzz target of this wire claims, as a plain function, so that a test on stable runs it too.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+use prost::Message;
+use tollgate::{Clock, Engine, MemoryStore, Policy, Secret, Timestamp};
+
+use super::codec::{Asked, read};
+use crate::rls::{self, Code};
+use crate::service::Service;
+
+const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+/// Limits of several kinds, with names that the seeds mention.
+const POLICY: &[u8] = b"
+limits:
+  - {name: per-key, by: [api_key], rate: 3/h}
+  - {name: path, when: {path: /v1*}, by: [api_key, path], rate: 5/s, algorithm: sliding-window}
+  - {name: tokens, by: [tenant], rate: 100/min, cost: tokens}
+  - {name: cel, when: \"size(path) > 3\", rate: 9/day, algorithm: sliding-log, mode: shadow}
+  - {name: flight, by: [tenant], concurrency: 2}
+  - {name: all, rate: 1000/h, algorithm: leaky-bucket, queue: 5}
+";
+
+/// No bytes make the gRPC wire panic. What is a question gets an answer with a status for each descriptor, of which none
+/// contradicts the whole.
+///
+/// # Panics
+/// When that is not so.
+#[allow(clippy::expect_used, clippy::panic, reason = "a broken promise is told by a panic")]
+pub fn rls_message(bytes: &[u8]) {
+    let Asked::Readable(question) = read(bytes) else { return };
+    let (policy, _) = Policy::compile("policy.yaml", POLICY).expect("the policy is good");
+    let engine = Engine::with_store(policy, MemoryStore::new(256 << 10, NOW), Secret::repeatable(1));
+    let service = Service::new(engine, Clock::precise());
+    for _ in 0..3 {
+        let answered = pin!(rls::answer(&service, &question, NOW));
+        let Poll::Ready(answer) = answered.poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("memory does not wait");
+        };
+        let Ok(answer) = answer else {
+            assert!(question.domain.is_empty() || question.descriptors.is_empty());
+            return;
+        };
+        assert_eq!(answer.statuses.len(), question.descriptors.len());
+        let denied = answer.statuses.iter().any(|status| status.code == Code::OverLimit);
+        assert!(!denied || answer.overall == Code::OverLimit, "a denied descriptor passed: {answer:?}");
+        let response = RateLimitResponse::from(answer);
+        let sent = response.encode_to_vec();
+        assert_eq!(RateLimitResponse::decode(sent.as_slice()), Ok(response));
+    }
+}

@@ -1,0 +1,64 @@
+//! The fuzz targets of the server on stable. `cargo fuzz` searches further.
+
+#[path = "../../../../fuzz/src/server.rs"]
+mod bodies;
+#[path = "../../../../fuzz/src/stable.rs"]
+mod stable;
+
+/// Pieces that commands are made of, so that mutations say something.
+const RESP_WORDS: [&str; 26] = [
+    "*1\r\n",
+    "*5\r\n",
+    "*-1\r\n",
+    "$0\r\n\r\n",
+    "$1\r\n0\r\n",
+    "$2\r\n-1\r\n",
+    "$19\r\n9223372036854775807\r\n",
+    "$20\r\n-9223372036854775808\r\n",
+    "$11\r\nCL.THROTTLE\r\n",
+    "$8\r\nTHROTTLE\r\n",
+    "$8\r\nTG.CHECK\r\n",
+    "$4\r\nCOST\r\n",
+    "$5\r\nHELLO\r\n",
+    "$1\r\n3\r\n",
+    "$6\r\nCLIENT\r\n",
+    "$7\r\nCOMMAND\r\n",
+    "$4\r\nINFO\r\n",
+    "$5\r\nRESET\r\n",
+    "PING\r\n",
+    "ECHO ",
+    "\"",
+    "'",
+    "\\x",
+    "\r\n",
+    "\0",
+    "99999999999999999999",
+];
+
+/// No bytes make the RESP wire panic, and its replies are well formed.
+#[test]
+fn resp_frames() {
+    stable::run("resp_frames", &RESP_WORDS, 500, bodies::resp_frames);
+}
+
+/// Pieces of names, numbers and tags, so that mutations say something.
+const RLS_WORDS: [&str; 12] = [
+    "\n\u{3}api",
+    "\u{12}",
+    "\u{1a}\u{0}",
+    "\u{1a}\u{2}\u{8}\u{7f}",
+    " \u{1}",
+    "\u{18}\u{5}",
+    "\n\u{7}api_key",
+    "\n\u{6}tenant",
+    "\n\u{6}tokens",
+    "\u{12}\u{2}40",
+    "\u{0}",
+    "\u{7f}",
+];
+
+/// No bytes make the gRPC wire panic, and every question gets an answer that fits it.
+#[test]
+fn rls_message() {
+    stable::run("rls_message", &RLS_WORDS, 1_500, tollgate_server::fuzzing::rls_message);
+}

@@ -53,7 +53,7 @@ where
             () = stopped(&mut stop) => {
                 calls.retire().await;
                 connection.as_mut().graceful_shutdown();
-                break if before == 0 && traffic.begun() == 0 {
+                break if traffic.begun() == 0 {
                     // Opened ahead of need: nobody waits for an answer, and perhaps nobody is there to say goodbye to.
                     tokio::time::timeout(CLOSE_TIMEOUT, connection).await.ok()
                 } else {

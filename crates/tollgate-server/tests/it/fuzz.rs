@@ -96,3 +96,25 @@ const HELD_WORDS: [&str; 16] = [
 fn held_request() {
     stable::run("held_request", &HELD_WORDS, 5_000, bodies::held_request);
 }
+
+/// Pieces of names, numbers and tags, so that mutations say something.
+const RLS_WORDS: [&str; 12] = [
+    "\n\u{3}api",
+    "\u{12}",
+    "\u{1a}\u{0}",
+    "\u{1a}\u{2}\u{8}\u{7f}",
+    " \u{1}",
+    "\u{18}\u{5}",
+    "\n\u{7}api_key",
+    "\n\u{6}tenant",
+    "\n\u{6}tokens",
+    "\u{12}\u{2}40",
+    "\u{0}",
+    "\u{7f}",
+];
+
+/// No bytes make the gRPC wire panic, and every question gets an answer that fits it.
+#[test]
+fn rls_message() {
+    stable::run("rls_message", &RLS_WORDS, 1_500, tollgate_server::fuzzing::rls_message);
+}

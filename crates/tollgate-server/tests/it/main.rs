@@ -12,6 +12,7 @@ mod bad_input;
 mod caddy;
 mod check;
 mod commands;
+mod deploy;
 mod fuzz;
 mod guide;
 mod haproxy;

@@ -2,4 +2,5 @@
 
 pub use crate::attributes::fuzzing::{held, path};
 pub use crate::http::fuzzing::question;
+pub use crate::grpc::fuzzing::rls_message;
 pub use crate::resp::fuzzing::{Command, commands, replies};

@@ -15,6 +15,7 @@ mod config;
 mod attributes;
 mod http;
 mod resp;
+mod grpc;
 mod rls;
 mod service;
 mod telemetry;

@@ -7,13 +7,17 @@
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
+mod agreement;
 mod authz;
 mod bad_input;
 mod caddy;
 mod check;
 mod commands;
 mod deploy;
+mod envoy;
 mod fuzz;
+mod grpc;
+mod grpc_lifecycle;
 mod guide;
 mod haproxy;
 mod holds;
@@ -24,4 +28,5 @@ mod openapi;
 mod program;
 mod proxy;
 mod resp;
+mod rls;
 mod wire;

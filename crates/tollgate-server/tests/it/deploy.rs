@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::caddy::caddy;
 use crate::haproxy::haproxy;
 use crate::nginx::nginx;
-use crate::program::Server;
+use crate::program::{Server, run};
 use crate::proxy::{App, Folder, Proxy, file};
 
 const GUIDE: &str = include_str!("../../../../docs/proxies.md");
@@ -120,4 +120,37 @@ fn the_image_names_what_exists() {
         text.contains(&format!("FROM rust:{version}-")),
         "the image builds with another Rust than {version}"
     );
+}
+
+/// Everything that the composition mounts, joins or changes is there, and its settings are settings of the program.
+#[test]
+fn the_composition_names_what_exists() {
+    let text = std::fs::read_to_string(file("compose.yaml")).unwrap();
+    let document: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+    let services = document["services"].as_object().unwrap();
+    assert_eq!(services.len(), 3);
+    let mut mounted = 0;
+    for service in services.values() {
+        for volume in service["volumes"].as_array().into_iter().flatten() {
+            let path = volume.as_str().unwrap().split(':').next().unwrap();
+            assert!(file(path).is_file(), "{path}");
+            mounted += 1;
+        }
+        if let Some(network) = service["network_mode"].as_str() {
+            assert!(services.contains_key(network.strip_prefix("service:").unwrap()), "{network}");
+        }
+    }
+    assert_eq!(mounted, 2);
+    let envoy = std::fs::read_to_string(file("deploy/envoy/envoy.yaml")).unwrap();
+    assert!(
+        text.contains("s/address: 127.0.0.1, port_value: 10000/")
+            && envoy.contains("address: 127.0.0.1, port_value: 10000")
+    );
+    let help = run(&["serve", "--help"], b"");
+    let help = String::from_utf8(help.stdout).unwrap();
+    for (name, _) in services["tollgate"]["environment"].as_object().unwrap() {
+        assert!(help.contains(name), "{name}");
+    }
+    let policy = file("deploy/envoy/policy.yaml").display().to_string();
+    assert!(run(&["policy", "check", &policy], b"").status.success());
 }

@@ -13,7 +13,7 @@ const POLICY: &str = "limits:
 const POST: &str = "POST /x HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc";
 
 /// Caddy with the recipe, its three addresses changed.
-fn caddy(tollgate: &str, app_port: u16) -> (Proxy, Folder) {
+pub(crate) fn caddy(tollgate: &str, app_port: u16) -> (Proxy, Folder) {
     let (folder, port) = (Folder::new("caddy"), free_port());
     let replacements = [
         ("127.0.0.1:8080", tollgate.to_owned()),

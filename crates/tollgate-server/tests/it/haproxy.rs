@@ -13,7 +13,7 @@ const POLICY: &str = "limits:
 const POST: &str = "POST /x HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc";
 
 /// HAProxy with the recipe, its three addresses changed.
-fn haproxy(tollgate: &str, app: &App) -> (Proxy, Folder) {
+pub(crate) fn haproxy(tollgate: &str, app: &App) -> (Proxy, Folder) {
     let (folder, port) = (Folder::new("haproxy"), free_port());
     let replacements = [
         ("127.0.0.1:3000", format!("127.0.0.1:{}", app.port)),

@@ -12,7 +12,7 @@ const POLICY: &str = "limits:
 ";
 
 /// nginx with the recipe, its three addresses changed.
-fn nginx(tollgate: &str, app: &App) -> (Proxy, Folder) {
+pub(crate) fn nginx(tollgate: &str, app: &App) -> (Proxy, Folder) {
     let (folder, port) = (Folder::new("nginx"), free_port());
     let replacements = [
         ("127.0.0.1:8080", tollgate.to_owned()),

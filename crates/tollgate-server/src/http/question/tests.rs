@@ -78,6 +78,21 @@ fn refusals_name_field_and_cure() {
         (r#"[]"#, "expected an object with attributes and cost"),
         (r#"{"attributes":{}} x"#, "not valid JSON: trailing characters"),
         (r#"{"attributes":{},"cost":NaN}"#, "expected value"),
+        (r#"{"attributes":{},"cost":01}"#, "invalid number"),
+        (r#"{"attributes":{},"cost":+1}"#, "expected value"),
+        (r#"{"attributes":{},"cost":99999999999999999999999}"#, "cost: 1e23 is not accepted"),
+        (r#"{"attributes":{},"cost":1e999}"#, "number out of range"),
+        (
+            r#"{"attributes":{"a":-9223372036854775809}}"#,
+            "attributes.\"a\": -9.223372036854776e18 is not accepted",
+        ),
+        (r#"{"attributes":{"a":"\ud800"}}"#, "not valid JSON"),
+        ("{\"attributes\":{\"a\":\"\u{1}\"}}", "control character"),
+        ("\u{feff}{\"attributes\":{}}", "expected value"),
+        (r#"{"attributes":{},}"#, "trailing comma"),
+        (r#"{'attributes':{}}"#, "key must be a string"),
+        (r#"{"attributes":{}}/**/"#, "trailing characters"),
+        (r#"{"attributes":{}}{"attributes":{}}"#, "trailing characters"),
         ("", "not valid JSON: EOF"),
     ];
     for (body, expected) in cases {

@@ -1,0 +1,156 @@
+//! `docs/proxies.md` is run through each proxy, and the other files of `deploy/` are checked as far as they can be without a machine
+//! to deploy to.
+
+use std::process::Command;
+
+use crate::caddy::caddy;
+use crate::haproxy::haproxy;
+use crate::nginx::nginx;
+use crate::program::{Server, run};
+use crate::proxy::{App, Folder, Proxy, file};
+
+const GUIDE: &str = include_str!("../../../../docs/proxies.md");
+
+/// Fenced blocks with their language, in order.
+fn blocks() -> Vec<(&'static str, String)> {
+    let mut blocks = Vec::new();
+    let mut lines = GUIDE.lines();
+    while let Some(line) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            let inside: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+            blocks.push((language, inside.join("\n")));
+        }
+    }
+    blocks
+}
+
+/// Runs each command of the guide through a proxy, and compares what it prints with what the guide shows.
+fn follow(proxy: &Proxy) {
+    let blocks = blocks();
+    let mut compared = 0;
+    for (commands, shown) in blocks.iter().zip(blocks.iter().skip(1)).filter(|(block, _)| block.0 == "sh") {
+        let commands = commands.1.replace("127.0.0.1:8000", &proxy.address.to_string());
+        let output = Command::new("sh").args(["-euc", &commands]).output().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{commands}\n{printed}");
+        assert_eq!((shown.0, shown.1.trim()), ("text", printed.trim()), "{commands}");
+        compared += 1;
+    }
+    assert!(compared >= 4, "only {compared} outputs were compared");
+}
+
+/// The guide's policy and config, served.
+fn served() -> Server {
+    let yaml: Vec<String> =
+        blocks().into_iter().filter(|block| block.0 == "yaml").map(|block| block.1).collect();
+    let folder = Folder::new("guide");
+    let config = folder.write("config.yaml", &yaml[1]);
+    let config = config.display().to_string();
+    Server::start_with(&["serve", "--http", "127.0.0.1:0", "--policy", "-", "--config", &config], &yaml[0])
+}
+
+/// The guide is true behind nginx.
+#[test]
+fn the_guide_is_true_for_nginx() {
+    let (server, app) = (served(), App::start());
+    follow(&nginx(&server.address.to_string(), &app).0);
+}
+
+/// The guide is true behind Caddy.
+#[test]
+fn the_guide_is_true_for_caddy() {
+    let (server, app) = (served(), App::start());
+    follow(&caddy(&server.address.to_string(), app.port).0);
+}
+
+/// The guide is true behind HAProxy.
+#[test]
+fn the_guide_is_true_for_haproxy() {
+    let (server, app) = (served(), App::start());
+    follow(&haproxy(&server.address.to_string(), &app).0);
+}
+
+/// systemd understands every line of the unit, and finds little that it exposes.
+#[test]
+fn the_unit_is_understood_and_tight() {
+    let folder = Folder::new("systemd");
+    let program = env!("CARGO_BIN_EXE_tollgate").to_owned();
+    let unit = folder.adapt(
+        "deploy/systemd/tollgate.service",
+        "tollgate.service",
+        &[("/usr/local/bin/tollgate", program)],
+    );
+    let analyze = |arguments: &[&str]| {
+        let output = Command::new("systemd-analyze").args(arguments).arg(&unit).output();
+        let output = output.expect("systemd-analyze cannot be started; `./test tools` installs it");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    };
+    let (is_good, said) = analyze(&["verify"]);
+    assert!(is_good && !said.contains("tollgate.service"), "{said}");
+    let (_, said) = analyze(&["security", "--offline=true", "--no-pager"]);
+    let level = said
+        .lines()
+        .last()
+        .and_then(|line| line.split_whitespace().find_map(|word| word.parse::<f32>().ok()));
+    assert!(level.is_some_and(|level| level < 2.0), "{said}");
+}
+
+/// Everything that the image copies is there and is all that the build needs, and it does not run as root.
+#[test]
+fn the_image_names_what_exists() {
+    let text = std::fs::read_to_string(file("Dockerfile")).unwrap();
+    let mut copied = Vec::new();
+    for line in text.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from")) {
+        let mut words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        words.pop();
+        copied.extend(words);
+    }
+    for path in &copied {
+        assert!(file(path).exists(), "{path}");
+    }
+    for needed in ["Cargo.toml", "Cargo.lock", "crates"] {
+        assert!(copied.contains(&needed), "{needed} is not copied");
+    }
+    assert!(text.lines().any(|line| line.starts_with("USER ") && !line.contains("root")), "{text}");
+    let wanted = std::fs::read_to_string(file("Cargo.toml")).unwrap();
+    let version =
+        wanted.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap().trim_matches('"');
+    assert!(
+        text.contains(&format!("FROM rust:{version}-")),
+        "the image builds with another Rust than {version}"
+    );
+}
+
+/// Everything that the composition mounts, joins or changes is there, and its settings are settings of the program.
+#[test]
+fn the_composition_names_what_exists() {
+    let text = std::fs::read_to_string(file("compose.yaml")).unwrap();
+    let document: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+    let services = document["services"].as_object().unwrap();
+    assert_eq!(services.len(), 3);
+    let mut mounted = 0;
+    for service in services.values() {
+        for volume in service["volumes"].as_array().into_iter().flatten() {
+            let path = volume.as_str().unwrap().split(':').next().unwrap();
+            assert!(file(path).is_file(), "{path}");
+            mounted += 1;
+        }
+        if let Some(network) = service["network_mode"].as_str() {
+            assert!(services.contains_key(network.strip_prefix("service:").unwrap()), "{network}");
+        }
+    }
+    assert_eq!(mounted, 2);
+    let envoy = std::fs::read_to_string(file("deploy/envoy/envoy.yaml")).unwrap();
+    assert!(
+        text.contains("s/address: 127.0.0.1, port_value: 10000/")
+            && envoy.contains("address: 127.0.0.1, port_value: 10000")
+    );
+    let help = run(&["serve", "--help"], b"");
+    let help = String::from_utf8(help.stdout).unwrap();
+    for (name, _) in services["tollgate"]["environment"].as_object().unwrap() {
+        assert!(help.contains(name), "{name}");
+    }
+    let policy = file("deploy/envoy/policy.yaml").display().to_string();
+    assert!(run(&["policy", "check", &policy], b"").status.success());
+}

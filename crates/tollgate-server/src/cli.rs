@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use tollgate::{COST_MAX, Ticks, Timestamp};
 
+mod foreign;
 mod value;
 
+pub use foreign::ForeignArguments;
 pub use value::{GivenAttribute, GivenValue, StoreChoice};
 
 const EXAMPLES: &str = "\
@@ -51,8 +53,9 @@ pub enum PolicyCommand {
 /// The arguments of `serve`.
 #[derive(Debug, Args)]
 pub struct ServeArguments {
-    /// The policy file, - for standard input; without one, a built-in example that shows every kind of limit
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_POLICY")]
+    /// The policy: a file of Tollgate's, envoyproxy/ratelimit's or Limitador's, a directory of such files, or - for standard input;
+    /// without one, a built-in example that shows every kind of limit
+    #[arg(long, value_name = "FILE|DIR", env = "TOLLGATE_POLICY")]
     pub policy: Option<PathBuf>,
     /// Where to listen for HTTP; port 0 picks a free one
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080", value_parser = value::address)]
@@ -63,6 +66,9 @@ pub struct ServeArguments {
     /// The most memory that counters may take
     #[arg(long, value_name = "SIZE", env = "TOLLGATE_MEMORY", default_value = "64MiB", value_parser = value::size)]
     pub memory: u64,
+    /// What a foreign configuration's own program would be told by its environment.
+    #[command(flatten)]
+    pub foreign: ForeignArguments,
     /// Listen on an address that other machines can reach, although nobody has to prove who they are
     #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
@@ -74,7 +80,7 @@ pub struct ServeArguments {
     after_help = "Exit status: 0 when every file compiles (warnings are allowed), 1 when one does not, 2 for wrong usage."
 )]
 pub struct CheckArguments {
-    /// The policy files; - reads standard input
+    /// The policy files or directories, of any format that `serve` knows; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
 }

@@ -4,6 +4,7 @@
 pub mod cli;
 mod console;
 mod seldom;
+mod foreign;
 mod policy_file;
 mod policy_check;
 mod decision_json;

@@ -3,7 +3,10 @@
 
 #![allow(dead_code, reason = "the wires that use all of it are being built")]
 
-use tollgate::Ticks;
+use tollgate::store::Store;
+use tollgate::{Ticks, Timestamp};
+
+use crate::service::Service;
 
 /// Whether a request may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,43 @@ pub(crate) enum Unit {
     Week,
     Month,
     Year,
+}
+
+impl Unit {
+    /// Every unit, the shortest first.
+    pub(crate) const ALL: [Unit; 7] =
+        [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+
+    /// Its length: a month has 30 days and a year 365, as envoyproxy/ratelimit counts them.
+    pub(crate) const fn seconds(self) -> u64 {
+        match self {
+            Unit::Second => 1,
+            Unit::Minute => 60,
+            Unit::Hour => 3_600,
+            Unit::Day => 86_400,
+            Unit::Week => 7 * 86_400,
+            Unit::Month => 30 * 86_400,
+            Unit::Year => 365 * 86_400,
+        }
+    }
+
+    /// Its name, as configurations write it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Unit::Second => "second",
+            Unit::Minute => "minute",
+            Unit::Hour => "hour",
+            Unit::Day => "day",
+            Unit::Week => "week",
+            Unit::Month => "month",
+            Unit::Year => "year",
+        }
+    }
+
+    /// The unit of this name, in capitals or not.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
 }
 
 /// A limit that the request brings along.
@@ -88,4 +128,21 @@ pub(crate) enum Unanswerable {
     /// The question is wrong; the text says what would be accepted.
     #[error("{0}")]
     Invalid(String),
+}
+
+/// Answers a question by whatever rules are in force.
+///
+/// # Errors
+/// When the question is wrong, or these rules have no answer to it.
+pub(crate) async fn answer<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    now: Timestamp,
+) -> Result<Answer, Unanswerable> {
+    match service.foreign() {
+        Some(foreign) => foreign.answer(question, &service.engine, &service.foreign_options, now).await,
+        None => Err(Unanswerable::Invalid(
+            "the policy in force is one of Tollgate's own: ask POST /v1/check".to_owned(),
+        )),
+    }
 }

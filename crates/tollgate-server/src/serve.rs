@@ -71,8 +71,13 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     let store = match arguments.store {
         StoreChoice::Memory => MemoryStore::new(arguments.memory, clock.now()),
     };
-    let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
-    let service = Arc::new(Service::new(engine, clock.clone()));
+    let (policy, foreign) = loaded.rules.into_parts();
+    let mut service = Service::new(Engine::with_store(policy, store, Secret::random()), clock.clone());
+    service.foreign_options = arguments.foreign.options();
+    if let Some(foreign) = foreign {
+        service.put_in_force(foreign, clock.now()).map_err(|error| error.to_string())?;
+    }
+    let service = Arc::new(service);
     let (stop, stopped) = watch::channel(false);
     let mut servers = JoinSet::new();
     servers.spawn(listen::serve(http, clock, stopped, move |stream, stop| {

@@ -1,13 +1,17 @@
 //! What every wire asks: the engine with its clock, what callers hold, and what is counted about it all. A wire turns bytes into a
 //! [`CheckRequest`] and a [`Decision`] into bytes; between the two it is here.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
 use tollgate::store::Store;
 use tollgate::{
-    CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, Reservation, SwapError,
-    SwapReport, Ticks, Timestamp,
+    CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, QuotaError, Reservation,
+    SwapError, SwapReport, Ticks, Timestamp,
 };
 
 use crate::decision_json::Hold;
+use crate::foreign::{self, Foreign, InForce};
 use crate::policy_file::Rules;
 use crate::seldom::Seldom;
 use crate::telemetry::Meter;
@@ -62,6 +66,9 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
     pub(crate) meter: Meter,
+    /// Somebody else's configuration; while there is one, it decides, and not the engine's policy.
+    foreign: ArcSwapOption<InForce>,
+    pub(crate) foreign_options: foreign::Options,
     no_room: Seldom,
 }
 
@@ -75,6 +82,8 @@ impl<S: Store> Service<S> {
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
             meter: Meter::new(),
+            foreign: ArcSwapOption::empty(),
+            foreign_options: foreign::Options::default(),
             no_room: Seldom::default(),
         }
     }
@@ -96,10 +105,35 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// When the engine cannot take them; the old ones stay in force.
     #[allow(dead_code, reason = "reload uses it")]
-    pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, SwapError> {
+    pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, ReplaceError> {
         match rules {
-            Rules::Native(policy) => self.engine.swap(policy, now),
+            Rules::Native(policy) => {
+                let report = self.engine.swap(policy, now)?;
+                // Only now: until the engine has its policy, the old configuration decides.
+                self.foreign.store(None);
+                Ok(report)
+            }
+            Rules::Foreign(foreign, guard) => {
+                self.put_in_force(foreign, now)?;
+                Ok(self.engine.swap(guard, now)?)
+            }
         }
+    }
+
+    /// Lets somebody else's configuration decide from now on.
+    ///
+    /// # Errors
+    /// When a window's length is out of range; what decided before stays in force.
+    pub(crate) fn put_in_force(&self, rules: Foreign, now: Timestamp) -> Result<(), QuotaError> {
+        let before = self.foreign.load_full();
+        let next = InForce::new(rules, &self.engine, before.as_deref(), now)?;
+        self.foreign.store(Some(Arc::new(next)));
+        Ok(())
+    }
+
+    /// Somebody else's configuration, if one is in force. Taken once for each decision, so that a reload never splits one.
+    pub(crate) fn foreign(&self) -> Option<Arc<InForce>> {
+        self.foreign.load_full()
     }
 
     /// The same, and keeps the permit that a concurrency limit gave, so that the caller can give it back by its id.
@@ -128,6 +162,18 @@ impl<S: Store> Service<S> {
         };
         (decision, hold)
     }
+}
+
+/// Why rules could not be put in force.
+#[derive(Debug, thiserror::Error)]
+#[allow(dead_code, reason = "reload uses it")]
+pub(crate) enum ReplaceError {
+    /// The engine cannot take the policy.
+    #[error(transparent)]
+    Swap(#[from] SwapError),
+    /// A window of a foreign configuration is out of range.
+    #[error(transparent)]
+    Window(#[from] QuotaError),
 }
 
 /// How long the permits of a decision live: the longest of its concurrency limits.

@@ -19,9 +19,11 @@ use crate::time::{Ticks, Timestamp};
 
 mod hold;
 mod live;
+mod tally;
 
 pub use hold::{CommitError, Permit, Reservation, Settled};
 pub use live::{SwapError, SwapReport};
+pub use tally::{Counted, Tally};
 
 use live::{Live, Next};
 

@@ -28,7 +28,7 @@ mod documents;
 
 pub use clock::{Clock, ManualClock};
 pub use decision::{Decision, Fault, LimitStatus, Reason, Source, Stance};
-pub use engine::{CommitError, Engine, Permit, Reservation, Settled, SwapError, SwapReport};
+pub use engine::{CommitError, Counted, Engine, Permit, Reservation, Settled, SwapError, SwapReport, Tally};
 pub use gate::{Acquiring, Gate, GateBuilder, GateKey, InFlight, KeyHasher, KeyedGate, NotReady, Ready};
 pub use headers::{Answer, Audience, HeaderPolicy};
 pub use key::Secret;

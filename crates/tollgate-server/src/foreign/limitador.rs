@@ -1,0 +1,92 @@
+//! Limitador's limits: `file` reads them, `matching` finds those of a request, `answer` decides by the original's rules, `ledger`
+//! remembers which counters live, `sentence` explains, `convert` writes our own form. What the original does wrong is not repeated:
+//! checking and adding are one step, and no expression can make it panic.
+
+pub(crate) mod answer;
+mod file;
+mod ledger;
+mod matching;
+mod sentence;
+
+use std::collections::HashMap;
+
+use tollgate::policy::source::Cel;
+
+pub(super) use file::compile;
+pub(crate) use ledger::{LISTED_MAX, Ledger, Listed};
+pub(super) use ledger::listed;
+
+/// Every namespace of a configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Config {
+    namespaces: Vec<Namespace>,
+    by_name: HashMap<String, usize>,
+}
+
+/// One namespace: what RLS calls a domain.
+#[derive(Debug)]
+pub(super) struct Namespace {
+    pub(super) name: String,
+    pub(super) limits: Vec<Limit>,
+}
+
+/// One limit.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    pub(crate) id: Option<String>,
+    pub(crate) namespace: String,
+    pub(crate) max_value: u64,
+    pub(crate) seconds: u64,
+    pub(crate) name: Option<String>,
+    /// Sorted, each once.
+    pub(crate) conditions: Vec<Cel>,
+    /// Sorted, each once.
+    pub(crate) variables: Vec<Cel>,
+}
+
+impl Config {
+    /// The limits of a namespace; none for one that is not there.
+    pub(super) fn limits(&self, namespace: &str) -> &[Limit] {
+        self.by_name.get(namespace).map_or(&[], |&at| &self.namespaces[at].limits)
+    }
+
+    /// The same, or nothing for a namespace that is not there.
+    pub(crate) fn namespace(&self, name: &str) -> Option<&[Limit]> {
+        self.by_name.contains_key(name).then(|| self.limits(name))
+    }
+
+    pub(super) fn names(&self) -> Vec<&str> {
+        self.namespaces.iter().map(|namespace| namespace.name.as_str()).collect()
+    }
+
+    /// The length of every window.
+    pub(super) fn lengths(&self) -> Vec<u64> {
+        self.namespaces.iter().flat_map(|namespace| &namespace.limits).map(|limit| limit.seconds).collect()
+    }
+
+    fn add(&mut self, limit: Limit) -> Result<(), (Limit, &mut Limit)> {
+        let next = self.namespaces.len();
+        let at = *self.by_name.entry(limit.namespace.clone()).or_insert(next);
+        if at == next {
+            self.namespaces.push(Namespace { name: limit.namespace.clone(), limits: Vec::new() });
+        }
+        let limits = &mut self.namespaces[at].limits;
+        match limits.iter().position(|known| known.is_counted_like(&limit)) {
+            Some(known) => Err((limit, &mut limits[known])),
+            None => {
+                limits.push(limit);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Limit {
+    /// Whether both are one limit to the original: everything but the number and the names is the same.
+    fn is_counted_like(&self, other: &Limit) -> bool {
+        let same = |one: &[Cel], other: &[Cel]| one.iter().map(Cel::source).eq(other.iter().map(Cel::source));
+        self.seconds == other.seconds
+            && same(&self.conditions, &other.conditions)
+            && same(&self.variables, &other.variables)
+    }
+}

@@ -7,6 +7,8 @@ mod route;
 mod body;
 mod question;
 mod answer;
+mod rls_json;
+mod limitador;
 mod problem;
 mod reply;
 

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use tollgate::policy::source::Cel;
 
 pub(super) use file::compile;
-pub(crate) use ledger::{LISTED_MAX, Ledger, Listed};
+pub(crate) use ledger::{Ledger, Listed};
 pub(super) use ledger::listed;
 
 /// Every namespace of a configuration.

@@ -25,6 +25,14 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// When it is larger than `limit`, too slow, cut off, or not JSON by its headers.
 pub(super) async fn read(request: Request<Incoming>, limit: usize) -> Result<Bytes, Problem> {
     is_json(request.headers())?;
+    read_any(request, limit).await
+}
+
+/// The same whatever the headers say it is: the interfaces of other programs never asked.
+///
+/// # Errors
+/// When it is larger than `limit`, too slow, or cut off.
+pub(super) async fn read_any(request: Request<Incoming>, limit: usize) -> Result<Bytes, Problem> {
     match tokio::time::timeout(BODY_TIMEOUT, collect(request.into_body(), limit)).await {
         Ok(read) => read,
         Err(_) => {

@@ -3,10 +3,12 @@
 use hyper::Method;
 
 use super::problem::{Kind, Problem};
+use crate::foreign::limitador::answer::Action;
 use crate::service::holds::Id;
 
 const PATHS: &str = "POST /v1/check, POST /v1/check/batch, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
-                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id} and GET /healthz";
+                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id}, POST /json, POST /check, POST /report, \
+                     POST /check_and_report, GET /limits/{namespace}, GET /counters/{namespace}, GET /status and GET /healthz";
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,14 @@ pub(super) enum Route {
     Cancel(Id),
     Release(Id),
     Health,
+    /// envoyproxy/ratelimit's JSON.
+    Rls,
+    /// Limitador's `/check`, `/report` and `/check_and_report`.
+    Limitador(Action),
+    LimitadorStatus,
+    /// The namespace is the rest of the path.
+    LimitadorLimits,
+    LimitadorCounters,
 }
 
 impl Route {
@@ -41,6 +51,13 @@ impl Route {
             "/v1/check/batch" => (Route::Batch, "POST"),
             "/v1/reservations" => (Route::Reserve, "POST"),
             "/healthz" => (Route::Health, "GET, HEAD"),
+            "/json" => (Route::Rls, "POST"),
+            "/check" => (Route::Limitador(Action::Check), "POST"),
+            "/report" => (Route::Limitador(Action::Report), "POST"),
+            "/check_and_report" => (Route::Limitador(Action::CheckAndReport), "POST"),
+            "/status" => (Route::LimitadorStatus, "GET, HEAD"),
+            _ if path.starts_with("/limits/") => (Route::LimitadorLimits, "GET, HEAD"),
+            _ if path.starts_with("/counters/") => (Route::LimitadorCounters, "GET, HEAD"),
             _ => return Self::of_thing(path),
         };
         Ok(route)

@@ -122,7 +122,7 @@ pub(in crate::foreign) async fn answer<S: Store>(
     let asked = Asked {
         namespace: &question.domain,
         descriptors: question.descriptors.iter().map(|descriptor| descriptor.entries.as_slice()).collect(),
-        delta: u64::from(question.hits_addend.max(1)),
+        delta: delta(question),
         action: Action::CheckAndReport,
     };
     let ruling = decide(config, &asked, counters, ledger, now).await;
@@ -133,6 +133,13 @@ pub(in crate::foreign) async fn answer<S: Store>(
     let overall = if ruling.is_limited && !options.is_shadow { Code::OverLimit } else { Code::Ok };
     let headers = if options.has_headers { headers(&ruling.loads) } else { Vec::new() };
     Ok(Answer { overall, statuses, headers })
+}
+
+/// What the request costs: the most that a descriptor says, else what the question says. Limits here are about the request as a
+/// whole, so a descriptor cannot cost by itself.
+fn delta(question: &Question) -> u64 {
+    let said = question.descriptors.iter().filter_map(|descriptor| descriptor.hits_addend).max();
+    said.unwrap_or(u64::from(question.hits_addend.max(1)))
 }
 
 const fn nothing() -> Status {

@@ -12,7 +12,7 @@ use super::matching::{Counted, Met, parts};
 use crate::foreign::counters::Counters;
 
 /// Most counters that are listed. Others are counted just the same.
-pub(crate) const LISTED_MAX: usize = 10_000;
+const LISTED_MAX: usize = 10_000;
 
 /// The counters that live, as far as they are known.
 pub(crate) struct Ledger {

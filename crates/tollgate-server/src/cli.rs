@@ -48,6 +48,8 @@ pub enum Command {
 pub enum PolicyCommand {
     /// Say what each limit means in a sentence, and report every problem at once
     Check(CheckArguments),
+    /// Write a configuration of envoyproxy/ratelimit or Limitador as a policy file
+    Convert(ConvertArguments),
 }
 
 /// The arguments of `serve`.
@@ -83,6 +85,23 @@ pub struct CheckArguments {
     /// The policy files or directories, of any format that `serve` knows; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+}
+
+/// The arguments of `policy convert`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 when it was converted, 1 when the files are wrong or are a policy already, 2 for wrong usage."
+)]
+pub struct ConvertArguments {
+    /// The configuration: a file, a directory, or - for standard input
+    #[arg(value_name = "FILE|DIR")]
+    pub file: PathBuf,
+    /// The form to write
+    #[arg(long, value_name = "FORM", default_value = "native", value_parser = ["native"])]
+    pub to: String,
+    /// The domain or namespace to convert, where there is more than one
+    #[arg(long, value_name = "NAME")]
+    pub domain: Option<String>,
 }
 
 const DECIDE_HELP: &str = "\

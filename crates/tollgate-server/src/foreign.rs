@@ -1,10 +1,13 @@
 //! Other people's configurations, unchanged: which format a file has, what it means, and how it answers. Each format decides by its
 //! own rules; what is counted lives in the engine's store beside everything else.
 
+mod convert;
 mod counters;
 pub(crate) mod envoy;
 pub(crate) mod limitador;
 pub(crate) mod plain;
+#[cfg(test)]
+mod golden;
 
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@ mod seldom;
 mod foreign;
 mod policy_file;
 mod policy_check;
+mod policy_convert;
 mod decision_json;
 mod decide;
 mod serve;
@@ -46,6 +47,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(arguments) => serve::run(&arguments, &mut console),
         Command::Policy { command: PolicyCommand::Check(arguments) } => {
             policy_check::run(&arguments, &mut console)
+        }
+        Command::Policy { command: PolicyCommand::Convert(arguments) } => {
+            policy_convert::run(&arguments, &mut console)
         }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
     };

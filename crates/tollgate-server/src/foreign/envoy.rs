@@ -3,9 +3,13 @@
 //! together, counters of different units are different counters, and no request can make it panic.
 
 pub(super) mod answer;
+mod convert;
 mod file;
 mod sentence;
 mod tree;
+
+#[cfg(test)]
+mod tests;
 
 pub(super) use file::{compile, integer};
 pub(crate) use tree::Config;

@@ -3,10 +3,13 @@
 //! checking and adding are one step, and no expression can make it panic.
 
 pub(crate) mod answer;
+mod convert;
 mod file;
 mod ledger;
 mod matching;
 mod sentence;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 

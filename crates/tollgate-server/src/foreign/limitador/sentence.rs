@@ -9,7 +9,7 @@ impl Config {
 }
 
 impl Limit {
-    fn sentence(&self) -> String {
+    pub(super) fn sentence(&self) -> String {
         let joined = |expressions: &[tollgate::policy::source::Cel], between: &str| {
             expressions.iter().map(|expression| expression.source()).collect::<Vec<_>>().join(between)
         };

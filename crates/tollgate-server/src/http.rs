@@ -13,3 +13,4 @@ mod problem;
 mod reply;
 
 pub(crate) use connection::connection;
+pub(crate) use rls_json::{document as rls_document, question as rls_question};

@@ -16,6 +16,8 @@ mod http;
 mod rls;
 mod service;
 mod telemetry;
+#[doc(hidden)]
+pub mod fuzzing;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -16,6 +16,11 @@ const DEPTH_MAX: usize = 8;
 pub(super) fn read(path: &Path) -> Result<Vec<Source>, PolicyFileError> {
     let mut files = Vec::new();
     collect(path, 0, &mut files)?;
+    if files.len() > FILES_MAX {
+        let reason = format!("more than {FILES_MAX} files in this directory");
+        let name = path.display().to_string();
+        return Err(PolicyFileError::Unreadable { name, reason, cure: "name one with fewer" });
+    }
     files.iter().map(|file| super::read(file)).collect()
 }
 
@@ -41,8 +46,7 @@ fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Po
             files.push(path);
         }
         if files.len() > FILES_MAX {
-            let reason = format!("more than {FILES_MAX} files");
-            return Err(PolicyFileError::Unreadable { name: name(), reason, cure: "name a directory with fewer" });
+            break;
         }
     }
     Ok(())

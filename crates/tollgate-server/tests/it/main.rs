@@ -10,8 +10,11 @@
 mod bad_input;
 mod check;
 mod commands;
+mod foreign;
+mod fuzz;
 mod guide;
 mod holds;
 mod lifecycle;
+mod migrate;
 mod program;
 mod wire;

@@ -2,6 +2,8 @@
 //! Adding and looking are one step here: all is added, and given back where one limit has no room, so that requests at the same
 //! time may refuse each other but never pass together.
 
+use std::cmp::Reverse;
+
 use tollgate::store::Store;
 use tollgate::{Ticks, Timestamp};
 
@@ -89,7 +91,8 @@ pub(in crate::foreign) async fn decide<'c, S: Store>(
         }
         loads.push(load(met, before.saturating_add(kept), ends_after, is_over));
     }
-    loads.sort_by_key(|load| (!load.is_over, load.remaining));
+    // Of equals the one that lasts longest: advice that is followed is then enough.
+    loads.sort_by_key(|load| (!load.is_over, load.remaining, Reverse(load.resets_after)));
     Ruling { is_limited, loads }
 }
 

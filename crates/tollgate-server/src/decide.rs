@@ -30,7 +30,13 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
     }
     if let Some(foreign) = loaded.rules.foreign() {
         let format = foreign.format().name();
-        return fail(console, format_args!("{}: {format} are decided by a server: start one with `tollgate serve`, and ask POST /json", loaded.name));
+        return fail(
+            console,
+            format_args!(
+                "{}: {format} are decided by a server: start one with `tollgate serve`, and ask POST /json",
+                loaded.name
+            ),
+        );
     }
     let start = arguments.at.unwrap_or_else(|| Clock::precise().now());
     let store = MemoryStore::new(MEMORY_BYTES, start);

@@ -11,8 +11,8 @@ mod golden;
 
 use std::sync::Arc;
 
-use tollgate::policy::source::{Outline, Report, outline, with_room};
 use tollgate::policy::Findings;
+use tollgate::policy::source::{Outline, Report, outline, with_room};
 use tollgate::store::Store;
 use tollgate::{Engine, Policy, QuotaError, Timestamp};
 
@@ -21,7 +21,8 @@ use counters::{Counters, Tallies};
 use limitador::Ledger;
 use limitador::answer::{Asked, Ruling};
 
-pub(crate) const NO_DOMAIN: &str = "domain: has no value; accepted is the name of a domain in the configuration";
+pub(crate) const NO_DOMAIN: &str =
+    "domain: has no value; accepted is the name of a domain in the configuration";
 pub(crate) const NO_DESCRIPTORS: &str = "descriptors: there are none; accepted is a list of at least one";
 
 /// A request lacks the attribute that it costs by, so it is refused.
@@ -51,7 +52,9 @@ impl Format {
         match outline(bytes, &["limits", "descriptors"]) {
             Outline::List => Format::Limitador,
             Outline::Table(fields) if fields.iter().any(|field| field == "limits") => Format::Native,
-            Outline::Table(fields) if fields.iter().any(|field| field == "descriptors" || field == "domain") => {
+            Outline::Table(fields)
+                if fields.iter().any(|field| field == "descriptors" || field == "domain") =>
+            {
                 Format::Envoy
             }
             _ => Format::Native,
@@ -108,7 +111,11 @@ impl Foreign {
                 Format::Limitador => Foreign::Limitador(limitador::compile(sources, &mut report)),
                 _ => Foreign::Envoy(envoy::compile(sources, &mut report)),
             };
-            if report.errors() == 0 { Ok((foreign, report.into_findings())) } else { Err(report.into_findings()) }
+            if report.errors() == 0 {
+                Ok((foreign, report.into_findings()))
+            } else {
+                Err(report.into_findings())
+            }
         };
         // On a stack that no expression in a file can exhaust.
         with_room(compile).unwrap_or_else(compile)

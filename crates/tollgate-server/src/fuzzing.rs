@@ -47,8 +47,12 @@ fn file(format: Format, bytes: &[u8]) {
         let _ = rules.converted(Some(domain));
         for value in ["acme", "/a/x/b", "", "7"] {
             let entry = |key: &str| (key.to_owned(), value.to_owned());
-            let descriptor = |keys: &[&str]| Descriptor { entries: keys.iter().map(|key| entry(key)).collect(), ..Descriptor::default() };
-            let descriptors = vec![descriptor(&["tenant", "user"]), descriptor(&["path"]), descriptor(&["user", "n", "a"])];
+            let descriptor = |keys: &[&str]| Descriptor {
+                entries: keys.iter().map(|key| entry(key)).collect(),
+                ..Descriptor::default()
+            };
+            let descriptors =
+                vec![descriptor(&["tenant", "user"]), descriptor(&["path"]), descriptor(&["user", "n", "a"])];
             questions.push(Question { domain: domain.to_owned(), descriptors, hits_addend: 1 });
         }
     }

@@ -18,7 +18,9 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
                 let sentences = loaded.rules.sentences();
                 let summary = match loaded.rules.foreign() {
                     None => counted(sentences.len(), "limit"),
-                    Some(foreign) => format!("{}, {}", foreign.format().name(), counted(sentences.len(), "rule")),
+                    Some(foreign) => {
+                        format!("{}, {}", foreign.format().name(), counted(sentences.len(), "rule"))
+                    }
                 };
                 console.line(format_args!("{}: {summary}", loaded.name));
                 for sentence in sentences {

@@ -20,7 +20,10 @@ pub(crate) fn run(arguments: &ConvertArguments, console: &mut Console) -> u8 {
         console.problem(&loaded.warnings);
     }
     let Some(foreign) = loaded.rules.foreign() else {
-        console.problem(format_args!("{}: is a Tollgate policy already; there is nothing to convert", loaded.name));
+        console.problem(format_args!(
+            "{}: is a Tollgate policy already; there is nothing to convert",
+            loaded.name
+        ));
         return FAILURE;
     };
     let text = match foreign.converted(arguments.domain.as_deref()) {

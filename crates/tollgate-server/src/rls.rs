@@ -1,8 +1,6 @@
 //! Envoy's rate-limit question and its answer, apart from any wire: gRPC and JSON both come here. What a native policy answers is
 //! decided in `native`; a foreign configuration answers by its own rules.
 
-#![allow(dead_code, reason = "the wires that use all of it are being built")]
-
 use tollgate::store::Store;
 use tollgate::{Ticks, Timestamp};
 

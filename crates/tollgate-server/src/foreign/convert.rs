@@ -40,10 +40,17 @@ impl Foreign {
         let known = || domains.iter().take(20).copied().collect::<Vec<_>>().join(", ");
         let domain = match (domain, domains.as_slice()) {
             (Some(domain), all) if all.contains(&domain) => domain,
-            (Some(domain), _) => return Err(format!("--domain {domain}: there is none of this name; there are {}", known())),
+            (Some(domain), _) => {
+                return Err(format!("--domain {domain}: there is none of this name; there are {}", known()));
+            }
             (None, [only]) => only,
             (None, []) => return Err("there is no rule to convert".to_owned()),
-            (None, _) => return Err(format!("a policy answers one domain: choose one with --domain; there are {}", known())),
+            (None, _) => {
+                return Err(format!(
+                    "a policy answers one domain: choose one with --domain; there are {}",
+                    known()
+                ));
+            }
         };
         let limits = match self {
             Foreign::Envoy(config) => config.converted(domain),
@@ -90,7 +97,8 @@ fn write_limit(text: &mut String, name: &str, native: &Native) {
         let by: Vec<String> = native.by.iter().map(|name| quoted(name)).collect();
         let _ = writeln!(text, "    by: [{}]", by.join(", "));
     }
-    let _ = writeln!(text, "    algorithm: fixed-window\n    rate: {}\n    align: {}", native.rate, native.align);
+    let _ =
+        writeln!(text, "    algorithm: fixed-window\n    rate: {}\n    align: {}", native.rate, native.align);
     if native.is_shadow {
         text.push_str("    mode: shadow\n");
     }

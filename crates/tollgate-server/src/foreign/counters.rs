@@ -59,7 +59,13 @@ impl<S: Store> Counters<'_, S> {
 
     /// Adds to the window of so many seconds that the first hit began; 0 only looks. No window lasts 0 seconds, so nothing is
     /// counted in it.
-    pub(super) async fn add_from_first(&self, seconds: u64, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
+    pub(super) async fn add_from_first(
+        &self,
+        seconds: u64,
+        parts: &[&[u8]],
+        units: u64,
+        now: Timestamp,
+    ) -> Counted {
         let counted = |total| Counted { total, ends_after: Ticks::ZERO, source: tollgate::Source::Exact };
         if seconds == 0 {
             return counted(units);
@@ -69,7 +75,13 @@ impl<S: Store> Counters<'_, S> {
     }
 
     /// Takes from such a window what was added to it.
-    pub(super) async fn subtract_from_first(&self, seconds: u64, parts: &[&[u8]], units: u64, now: Timestamp) {
+    pub(super) async fn subtract_from_first(
+        &self,
+        seconds: u64,
+        parts: &[&[u8]],
+        units: u64,
+        now: Timestamp,
+    ) {
         if let Some(tally) = self.tallies.first_hit.get(&seconds) {
             let _ = self.engine.subtract(tally, parts, units, now).await;
         }

@@ -48,7 +48,8 @@ impl Bench {
     pub(super) fn new(format: Format, file: &str) -> Self {
         let source = Source { name: "test.yaml".to_owned(), bytes: file.as_bytes().to_vec() };
         assert_eq!(Format::of(&source.bytes), format, "{file}");
-        let (rules, _) = Foreign::compile(format, &[source]).unwrap_or_else(|findings| panic!("{findings}\n{file}"));
+        let (rules, _) =
+            Foreign::compile(format, &[source]).unwrap_or_else(|findings| panic!("{findings}\n{file}"));
         let now = ManualClock::starting_at(T0).now();
         let store = MemoryStore::new(4 << 20, now);
         let engine = Engine::with_store(guard().unwrap(), store, Secret::repeatable(7));
@@ -81,7 +82,10 @@ pub(super) fn run(format: Format, table: &str) -> (usize, usize) {
                     "headers" => bench.options.has_headers = true,
                     "shadow" => bench.options.is_shadow = true,
                     "quota" => bench.options.is_quota = true,
-                    _ => bench.options.override_max = option.strip_prefix("override ").unwrap().parse().unwrap(),
+                    _ => {
+                        bench.options.override_max =
+                            option.strip_prefix("override ").unwrap().parse().unwrap()
+                    }
                 }
             } else {
                 answers += compare(&bench, name, case);
@@ -156,11 +160,16 @@ fn shown(answer: &Answer, expected: &str) -> String {
     let overall = if answer.overall == Code::Ok { "OK" } else { "OVER" };
     let mut parts = expected.split(" [");
     let wanted: Vec<&str> = parts.next().unwrap_or_default().split(" ; ").collect();
-    let statuses: Vec<String> =
-        answer.statuses.iter().enumerate().map(|(at, status)| one(status, wanted.get(at).unwrap_or(&""))).collect();
+    let statuses: Vec<String> = answer
+        .statuses
+        .iter()
+        .enumerate()
+        .map(|(at, status)| one(status, wanted.get(at).unwrap_or(&"")))
+        .collect();
     let mut text = format!("{overall} {}", statuses.join(" ; "));
     if parts.next().is_some() {
-        let headers: Vec<String> = answer.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        let headers: Vec<String> =
+            answer.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         text.push_str(&format!(" [{}]", headers.join(" | ")));
     } else {
         assert!(answer.headers.is_empty(), "{answer:?}");
@@ -172,7 +181,12 @@ fn one(status: &Status, wanted: &str) -> String {
     let code = if status.code == Code::Ok { "ok" } else { "over" };
     let Some(limit) = &status.current_limit else {
         assert_eq!((status.code, status.until_reset), (Code::Ok, None));
-        return if status.limit_remaining == u32::MAX { "*".to_owned() } else { assert_eq!(status.limit_remaining, 0); "-".to_owned() };
+        return if status.limit_remaining == u32::MAX {
+            "*".to_owned()
+        } else {
+            assert_eq!(status.limit_remaining, 0);
+            "-".to_owned()
+        };
     };
     let unit = limit.unit.map_or("?", Unit::name);
     let mut text = format!("{code} {}/{unit}", limit.requests_per_unit);

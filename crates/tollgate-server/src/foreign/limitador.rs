@@ -16,8 +16,8 @@ use std::collections::HashMap;
 use tollgate::policy::source::Cel;
 
 pub(super) use file::compile;
-pub(crate) use ledger::{Ledger, Listed};
 pub(super) use ledger::listed;
+pub(crate) use ledger::{Ledger, Listed};
 
 /// Every namespace of a configuration.
 #[derive(Debug, Default)]

@@ -51,8 +51,10 @@ impl InForce {
         let question = self.question(request)?;
         let answer = self.answer(&question, engine, options, now).await?;
         let is_allowed = answer.overall == Code::Ok;
-        let limits: Vec<CheckedLimit> = answer.statuses.iter().filter_map(|status| limit(&question, status)).collect();
-        let retry_after_ms = limits.iter().filter_map(|limit| limit.retry_after_ms).max().filter(|_| !is_allowed);
+        let limits: Vec<CheckedLimit> =
+            answer.statuses.iter().filter_map(|status| limit(&question, status)).collect();
+        let retry_after_ms =
+            limits.iter().filter_map(|limit| limit.retry_after_ms).max().filter(|_| !is_allowed);
         let mut headers: serde_json::Map<_, _> =
             answer.headers.into_iter().map(|(name, value)| (name, value.into())).collect();
         if let Some(wait) = retry_after_ms {

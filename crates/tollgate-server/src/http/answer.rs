@@ -96,7 +96,11 @@ impl<S: Store> Service<S> {
         let request = question.request()?;
         if let Some(foreign) = self.foreign() {
             let checked = self.check_foreign(&foreign, &request, self.now()).await?;
-            return Ok(Answered::Foreign(Foreign { status: 200, body: ForeignBody::Json(checked), ..Foreign::default() }));
+            return Ok(Answered::Foreign(Foreign {
+                status: 200,
+                body: ForeignBody::Json(checked),
+                ..Foreign::default()
+            }));
         }
         let decided = self.decide(&request, self.now()).await;
         Ok(Answered::Decision(Box::new(decided)))
@@ -146,7 +150,9 @@ impl<S: Store> Service<S> {
         let request = question.request()?;
         if let Some(foreign) = self.foreign() {
             let format = foreign.rules.format().name();
-            let detail = format!("{format} cannot reserve; ask POST /v1/check or /json, or convert the configuration with `tollgate policy convert`");
+            let detail = format!(
+                "{format} cannot reserve; ask POST /v1/check or /json, or convert the configuration with `tollgate policy convert`"
+            );
             return Err(Problem::new(Kind::WrongFormat, detail));
         }
         let (lifetime, now) = (question.lifetime(), self.now());

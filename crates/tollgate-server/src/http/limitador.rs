@@ -37,8 +37,10 @@ impl<S: Store> Service<S> {
             Problem::invalid(format!("{error}; accepted is {{\"namespace\":…,\"values\":{{…}},\"delta\":1}}"))
         })?;
         let entries: Vec<(String, String)> = body.values.into_iter().collect();
-        let asked = Asked { namespace: &body.namespace, descriptors: vec![&entries], delta: body.delta, action };
-        let ruling = foreign.decide(&asked, &self.engine, self.now()).await.ok_or_else(|| absent(Some(&foreign)))?;
+        let asked =
+            Asked { namespace: &body.namespace, descriptors: vec![&entries], delta: body.delta, action };
+        let ruling =
+            foreign.decide(&asked, &self.engine, self.now()).await.ok_or_else(|| absent(Some(&foreign)))?;
         let is_limited = ruling.is_limited && !self.foreign_options.is_shadow;
         let shows = action == Action::CheckAndReport
             && body.response_headers.is_some_and(|version| version.eq_ignore_ascii_case("DraftVersion03"));

@@ -100,7 +100,9 @@ impl<'v> Fields<'v> {
     fn of(value: &'v Value, path: &'v str) -> Result<Self, String> {
         match value {
             Value::Object(fields) => Ok(Self { path, fields, taken: 0 }),
-            _ if path.is_empty() => Err("the body is no object; accepted is {\"domain\":…,\"descriptors\":[…]}".to_owned()),
+            _ if path.is_empty() => {
+                Err("the body is no object; accepted is {\"domain\":…,\"descriptors\":[…]}".to_owned())
+            }
             _ => Err(format!("{path}: is no object")),
         }
     }
@@ -159,9 +161,11 @@ impl<'v> Fields<'v> {
         let path = self.name(name);
         match self.take(name, camel)? {
             None | Some(Value::Null) => Ok(Vec::new()),
-            Some(Value::Array(items)) => {
-                items.iter().enumerate().map(|(index, item)| read(item, &format!("{path}[{index}]"))).collect()
-            }
+            Some(Value::Array(items)) => items
+                .iter()
+                .enumerate()
+                .map(|(index, item)| read(item, &format!("{path}[{index}]")))
+                .collect(),
             Some(_) => Err(format!("{path}: is no list")),
         }
     }
@@ -173,13 +177,16 @@ impl<'v> Fields<'v> {
         }
         let known = "domain, descriptors, entries, key, value, limit, requests_per_unit, unit, hits_addend and is_negative_hits";
         let other = self.fields.keys().find(|name| !known.contains(snake(name).as_str()));
-        let name = other.map_or_else(|| "a field in the wrong place".to_owned(), |name| name.chars().take(64).collect());
+        let name = other
+            .map_or_else(|| "a field in the wrong place".to_owned(), |name| name.chars().take(64).collect());
         Err(format!("{}: unknown; accepted are {known}, each where it belongs", self.name(&name)))
     }
 }
 
 fn snake(name: &str) -> String {
-    name.chars().flat_map(|c| if c.is_uppercase() { vec!['_', c.to_ascii_lowercase()] } else { vec![c] }).collect()
+    name.chars()
+        .flat_map(|c| if c.is_uppercase() { vec!['_', c.to_ascii_lowercase()] } else { vec![c] })
+        .collect()
 }
 
 /// An answer as JSON.
@@ -243,7 +250,10 @@ mod tests {
         assert_eq!(read.descriptors[0].entries[1], ("x".to_owned(), String::new()));
         assert_eq!(read.descriptors[0].limit.unwrap().unit, Unit::Minute);
         assert_eq!(question(b"{}").unwrap(), Question::default());
-        assert_eq!(question(br#"{"descriptors":[{"hitsAddend":0}]}"#).unwrap().descriptors[0].hits_addend, Some(0));
+        assert_eq!(
+            question(br#"{"descriptors":[{"hitsAddend":0}]}"#).unwrap().descriptors[0].hits_addend,
+            Some(0)
+        );
     }
 
     /// What is wrong is named, and no spelling of a number or a unit makes it panic.
@@ -260,8 +270,14 @@ mod tests {
             (r#"{"hitsAddend":1.5}"#, "hits_addend: accepted are whole numbers"),
             (r#"{"hitsAddend":4294967296}"#, "hits_addend: too large"),
             (r#"{"hitsAddend":1,"hits_addend":1}"#, "hits_addend: given twice"),
-            (r#"{"descriptors":[{"limit":{"requestsPerUnit":1,"unit":"UNKNOWN"}}]}"#, "descriptors[0].limit.unit: no unit"),
-            (r#"{"descriptors":[{"limit":{"requestsPerUnit":1,"unit":99}}]}"#, "descriptors[0].limit.unit: no unit"),
+            (
+                r#"{"descriptors":[{"limit":{"requestsPerUnit":1,"unit":"UNKNOWN"}}]}"#,
+                "descriptors[0].limit.unit: no unit",
+            ),
+            (
+                r#"{"descriptors":[{"limit":{"requestsPerUnit":1,"unit":99}}]}"#,
+                "descriptors[0].limit.unit: no unit",
+            ),
             (r#"{"descriptors":[{"limit":{"requestsPerUnit":1}}]}"#, "descriptors[0].limit.unit: no unit"),
             (r#"{"descriptors":[{"domain":"x"}]}"#, "wrong place"),
         ];

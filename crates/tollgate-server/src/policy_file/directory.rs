@@ -28,7 +28,11 @@ fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Po
     let name = || path.display().to_string();
     if depth > DEPTH_MAX {
         let reason = format!("more than {DEPTH_MAX} directories inside each other");
-        return Err(PolicyFileError::Unreadable { name: name(), reason, cure: "put the files nearer to the top" });
+        return Err(PolicyFileError::Unreadable {
+            name: name(),
+            reason,
+            cure: "put the files nearer to the top",
+        });
     }
     let entries = fs::read_dir(path).map_err(|error| unreadable(name(), &error))?;
     let mut paths = Vec::new();
@@ -55,7 +59,11 @@ fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Po
 /// A directory without files.
 pub(super) fn empty(name: &str) -> PolicyFileError {
     let reason = "there is no file in this directory".to_owned();
-    PolicyFileError::Unreadable { name: name.to_owned(), reason, cure: "name a file, or a directory with one" }
+    PolicyFileError::Unreadable {
+        name: name.to_owned(),
+        reason,
+        cure: "name a file, or a directory with one",
+    }
 }
 
 /// Several files of our own format.
@@ -66,12 +74,11 @@ pub(super) fn several(name: &str, files: usize) -> PolicyFileError {
 
 /// Files of different formats.
 pub(super) fn mixed(name: &str, one: (&Source, Format), other: (&Source, Format)) -> PolicyFileError {
-    let reason = format!(
-        "{} is a {}, and {} is a {}",
-        one.0.name,
-        one.1.name(),
-        other.0.name,
-        other.1.name()
-    );
-    PolicyFileError::Unreadable { name: name.to_owned(), reason, cure: "name a directory whose files have one format" }
+    let (one, of_one, other, of_other) = (&one.0.name, one.1.name(), &other.0.name, other.1.name());
+    let reason = format!("its files have different formats: {one} ({of_one}) and {other} ({of_other})");
+    PolicyFileError::Unreadable {
+        name: name.to_owned(),
+        reason,
+        cure: "name a directory whose files have one format",
+    }
 }

@@ -32,7 +32,8 @@ pub(super) fn lines(loaded: &Loaded, addresses: &Addresses, arguments: &ServeArg
     match loaded.rules.foreign() {
         None => lines.extend(limits(loaded.rules.policy().sentences())),
         Some(foreign) => {
-            lines.push(format!("The policy is an {}; it decides by the rules of its own program.", foreign.format().name()).replace("an Limitador", "a set of Limitador"));
+            let format = foreign.format().name();
+            lines.push(format!("{format}: decided by the rules of the program that it was written for."));
             lines.extend(limits(foreign.sentences()));
         }
     }

@@ -7,7 +7,8 @@ use serde_json::json;
 
 use crate::program::{Server, run, stderr, stdout};
 
-const ENVOY: &str = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 2, name: daily}}]";
+const ENVOY: &str =
+    "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 2, name: daily}}]";
 const LIMITADOR: &str = "- {namespace: n, max_value: 2, seconds: 86400, name: daily, conditions: [], variables: [\"descriptors[0]['user']\"]}";
 
 fn rls(domain: &str, key: &str, value: &str) -> String {
@@ -56,9 +57,17 @@ fn envoy_json() {
     let denied = server.send("POST", "/json", &rls("d", "user", "a"));
     assert_eq!((denied.status, denied.json()["overallCode"].clone()), (429, json!("OVER_LIMIT")));
     assert_eq!(denied.json()["statuses"][0].get("limitRemaining"), None);
-    assert_eq!(server.send("POST", "/json", &rls("d", "other", "a")).json()["statuses"], json!([{ "code": "OK" }]));
+    assert_eq!(
+        server.send("POST", "/json", &rls("d", "other", "a")).json()["statuses"],
+        json!([{ "code": "OK" }])
+    );
     assert!(server.send("POST", "/json", "{}").problem(400).starts_with("domain: has no value"));
-    assert!(server.send("POST", "/json", r#"{"domain":"d"}"#).problem(400).starts_with("descriptors: there are none"));
+    assert!(
+        server
+            .send("POST", "/json", r#"{"domain":"d"}"#)
+            .problem(400)
+            .starts_with("descriptors: there are none")
+    );
     assert!(server.send("POST", "/json", "{").problem(400).starts_with("not JSON"));
     assert!(server.send("POST", "/check", "{}").problem(404).contains("envoyproxy/ratelimit"));
 }
@@ -70,16 +79,28 @@ fn plain_checks_of_a_foreign_configuration() {
     let body = r#"{"attributes":{"user":"a"}}"#;
     let answer = server.check(body);
     assert_eq!((&answer["allowed"], &answer["limits"][0]["remaining"]), (&json!(true), &json!(1)));
-    assert_eq!(server.check(r#"{"attributes":{"user":"a","domain":"d"},"cost":0}"#)["limits"][0]["remaining"], 1);
+    assert_eq!(
+        server.check(r#"{"attributes":{"user":"a","domain":"d"},"cost":0}"#)["limits"][0]["remaining"],
+        1
+    );
     server.check(body);
     let denied = server.check(body);
-    assert_eq!((&denied["allowed"], &denied["verdict"], &denied["limits"][0]["name"]), (&json!(false), &json!("deny"), &json!("daily")));
+    assert_eq!(
+        (&denied["allowed"], &denied["verdict"], &denied["limits"][0]["name"]),
+        (&json!(false), &json!("deny"), &json!("daily"))
+    );
     assert!(denied["retry_after_ms"].as_u64().unwrap() > 0 && denied["headers"]["Retry-After"].is_string());
     let batch = server.send("POST", "/v1/check/batch", &format!("[{body},{{\"attributes\":{{}}}}]")).json();
     assert_eq!((&batch[0]["allowed"], &batch[1]["allowed"]), (&json!(false), &json!(true)));
     assert!(server.send("POST", "/v1/reservations", body).problem(404).contains("cannot reserve"));
     let two = Server::start_with(
-        &["serve", "--http", "127.0.0.1:0", "--policy", Directory::new("two", &[("a.yaml", "domain: a"), ("b.yaml", "domain: b")]).path()],
+        &[
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--policy",
+            Directory::new("two", &[("a.yaml", "domain: a"), ("b.yaml", "domain: b")]).path(),
+        ],
         "",
     );
     assert!(two.send("POST", "/v1/check", body).problem(400).starts_with("attributes.domain: is not said"));
@@ -89,7 +110,8 @@ fn plain_checks_of_a_foreign_configuration() {
 #[test]
 fn limitador_endpoints() {
     let server = Server::start(LIMITADOR);
-    let body = |delta: u64| json!({ "namespace": "n", "values": { "user": "a" }, "delta": delta }).to_string();
+    let body =
+        |delta: u64| json!({ "namespace": "n", "values": { "user": "a" }, "delta": delta }).to_string();
     let both = |path: &str, delta| {
         let answer = server.send("POST", path, &body(delta));
         (answer.status, String::from_utf8(answer.body).unwrap())
@@ -132,33 +154,77 @@ fn a_native_policy_names_its_own_ways() {
 /// A directory is read as a mounted configuration is: below it, in order, without what begins with a dot.
 #[test]
 fn directories() {
-    let files = [("b/two.yaml", "domain: two\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]"), ("a.yaml", ENVOY), (".hidden/a.yaml", ENVOY), ("..data", "garbage: [")];
+    let files = [
+        ("b/two.yaml", "domain: two\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]"),
+        ("a.yaml", ENVOY),
+        (".hidden/a.yaml", ENVOY),
+        ("..data", "garbage: ["),
+    ];
     let directory = Directory::new("several", &files);
     let output = run(&["policy", "check", directory.path()], b"");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let expected = format!("{}: envoyproxy/ratelimit configuration, 2 rules\n  d: each user: 2 requests a day; called daily\n  two: each k: 1 request a day\n", directory.path());
+    let expected = format!(
+        "{}: envoyproxy/ratelimit configuration, 2 rules\n  d: each user: 2 requests a day; called daily\n  two: each k: 1 request a day\n",
+        directory.path()
+    );
     assert_eq!(stdout(&output), expected);
 
     let mixed = Directory::new("mixed", &[("a.yaml", ENVOY), ("b.yaml", LIMITADOR)]);
     let output = run(&["policy", "check", mixed.path()], b"");
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("a.yaml is a envoyproxy/ratelimit configuration, and"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("its files have different formats: "), "{}", stderr(&output));
 
     let native = Directory::new("native", &[("policy.yaml", crate::program::SLOW_POLICY)]);
     assert_eq!(run(&["policy", "check", native.path()], b"").status.code(), Some(0));
-    let natives = Directory::new("natives", &[("a.yaml", crate::program::SLOW_POLICY), ("b.yaml", crate::program::SLOW_POLICY)]);
+    let natives = Directory::new(
+        "natives",
+        &[("a.yaml", crate::program::SLOW_POLICY), ("b.yaml", crate::program::SLOW_POLICY)],
+    );
     let output = run(&["policy", "check", natives.path()], b"");
-    assert!(stderr(&output).contains("there are 2 policies in this directory; a policy is one file: name it"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("there are 2 policies in this directory; a policy is one file: name it"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// Envoy's files may share parts by anchors and merge keys; what a table says itself comes first.
+#[test]
+fn merge_keys() {
+    let file = "domain: d\ndescriptors:\n  - &a {key: a, rate_limit: {unit: day, requests_per_unit: 1}}\n  - {<<: *a, key: b}\n  - {<<: [{key: c}, *a], shadow_mode: true}\n";
+    let output = run(&["policy", "check", "-"], file.as_bytes());
+    assert_eq!(
+        stdout(&output).lines().skip(1).collect::<Vec<_>>(),
+        [
+            "  d: each a: 1 request a day",
+            "  d: each b: 1 request a day",
+            "  d: each c: 1 request a day; counted, never refused (shadow_mode)"
+        ],
+        "{}",
+        stderr(&output)
+    );
+    let output = run(&["policy", "check", "-"], b"domain: d\ndescriptors: [{<<: x, key: b}]\n");
+    assert!(stderr(&output).contains("descriptors[0].<<: "), "{}", stderr(&output));
 }
 
 /// Wrong files of every format are refused with every reason, and a server does not start with them.
 #[test]
 fn wrong_files() {
     for (file, expected) in [
-        ("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: eon}\n  - value: b\n", "<stdin>:4:24: descriptors[0].rate_limit.unit: eon is unknown"),
-        ("- {namespace: n, seconds: x, conditions: [], variables: ['((']}\n", "<stdin>:1:27: [0].seconds: x is no such number"),
+        (
+            "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: eon}\n  - value: b\n",
+            "<stdin>:4:24: descriptors[0].rate_limit.unit: eon is unknown",
+        ),
+        (
+            "- {namespace: n, seconds: x, conditions: [], variables: ['((']}\n",
+            "<stdin>:1:27: [0].seconds: x is no such number",
+        ),
     ] {
-        for arguments in [&["policy", "check", "-"][..], &["serve", "--http", "127.0.0.1:0", "--policy", "-"], &["policy", "convert", "-"]] {
+        for arguments in [
+            &["policy", "check", "-"][..],
+            &["serve", "--http", "127.0.0.1:0", "--policy", "-"],
+            &["policy", "convert", "-"],
+        ] {
             let output = run(arguments, file.as_bytes());
             assert_eq!(output.status.code(), Some(1), "{arguments:?}");
             assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
@@ -215,7 +281,11 @@ descriptors:
     let output = run(&["policy", "convert", "-", "--to", "native"], limitador.as_bytes());
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(text.contains("when: \"(method == 'POST') && (path.startsWith('/a'))\"") && text.contains("rate: 10 per 90s"), "{text}");
+    assert!(
+        text.contains("when: \"(path.startsWith('/a')) && (method == 'POST')\"")
+            && text.contains("rate: 10 per 90s"),
+        "{text}"
+    );
     assert_eq!(text.matches("NOT CONVERTED").count(), 2, "{text}");
     assert_eq!(run(&["policy", "check", "-"], text.as_bytes()).status.code(), Some(0), "{text}");
     assert_eq!(run(&["policy", "convert", "-"], b"limits: []").status.code(), Some(1));

@@ -25,7 +25,11 @@ fn the_guide_is_true() {
         let block = block.join("\n");
         match language {
             "yaml" => {
-                let name = block.lines().next().and_then(|line| line.strip_prefix("# ")).expect("a file begins with its name");
+                let name = block
+                    .lines()
+                    .next()
+                    .and_then(|line| line.strip_prefix("# "))
+                    .expect("a file begins with its name");
                 std::fs::write(directory.join(name), &block).unwrap();
             }
             "sh" if block.starts_with("tollgate serve ") => {
@@ -35,7 +39,8 @@ fn the_guide_is_true() {
             "sh" => last = executed(&block, server.as_ref(), &directory),
             "json" => {
                 let shown: Value = serde_json::from_str(&block).expect("the guide shows JSON");
-                let mut actual: Value = serde_json::from_str(&last).unwrap_or_else(|_| panic!("{block}\n{last}"));
+                let mut actual: Value =
+                    serde_json::from_str(&last).unwrap_or_else(|_| panic!("{block}\n{last}"));
                 without_times(&mut actual);
                 let mut expected = shown;
                 without_times(&mut expected);
@@ -62,10 +67,14 @@ fn serve(command: &str, directory: &Path) -> Server {
 
 fn executed(block: &str, server: Option<&Server>, directory: &Path) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
-    let path = std::env::join_paths([program.to_owned()].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap()))).unwrap();
+    let path = std::env::join_paths(
+        [program.to_owned()].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
+    )
+    .unwrap();
     let address = server.map_or_else(|| GUIDE_ADDRESS.to_owned(), |server| server.address.to_string());
     let script = format!("set -u\n{}", block.replace(GUIDE_ADDRESS, &address));
-    let output = Command::new("sh").args(["-c", &script]).current_dir(directory).env("PATH", path).output().unwrap();
+    let output =
+        Command::new("sh").args(["-c", &script]).current_dir(directory).env("PATH", path).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{block}\n{errors}");
     format!("{}{errors}", String::from_utf8(output.stdout).unwrap())

@@ -65,7 +65,8 @@ impl<S: Store> Engine<S> {
         let answers = self.store.charge(&[self.entry(tally, parts, units)], now).await?;
         let answer = answers.first().ok_or(StoreFailure::Unreachable)?;
         let outcome = &answer.outcome;
-        let total = if outcome.is_allowed() { outcome.limit.saturating_sub(outcome.remaining) } else { u64::MAX };
+        let total =
+            if outcome.is_allowed() { outcome.limit.saturating_sub(outcome.remaining) } else { u64::MAX };
         Ok(Counted { total, ends_after: outcome.reset_after, source: answer.source })
     }
 

@@ -201,10 +201,7 @@ fn parse(source: &str) -> Result<Program, Problem> {
 }
 
 /// Does something where the parser cannot exhaust the stack.
-fn roomy(
-    work: impl FnOnce() -> Result<Program, Problem> + Send,
-    accepted: &str,
-) -> Result<Program, Problem> {
+fn roomy(work: impl FnOnce() -> Result<Program, Problem> + Send, accepted: &str) -> Result<Program, Problem> {
     if ROOMY.get() {
         return work();
     }

@@ -85,12 +85,7 @@ impl<'n> Fields<'n> {
     }
 
     /// A field that is one of a few words.
-    pub fn choice<T: Copy>(
-        &self,
-        name: &str,
-        choices: &[(&str, T)],
-        report: &mut Report,
-    ) -> Option<T> {
+    pub fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)], report: &mut Report) -> Option<T> {
         let words: Vec<&str> = choices.iter().map(|&(word, _)| word).collect();
         let accepted = words.join(", ");
         let said = self.text(name, &accepted, report)?;

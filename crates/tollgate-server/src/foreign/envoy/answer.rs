@@ -19,7 +19,13 @@ enum Ruling<'c> {
     /// A rule that allows everything.
     Unlimited,
     /// So many in a unit.
-    Counted { current: CurrentLimit, unit: Unit, is_shadow: bool, is_quota: bool, patterns: Vec<Option<&'c str>> },
+    Counted {
+        current: CurrentLimit,
+        unit: Unit,
+        is_shadow: bool,
+        is_quota: bool,
+        patterns: Vec<Option<&'c str>>,
+    },
 }
 
 /// Answers a question.
@@ -44,9 +50,7 @@ pub(in crate::foreign) async fn answer<S: Store>(
     for (descriptor, ruling) in question.descriptors.iter().zip(&rulings) {
         statuses.push(status(question, descriptor, ruling, counters, now).await);
     }
-    let is_quota = |ruling: &Ruling<'_>| {
-        matches!(ruling, Ruling::Counted { is_quota, .. } if *is_quota || options.is_quota)
-    };
+    let is_quota = |ruling: &Ruling<'_>| matches!(ruling, Ruling::Counted { is_quota, .. } if *is_quota || options.is_quota);
     let quotas: Vec<bool> = rulings.iter().map(is_quota).collect();
     let overall = overall(&statuses, &quotas);
     let headers = if options.has_headers { headers(&statuses, &quotas) } else { Vec::new() };
@@ -80,7 +84,9 @@ fn rulings<'c>(domain: Option<&'c Domain>, question: &Question, options: &Option
                 is_quota: false,
                 patterns: Vec::new(),
             },
-            (None, Some(met)) if !replaced.contains(&met.limit.name.as_str()) => ruled(met.limit, met.patterns),
+            (None, Some(met)) if !replaced.contains(&met.limit.name.as_str()) => {
+                ruled(met.limit, met.patterns)
+            }
             _ => Ruling::None,
         });
     }
@@ -108,7 +114,8 @@ async fn status<S: Store>(
     counters: &Counters<'_, S>,
     now: Timestamp,
 ) -> Status {
-    let unlimited = |limit_remaining| Status { code: Code::Ok, current_limit: None, limit_remaining, until_reset: None };
+    let unlimited =
+        |limit_remaining| Status { code: Code::Ok, current_limit: None, limit_remaining, until_reset: None };
     let (current, unit, is_shadow, patterns) = match ruling {
         Ruling::None => return unlimited(0),
         Ruling::Unlimited => return unlimited(u32::MAX),
@@ -154,11 +161,16 @@ fn overall(statuses: &[Status], quotas: &[bool]) -> Code {
 
 /// The numbers of one descriptor: the last that refuses and is no quota, else the first with the least left.
 fn headers(statuses: &[Status], quotas: &[bool]) -> Vec<(String, String)> {
-    let refused =
-        statuses.iter().zip(quotas).filter(|(status, is_quota)| !**is_quota && status.code == Code::OverLimit).last();
+    let refused = statuses
+        .iter()
+        .zip(quotas)
+        .filter(|(status, is_quota)| !**is_quota && status.code == Code::OverLimit)
+        .last();
     let counted = statuses.iter().filter(|status| status.current_limit.is_some());
-    let chosen = refused.map(|(status, _)| status).or_else(|| counted.min_by_key(|status| status.limit_remaining));
-    let Some((status, limit)) = chosen.and_then(|status| Some((status, status.current_limit.as_ref()?))) else {
+    let chosen =
+        refused.map(|(status, _)| status).or_else(|| counted.min_by_key(|status| status.limit_remaining));
+    let Some((status, limit)) = chosen.and_then(|status| Some((status, status.current_limit.as_ref()?)))
+    else {
         return Vec::new();
     };
     let reset = status.until_reset.unwrap_or_default().ceil_seconds();

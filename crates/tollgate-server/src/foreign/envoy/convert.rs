@@ -43,7 +43,9 @@ fn level<'c>(at: &'c Level, keys: &[&str], path: &mut Path<'c>, converted: &mut 
 }
 
 fn rule(path: &Path<'_>, keys: &[&str]) -> Converted {
-    let shown = |node: &Node| if node.value.is_empty() { node.key.clone() } else { format!("{}={}", node.key, node.value) };
+    let shown = |node: &Node| {
+        if node.value.is_empty() { node.key.clone() } else { format!("{}={}", node.key, node.value) }
+    };
     let way: Vec<String> = path.iter().map(|(_, node)| shown(node)).collect();
     let limit = path.last().and_then(|(_, node)| node.limit.as_ref());
     let name = match limit {
@@ -53,21 +55,34 @@ fn rule(path: &Path<'_>, keys: &[&str]) -> Converted {
     let mut notes = Vec::new();
     let native = match limit.map(|limit| limit.allowance) {
         Some(Allowance::PerUnit(requests, unit)) => native(path, keys, requests, unit, &mut notes),
-        _ => Err("without a limit everything passes, which needs no limit here; the limits beside it leave it out".to_owned()),
+        _ => Err(
+            "without a limit everything passes, which needs no limit here; the limits beside it leave it out"
+                .to_owned(),
+        ),
     };
     if let Some(limit) = limit {
         if limit.is_quota {
             notes.push("quota_mode has no counterpart: here this limit refuses by itself".to_owned());
         }
         if !limit.replaces.is_empty() {
-            notes.push(format!("replaces has no counterpart: here {} applies beside it", limit.replaces.join(", ")));
+            notes.push(format!(
+                "replaces has no counterpart: here {} applies beside it",
+                limit.replaces.join(", ")
+            ));
         }
     }
-    let native = native.map(|native| Native { is_shadow: limit.is_some_and(|limit| limit.is_shadow), ..native });
+    let native =
+        native.map(|native| Native { is_shadow: limit.is_some_and(|limit| limit.is_shadow), ..native });
     Converted { name, origin: way.join(", "), limit: native, notes }
 }
 
-fn native(path: &Path<'_>, keys: &[&str], requests: u32, unit: Unit, notes: &mut Vec<String>) -> Result<Native, String> {
+fn native(
+    path: &Path<'_>,
+    keys: &[&str],
+    requests: u32,
+    unit: Unit,
+    notes: &mut Vec<String>,
+) -> Result<Native, String> {
     if requests == 0 {
         return Err("a rate of 0 refuses everything, and no policy says that: refuse such requests before they are asked about".to_owned());
     }
@@ -75,7 +90,17 @@ fn native(path: &Path<'_>, keys: &[&str], requests: u32, unit: Unit, notes: &mut
         return Err(format!("{requests} a {} is faster than a policy can count", unit.name()));
     }
     if let Some((_, node)) = path.iter().find(|(_, node)| !is_name(&node.key)) {
-        return Err(format!("CEL cannot name the attribute {}; write this limit by hand, with a table in `when:`", node.key));
+        return Err(format!(
+            "CEL cannot name the attribute {}; write this limit by hand, with a table in `when:`",
+            node.key
+        ));
+    }
+    let is_repeated = |at: usize| path[..at].iter().any(|(_, before)| before.key == path[at].1.key);
+    if let Some(at) = (0..path.len()).find(|&at| is_repeated(at)) {
+        return Err(format!(
+            "a request has the attribute {} once, and this rule asks for it twice",
+            path[at].1.key
+        ));
     }
     let mut conditions = Vec::new();
     for (level, node) in path {
@@ -83,7 +108,8 @@ fn native(path: &Path<'_>, keys: &[&str], requests: u32, unit: Unit, notes: &mut
         conditions.extend(others(level, node, notes));
     }
     let on_the_way = |key: &&&str| path.iter().any(|(_, node)| node.key == **key);
-    conditions.extend(keys.iter().filter(|key| !on_the_way(key) && is_name(key)).map(|key| format!("!has({key})")));
+    conditions
+        .extend(keys.iter().filter(|key| !on_the_way(key) && is_name(key)).map(|key| format!("!has({key})")));
     let mut by: Vec<String> = Vec::new();
     for (_, node) in path {
         let is_counted_by = node.value.is_empty() || node.value.contains('*') && !node.is_shared;
@@ -92,7 +118,13 @@ fn native(path: &Path<'_>, keys: &[&str], requests: u32, unit: Unit, notes: &mut
         }
     }
     notes.push(better(requests, unit));
-    Ok(Native { when: conditions.join(" && "), by, rate: rate(requests, unit), align: "epoch", is_shadow: false })
+    Ok(Native {
+        when: conditions.join(" && "),
+        by,
+        rate: rate(requests, unit),
+        align: "epoch",
+        is_shadow: false,
+    })
 }
 
 fn rate(requests: u32, unit: Unit) -> String {
@@ -164,7 +196,12 @@ fn condition(node: &Node, notes: &mut Vec<String>) -> String {
     if !first.is_empty() {
         all.push(format!("{key}.startsWith({})", cel_text(first)));
     }
-    all.extend(middle.iter().filter(|part| !part.is_empty()).map(|part| format!("{key}.contains({})", cel_text(part))));
+    all.extend(
+        middle
+            .iter()
+            .filter(|part| !part.is_empty())
+            .map(|part| format!("{key}.contains({})", cel_text(part))),
+    );
     if !last.is_empty() {
         all.push(format!("{key}.endsWith({})", cel_text(last)));
     }

@@ -2,7 +2,9 @@
 //! it reads without a word and then ignores is read with a warning.
 
 use tollgate::policy::Problem;
-use tollgate::policy::source::{Entry, Fields, Node as Value, Reading, Report, SecondDocument, Tree, nearest, quoted, read};
+use tollgate::policy::source::{
+    Entry, Fields, Node as Value, Reading, Report, SecondDocument, Tree, nearest, quoted, read,
+};
 
 use super::tree::{Allowance, Config, Level, Limit, Node};
 use crate::foreign::Source;
@@ -54,19 +56,63 @@ pub(in crate::foreign) fn compile(sources: &[Source], report: &mut Report) -> Co
     for source in sources {
         report.enter_file(&source.name);
         if let Some(root) = read(&source.bytes, READING, report) {
-            file(&root, &mut config, report);
+            file(&merged(root), &mut config, report);
         }
     }
     config
 }
 
+/// The same with merge keys (`<<`) replaced by the fields that they stand for. What a table says itself comes first. Nothing
+/// grows by it: the reader has counted each alias as often as it is used.
+fn merged(value: Value) -> Value {
+    let tree = match value.tree {
+        Tree::List(items) => Tree::List(items.into_iter().map(merged).collect()),
+        Tree::Table(entries) => {
+            let (merges, mut own): (Vec<Entry>, Vec<Entry>) = entries
+                .into_iter()
+                .map(|entry| Entry { node: merged(entry.node), ..entry })
+                .partition(|entry| entry.key == "<<" && is_mergeable(&entry.node));
+            for entry in merges {
+                let tables = if let Tree::List(items) = entry.node.tree { items } else { vec![entry.node] };
+                for entry in tables.into_iter().flat_map(fields_of) {
+                    if own.iter().all(|known| known.key != entry.key) {
+                        own.push(entry);
+                    }
+                }
+            }
+            Tree::Table(own)
+        }
+        other => other,
+    };
+    Value { at: value.at, tree }
+}
+
+/// Whether it is a table, or a list of tables. Anything else stays, and is reported as a field that nobody knows.
+fn is_mergeable(value: &Value) -> bool {
+    match &value.tree {
+        Tree::Table(_) => true,
+        Tree::List(items) => items.iter().all(|item| matches!(item.tree, Tree::Table(_))),
+        Tree::Empty | Tree::Text(_) => false,
+    }
+}
+
+fn fields_of(value: Value) -> Vec<Entry> {
+    if let Tree::Table(entries) = value.tree { entries } else { Vec::new() }
+}
+
 fn file(root: &Value, config: &mut Config, report: &mut Report) {
-    let Some(fields) = Fields::of(root, "", "a table with `domain:` and `descriptors:`", report) else { return };
+    let Some(fields) = Fields::of(root, "", "a table with `domain:` and `descriptors:`", report) else {
+        return;
+    };
     only(fields, &FILE, "", report);
     let Some(name) = domain(fields, report) else { return };
     if config.domain(name).is_some() {
         let message = format!("domain {} is in another file, too", quoted(name));
-        report.warning(fields.place("domain"), "domain", Problem::new(message, "one file for a domain; their rules are joined"));
+        report.warning(
+            fields.place("domain"),
+            "domain",
+            Problem::new(message, "one file for a domain; their rules are joined"),
+        );
     }
     let domain = config.domain_mut(name);
     level(fields, "descriptors", &mut domain.root, report);
@@ -125,7 +171,8 @@ fn descriptor(item: &Value, path: &str, report: &mut Report) -> Option<Node> {
     // They choose the names of statistics, and no decision.
     let _ = (flag("detailed_metric"), flag("value_to_metric"));
     if is_shared && !value.contains('*') && !key.contains('*') {
-        let problem = Problem::new("there is no * in this value", "share_threshold with a value such as files/*");
+        let problem =
+            Problem::new("there is no * in this value", "share_threshold with a value such as files/*");
         report.error(fields.place("share_threshold"), &format!("{path}.share_threshold"), problem);
     }
     let limit = fields
@@ -150,7 +197,8 @@ fn rate_limit(value: &Value, path: &str, report: &mut Report) -> Option<Limit> {
     let replaces = replaces(fields, name, path, report);
     let allowance = match unit {
         Some(_) if is_unlimited => {
-            let problem = Problem::new("an unlimited rule has no unit", "unlimited, or a unit and requests_per_unit");
+            let problem =
+                Problem::new("an unlimited rule has no unit", "unlimited, or a unit and requests_per_unit");
             report.error(fields.place("unit"), &unit_path, problem);
             return None;
         }
@@ -183,7 +231,10 @@ fn requests_per_unit(fields: Fields<'_>, path: &str, report: &mut Report) -> Opt
     match integer(written).and_then(|number| u32::try_from(number).ok()) {
         Some(number) => Some(number),
         None => {
-            let problem = Problem::new(format!("{} is no such number", quoted(written)), "a whole number up to 4294967295");
+            let problem = Problem::new(
+                format!("{} is no such number", quoted(written)),
+                "a whole number up to 4294967295",
+            );
             report.error(fields.place("requests_per_unit"), &format!("{path}.requests_per_unit"), problem);
             None
         }
@@ -202,8 +253,13 @@ pub(in crate::foreign) fn integer(text: &str) -> Option<u64> {
         _ => (digits, 10),
     };
     // from_str_radix would take a sign here.
-    if digits.is_empty() { return (text.trim() == "").then_some(0); }
-    digits.bytes().all(|byte| byte.is_ascii_alphanumeric()).then(|| u64::from_str_radix(digits, radix).ok())?
+    if digits.is_empty() {
+        return (text.trim() == "").then_some(0);
+    }
+    digits
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric())
+        .then(|| u64::from_str_radix(digits, radix).ok())?
 }
 
 fn replaces(fields: Fields<'_>, own: &str, path: &str, report: &mut Report) -> Vec<String> {
@@ -230,7 +286,11 @@ fn replaces(fields: Fields<'_>, own: &str, path: &str, report: &mut Report) -> V
         if name.is_empty() {
             report.error(item.at, &path, Problem::new("has no value", "the name of another rule"));
         } else if name == own {
-            report.error(item.at, &path, Problem::new("a rule cannot replace itself", "the name of another rule"));
+            report.error(
+                item.at,
+                &path,
+                Problem::new("a rule cannot replace itself", "the name of another rule"),
+            );
         } else {
             names.push(name.to_owned());
         }
@@ -252,7 +312,7 @@ fn only(fields: Fields<'_>, here: &[&str], path: &str, report: &mut Report) {
         }
         let message = match nearest(&entry.key, here.iter().copied()) {
             Some(meant) => format!("unknown field; did you mean {meant}?"),
-            None if entry.key == "<<" => "merge keys are not YAML 1.2; write the fields out".to_owned(),
+            None if entry.key == "<<" => "only a table, or a list of tables, can be merged".to_owned(),
             None => "unknown field".to_owned(),
         };
         report.error(entry.at, &within(entry), Problem::new(message, here.join(", ")));

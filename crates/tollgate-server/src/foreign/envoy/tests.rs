@@ -16,39 +16,69 @@ fn the_golden_table_holds() {
 /// Wrong files, and everything that must be said about them.
 const WRONG: [(&str, &[&str]); 24] = [
     ("domain: d\ndescriptors:\n  - key: a\n    rats: 1\n", &["f:4:5: descriptors[0].rats: unknown field"]),
-    ("domain: ''\ndescriptors: []\n", &["f:1:9: domain: has no value; accepted: the domain that Envoy asks about"]),
+    (
+        "domain: ''\ndescriptors: []\n",
+        &["f:1:9: domain: has no value; accepted: the domain that Envoy asks about"],
+    ),
     ("descriptors: []\n", &["f:1:1: domain: has no value"]),
     ("domain: d\ndescriptors: {}\n", &["f:2:14: descriptors: is a table; accepted: a list of descriptors"]),
     ("domain: d\ndescriptors: [x]\n", &["f:2:15: descriptors[0]: is a text; accepted: a table with `key:`"]),
     ("domain: d\ndescriptors: [{value: x}]\n", &["descriptors[0].key: has no value"]),
     ("domain: d\ndescriptors: [{key: ''}]\n", &["f:2:21: descriptors[0].key: has no value"]),
-    ("domain: d\ndescriptors: [{key: a}, {key: a}]\n", &["f:2:25: descriptors[1]: a second descriptor for a at this level"]),
-    ("domain: d\ndescriptors: [{key: a, value: b}, {key: a, value: b}]\n", &["descriptors[1]: a second descriptor for a=b"]),
+    (
+        "domain: d\ndescriptors: [{key: a}, {key: a}]\n",
+        &["f:2:25: descriptors[1]: a second descriptor for a at this level"],
+    ),
+    (
+        "domain: d\ndescriptors: [{key: a, value: b}, {key: a, value: b}]\n",
+        &["descriptors[1]: a second descriptor for a=b"],
+    ),
     (
         "domain: d\ndescriptors: [{key: a, descriptors: [{key: b}, {key: b}]}]\n",
         &["descriptors[0].descriptors[1]: a second descriptor for b"],
     ),
     (
         "domain: d\ndescriptors: [{key: a, rate_limit: {unit: minutes, requests_per_unit: 1}}]\n",
-        &["f:2:43: descriptors[0].rate_limit.unit: minutes is unknown; did you mean minute?; accepted: second, minute"],
+        &[
+            "f:2:43: descriptors[0].rate_limit.unit: minutes is unknown; did you mean minute?; accepted: second, minute",
+        ],
     ),
-    ("domain: d\ndescriptors: [{key: a, rate_limit: {requests_per_unit: 1}}]\n", &["rate_limit.unit: has no value"]),
+    (
+        "domain: d\ndescriptors: [{key: a, rate_limit: {requests_per_unit: 1}}]\n",
+        &["rate_limit.unit: has no value"],
+    ),
     (
         "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, unlimited: true}}]\n",
         &["rate_limit.unit: an unlimited rule has no unit"],
     ),
-    ("domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: -1}}]\n", &["requests_per_unit: -1 is no such number"]),
+    (
+        "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: -1}}]\n",
+        &["requests_per_unit: -1 is no such number"],
+    ),
     (
         "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 4294967296}}]\n",
         &["requests_per_unit: 4294967296 is no such number; accepted: a whole number up to 4294967295"],
     ),
-    ("domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1.5}}]\n", &["1.5 is no such number"]),
+    (
+        "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1.5}}]\n",
+        &["1.5 is no such number"],
+    ),
     ("domain: d\ndescriptors: [{key: a, rate_limit: 5}]\n", &["descriptors[0].rate_limit: is a text"]),
-    ("domain: d\ndescriptors: [{key: a, value: b, share_threshold: true}]\n", &["share_threshold: there is no * in this value"]),
-    ("domain: d\ndescriptors: [{key: a, shadow_mode: maybe}]\n", &["shadow_mode: maybe is neither; accepted: true or false"]),
+    (
+        "domain: d\ndescriptors: [{key: a, value: b, share_threshold: true}]\n",
+        &["share_threshold: there is no * in this value"],
+    ),
+    (
+        "domain: d\ndescriptors: [{key: a, shadow_mode: maybe}]\n",
+        &["shadow_mode: maybe is neither; accepted: true or false"],
+    ),
     (
         "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, name: n, replaces: [{name: n}, {name: ''}, {}]}}]\n",
-        &["replaces[0].name: a rule cannot replace itself", "replaces[1].name: has no value", "replaces[2].name: has no value"],
+        &[
+            "replaces[0].name: a rule cannot replace itself",
+            "replaces[1].name: has no value",
+            "replaces[2].name: has no value",
+        ],
     ),
     ("domain: d\ndescriptors: [{key: [a]}]\n", &["descriptors[0].key: is a list"]),
     ("domain: d\ndescriptors:\n  - key: a\n    key: b\n", &["f:4:5: descriptors[0].key: said twice"]),
@@ -56,7 +86,12 @@ const WRONG: [(&str, &[&str]); 24] = [
     // Everything at once, in the order of the file.
     (
         "domain: d\nbogus: 1\ndescriptors:\n  - value: x\n  - key: a\n    rate_limit: {unit: eon, requests_per_unit: x}\n",
-        &["f:2:1: bogus: unknown field", "f:4:5: descriptors[0].key", "f:6:24: descriptors[1].rate_limit.unit: eon", "f:6:48: descriptors[1].rate_limit.requests_per_unit: x is"],
+        &[
+            "f:2:1: bogus: unknown field",
+            "f:4:5: descriptors[0].key",
+            "f:6:24: descriptors[1].rate_limit.unit: eon",
+            "f:6:48: descriptors[1].rate_limit.requests_per_unit: x is",
+        ],
     ),
 ];
 
@@ -89,7 +124,10 @@ fn what_means_nothing_is_told() {
             "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}}]\n",
             "rate_limit.shadow_mode: means nothing here, and is ignored; it belongs beside a descriptor's key",
         ),
-        ("domain: d\ndescriptors: [{key: a, unit: day}]\n", "unit: means nothing here, and is ignored; it belongs inside rate_limit"),
+        (
+            "domain: d\ndescriptors: [{key: a, unit: day}]\n",
+            "unit: means nothing here, and is ignored; it belongs inside rate_limit",
+        ),
         ("domain: d\ndescriptors: [{key: a, rate_limit: {unit: day}}]\n", "0 refuses every request"),
         ("domain: d\ndescriptors: []\n---\ndomain: e\n", "a second document begins here, and is not read"),
     ];
@@ -121,24 +159,38 @@ fn domains_of_several_files_are_joined() {
     let source = |name: &str, text: &str| Source { name: name.to_owned(), bytes: text.as_bytes().to_vec() };
     let one = "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}}]";
     let other = "domain: d\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]";
-    let (rules, warnings) = Foreign::compile(Format::Envoy, &[source("1.yaml", one), source("2.yaml", other)]).unwrap();
+    let (rules, warnings) =
+        Foreign::compile(Format::Envoy, &[source("1.yaml", one), source("2.yaml", other)]).unwrap();
     assert_eq!((rules.sentences().len(), rules.domains()), (2, vec!["d"]));
-    assert!(warnings.to_string().starts_with("2.yaml:1:9: warning: domain: domain d is in another file"), "{warnings}");
-    let errors = Foreign::compile(Format::Envoy, &[source("1.yaml", one), source("2.yaml", one)]).unwrap_err();
-    assert!(errors.to_string().contains("2.yaml:2:15: descriptors[0]: a second descriptor for a"), "{errors}");
+    assert!(
+        warnings.to_string().starts_with("2.yaml:1:9: warning: domain: domain d is in another file"),
+        "{warnings}"
+    );
+    let errors =
+        Foreign::compile(Format::Envoy, &[source("1.yaml", one), source("2.yaml", one)]).unwrap_err();
+    assert!(
+        errors.to_string().contains("2.yaml:2:15: descriptors[0]: a second descriptor for a"),
+        "{errors}"
+    );
 }
 
 /// A reload with other numbers keeps what was counted, and one without a rule forgets nothing.
 #[test]
 fn counters_survive_a_reload() {
-    let file = |requests: u32| format!("domain: d\ndescriptors: [{{key: z}}, {{key: k, rate_limit: {{unit: day, requests_per_unit: {requests}}}}}]");
+    let file = |requests: u32| {
+        format!(
+            "domain: d\ndescriptors: [{{key: z}}, {{key: k, rate_limit: {{unit: day, requests_per_unit: {requests}}}}}]"
+        )
+    };
     let mut bench = Bench::new(Format::Envoy, &file(2).replace("{key: z}, ", ""));
     let question = ask(&[("k", "v")]);
     bench.ask(&question);
     bench.ask(&question);
     assert_eq!(bench.ask(&question).overall, Code::OverLimit);
     let next = Bench::new(Format::Envoy, &file(5));
-    bench.in_force = crate::foreign::InForce::new(next.in_force.rules, &bench.engine, Some(&bench.in_force), bench.now).unwrap();
+    bench.in_force =
+        crate::foreign::InForce::new(next.in_force.rules, &bench.engine, Some(&bench.in_force), bench.now)
+            .unwrap();
     let answer = bench.ask(&question);
     assert_eq!((answer.overall, answer.statuses[0].limit_remaining), (Code::Ok, 1));
     assert_eq!(bench.in_force.version, 2);
@@ -146,7 +198,11 @@ fn counters_survive_a_reload() {
 
 fn ask(entries: &[(&str, &str)]) -> Question {
     let entries = entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    Question { domain: "d".to_owned(), descriptors: vec![Descriptor { entries, ..Descriptor::default() }], hits_addend: 1 }
+    Question {
+        domain: "d".to_owned(),
+        descriptors: vec![Descriptor { entries, ..Descriptor::default() }],
+        hits_addend: 1,
+    }
 }
 
 // --- A plain transcription of the original's rules: texts put together, and a map for each level. ---
@@ -187,7 +243,8 @@ fn naive<'r>(rules: &'r [Rule], entries: &[(String, String)]) -> Option<(&'r Rul
     for (index, (key, value)) in entries.iter().enumerate() {
         let whole = format!("{key}_{value}");
         let exact = level.iter().find(|rule| !rule.value.is_empty() && rule.composite() == whole);
-        let wild = level.iter().find(|rule| rule.composite().contains('*') && fits(&rule.composite(), &whole));
+        let wild =
+            level.iter().find(|rule| rule.composite().contains('*') && fits(&rule.composite(), &whole));
         let any = level.iter().find(|rule| rule.composite() == *key);
         let rule = exact.or(wild).or(any)?;
         name.push_str(&format!("{key}\u{0}{}\u{0}", if rule.shared { &rule.value } else { value }));
@@ -220,7 +277,12 @@ impl Random {
                 shared: value.contains('*') && self.below(2) == 0,
                 value,
                 limit: (self.below(3) > 0).then(|| {
-                    (u32::try_from(self.below(5)).unwrap(), self.below(6) == 0, self.below(5) == 0, self.below(4) == 0)
+                    (
+                        u32::try_from(self.below(5)).unwrap(),
+                        self.below(6) == 0,
+                        self.below(5) == 0,
+                        self.below(4) == 0,
+                    )
                 }),
                 children: if depth < 2 { self.rules(depth + 1) } else { Vec::new() },
             };
@@ -235,7 +297,12 @@ impl Random {
         let descriptors = (0..1 + self.below(3))
             .map(|_| Descriptor {
                 entries: (0..1 + self.below(3))
-                    .map(|_| (self.of(&["k", "l"]).to_owned(), self.of(&["", "a", "b", "ab", "aab", "ba", "a*", "c"]).to_owned()))
+                    .map(|_| {
+                        (
+                            self.of(&["k", "l"]).to_owned(),
+                            self.of(&["", "a", "b", "ab", "aab", "ba", "a*", "c"]).to_owned(),
+                        )
+                    })
                     .collect(),
                 limit: (self.below(8) == 0).then(|| Override { requests_per_unit: 2, unit: Unit::Hour }),
                 hits_addend: (self.below(3) == 0).then(|| self.below(3) as u64),
@@ -266,14 +333,20 @@ fn written(rules: &[Rule]) -> String {
 }
 
 /// What the transcription answers: the overall code, and each status as code, remaining and limit.
-fn transcribed(rules: &[Rule], question: &Question, counts: &mut HashMap<String, u64>) -> (Code, Vec<(Code, u32, Option<u32>)>) {
+fn transcribed(
+    rules: &[Rule],
+    question: &Question,
+    counts: &mut HashMap<String, u64>,
+) -> (Code, Vec<(Code, u32, Option<u32>)>) {
     let (mut statuses, mut refused, mut quotas) = (Vec::new(), false, Vec::new());
     for descriptor in &question.descriptors {
         let brought = descriptor.limit.map(|limit| {
-            let name: String = descriptor.entries.iter().map(|(key, value)| format!("{key}\u{0}{value}\u{0}")).collect();
+            let name: String =
+                descriptor.entries.iter().map(|(key, value)| format!("{key}\u{0}{value}\u{0}")).collect();
             ((limit.requests_per_unit, false, false, false), name)
         });
-        let met = brought.or_else(|| naive(rules, &descriptor.entries).and_then(|(rule, name)| Some((rule.limit?, name))));
+        let met = brought
+            .or_else(|| naive(rules, &descriptor.entries).and_then(|(rule, name)| Some((rule.limit?, name))));
         let Some(((requests, unlimited, shadow, quota), name)) = met else {
             statuses.push((Code::Ok, 0, None));
             continue;
@@ -291,7 +364,11 @@ fn transcribed(rules: &[Rule], question: &Question, counts: &mut HashMap<String,
         if quota {
             quotas.push(over);
         }
-        statuses.push((code, u32::try_from(u64::from(requests).saturating_sub(*count)).unwrap(), Some(requests)));
+        statuses.push((
+            code,
+            u32::try_from(u64::from(requests).saturating_sub(*count)).unwrap(),
+            Some(requests),
+        ));
     }
     let over = refused || !quotas.is_empty() && quotas.iter().all(|over| *over);
     (if over { Code::OverLimit } else { Code::Ok }, statuses)
@@ -311,7 +388,11 @@ fn decisions_are_those_of_a_plain_transcription() {
             let expected = transcribed(&rules, &question, &mut counts);
             let answer = bench.ask(&question);
             let told = |status: &Status| {
-                (status.code, status.limit_remaining, status.current_limit.as_ref().map(|limit| limit.requests_per_unit))
+                (
+                    status.code,
+                    status.limit_remaining,
+                    status.current_limit.as_ref().map(|limit| limit.requests_per_unit),
+                )
             };
             let actual = (answer.overall, answer.statuses.iter().map(told).collect());
             assert_eq!(actual, expected, "{}\n{question:?}", written(&rules));
@@ -319,7 +400,10 @@ fn decisions_are_those_of_a_plain_transcription() {
             refused += usize::from(expected.0 == Code::OverLimit);
         }
     }
-    assert!(limited > 3_000 && refused > 1_000, "{limited} limited, {refused} refused: the trees are too tame");
+    assert!(
+        limited > 3_000 && refused > 1_000,
+        "{limited} limited, {refused} refused: the trees are too tame"
+    );
 }
 
 /// Sentences say what each rule does.
@@ -338,4 +422,42 @@ fn sentences_explain() {
             "d: each f: not limited",
         ]
     );
+}
+
+/// A converted policy meets, for every value of one entry, the limit of the rule that the original meets, and only that one.
+#[test]
+fn conversions_meet_what_the_rules_meet() {
+    let mut random = Random(11);
+    let mut compared = 0;
+    for _ in 0..150 {
+        let mut rules = random.rules(2);
+        for (at, rule) in rules.iter_mut().enumerate() {
+            // Each rule is known by its number.
+            rule.limit = rule.limit.map(|_| (u32::try_from(at).unwrap() + 1, false, false, false));
+        }
+        // The order of inner parts is not looked at; the note says so.
+        rules.retain(|rule| rule.value != "*a*" || rule.shared);
+        let bench = Bench::new(Format::Envoy, &format!("domain: d\ndescriptors: {}", written(&rules)));
+        let Ok(text) = bench.in_force.rules.converted(None) else { continue };
+        let (policy, _) = tollgate::Policy::compile("converted", text.as_bytes())
+            .unwrap_or_else(|findings| panic!("{findings}\n{text}"));
+        for (key, value) in ["k", "l"]
+            .into_iter()
+            .flat_map(|key| ["a", "b", "ab", "aab", "ba", "c", ""].map(|value| (key, value)))
+        {
+            let entry = (key.to_owned(), value.to_owned());
+            let expected: Vec<u64> = naive(&rules, &[entry])
+                .and_then(|(rule, _)| rule.limit)
+                .map(|limit| u64::from(limit.0))
+                .into_iter()
+                .collect();
+            let request = tollgate::CheckRequest::new().with(key, value).unwrap();
+            let limits = policy.matches(&request).unwrap();
+            let actual: Vec<u64> =
+                limits.iter().map(|met| policy.limits()[met.limit as usize].quotas()[0].capacity()).collect();
+            assert_eq!(actual, expected, "{key}={value}\n{text}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 1_000, "{compared}");
 }

@@ -149,7 +149,8 @@ impl Level {
     /// The rule for an entry: the one with its value, else the first in the file whose star fits, else the one for any value.
     pub(super) fn find(&self, key: &str, value: &str) -> Option<&Node> {
         let exact = self.exact.get(key).and_then(|values| values.get(value));
-        let wild = || self.wild.iter().find(|(at, wildcard)| self.fits(*at, wildcard, key, value)).map(|(at, _)| at);
+        let wild =
+            || self.wild.iter().find(|(at, wildcard)| self.fits(*at, wildcard, key, value)).map(|(at, _)| at);
         let at = exact.or_else(wild).or_else(|| self.any.get(key))?;
         self.nodes.get(*at)
     }

@@ -172,7 +172,8 @@ pub(crate) fn headers(loads: &[Load<'_>]) -> Vec<(String, String)> {
         all.push_str(&format!(", {};w={}", load.limit.max_value, load.limit.seconds));
         if let Some(name) = &load.limit.name {
             // What a header cannot carry, or what would end the text, is left out.
-            let name: String = name.chars().filter(|c| (' '..='~').contains(c) && !"\"\\".contains(*c)).collect();
+            let name: String =
+                name.chars().filter(|c| (' '..='~').contains(c) && !"\"\\".contains(*c)).collect();
             all.push_str(&format!(";name=\"{name}\""));
         }
     }

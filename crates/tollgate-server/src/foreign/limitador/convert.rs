@@ -40,13 +40,16 @@ fn native(limit: &Limit) -> Result<Native, String> {
     let mut by = Vec::new();
     for variable in &limit.variables {
         let name = attribute_names(variable.source()).filter(|name| is_name(name));
-        by.push(name.ok_or_else(|| format!("a policy counts by attributes, and {} is none", variable.source()))?);
+        by.push(
+            name.ok_or_else(|| format!("a policy counts by attributes, and {} is none", variable.source()))?,
+        );
     }
     let mut conditions = Vec::new();
     for condition in &limit.conditions {
         let rewritten = attribute_names(condition.source());
         let rewritten = rewritten.filter(|text| is_ours(text));
-        let rewritten = rewritten.ok_or_else(|| format!("{} cannot be said with attributes alone", condition.source()))?;
+        let rewritten = rewritten
+            .ok_or_else(|| format!("{} cannot be said with attributes alone", condition.source()))?;
         conditions.push(if limit.conditions.len() > 1 { format!("({rewritten})") } else { rewritten });
     }
     let rate = format!("{} per {}s", limit.max_value, limit.seconds);

@@ -1,7 +1,9 @@
 //! From files to limits: every problem at once, in the words of our own policy files.
 
 use tollgate::policy::Problem;
-use tollgate::policy::source::{Cel, Fields, Node, Place, Reading, Report, SecondDocument, Tree, quoted, read};
+use tollgate::policy::source::{
+    Cel, Fields, Node, Place, Reading, Report, SecondDocument, Tree, quoted, read,
+};
 
 use super::{Config, Limit};
 use crate::foreign::Source;
@@ -38,7 +40,8 @@ pub(in crate::foreign) fn compile(sources: &[Source], report: &mut Report) -> Co
 
 fn add(item: &Node, index: usize, config: &mut Config, report: &mut Report) {
     report.enter(format!("[{index}]"), None);
-    let Some(fields) = Fields::of(item, "", "a table with `namespace:`, `max_value:` and `seconds:`", report) else {
+    let Some(fields) = Fields::of(item, "", "a table with `namespace:`, `max_value:` and `seconds:`", report)
+    else {
         return;
     };
     let Some(limit) = limit(fields, index, report) else { return };
@@ -62,7 +65,8 @@ fn limit(fields: Fields<'_>, index: usize, report: &mut Report) -> Option<Limit>
     }
     let max_value = number(fields, "max_value", u64::MAX, report);
     if !fields.has("max_value") {
-        let problem = Problem::new("is not said, so it is 0 and refuses everything", "how many a window allows");
+        let problem =
+            Problem::new("is not said, so it is 0 and refuses everything", "how many a window allows");
         report.warning(fields.place("max_value"), "max_value", problem);
     }
     let seconds = number(fields, "seconds", SECONDS_MAX, report);
@@ -120,7 +124,10 @@ fn expressions(fields: Fields<'_>, name: &str, report: &mut Report) -> Option<Ve
         Tree::Empty => return Some(Vec::new()),
         Tree::List(items) if items.len() <= EXPRESSIONS_MAX => items,
         Tree::List(items) => {
-            let problem = Problem::new(format!("has {} expressions", items.len()), format!("at most {EXPRESSIONS_MAX}"));
+            let problem = Problem::new(
+                format!("has {} expressions", items.len()),
+                format!("at most {EXPRESSIONS_MAX}"),
+            );
             report.error(value.at, name, problem);
             return None;
         }
@@ -129,8 +136,11 @@ fn expressions(fields: Fields<'_>, name: &str, report: &mut Report) -> Option<Ve
             return None;
         }
     };
-    let read: Vec<Option<Cel>> =
-        items.iter().enumerate().map(|(index, item)| expression(item, &format!("{name}[{index}]"), report)).collect();
+    let read: Vec<Option<Cel>> = items
+        .iter()
+        .enumerate()
+        .map(|(index, item)| expression(item, &format!("{name}[{index}]"), report))
+        .collect();
     let mut expressions: Vec<Cel> = read.into_iter().collect::<Option<_>>()?;
     expressions.sort_by(|one, other| one.source().cmp(other.source()));
     expressions.dedup_by(|one, other| one.source() == other.source());
@@ -157,7 +167,10 @@ fn expression(item: &Node, field: &str, report: &mut Report) -> Option<Cel> {
 /// Limitador 1.x wrote `req.method == 'POST'`; since 2.0 no request has such a name.
 fn unknown(expression: &Cel, at: Place, field: &str, report: &mut Report) {
     if let Some(name) = expression.unknown() {
-        let message = format!("{} is no name that a request has, so the limit does not apply where it is looked at", quoted(name));
+        let message = format!(
+            "{} is no name that a request has, so the limit does not apply where it is looked at",
+            quoted(name)
+        );
         report.warning(at, field, Problem::new(message, format!("descriptors[0]['{}']", quoted(name))));
     }
 }

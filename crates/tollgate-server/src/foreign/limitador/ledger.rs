@@ -41,7 +41,9 @@ impl Identity {
             namespace: limit.namespace.clone(),
             seconds: limit.seconds,
             conditions: limit.conditions.iter().map(|condition| condition.source().to_owned()).collect(),
-            values: values.map(|(variable, counted)| (variable.source().to_owned(), value(counted))).collect(),
+            values: values
+                .map(|(variable, counted)| (variable.source().to_owned(), value(counted)))
+                .collect(),
         }
     }
 
@@ -50,7 +52,11 @@ impl Identity {
         self.namespace == limit.namespace
             && self.seconds == limit.seconds
             && self.conditions.iter().eq(limit.conditions.iter().map(|condition| condition.source()))
-            && self.values.iter().map(|(name, _)| name.as_str()).eq(limit.variables.iter().map(|name| name.source()))
+            && self
+                .values
+                .iter()
+                .map(|(name, _)| name.as_str())
+                .eq(limit.variables.iter().map(|name| name.source()))
     }
 }
 

@@ -26,7 +26,8 @@ impl Limit {
             0 => String::new(),
             _ => format!(", where {}", joined(&self.conditions, " and ")),
         };
-        let name = self.name.as_ref().or(self.id.as_ref()).map_or_else(String::new, |name| format!(" {name}"));
+        let name =
+            self.name.as_ref().or(self.id.as_ref()).map_or_else(String::new, |name| format!(" {name}"));
         format!("{}{name}: {who} {what}{when}", self.namespace)
     }
 }

@@ -55,7 +55,10 @@ fn wrong_files_are_refused_with_every_reason() {
 fn odd_files_are_warned_of() {
     let cases = [
         ("- {namespace: n, seconds: 1, conditions: ~, variables: ~}", "max_value: is not said, so it is 0"),
-        ("- {namespace: n, max_value: 1, seconds: 0, conditions: [], variables: []}", "a window of 0 seconds counts nothing"),
+        (
+            "- {namespace: n, max_value: 1, seconds: 0, conditions: [], variables: []}",
+            "a window of 0 seconds counts nothing",
+        ),
         (
             "- {namespace: n, max_value: 1, seconds: 1, conditions: [\"req.method == 'GET'\"], variables: []}",
             "conditions[0]: req.method is no name that a request has, so the limit does not apply where it is looked at; accepted: descriptors[0]['req.method']",
@@ -98,9 +101,16 @@ fn requests_at_the_same_time_do_not_pass_together() {
     // A request may be refused because of one that is being refused; in the end the room that is left is less than one request.
     let passed = passed.into_inner();
     assert!((20..=33).contains(&passed), "{passed}");
-    let look = Question { descriptors: vec![Descriptor { hits_addend: Some(0), ..question.descriptors[0].clone() }], ..question };
+    let look = Question {
+        descriptors: vec![Descriptor { hits_addend: Some(0), ..question.descriptors[0].clone() }],
+        ..question
+    };
     let answer = bench.ask(&look);
-    assert_eq!(answer.statuses[0].limit_remaining as usize, 100 - 3 * passed, "what was refused was given back");
+    assert_eq!(
+        answer.statuses[0].limit_remaining as usize,
+        100 - 3 * passed,
+        "what was refused was given back"
+    );
 }
 
 fn decide(bench: &Bench, action: Action, delta: u64) -> (bool, Vec<u64>) {
@@ -132,13 +142,19 @@ fn counters_are_listed() {
         let mut all = Vec::new();
         for limit in config.limits("n") {
             let counters = bench.block_on(bench.in_force.listed(limit, &bench.engine, bench.now));
-            all.extend(counters.iter().map(|one| (one.values.len(), one.remaining, one.expires_after.ceil_seconds())));
+            all.extend(
+                counters
+                    .iter()
+                    .map(|one| (one.values.len(), one.remaining, one.expires_after.ceil_seconds())),
+            );
         }
         all
     };
     assert_eq!(listed(&bench), [(0, 60, 3600), (1, 960, 3600)]);
     let lower = Bench::new(Format::Limitador, &TWO.replace("1000", "30").replace("100,", "10,"));
-    bench.in_force = crate::foreign::InForce::new(lower.in_force.rules, &bench.engine, Some(&bench.in_force), bench.now).unwrap();
+    bench.in_force =
+        crate::foreign::InForce::new(lower.in_force.rules, &bench.engine, Some(&bench.in_force), bench.now)
+            .unwrap();
     assert_eq!(listed(&bench), [(0, 0, 3600), (1, 0, 3600)]);
     bench.now = bench.now + tollgate::Ticks::from_secs(3600);
     assert_eq!(listed(&bench), []);

@@ -57,13 +57,15 @@ impl Scene<'_> {
             Value::Map(table.into())
         };
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
-        context.add_variable_from_value("descriptors", Value::List(Arc::new(descriptors.map(table).collect())));
+        context
+            .add_variable_from_value("descriptors", Value::List(Arc::new(descriptors.map(table).collect())));
         Self { context }
     }
 
     /// From here on `limit` is one of this name and id.
     pub fn enter(&mut self, name: Option<&str>, id: Option<&str>) {
-        let text = |text: Option<&str>| text.map_or(Value::Null, |text| Value::String(Arc::new(text.to_owned())));
+        let text =
+            |text: Option<&str>| text.map_or(Value::Null, |text| Value::String(Arc::new(text.to_owned())));
         let table: HashMap<String, Value> =
             HashMap::from([("name".to_owned(), text(name)), ("id".to_owned(), text(id))]);
         self.context.add_variable_from_value("limit", Value::Map(table.into()));
@@ -105,7 +107,9 @@ impl Cel {
     pub fn evaluate(&self, scene: &Scene<'_>) -> Evaluated {
         let value = match catch_unwind(AssertUnwindSafe(|| self.program.execute(&scene.context))) {
             Ok(Ok(value)) => value,
-            Ok(Err(ExecutionError::UndeclaredReference(_) | ExecutionError::NoSuchKey(_))) => return Evaluated::Absent,
+            Ok(Err(ExecutionError::UndeclaredReference(_) | ExecutionError::NoSuchKey(_))) => {
+                return Evaluated::Absent;
+            }
             Ok(Err(error)) => return Evaluated::Failed(error.to_string()),
             Err(_) => return Evaluated::Failed("the expression cannot be evaluated".to_owned()),
         };

@@ -67,20 +67,20 @@ impl Config {
         self.namespaces.iter().flat_map(|namespace| &namespace.limits).map(|limit| limit.seconds).collect()
     }
 
-    fn add(&mut self, limit: Limit) -> Result<(), (Limit, &mut Limit)> {
+    /// Adds a limit. One that is the same limit as another only lowers its number; whether it is one of its own is told.
+    fn add(&mut self, limit: Limit) -> bool {
         let next = self.namespaces.len();
         let at = *self.by_name.entry(limit.namespace.clone()).or_insert(next);
         if at == next {
             self.namespaces.push(Namespace { name: limit.namespace.clone(), limits: Vec::new() });
         }
         let limits = &mut self.namespaces[at].limits;
-        match limits.iter().position(|known| known.is_counted_like(&limit)) {
-            Some(known) => Err((limit, &mut limits[known])),
-            None => {
-                limits.push(limit);
-                Ok(())
-            }
+        if let Some(twin) = limits.iter_mut().find(|known| known.is_counted_like(&limit)) {
+            twin.max_value = twin.max_value.min(limit.max_value);
+            return false;
         }
+        limits.push(limit);
+        true
     }
 }
 

@@ -161,11 +161,8 @@ fn overall(statuses: &[Status], quotas: &[bool]) -> Code {
 
 /// The numbers of one descriptor: the last that refuses and is no quota, else the first with the least left.
 fn headers(statuses: &[Status], quotas: &[bool]) -> Vec<(String, String)> {
-    let refused = statuses
-        .iter()
-        .zip(quotas)
-        .filter(|(status, is_quota)| !**is_quota && status.code == Code::OverLimit)
-        .last();
+    let mut pairs = statuses.iter().zip(quotas);
+    let refused = pairs.rfind(|(status, is_quota)| !**is_quota && status.code == Code::OverLimit);
     let counted = statuses.iter().filter(|status| status.current_limit.is_some());
     let chosen =
         refused.map(|(status, _)| status).or_else(|| counted.min_by_key(|status| status.limit_remaining));

@@ -304,7 +304,7 @@ impl Random {
                         )
                     })
                     .collect(),
-                limit: (self.below(8) == 0).then(|| Override { requests_per_unit: 2, unit: Unit::Hour }),
+                limit: (self.below(8) == 0).then_some(Override { requests_per_unit: 2, unit: Unit::Hour }),
                 hits_addend: (self.below(3) == 0).then(|| self.below(3) as u64),
                 is_negative_hits: self.below(12) == 0,
             })

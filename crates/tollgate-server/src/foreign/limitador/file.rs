@@ -45,11 +45,10 @@ fn add(item: &Node, index: usize, config: &mut Config, report: &mut Report) {
         return;
     };
     let Some(limit) = limit(fields, index, report) else { return };
-    if let Err((twin, known)) = config.add(limit) {
+    if !config.add(limit) {
         let message = "another limit has the same namespace, seconds, conditions and variables";
         let accepted = "one of them; they are one limit, and the smaller max_value holds";
         report.warning(item.at, "", Problem::new(message, accepted));
-        known.max_value = known.max_value.min(twin.max_value);
     }
 }
 

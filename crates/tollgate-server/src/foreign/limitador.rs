@@ -24,7 +24,12 @@ pub(crate) use ledger::{Ledger, Listed};
 pub(crate) struct Config {
     namespaces: Vec<Namespace>,
     by_name: HashMap<String, usize>,
+    /// Where each limit is, by what makes it one: in which namespace, and the how manieth.
+    by_identity: HashMap<(usize, Identity), usize>,
 }
+
+/// What makes a limit one to the original: everything but the number and the names. Its length, conditions and variables.
+type Identity = (u64, Vec<String>, Vec<String>);
 
 /// One namespace: what RLS calls a domain.
 #[derive(Debug)]
@@ -75,7 +80,8 @@ impl Config {
             self.namespaces.push(Namespace { name: limit.namespace.clone(), limits: Vec::new() });
         }
         let limits = &mut self.namespaces[at].limits;
-        if let Some(twin) = limits.iter_mut().find(|known| known.is_counted_like(&limit)) {
+        let known = *self.by_identity.entry((at, limit.identity())).or_insert(limits.len());
+        if let Some(twin) = limits.get_mut(known) {
             twin.max_value = twin.max_value.min(limit.max_value);
             return false;
         }
@@ -85,11 +91,10 @@ impl Config {
 }
 
 impl Limit {
-    /// Whether both are one limit to the original: everything but the number and the names is the same.
-    fn is_counted_like(&self, other: &Limit) -> bool {
-        let same = |one: &[Cel], other: &[Cel]| one.iter().map(Cel::source).eq(other.iter().map(Cel::source));
-        self.seconds == other.seconds
-            && same(&self.conditions, &other.conditions)
-            && same(&self.variables, &other.variables)
+    fn identity(&self) -> Identity {
+        let sources = |expressions: &[Cel]| {
+            expressions.iter().map(|expression| expression.source().to_owned()).collect()
+        };
+        (self.seconds, sources(&self.conditions), sources(&self.variables))
     }
 }

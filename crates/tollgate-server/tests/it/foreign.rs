@@ -252,7 +252,7 @@ descriptors:
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = stdout(&output);
     for expected in [
-        "when: \"path.startsWith('/a/') && path != '/a/b' && path != '/free' && !has(ip)",
+        "when: \"path.startsWith('/a/') && !(path in ['/a/b', '/free']) && !has(ip)",
         "by: [\"path\"]",
         "name: \"it-s\"",
         "rate: 5 per 7d",

@@ -1,5 +1,7 @@
 //! Rules of a tree as limits of our own: the way through the tree becomes a condition, since here every limit that fits applies.
 
+use tollgate::policy::Expression;
+
 use super::tree::{Allowance, Config, Level, Node};
 use crate::foreign::convert::{Converted, Native, cel_text, is_name};
 use crate::rls::Unit;
@@ -110,6 +112,15 @@ fn native(
     let on_the_way = |key: &&&str| path.iter().any(|(_, node)| node.key == **key);
     conditions
         .extend(keys.iter().filter(|key| !on_the_way(key) && is_name(key)).map(|key| format!("!has({key})")));
+    let when = conditions.join(" && ");
+    if !when.is_empty()
+        && let Err(problem) = Expression::new(&when)
+    {
+        return Err(format!(
+            "its condition is too much for one expression ({}); write it by hand",
+            problem.message
+        ));
+    }
     let mut by: Vec<String> = Vec::new();
     for (_, node) in path {
         let is_counted_by = node.value.is_empty() || node.value.contains('*') && !node.is_shared;
@@ -118,13 +129,7 @@ fn native(
         }
     }
     notes.push(better(requests, unit));
-    Ok(Native {
-        when: conditions.join(" && "),
-        by,
-        rate: rate(requests, unit),
-        align: "epoch",
-        is_shadow: false,
-    })
+    Ok(Native { when, by, rate: rate(requests, unit), align: "epoch", is_shadow: false })
 }
 
 fn rate(requests: u32, unit: Unit) -> String {
@@ -166,7 +171,7 @@ fn others(level: &Level, node: &Node, notes: &mut Vec<String>) -> Vec<String> {
     }
     let is_wild = |other: &Node| other.value.contains('*');
     let mut is_before = true;
-    let mut conditions = Vec::new();
+    let (mut conditions, mut values) = (Vec::new(), Vec::new());
     for other in &level.nodes {
         if std::ptr::eq(other, node) {
             is_before = false;
@@ -176,11 +181,16 @@ fn others(level: &Level, node: &Node, notes: &mut Vec<String>) -> Vec<String> {
             && !other.value.is_empty()
             && (!is_wild(other) || is_before || node.value.is_empty());
         if is_met_instead {
-            conditions.push(match is_wild(other) {
-                true => format!("!({})", condition(other, notes)),
-                false => format!("{} != {}", other.key, cel_text(&other.value)),
-            });
+            match is_wild(other) {
+                true => conditions.push(format!("!({})", condition(other, notes))),
+                false => values.push(cel_text(&other.value)),
+            }
         }
+    }
+    match values.as_slice() {
+        [] => {}
+        [one] => conditions.push(format!("{} != {one}", node.key)),
+        several => conditions.push(format!("!({} in [{}])", node.key, several.join(", "))),
     }
     conditions
 }

@@ -13,11 +13,21 @@ use crate::foreign::counters::Counters;
 
 /// Most counters that are listed. Others are counted just the same.
 const LISTED_MAX: usize = 10_000;
+/// How long a full list waits before the dead are taken out again.
+const SWEEP_EVERY: Ticks = Ticks::from_secs(1);
 
 /// The counters that live, as far as they are known.
 pub(crate) struct Ledger {
     pub(crate) started_at: Timestamp,
-    live: Mutex<HashMap<Identity, Timestamp>>,
+    live: Mutex<Live>,
+}
+
+/// The counters, each with the end of its window.
+#[derive(Default)]
+struct Live {
+    counters: HashMap<Identity, Timestamp>,
+    /// When the dead were last taken out.
+    swept_at: Timestamp,
 }
 
 /// A limit and the values that it counts by.
@@ -62,18 +72,20 @@ impl Identity {
 
 impl Ledger {
     pub(crate) fn new(started_at: Timestamp) -> Self {
-        Self { started_at, live: Mutex::new(HashMap::new()) }
+        Self { started_at, live: Mutex::new(Live::default()) }
     }
 
     /// A window has begun. Where somebody else writes just now, or there is no room, the counter is not listed: a list is not
     /// worth a wait.
     pub(super) fn begin(&self, met: &Met<'_>, now: Timestamp) {
         let Ok(mut live) = self.live.try_lock() else { return };
-        if live.len() >= LISTED_MAX {
-            live.retain(|_, until| *until > now);
+        // Seldom, so that a flood of new keys does not pay for it with each of them.
+        if live.counters.len() >= LISTED_MAX && now.since(live.swept_at) >= SWEEP_EVERY {
+            live.counters.retain(|_, until| *until > now);
+            live.swept_at = now;
         }
-        if live.len() < LISTED_MAX {
-            live.insert(Identity::of(met), now + Ticks::from_secs(met.limit.seconds));
+        if live.counters.len() < LISTED_MAX {
+            live.counters.insert(Identity::of(met), now + Ticks::from_secs(met.limit.seconds));
         }
     }
 
@@ -81,6 +93,7 @@ impl Ledger {
     pub(super) fn values(&self, limit: &Limit, now: Timestamp) -> Vec<Vec<(String, Option<String>)>> {
         let live = self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut values: Vec<_> = live
+            .counters
             .iter()
             .filter(|(identity, until)| **until > now && identity.is_of(limit))
             .map(|(identity, _)| identity.values.clone())

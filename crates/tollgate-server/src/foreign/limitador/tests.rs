@@ -159,3 +159,17 @@ fn counters_are_listed() {
     bench.now = bench.now + tollgate::Ticks::from_secs(3600);
     assert_eq!(listed(&bench), []);
 }
+
+/// A file of thousands of limits is read in a moment, not in a time that grows with its square.
+#[test]
+fn many_limits_are_read_in_a_moment() {
+    let one = |at: usize| {
+        format!(
+            "- {{namespace: n, max_value: {at}, seconds: 60, conditions: [], variables: [\"descriptors[0].v{at}\"]}}\n"
+        )
+    };
+    let file: String = (0..5_000).map(one).collect();
+    let source = Source { name: "f".to_owned(), bytes: file.into_bytes() };
+    let (rules, warnings) = Foreign::compile(Format::Limitador, &[source]).unwrap();
+    assert_eq!((rules.sentences().len(), warnings.len()), (5_000, 0));
+}

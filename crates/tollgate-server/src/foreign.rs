@@ -8,6 +8,8 @@ pub(crate) mod limitador;
 pub(crate) mod plain;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

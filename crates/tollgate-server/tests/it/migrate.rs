@@ -24,7 +24,7 @@ fn the_guide_is_true() {
         let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
         let block = block.join("\n");
         match language {
-            "yaml" => {
+            "yaml foreign" => {
                 let name = block
                     .lines()
                     .next()

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use tollgate::{COST_MAX, Ticks, Timestamp};
 
 mod admin;
+mod foreign;
 mod guard;
 mod operate;
 mod value;
@@ -14,6 +15,7 @@ mod value;
 pub use crate::admin::GivenToken;
 pub use crate::attributes::address::Network;
 pub use admin::AdminArguments;
+pub use foreign::ForeignArguments;
 pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
 pub use operate::{
     BlockArguments, DiffArguments, ExplainArguments, KeyArguments, ListArguments, OperateCommand,
@@ -68,13 +70,16 @@ pub enum PolicyCommand {
     Check(CheckArguments),
     /// Say what another policy would change, and how many decisions of a trace or of a running server
     Diff(DiffArguments),
+    /// Write a configuration of envoyproxy/ratelimit or Limitador as a policy file
+    Convert(ConvertArguments),
 }
 
 /// The arguments of `serve`.
 #[derive(Debug, Args)]
 pub struct ServeArguments {
-    /// The policy file, - for standard input; without one, a built-in example that shows every kind of limit
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_POLICY")]
+    /// The policy: a file of Tollgate's, envoyproxy/ratelimit's or Limitador's, a directory of such files, or - for standard input;
+    /// without one, a built-in example that shows every kind of limit
+    #[arg(long, value_name = "FILE|DIR", env = "TOLLGATE_POLICY")]
     pub policy: Option<PathBuf>,
     /// Where to listen for HTTP; port 0 picks a free one
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080", value_parser = value::address)]
@@ -100,6 +105,9 @@ pub struct ServeArguments {
     /// How often the counters are written to the state directory; off writes them only when the server stops
     #[arg(long, value_name = "DURATION", env = "TOLLGATE_SNAPSHOT_EVERY", default_value = "10s", value_parser = value::interval)]
     pub snapshot_every: SnapshotInterval,
+    /// What a foreign configuration's own program would be told by its environment.
+    #[command(flatten)]
+    pub foreign: ForeignArguments,
     /// Listen on an address that other machines can reach, although nobody has to prove who they are
     #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
@@ -120,9 +128,26 @@ pub struct ServeArguments {
     after_help = "Exit status: 0 when every file compiles (warnings are allowed), 1 when one does not, 2 for wrong usage."
 )]
 pub struct CheckArguments {
-    /// The policy files; - reads standard input
+    /// The policy files or directories, of any format that `serve` knows; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+}
+
+/// The arguments of `policy convert`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 when it was converted, 1 when the files are wrong or are a policy already, 2 for wrong usage."
+)]
+pub struct ConvertArguments {
+    /// The configuration: a file, a directory, or - for standard input
+    #[arg(value_name = "FILE|DIR")]
+    pub file: PathBuf,
+    /// The form to write
+    #[arg(long, value_name = "FORM", default_value = "native", value_parser = ["native"])]
+    pub to: String,
+    /// The domain or namespace to convert, where there is more than one
+    #[arg(long, value_name = "NAME")]
+    pub domain: Option<String>,
 }
 
 const DECIDE_HELP: &str = "\

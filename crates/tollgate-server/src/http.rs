@@ -9,6 +9,8 @@ mod body;
 mod question;
 mod answer;
 mod authz;
+mod rls_json;
+mod limitador;
 mod problem;
 mod reply;
 
@@ -17,6 +19,7 @@ pub(crate) use connection::connection;
 pub(crate) use problem::{Kind, Problem};
 pub(crate) use question::{Named, Question};
 pub(crate) use reply::problem_details;
+pub(crate) use rls_json::{document as rls_document, question as rls_question};
 
 /// What the fuzz targets see of this wire.
 #[cfg(feature = "fuzzing")]

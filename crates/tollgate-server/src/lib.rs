@@ -4,6 +4,7 @@
 pub mod cli;
 mod console;
 mod seldom;
+mod foreign;
 mod policy_file;
 mod auth;
 mod tls;
@@ -11,6 +12,7 @@ mod reload;
 mod readiness;
 mod policy_check;
 mod policy_diff;
+mod policy_convert;
 mod decision_json;
 mod decide;
 mod serve;
@@ -66,6 +68,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Policy { command: PolicyCommand::Diff(arguments) } => {
             policy_diff::run(&arguments, &mut console)
+        }
+        Command::Policy { command: PolicyCommand::Convert(arguments) } => {
+            policy_convert::run(&arguments, &mut console)
         }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
         Command::Bench(arguments) => load::command::run(&arguments, &mut console),

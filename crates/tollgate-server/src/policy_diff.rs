@@ -18,6 +18,7 @@ use crate::console::Console;
 use crate::http::Named;
 use crate::operate::{Client, blocking, plain};
 use crate::policy_file;
+use crate::policy_file::Rules;
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Longest line of a trace.
@@ -51,7 +52,14 @@ pub(crate) fn run(arguments: &DiffArguments, console: &mut Console) -> u8 {
 /// Two files, and the decisions of a trace.
 fn here(old: &Path, new: &Path, arguments: &DiffArguments, console: &mut Console) -> Result<u8, String> {
     let load = |path: &Path| policy_file::load(Some(&path.to_owned())).map_err(|error| error.to_string());
-    let (old, new) = (load(old)?.rules.into_policy(), load(new)?.rules.into_policy());
+    let native = |path: &Path| match load(path)?.rules {
+        Rules::Native(policy) => Ok(policy),
+        Rules::Foreign(..) => Err(format!(
+            "{}: a configuration of another program; `tollgate policy convert` makes a policy of it, which can be compared",
+            path.display()
+        )),
+    };
+    let (old, new) = (native(old)?, native(new)?);
     let difference = old.difference(&new);
     let tallied = match &arguments.trace {
         None => None,

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tollgate::{Clock, Engine, MemoryStore, Secret};
+use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
 
 use crate::admin::{self, Admin};
 use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments, StoreChoice};
 use crate::console::Console;
 use crate::listen::Door;
-use crate::policy_file::Loaded;
 use crate::readiness::Readiness;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
@@ -114,7 +113,8 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
 
     let (reloader, watcher) =
         Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload, clock.now());
-    let (engine, snapshots) = engine(arguments.store, memory, start.loaded, state, &clock)?;
+    let (policy, foreign) = start.loaded.rules.into_parts();
+    let (engine, snapshots) = engine(arguments.store, memory, policy, state, &clock)?;
     let mut service = Service::new(engine, clock.clone()).reading(reader);
     service.auth = auth;
     service.reloader = Some(reloader);
@@ -124,6 +124,10 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     }
     let admin = Admin::new(credentials.tokens, addresses.http, &arguments.admin.admin_host, clock.clone());
     service.admin = Some(admin);
+    service.foreign_options = arguments.foreign.options();
+    if let Some(foreign) = foreign {
+        service.put_in_force(foreign, clock.now()).map_err(|error| error.to_string())?;
+    }
     let service = Arc::new(service);
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
@@ -161,11 +165,11 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
 fn engine(
     store: StoreChoice,
     memory: u64,
-    loaded: Loaded,
+    policy: Policy,
     state: Option<snapshot::Start>,
     clock: &Clock,
 ) -> Result<(Engine, Option<Arc<Snapshots>>), String> {
-    let (policy, now) = (loaded.rules.into_policy(), clock.now());
+    let now = clock.now();
     let (snapshot, snapshots) =
         state.map_or((None, None), |state| (state.snapshot, Some(Arc::new(state.snapshots))));
     let engine = match (snapshot, store) {

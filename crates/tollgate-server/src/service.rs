@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use tollgate::store::Store;
 use tollgate::{
-    CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, Reservation, SwapError,
-    SwapReport, Ticks, Timestamp,
+    CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, QuotaError, Reservation,
+    SwapError, SwapReport, Ticks, Timestamp,
 };
 
 use crate::admin::Admin;
@@ -14,6 +15,7 @@ use crate::admin::beside::Beside;
 use crate::attributes::Reader;
 use crate::auth::Auth;
 use crate::decision_json::Hold;
+use crate::foreign::{self, Foreign, InForce};
 use crate::policy_file::Rules;
 use crate::readiness::Readiness;
 use crate::reload::Reloader;
@@ -87,6 +89,9 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) admin: Option<Admin>,
     /// Another policy beside the one in force, if two are compared.
     pub(crate) beside: Beside,
+    /// Somebody else's configuration; while there is one, it decides, and not the engine's policy.
+    foreign: ArcSwapOption<InForce>,
+    pub(crate) foreign_options: foreign::Options,
     no_room: Seldom,
     pub(crate) distrusted: Seldom,
 }
@@ -109,6 +114,8 @@ impl<S: Store> Service<S> {
             snapshots: Arc::default(),
             admin: None,
             beside: Beside::default(),
+            foreign: ArcSwapOption::empty(),
+            foreign_options: foreign::Options::default(),
             no_room: Seldom::default(),
             distrusted: Seldom::default(),
         }
@@ -151,10 +158,35 @@ impl<S: Store> Service<S> {
     ///
     /// # Errors
     /// When the engine cannot take them; the old ones stay in force.
-    pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, SwapError> {
+    pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, ReplaceError> {
         match rules {
-            Rules::Native(policy) => self.engine.swap(policy, now),
+            Rules::Native(policy) => {
+                let report = self.engine.swap(policy, now)?;
+                // Only now: until the engine has its policy, the old configuration decides.
+                self.foreign.store(None);
+                Ok(report)
+            }
+            Rules::Foreign(foreign, guard) => {
+                self.put_in_force(foreign, now)?;
+                Ok(self.engine.swap(guard, now)?)
+            }
         }
+    }
+
+    /// Lets somebody else's configuration decide from now on.
+    ///
+    /// # Errors
+    /// When a window's length is out of range; what decided before stays in force.
+    pub(crate) fn put_in_force(&self, rules: Foreign, now: Timestamp) -> Result<(), QuotaError> {
+        let before = self.foreign.load_full();
+        let next = InForce::new(rules, &self.engine, before.as_deref(), now)?;
+        self.foreign.store(Some(Arc::new(next)));
+        Ok(())
+    }
+
+    /// Somebody else's configuration, if one is in force. Taken once for each decision, so that a reload never splits one.
+    pub(crate) fn foreign(&self) -> Option<Arc<InForce>> {
+        self.foreign.load_full()
     }
 
     /// The same, and keeps the permit that a concurrency limit gave, so that the caller can give it back by its id.
@@ -193,6 +225,17 @@ fn merged<'a>(views: &[CheckRequest<'a>]) -> CheckRequest<'a> {
         let _ = all.push(attribute.name, attribute.value);
     }
     all
+}
+
+/// Why rules could not be put in force.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReplaceError {
+    /// The engine cannot take the policy.
+    #[error(transparent)]
+    Swap(#[from] SwapError),
+    /// A window of a foreign configuration is out of range.
+    #[error(transparent)]
+    Window(#[from] QuotaError),
 }
 
 /// How long the permits of a decision live: the longest of its concurrency limits.

@@ -26,6 +26,7 @@ mod views;
 mod snapshot;
 mod operate;
 mod ruling;
+mod tally;
 
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError};
 pub use explain::{Explained, Explanation, LIMITS_EXPLAINED_MAX, State};
@@ -35,6 +36,7 @@ pub use ruling::{RULINGS_MAX, Ruled, Ruling, RulingError, Scope};
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;
 pub use snapshot::{RestoreError, RestoreReport, SNAPSHOT_VERSION, Snapshot, SnapshotError, SnapshotReport};
+pub use tally::{Counted, Tally};
 
 use block::Blocks;
 use live::{Live, Next};

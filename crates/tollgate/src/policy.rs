@@ -34,6 +34,16 @@ pub use limit::{
 pub use matching::{Match, Matches};
 pub use unmet::{Choice, Unmet};
 
+/// What other formats than our own are read with, so that their findings look the same. No part of the crate's promises.
+#[doc(hidden)]
+pub mod source {
+    pub use super::document::{Entry, Node, Outline, Reading, SecondDocument, Tree, outline, read};
+    pub use super::expression::scene::{Cel, Evaluated, Scene};
+    pub use super::expression::with_room;
+    pub use super::fields::{Fields, count, text};
+    pub use super::finding::{Place, Report, nearest, quoted};
+}
+
 use finding::{Place, Report};
 use index::Index;
 

@@ -14,6 +14,7 @@ use super::problem::{Kind, Problem};
 use super::question::{self, Question};
 use super::route::Route;
 use crate::decision_json::{Decided, Hold};
+use crate::foreign::InForce;
 use crate::readiness::{Audience, Report};
 use crate::service::holds::{Absent, Id};
 use crate::service::{Service, Wire};
@@ -37,6 +38,29 @@ pub(super) enum Answered {
     Settled(Settled),
     /// Done, and there is nothing to say.
     Done,
+    /// What somebody else's interface answers.
+    Foreign(Foreign),
+}
+
+/// An answer whose status, headers and body another program's interface prescribes.
+#[derive(Debug, Default)]
+pub(super) struct Foreign {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: ForeignBody,
+}
+
+/// The body of such an answer.
+#[derive(Debug)]
+pub(super) enum ForeignBody {
+    Json(serde_json::Value),
+    Text(&'static str),
+}
+
+impl Default for ForeignBody {
+    fn default() -> Self {
+        ForeignBody::Json(serde_json::Value::Null)
+    }
 }
 
 impl<S: Store> Service<S> {
@@ -77,6 +101,17 @@ impl<S: Store> Service<S> {
             }
             Route::Cancel(id) => self.cancel(id).await,
             Route::Release(id) => self.release(id).await,
+            Route::Rls => {
+                let body = body::read_any(request, BATCH_BYTES_MAX).await?;
+                self.rls_json(&body).await
+            }
+            Route::Limitador(action) => {
+                let body = body::read_any(request, BODY_BYTES_MAX).await?;
+                self.limitador(action, &body).await
+            }
+            Route::LimitadorStatus => self.limitador_status(),
+            Route::LimitadorLimits => self.limitador_limits(request.uri().path()),
+            Route::LimitadorCounters => self.limitador_counters(request.uri().path()).await,
         }
     }
 
@@ -88,6 +123,14 @@ impl<S: Store> Service<S> {
 
     async fn answer_check(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let request = question.request()?;
+        if let Some(foreign) = self.foreign() {
+            let checked = self.check_foreign(&foreign, &request, self.now()).await?;
+            return Ok(Answered::Foreign(Foreign {
+                status: 200,
+                body: ForeignBody::Json(checked),
+                ..Foreign::default()
+            }));
+        }
         let decided = self.decide(&request, self.now()).await;
         Ok(Answered::Decision(Box::new(decided)))
     }
@@ -100,6 +143,14 @@ impl<S: Store> Service<S> {
             requests.push(request.map_err(|error| Problem::invalid(format!("[{index}]: {error}")))?);
         }
         let now = self.now();
+        if let Some(foreign) = self.foreign() {
+            let mut answers = Vec::with_capacity(requests.len());
+            for request in &requests {
+                answers.push(self.check_foreign(&foreign, request, now).await?);
+            }
+            let body = ForeignBody::Json(answers.into());
+            return Ok(Answered::Foreign(Foreign { status: 200, body, ..Foreign::default() }));
+        }
         let mut answers = Vec::with_capacity(requests.len());
         for request in &requests {
             answers.push(self.decide(request, now).await);
@@ -112,8 +163,27 @@ impl<S: Store> Service<S> {
         Decided::new(decision, hold, &self.headers, request.units(), now)
     }
 
+    /// A plain question to a foreign configuration.
+    async fn check_foreign(
+        &self,
+        foreign: &InForce,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> Result<serde_json::Value, Problem> {
+        let checked = foreign.check(request, &self.engine, &self.foreign_options, now).await;
+        let checked = checked.map_err(|error| Problem::invalid(error.to_string()))?;
+        serde_json::to_value(checked).map_err(|error| Problem::invalid(error.to_string()))
+    }
+
     async fn reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let request = question.request()?;
+        if let Some(foreign) = self.foreign() {
+            let format = foreign.rules.format().name();
+            let detail = format!(
+                "{format} cannot reserve; ask POST /v1/check or /json, or convert the configuration with `tollgate policy convert`"
+            );
+            return Err(Problem::new(Kind::WrongFormat, detail));
+        }
         let (lifetime, now) = (question.lifetime(), self.now());
         let (decision, reservation) = self.engine.reserve(&request, lifetime, now).await;
         let mut hold = Hold::None;

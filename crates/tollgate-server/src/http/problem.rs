@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     Unauthorized,
     /// Nothing is at this path.
     NotFound,
+    /// The path belongs to another format than that of the policy in force.
+    WrongFormat,
     /// The path is right, the method is not; these are accepted.
     MethodNotAllowed(&'static str),
     /// No such reservation, or none any more.
@@ -91,7 +93,7 @@ impl Kind {
         match self {
             Kind::InvalidRequest | Kind::BodyCutOff => 400,
             Kind::Unauthorized => 401,
-            Kind::NotFound | Kind::UnknownReservation => 404,
+            Kind::NotFound | Kind::WrongFormat | Kind::UnknownReservation => 404,
             Kind::MethodNotAllowed(_) => 405,
             Kind::BodyTooSlow => 408,
             Kind::ReservationSettled | Kind::ReservationBusy | Kind::ReservationExpired => 409,
@@ -111,6 +113,7 @@ impl Kind {
             Kind::BodyCutOff => "urn:tollgate:problem:body-cut-off",
             Kind::UnsupportedMediaType => "urn:tollgate:problem:unsupported-media-type",
             Kind::Unauthorized => "urn:tollgate:problem:unauthorized",
+            Kind::WrongFormat => "urn:tollgate:problem:wrong-format",
             Kind::NotFound => "urn:tollgate:problem:not-found",
             Kind::MethodNotAllowed(_) => "urn:tollgate:problem:method-not-allowed",
             Kind::UnknownReservation => "urn:tollgate:problem:unknown-reservation",
@@ -132,6 +135,7 @@ impl Kind {
             Kind::BodyCutOff => "The body did not arrive whole",
             Kind::UnsupportedMediaType => "The body must be JSON",
             Kind::Unauthorized => "The request needs a token",
+            Kind::WrongFormat => "The policy in force has another format",
             Kind::NotFound => "Nothing is at this path",
             Kind::MethodNotAllowed(_) => "The path does not accept this method",
             Kind::UnknownReservation => "There is no such reservation",

@@ -2,14 +2,17 @@
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE,
+};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-use super::answer::Answered;
+use super::answer::{Answered, Foreign, ForeignBody};
 use super::problem::{Kind, Problem};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// The interface, described for programs. A test drives a server by it.
@@ -55,6 +58,7 @@ pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>
             json(&Settlement { refunded: settled.refunded, charged: settled.charged, unpaid: settled.unpaid })
         }
         Ok(Answered::Done) => response(StatusCode::NO_CONTENT, None, Vec::new()),
+        Ok(Answered::Foreign(foreign)) => foreign_reply(foreign),
         Err(problem) => problem_details(&problem),
     }
 }
@@ -65,6 +69,21 @@ fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
         // Text and numbers always have a form in JSON; this arm is here so that a mistake costs one answer, not the process.
         Err(_) => response(StatusCode::INTERNAL_SERVER_ERROR, None, Vec::new()),
     }
+}
+
+fn foreign_reply(foreign: Foreign) -> Response<Full<Bytes>> {
+    let status = StatusCode::from_u16(foreign.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = match foreign.body {
+        ForeignBody::Json(document) => response(status, Some(JSON), document.to_string().into_bytes()),
+        ForeignBody::Text(text) => response(status, Some(TEXT), text),
+    };
+    for (name, value) in foreign.headers {
+        // Names and values are made here, of digits and printable letters; one that cannot be sent is left out.
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
 }
 
 pub(crate) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {

@@ -4,10 +4,12 @@ use hyper::Method;
 
 use super::authz::Asker;
 use super::problem::{Kind, Problem};
+use crate::foreign::limitador::answer::Action;
 use crate::service::holds::Id;
 
 const PATHS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/authz/nginx with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
-                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id}, \
+                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id}, POST /json, POST /check, POST /report, \
+                     POST /check_and_report, GET /limits/{namespace}, GET /counters/{namespace}, GET /status, \
                      GET /v1/openapi.json, GET /healthz and GET /readyz";
 
 /// What a path accepts that a proxy asks, whatever the method of the request that it holds.
@@ -26,6 +28,14 @@ pub(super) enum Route {
     Health,
     OpenApi,
     Ready,
+    /// envoyproxy/ratelimit's JSON.
+    Rls,
+    /// Limitador's `/check`, `/report` and `/check_and_report`.
+    Limitador(Action),
+    LimitadorStatus,
+    /// The namespace is the rest of the path.
+    LimitadorLimits,
+    LimitadorCounters,
 }
 
 impl Route {
@@ -54,6 +64,13 @@ impl Route {
             "/v1/openapi.json" => (Route::OpenApi, "GET, HEAD"),
             "/healthz" => (Route::Health, "GET, HEAD"),
             "/readyz" => (Route::Ready, "GET, HEAD"),
+            "/json" => (Route::Rls, "POST"),
+            "/check" => (Route::Limitador(Action::Check), "POST"),
+            "/report" => (Route::Limitador(Action::Report), "POST"),
+            "/check_and_report" => (Route::Limitador(Action::CheckAndReport), "POST"),
+            "/status" => (Route::LimitadorStatus, "GET, HEAD"),
+            _ if path.starts_with("/limits/") => (Route::LimitadorLimits, "GET, HEAD"),
+            _ if path.starts_with("/counters/") => (Route::LimitadorCounters, "GET, HEAD"),
             _ => return Self::of_thing(path),
         };
         Ok(route)

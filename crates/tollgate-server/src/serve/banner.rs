@@ -8,6 +8,7 @@ use super::Addresses;
 use super::sample::sample;
 use crate::admin::Credentials;
 use crate::cli::ServeArguments;
+use crate::foreign::Foreign;
 use crate::reload::Start;
 
 /// Limits that are spelled out; `policy check` shows the others.
@@ -40,33 +41,54 @@ pub(super) fn lines(
     let open = all.into_iter().flatten().find(|open| !open.ip().is_loopback()).unwrap_or(address);
     lines.extend(warnings(start, open, arguments.security.tls_cert.is_some(), is_guarded));
     lines.push(String::new());
-    lines.extend(limits(loaded.rules.policy()));
+    match loaded.rules.foreign() {
+        None => lines.extend(limits(loaded.rules.policy().sentences())),
+        Some(foreign) => {
+            let format = foreign.format().name();
+            lines.push(format!("{format}: decided by the rules of the program that it was written for."));
+            lines.extend(limits(foreign.sentences()));
+        }
+    }
     if !loaded.warnings.is_empty() {
         lines.push(String::new());
         lines.extend(loaded.warnings.to_string().lines().map(str::to_owned));
     }
     lines.push(String::new());
     lines.push("Try it:".to_owned());
-    lines.push(format!("  {}", attempt(loaded.rules.policy(), address, arguments, needs_token)));
+    lines.push(match loaded.rules.foreign() {
+        None => format!("  {}", attempt(loaded.rules.policy(), address, arguments, needs_token)),
+        Some(foreign) => format!("  {}", foreign_attempt(foreign, address)),
+    });
     lines.push(String::new());
     lines.push("Stop it with Ctrl-C or SIGTERM; requests in flight are answered first.".to_owned());
     lines
 }
 
-fn limits(policy: &Policy) -> Vec<String> {
-    let all = policy.limits();
+fn limits(all: Vec<String>) -> Vec<String> {
+    let count = all.len();
     let mut lines = vec!["Limits:".to_owned()];
-    lines.extend(all.iter().take(SENTENCES_SHOWN).map(|limit| format!("  {}", limit.sentence())));
-    if all.is_empty() {
+    lines.extend(all.into_iter().take(SENTENCES_SHOWN).map(|sentence| format!("  {sentence}")));
+    if count == 0 {
         lines.push("  none: every request is allowed".to_owned());
     }
-    if all.len() > SENTENCES_SHOWN {
+    if count > SENTENCES_SHOWN {
         lines.push(format!(
             "  and {} more; `tollgate policy check` shows all of them",
-            all.len() - SENTENCES_SHOWN
+            count - SENTENCES_SHOWN
         ));
     }
     lines
+}
+
+/// A command that asks Envoy's question.
+fn foreign_attempt(foreign: &Foreign, address: SocketAddr) -> String {
+    let address = reachable(address);
+    let domain = foreign.domains().first().copied().unwrap_or("ingress").to_owned();
+    let body = serde_json::json!({ "domain": domain, "descriptors": [{ "entries": [{ "key": "user", "value": "demo" }] }] });
+    match body.to_string() {
+        body if body.contains('\'') => format!("curl -s http://{address}/healthz"),
+        body => format!("curl -s http://{address}/json -d '{body}'"),
+    }
 }
 
 /// A command that asks a question which limits of this policy answer.

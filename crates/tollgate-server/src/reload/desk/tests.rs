@@ -26,7 +26,7 @@ impl Bench {
         let mut start = start(Some(&policy), arguments.state_dir.as_deref()).unwrap();
         let time = ManualClock::new();
         let (reloader, watcher) = Watcher::new(&mut start, Some(&policy), &arguments, time.now());
-        let engine = Engine::new(start.loaded.rules.into_policy(), time.now());
+        let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
         let (desk, _) = Desk::new(watcher, Arc::new(Service::new(engine, time.clock())));
         Self { scratch, policy, desk, reloader }
     }
@@ -222,7 +222,7 @@ fn nothing_to_reload_is_said() {
     let mut start = start(None, None).unwrap();
     let arguments = ReloadArguments::default();
     let (reloader, watcher) = Watcher::new(&mut start, None, &arguments, time.now());
-    let engine = Engine::new(start.loaded.rules.into_policy(), time.now());
+    let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
     let (desk, _) = Desk::new(watcher, Arc::new(Service::new(engine, time.clock())));
     assert_eq!(desk.turn(Wish::Look), Ok(Done::Nothing));
     assert!(desk.turn(Wish::Now).unwrap_err().contains("--policy FILE"));

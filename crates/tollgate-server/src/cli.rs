@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use tollgate::{COST_MAX, Ticks, Timestamp};
 
+mod see;
 mod value;
 
+pub use see::{LogFormat, SeeArguments};
 pub use value::{GivenAttribute, GivenValue, StoreChoice};
 
 const EXAMPLES: &str = "\
@@ -66,6 +68,9 @@ pub struct ServeArguments {
     /// Listen on an address that other machines can reach, although nobody has to prove who they are
     #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
+    /// What others may see of it.
+    #[command(flatten)]
+    pub see: SeeArguments,
 }
 
 /// The arguments of `policy check`.

@@ -16,19 +16,21 @@ use crate::{FAILURE, SUCCESS};
 use crate::{http, listen};
 
 mod banner;
-mod log;
+pub(crate) mod log;
 mod sample;
+mod see;
 mod signal;
 
 /// Starts the server and waits for its end.
 pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
-    log::start();
+    let log = log::start(arguments.see.log_format);
     let started = prepared(arguments).and_then(|loaded| {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| format!("the system gives no threads: {error}; free some and try again"))?;
         runtime.block_on(serve(arguments, loaded, console))
     });
+    log.finish();
     match started {
         Ok(()) => SUCCESS,
         Err(problem) => {
@@ -74,6 +76,7 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
     let service = Arc::new(Service::new(engine, clock.clone()));
     let (stop, stopped) = watch::channel(false);
+    let spans = see::start(&service, &arguments.see, &clock, &stopped)?;
     let mut servers = JoinSet::new();
     servers.spawn(listen::serve(http, clock, stopped, move |stream, stop| {
         http::connection(stream, Arc::clone(&service), stop)
@@ -94,6 +97,7 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
         },
         () = signals.next() => tracing::warn!("stopped at once"),
     }
+    see::finish(spans).await;
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! What every wire asks: the engine with its clock, what callers hold, and what is counted about it all. A wire turns bytes into a
 //! [`CheckRequest`] and a [`Decision`] into bytes; between the two it is here.
 
+use std::sync::Arc;
+
 use tollgate::store::Store;
 use tollgate::{
     CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, Reservation, SwapError,
@@ -37,12 +39,10 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// Every wire.
-    #[allow(dead_code, reason = "the wires that use all of it are being built")]
+    /// Every wire, in the order of their numbers.
     pub(crate) const ALL: [Wire; 5] = [Wire::Http, Wire::Authz, Wire::Rls, Wire::Resp, Wire::Limitador];
 
     /// Its name in metrics and logs.
-    #[allow(dead_code, reason = "the wires that use all of it are being built")]
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Wire::Http => "http",
@@ -61,20 +61,25 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) headers: HeaderPolicy,
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
-    pub(crate) meter: Meter,
+    pub(crate) meter: Arc<Meter>,
+    /// Held by whoever reads all numbers.
+    pub(crate) scraping: tokio::sync::Mutex<()>,
     no_room: Seldom,
 }
 
 impl<S: Store> Service<S> {
     /// Answers by this engine, at the times of this clock.
     pub(crate) fn new(engine: Engine<S>, clock: Clock) -> Self {
+        let meter = Arc::new(Meter::new());
+        meter.in_force(&engine.policy(), clock.now());
         Self {
             engine,
             clock,
             headers: HeaderPolicy::default(),
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
-            meter: Meter::new(),
+            meter,
+            scraping: tokio::sync::Mutex::default(),
             no_room: Seldom::default(),
         }
     }
@@ -97,9 +102,14 @@ impl<S: Store> Service<S> {
     /// When the engine cannot take them; the old ones stay in force.
     #[allow(dead_code, reason = "reload uses it")]
     pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, SwapError> {
-        match rules {
+        let swapped = match rules {
             Rules::Native(policy) => self.engine.swap(policy, now),
+        };
+        match &swapped {
+            Ok(_) => self.meter.reloaded(&self.engine.policy(), now),
+            Err(_) => self.meter.reload_failed(),
         }
+        swapped
     }
 
     /// The same, and keeps the permit that a concurrency limit gave, so that the caller can give it back by its id.

@@ -113,6 +113,8 @@ impl Status {
 /// What one limit said.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitStatus<'a> {
+    /// Its place in the policy of the decision, from 0.
+    pub index: usize,
     /// The limit.
     pub limit: &'a Limit,
     /// The quota that it applied to this key.
@@ -156,6 +158,12 @@ impl Decision {
             fault: Some(Box::new(fault)),
             permit: None,
         }
+    }
+
+    /// The policy that it was made by, which a reload may have replaced since.
+    #[must_use]
+    pub const fn policy(&self) -> &Arc<Policy> {
+        &self.policy
     }
 
     /// What to do with the request.
@@ -206,6 +214,7 @@ impl Decision {
         self.statuses.iter().map(|status| {
             let limit = &self.policy.limits()[status.limit as usize];
             LimitStatus {
+                index: status.limit as usize,
                 limit,
                 quota: limit.quota(status.quota),
                 stance: status.stance,

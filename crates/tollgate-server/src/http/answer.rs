@@ -1,5 +1,7 @@
 //! What each route does with the service. Time is read here, once for each request, and passed down.
 
+use std::sync::Arc;
+
 use hyper::Request;
 use hyper::body::Incoming;
 use tollgate::store::Store;
@@ -12,12 +14,15 @@ use super::route::Route;
 use crate::decision_json::{Decided, Hold};
 use crate::service::holds::{Absent, Id};
 use crate::service::{Service, Wire};
+use crate::telemetry::Stopwatch;
 
 /// What a request is answered with.
 #[derive(Debug)]
 pub(super) enum Answered {
     /// The server lives.
     Healthy,
+    /// What was counted, as Prometheus reads it.
+    Metrics(String),
     /// One decision.
     Decision(Box<Decided>),
     /// The decisions of a batch.
@@ -36,6 +41,7 @@ impl<S: Store> Service<S> {
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Answered, Problem> {
         match Route::of(request.method(), request.uri().path())? {
             Route::Health => Ok(Answered::Healthy),
+            Route::Metrics => Ok(Answered::Metrics(self.metrics().await)),
             Route::Check => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
                 self.answer_check(&Question::check(&body)?).await
@@ -55,6 +61,15 @@ impl<S: Store> Service<S> {
             Route::Cancel(id) => self.cancel(id).await,
             Route::Release(id) => self.release(id).await,
         }
+    }
+
+    /// What was counted. It is read on a thread of its own, since it may take longer than a decision should wait, and once at
+    /// a time.
+    async fn metrics(&self) -> String {
+        let _alone = self.scraping.lock().await;
+        let (meter, now) = (Arc::clone(&self.meter), self.now());
+        // It fails only when the server is about to end.
+        tokio::task::spawn_blocking(move || meter.exposition(now)).await.unwrap_or_default()
     }
 
     async fn answer_check(&self, question: &Question<'_>) -> Result<Answered, Problem> {
@@ -79,14 +94,18 @@ impl<S: Store> Service<S> {
     }
 
     async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decided {
+        let watch = Stopwatch::start();
         let (decision, hold) = self.check_and_hold(request, now, Wire::Http).await;
-        Decided::new(decision, hold, &self.headers, request.units(), now)
+        let decided = Decided::new(decision, hold, &self.headers, request.units(), now);
+        self.meter.took(Wire::Http, watch.elapsed());
+        decided
     }
 
     async fn reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let request = question.request()?;
         let (lifetime, now) = (question.lifetime(), self.now());
         let (decision, reservation) = self.engine.reserve(&request, lifetime, now).await;
+        self.meter.record(&request, &decision, Wire::Http, now);
         let mut hold = Hold::None;
         if let Some(reservation) = reservation {
             match self.reservations.put(reservation, now + lifetime, now) {
@@ -155,7 +174,6 @@ fn unsettleable(absent: Absent) -> Problem {
 mod tests {
     use std::time::Duration;
 
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use tollgate::charge::{Answers, Charge};

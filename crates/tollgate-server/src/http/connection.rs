@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -11,7 +13,8 @@ use tokio::net::TcpStream;
 use super::patience::{IDLE_TIMEOUT, Patient, Phase};
 use super::reply::reply;
 use crate::listen::{Stop, stopped};
-use crate::service::Service;
+use crate::service::{Service, Wire};
+use crate::telemetry::trace::parent::Parent;
 
 /// Largest head of a request, and most fields in it.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -19,11 +22,13 @@ const HEAD_FIELDS_MAX: usize = 100;
 
 /// Answers the requests of one connection until either side ends it.
 pub(crate) async fn connection(stream: TcpStream, service: Arc<Service>, mut stop: Stop) {
+    let _open = service.meter.opened(Wire::Http);
     let phase = Arc::new(Phase::default());
-    let answers = service_fn(|request| {
+    let answers = service_fn(|request: Request<Incoming>| {
         let (service, answering) = (Arc::clone(&service), phase.answering());
+        let parent = request.headers().get("traceparent").and_then(|header| Parent::read(header.as_bytes()));
         async move {
-            let response = reply(service.answer(request).await);
+            let response = reply(Parent::scope(parent, service.answer(request)).await);
             drop(answering);
             Ok::<_, Infallible>(response)
         }

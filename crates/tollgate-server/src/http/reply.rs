@@ -8,9 +8,12 @@ use serde::Serialize;
 
 use super::answer::Answered;
 use super::problem::{Kind, Problem};
+use crate::telemetry::METRICS_TYPE;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+const METRICS: HeaderValue = HeaderValue::from_static(METRICS_TYPE);
 
 /// Problem details, as RFC 9457 writes them.
 #[derive(Serialize)]
@@ -37,6 +40,7 @@ struct Settlement {
 pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>> {
     match answered {
         Ok(Answered::Healthy) => json(&Health { status: "ok" }),
+        Ok(Answered::Metrics(text)) => response(StatusCode::OK, Some(METRICS), text.into_bytes()),
         Ok(Answered::Decision(decided)) => json(&decided),
         Ok(Answered::Batch(decided)) => json(&decided),
         Ok(Answered::Settled(settled)) => {

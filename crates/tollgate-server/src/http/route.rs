@@ -6,7 +6,7 @@ use super::problem::{Kind, Problem};
 use crate::service::holds::Id;
 
 const PATHS: &str = "POST /v1/check, POST /v1/check/batch, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
-                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id} and GET /healthz";
+                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id}, GET /healthz and GET /metrics";
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,7 @@ pub(super) enum Route {
     Cancel(Id),
     Release(Id),
     Health,
+    Metrics,
 }
 
 impl Route {
@@ -41,6 +42,7 @@ impl Route {
             "/v1/check/batch" => (Route::Batch, "POST"),
             "/v1/reservations" => (Route::Reserve, "POST"),
             "/healthz" => (Route::Health, "GET, HEAD"),
+            "/metrics" => (Route::Metrics, "GET, HEAD"),
             _ => return Self::of_thing(path),
         };
         Ok(route)

@@ -14,7 +14,7 @@ use crate::service::Wire;
 /// Limits that have series of their own. Later ones, whether of one large policy or of many reloads, are counted together.
 pub(super) const LIMITS_SHOWN: usize = 500;
 /// Most series of single limits that are ever shown; what would be more is counted with the others.
-pub(super) const SERIES_MAX: usize = 8_000;
+pub(super) const SERIES_MAX: usize = 4_000;
 /// Policies that are found without a lock: the one in force, and those that decisions under way started with.
 const PAGES_MAX: usize = 8;
 

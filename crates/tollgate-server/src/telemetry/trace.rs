@@ -135,3 +135,88 @@ impl Tracer {
 fn is_drawn(share: u32) -> bool {
     random::next() % u64::from(WHOLE) < u64::from(share)
 }
+
+#[cfg(test)]
+mod tests {
+    use tollgate::{CheckRequest, Engine, ManualClock, Policy};
+
+    use super::*;
+
+    struct Fixture {
+        time: ManualClock,
+        tracer: Tracer,
+        spans: mpsc::Receiver<Span>,
+        allowed: Decision,
+        denied: Decision,
+    }
+
+    fn fixture(share: u32) -> Fixture {
+        let time = ManualClock::new();
+        let (policy, _) = Policy::compile("test", b"limits: [{name: one, rate: 1/h}]").unwrap();
+        let engine = Engine::new(policy, time.now());
+        let [allowed, denied] = [0, 1].map(|_| engine.check_now(&CheckRequest::new(), time.now()));
+        let (tracer, spans) = Tracer::new(share, time.clock(), Arc::new(Fate::default()));
+        Fixture { time, tracer, spans, allowed, denied }
+    }
+
+    fn taken(fixture: &mut Fixture) -> usize {
+        std::iter::from_fn(|| fixture.spans.try_recv().ok()).count()
+    }
+
+    /// With a share of nothing only denials are traced, and of those only so many in a second.
+    #[test]
+    fn denials_are_traced_up_to_a_rate() {
+        let mut fixture = fixture(0);
+        for _ in 0..1_000 {
+            fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+            fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
+        }
+        assert_eq!(taken(&mut fixture), 100);
+        fixture.time.advance(std::time::Duration::from_secs(1));
+        fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
+        assert_eq!(taken(&mut fixture), 1);
+    }
+
+    /// A share is about that share.
+    #[test]
+    fn a_share_is_about_that_share() {
+        let mut fixture = fixture(WHOLE / 10);
+        for _ in 0..20_000 {
+            fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+        }
+        let taken = taken(&mut fixture);
+        assert!((1_700..2_300).contains(&taken), "{taken}");
+    }
+
+    /// When nobody takes spans away, a decision drops what has no room, and it is counted.
+    #[test]
+    fn a_full_queue_drops_and_counts() {
+        let mut fixture = fixture(WHOLE);
+        for _ in 0..QUEUE_MAX + 10 {
+            fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+        }
+        assert_eq!(fixture.tracer.fate.dropped.load(Ordering::Relaxed), 10);
+        assert_eq!(taken(&mut fixture), QUEUE_MAX);
+    }
+
+    /// A caller's own trace decides whether it is continued, also for denials, and cannot ask for more than there may be.
+    #[tokio::test]
+    async fn a_caller_that_traces_decides() {
+        let mut fixture = fixture(0);
+        let parent = Parent { trace: 7, span: 8, is_sampled: true };
+        Parent::scope(Some(Parent { is_sampled: false, ..parent }), async {
+            fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
+        })
+        .await;
+        assert_eq!(taken(&mut fixture), 0);
+        Parent::scope(Some(parent), async {
+            for _ in 0..2_000 {
+                fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+            }
+        })
+        .await;
+        let span = fixture.spans.try_recv().unwrap();
+        assert_eq!((span.trace, span.parent), (7, Some(8)));
+        assert_eq!(taken(&mut fixture), 999);
+    }
+}

@@ -10,8 +10,13 @@
 mod bad_input;
 mod check;
 mod commands;
+mod deploy;
 mod guide;
 mod holds;
 mod lifecycle;
+mod logs;
+mod metrics;
 mod program;
+mod runbook;
+mod traces;
 mod wire;

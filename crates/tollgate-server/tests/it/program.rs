@@ -10,9 +10,10 @@ pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], ra
 /// The program with these arguments, and nothing from the environment of the tests.
 pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
+    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG", "LOG_FORMAT", "OTLP_SAMPLE"] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
+    command.env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -90,6 +91,11 @@ impl Server {
             line.clear();
             assert_ne!(log.read_line(&mut line).unwrap(), 0, "the log ended without {text:?}");
         }
+    }
+
+    /// What is left of its log.
+    pub(crate) fn log(&mut self) -> &mut BufReader<ChildStderr> {
+        self.stderr.as_mut().unwrap()
     }
 
     /// Waits for its end.

@@ -103,7 +103,7 @@ impl<S: Store> Service<S> {
 
     async fn reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let request = question.request()?;
-        let (lifetime, now) = (question.lifetime(), self.now());
+        let (lifetime, now, watch) = (question.lifetime(), self.now(), Stopwatch::start());
         let (decision, reservation) = self.engine.reserve(&request, lifetime, now).await;
         self.meter.record(&request, &decision, Wire::Http, now);
         let mut hold = Hold::None;
@@ -117,7 +117,9 @@ impl<S: Store> Service<S> {
                 }
             }
         }
-        Ok(Answered::Decision(Box::new(Decided::new(decision, hold, &self.headers, request.units(), now))))
+        let decided = Decided::new(decision, hold, &self.headers, request.units(), now);
+        self.meter.took(Wire::Http, watch.elapsed());
+        Ok(Answered::Decision(Box::new(decided)))
     }
 
     async fn commit(&self, id: Id, cost: u64) -> Result<Answered, Problem> {

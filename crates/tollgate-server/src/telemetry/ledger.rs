@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use tollgate::{Decision, Policy};
 
 use super::cells::Cells;
-use super::names::{ALLOWED, DENIED, OTHERS, OUTCOMES, SOURCES, outcome_index, source_index};
+use super::names::{ALLOWED, OTHERS, OUTCOMES, SOURCES, USUAL, outcome_index, source_index};
 use crate::service::Wire;
 
 /// Limits that have series of their own. Later ones, whether of one large policy or of many reloads, are counted together.
@@ -58,19 +58,16 @@ impl Series {
         self.sum(cell.index())
     }
 
-    /// The numbers to show: those that are not zero and, for each wire that asked at all, what was allowed and denied.
+    /// The numbers to show: those that are not zero and, for each wire that asked at all, both that usually are: so that a rate of
+    /// denials is zero, and not unknown, before the first.
     fn shown(&self) -> Vec<Cell> {
         let mut shown = Vec::new();
         for wire in Wire::ALL {
-            let cells = Cell::of(wire).map(|cell| (cell, self.count(cell)));
-            let cells: Vec<(Cell, u64)> = cells.collect();
-            if cells.iter().all(|(_, count)| *count == 0) {
-                continue;
-            }
-            let is_usual = |cell: &Cell| cell.source == 0 && [ALLOWED, DENIED].contains(&cell.outcome);
-            shown.extend(
-                cells.iter().filter(|(cell, count)| *count > 0 || is_usual(cell)).map(|(cell, _)| *cell),
-            );
+            let asked: Vec<Cell> = Cell::of(wire).filter(|cell| self.count(*cell) > 0).collect();
+            let pairs = USUAL.iter().filter(|pair| asked.iter().any(|cell| pair.contains(&cell.outcome)));
+            let usual: Vec<usize> = pairs.flatten().copied().collect();
+            let is_usual = |cell: &Cell| cell.source == 0 && usual.contains(&cell.outcome);
+            shown.extend(Cell::of(wire).filter(|cell| is_usual(cell) || asked.contains(cell)));
         }
         shown
     }

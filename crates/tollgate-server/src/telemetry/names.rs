@@ -81,6 +81,8 @@ pub(crate) static SNAPSHOT_SINCE: Metric = gauge(
     "tollgate_snapshot_timestamp_seconds",
     "When counters were last written to disk, in seconds since 1970.",
 );
+pub(crate) static SNAPSHOTS: Metric =
+    counter("tollgate_snapshots_total", "Attempts to write counters to disk, by result.");
 pub(crate) static FOLDED: Metric = gauge(
     "tollgate_metrics_folded_limits",
     "Limits without series of their own, counted together under one name since there are too many.",
@@ -96,7 +98,7 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 23] = [
+pub(crate) static ALL: [&Metric; 24] = [
     &BUILD,
     &DECISIONS,
     &LIMIT_DECISIONS,
@@ -114,6 +116,7 @@ pub(crate) static ALL: [&Metric; 23] = [
     &STORE_CAPACITY,
     &KILL_SWITCHES,
     &SNAPSHOT_SINCE,
+    &SNAPSHOTS,
     &FOLDED,
     &SPANS,
     &LOG_LINES,
@@ -154,16 +157,17 @@ pub(crate) fn verdict_index(decision: &Decision) -> usize {
 
 /// What one limit said, as a label; the last two are of limits that only shadow. The order is that of [`outcome_index`].
 pub(crate) const OUTCOMES: [&str; 6] = ["allow", "wait", "deny", "never", "would_allow", "would_deny"];
-/// Places of two of [`OUTCOMES`].
+/// The place of the first of [`OUTCOMES`].
 pub(crate) const ALLOWED: usize = 0;
-pub(crate) const DENIED: usize = 2;
+/// Places of those that go together: what a limit that decides usually says, and what one in shadow does.
+pub(crate) const USUAL: [[usize; 2]; 2] = [[ALLOWED, 2], [4, 5]];
 
 /// Which of [`OUTCOMES`] an answer is.
 pub(crate) const fn outcome_index(status: &LimitStatus<'_>) -> usize {
     match (status.stance, status.outcome.verdict) {
         (Stance::Enforced, Verdict::Allow) => ALLOWED,
         (Stance::Enforced, Verdict::Wait(_)) => 1,
-        (Stance::Enforced, Verdict::Deny { .. }) => DENIED,
+        (Stance::Enforced, Verdict::Deny { .. }) => 2,
         (Stance::Enforced, Verdict::Never) => 3,
         (Stance::Shadow, Verdict::Allow | Verdict::Wait(_)) => 4,
         (Stance::Shadow, Verdict::Deny { .. } | Verdict::Never) => 5,

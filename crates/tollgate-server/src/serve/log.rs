@@ -14,6 +14,8 @@ pub(crate) use line::lost;
 
 /// Where the level is chosen.
 const LEVEL_VARIABLE: &str = "TOLLGATE_LOG";
+/// The level unless chosen.
+const LEVEL: &str = "info";
 
 /// The log while it is being written.
 pub(super) struct Log(Writer);
@@ -27,7 +29,10 @@ impl Log {
 
 /// Starts the log. A process has one; a second start changes nothing.
 pub(super) fn start(format: Option<LogFormat>) -> Log {
-    let filter = EnvFilter::try_from_env(LEVEL_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
+    let wanted = std::env::var(LEVEL_VARIABLE).unwrap_or_default();
+    let chosen = if wanted.is_empty() { Ok(EnvFilter::new(LEVEL)) } else { EnvFilter::try_new(&wanted) };
+    let problem = chosen.as_ref().err().map(ToString::to_string);
+    let filter = chosen.unwrap_or_else(|_| EnvFilter::new(LEVEL));
     let (writer, lines) = line::start();
     // Without colours, which are control characters: all of those that are left came from somebody else.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(lines);
@@ -36,5 +41,11 @@ pub(super) fn start(format: Option<LogFormat>) -> Log {
         LogFormat::Text => log.compact().with_target(false).try_init(),
         LogFormat::Json => log.json().try_init(),
     };
+    if let Some(problem) = problem {
+        tracing::warn!(
+            problem,
+            "{LEVEL_VARIABLE} is not understood, so {LEVEL} is logged; accepted: error, warn, info, debug"
+        );
+    }
     Log(writer)
 }

@@ -73,3 +73,42 @@ fn requests_are_not_logged_unless_asked_for() {
     assert!(!log.contains("decided") && !log.contains("forged"), "{log}");
     assert!(log.contains("stopped"));
 }
+
+/// A level that is none is told, and the usual one is logged.
+#[test]
+fn a_wrong_level_is_told() {
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-"]);
+    command.env("TOLLGATE_LOG", "tollgate=loud");
+    let log = logged_by(command);
+    assert!(log.contains("TOLLGATE_LOG is not understood") && log.contains("stopped"), "{log}");
+}
+
+/// Ten thousand decisions, in batches on one connection.
+fn flood(server: &Server) {
+    let batch = format!("[{}]", vec![r#"{"attributes":{"api_key":"k"}}"#; 250].join(","));
+    for _ in 0..40 {
+        assert_eq!(server.send("POST", "/v1/check/batch", &batch).status, 200);
+    }
+}
+
+/// When nobody reads the log, decisions are made all the same, and what is lost is counted.
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-"]);
+    command.env("TOLLGATE_LOG", "tollgate_server=debug");
+    let server = Server::spawn(command, SLOW_POLICY);
+    flood(&server);
+    assert!(server.metric("tollgate_log_lines_lost_total") > 1_000);
+    assert_eq!(server.metric(r#"tollgate_decisions_total{outcome="deny",wire="http"}"#), 9_995);
+}
+
+/// A full disk behind the log stops nothing, either.
+#[test]
+fn a_full_disk_stops_nothing() {
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-"]);
+    command.env("TOLLGATE_LOG", "tollgate_server=debug");
+    command.stderr(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let server = Server::spawn(command, SLOW_POLICY);
+    flood(&server);
+    assert!(server.metric("tollgate_log_lines_lost_total") > 1_000);
+}

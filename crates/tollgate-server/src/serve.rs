@@ -76,7 +76,7 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
     let service = Arc::new(Service::new(engine, clock.clone()));
     let (stop, stopped) = watch::channel(false);
-    let spans = see::start(&service, &arguments.see, &clock, &stopped)?;
+    let spans = see::start(&service, &arguments.see, &clock)?;
     let mut servers = JoinSet::new();
     servers.spawn(listen::serve(http, clock, stopped, move |stream, stop| {
         http::connection(stream, Arc::clone(&service), stop)
@@ -90,14 +90,18 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     );
     // The receivers live in the servers' tasks; without them there is nobody left to stop.
     let _ = stop.send(true);
+    let ended = async {
+        let cut = drained(&mut servers).await;
+        see::finish(spans).await;
+        cut
+    };
     tokio::select! {
-        cut = drained(&mut servers) => match cut? {
+        cut = ended => match cut? {
             0 => tracing::info!("stopped"),
             cut => tracing::warn!(cut, "stopped; connections that took too long were cut"),
         },
         () = signals.next() => tracing::warn!("stopped at once"),
     }
-    see::finish(spans).await;
     Ok(())
 }
 

@@ -124,7 +124,8 @@ impl Meter {
         }
     }
 
-    /// Counts one decision. On the hot path: allocates nothing unless somebody watches.
+    /// Counts one decision. On the hot path: takes no lock and allocates nothing, unless somebody watches or the decision is one
+    /// of those that name the top keys.
     pub(crate) fn record(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
         self.verdicts.add(verdict_cell(wire, verdict_index(decision)), 1);
         self.ledger.record(decision, wire);

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tollgate::Clock;
 
 use crate::cli::SeeArguments;
-use crate::listen::Stop;
 use crate::service::Service;
 use crate::telemetry::process;
 use crate::telemetry::trace::{Fate, Tracer, export};
@@ -15,6 +15,12 @@ use crate::telemetry::usage::Counted;
 
 /// How long the last spans may take on their way once everything else has ended.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Spans on their way to a collector.
+pub(super) struct Spans {
+    task: JoinHandle<()>,
+    stop: watch::Sender<bool>,
+}
 
 /// Registers the numbers of this process, and starts to send traces if a collector is named.
 ///
@@ -24,8 +30,7 @@ pub(super) fn start(
     service: &Arc<Service>,
     arguments: &SeeArguments,
     clock: &Clock,
-    stop: &Stop,
-) -> Result<Option<JoinHandle<()>>, String> {
+) -> Result<Option<Spans>, String> {
     let meter = &service.meter;
     let started = clock.now();
     meter.probe(move |_| process::samples(started));
@@ -43,14 +48,19 @@ pub(super) fn start(
     meter.trace(tracer);
     let told = Arc::clone(&fate);
     meter.probe(move |_| told.samples());
-    Ok(Some(tokio::spawn(export::run(exporter, spans, fate, clock.clone(), stop.clone()))))
+    let (stop, stopped) = watch::channel(false);
+    let task = tokio::spawn(export::run(exporter, spans, fate, clock.clone(), stopped));
+    Ok(Some(Spans { task, stop }))
 }
 
-/// Lets the last spans go on their way.
-pub(super) async fn finish(spans: Option<JoinHandle<()>>) {
-    if let Some(spans) = spans
-        && tokio::time::timeout(FLUSH_TIMEOUT, spans).await.is_err()
-    {
+/// Lets the last spans go on their way, once the last decision is made.
+pub(super) async fn finish(spans: Option<Spans>) {
+    let Some(Spans { task, stop }) = spans else {
+        return;
+    };
+    // It fails when the task has ended, which is what was to be said.
+    let _ = stop.send(true);
+    if tokio::time::timeout(FLUSH_TIMEOUT, task).await.is_err() {
         tracing::warn!("the last spans were not sent: the collector did not answer in time");
     }
 }

@@ -15,8 +15,8 @@ use crate::service::Wire;
 pub(super) const LIMITS_SHOWN: usize = 500;
 /// Most series of single limits that are ever shown; what would be more is counted with the others.
 pub(super) const SERIES_MAX: usize = 4_000;
-/// Policies that are found without a lock: the one in force, and those that decisions under way started with.
-const PAGES_MAX: usize = 8;
+/// Policies that are found without a lock: those in force, and those that decisions under way started with.
+const PAGES_MAX: usize = 32;
 
 /// Counters of one limit by outcome, source and wire, then the one of requests that came near it.
 const OF_WIRE: usize = OUTCOMES.len() * SOURCES.len();
@@ -177,7 +177,9 @@ impl Ledger {
         let series = known.series(policy);
         let page = Arc::new(Page { policy: Arc::downgrade(policy), series });
         let mut recent = vec![Arc::clone(&page)];
-        recent.extend(pages.iter().take(PAGES_MAX - 1).cloned());
+        // A policy that nobody has any more decides nothing more.
+        let alive = pages.iter().filter(|page| page.policy.strong_count() > 0);
+        recent.extend(alive.take(PAGES_MAX - 1).cloned());
         self.pages.store(Arc::new(recent));
         page
     }

@@ -62,7 +62,7 @@ pub(crate) async fn run(
             received = spans.recv_many(&mut batch, BATCH_MAX) => received == 0,
             () = stopped(&mut stop) => true,
         };
-        if !is_stopping {
+        if !is_stopping && batch.len() < BATCH_MAX {
             // A batch is a round trip, so a few more may join.
             tokio::select! {
                 () = tokio::time::sleep(GATHER) => {}

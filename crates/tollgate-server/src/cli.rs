@@ -10,7 +10,7 @@ mod see;
 mod value;
 
 pub use see::{LogFormat, SeeArguments};
-pub use value::{GivenAttribute, GivenValue, StoreChoice};
+pub use value::{GivenAttribute, GivenValue, ListenChoice, StoreChoice};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,7 +31,7 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Answer rate-limiting questions over HTTP
+    /// Answer rate-limiting questions over HTTP and RESP
     Serve(ServeArguments),
     /// Work with policy files
     Policy {
@@ -41,6 +41,8 @@ pub enum Command {
     },
     /// Decide about requests here and now, without a server
     Decide(DecideArguments),
+    /// Put a server under load, and measure throughput and latency
+    Bench(BenchArguments),
 }
 
 /// What to do with policy files.
@@ -59,6 +61,9 @@ pub struct ServeArguments {
     /// Where to listen for HTTP; port 0 picks a free one
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080", value_parser = value::address)]
     pub http: SocketAddr,
+    /// Where to listen for redis clients, which may ask CL.THROTTLE and TG.CHECK; `off` for nowhere
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_RESP", default_value = "127.0.0.1:6380", value_parser = value::listen)]
+    pub resp: ListenChoice,
     /// Where counters live; this version knows `memory`
     #[arg(long, value_name = "STORE", env = "TOLLGATE_STORE", default_value = "memory", value_parser = value::store)]
     pub store: StoreChoice,
@@ -117,4 +122,74 @@ pub struct DecideArguments {
     /// Print each decision as a line of JSON, as the server would answer it
     #[arg(long)]
     pub json: bool,
+}
+
+/// What a load generator asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum BenchWire {
+    /// POST /v1/check
+    Http,
+    /// POST /v1/check/batch
+    Batch,
+    /// Envoy's rate-limit service
+    Grpc,
+    /// TG.CHECK over RESP
+    Resp,
+    /// CL.THROTTLE over RESP
+    Throttle,
+}
+
+const BENCH_HELP: &str = "\
+Examples:
+  tollgate bench                                   HTTP, 64 connections, as fast as they are answered
+  tollgate bench --rate 10000                      open loop: latency counts from when each request was due
+  tollgate bench --wire resp --pipeline 16         sixteen commands under way on each connection
+  tollgate bench --sweep                           latency at rising loads, as a table and a picture";
+
+/// The arguments of `bench`.
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_HELP)]
+pub struct BenchArguments {
+    /// What to ask
+    #[arg(long, value_enum, default_value = "http")]
+    pub wire: BenchWire,
+    /// Whom to ask; the wire's usual address on this machine unless said
+    #[arg(long, value_name = "ADDR", value_parser = value::address)]
+    pub to: Option<SocketAddr>,
+    /// Requests a second, due at fixed instants (open loop); without it each connection asks as fast as it is answered
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub rate: Option<u64>,
+    /// How many connections ask
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = value::connections)]
+    pub connections: usize,
+    /// How many requests each connection has under way in a closed loop
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value::pipeline)]
+    pub pipeline: usize,
+    /// How many checks are in a batch
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = value::batch)]
+    pub batch: usize,
+    /// How many different keys are asked about
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
+    pub keys: u64,
+    /// The attribute that holds the key
+    #[arg(long, value_name = "NAME", default_value = "api_key")]
+    pub attribute: String,
+    /// The domain of Envoy's question
+    #[arg(long, value_name = "NAME", default_value = "bench")]
+    pub domain: String,
+    /// How long to measure
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration)]
+    pub duration: Ticks,
+    /// How long to ask before measuring
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = value::duration)]
+    pub warmup: Ticks,
+    /// After the first run, measure latency at rising loads
+    #[arg(long)]
+    pub sweep: bool,
+    /// Print each run as a line of JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Allow another machine as the target
+    #[arg(long)]
+    pub remote: bool,
 }

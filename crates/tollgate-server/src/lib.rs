@@ -9,11 +9,16 @@ mod policy_check;
 mod decision_json;
 mod decide;
 mod serve;
+pub mod load;
 mod listen;
 mod http;
+mod resp;
 mod rls;
 mod service;
 mod telemetry;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -47,6 +52,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             policy_check::run(&arguments, &mut console)
         }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
+        Command::Bench(arguments) => load::command::run(&arguments, &mut console),
     };
     ExitCode::from(status)
 }

@@ -13,13 +13,16 @@ use crate::console::Console;
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 use crate::{FAILURE, SUCCESS};
-use crate::{http, listen};
+use crate::{http, listen, resp};
 
 mod banner;
 pub(crate) mod log;
 mod sample;
 mod see;
 mod signal;
+
+/// What part of the memory for counters `CL.THROTTLE` may take, whose keys no policy knows.
+const THROTTLE_PART: u64 = 8;
 
 /// Starts the server and waits for its end.
 pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
@@ -43,6 +46,7 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
 /// Checks what can be checked before anything is opened.
 fn prepared(arguments: &ServeArguments) -> Result<Loaded, String> {
     is_safe(arguments.http, arguments.insecure)?;
+    arguments.resp.address().map_or(Ok(()), |address| is_safe(address, arguments.insecure))?;
     policy_file::load(arguments.policy.as_ref()).map_err(|error| format!("no policy to serve\n{error}"))
 }
 
@@ -63,21 +67,32 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
     let http = listen::bind(arguments.http, "--http").await?;
-    let addresses = Addresses { http: address_of(&http)? };
+    let resp = match arguments.resp.address() {
+        Some(address) => Some(listen::bind(address, "--resp").await?),
+        None => None,
+    };
+    let addresses = Addresses { http: address_of(&http)?, resp: resp.as_ref().map(address_of).transpose()? };
     for line in banner::lines(&loaded, &addresses, arguments) {
         console.line(line);
     }
     console.flush();
 
     let clock = Clock::precise();
+    let throttle_memory = if resp.is_some() { arguments.memory / THROTTLE_PART } else { 0 };
     let store = match arguments.store {
-        StoreChoice::Memory => MemoryStore::new(arguments.memory, clock.now()),
+        StoreChoice::Memory => MemoryStore::new(arguments.memory - throttle_memory, clock.now()),
     };
     let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
     let service = Arc::new(Service::new(engine, clock.clone()));
     let (stop, stopped) = watch::channel(false);
     let spans = see::start(&service, &arguments.see, &clock)?;
     let mut servers = JoinSet::new();
+    if let Some(listener) = resp {
+        let resp = Arc::new(resp::Resp::new(Arc::clone(&service), throttle_memory, clock.now()));
+        servers.spawn(listen::serve(listener, clock.clone(), stopped.clone(), move |stream, stop| {
+            resp::connection(stream, Arc::clone(&resp), stop)
+        }));
+    }
     servers.spawn(listen::serve(http, clock, stopped, move |stream, stop| {
         http::connection(stream, Arc::clone(&service), stop)
     }));
@@ -108,6 +123,7 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
 /// Where each wire listens.
 struct Addresses {
     http: SocketAddr,
+    resp: Option<SocketAddr>,
 }
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {

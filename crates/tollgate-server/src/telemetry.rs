@@ -44,6 +44,9 @@ use trace::Tracer;
 /// Events that a slow reader of the live view may fall behind before it loses some.
 const EVENTS_MAX: usize = 1_024;
 
+/// Of so many decisions one is timed, at a wire that samples.
+const WATCHED: u64 = 16;
+
 /// One decision, for whoever watches live.
 #[derive(Clone, Debug)]
 #[allow(dead_code, reason = "the admin interface, which is being built, reads it")]
@@ -143,6 +146,16 @@ impl Meter {
         if tracing::enabled!(tracing::Level::DEBUG) {
             live::log(request, decision, wire);
         }
+    }
+
+    /// Counts a decision that no limit of the policy made: the caller told its limit with the question.
+    pub(crate) fn record_unnamed(&self, is_allowed: bool, wire: Wire) {
+        self.verdicts.add(verdict_cell(wire, if is_allowed { names::ALLOW } else { names::DENY }), 1);
+    }
+
+    /// A watch for one decision in [`WATCHED`], for a wire where reading the time twice would cost a good part of a decision.
+    pub(crate) fn sampled_watch(&self) -> Option<Stopwatch> {
+        random::next().is_multiple_of(WATCHED).then(Stopwatch::start)
     }
 
     /// Counts how long one decision took at a wire, from the question read whole to the answer made.

@@ -47,6 +47,43 @@ pub(crate) struct Prefix {
     position: usize,
 }
 
+/// The keys of one family that a program counts by itself, outside of any policy. Has no `Debug`, as its secret.
+///
+/// ```
+/// use tollgate::{KeyFamily, Secret};
+/// let users = KeyFamily::new("users", Secret::random());
+/// assert_eq!(users.hash(b"alice"), users.hash(b"alice"));
+/// assert_ne!(users.hash(b"alice"), users.hash(b"bob"));
+/// ```
+pub struct KeyFamily {
+    secret: Secret,
+    prefix: Prefix,
+}
+
+impl KeyFamily {
+    /// A family of this name, hashed with a secret of its own.
+    #[must_use]
+    pub fn new(name: &str, secret: Secret) -> Self {
+        let prefix = secret.prefix(&[name.as_bytes()]);
+        Self { secret, prefix }
+    }
+
+    /// The keyed hash of a key. The upper half is never zero; both halves may say where a table keeps the key.
+    #[must_use]
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u128 {
+        self.secret.text_key(&self.prefix, key).whole()
+    }
+
+    /// The same for a key of several parts: no two lists of parts are one key.
+    #[must_use]
+    pub fn hash_parts(&self, parts: &[&[u8]]) -> u128 {
+        let mut prefix = self.prefix;
+        parts.iter().for_each(|part| prefix.part(&self.secret, part));
+        prefix.finish(&self.secret).whole()
+    }
+}
+
 impl Secret {
     /// A new secret from the operating system's randomness.
     #[must_use]
@@ -183,6 +220,11 @@ fn added(lanes: [u128; 2], secrets: &[u64; 4], first: u64, second: u64) -> [u128
 }
 
 impl Fingerprint {
+    /// Both halves in one number, the tag above.
+    const fn whole(self) -> u128 {
+        ((self.tag as u128) << 64) | self.rest as u128
+    }
+
     /// A number that stands for the key in jitter and percentages, and tells nothing about its neighbours.
     pub(crate) const fn digest(self) -> u64 {
         self.rest.rotate_left(32) ^ self.tag
@@ -328,6 +370,19 @@ mod tests {
             long.part(&secret, &text);
             assert_eq!(secret.text_key(&family, &text), long.finish(&secret), "length {length}");
         }
+    }
+
+    /// A family of a program's own tells keys and lists of parts apart, and another family gives other hashes.
+    #[test]
+    fn families_of_a_program() {
+        let family = |name| KeyFamily::new(name, Secret::repeatable(11));
+        let (one, other) = (family("one"), family("other"));
+        for key in [&b""[..], b"k", b"user-0001", b"a key that takes the long way"] {
+            assert_eq!(one.hash(key), one.hash_parts(&[key]));
+            assert_ne!(one.hash(key), other.hash(key));
+            assert_ne!(one.hash(key) >> 64, 0);
+        }
+        assert_ne!(one.hash_parts(&[b"ab", b"c"]), one.hash_parts(&[b"a", b"bc"]));
     }
 
     /// Different families (limits) never share a counter for one value.

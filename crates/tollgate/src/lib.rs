@@ -31,7 +31,7 @@ pub use decision::{Decision, Fault, LimitStatus, Reason, Source, Stance};
 pub use engine::{CommitError, Engine, Permit, Reservation, Settled, SwapError, SwapReport};
 pub use gate::{Acquiring, Gate, GateBuilder, GateKey, InFlight, KeyHasher, KeyedGate, NotReady, Ready};
 pub use headers::{Answer, Audience, HeaderPolicy};
-pub use key::Secret;
+pub use key::{KeyFamily, Secret};
 pub use memory::MemoryStore;
 pub use outcome::{Outcome, Verdict};
 pub use policy::Policy;

@@ -18,6 +18,26 @@ pub enum StoreChoice {
     Memory,
 }
 
+/// Where a wire listens, if it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenChoice {
+    /// At this address.
+    At(SocketAddr),
+    /// Nowhere.
+    Off,
+}
+
+impl ListenChoice {
+    /// The address, if there is one.
+    #[must_use]
+    pub const fn address(self) -> Option<SocketAddr> {
+        match self {
+            ListenChoice::At(address) => Some(address),
+            ListenChoice::Off => None,
+        }
+    }
+}
+
 /// One attribute, as it was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenAttribute {
@@ -43,6 +63,26 @@ pub(super) fn store(text: &str) -> Result<StoreChoice, String> {
     }
 }
 
+/// How many connections a load generator may open.
+pub(super) fn connections(text: &str) -> Result<usize, String> {
+    within(text, 1, 10_000)
+}
+
+/// How many requests a connection may have under way.
+pub(super) fn pipeline(text: &str) -> Result<usize, String> {
+    within(text, 1, 1_000)
+}
+
+/// How many checks a batch may have.
+pub(super) fn batch(text: &str) -> Result<usize, String> {
+    within(text, 1, 1_000)
+}
+
+fn within(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("accepted: a whole number from {least} to {most}"))
+}
+
 /// An address to listen on. `localhost` is the one name: what another name resolves to would decide who can connect.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
@@ -54,6 +94,14 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     let port = text.trim_start_matches(':');
     let meant = if u16::from_str(port).is_ok() { port } else { "8080" };
     Err(format!("not an address and a port; accepted: 127.0.0.1:{meant}, [::1]:{meant} or localhost:{meant}"))
+}
+
+/// The same, or `off`.
+pub(super) fn listen(text: &str) -> Result<ListenChoice, String> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(ListenChoice::Off);
+    }
+    address(text).map(ListenChoice::At).map_err(|error| format!("{error}, or off"))
 }
 
 /// A size in bytes: `1048576`, `64MiB`, `1 GiB`, `500MB`.
@@ -138,6 +186,17 @@ mod tests {
         assert!(address("localhost:9").is_ok_and(|a| a.ip().is_loopback()));
         assert!(address(":9000").is_err_and(|message| message.contains("127.0.0.1:9000")));
         assert!(address("example.com:80").is_err());
+    }
+
+    /// A wire can be switched off, and the message says so.
+    #[test]
+    fn listening_is_a_choice() {
+        assert_eq!(listen("off"), Ok(ListenChoice::Off));
+        assert!(listen("127.0.0.1:0").is_ok_and(|choice| choice.address().is_some()));
+        assert!(
+            listen("6380")
+                .is_err_and(|message| message.contains("127.0.0.1:6380") && message.ends_with(", or off"))
+        );
     }
 
     /// Text stays text, however much it looks like a number.

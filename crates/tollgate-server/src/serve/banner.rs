@@ -19,10 +19,11 @@ pub(super) fn lines(loaded: &Loaded, addresses: &Addresses, arguments: &ServeArg
         format!("Tollgate {}: rate-limiting decisions", env!("CARGO_PKG_VERSION")),
         String::new(),
         format!("  HTTP    http://{address}"),
+        format!("  RESP    {}", addresses.resp.map_or("off".to_owned(), |resp| format!("redis://{resp}"))),
         format!("  store   memory, at most {}", bytes(arguments.memory)),
         format!("  policy  {}", loaded.name),
     ];
-    if !address.ip().is_loopback() {
+    if !address.ip().is_loopback() || addresses.resp.is_some_and(|resp| !resp.ip().is_loopback()) {
         lines.push(
             "  warning: --insecure: whoever reaches this address can use up anybody's quota".to_owned(),
         );

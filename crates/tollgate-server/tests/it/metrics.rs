@@ -95,6 +95,22 @@ fn numbers_are_the_decisions_made() {
     assert_eq!(numbers["tollgate_log_lines_lost_total"], 0);
 }
 
+/// Decisions over RESP are counted there: those by the policy, and those whose limit came with the question.
+#[test]
+fn redis_clients_are_counted_too() {
+    let server = Server::start(POLICY);
+    let throttle = b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$1\r\n1\r\n$1\r\n1\r\n$4\r\n3600\r\n".repeat(5);
+    server.resp_exchange(
+        &[&throttle[..], b"TG.CHECK api_key k COST 5\r\nTG.CHECK api_key k\r\nQUIT\r\n"].concat(),
+    );
+    let page = server.metrics();
+    let numbers = numbers(&page);
+    assert_eq!(numbers[r#"tollgate_decisions_total{outcome="allow",wire="resp"}"#], 3);
+    assert_eq!(numbers[r#"tollgate_decisions_total{outcome="deny",wire="resp"}"#], 4);
+    let labels = r#"{limit="per-key",outcome="deny",source="exact",wire="resp"}"#;
+    assert_eq!(numbers[format!("tollgate_limit_decisions_total{labels}").as_str()], 1);
+}
+
 /// Ten thousand keys over the wire, with whatever they say, add no series and no word of theirs to the page.
 #[test]
 fn traffic_adds_no_series() {

@@ -14,6 +14,8 @@ pub(crate) fn tollgate(arguments: &[&str]) -> Command {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
     command.env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
+    // Each server of a test listens on ports of its own.
+    command.env("TOLLGATE_RESP", "127.0.0.1:0");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -220,6 +220,13 @@ impl Past<'_> {
         self.successors.iter().any(|&(next, old)| self.record(old).is_some_and(|old| later(next, &old.quota)))
     }
 
+    /// Whether some key may get another quota than it had. Then every quota gets a new number, so that each counter tells whether it
+    /// was last asked before the change or after it.
+    fn is_changed(&self, limit: &Limit) -> bool {
+        let differs = |next: QuotaIndex, old: &Record| *limit.quota(next) != old.quota;
+        self.successors.iter().any(|&(next, old)| self.record(old).is_some_and(|old| differs(next, old)))
+    }
+
     fn record(&self, old: QuotaIndex) -> Option<&Record> {
         self.records.get(*self.numbers.get(old.0 as usize)? as usize)?.as_ref()
     }
@@ -265,8 +272,11 @@ impl Counters {
         let mut records: Vec<Option<Record>> =
             old.iter().map(|record| record.clone().filter(|record| !is_forgotten(record, from.at))).collect();
         let mut numbers = Vec::with_capacity(limit.quotas().len());
+        let is_changed = past.is_changed(limit);
+        let may_keep = |number: &u32| !is_changed && !held.contains_key(number);
+        let is_light = |number: &u32| !held.contains_key(number);
         for (index, quota) in (0u32..).zip(limit.quotas()) {
-            let number = number_for(quota, old, &records, held)
+            let number = number_for(quota, old, &records, may_keep, is_light)
                 .ok_or_else(|| SwapError::TooManyQuotas { limit: limit.name().to_owned() })?;
             let slot = number as usize;
             if slot >= records.len() {
@@ -346,31 +356,29 @@ fn is_forgotten(record: &Record, now: Timestamp) -> bool {
     record.matters_until != Timestamp::default() && record.matters_until + GRACE < now
 }
 
-/// A number for a quota: the one that it has, else a new one whose counters are not held, else whatever is possible. Reusing
-/// the number of a replaced quota, or of held counters, loses nothing but room.
+/// A number for a quota: the one that it has if it may be kept, else a new one whose counters are not held, else whatever is
+/// possible. Reusing the number of a replaced quota, or of held counters, costs room, and exactness about what nobody asked between.
 fn number_for(
     quota: &Quota,
     old: &[Option<Record>],
     records: &[Option<Record>],
-    held: &HashMap<u32, Timestamp>,
+    may_keep: impl Fn(&u32) -> bool,
+    is_light: impl Fn(&u32) -> bool,
 ) -> Option<u32> {
-    let known = |in_force: bool| {
-        let is_same =
-            move |record: &Record| record.quota == *quota && (!in_force || record.retired.is_none());
-        let same = (0u32..).zip(records).filter(move |(_, record)| record.as_ref().is_some_and(is_same));
-        same.map(|(number, _)| number)
+    let is_same = |record: &Record| record.quota == *quota;
+    let known = || {
+        let same = (0u32..).zip(records).filter(|(_, record)| record.as_ref().is_some_and(is_same));
+        same.map(|(number, record)| (number, record.as_ref().is_some_and(|record| record.retired.is_none())))
     };
     let is_free = |number: &u32| {
         let slot = *number as usize;
         old.get(slot).is_none_or(Option::is_none) && records.get(slot).is_none_or(Option::is_none)
     };
     let free = || (0u32..).take(NUMBERS_MAX).filter(is_free);
-    let is_light = |number: &u32| !held.contains_key(number);
-    known(true)
-        .find(is_light)
-        .or_else(|| free().find(is_light))
+    let kept = known().filter(|(_, in_force)| *in_force).map(|(number, _)| number).find(may_keep);
+    kept.or_else(|| free().find(is_light))
         .or_else(|| free().next())
-        .or_else(|| known(false).next())
+        .or_else(|| known().map(|(number, _)| number).next())
 }
 
 impl Counters {

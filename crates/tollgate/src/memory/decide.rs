@@ -28,13 +28,13 @@ impl Origin {
 
     /// For a store made at this instant.
     pub(crate) fn of(made_at: Timestamp) -> Self {
-        Self(made_at - BEFORE)
+        Self(made_at.decidable() - BEFORE)
     }
 
     /// The instant, within what the store can tell: outside of it time stands still, and nothing refills.
     #[inline]
     pub(crate) fn clamp(self, now: Timestamp) -> Timestamp {
-        now.clamp(self.0, self.0 + SPAN)
+        now.decidable().clamp(self.0, self.0 + SPAN)
     }
 
     /// An instant as a word, if the store can tell it.

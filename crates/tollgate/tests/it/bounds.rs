@@ -212,3 +212,23 @@ fn a_raised_quota_outgrows_no_budget() {
     let full = admitted(20_000);
     assert!((9..100).contains(&full), "{full} admitted in a full store");
 }
+
+/// A key that gets an override live is counted by it from that instant on, also if it asks only later. The story: it went on
+/// refilling under the quota that everybody else still has, and found a burst.
+#[test]
+fn an_override_acts_from_the_swap_on() {
+    let start = Timestamp::from_unix_seconds(1_700_000_000);
+    let of = |overrides: &str| {
+        let file = format!("limits: [{{name: x, by: [k], rate: 100/h{overrides}}}]");
+        Policy::compile("p", file.as_bytes()).unwrap().0
+    };
+    let engine = Engine::new(of(""), start);
+    let admitted = |key: &str, now| {
+        let request = CheckRequest::new().with("k", key).unwrap();
+        (0..200).filter(|_| engine.check_now(&request, now).is_allowed()).count()
+    };
+    assert_eq!((admitted("abuser", start), admitted("other", start)), (100, 100));
+    engine.swap(of(", overrides: {abuser: 10/h burst 100}"), start).unwrap();
+    let later = start + Ticks::from_secs(3_600);
+    assert_eq!((admitted("abuser", later), admitted("other", later)), (10, 100));
+}

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use tollgate::algorithm::gcra::{self, Gcra};
 use tollgate::policy::LimitBuilder;
-use tollgate::{Engine, Source, SwapError, Ticks};
+use tollgate::{Engine, MemoryStore, Quota, Rate, Secret, Source, SwapError, Ticks};
 
 use crate::fixture::{ALGORITHMS, NOW, asking, bucket, limit, now_or_never, permits, policy};
 
@@ -125,4 +126,56 @@ fn no_release_is_lost_to_a_swap() {
     engine.swap(policy(vec![permits("in-flight", 4)]), NOW).expect("few quotas are in use");
     let look = now_or_never(engine.peek(&asking("k", 1), NOW));
     assert_eq!(look.limits().next().map(|status| status.outcome.remaining), Some(4));
+}
+
+/// What a swap does later, when a key is asked, is what it would have done at once: a key that stays quiet through a random history of
+/// policies, in a store full of others, ends where the pure functions end that are applied at every change.
+#[test]
+fn carrying_over_late_is_carrying_over_at_once() {
+    let rates = [
+        Rate::per_second(5),
+        Rate::per_minute(7).burst(20),
+        Rate::per_hour(30),
+        Rate::per_day(50),
+        Rate::per_second(2).burst(40),
+    ];
+    let mut seed = 0x5eed_0001_u64;
+    let mut random = |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    for history in 0..60 {
+        let mut now = NOW;
+        let mut current = Gcra::new(rates[0]).unwrap();
+        let store = MemoryStore::new(1 << 20, NOW);
+        let engine =
+            Engine::with_store(policy(vec![limit("limit", Quota::Gcra(current))]), store, Secret::random());
+        let cost = 1 + random(5);
+        assert!(engine.check_now(&asking("quiet", cost), now).is_allowed());
+        let mut state = gcra::charge(current.reservoir(), gcra::State::default(), now, cost).0;
+        for _ in 0..1 + random(5) {
+            now = now + Ticks::from_millis(random(40_000));
+            let next = Gcra::new(rates[usize::try_from(random(5)).unwrap()]).unwrap();
+            if next != current {
+                state = gcra::inherit(next.reservoir(), current.reservoir(), state, now);
+            }
+            engine.swap(policy(vec![limit("limit", Quota::Gcra(next))]), now).expect("few quotas are in use");
+            current = next;
+            for number in 0..400 {
+                let _ =
+                    engine.check_now(&asking(&format!("{history}-{number}-{}", now.unix_micros()), 1), now);
+            }
+        }
+        now = now + Ticks::from_millis(random(60_000));
+        let expected = gcra::charge(current.reservoir(), state, now, 0).1;
+        let look = now_or_never(engine.peek(&asking("quiet", 1), now));
+        let outcome = look.limits().next().map(|status| status.outcome).unwrap();
+        assert_eq!(
+            (outcome.remaining, outcome.reset_after),
+            (expected.remaining, expected.reset_after),
+            "history {history}"
+        );
+    }
 }

@@ -1,0 +1,3 @@
+//! What fuzz targets may see and programs may not. No part of the crate's promises.
+
+pub use crate::resp::fuzzing::{Command, commands, replies};

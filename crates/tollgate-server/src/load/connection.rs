@@ -1,0 +1,252 @@
+//! One connection that asks: closed, with several requests under way, or open, when each is due.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::transport::{Channel, Endpoint};
+
+use super::plan::{Pace, Plan};
+use super::question::{Protocol, Question};
+use super::reply::{self, Reply};
+use super::run::LoadError;
+use super::summary::Summary;
+
+/// How much earlier than due a timer wakes: timers are a millisecond coarse, and the rest is waited for by asking again and again.
+const EARLY: Duration = Duration::from_millis(2);
+/// How long an answer may take before the request counts as an error.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The span of time that is measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) start: Instant,
+    pub(super) end: Instant,
+}
+
+/// One of a plan's connections.
+pub(super) struct Asker {
+    plan: Plan,
+    index: usize,
+    random: u64,
+    wire: Channels,
+}
+
+enum Channels {
+    Stream { stream: TcpStream, input: BytesMut, output: BytesMut },
+    Calls { grpc: Grpc<Channel> },
+}
+
+impl Asker {
+    pub(super) async fn connect(plan: &Plan, index: usize) -> Result<Self, LoadError> {
+        let failed = |error: &dyn std::fmt::Display| LoadError::Connect {
+            target: plan.target,
+            reason: error.to_string(),
+        };
+        let wire = if plan.question.protocol() == Protocol::Grpc {
+            let endpoint = Endpoint::from_shared(format!("http://{}", plan.target));
+            let endpoint = endpoint.map_err(|error| failed(&error))?.tcp_nodelay(true);
+            let channel = endpoint.connect().await.map_err(|error| failed(&error))?;
+            Channels::Calls { grpc: Grpc::new(channel) }
+        } else {
+            let stream = TcpStream::connect(plan.target).await.map_err(|error| failed(&error))?;
+            stream.set_nodelay(true).map_err(|error| failed(&error))?;
+            let (input, output) = (BytesMut::with_capacity(1 << 16), BytesMut::with_capacity(1 << 16));
+            Channels::Stream { stream, input, output }
+        };
+        let random = 0x9e37_79b9_7f4a_7c15 ^ ((index as u64 + 1) << 32);
+        Ok(Self { plan: plan.clone(), index, random, wire })
+    }
+
+    /// Asks until the span is over; counts what was answered within it.
+    pub(super) async fn ask(mut self, span: Span) -> Result<Summary, LoadError> {
+        let mut summary = Summary::new().map_err(|_| LoadError::Histogram)?;
+        let mut turn = 0;
+        loop {
+            let due = match self.plan.pace {
+                Pace::Closed => Instant::now(),
+                Pace::Open { per_second } => self.due(span, turn, per_second),
+            };
+            turn += 1;
+            if due >= span.end {
+                return Ok(summary);
+            }
+            until(due).await;
+            let answers = tokio::time::timeout(PATIENCE, self.turn()).await;
+            let now = Instant::now();
+            let is_measured = due >= span.start && now <= span.end;
+            match answers {
+                Ok(Ok(answers)) if is_measured => {
+                    for answer in answers {
+                        summary.latency(now.duration_since(due));
+                        summary.decisions += self.plan.question.decisions();
+                        summary.allowed += answer.allowed;
+                        summary.errors += u64::from(!answer.answered);
+                    }
+                }
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(LoadError::Slow { seconds: PATIENCE.as_secs() }),
+            }
+        }
+    }
+
+    /// When a request of an open loop is due: the connections take turns.
+    fn due(&self, span: Span, turn: u64, per_second: u64) -> Instant {
+        let position = turn * self.plan.connections as u64 + self.index as u64;
+        let nanos = u128::from(position) * 1_000_000_000 / u128::from(per_second.max(1));
+        // The warm-up is part of the schedule, so it begins before the span does.
+        let begin = span.start.checked_sub(self.plan.warmup).unwrap_or(span.start);
+        begin + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// Sends as many requests as are to be under way at once, and waits for all their answers.
+    async fn turn(&mut self) -> Result<Vec<Reply>, LoadError> {
+        let requests = match self.plan.pace {
+            Pace::Closed => self.plan.pipeline.max(1),
+            Pace::Open { .. } => 1,
+        };
+        let (keys, random) = (self.plan.keys.max(1), &mut self.random);
+        let mut key = || next(random) % keys;
+        match &mut self.wire {
+            Channels::Stream { stream, input, output } => {
+                output.clear();
+                for _ in 0..requests {
+                    self.plan.question.write(output, &mut key);
+                }
+                exchange(stream, input, output, requests, &self.plan.question).await
+            }
+            Channels::Calls { grpc } => {
+                let mut message = BytesMut::new();
+                let mut calls = JoinSet::new();
+                for _ in 1..requests {
+                    self.plan.question.write(&mut message, &mut key);
+                    let path = self.plan.question.grpc_path().to_owned();
+                    calls.spawn(call(grpc.clone(), path, message.split().freeze()));
+                }
+                self.plan.question.write(&mut message, &mut key);
+                let path = self.plan.question.grpc_path().to_owned();
+                let mut answers = vec![call(grpc.clone(), path, message.freeze()).await?];
+                while let Some(answer) = calls.join_next().await {
+                    answers.push(answer.map_err(|error| LoadError::Ended(error.to_string()))??);
+                }
+                Ok(answers)
+            }
+        }
+    }
+}
+
+/// Waits until an instant, to well below a millisecond.
+async fn until(due: Instant) {
+    if let Some(early) = due.checked_sub(EARLY)
+        && early > Instant::now()
+    {
+        tokio::time::sleep_until(early).await;
+    }
+    while Instant::now() < due {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn exchange(
+    stream: &mut TcpStream,
+    input: &mut BytesMut,
+    output: &[u8],
+    requests: usize,
+    question: &Question,
+) -> Result<Vec<Reply>, LoadError> {
+    let lost = |error: std::io::Error| LoadError::Lost { reason: error.to_string() };
+    stream.write_all(output).await.map_err(lost)?;
+    let mut answers = Vec::with_capacity(requests);
+    while answers.len() < requests {
+        match first_reply(input, question) {
+            Some(answer) => {
+                input.advance(answer.length);
+                answers.push(answer);
+            }
+            None => {
+                if stream.read_buf(input).await.map_err(lost)? == 0 {
+                    return Err(LoadError::Lost { reason: "the server closed the connection".to_owned() });
+                }
+            }
+        }
+    }
+    Ok(answers)
+}
+
+fn first_reply(input: &[u8], question: &Question) -> Option<Reply> {
+    match question {
+        // redis-cell says 0 for yes; everybody else says 1.
+        Question::Resp { words } if words.first().is_some_and(|word| word.starts_with("CL.")) => {
+            reply::resp(input, b":0\r")
+        }
+        Question::Resp { .. } => reply::resp(input, b":1\r"),
+        _ => reply::http(input),
+    }
+}
+
+async fn call(mut grpc: Grpc<Channel>, path: String, message: Bytes) -> Result<Reply, LoadError> {
+    let lost = |error: &dyn std::fmt::Display| LoadError::Lost { reason: error.to_string() };
+    let path = path.parse().map_err(|_| lost(&"the path of the call is wrong"))?;
+    grpc.ready().await.map_err(|error| lost(&error))?;
+    match grpc.unary(tonic::Request::new(message), path, Raw).await {
+        Ok(answer) => {
+            // Field 1 is first in both answers that are measured: Envoy's overall code (1 is OK), throttlecrab's `allowed`.
+            let allowed = answer.get_ref().starts_with(&[0x08, 0x01]);
+            Ok(Reply { length: 0, allowed: u64::from(allowed), answered: true })
+        }
+        Err(_) => Ok(Reply { length: 0, allowed: 0, answered: false }),
+    }
+}
+
+/// Messages as bytes: they are made and judged here.
+#[derive(Clone, Copy, Debug)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Raw;
+    type Decoder = Raw;
+
+    fn encoder(&mut self) -> Raw {
+        Raw
+    }
+
+    fn decoder(&mut self) -> Raw {
+        Raw
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = tonic::Status;
+
+    fn encode(&mut self, item: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), tonic::Status> {
+        bytes::BufMut::put(into, item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = tonic::Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, tonic::Status> {
+        let length = from.remaining();
+        Ok(Some(from.copy_to_bytes(length)))
+    }
+}
+
+/// Xorshift: enough to spread keys.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}

@@ -1,0 +1,107 @@
+//! Where an answer ends, and whether it allows. Only as much of each protocol as that takes.
+
+/// An answer in a buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reply {
+    /// How many bytes it takes.
+    pub(super) length: usize,
+    /// How many decisions in it allow.
+    pub(super) allowed: u64,
+    /// Whether it is an answer at all, and not an error.
+    pub(super) answered: bool,
+}
+
+/// The first answer of a buffer, once it is whole.
+pub(super) fn http(buffer: &[u8]) -> Option<Reply> {
+    let head = find(buffer, b"\r\n\r\n")? + 4;
+    let status = buffer.get(9..12)?;
+    let length = head + content_length(&buffer[..head]);
+    let body = buffer.get(head..length)?;
+    // A decision begins with it; those of single limits inside it begin with their names.
+    let allowed = count(body, b"{\"allowed\":true");
+    Some(Reply { length, allowed, answered: status == b"200" || status == b"429" })
+}
+
+fn content_length(head: &[u8]) -> usize {
+    let lines = head.split(|&byte| byte == b'\n');
+    lines
+        .filter_map(|line| line.split_at_checked(15))
+        .find(|(name, _)| name.eq_ignore_ascii_case(b"content-length:"))
+        .and_then(|(_, value)| std::str::from_utf8(value).ok()?.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+/// The same for RESP. An array of integers allows as redis-cell has it (0 first); `TG.CHECK` and others as 1 first: the caller says
+/// which number is a yes.
+pub(super) fn resp(buffer: &[u8], yes: &[u8]) -> Option<Reply> {
+    let length = resp_length(buffer, 0)?;
+    let answered = buffer.first() != Some(&b'-');
+    let first = line_end(buffer).and_then(|end| buffer.get(end..));
+    let is_yes = match buffer.first() {
+        Some(b'*' | b'%') => first.is_some_and(|first| first.starts_with(yes)),
+        _ => buffer.starts_with(yes),
+    };
+    Some(Reply { length, allowed: u64::from(is_yes), answered })
+}
+
+/// Most levels that an answer is nested.
+const DEPTH_MAX: usize = 8;
+
+fn resp_length(buffer: &[u8], depth: usize) -> Option<usize> {
+    let end = line_end(buffer)?;
+    let count = || std::str::from_utf8(buffer.get(1..end - 2)?).ok()?.parse::<i64>().ok();
+    match buffer.first()? {
+        b'$' | b'=' => match usize::try_from(count()?) {
+            Ok(length) => Some(end + length + 2).filter(|&whole| whole <= buffer.len()),
+            Err(_) => Some(end),
+        },
+        kind @ (b'*' | b'%' | b'~') if depth < DEPTH_MAX => {
+            let parts = usize::try_from(count()?).unwrap_or(0) * if *kind == b'%' { 2 } else { 1 };
+            let mut at = end;
+            for _ in 0..parts {
+                at += resp_length(buffer.get(at..)?, depth + 1)?;
+            }
+            Some(at)
+        }
+        _ => Some(end),
+    }
+}
+
+/// Just after the first line.
+fn line_end(buffer: &[u8]) -> Option<usize> {
+    find(buffer, b"\r\n").map(|at| at + 2)
+}
+
+fn find(buffer: &[u8], wanted: &[u8]) -> Option<usize> {
+    buffer.windows(wanted.len()).position(|window| window == wanted)
+}
+
+fn count(buffer: &[u8], wanted: &[u8]) -> u64 {
+    buffer.windows(wanted.len()).filter(|window| window == &wanted).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer is found when its last byte has come, and not before.
+    #[test]
+    fn an_answer_ends_where_it_ends() {
+        let http_answer = b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"allowed\":true}";
+        let resp_answer = b"*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n";
+        for end in 0..http_answer.len() {
+            assert_eq!(http(&http_answer[..end]), None, "{end}");
+        }
+        for end in 0..resp_answer.len() {
+            assert_eq!(resp(&resp_answer[..end], b":0\r"), None, "{end}");
+        }
+        let whole = Reply { length: http_answer.len(), allowed: 1, answered: true };
+        assert_eq!(http(http_answer), Some(whole));
+        let whole = Reply { length: resp_answer.len(), allowed: 1, answered: true };
+        assert_eq!(resp(resp_answer, b":0\r"), Some(whole));
+        assert_eq!(resp(resp_answer, b":1\r").map(|reply| reply.allowed), Some(0));
+        assert_eq!(resp(b"-ERR no\r\n", b":0\r").map(|reply| reply.answered), Some(false));
+        assert_eq!(resp(b"$-1\r\n+OK\r\n", b":0\r").map(|reply| reply.length), Some(5));
+        assert_eq!(resp(b"$3\r\na\nb\r\n", b":0\r").map(|reply| reply.length), Some(9));
+    }
+}

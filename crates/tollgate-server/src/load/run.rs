@@ -1,0 +1,81 @@
+//! One run of a plan: connects, warms up, measures, and shows how it goes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::connection::{Asker, Span};
+use super::plan::Plan;
+use super::summary::Summary;
+
+/// Why a run could not be made, or not be finished.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Nobody answers there.
+    #[error(
+        "cannot connect to {target}: {reason}; start the server first (`tollgate serve`), or name its address with --to"
+    )]
+    Connect {
+        /// Where.
+        target: SocketAddr,
+        /// What the system says.
+        reason: String,
+    },
+    /// A connection was lost while it was used.
+    #[error("a connection was lost: {reason}; is the wire the right one for this address?")]
+    Lost {
+        /// What the system says.
+        reason: String,
+    },
+    /// An answer did not come.
+    #[error(
+        "no answer came within {seconds} s; the server may be overloaded: ask for less with --rate or --connections"
+    )]
+    Slow {
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// A connection's task ended unexpectedly.
+    #[error("a connection of the generator ended by itself: {0}; please report this")]
+    Ended(String),
+    /// The latencies have nowhere to go.
+    #[error("the histogram cannot be made; please report this")]
+    Histogram,
+}
+
+/// Carries out a plan. `progress` is called once a second with what share of the time is over, in per cent.
+///
+/// # Errors
+/// When connections cannot be made, or break.
+pub async fn run(plan: &Plan, mut progress: impl FnMut(u64)) -> Result<Summary, LoadError> {
+    let mut askers = Vec::with_capacity(plan.connections);
+    for index in 0..plan.connections {
+        askers.push(Asker::connect(plan, index).await?);
+    }
+    let begin = Instant::now();
+    let start = begin + plan.warmup;
+    let span = Span { start, end: start + plan.duration };
+    let mut tasks = JoinSet::new();
+    for asker in askers {
+        tasks.spawn(asker.ask(span));
+    }
+    let mut all = Summary::new().map_err(|_| LoadError::Histogram)?;
+    all.elapsed = plan.duration;
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            ended = tasks.join_next() => match ended {
+                None => return Ok(all),
+                Some(Ok(summary)) => all.add(&summary?),
+                Some(Err(error)) => return Err(LoadError::Ended(error.to_string())),
+            },
+            now = ticks.tick() => progress(share(now.duration_since(begin), plan.warmup + plan.duration)),
+        }
+    }
+}
+
+fn share(part: Duration, whole: Duration) -> u64 {
+    u64::try_from(part.as_millis() * 100 / whole.as_millis().max(1)).unwrap_or(100).min(100)
+}

@@ -1,0 +1,257 @@
+//! The commands there are: their names, how many arguments they take, and what `COMMAND` tells about them.
+
+use super::frame::Arguments;
+use super::reply::Reply;
+
+/// A command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Check,
+    Throttle,
+    CrabThrottle,
+    Release,
+    Ping,
+    Echo,
+    Hello,
+    Auth,
+    Client,
+    Command,
+    Select,
+    Info,
+    Quit,
+    Reset,
+}
+
+/// What is known about a command.
+pub(super) struct Entry {
+    pub(super) command: Command,
+    /// Its name, in lower case as `COMMAND` tells it.
+    pub(super) name: &'static str,
+    /// How many arguments it takes, its name included; at least so many where it is negative.
+    arity: i64,
+    flags: &'static [&'static str],
+    /// Where its key is; zero where it has none.
+    key: i64,
+    group: &'static str,
+    summary: &'static str,
+}
+
+/// All commands; those asked most are first, since they are looked for in this order.
+const ENTRIES: [Entry; 14] = [
+    Entry {
+        command: Command::Check,
+        name: "tg.check",
+        arity: -1,
+        flags: &["write", "fast"],
+        key: 0,
+        group: "module",
+        summary: "Decides by the policy: TG.CHECK attribute value ... [COST n]",
+    },
+    Entry {
+        command: Command::Throttle,
+        name: "cl.throttle",
+        arity: -1,
+        flags: &["write"],
+        key: 1,
+        group: "module",
+        summary: "Decides as redis-cell: CL.THROTTLE key max_burst count period [quantity]",
+    },
+    Entry {
+        command: Command::CrabThrottle,
+        name: "throttle",
+        arity: -5,
+        flags: &["write"],
+        key: 1,
+        group: "module",
+        summary: "Decides as throttlecrab: THROTTLE key max_burst count period [quantity]",
+    },
+    Entry {
+        command: Command::Release,
+        name: "tg.release",
+        arity: 2,
+        flags: &["write", "fast"],
+        key: 0,
+        group: "module",
+        summary: "Gives back the permit that a check on a concurrency limit took: TG.RELEASE id",
+    },
+    Entry {
+        command: Command::Ping,
+        name: "ping",
+        arity: -1,
+        flags: &["fast"],
+        key: 0,
+        group: "connection",
+        summary: "Answers PONG, or the message",
+    },
+    Entry {
+        command: Command::Echo,
+        name: "echo",
+        arity: 2,
+        flags: &["fast"],
+        key: 0,
+        group: "connection",
+        summary: "Answers the message",
+    },
+    Entry {
+        command: Command::Hello,
+        name: "hello",
+        arity: -1,
+        flags: &["noscript", "loading", "stale", "fast", "no_auth"],
+        key: 0,
+        group: "connection",
+        summary: "Chooses the protocol, and tells about the server",
+    },
+    Entry {
+        command: Command::Auth,
+        name: "auth",
+        arity: -2,
+        flags: &["noscript", "loading", "stale", "fast", "no_auth"],
+        key: 0,
+        group: "connection",
+        summary: "Accepts the default user, who needs no password",
+    },
+    Entry {
+        command: Command::Client,
+        name: "client",
+        arity: -2,
+        flags: &["noscript", "loading", "stale"],
+        key: 0,
+        group: "connection",
+        summary: "Names the connection, and tells about it",
+    },
+    Entry {
+        command: Command::Command,
+        name: "command",
+        arity: -1,
+        flags: &["loading", "stale"],
+        key: 0,
+        group: "server",
+        summary: "Tells about commands",
+    },
+    Entry {
+        command: Command::Select,
+        name: "select",
+        arity: 2,
+        flags: &["loading", "stale", "fast"],
+        key: 0,
+        group: "connection",
+        summary: "Accepts database 0, the only one",
+    },
+    Entry {
+        command: Command::Info,
+        name: "info",
+        arity: -1,
+        flags: &["loading", "stale"],
+        key: 0,
+        group: "server",
+        summary: "Tells about the server",
+    },
+    Entry {
+        command: Command::Quit,
+        name: "quit",
+        arity: -1,
+        flags: &["fast", "no_auth"],
+        key: 0,
+        group: "connection",
+        summary: "Ends the connection",
+    },
+    Entry {
+        command: Command::Reset,
+        name: "reset",
+        arity: 1,
+        flags: &["fast", "no_auth"],
+        key: 0,
+        group: "connection",
+        summary: "Makes the connection as if new",
+    },
+];
+
+impl Entry {
+    /// The command of this name, in any case.
+    #[inline]
+    pub(super) fn of(name: &[u8]) -> Option<&'static Self> {
+        const { &ENTRIES }.iter().find(|entry| entry.name.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// Whether it takes so many arguments, its name included.
+    #[inline]
+    pub(super) fn takes(&self, arguments: usize) -> bool {
+        let arguments = i64::try_from(arguments).unwrap_or(i64::MAX);
+        if self.arity < 0 { arguments >= -self.arity } else { arguments == self.arity }
+    }
+
+    /// What `COMMAND` tells: ten fields, of which the last three are for tips, key specifications and subcommands.
+    fn tell(&self, reply: &mut Reply<'_>) {
+        reply.array(10);
+        reply.bulk(self.name.as_bytes());
+        reply.integer(self.arity);
+        reply.set(self.flags.len());
+        self.flags.iter().for_each(|flag| reply.simple(flag));
+        reply.integer(self.key);
+        reply.integer(self.key);
+        reply.integer(self.key);
+        reply.set(1);
+        reply.simple(if self.group == "connection" { "@connection" } else { "@all" });
+        (0..3).for_each(|_| reply.array(0));
+    }
+
+    fn document(&self, reply: &mut Reply<'_>) {
+        reply.bulk(self.name.as_bytes());
+        reply.map(2);
+        reply.bulk(b"summary");
+        reply.bulk(self.summary.as_bytes());
+        reply.bulk(b"group");
+        reply.bulk(self.group.as_bytes());
+    }
+}
+
+/// `COMMAND`, alone or with `COUNT`, `LIST`, `INFO` or `DOCS`.
+pub(super) fn answer(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
+    let Some(what) = arguments.get(1) else {
+        reply.array(ENTRIES.len());
+        return ENTRIES.iter().for_each(|entry| entry.tell(reply));
+    };
+    let is_named = arguments.len() > 2;
+    match what.to_ascii_lowercase().as_slice() {
+        b"count" => reply.integer(i64::try_from(ENTRIES.len()).unwrap_or(i64::MAX)),
+        b"list" => {
+            reply.array(ENTRIES.len());
+            ENTRIES.iter().for_each(|entry| reply.bulk(entry.name.as_bytes()));
+        }
+        b"info" if is_named => {
+            reply.array(arguments.len() - 2);
+            arguments.from(2).for_each(|name| match Entry::of(name) {
+                Some(entry) => entry.tell(reply),
+                None => reply.null(),
+            });
+        }
+        b"info" => {
+            reply.array(ENTRIES.len());
+            ENTRIES.iter().for_each(|entry| entry.tell(reply));
+        }
+        b"docs" => {
+            let entries: Vec<&Entry> = match is_named {
+                true => arguments.from(2).filter_map(Entry::of).collect(),
+                false => ENTRIES.iter().collect(),
+            };
+            reply.map(entries.len());
+            entries.into_iter().for_each(|entry| entry.document(reply));
+        }
+        _ => reply.error("ERR unknown subcommand; accepted: COUNT, LIST, INFO and DOCS"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names are found in any case, and are in the case in which `COMMAND` tells them.
+    #[test]
+    fn names() {
+        for entry in &ENTRIES {
+            assert_eq!(Entry::of(entry.name.to_uppercase().as_bytes()).unwrap().command, entry.command);
+            assert_eq!(entry.name, entry.name.to_lowercase());
+        }
+        assert!(Entry::of(b"get").is_none());
+    }
+}

@@ -1,0 +1,206 @@
+//! One part of the table: open addressing with linear probing in one piece of zeroed memory, whose pages the system gives when
+//! they are first touched. No growth, no allocation after the start.
+
+use crate::resp::cell::{Charged, Limit};
+
+/// Words of a slot: both halves of the key's hash, of which the upper is zero where the slot is free, and the instant.
+const SLOT_WORDS: usize = 3;
+const SLOT_BYTES: u64 = 8 * SLOT_WORDS as u64;
+/// Slots looked at for entries that are past, with each new key, and when there is no room.
+const SWEEP_SLOTS: usize = 4;
+const SWEEP_SLOTS_WHEN_FULL: usize = 64;
+
+/// There is no room for another key.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+#[derive(Debug)]
+pub(super) struct Shard {
+    words: Vec<u64>,
+    slots: usize,
+    used: usize,
+    /// Most slots in use. The others are free, so that a search ends soon.
+    most: usize,
+    /// Where the search for past entries goes on.
+    hand: usize,
+}
+
+/// Where a key is, or the free slot at which the search for it ended.
+enum Place {
+    Known(usize),
+    Free(usize),
+    /// There is no slot at all.
+    None,
+}
+
+impl Shard {
+    pub(super) fn new(bytes: u64) -> Self {
+        let slots = usize::try_from(bytes / SLOT_BYTES).unwrap_or(0);
+        // Zeros in this form are pages that the system has not given yet.
+        Self { words: vec![0; slots * SLOT_WORDS], slots, used: 0, most: slots / 4 * 3, hand: 0 }
+    }
+
+    /// Charges the key of this hash.
+    pub(super) fn charge(
+        &mut self,
+        hash: u128,
+        limit: &Limit,
+        now: i64,
+        quantity: i64,
+    ) -> Result<Charged, Full> {
+        match self.find(hash) {
+            Place::Known(slot) => {
+                let (charged, next) = limit.charge(Some(self.instant(slot)), now, quantity);
+                if let Some(next) = next {
+                    self.words[slot * SLOT_WORDS + 2] = next.cast_unsigned();
+                }
+                Ok(charged)
+            }
+            Place::Free(_) | Place::None => {
+                let (charged, next) = limit.charge(None, now, quantity);
+                match next {
+                    Some(next) if next > now => self.insert(hash, next, now).map(|()| charged),
+                    _ => Ok(charged), // Nothing to remember: it is as if never used.
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn find(&self, hash: u128) -> Place {
+        if self.slots == 0 {
+            return Place::None;
+        }
+        let (upper, lower) = halves(hash);
+        let mut slot = self.home(upper);
+        // Ends, since a quarter of the slots is free.
+        loop {
+            match self.words[slot * SLOT_WORDS] {
+                0 => return Place::Free(slot),
+                word if word == upper && self.words[slot * SLOT_WORDS + 1] == lower => {
+                    return Place::Known(slot);
+                }
+                _ => slot = self.after(slot),
+            }
+        }
+    }
+
+    fn insert(&mut self, hash: u128, instant: i64, now: i64) -> Result<(), Full> {
+        self.sweep(now, if self.used < self.most { SWEEP_SLOTS } else { SWEEP_SLOTS_WHEN_FULL });
+        if self.used >= self.most {
+            return Err(Full);
+        }
+        let Place::Free(slot) = self.find(hash) else { return Err(Full) };
+        let (upper, lower) = halves(hash);
+        self.words[slot * SLOT_WORDS..][..SLOT_WORDS].copy_from_slice(&[
+            upper,
+            lower,
+            instant.cast_unsigned(),
+        ]);
+        self.used += 1;
+        Ok(())
+    }
+
+    /// Gives up entries that are past, among the next `slots`.
+    fn sweep(&mut self, now: i64, slots: usize) {
+        for _ in 0..slots.min(self.slots) {
+            if self.words[self.hand * SLOT_WORDS] != 0 && self.instant(self.hand) <= now {
+                self.remove(self.hand); // Another entry may have moved here; it is looked at next.
+            } else {
+                self.hand = self.after(self.hand);
+            }
+        }
+    }
+
+    /// Frees a slot, and moves back what had to pass it on the way to its own.
+    fn remove(&mut self, slot: usize) {
+        let (mut hole, mut next) = (slot, self.after(slot));
+        loop {
+            let upper = self.words[next * SLOT_WORDS];
+            if upper == 0 {
+                break;
+            }
+            if self.distance(self.home(upper), next) >= self.distance(hole, next) {
+                self.words.copy_within(next * SLOT_WORDS..(next + 1) * SLOT_WORDS, hole * SLOT_WORDS);
+                hole = next;
+            }
+            next = self.after(next);
+        }
+        self.words[hole * SLOT_WORDS..][..SLOT_WORDS].fill(0);
+        self.used -= 1;
+    }
+
+    fn instant(&self, slot: usize) -> i64 {
+        self.words[slot * SLOT_WORDS + 2].cast_signed()
+    }
+
+    /// Where the search for a key starts: the upper 32 bits, spread over the slots.
+    #[inline]
+    fn home(&self, upper: u64) -> usize {
+        let spread = u128::from(upper) * self.slots as u128;
+        usize::try_from(spread >> 64).unwrap_or(0)
+    }
+
+    #[inline]
+    const fn after(&self, slot: usize) -> usize {
+        if slot + 1 == self.slots { 0 } else { slot + 1 }
+    }
+
+    /// Steps from one slot forward to another.
+    const fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.slots - from }
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "both halves are kept")]
+#[inline]
+const fn halves(hash: u128) -> (u64, u64) {
+    ((hash >> 64) as u64, hash as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: i64 = 1_700_000_000_000_000_000;
+
+    proptest! {
+        /// Against a map that never forgets: an entry that is past equals none, so no answer may differ while there is room,
+        /// and without room only new keys are turned away.
+        #[test]
+        fn as_a_map_that_never_forgets(
+            slots in 8..64u64,
+            steps in proptest::collection::vec((0..40u64, 0..3_000_000_000i64, -1..4i64), 1..400),
+        ) {
+            let limit = Limit::beyond_one(2, 1, 1).unwrap();
+            let mut shard = Shard::new(slots * SLOT_BYTES);
+            let mut map: HashMap<u64, i64> = HashMap::new();
+            let mut now = NOW;
+            for (key, pause, quantity) in steps {
+                now += pause / 20;
+                // Few homes, so that keys get in each other's way.
+                let hash = u128::from(key % 5) << 125 | u128::from(key + 1) << 64 | u128::from(key);
+                let stored = map.get(&key).copied();
+                let (expected, next) = limit.charge(stored, now, quantity);
+                match shard.charge(hash, &limit, now, quantity) {
+                    Ok(charged) => {
+                        prop_assert_eq!(charged, expected);
+                        if let Some(next) = next {
+                            map.insert(key, next);
+                        }
+                    }
+                    Err(Full) => {
+                        prop_assert!(stored.is_none_or(|stored| stored <= now), "a known key was turned away");
+                        prop_assert_eq!(shard.used, shard.most);
+                    }
+                }
+                let used = shard.words.chunks(SLOT_WORDS).filter(|slot| slot[0] != 0).count();
+                prop_assert_eq!(shard.used, used);
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `TG.CHECK`, a decision by the policy, and `TG.RELEASE`, which gives back what one took.
+
+use tollgate::store::Store;
+use tollgate::{CheckRequest, Decision, LimitStatus, RequestError, Stance, Ticks, Timestamp, Verdict};
+
+use super::Resp;
+use super::frame::Arguments;
+use super::reply::{Protocol, Reply, quoted};
+use crate::decision_json::{Hold, verdict_name};
+use crate::service::Wire;
+use crate::service::holds::Id;
+
+/// Says that the next argument is the cost, when it stands last.
+const COST: &[u8] = b"COST";
+
+/// Why a question cannot be understood.
+#[derive(Debug, thiserror::Error)]
+enum Unclear {
+    #[error("an attribute without a value; accepted: TG.CHECK attribute value ... [COST n]")]
+    Odd,
+    #[error("{0:?} is not UTF-8; accepted are names and values in UTF-8")]
+    NotText(String),
+    #[error("COST {0:?} is not a whole number; accepted are 0 (only look) to {max}", max = tollgate::COST_MAX)]
+    Cost(String),
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// `TG.CHECK attribute value … [COST n]`.
+pub(super) async fn answer<S: Store>(
+    resp: &Resp<S>,
+    arguments: Arguments<'_>,
+    reply: &mut Reply<'_>,
+    now: Timestamp,
+) {
+    let request = match request(arguments) {
+        Ok(request) => request,
+        Err(unclear) => return reply.error(&format!("ERR TG.CHECK: {unclear}")),
+    };
+    let watch = resp.service.meter.sampled_watch();
+    let (decision, hold) = resp.service.check_and_hold(&request, now, Wire::Resp).await;
+    let permit = match &hold {
+        Hold::Permit { id } => Some(id.as_str()),
+        Hold::None | Hold::Reservation { .. } => None,
+    };
+    tell(&decision, permit, reply);
+    if let Some(watch) = watch {
+        resp.service.meter.took(Wire::Resp, watch.elapsed());
+    }
+}
+
+/// Reads the question.
+#[inline]
+fn request(arguments: Arguments<'_>) -> Result<CheckRequest<'_>, Unclear> {
+    let given = arguments.len();
+    if given % 2 == 0 {
+        return Err(Unclear::Odd);
+    }
+    let mut request = CheckRequest::new();
+    for at in (1..given).step_by(2) {
+        let (name, value) =
+            (arguments.get(at).unwrap_or_default(), arguments.get(at + 1).unwrap_or_default());
+        if at + 2 == given && name.eq_ignore_ascii_case(COST) {
+            let cost = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            return Ok(request.cost(cost.ok_or_else(|| Unclear::Cost(quoted(value)))?)?);
+        }
+        request.push(text(name)?, text(value)?)?;
+    }
+    Ok(request)
+}
+
+#[inline]
+fn text(bytes: &[u8]) -> Result<&str, Unclear> {
+    std::str::from_utf8(bytes).map_err(|_| Unclear::NotText(quoted(bytes)))
+}
+
+/// The answer: eight fields, in RESP3 with their names.
+fn tell(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
+    let verdict = decision.verdict();
+    let told = decision.cause().or_else(|| tightest(decision));
+    let counted = told.filter(|status| status.source.is_counted()).map(|status| status.outcome);
+    let fault = decision.fault().filter(|_| reply.protocol() == Protocol::Resp3);
+    let mut field = Fields::start(reply, usize::from(fault.is_some()));
+    field.named("allowed").boolean(verdict.is_allowed());
+    field.named("verdict").bulk(verdict_name(verdict).as_bytes());
+    field.named("remaining").integer(counted.map_or(-1, |outcome| whole(outcome.remaining)));
+    field.named("limit").integer(counted.map_or(-1, |outcome| whole(outcome.limit)));
+    field.named("retry_after_ms").integer(match verdict {
+        Verdict::Allow => 0,
+        Verdict::Wait(wait) | Verdict::Deny { retry_after: wait } => milliseconds(wait),
+        Verdict::Never => -1,
+    });
+    field.named("reset_after_ms").integer(counted.map_or(-1, |outcome| milliseconds(outcome.reset_after)));
+    field.named("name").text(told.map(|status| status.limit.name()));
+    field.named("permit").text(permit);
+    if let Some(fault) = fault {
+        field.named("fault").bulk(fault.to_string().as_bytes());
+    }
+}
+
+/// Writes fields, with their names where the client understands them.
+struct Fields<'r, 'o>(&'r mut Reply<'o>);
+
+/// Fields of an answer.
+const FIELDS: usize = 8;
+
+impl<'r, 'o> Fields<'r, 'o> {
+    #[inline]
+    fn start(reply: &'r mut Reply<'o>, more: usize) -> Self {
+        match reply.protocol() {
+            Protocol::Resp2 => reply.array(FIELDS),
+            Protocol::Resp3 => reply.map(FIELDS + more),
+        }
+        Self(reply)
+    }
+
+    #[inline]
+    fn named(&mut self, name: &'static str) -> &mut Reply<'o> {
+        if self.0.protocol() == Protocol::Resp3 {
+            self.0.bulk(name.as_bytes());
+        }
+        self.0
+    }
+}
+
+/// Of the limits that let the request pass, the one with the fewest units left.
+#[inline]
+fn tightest(decision: &Decision) -> Option<LimitStatus<'_>> {
+    decision
+        .limits()
+        .filter(|status| status.stance == Stance::Enforced)
+        .min_by_key(|status| if status.source.is_counted() { status.outcome.remaining } else { u64::MAX })
+}
+
+fn whole(units: u64) -> i64 {
+    i64::try_from(units).unwrap_or(i64::MAX)
+}
+
+fn milliseconds(time: Ticks) -> i64 {
+    whole(time.ceil_millis())
+}
+
+/// `TG.RELEASE id`: 1 if the permit was held, 0 if it has come back already, or is just coming back.
+pub(super) async fn release<S: Store>(
+    resp: &Resp<S>,
+    arguments: Arguments<'_>,
+    reply: &mut Reply<'_>,
+    now: Timestamp,
+) {
+    let text = arguments.get(1).and_then(|id| std::str::from_utf8(id).ok());
+    let Some(id) = text.and_then(Id::parse) else {
+        return reply
+            .error("ERR TG.RELEASE: not a permit; accepted is what TG.CHECK gave, 32 hexadecimal digits");
+    };
+    let Ok(permit) = resp.service.permits.lend(id, now) else {
+        return reply.integer(0);
+    };
+    match resp.service.engine.release(&permit, now).await {
+        Ok(()) => {
+            permit.done();
+            reply.integer(1);
+        }
+        Err(failure) => {
+            reply.error(&format!("ERR TG.RELEASE: {failure}; the permit is still held, try again"))
+        }
+    }
+}

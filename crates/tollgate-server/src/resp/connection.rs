@@ -1,0 +1,136 @@
+//! One connection: reads what has come, has all of it answered, and sends the answers in one piece. Everything that a client can
+//! make it keep or wait for is bounded.
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+use tollgate::store::Store;
+
+use super::Resp;
+use super::session::{Flow, Session};
+use crate::listen::{Stop, stopped};
+use crate::service::Wire;
+use patience::{Patience, Ring};
+
+mod patience;
+
+/// How long a client may refuse to read.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes that are read at once, at first and at most: a client that fills them gets more.
+const READ_BYTES: usize = 4 << 10;
+const READ_BYTES_MAX: usize = 64 << 10;
+
+/// Answers the commands of one connection until either side ends it.
+pub(crate) async fn connection<S, T>(stream: T, resp: Arc<Resp<S>>, stop: Stop)
+where
+    S: Store,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    resp.open.fetch_add(1, Ordering::Relaxed);
+    let _open = resp.service.meter.opened(Wire::Resp);
+    let mut connection = Connection::new(stream, resp.next_id());
+    if let Err(error) = connection.run(&resp, stop).await {
+        tracing::debug!(%error, "a connection ended early");
+    }
+    resp.open.fetch_sub(1, Ordering::Relaxed);
+}
+
+struct Connection<T> {
+    stream: T,
+    session: Session,
+    input: BytesMut,
+    output: BytesMut,
+    read_bytes: usize,
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
+    fn new(stream: T, id: u64) -> Self {
+        let (input, output) = (BytesMut::new(), BytesMut::new());
+        Self { stream, session: Session::new(id), input, output, read_bytes: READ_BYTES }
+    }
+
+    async fn run<S: Store>(&mut self, resp: &Resp<S>, mut stop: Stop) -> io::Result<()> {
+        let watch = stop.clone();
+        let mut told = pin!(stopped(&mut stop));
+        let mut patience = Patience::new();
+        while self.read(&mut patience, told.as_mut()).await? {
+            if self.answer(resp, &mut patience).await? == Flow::Close {
+                break;
+            }
+            // A client that always has more to say would never let the server have its turn.
+            if watch.has_changed().unwrap_or(true) {
+                break;
+            }
+        }
+        self.stream.shutdown().await
+    }
+
+    /// Waits for more bytes; false when there will be none.
+    async fn read(
+        &mut self,
+        patience: &mut Patience,
+        mut told: Pin<&mut impl Future<Output = ()>>,
+    ) -> io::Result<bool> {
+        loop {
+            if self.input.capacity() - self.input.len() < self.read_bytes / 2 {
+                self.input.reserve(self.read_bytes);
+            }
+            let room = self.input.capacity() - self.input.len();
+            tokio::select! {
+                biased; // What has come is answered, even when the server is to stop.
+                read = self.stream.read_buf(&mut self.input) => {
+                    let read = read?;
+                    if read == room && self.read_bytes < READ_BYTES_MAX {
+                        self.read_bytes *= 2;
+                    }
+                    return Ok(read > 0);
+                }
+                () = told.as_mut() => return Ok(false),
+                ring = patience.ring() => match ring {
+                    Ring::Lost => return Err(too_slow()),
+                    Ring::Rest => self.rest(),
+                },
+            }
+        }
+    }
+
+    /// Gives back memory that a client who says nothing does not need.
+    fn rest(&mut self) {
+        self.output = BytesMut::new();
+        if self.input.is_empty() {
+            self.input = BytesMut::new();
+            self.read_bytes = READ_BYTES;
+        }
+    }
+
+    /// Answers all complete commands, with as few writes as there can be.
+    async fn answer<S: Store>(&mut self, resp: &Resp<S>, patience: &mut Patience) -> io::Result<Flow> {
+        let mut progress = false;
+        loop {
+            let now = resp.service.now();
+            let (used, flow) = self.session.run(resp, &self.input, &mut self.output, now).await;
+            self.input.advance(used);
+            progress |= used > 0;
+            if !self.output.is_empty() {
+                let written = timeout(WRITE_TIMEOUT, self.stream.write_all(&self.output)).await;
+                written.map_err(|_| too_slow())??;
+                self.output.clear();
+            }
+            if flow != Flow::Write {
+                patience.moved(progress, self.input.is_empty());
+                return Ok(flow);
+            }
+        }
+    }
+}
+
+fn too_slow() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the client was too slow")
+}

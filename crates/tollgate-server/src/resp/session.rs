@@ -1,0 +1,164 @@
+//! One client's commands, in the order in which they came. A session knows neither sockets nor clocks: it turns bytes into bytes,
+//! at an instant that it is told.
+
+use bytes::BytesMut;
+use tollgate::Timestamp;
+use tollgate::store::Store;
+
+use super::catalog::{Command, Entry};
+use super::frame::{Arguments, Frame};
+use super::reply::{Protocol, Reply, quoted};
+use super::{Resp, about, catalog, check, client, greeting, throttle};
+
+/// Bytes of replies that are sent before more commands are carried out.
+const OUTPUT_BYTES_MAX: usize = 64 << 10;
+/// Bytes of arguments that the answer to an unknown command repeats.
+const REPEATED_BYTES_MAX: usize = 128;
+
+/// What is to happen after some commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// All complete commands are answered.
+    Read,
+    /// There is much to send, and there may be more commands.
+    Write,
+    /// The connection ends, once what is written is sent.
+    Close,
+}
+
+/// A client.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    pub(super) id: u64,
+    pub(super) protocol: Protocol,
+    /// What the client calls itself.
+    pub(super) name: Vec<u8>,
+    frame: Frame,
+}
+
+impl Session {
+    pub(super) fn new(id: u64) -> Self {
+        Self { id, ..Self::default() }
+    }
+
+    /// Carries out the commands at the front of `input`, and tells how many bytes they took. Replies go to `output`.
+    pub(super) async fn run<S: Store>(
+        &mut self,
+        resp: &Resp<S>,
+        input: &[u8],
+        output: &mut BytesMut,
+        now: Timestamp,
+    ) -> (usize, Flow) {
+        let mut used = 0;
+        // Taken out for the time being, since the arguments borrow it while the session changes.
+        let mut frame = std::mem::take(&mut self.frame);
+        let flow = loop {
+            let rest = input.get(used..).unwrap_or_default();
+            match frame.read(rest) {
+                Ok(Some(bytes)) => {
+                    used += bytes;
+                    let arguments = frame.arguments(rest);
+                    if self.answer(resp, arguments, output, now).await == Flow::Close {
+                        break Flow::Close;
+                    }
+                    if output.len() >= OUTPUT_BYTES_MAX {
+                        break Flow::Write;
+                    }
+                }
+                Ok(None) => break Flow::Read,
+                Err(error) => {
+                    Reply::new(output, self.protocol).error(&format!("ERR Protocol error: {error}"));
+                    break Flow::Close;
+                }
+            }
+        };
+        self.frame = frame;
+        (used, flow)
+    }
+
+    /// Carries out one command.
+    #[inline]
+    async fn answer<S: Store>(
+        &mut self,
+        resp: &Resp<S>,
+        arguments: Arguments<'_>,
+        output: &mut BytesMut,
+        now: Timestamp,
+    ) -> Flow {
+        let reply = &mut Reply::new(output, self.protocol);
+        let Some(name) = arguments.get(0) else { return Flow::Read };
+        let Some(entry) = Entry::of(name) else {
+            reply.error(&unknown(name, arguments));
+            return Flow::Read;
+        };
+        if !entry.takes(arguments.len()) {
+            reply.error(&wrong_number(entry.name));
+            return Flow::Read;
+        }
+        match entry.command {
+            Command::Check => check::answer(resp, arguments, reply, now).await,
+            Command::Throttle => throttle::answer_cell(resp, arguments, reply, now),
+            Command::CrabThrottle => throttle::answer_crab(resp, arguments, reply, now),
+            Command::Release => check::release(resp, arguments, reply, now).await,
+            Command::Ping => ping(arguments, reply),
+            Command::Echo => reply.bulk(arguments.get(1).unwrap_or_default()),
+            Command::Hello => greeting::hello(self, arguments, reply),
+            Command::Auth => greeting::auth(arguments, reply),
+            Command::Client => client::answer(self, arguments, reply),
+            Command::Command => catalog::answer(arguments, reply),
+            Command::Select => select(arguments, reply),
+            Command::Info => about::info(resp, arguments, reply, now),
+            Command::Reset => {
+                let Self { id, frame, .. } = std::mem::take(self);
+                *self = Self { id, frame, ..Self::default() };
+                reply.simple("RESET");
+            }
+            Command::Quit => {
+                reply.simple("OK");
+                return Flow::Close;
+            }
+        }
+        Flow::Read
+    }
+}
+
+fn ping(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
+    match (arguments.len(), arguments.get(1)) {
+        (1, _) => reply.simple("PONG"),
+        (2, Some(message)) => reply.bulk(message),
+        _ => reply.error(&wrong_number("ping")),
+    }
+}
+
+fn select(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
+    match arguments.get(1).and_then(number) {
+        Some(0) => reply.simple("OK"),
+        Some(_) => reply.error("ERR DB index is out of range"),
+        None => reply.error("ERR value is not an integer or out of range"),
+    }
+}
+
+/// A whole number, as it is written.
+#[inline]
+pub(super) fn number(bytes: &[u8]) -> Option<i64> {
+    std::str::from_utf8(bytes).ok()?.parse().ok()
+}
+
+pub(super) fn wrong_number(name: &str) -> String {
+    format!("ERR wrong number of arguments for '{name}' command")
+}
+
+/// What redis says to a command that it does not know.
+fn unknown(name: &[u8], arguments: Arguments<'_>) -> String {
+    let mut text = format!("ERR unknown command '{}', with args beginning with: ", quoted(name));
+    let most = text.len() + REPEATED_BYTES_MAX;
+    for argument in arguments.from(1) {
+        if text.len() >= most {
+            break;
+        }
+        text.push('\'');
+        text.push_str(&quoted(argument));
+        text.push_str("' ");
+    }
+    text
+}

@@ -1,0 +1,67 @@
+//! Clients that take their time, on tokio's clock, which a test moves by waiting.
+
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::time::{Instant, sleep};
+
+use super::{Client, Server, command};
+
+/// How long it takes until the connection ends.
+async fn lifetime(client: &mut Client) -> u64 {
+    let start = Instant::now();
+    let mut rest = Vec::new();
+    client.stream.read_to_end(&mut rest).await.unwrap();
+    start.elapsed().as_secs()
+}
+
+/// Whoever says nothing after connecting is given up after ten seconds, and whoever rests between commands after five minutes.
+#[tokio::test(start_paused = true)]
+async fn silence() {
+    let server = Server::new();
+    assert_eq!(lifetime(&mut server.connect()).await, 10);
+    let mut client = server.connect();
+    for _ in 0..3 {
+        client.expect(command("PING"), "+PONG\r\n").await;
+        sleep(Duration::from_secs(299)).await;
+    }
+    client.expect(command("PING"), "+PONG\r\n").await;
+    assert_eq!(lifetime(&mut client).await, 300);
+}
+
+/// A command that has begun must be complete within ten seconds, however it drips, and whenever it begins.
+#[tokio::test(start_paused = true)]
+async fn a_dripping_command() {
+    let server = Server::new();
+    for rest in [0, 3, 8, 12, 200] {
+        let mut client = server.connect();
+        client.expect(command("PING"), "+PONG\r\n").await;
+        sleep(Duration::from_secs(rest)).await;
+        for byte in b"*1\r\n$" {
+            client.send([*byte]).await;
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(lifetime(&mut client).await, 5, "after a rest of {rest} s");
+    }
+}
+
+/// Commands that come cut in two, one after the other, are no slow client.
+#[tokio::test(start_paused = true)]
+async fn cut_commands_are_not_slow() {
+    let mut client = Server::new().connect();
+    client.send("PI").await;
+    for _ in 0..10 {
+        sleep(Duration::from_secs(9)).await;
+        client.expect("NG\r\nPI", "+PONG\r\n").await;
+    }
+}
+
+/// A client that does not read is given up, and is not written to without end.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read() {
+    let mut client = Server::new().connect_with(1_024);
+    let start = Instant::now();
+    let asked = command("PING hello").repeat(10_000);
+    assert!(tokio::io::AsyncWriteExt::write_all(&mut client.stream, &asked).await.is_err());
+    assert_eq!(start.elapsed().as_secs(), 30);
+}

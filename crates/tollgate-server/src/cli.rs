@@ -31,7 +31,7 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Answer rate-limiting questions over HTTP and RESP
+    /// Answer rate-limiting questions over HTTP, gRPC and RESP
     Serve(ServeArguments),
     /// Work with policy files
     Policy {
@@ -64,6 +64,9 @@ pub struct ServeArguments {
     /// Where to listen for redis clients, which may ask CL.THROTTLE and TG.CHECK; `off` for nowhere
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_RESP", default_value = "127.0.0.1:6380", value_parser = value::listen)]
     pub resp: ListenChoice,
+    /// Where to listen for gRPC, as Envoy's rate-limit service; port 0 picks a free one, off does not listen
+    #[arg(long, value_name = "ADDR|off", env = "TOLLGATE_GRPC", default_value = "127.0.0.1:8081", value_parser = value::listen)]
+    pub grpc: ListenChoice,
     /// Where counters live; this version knows `memory`
     #[arg(long, value_name = "STORE", env = "TOLLGATE_STORE", default_value = "memory", value_parser = value::store)]
     pub store: StoreChoice,

@@ -1,3 +1,4 @@
 //! What fuzz targets may see and programs may not. No part of the crate's promises.
 
+pub use crate::grpc::fuzzing::rls_message;
 pub use crate::resp::fuzzing::{Command, commands, replies};

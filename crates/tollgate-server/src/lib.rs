@@ -13,6 +13,7 @@ pub mod load;
 mod listen;
 mod http;
 mod resp;
+mod grpc;
 mod rls;
 mod service;
 mod telemetry;

@@ -1,9 +1,28 @@
 //! Envoy's rate-limit question and its answer, apart from any wire: gRPC and JSON both come here. What a native policy answers is
 //! decided in `native`; a foreign configuration answers by its own rules.
 
-#![allow(dead_code, reason = "the wires that use all of it are being built")]
+use tollgate::store::Store;
+use tollgate::{Ticks, Timestamp};
 
-use tollgate::Ticks;
+use crate::service::Service;
+
+mod native;
+
+pub(crate) use native::Envoy;
+
+/// Answers a question by the rules in force: the one way from gRPC and from JSON.
+///
+/// # Errors
+/// When the question is no question. A decision, whatever became of the store, is never an error: Envoy would let the
+/// request pass.
+pub(crate) async fn answer<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    now: Timestamp,
+) -> Result<Answer, Unanswerable> {
+    question.check()?;
+    Ok(native::answer(service, question, now).await)
+}
 
 /// Whether a request may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +73,19 @@ pub(crate) struct Question {
     pub(crate) hits_addend: u32,
 }
 
+impl Question {
+    /// What every question must have, whoever answers it.
+    fn check(&self) -> Result<(), Unanswerable> {
+        if self.domain.is_empty() {
+            return Err(Unanswerable::Invalid("domain: it is empty; name the domain to ask".to_owned()));
+        }
+        if self.descriptors.is_empty() {
+            return Err(Unanswerable::Invalid("descriptors: there are none; send at least one".to_owned()));
+        }
+        Ok(())
+    }
+}
+
 /// The limit that a descriptor met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CurrentLimit {
@@ -73,6 +105,13 @@ pub(crate) struct Status {
     pub(crate) until_reset: Option<Ticks>,
 }
 
+impl Status {
+    /// What a descriptor is told that no limit is about.
+    pub(crate) const fn of_no_limit(code: Code) -> Self {
+        Self { code, current_limit: None, limit_remaining: 0, until_reset: None }
+    }
+}
+
 /// The answer: one status for each descriptor, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
@@ -80,6 +119,13 @@ pub(crate) struct Answer {
     pub(crate) statuses: Vec<Status>,
     /// Headers for the response to the client, whatever the code.
     pub(crate) headers: Vec<(String, String)>,
+}
+
+impl Answer {
+    /// The same code for the request and for each of so many descriptors, and nothing to tell.
+    pub(crate) fn blank(code: Code, descriptors: usize) -> Self {
+        Self { overall: code, statuses: vec![Status::of_no_limit(code); descriptors], headers: Vec::new() }
+    }
 }
 
 /// Why a question cannot be answered; never a decision.

@@ -8,12 +8,12 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tollgate::{Clock, Engine, MemoryStore, Secret};
 
-use crate::cli::{ServeArguments, StoreChoice};
+use crate::cli::{ListenChoice, ServeArguments, StoreChoice};
 use crate::console::Console;
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 use crate::{FAILURE, SUCCESS};
-use crate::{http, listen, resp};
+use crate::{grpc, http, listen, resp};
 
 mod banner;
 pub(crate) mod log;
@@ -46,7 +46,9 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
 /// Checks what can be checked before anything is opened.
 fn prepared(arguments: &ServeArguments) -> Result<Loaded, String> {
     is_safe(arguments.http, arguments.insecure)?;
-    arguments.resp.address().map_or(Ok(()), |address| is_safe(address, arguments.insecure))?;
+    for address in [arguments.grpc.address(), arguments.resp.address()].into_iter().flatten() {
+        is_safe(address, arguments.insecure)?;
+    }
     policy_file::load(arguments.policy.as_ref()).map_err(|error| format!("no policy to serve\n{error}"))
 }
 
@@ -67,11 +69,13 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
     let http = listen::bind(arguments.http, "--http").await?;
-    let resp = match arguments.resp.address() {
-        Some(address) => Some(listen::bind(address, "--resp").await?),
-        None => None,
+    let grpc = bound(arguments.grpc, "--grpc").await?;
+    let resp = bound(arguments.resp, "--resp").await?;
+    let addresses = Addresses {
+        http: address_of(&http)?,
+        grpc: grpc.as_ref().map(address_of).transpose()?,
+        resp: resp.as_ref().map(address_of).transpose()?,
     };
-    let addresses = Addresses { http: address_of(&http)?, resp: resp.as_ref().map(address_of).transpose()? };
     for line in banner::lines(&loaded, &addresses, arguments) {
         console.line(line);
     }
@@ -87,6 +91,12 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     let (stop, stopped) = watch::channel(false);
     let spans = see::start(&service, &arguments.see, &clock)?;
     let mut servers = JoinSet::new();
+    if let Some(listener) = grpc {
+        let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
+        servers.spawn(listen::serve(listener, clock.clone(), stopped.clone(), move |stream, stop| {
+            grpc::connection(stream, Arc::clone(&calls), stop)
+        }));
+    }
     if let Some(listener) = resp {
         let resp = Arc::new(resp::Resp::new(Arc::clone(&service), throttle_memory, clock.now()));
         servers.spawn(listen::serve(listener, clock.clone(), stopped.clone(), move |stream, stop| {
@@ -120,9 +130,18 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     Ok(())
 }
 
+/// Takes hold of a wire's address, if it is to have one.
+async fn bound(choice: ListenChoice, flag: &str) -> Result<Option<TcpListener>, String> {
+    match choice {
+        ListenChoice::At(address) => listen::bind(address, flag).await.map(Some),
+        ListenChoice::Off => Ok(None),
+    }
+}
+
 /// Where each wire listens.
 struct Addresses {
     http: SocketAddr,
+    grpc: Option<SocketAddr>,
     resp: Option<SocketAddr>,
 }
 

@@ -11,6 +11,7 @@ use tollgate::{
 
 use crate::decision_json::Hold;
 use crate::policy_file::Rules;
+use crate::rls::Envoy;
 use crate::seldom::Seldom;
 use crate::telemetry::Meter;
 use holds::Holds;
@@ -64,6 +65,7 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) meter: Arc<Meter>,
     /// Held by whoever reads all numbers.
     pub(crate) scraping: tokio::sync::Mutex<()>,
+    pub(crate) envoy: Envoy,
     no_room: Seldom,
 }
 
@@ -75,6 +77,7 @@ impl<S: Store> Service<S> {
         Self {
             engine,
             clock,
+            envoy: Envoy::new(&HeaderPolicy::default()),
             headers: HeaderPolicy::default(),
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
@@ -93,6 +96,21 @@ impl<S: Store> Service<S> {
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
         let decision = self.engine.check(request, now).await;
         self.meter.record(request, &decision, wire, now);
+        decision
+    }
+
+    /// The same for a request that is told in several views.
+    pub(crate) async fn check_views(
+        &self,
+        views: &[CheckRequest<'_>],
+        now: Timestamp,
+        wire: Wire,
+    ) -> Decision {
+        let decision = self.engine.check_views(views, now).await;
+        match views {
+            [request] => self.meter.record(request, &decision, wire, now),
+            _ => self.meter.record(&merged(views), &decision, wire, now),
+        }
         decision
     }
 
@@ -138,6 +156,16 @@ impl<S: Store> Service<S> {
         };
         (decision, hold)
     }
+}
+
+/// All that the views tell, for whoever counts decisions. Where two of them have a name for different values the first counts.
+fn merged<'a>(views: &[CheckRequest<'a>]) -> CheckRequest<'a> {
+    let mut all = CheckRequest::new();
+    for attribute in views.iter().flat_map(|view| view.attributes()) {
+        // What does not fit is a name that is there already, or one too many to be told.
+        let _ = all.push(attribute.name, attribute.value);
+    }
+    all
 }
 
 /// How long the permits of a decision live: the longest of its concurrency limits.

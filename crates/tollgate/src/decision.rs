@@ -78,6 +78,9 @@ pub enum Fault {
     /// More limits match than one decision may charge.
     #[error("more than {max} limits match this request; a policy may match at most {max} at once", max = crate::policy::MATCHED_MAX)]
     TooManyLimits,
+    /// More views than one request may have.
+    #[error("the request has more than {max} views; send at most {max}", max = crate::request::VIEWS_MAX)]
+    TooManyViews,
 }
 
 /// Why a request was refused.
@@ -98,6 +101,7 @@ pub enum Reason {
 pub(crate) struct Status {
     pub(crate) limit: u32,
     pub(crate) quota: QuotaIndex,
+    pub(crate) view: u8,
     pub(crate) stance: Stance,
     pub(crate) source: Source,
     pub(crate) key_hash: u64,
@@ -119,6 +123,8 @@ pub struct LimitStatus<'a> {
     pub limit: &'a Limit,
     /// The quota that it applied to this key.
     pub quota: &'a Quota,
+    /// Which of the request's views it applied to, counted from 0.
+    pub view: usize,
     /// Whether it took part in the verdict.
     pub stance: Stance,
     /// Where its answer came from.
@@ -217,6 +223,7 @@ impl Decision {
                 index: status.limit as usize,
                 limit,
                 quota: limit.quota(status.quota),
+                view: usize::from(status.view),
                 stance: status.stance,
                 source: status.source,
                 key_hash: status.key_hash,

@@ -1,5 +1,6 @@
 //! The engine: a policy, a store, and the way of a decision between them.
 
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -19,6 +20,7 @@ use crate::time::{Ticks, Timestamp};
 
 mod hold;
 mod live;
+mod views;
 
 pub use hold::{CommitError, Permit, Reservation, Settled};
 pub use live::{SwapError, SwapReport};
@@ -71,7 +73,7 @@ impl Engine<MemoryStore> {
         let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load();
-            let question = match self.ask(&live, request) {
+            let question = match self.ask(&live, slice::from_ref(request)) {
                 Ok(question) => question,
                 Err(fault) => return Decision::faulty(Arc::clone(&live.policy), fault),
             };
@@ -114,16 +116,16 @@ impl<S: Store> Engine<S> {
 
     /// Answers one request. It always answers: a failing store is a decision chosen by policy, not an error.
     pub async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
-        let (_, _, decision) = self.decide(request, now).await;
+        let (_, _, decision) = self.decide(slice::from_ref(request), now).await;
         decision
     }
 
     /// The way of a decision, with the snapshot that it was made from and the limits that it met there.
-    async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> (Arc<Live>, Matches, Decision) {
+    async fn decide(&self, views: &[CheckRequest<'_>], now: Timestamp) -> (Arc<Live>, Matches, Decision) {
         let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load_full(); // Taken once, so a reload never splits a decision.
-            let question = match self.ask(&live, request) {
+            let question = match self.ask(&live, views) {
                 Ok(question) => question,
                 Err(fault) => {
                     let decision = Decision::faulty(Arc::clone(&live.policy), fault);
@@ -142,10 +144,10 @@ impl<S: Store> Engine<S> {
 
     /// From a request to charges.
     #[inline]
-    fn ask<'l>(&self, live: &'l Live, request: &CheckRequest<'_>) -> Result<Question<'l>, Fault> {
-        let matches = live.policy.matches(request)?;
+    fn ask<'l>(&self, live: &'l Live, views: &[CheckRequest<'_>]) -> Result<Question<'l>, Fault> {
+        let matches = live.policy.matches_any(views)?;
         let permit = self.next_permit(live, &matches);
-        let charges = live.charges(&self.secret, request, &matches, permit.unwrap_or(PermitId(0)));
+        let charges = live.charges(&self.secret, views, &matches, permit.unwrap_or(PermitId(0)));
         Ok(Question { matches, charges, permit })
     }
 
@@ -225,10 +227,23 @@ impl<S: Store> Engine<S> {
     /// # Errors
     /// When the store does not answer; some of the counters may then have been given back to.
     pub async fn refund(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+        self.refund_of(request, &[], now).await
+    }
+
+    /// The same, only to the limits named in `limits`; to all that the request matches if none is.
+    ///
+    /// # Errors
+    /// As [`Engine::refund`].
+    pub async fn refund_of(
+        &self,
+        request: &CheckRequest<'_>,
+        limits: &[&str],
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
         let mut done = SmallVec::new();
         let mut attempts = 0;
         loop {
-            match self.refund_rest(request, &mut done, now.decidable()).await {
+            match self.refund_rest(request, limits, &mut done, now.decidable()).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
                 answered => return answered,
             }
@@ -240,12 +255,14 @@ impl<S: Store> Engine<S> {
     async fn refund_rest(
         &self,
         request: &CheckRequest<'_>,
+        limits: &[&str],
         done: &mut SmallVec<[Fingerprint; 6]>,
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
         let live = self.live.load_full();
-        let matches = live.policy.matches(request).unwrap_or_default();
-        for charge in live.charges(&self.secret, request, &matches, PermitId(0)) {
+        let mut matches = live.policy.matches(request).unwrap_or_default();
+        live.keep_named(&mut matches, limits);
+        for charge in live.charges(&self.secret, slice::from_ref(request), &matches, PermitId(0)) {
             if !done.contains(&charge.key) {
                 self.store.refund(&[charge], now).await?;
                 done.push(charge.key);
@@ -269,10 +286,8 @@ impl<S: Store> Engine<S> {
         loop {
             let live = self.live.load_full();
             let mut matches = live.policy.matches(&request.clone().looking()).unwrap_or_default();
-            matches.retain(|matched| {
-                limits.is_empty() || limits.contains(&live.policy.limits()[matched.limit as usize].name())
-            });
-            let charges = live.charges(&self.secret, request, &matches, PermitId(0));
+            live.keep_named(&mut matches, limits);
+            let charges = live.charges(&self.secret, slice::from_ref(request), &matches, PermitId(0));
             match self.store.reset(&charges, now.decidable()).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
                 answered => return answered.map(|()| charges.len()),
@@ -320,18 +335,25 @@ impl<S: Store> Engine<S> {
 }
 
 impl Live {
+    /// Leaves only the limits of these names, or all if there are none.
+    fn keep_named(&self, matches: &mut Matches, names: &[&str]) {
+        let name = |matched: &Match| self.policy.limits()[matched.limit as usize].name();
+        matches.retain(|matched| names.is_empty() || names.contains(&name(matched)));
+    }
+
     /// The charges that the matched limits make, in the policy's order.
     #[inline]
     fn charges<'l>(
         &'l self,
         secret: &Secret,
-        request: &CheckRequest<'_>,
+        views: &[CheckRequest<'_>],
         matches: &[Match],
         permit: PermitId,
     ) -> Charges<'l> {
         matches
             .iter()
             .map(|matched| {
+                let request = &views[usize::from(matched.view)];
                 let limit = &self.policy.limits()[matched.limit as usize];
                 let counters = &self.counters[matched.limit as usize];
                 let mut key = counters.key(&counters.enforced, secret, request, matched);
@@ -368,6 +390,7 @@ fn combine(live: &Live, matches: &[Match], charges: &[Charge<'_>], answers: &[An
         .map(|((matched, charge), answer)| Status {
             limit: matched.limit,
             quota: matched.quota,
+            view: matched.view,
             stance: charge.stance,
             source: answer.source,
             key_hash: charge.key.digest(),

@@ -37,6 +37,7 @@ pub use outcome::{Outcome, Verdict};
 pub use policy::Policy;
 pub use quota::{Quota, QuotaError, Rate};
 pub use request::{
-    ATTRIBUTES_MAX, Attribute, COST_MAX, CheckRequest, NAME_BYTES_MAX, RequestError, VALUE_BYTES_MAX, Value,
+    ATTRIBUTES_MAX, Attribute, COST_MAX, CheckRequest, NAME_BYTES_MAX, RequestError, VALUE_BYTES_MAX,
+    VIEWS_MAX, Value,
 };
 pub use time::{Ticks, Timestamp};

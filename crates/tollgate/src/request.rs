@@ -8,6 +8,8 @@ pub const ATTRIBUTES_MAX: usize = 64;
 pub const NAME_BYTES_MAX: usize = 64;
 /// Longest attribute value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
+/// Most views of one request.
+pub const VIEWS_MAX: usize = 64;
 /// Largest cost of one request; larger is a mistake, not a request.
 pub const COST_MAX: u64 = (1 << 53) - 1;
 

@@ -26,7 +26,7 @@ pub(crate) async fn connection(stream: TcpStream, service: Arc<Service>, mut sto
     let phase = Arc::new(Phase::default());
     let answers = service_fn(|request: Request<Incoming>| {
         let (service, answering) = (Arc::clone(&service), phase.answering());
-        let parent = request.headers().get("traceparent").and_then(|header| Parent::read(header.as_bytes()));
+        let parent = Parent::of(request.headers());
         async move {
             let response = reply(Parent::scope(parent, service.answer(request)).await);
             drop(answering);

@@ -15,7 +15,7 @@ pub(super) enum Command {
     Hello,
     Auth,
     Client,
-    Command,
+    Catalog,
     Select,
     Info,
     Quit,
@@ -120,7 +120,7 @@ const ENTRIES: [Entry; 14] = [
         summary: "Names the connection, and tells about it",
     },
     Entry {
-        command: Command::Command,
+        command: Command::Catalog,
         name: "command",
         arity: -1,
         flags: &["loading", "stale"],

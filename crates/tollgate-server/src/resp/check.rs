@@ -53,7 +53,7 @@ pub(super) async fn answer<S: Store>(
 #[inline]
 fn request(arguments: Arguments<'_>) -> Result<CheckRequest<'_>, Unclear> {
     let given = arguments.len();
-    if given % 2 == 0 {
+    if given.is_multiple_of(2) {
         return Err(Unclear::Odd);
     }
     let mut request = CheckRequest::new();

@@ -1,11 +1,12 @@
 //! One connection: reads what has come, has all of it answered, and sends the answers in one piece. Everything that a client can
 //! make it keep or wait for is bounded.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
@@ -119,15 +120,35 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
             self.input.advance(used);
             progress |= used > 0;
             if !self.output.is_empty() {
-                let written = timeout(WRITE_TIMEOUT, self.stream.write_all(&self.output)).await;
-                written.map_err(|_| too_slow())??;
-                self.output.clear();
+                self.send().await?;
             }
             if flow != Flow::Write {
                 patience.moved(progress, self.input.is_empty());
                 return Ok(flow);
             }
         }
+    }
+
+    /// Sends what is written. Nearly always there is room for all of it at once, and then no timer is started.
+    async fn send(&mut self) -> io::Result<()> {
+        let at_once = poll_fn(|context| match Pin::new(&mut self.stream).poll_write(context, &self.output) {
+            Poll::Ready(Ok(written)) if written == self.output.len() => {
+                let flushed = Pin::new(&mut self.stream).poll_flush(context);
+                Poll::Ready(Ok((written, flushed.is_ready())))
+            }
+            Poll::Ready(written) => Poll::Ready(written.map(|written| (written, false))),
+            Poll::Pending => Poll::Ready(Ok((0, false))),
+        });
+        let (written, flushed) = at_once.await?;
+        if !flushed {
+            let rest = async {
+                self.stream.write_all(self.output.get(written..).unwrap_or_default()).await?;
+                self.stream.flush().await
+            };
+            timeout(WRITE_TIMEOUT, rest).await.map_err(|_| too_slow())??;
+        }
+        self.output.clear();
+        Ok(())
     }
 }
 

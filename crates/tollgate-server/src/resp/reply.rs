@@ -151,7 +151,7 @@ mod tests {
         let all = |reply: &mut Reply<'_>| {
             reply.simple("OK");
             reply.error("ERR a\r\n+OK");
-            [0, 9, 10, -1, i64::MIN, i64::MAX].map(|number| reply.integer(number));
+            [0, 9, 10, -1, i64::MIN, i64::MAX].iter().for_each(|&number| reply.integer(number));
             reply.bulk(b"a\r\nb");
             reply.null();
             reply.boolean(true);

@@ -105,7 +105,7 @@ impl Session {
             Command::Hello => greeting::hello(self, arguments, reply),
             Command::Auth => greeting::auth(arguments, reply),
             Command::Client => client::answer(self, arguments, reply),
-            Command::Command => catalog::answer(arguments, reply),
+            Command::Catalog => catalog::answer(arguments, reply),
             Command::Select => select(arguments, reply),
             Command::Info => about::info(resp, arguments, reply, now),
             Command::Reset => {

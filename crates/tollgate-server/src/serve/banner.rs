@@ -19,15 +19,16 @@ pub(super) fn lines(loaded: &Loaded, addresses: &Addresses, arguments: &ServeArg
         format!("Tollgate {}: rate-limiting decisions", env!("CARGO_PKG_VERSION")),
         String::new(),
         format!("  HTTP    http://{address}"),
+        addresses.grpc.map_or_else(|| "  gRPC    off".to_owned(), |grpc| format!("  gRPC    {grpc}")),
         format!("  RESP    {}", addresses.resp.map_or("off".to_owned(), |resp| format!("redis://{resp}"))),
         format!("  store   memory, at most {}", bytes(arguments.memory)),
         format!("  policy  {}", loaded.name),
     ];
-    if !address.ip().is_loopback() || addresses.resp.is_some_and(|resp| !resp.ip().is_loopback()) {
-        lines.push(
-            "  warning: --insecure: whoever reaches this address can use up anybody's quota".to_owned(),
-        );
-    }
+    let all = [Some(address), addresses.grpc, addresses.resp];
+    let open = all.into_iter().flatten().filter(|open| !open.ip().is_loopback());
+    lines.extend(
+        open.map(|open| format!("  warning: --insecure: whoever reaches {open} can use up anybody's quota")),
+    );
     lines.push(String::new());
     lines.extend(limits(loaded.rules.policy()));
     if !loaded.warnings.is_empty() {

@@ -106,10 +106,12 @@ fn a_port_in_use() {
 /// Starts that are refused, each with its reason and its cure.
 #[test]
 fn refused_starts() {
-    let cases: [(&[&str], &str, i32, &str); 7] = [
+    let cases: [(&[&str], &str, i32, &str); 9] = [
         (&["serve", "--http", "0.0.0.0:0"], "", 1, "add --insecure"),
         (&["serve", "--http", "[::]:0"], "", 1, "can be reached from other machines"),
         (&["serve", "--http", "8080"], "", 2, "accepted: 127.0.0.1:8080"),
+        (&["serve", "--http", "127.0.0.1:0", "--grpc", "0.0.0.0:0"], "", 1, "add --insecure"),
+        (&["serve", "--grpc", "of"], "", 2, "or off"),
         (&["serve", "--store", "redis://localhost"], "", 2, "accepted: memory"),
         (&["serve", "--memory", "5"], "", 2, "accepted: 1MiB to 1TiB"),
         (&["serve", "--policy", "no/such/file.yaml"], "", 1, "no/such/file.yaml: no such file"),

@@ -7,11 +7,15 @@
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
+mod agreement;
 mod bad_input;
 mod check;
 mod commands;
 mod deploy;
 mod fuzz;
+mod envoy;
+mod grpc;
+mod grpc_lifecycle;
 mod guide;
 mod holds;
 mod lifecycle;
@@ -20,6 +24,7 @@ mod logs;
 mod metrics;
 mod program;
 mod resp;
+mod rls;
 mod runbook;
 mod traces;
 mod wire;

@@ -5,6 +5,7 @@ use std::io::{BufReader, Write};
 use std::process::{Command, Stdio};
 
 use crate::program::Server;
+use crate::rls::{Client, question};
 use crate::wire::{Response, request};
 
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name: all, rate: 1M/h}]";
@@ -109,6 +110,22 @@ fn redis_clients_are_counted_too() {
     assert_eq!(numbers[r#"tollgate_decisions_total{outcome="deny",wire="resp"}"#], 4);
     let labels = r#"{limit="per-key",outcome="deny",source="exact",wire="resp"}"#;
     assert_eq!(numbers[format!("tollgate_limit_decisions_total{labels}").as_str()], 1);
+}
+
+/// Envoy's questions are counted, timed and their connections seen.
+#[test]
+fn envoys_questions_are_counted_too() {
+    let server = Server::start(POLICY);
+    let client = Client::new(server.grpc.unwrap());
+    for _ in 0..6 {
+        client.ask(question("any", 0, "api_key=k | path=/x")).unwrap();
+    }
+    let page = server.metrics();
+    let numbers = numbers(&page);
+    assert_eq!(numbers[r#"tollgate_decisions_total{outcome="allow",wire="rls"}"#], 5);
+    assert_eq!(numbers[r#"tollgate_decisions_total{outcome="deny",wire="rls"}"#], 1);
+    assert_eq!(numbers[r#"tollgate_decision_duration_seconds_count{wire="rls"}"#], 6);
+    assert_eq!(numbers[r#"tollgate_connections_open{wire="rls"}"#], 1);
 }
 
 /// Ten thousand keys over the wire, with whatever they say, add no series and no word of theirs to the page.

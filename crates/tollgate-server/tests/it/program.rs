@@ -16,6 +16,8 @@ pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     command.env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
     // Each server of a test listens on ports of its own.
     command.env("TOLLGATE_RESP", "127.0.0.1:0");
+    // Wires that a test does not name listen on ports that nobody else has.
+    command.env("TOLLGATE_GRPC", "127.0.0.1:0");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -40,6 +42,7 @@ pub(crate) fn stderr(output: &Output) -> String {
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
+    pub(crate) grpc: Option<SocketAddr>,
     pub(crate) banner: String,
     stderr: Option<BufReader<ChildStderr>>,
 }
@@ -68,9 +71,10 @@ impl Server {
                 panic!("the server did not start: {errors}");
             }
         }
-        let address = banner.lines().find_map(|line| line.trim().strip_prefix("HTTP    http://"));
-        let address = address.unwrap().parse().unwrap();
-        Self { child, address, banner, stderr }
+        let shown = |wire: &str| banner.lines().find_map(|line| line.trim().strip_prefix(wire));
+        let address = shown("HTTP    http://").unwrap().parse().unwrap();
+        let grpc = shown("gRPC    ").and_then(|address| address.parse().ok());
+        Self { child, address, grpc, banner, stderr }
     }
 
     pub(crate) fn connect(&self) -> TcpStream {

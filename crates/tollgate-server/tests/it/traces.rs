@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
@@ -16,6 +17,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use tokio::runtime::Runtime;
 
 use crate::program::{SLOW_POLICY, Server};
+use crate::rls::{Client, question};
 use crate::wire::request;
 
 const WAIT: Duration = Duration::from_secs(20);
@@ -145,6 +147,22 @@ fn a_callers_trace_is_continued() {
     assert_eq!(spans.len(), 1);
     assert_eq!(spans[0].trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes());
     assert_eq!(spans[0].parent_span_id, 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
+}
+
+/// The same over gRPC, where the header is metadata.
+#[test]
+fn a_trace_is_continued_over_grpc() {
+    let collector = Collector::start();
+    let server = serve(&collector.url(), "0");
+    let client = Client::new(server.grpc.unwrap());
+    let mut request = tonic::Request::new(question("any", 0, "api_key=k"));
+    let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    request.metadata_mut().insert("traceparent", header.parse().unwrap());
+    let mut service = RateLimitServiceClient::new(client.channel.clone());
+    client.wait(service.should_rate_limit(request)).unwrap();
+    let spans = collector.gather(1);
+    assert_eq!(spans[0].trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes());
+    assert_eq!(text(&spans[0].attributes, "tollgate.wire"), Some("rls"));
 }
 
 /// Spans that wait when the server is told to stop are sent before it ends.

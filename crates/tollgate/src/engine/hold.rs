@@ -1,6 +1,7 @@
 //! What a decision took and may give back: permits of concurrency limits, and reservations that are settled later. Both are
 //! plain values; whoever drops one without settling it leaves the counters as they are.
 
+use std::slice;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -174,12 +175,12 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> (Decision, Option<Reservation>) {
         let now = now.decidable();
-        let (live, matches, mut decision) = self.decide(request, now).await;
+        let (live, matches, mut decision) = self.decide(slice::from_ref(request), now).await;
         if !decision.is_allowed() {
             return (decision, None);
         }
         let permit = decision.take_permit();
-        let charges = live.charges(&self.secret, request, &matches, PermitId(0));
+        let charges = live.charges(&self.secret, slice::from_ref(request), &matches, PermitId(0));
         // What nobody counted cannot be given back.
         let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source.is_counted();
         let mut held: SmallVec<[Held; 4]> = decision

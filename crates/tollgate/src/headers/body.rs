@@ -63,6 +63,7 @@ impl Refusal<'_> {
             Refusal::TooCostly { .. } => "urn:tollgate:problem:cost-exceeds-capacity",
             Refusal::Fault(Fault::Cost { .. }) => "urn:tollgate:problem:cost-not-computable",
             Refusal::Fault(Fault::TooManyLimits) => "urn:tollgate:problem:too-many-limits",
+            Refusal::Fault(Fault::TooManyViews) => "urn:tollgate:problem:too-many-views",
         }
     }
 
@@ -75,6 +76,7 @@ impl Refusal<'_> {
             Refusal::TooCostly { .. } => "Request costs more than can ever be admitted at once",
             Refusal::Fault(Fault::Cost { .. }) => "Request does not tell what it costs",
             Refusal::Fault(Fault::TooManyLimits) => "Request matches too many limits",
+            Refusal::Fault(Fault::TooManyViews) => "Request has too many views",
         }
     }
 
@@ -102,7 +104,9 @@ impl Refusal<'_> {
             }
             // The limit is not named: it may be one in shadow.
             Refusal::Fault(Fault::Cost { reason, .. }) => detail.push_str(reason),
-            Refusal::Fault(fault @ Fault::TooManyLimits) => push(&mut detail, format_args!("{fault}")),
+            Refusal::Fault(fault @ (Fault::TooManyLimits | Fault::TooManyViews)) => {
+                push(&mut detail, format_args!("{fault}"));
+            }
         }
         if let Some((end, _)) = detail.char_indices().nth(DETAIL_CHARS_MAX) {
             detail.truncate(end);

@@ -9,7 +9,7 @@ use crate::policy::finding::quoted;
 use crate::policy::index::{Check, Known, Plan};
 use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex};
 use crate::policy::text::{Digits, as_text};
-use crate::request::{COST_MAX, CheckRequest, Value};
+use crate::request::{COST_MAX, CheckRequest, VIEWS_MAX, Value};
 
 /// One limit that a request meets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct Match {
     pub quota: QuotaIndex,
     /// Units to charge; 0 only looks.
     pub cost: u64,
+    /// Which of the request's views it applies to; 0 for a request of one.
+    pub view: u8,
     /// Positions in the request's attributes of the values that it counts by, in the order of `by`.
     pub by: SmallVec<[u8; BY_MAX]>,
 }
@@ -34,14 +36,45 @@ impl Policy {
     /// When a cost cannot be computed from the request, or it meets more than [`MATCHED_MAX`] limits.
     #[inline]
     pub fn matches(&self, request: &CheckRequest<'_>) -> Result<Matches, Fault> {
+        let mut found = Found::default();
+        self.find(0, request, &mut found)?;
+        Ok(found.in_order())
+    }
+
+    /// The limits that a request of several views meets: each at most once, for the first view that it applies to. No limit
+    /// sees attributes of two views together.
+    ///
+    /// # Errors
+    /// As [`Policy::matches`], and when there are more than [`VIEWS_MAX`] views.
+    #[inline]
+    pub fn matches_any(&self, views: &[CheckRequest<'_>]) -> Result<Matches, Fault> {
+        if let [request] = views {
+            return self.matches(request);
+        }
+        if views.len() > VIEWS_MAX {
+            return Err(Fault::TooManyViews);
+        }
+        let mut found = Found::default();
+        for (view, request) in (0..).zip(views) {
+            self.find(view, request, &mut found)?;
+        }
+        found.matches.sort_unstable_by_key(|matched| matched.limit);
+        Ok(found.in_order())
+    }
+
+    /// Adds the limits that one view meets, and no view before it did.
+    #[inline]
+    fn find(&self, view: u8, request: &CheckRequest<'_>, found: &mut Found) -> Result<(), Fault> {
         let known = self.index.known(request);
         let asked = Asked { request, known };
-        let (mut matches, mut shadow) = (Matches::new(), SmallVec::<[Match; 2]>::new());
         for number in self.index.candidates(request, &asked.known) {
             let (Some(limit), Some(plan)) = (self.limits.get(number as usize), self.index.plan_of(number))
             else {
                 continue;
             };
+            if view > 0 && found.has(number) {
+                continue;
+            }
             let Some(by) = asked.meets(limit, plan) else {
                 continue;
             };
@@ -53,21 +86,42 @@ impl Policy {
                 Err(fault) => return Err(fault),
             };
             let quota = asked.quota(limit, plan, &by);
+            let matched = Match { limit: number, quota, cost, view, by };
             if in_shadow {
-                shadow.push(Match { limit: number, quota, cost, by });
+                found.shadow.push(matched);
                 continue;
             }
-            if matches.len() == MATCHED_MAX {
+            if found.matches.len() == MATCHED_MAX {
                 return Err(Fault::TooManyLimits);
             }
-            matches.push(Match { limit: number, quota, cost, by });
+            found.matches.push(matched);
         }
+        Ok(())
+    }
+}
+
+/// What was found so far: limits that decide, and those in shadow.
+#[derive(Default)]
+struct Found {
+    matches: Matches,
+    shadow: SmallVec<[Match; 2]>,
+}
+
+impl Found {
+    fn has(&self, limit: u32) -> bool {
+        self.matches.iter().chain(&self.shadow).any(|matched| matched.limit == limit)
+    }
+
+    #[inline]
+    fn in_order(self) -> Matches {
+        let Self { mut matches, shadow } = self;
         if !shadow.is_empty() {
             // Those in shadow get what room is left.
-            matches.extend(shadow.into_iter().take(MATCHED_MAX - matches.len()));
+            let room = MATCHED_MAX - matches.len();
+            matches.extend(shadow.into_iter().take(room));
             matches.sort_unstable_by_key(|matched| matched.limit);
         }
-        Ok(matches)
+        matches
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::future::Future;
 
+use hyper::HeaderMap;
+
 tokio::task_local! {
     /// The trace of the request that this task answers.
     static PARENT: Parent;
@@ -17,8 +19,13 @@ pub(crate) struct Parent {
 }
 
 impl Parent {
+    /// What the headers of a request say, if they say it.
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
+        headers.get("traceparent").and_then(|header| Self::read(header.as_bytes()))
+    }
+
     /// Reads a header. One that is wrong is as none: the request is answered, and not traced with the caller.
-    pub(crate) fn read(header: &[u8]) -> Option<Self> {
+    fn read(header: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(header).ok()?;
         let mut parts = text.split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);

@@ -1,0 +1,13 @@
+//! The gRPC wire: Envoy's rate-limit service, and gRPC's own health check. The way of a call: `connection` (HTTP/2, bounded)
+//! → `call` (which method) → `codec` (bytes, whatever they are) → `message` (Envoy's types ↔ ours) → [`crate::rls`].
+
+mod connection;
+mod call;
+mod codec;
+mod message;
+
+pub(crate) use call::Calls;
+pub(crate) use connection::connection;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;

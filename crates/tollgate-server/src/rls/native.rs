@@ -1,0 +1,150 @@
+//! How a policy of our own answers Envoy. Each descriptor is a view of the request with its entries as attributes; a limit
+//! applies at most once, to the first descriptor that has what it asks for; all limits that apply are one decision.
+
+use tollgate::headers::{Caller, Dialect, Dialects};
+use tollgate::store::Store;
+use tollgate::{Audience, CheckRequest, Decision, HeaderPolicy, RequestError, Timestamp};
+
+use super::{Answer, Code, Question};
+use crate::seldom::Seldom;
+use crate::service::{Service, Wire};
+
+mod status;
+#[cfg(test)]
+mod tests;
+
+/// What answering Envoy needs beside the engine.
+#[derive(Debug)]
+pub(crate) struct Envoy {
+    headers: HeaderPolicy,
+    refused: Seldom,
+    overridden: Seldom,
+    not_given_back: Seldom,
+}
+
+impl Envoy {
+    /// Headers as this policy writes them, without `x-ratelimit-*`: Envoy has those of its own, made from the statuses, and
+    /// would send both.
+    pub(crate) fn new(headers: &HeaderPolicy) -> Self {
+        let ours = |dialect: &Dialect| !matches!(dialect, Dialect::XRateLimit | Dialect::XRateLimitDelta);
+        let dialects = Dialects::new(headers.dialects.iter().filter(ours)).unwrap_or_default();
+        let headers = HeaderPolicy { dialects, ..headers.clone() };
+        let (refused, overridden, not_given_back) = Default::default();
+        Self { headers, refused, overridden, not_given_back }
+    }
+}
+
+/// Answers a question by the policy in force.
+pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
+    let descriptors = &question.descriptors;
+    if service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
+        return Answer::blank(Code::Ok, descriptors.len());
+    }
+    if descriptors.iter().any(|descriptor| descriptor.limit.is_some())
+        && let Some(skipped) = service.envoy.overridden.due(now)
+    {
+        tracing::warn!(
+            skipped,
+            "a descriptor brings a limit along, which is ignored: the policy's own limits are in force, and no request changes them"
+        );
+    }
+    let mut views = match views(question) {
+        Ok(views) => views,
+        Err(error) => return refused(service, question, &error, now),
+    };
+    if !descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
+        let decision = service.check_views(&views, now, Wire::Rls).await;
+        return told(service, question, &views, &decision, now);
+    }
+    give_back(service, question, &mut views, now).await;
+    if descriptors.iter().all(|descriptor| descriptor.is_negative_hits) {
+        // Nobody asks to pass, so this is no decision; it only tells what there is now.
+        let decision = service.engine.check_views(&views, now).await;
+        let statuses = status::statuses(question, &decision);
+        return Answer { overall: Code::Ok, statuses, headers: Vec::new() };
+    }
+    let decision = service.check_views(&views, now, Wire::Rls).await;
+    told(service, question, &views, &decision, now)
+}
+
+/// What a client sends may reach us as a value that no request may have. Envoy lets pass what is answered with an error, so
+/// this is a refusal.
+fn refused<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    error: &RequestError,
+    now: Timestamp,
+) -> Answer {
+    if let Some(skipped) = service.envoy.refused.due(now) {
+        tracing::warn!(%error, skipped, "a descriptor cannot be counted, so the request is over the limit");
+    }
+    Answer::blank(Code::OverLimit, question.descriptors.len())
+}
+
+/// One view for each descriptor.
+fn views(question: &Question) -> Result<Vec<CheckRequest<'_>>, RequestError> {
+    let asked = u64::from(question.hits_addend.max(1));
+    let mut views = Vec::with_capacity(question.descriptors.len());
+    for descriptor in &question.descriptors {
+        let mut request = CheckRequest::new().cost(descriptor.hits_addend.unwrap_or(asked))?;
+        for (name, value) in &descriptor.entries {
+            request.push(name, value)?;
+        }
+        views.push(request);
+    }
+    Ok(views)
+}
+
+/// Gives back the hits of negative descriptors, each to the limits that apply to it first; afterwards these descriptors only
+/// look.
+async fn give_back<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    views: &mut [CheckRequest<'_>],
+    now: Timestamp,
+) {
+    let looks: Vec<CheckRequest<'_>> = views.iter().map(|view| view.clone().looking()).collect();
+    let matched = service.engine.check_views(&looks, now).await;
+    for (position, (descriptor, look)) in question.descriptors.iter().zip(looks).enumerate() {
+        if !descriptor.is_negative_hits {
+            continue;
+        }
+        let Some(view) = views.get_mut(position) else { continue };
+        let limits = matched.limits().filter(|status| status.view == position);
+        let limits: Vec<&str> = limits.map(|status| status.limit.name()).collect();
+        // No names at all would mean every limit.
+        if !limits.is_empty()
+            && let Err(error) = service.engine.refund_of(view, &limits, now).await
+            && let Some(skipped) = service.envoy.not_given_back.due(now)
+        {
+            tracing::warn!(%error, skipped, "hits were not given back; they stay counted");
+        }
+        *view = look;
+    }
+}
+
+/// A decision as Envoy is told.
+fn told<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    views: &[CheckRequest<'_>],
+    decision: &Decision,
+    now: Timestamp,
+) -> Answer {
+    if let Some(fault) = decision.fault()
+        && let Some(skipped) = service.envoy.refused.due(now)
+    {
+        tracing::warn!(%fault, skipped, "a question is at fault, so the request is over the limit");
+    }
+    // Where descriptors cost differently no one number is the request's.
+    let cost = views.first().map(CheckRequest::units);
+    let cost = cost.filter(|&cost| views.iter().all(|view| view.units() == cost));
+    // Envoy speaks for its callers and is trusted, so nothing is hidden from it.
+    let audience = Audience { caller: Caller::Authenticated, cost, ..Audience::default() };
+    let headers = tollgate::Answer::headers_of(decision, &service.envoy.headers, audience, now);
+    Answer {
+        overall: if decision.is_allowed() { Code::Ok } else { Code::OverLimit },
+        statuses: status::statuses(question, decision),
+        headers: headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+    }
+}

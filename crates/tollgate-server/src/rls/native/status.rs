@@ -1,0 +1,90 @@
+//! What each descriptor is told: of the limits that apply to it, the one that denies longest, else the one with
+//! the least left.
+
+use tollgate::{Decision, LimitStatus, Source, Stance, Ticks, Verdict};
+
+use super::super::{Code, CurrentLimit, Question, Status, Unit};
+
+/// One status for each descriptor, in order.
+pub(super) fn statuses(question: &Question, decision: &Decision) -> Vec<Status> {
+    let mut statuses = Vec::with_capacity(question.descriptors.len());
+    for (position, descriptor) in question.descriptors.iter().enumerate() {
+        let met = decision.limits().filter(|status| status.view == position);
+        let denial = met.clone().filter(denies).max_by_key(away); // Chosen as the cause of a whole decision is.
+        let mut status = match denial.or_else(|| met.min_by_key(left)) {
+            Some(limit) => told(&limit),
+            // Nothing was counted for a request at fault, and no descriptor of it may pass.
+            None if decision.fault().is_some() => Status::of_no_limit(Code::OverLimit),
+            None => Status::of_no_limit(Code::Ok),
+        };
+        if descriptor.is_negative_hits {
+            status.code = Code::Ok;
+        }
+        statuses.push(status);
+    }
+    statuses
+}
+
+fn denies(status: &LimitStatus<'_>) -> bool {
+    status.stance == Stance::Enforced && !status.outcome.is_allowed()
+}
+
+/// How long a limit that denies keeps the request away.
+fn away(status: &LimitStatus<'_>) -> Ticks {
+    match status.outcome.verdict {
+        Verdict::Deny { retry_after } => retry_after,
+        Verdict::Never => Ticks::MAX,
+        Verdict::Allow | Verdict::Wait(_) => Ticks::ZERO,
+    }
+}
+
+/// What is left of a limit that passed, with those first that say most about the request: enforced ones, and counted ones.
+fn left(status: &LimitStatus<'_>) -> (bool, bool, u64) {
+    (status.stance == Stance::Shadow, !status.source.is_counted(), status.outcome.remaining)
+}
+
+fn told(status: &LimitStatus<'_>) -> Status {
+    if status.source == Source::Open {
+        return Status::of_no_limit(Code::Ok); // Nobody counted, so there is no number to tell.
+    }
+    let until_reset = match status.outcome.verdict {
+        Verdict::Deny { retry_after } => Some(retry_after),
+        Verdict::Allow | Verdict::Wait(_) => Some(status.outcome.reset_after),
+        Verdict::Never => None,
+    };
+    Status {
+        code: if denies(status) { Code::OverLimit } else { Code::Ok },
+        current_limit: Some(current_limit(status)),
+        limit_remaining: if status.outcome.is_allowed() { saturating(status.outcome.remaining) } else { 0 },
+        until_reset,
+    }
+}
+
+/// The limit as a rate in the protocol's units. One that has no such unit is told without: its size, and no time.
+fn current_limit(status: &LimitStatus<'_>) -> CurrentLimit {
+    let (units, unit) = match status.quota.rate() {
+        Some(rate) => (rate.units(), unit(rate.period())),
+        None => (status.quota.capacity(), None),
+    };
+    CurrentLimit { name: status.limit.name().to_owned(), requests_per_unit: saturating(units), unit }
+}
+
+/// The unit that lasts so long: a month has 30 days, a year 365.
+fn unit(period: Ticks) -> Option<Unit> {
+    const DAY: u64 = 86_400;
+    const UNITS: [(u64, Unit); 7] = [
+        (1, Unit::Second),
+        (60, Unit::Minute),
+        (3_600, Unit::Hour),
+        (DAY, Unit::Day),
+        (7 * DAY, Unit::Week),
+        (30 * DAY, Unit::Month),
+        (365 * DAY, Unit::Year),
+    ];
+    UNITS.iter().find(|(seconds, _)| Ticks::from_secs(*seconds) == period).map(|&(_, unit)| unit)
+}
+
+/// The protocol's numbers have 32 bits.
+fn saturating(units: u64) -> u32 {
+    u32::try_from(units).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,99 @@
+//! What Envoy is told while the store is away. The rules for a store that answers are in tables over gRPC, in `tests/it`.
+
+use tollgate::charge::{Answers, Charge};
+use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::{Clock, Engine, Policy, Secret, Ticks, Timestamp};
+
+use super::super::{Answer, Code, CurrentLimit, Descriptor, Question, Status, Unit, answer};
+use crate::service::Service;
+
+const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+/// A store that never answers.
+struct Away;
+
+impl Store for Away {
+    async fn charge(&self, _: &[Charge<'_>], _: Timestamp) -> Result<Answers, StoreFailure> {
+        Err(StoreFailure::Unreachable)
+    }
+
+    async fn refund(&self, _: &[Charge<'_>], _: Timestamp) -> Result<(), StoreFailure> {
+        Err(StoreFailure::Unreachable)
+    }
+
+    async fn reset(&self, _: &[Charge<'_>], _: Timestamp) -> Result<(), StoreFailure> {
+        Err(StoreFailure::Unreachable)
+    }
+
+    fn hold(&self, _: &Hold) {}
+}
+
+fn service() -> Service<Away> {
+    let limits = "
+limits:
+  - {name: closed, by: [closed], rate: 5/h, on_store_failure: deny}
+  - {name: open, by: [open], rate: 5/h, on_store_failure: allow}
+  - {name: local, by: [local], rate: 2/h, on_store_failure: local}
+";
+    let (policy, _) = Policy::compile("policy.yaml", limits.as_bytes()).unwrap();
+    Service::new(Engine::with_store(policy, Away, Secret::repeatable(1)), Clock::precise())
+}
+
+/// A question with a descriptor for each of the names, of which those that begin with `-` give back.
+async fn ask(service: &Service<Away>, names: &[&str]) -> Answer {
+    let descriptor = |name: &&str| Descriptor {
+        entries: vec![(name.trim_start_matches('-').to_owned(), "x".to_owned())],
+        is_negative_hits: name.starts_with('-'),
+        ..Descriptor::default()
+    };
+    let descriptors = names.iter().map(descriptor).collect();
+    let question = Question { domain: "api".to_owned(), descriptors, hits_addend: 0 };
+    answer(service, &question, NOW).await.unwrap()
+}
+
+/// A closed limit is over the limit, with when to come back; an open one is OK, and has no numbers; a local one counts here.
+#[tokio::test]
+async fn a_store_that_is_away_is_a_decision() {
+    let service = service();
+    let closed = ask(&service, &["closed"]).await;
+    let limit = CurrentLimit { name: "closed".to_owned(), requests_per_unit: 5, unit: Some(Unit::Hour) };
+    let told = Status {
+        code: Code::OverLimit,
+        current_limit: Some(limit),
+        limit_remaining: 0,
+        until_reset: Some(Ticks::from_secs(1)),
+    };
+    assert_eq!((closed.overall, closed.statuses), (Code::OverLimit, vec![told]));
+    for _ in 0..9 {
+        let open = ask(&service, &["open"]).await;
+        assert_eq!((open.overall, open.statuses), (Code::Ok, vec![Status::of_no_limit(Code::Ok)]));
+    }
+    for (code, left) in [(Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)] {
+        let local = ask(&service, &["local"]).await;
+        assert_eq!((local.overall, local.statuses[0].limit_remaining), (code, left));
+    }
+}
+
+/// One closed limit refuses the request, whatever the others say, and nothing else is charged for it.
+#[tokio::test]
+async fn one_closed_limit_refuses_all() {
+    let service = service();
+    for _ in 0..5 {
+        let answer = ask(&service, &["open", "local", "closed"]).await;
+        let codes: Vec<Code> = answer.statuses.iter().map(|status| status.code).collect();
+        assert_eq!((answer.overall, codes), (Code::OverLimit, vec![Code::Ok, Code::Ok, Code::OverLimit]));
+    }
+    assert_eq!(ask(&service, &["local"]).await.statuses[0].limit_remaining, 1);
+}
+
+/// Giving back is always OK, for its own descriptor. Beside one that asks, a closed limit keeps the request away: if it did
+/// not, the others would pass without being charged.
+#[tokio::test]
+async fn giving_back_is_ok_without_a_store() {
+    let service = service();
+    let given = ask(&service, &["-closed"]).await;
+    assert_eq!((given.overall, given.statuses[0].code), (Code::Ok, Code::Ok));
+    let mixed = ask(&service, &["-closed", "local"]).await;
+    let codes: Vec<Code> = mixed.statuses.iter().map(|status| status.code).collect();
+    assert_eq!((mixed.overall, codes), (Code::OverLimit, vec![Code::Ok, Code::Ok]));
+}

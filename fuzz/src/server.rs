@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets of the server, as plain functions, so that a test on stable runs them too. No part of the fuzz
 //! crate, which the tests of the core include: the targets and the server's tests include this file.
 
-use tollgate_server::fuzzing::{Command, commands, replies};
+use tollgate_server::fuzzing::{Command, commands, held, path, question, replies};
 
 /// No bytes make the reader of RESP panic. What it reads can be written and read again, and comes out the same wherever the bytes
 /// are cut. Whatever is asked, the replies are well formed.
@@ -53,5 +53,53 @@ fn reply(bytes: &[u8], depth: usize) -> Option<&[u8]> {
         b'*' | b'~' => several(count(line)?),
         b'%' => several(2 * count(line)?),
         _ => None,
+    }
+}
+
+/// No bytes make the reader of questions panic. What it takes for a question, somebody else's parser takes for the same one; what
+/// it refuses is refused with words, and bytes behind a question are never passed over.
+pub(crate) fn http_question(bytes: &[u8]) {
+    match question(bytes) {
+        Ok((attributes, cost)) => {
+            let read: serde_json::Value = serde_json::from_slice(bytes).expect("a question is JSON");
+            let given = read["attributes"].as_object().expect("attributes are an object");
+            assert_eq!(given.len(), attributes.len(), "an attribute was given twice, or lost");
+            for (name, value) in &attributes {
+                let text = given[name].as_str().map(str::to_owned);
+                let number = given[name].as_f64().map(|number| format!("{number:.0}"));
+                let same = text.as_ref() == Some(value)
+                    || given[name].to_string() == *value
+                    || number.as_ref() == Some(value);
+                assert!(same || value == "0", "{name}: {value} is not {}", given[name]);
+            }
+            let told = read.get("cost").map_or(Some(1.0), serde_json::Value::as_f64);
+            assert!(
+                told.is_some_and(|told| format!("{told:.0}") == cost.to_string()),
+                "cost {cost} is not {told:?}"
+            );
+        }
+        Err(problem) => assert!(!problem.is_empty(), "refused without a reason"),
+    }
+}
+
+/// No bytes make the reader of proxied requests panic. A path has one spelling, and nothing that a stranger says changes who it is.
+pub(crate) fn held_request(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        for slashes in 0..3 {
+            if let Some(once) = path(text, slashes) {
+                assert_eq!(path(&once, slashes).as_ref(), Some(&once), "{text:?} has two spellings");
+            }
+        }
+    }
+    let lines: Vec<&[u8]> = bytes.split(|&byte| byte == b'\n').collect();
+    if let Some(attributes) = held("198.51.100.9", &lines) {
+        assert!(
+            attributes.contains(&("ip".to_owned(), "198.51.100.9".to_owned())),
+            "a stranger is somebody else"
+        );
+    }
+    if let Some(attributes) = held("127.0.0.1", &lines) {
+        let ip = attributes.iter().find(|(name, _)| name == "ip").expect("there is always an address");
+        assert!(ip.1.trim_end_matches("/64").parse::<std::net::IpAddr>().is_ok(), "{ip:?}");
     }
 }

@@ -6,9 +6,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use tollgate::{COST_MAX, Ticks, Timestamp};
 
+mod guard;
 mod see;
 mod value;
 
+pub use crate::attributes::address::Network;
+pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
 pub use see::{LogFormat, SeeArguments};
 pub use value::{GivenAttribute, GivenValue, ListenChoice, StoreChoice};
 
@@ -61,6 +64,12 @@ pub struct ServeArguments {
     /// Where to listen for HTTP; port 0 picks a free one
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080", value_parser = value::address)]
     pub http: SocketAddr,
+    /// Process settings: trusted proxies, and where the attributes of a proxied request come from
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Proxies that may tell about the requests they hold: an address or a network; this machine unless said
+    #[arg(long, value_name = "CIDR", env = "TOLLGATE_TRUSTED_PROXY", value_delimiter = ',')]
+    pub trusted_proxy: Vec<Network>,
     /// Where to listen for redis clients, which may ask CL.THROTTLE and TG.CHECK; `off` for nowhere
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_RESP", default_value = "127.0.0.1:6380", value_parser = value::listen)]
     pub resp: ListenChoice,
@@ -76,6 +85,12 @@ pub struct ServeArguments {
     /// Listen on an address that other machines can reach, although nobody has to prove who they are
     #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
+    /// Who may connect, and how they prove it.
+    #[command(flatten)]
+    pub security: SecurityArguments,
+    /// How changes of the policy are taken.
+    #[command(flatten)]
+    pub reload: ReloadArguments,
     /// What others may see of it.
     #[command(flatten)]
     pub see: SeeArguments,

@@ -1,13 +1,37 @@
-//! The HTTP wire. The way of a request: `connection` (its patience) → `route` (what is asked) → `body` (bytes, bounded) →
+//! The HTTP wire. The way of a request: `connection` (its patience) → `route` (what is asked) → `access` (by whom) → `body` (bytes, bounded) →
 //! `question` (JSON) → `answer` (the service) → `reply` (the one place where answers and problems become HTTP).
 
 mod connection;
 mod patience;
 mod route;
+mod access;
 mod body;
 mod question;
 mod answer;
+mod authz;
 mod problem;
 mod reply;
 
 pub(crate) use connection::connection;
+
+/// What the fuzz targets see of this wire.
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use super::question::Question;
+    use tollgate::Value;
+
+    /// The attributes of a question, as text, and its cost; or why it is none.
+    ///
+    /// # Errors
+    /// As the wire would tell it.
+    pub fn question(bytes: &[u8]) -> Result<(Vec<(String, String)>, u64), String> {
+        let question = Question::check(bytes).map_err(|problem| problem.detail)?;
+        let request = question.request().map_err(|error| error.to_string())?;
+        let text = |value| match value {
+            Value::Text(text) => text.to_owned(),
+            Value::Number(number) => number.to_string(),
+        };
+        let attributes = request.attributes().iter();
+        Ok((attributes.map(|given| (given.name.to_owned(), text(given.value))).collect(), request.units()))
+    }
+}

@@ -5,12 +5,18 @@ pub mod cli;
 mod console;
 mod seldom;
 mod policy_file;
+mod auth;
+mod tls;
+mod reload;
+mod readiness;
 mod policy_check;
 mod decision_json;
 mod decide;
 mod serve;
 pub mod load;
 mod listen;
+mod config;
+mod attributes;
 mod http;
 mod resp;
 mod grpc;
@@ -20,6 +26,8 @@ mod telemetry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(test)]
+mod scratch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -11,6 +11,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tollgate::Clock;
 
 use crate::seldom::Seldom;
+pub(crate) use door::Door;
+pub(crate) use stream::Stream;
+
+mod door;
+mod stream;
 
 /// Most connections at once to one listener. Further ones wait in the system's queue until one ends.
 const CONNECTIONS_MAX: u32 = 10_000;
@@ -55,9 +60,15 @@ fn shown(address: SocketAddr) -> String {
 }
 
 /// Serves connections until `stop` turns true, then lets requests in flight end. Tells how many were cut off.
-pub(crate) async fn serve<F, C>(listener: TcpListener, clock: Clock, mut stop: Stop, connection: F) -> usize
+pub(crate) async fn serve<F, C>(
+    listener: TcpListener,
+    door: Door,
+    clock: Clock,
+    mut stop: Stop,
+    connection: F,
+) -> usize
 where
-    F: Fn(TcpStream, Stop) -> C,
+    F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
     C: Future<Output = ()> + Send + 'static,
 {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
@@ -79,9 +90,11 @@ where
         };
         // Answers are small and awaited, so none of them waits to be joined by another. Where that cannot be set, it is only slower.
         let _ = stream.set_nodelay(true);
-        let connection = connection(stream, stop.clone());
+        let (door, connection, stop) = (door.clone(), connection.clone(), stop.clone());
         tokio::spawn(async move {
-            connection.await;
+            if let Some(stream) = door.open(stream, stop.clone()).await {
+                connection(stream, stop).await;
+            }
             drop(place);
         });
     }

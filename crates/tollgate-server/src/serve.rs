@@ -8,12 +8,15 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tollgate::{Clock, Engine, MemoryStore, Secret};
 
+use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments, StoreChoice};
 use crate::console::Console;
-use crate::policy_file::{self, Loaded};
+use crate::listen::Door;
+use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
+use crate::tls::{Inside, Tls};
 use crate::{FAILURE, SUCCESS};
-use crate::{grpc, http, listen, resp};
+use crate::{config, grpc, http, listen, resp};
 
 mod banner;
 pub(crate) mod log;
@@ -27,11 +30,11 @@ const THROTTLE_PART: u64 = 8;
 /// Starts the server and waits for its end.
 pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
     let log = log::start(arguments.see.log_format);
-    let started = prepared(arguments).and_then(|loaded| {
+    let started = prepared(arguments).and_then(|prepared| {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| format!("the system gives no threads: {error}; free some and try again"))?;
-        runtime.block_on(serve(arguments, loaded, console))
+        runtime.block_on(serve(arguments, prepared, console))
     });
     log.finish();
     match started {
@@ -44,30 +47,49 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
 }
 
 /// Checks what can be checked before anything is opened.
-fn prepared(arguments: &ServeArguments) -> Result<Loaded, String> {
-    is_safe(arguments.http, arguments.insecure)?;
-    for address in [arguments.grpc.address(), arguments.resp.address()].into_iter().flatten() {
-        is_safe(address, arguments.insecure)?;
+fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
+    let clock = Clock::precise();
+    let auth = Auth::from(arguments.security.auth_token_file.as_deref())?;
+    let tls = Tls::from(&arguments.security, clock.now())?;
+    let is_guarded = auth.is_required() || arguments.security.tls_client_ca.is_some();
+    let all = [Some(arguments.http), arguments.grpc.address(), arguments.resp.address()];
+    for address in all.into_iter().flatten() {
+        is_safe(address, arguments.insecure || is_guarded)?;
     }
-    policy_file::load(arguments.policy.as_ref()).map_err(|error| format!("no policy to serve\n{error}"))
+    let start = reload::start(arguments.policy.as_ref(), arguments.reload.state_dir.as_deref())
+        .map_err(|error| format!("no policy to serve\n{error}"))?;
+    Ok(Prepared { clock, auth, tls, start })
 }
 
-/// Whoever can connect can use up anybody's quota, so only this machine may unless the operator insists.
-fn is_safe(address: SocketAddr, insecure: bool) -> Result<(), String> {
-    if address.ip().is_loopback() || insecure {
+/// What a server needs before it opens anything.
+struct Prepared {
+    clock: Clock,
+    auth: Auth,
+    tls: Option<Arc<Tls>>,
+    start: Start,
+}
+
+/// Whoever can connect can use up anybody's quota, so only this machine may, unless strangers are kept out or the operator insists.
+fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String> {
+    if address.ip().is_loopback() || guarded_or_insecure {
         return Ok(());
     }
     Err(format!(
-        "{address} can be reached from other machines, and this version cannot ask them who they are; listen on \
-         127.0.0.1:{port}, or, on a network where everybody is trusted, add --insecure",
+        "{address} can be reached from other machines, and nobody there has to prove who they are; ask for a token with \
+         --auth-token-file or for certificates with --tls-client-ca, listen on 127.0.0.1:{port}, or, on a network where \
+         everybody is trusted, add --insecure",
         port = address.port()
     ))
 }
 
-async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console) -> Result<(), String> {
+async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Console) -> Result<(), String> {
+    let Prepared { clock, auth, tls, mut start } = prepared;
+    let reader = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
+    let hangups =
+        signal::Signals::hangups().map_err(|error| format!("signals cannot be received: {error}"))?;
     let http = listen::bind(arguments.http, "--http").await?;
     let grpc = bound(arguments.grpc, "--grpc").await?;
     let resp = bound(arguments.resp, "--resp").await?;
@@ -76,35 +98,44 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
         grpc: grpc.as_ref().map(address_of).transpose()?,
         resp: resp.as_ref().map(address_of).transpose()?,
     };
-    for line in banner::lines(&loaded, &addresses, arguments) {
+    for line in banner::lines(&start, &addresses, arguments, auth.is_required()) {
         console.line(line);
     }
     console.flush();
 
-    let clock = Clock::precise();
+    let (reloader, watcher) =
+        Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload, clock.now());
     let throttle_memory = if resp.is_some() { arguments.memory / THROTTLE_PART } else { 0 };
     let store = match arguments.store {
         StoreChoice::Memory => MemoryStore::new(arguments.memory - throttle_memory, clock.now()),
     };
-    let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
-    let service = Arc::new(Service::new(engine, clock.clone()));
+    let engine = Engine::with_store(start.loaded.rules.into_policy(), store, Secret::random());
+    let mut service = Service::new(engine, clock.clone()).reading(reader);
+    service.auth = auth;
+    service.reloader = Some(reloader);
+    service.readiness.tls = tls.clone();
+    let service = Arc::new(service);
+    tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
     let spans = see::start(&service, &arguments.see, &clock)?;
     let mut servers = JoinSet::new();
     if let Some(listener) = grpc {
         let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
-        servers.spawn(listen::serve(listener, clock.clone(), stopped.clone(), move |stream, stop| {
+        let door = Door::new(tls.as_ref(), Inside::Grpc);
+        servers.spawn(listen::serve(listener, door, clock.clone(), stopped.clone(), move |stream, stop| {
             grpc::connection(stream, Arc::clone(&calls), stop)
         }));
     }
     if let Some(listener) = resp {
         let resp = Arc::new(resp::Resp::new(Arc::clone(&service), throttle_memory, clock.now()));
-        servers.spawn(listen::serve(listener, clock.clone(), stopped.clone(), move |stream, stop| {
+        let door = Door::new(tls.as_ref(), Inside::Unnamed);
+        servers.spawn(listen::serve(listener, door, clock.clone(), stopped.clone(), move |stream, stop| {
             resp::connection(stream, Arc::clone(&resp), stop)
         }));
     }
-    servers.spawn(listen::serve(http, clock, stopped, move |stream, stop| {
-        http::connection(stream, Arc::clone(&service), stop)
+    let (door, asked) = (Door::new(tls.as_ref(), Inside::Http), Arc::clone(&service));
+    servers.spawn(listen::serve(http, door, clock, stopped, move |stream, stop| {
+        http::connection(stream, Arc::clone(&asked), stop)
     }));
     tokio::select! {
         () = signals.next() => {}
@@ -113,6 +144,7 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     tracing::info!(
         "stopping: no new connections, requests in flight are answered; a second signal stops at once"
     );
+    service.readiness.stop();
     // The receivers live in the servers' tasks; without them there is nobody left to stop.
     let _ = stop.send(true);
     let ended = async {

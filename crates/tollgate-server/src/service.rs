@@ -9,8 +9,12 @@ use tollgate::{
     SwapReport, Ticks, Timestamp,
 };
 
+use crate::attributes::Reader;
+use crate::auth::Auth;
 use crate::decision_json::Hold;
 use crate::policy_file::Rules;
+use crate::readiness::Readiness;
+use crate::reload::Reloader;
 use crate::rls::Envoy;
 use crate::seldom::Seldom;
 use crate::telemetry::Meter;
@@ -60,31 +64,49 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) engine: Engine<S>,
     clock: Clock,
     pub(crate) headers: HeaderPolicy,
+    /// How attributes are read from requests that proxies ask about.
+    pub(crate) reader: Reader,
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
     pub(crate) meter: Arc<Meter>,
     /// Held by whoever reads all numbers.
     pub(crate) scraping: tokio::sync::Mutex<()>,
     pub(crate) envoy: Envoy,
+    /// Who may ask; every wire but the health checks looks here.
+    pub(crate) auth: Auth,
+    /// Asks for another policy; `None` where nothing is served, as in tests.
+    pub(crate) reloader: Option<Reloader>,
+    pub(crate) readiness: Readiness,
     no_room: Seldom,
+    pub(crate) distrusted: Seldom,
 }
 
 impl<S: Store> Service<S> {
     /// Answers by this engine, at the times of this clock.
     pub(crate) fn new(engine: Engine<S>, clock: Clock) -> Self {
         let meter = Arc::new(Meter::new());
-        meter.in_force(&engine.policy(), clock.now());
+        meter.adopt(&engine.policy());
         Self {
             engine,
             clock,
             envoy: Envoy::new(&HeaderPolicy::default()),
             headers: HeaderPolicy::default(),
+            reader: Reader::default(),
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
             meter,
             scraping: tokio::sync::Mutex::default(),
+            auth: Auth::default(),
+            reloader: None,
+            readiness: Readiness::default(),
             no_room: Seldom::default(),
+            distrusted: Seldom::default(),
         }
+    }
+
+    /// The same, with another way to read attributes.
+    pub(crate) fn reading(self, reader: Reader) -> Self {
+        Self { reader, ..self }
     }
 
     /// The time by which requests are answered.
@@ -118,16 +140,12 @@ impl<S: Store> Service<S> {
     ///
     /// # Errors
     /// When the engine cannot take them; the old ones stay in force.
-    #[allow(dead_code, reason = "reload uses it")]
     pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, SwapError> {
-        let swapped = match rules {
-            Rules::Native(policy) => self.engine.swap(policy, now),
+        let report = match rules {
+            Rules::Native(policy) => self.engine.swap(policy, now)?,
         };
-        match &swapped {
-            Ok(_) => self.meter.reloaded(&self.engine.policy(), now),
-            Err(_) => self.meter.reload_failed(),
-        }
-        swapped
+        self.meter.adopt(&self.engine.policy());
+        Ok(report)
     }
 
     /// The same, and keeps the permit that a concurrency limit gave, so that the caller can give it back by its id.

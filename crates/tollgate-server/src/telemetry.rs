@@ -20,7 +20,6 @@ mod sketch;
 mod top;
 mod live;
 mod connections;
-mod policy_status;
 pub(crate) mod usage;
 pub(crate) mod process;
 mod exposition;
@@ -37,7 +36,6 @@ use connections::Connections;
 use histogram::{DURATION_BOUNDS, Histogram, RETRY_BOUNDS};
 use ledger::Ledger;
 use names::{Metric, VERDICTS, verdict_index};
-use policy_status::PolicyStatus;
 use top::Top;
 use trace::Tracer;
 
@@ -103,7 +101,6 @@ pub(crate) struct Meter {
     retries: Histogram,
     top: Top,
     connections: Connections,
-    policy: PolicyStatus,
     /// Locked when somebody registers, and at a scrape.
     probes: Mutex<Vec<Probe>>,
     tracer: OnceLock<Tracer>,
@@ -121,7 +118,6 @@ impl Meter {
             retries: Histogram::new(&RETRY_BOUNDS),
             top: Top::default(),
             connections: Connections::default(),
-            policy: PolicyStatus::default(),
             probes: Mutex::default(),
             tracer: OnceLock::new(),
         }
@@ -184,21 +180,9 @@ impl Meter {
         self.connections.opened(wire)
     }
 
-    /// A policy is in force from now on.
-    pub(crate) fn in_force(&self, policy: &Arc<Policy>, now: Timestamp) {
+    /// Gets to know a policy, so that its limits are shown before anybody asks.
+    pub(crate) fn adopt(&self, policy: &Arc<Policy>) {
         self.ledger.adopt(policy);
-        self.policy.in_force(policy.limits().len(), now);
-    }
-
-    /// A reload worked.
-    pub(crate) fn reloaded(&self, policy: &Arc<Policy>, now: Timestamp) {
-        self.in_force(policy, now);
-        self.policy.reloaded();
-    }
-
-    /// A reload did not work, and the old policy stays in force.
-    pub(crate) fn reload_failed(&self) {
-        self.policy.reload_failed();
     }
 
     /// Shows a number of somebody else's, asked for at each scrape. The function must be quick.

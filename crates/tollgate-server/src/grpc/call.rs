@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Request, Response};
 use prost::Message;
 use tonic::body::Body;
@@ -75,6 +75,14 @@ impl Calls {
     }
 
     async fn route(&self, request: Request<Incoming>) -> Response<Body> {
+        let is_health = request.uri().path().starts_with(HEALTH);
+        let token = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        if !is_health && !self.service.auth.admits_header(token) {
+            return Status::unauthenticated(
+                "a token is needed; send it as metadata, `authorization: Bearer TOKEN`",
+            )
+            .into_http();
+        }
         match request.uri().path() {
             SHOULD_RATE_LIMIT => self.should_rate_limit(request).await,
             path if path.starts_with(HEALTH) => match self.health.clone().call(request).await {

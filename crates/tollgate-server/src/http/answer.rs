@@ -1,5 +1,6 @@
 //! What each route does with the service. Time is read here, once for each request, and passed down.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use hyper::Request;
@@ -7,11 +8,14 @@ use hyper::body::Incoming;
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Settled, Timestamp};
 
+use super::access;
+use super::authz::Verified;
 use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use super::problem::{Kind, Problem};
 use super::question::{self, Question};
 use super::route::Route;
 use crate::decision_json::{Decided, Hold};
+use crate::readiness::{Audience, Report};
 use crate::service::holds::{Absent, Id};
 use crate::service::{Service, Wire};
 use crate::telemetry::Stopwatch;
@@ -21,12 +25,18 @@ use crate::telemetry::Stopwatch;
 pub(super) enum Answered {
     /// The server lives.
     Healthy,
+    /// The description of the interface.
+    OpenApi,
+    /// Whether requests should come here, and what the operator should know.
+    Ready { is_ready: bool, report: Box<Report> },
     /// What was counted, as Prometheus reads it.
     Metrics(String),
     /// One decision.
     Decision(Box<Decided>),
     /// The decisions of a batch.
     Batch(Vec<Decided>),
+    /// What a proxy is told.
+    Verified(Box<Verified>),
     /// What settling a reservation did.
     Settled(Settled),
     /// Done, and there is nothing to say.
@@ -34,13 +44,21 @@ pub(super) enum Answered {
 }
 
 impl<S: Store> Service<S> {
-    /// Answers one request.
+    /// Answers one request of a peer.
     ///
     /// # Errors
     /// When no decision could be made because of the request, or a reservation cannot be settled.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Answered, Problem> {
-        match Route::of(request.method(), request.uri().path())? {
+    pub(super) async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Result<Answered, Problem> {
+        let route = Route::of(request.method(), request.uri().path());
+        let is_admitted = access::is_admitted(&self.auth, request.headers());
+        // Probes prove nothing. Everything else does first, so that a stranger does not even learn which paths there are.
+        if !is_admitted && !matches!(route, Ok(Route::Health | Route::Ready)) {
+            return Err(access::refusal());
+        }
+        match route? {
             Route::Health => Ok(Answered::Healthy),
+            Route::Ready => Ok(self.ready(is_admitted)),
+            Route::OpenApi => Ok(Answered::OpenApi),
             Route::Metrics => Ok(Answered::Metrics(self.metrics().await)),
             Route::Check => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
@@ -49,6 +67,10 @@ impl<S: Store> Service<S> {
             Route::Batch => {
                 let body = body::read(request, BATCH_BYTES_MAX).await?;
                 self.batch(&Question::batch(&body)?).await
+            }
+            Route::Authz(asker) => {
+                let verified = self.authorize(peer, &request.into_parts().0, asker).await;
+                Ok(Answered::Verified(Box::new(verified)))
             }
             Route::Reserve => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
@@ -70,6 +92,12 @@ impl<S: Store> Service<S> {
         let (meter, now) = (Arc::clone(&self.meter), self.now());
         // It fails only when the server is about to end.
         tokio::task::spawn_blocking(move || meter.exposition(now)).await.unwrap_or_default()
+    }
+
+    fn ready(&self, is_admitted: bool) -> Answered {
+        let audience = if is_admitted { Audience::Admitted } else { Audience::Anybody };
+        let report = self.readiness.report(self.reloader.as_ref(), audience);
+        Answered::Ready { is_ready: self.readiness.is_ready(), report: Box::new(report) }
     }
 
     async fn answer_check(&self, question: &Question<'_>) -> Result<Answered, Problem> {

@@ -8,11 +8,10 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 
 use super::patience::{IDLE_TIMEOUT, Patient, Phase};
 use super::reply::reply;
-use crate::listen::{Stop, stopped};
+use crate::listen::{Stop, Stream, stopped};
 use crate::service::{Service, Wire};
 use crate::telemetry::trace::parent::Parent;
 
@@ -21,14 +20,16 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEAD_FIELDS_MAX: usize = 100;
 
 /// Answers the requests of one connection until either side ends it.
-pub(crate) async fn connection(stream: TcpStream, service: Arc<Service>, mut stop: Stop) {
+pub(crate) async fn connection(stream: Stream, service: Arc<Service>, mut stop: Stop) {
+    // Without an address there is nobody left to answer.
+    let Ok(peer) = stream.peer_addr() else { return };
     let _open = service.meter.opened(Wire::Http);
     let phase = Arc::new(Phase::default());
     let answers = service_fn(|request: Request<Incoming>| {
         let (service, answering) = (Arc::clone(&service), phase.answering());
         let parent = Parent::of(request.headers());
         async move {
-            let response = reply(Parent::scope(parent, service.answer(request)).await);
+            let response = reply(Parent::scope(parent, service.answer(request, peer.ip())).await);
             drop(answering);
             Ok::<_, Infallible>(response)
         }

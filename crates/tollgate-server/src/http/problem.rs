@@ -18,6 +18,8 @@ pub(super) enum Kind {
     BodyCutOff,
     /// The body is said to be something else than JSON.
     UnsupportedMediaType,
+    /// The request does not prove that it may ask.
+    Unauthorized,
     /// Nothing is at this path.
     NotFound,
     /// The path is right, the method is not; these are accepted.
@@ -80,6 +82,7 @@ impl Kind {
     pub(super) const fn status(self) -> u16 {
         match self {
             Kind::InvalidRequest | Kind::BodyCutOff => 400,
+            Kind::Unauthorized => 401,
             Kind::NotFound | Kind::UnknownReservation => 404,
             Kind::MethodNotAllowed(_) => 405,
             Kind::BodyTooSlow => 408,
@@ -98,6 +101,7 @@ impl Kind {
             Kind::BodyTooSlow => "urn:tollgate:problem:body-too-slow",
             Kind::BodyCutOff => "urn:tollgate:problem:body-cut-off",
             Kind::UnsupportedMediaType => "urn:tollgate:problem:unsupported-media-type",
+            Kind::Unauthorized => "urn:tollgate:problem:unauthorized",
             Kind::NotFound => "urn:tollgate:problem:not-found",
             Kind::MethodNotAllowed(_) => "urn:tollgate:problem:method-not-allowed",
             Kind::UnknownReservation => "urn:tollgate:problem:unknown-reservation",
@@ -117,6 +121,7 @@ impl Kind {
             Kind::BodyTooSlow => "The body came too slowly",
             Kind::BodyCutOff => "The body did not arrive whole",
             Kind::UnsupportedMediaType => "The body must be JSON",
+            Kind::Unauthorized => "The request needs a token",
             Kind::NotFound => "Nothing is at this path",
             Kind::MethodNotAllowed(_) => "The path does not accept this method",
             Kind::UnknownReservation => "There is no such reservation",

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
@@ -14,6 +14,9 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 const METRICS: HeaderValue = HeaderValue::from_static(METRICS_TYPE);
+
+/// The interface, described for programs. A test drives a server by it.
+const OPENAPI: &str = include_str!("openapi.json");
 
 /// Problem details, as RFC 9457 writes them.
 #[derive(Serialize)]
@@ -41,8 +44,17 @@ pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>
     match answered {
         Ok(Answered::Healthy) => json(&Health { status: "ok" }),
         Ok(Answered::Metrics(text)) => response(StatusCode::OK, Some(METRICS), text.into_bytes()),
+        Ok(Answered::OpenApi) => response(StatusCode::OK, Some(JSON), OPENAPI.as_bytes()),
+        Ok(Answered::Ready { is_ready, report }) => {
+            let mut response = json(&report);
+            if !is_ready {
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            }
+            response
+        }
         Ok(Answered::Decision(decided)) => json(&decided),
         Ok(Answered::Batch(decided)) => json(&decided),
+        Ok(Answered::Verified(verified)) => verified.into_response(),
         Ok(Answered::Settled(settled)) => {
             json(&Settlement { refunded: settled.refunded, charged: settled.charged, unpaid: settled.unpaid })
         }
@@ -59,7 +71,7 @@ fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
     }
 }
 
-fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
+pub(super) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     let kind = problem.kind;
     let details =
         Details { r#type: kind.urn(), title: kind.title(), status: kind.status(), detail: &problem.detail };
@@ -68,6 +80,9 @@ fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     match kind {
         Kind::MethodNotAllowed(accepted) => {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(accepted));
+        }
+        Kind::Unauthorized => {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         // What is left of the body is not read, so the connection is of no further use.
         Kind::BodyTooSlow | Kind::BodyTooLarge => {
@@ -78,8 +93,12 @@ fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     response
 }
 
-fn response(status: StatusCode, content_type: Option<HeaderValue>, body: Vec<u8>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+pub(super) fn response(
+    status: StatusCode,
+    content_type: Option<HeaderValue>,
+    body: impl Into<Bytes>,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     // A decision is about one instant, and so is every problem.

@@ -2,23 +2,31 @@
 
 use hyper::Method;
 
+use super::authz::Asker;
 use super::problem::{Kind, Problem};
 use crate::service::holds::Id;
 
-const PATHS: &str = "POST /v1/check, POST /v1/check/batch, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
-                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id}, GET /healthz and GET /metrics";
+const PATHS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/authz/nginx with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
+                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id}, \
+                     GET /v1/openapi.json, GET /healthz, GET /readyz and GET /metrics";
+
+/// What a path accepts that a proxy asks, whatever the method of the request that it holds.
+const ANY_METHOD: &str = "*";
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     Check,
     Batch,
+    Authz(Asker),
     Reserve,
     Commit(Id),
     Cancel(Id),
     Release(Id),
     Health,
     Metrics,
+    OpenApi,
+    Ready,
 }
 
 impl Route {
@@ -28,7 +36,8 @@ impl Route {
     /// When nothing is at the path, or it accepts other methods.
     pub(super) fn of(method: &Method, path: &str) -> Result<Self, Problem> {
         let (route, accepted) = Self::at(path)?;
-        let is_accepted = accepted.split(", ").any(|known| known == method.as_str());
+        let is_accepted =
+            accepted == ANY_METHOD || accepted.split(", ").any(|known| known == method.as_str());
         if is_accepted {
             return Ok(route);
         }
@@ -40,9 +49,13 @@ impl Route {
         let route = match path {
             "/v1/check" => (Route::Check, "POST"),
             "/v1/check/batch" => (Route::Batch, "POST"),
+            "/v1/authz" => (Route::Authz(Asker::Plain), ANY_METHOD),
+            "/v1/authz/nginx" => (Route::Authz(Asker::Nginx), ANY_METHOD),
             "/v1/reservations" => (Route::Reserve, "POST"),
+            "/v1/openapi.json" => (Route::OpenApi, "GET, HEAD"),
             "/healthz" => (Route::Health, "GET, HEAD"),
             "/metrics" => (Route::Metrics, "GET, HEAD"),
+            "/readyz" => (Route::Ready, "GET, HEAD"),
             _ => return Self::of_thing(path),
         };
         Ok(route)
@@ -85,6 +98,8 @@ mod tests {
         let id = Id::parse(ID).unwrap();
         let of = |method: Method, path: &str| Route::of(&method, path).unwrap();
         assert_eq!(of(Method::POST, "/v1/check"), Route::Check);
+        let propfind = Method::from_bytes(b"PROPFIND").unwrap();
+        assert_eq!(of(propfind, "/v1/authz"), Route::Authz(Asker::Plain));
         assert_eq!(of(Method::POST, &format!("/v1/reservations/{ID}/commit")), Route::Commit(id));
         assert_eq!(of(Method::DELETE, &format!("/v1/reservations/{ID}")), Route::Cancel(id));
         assert_eq!(of(Method::DELETE, &format!("/v1/permits/{ID}")), Route::Release(id));

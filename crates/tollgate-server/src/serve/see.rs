@@ -6,12 +6,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tollgate::Clock;
+use tollgate::time::TICKS_PER_SECOND;
 
 use crate::cli::SeeArguments;
+use crate::reload::Reloader;
 use crate::service::Service;
-use crate::telemetry::process;
+use crate::telemetry::names::{self, label};
 use crate::telemetry::trace::{Fate, Tracer, export};
 use crate::telemetry::usage::Counted;
+use crate::telemetry::{Sample, process};
 
 /// How long the last spans may take on their way once everything else has ended.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,9 +38,12 @@ pub(super) fn start(
     let started = clock.now();
     meter.probe(move |_| process::samples(started));
     let (watched, counted) = (Arc::downgrade(service), Counted::default());
-    meter.probe(move |now| match watched.upgrade() {
-        Some(service) => counted.samples(now, || service.engine.usage(now)).to_vec(),
-        None => Vec::new(),
+    meter.probe(move |now| {
+        // Weak, so that the numbers do not keep alive what they are about.
+        let Some(service) = watched.upgrade() else { return Vec::new() };
+        let mut samples = counted.samples(now, || service.engine.usage(now)).to_vec();
+        samples.extend(policy(&service));
+        samples
     });
     let Some(endpoint) = &arguments.otlp else {
         return Ok(None);
@@ -51,6 +57,23 @@ pub(super) fn start(
     let (stop, stopped) = watch::channel(false);
     let task = tokio::spawn(export::run(exporter, spans, fate, clock.clone(), stopped));
     Ok(Some(Spans { task, stop }))
+}
+
+/// Which policy is in force, and how attempts to replace it went.
+fn policy(service: &Service) -> Vec<Sample> {
+    let limits = Sample::new(&names::POLICY_LIMITS, service.engine.policy().limits().len() as u64);
+    let Some(status) = service.reloader.as_ref().map(Reloader::status) else {
+        return vec![limits];
+    };
+    let reloads =
+        |result, value| Sample { metric: &names::RELOADS, label: Some((label::RESULT, result)), value };
+    vec![
+        limits,
+        Sample::new(&names::POLICY_SINCE, status.loaded_at.unix_micros() / TICKS_PER_SECOND),
+        reloads("ok", status.good),
+        reloads("failed", status.bad),
+        Sample::new(&names::RELOAD_OK, u64::from(status.error.is_none())),
+    ]
 }
 
 /// Lets the last spans go on their way, once the last decision is made.

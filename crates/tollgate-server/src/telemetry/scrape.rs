@@ -63,7 +63,6 @@ impl Meter {
             Sample { metric: &names::BUILD, label: version, value: 1 },
             Sample::new(&names::FOLDED, self.ledger.folded() as u64),
         ];
-        samples.extend(self.policy.samples());
         samples.extend(Wire::ALL.map(|wire| Sample {
             metric: &names::CONNECTIONS,
             label: Some((label::WIRE, wire.name())),

@@ -91,7 +91,6 @@ fn counts_are_exact_across_threads_and_reloads() {
     for wire in Wire::ALL {
         assert_eq!(sum(&page, "tollgate_decisions_total", &format!("wire=\"{}\"", wire.name())), EACH);
     }
-    assert_eq!(page["tollgate_policy_reloads_total{result=\"ok\"}"], 60);
     assert_eq!(page["tollgate_retry_after_seconds_count"], EACH * wires - told[1]);
 }
 
@@ -107,9 +106,7 @@ fn totals_survive_reloads() {
         assert_eq!(series(&service.meter.exposition(time.now()))[name], round);
         let next = if round % 2 == 0 { POLICY } else { "limits: [{name: other, rate: 1/s}]" };
         service.replace(Rules::Native(compiled(next)), time.now()).unwrap();
-        let page = series(&service.meter.exposition(time.now()));
-        assert_eq!(page[name], round);
-        assert_eq!(page["tollgate_policy_limits"], if round % 2 == 0 { 3 } else { 1 });
+        assert_eq!(series(&service.meter.exposition(time.now()))[name], round);
         if round % 2 == 1 {
             service.replace(Rules::Native(compiled(POLICY)), time.now()).unwrap();
         }
@@ -283,17 +280,4 @@ fn others_may_register_their_numbers() {
     for metric in names::ALL {
         assert_eq!(page.matches(&format!("# TYPE {} ", metric.name)).count(), 1, "{}", metric.name);
     }
-}
-
-/// A failed reload shows until one works.
-#[test]
-fn a_failed_reload_shows() {
-    let time = ManualClock::new();
-    let service = service(&time, POLICY);
-    let ok = "tollgate_policy_last_reload_successful";
-    service.meter.reload_failed();
-    let page = series(&service.meter.exposition(time.now()));
-    assert_eq!((page[ok], page["tollgate_policy_reloads_total{result=\"failed\"}"]), (0, 1));
-    service.replace(Rules::Native(compiled(POLICY)), time.now()).unwrap();
-    assert_eq!(series(&service.meter.exposition(time.now()))[ok], 1);
 }

@@ -9,14 +9,14 @@ use crate::program::Server;
 
 const GUIDE: &str = include_str!("../../../../docs/http.md");
 /// The address that the guide's commands name; the test puts its own server's there.
-const GUIDE_ADDRESS: &str = "127.0.0.1:8080";
+pub(crate) const GUIDE_ADDRESS: &str = "127.0.0.1:8080";
 /// Stands between the outputs of two blocks.
 const MARK: &str = "=== next block ===";
 /// In shown output, a member with this value may have any.
 const ANYTHING: &str = "…";
 
 /// Fenced blocks with their language, in order.
-fn blocks(guide: &str) -> Vec<(&str, String)> {
+pub(crate) fn blocks(guide: &str) -> Vec<(&str, String)> {
     let mut blocks = Vec::new();
     let mut lines = guide.lines();
     while let Some(line) = lines.next() {
@@ -29,7 +29,7 @@ fn blocks(guide: &str) -> Vec<(&str, String)> {
 }
 
 /// Whether `actual` is what the guide shows. Times differ from run to run, so they need only be there.
-fn agrees(shown: &Value, actual: &Value) -> bool {
+pub(crate) fn agrees(shown: &Value, actual: &Value) -> bool {
     match (shown, actual) {
         (Value::String(text), _) if text == ANYTHING => true,
         (Value::Object(shown), Value::Object(actual)) => {

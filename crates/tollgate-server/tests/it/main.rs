@@ -8,7 +8,10 @@
 )]
 
 mod agreement;
+mod authz;
+mod auth;
 mod bad_input;
+mod caddy;
 mod check;
 mod commands;
 mod deploy;
@@ -17,14 +20,23 @@ mod envoy;
 mod grpc;
 mod grpc_lifecycle;
 mod guide;
+mod haproxy;
 mod holds;
 mod lifecycle;
 mod load;
 mod logs;
 mod metrics;
+mod nginx;
+mod openapi;
+mod operate;
+mod pki;
 mod program;
+mod proxy;
+mod reload;
 mod resp;
 mod rls;
 mod runbook;
+mod scratch;
+mod tls;
 mod traces;
 mod wire;

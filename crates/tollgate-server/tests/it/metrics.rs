@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::program::Server;
 use crate::rls::{Client, question};
+use crate::scratch::{Scratch, until};
 use crate::wire::{Response, request};
 
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name: all, rate: 1M/h}]";
@@ -154,6 +155,28 @@ fn traffic_adds_no_series() {
     assert_eq!(page.lines().count(), before);
     assert!(!page.contains("needle"));
     assert_eq!(server.metric(r#"tollgate_decisions_total{outcome="allow",wire="http"}"#), 10_001);
+}
+
+/// Reloads are counted, good and bad, and a bad one shows until a good one follows.
+#[test]
+fn reloads_are_counted() {
+    let scratch = Scratch::new();
+    scratch.replace("policy.yaml", POLICY);
+    let server =
+        Server::start_with(&["serve", "--http", "127.0.0.1:0", "--policy", &scratch.text("policy.yaml")], "");
+    let is_good = |good| {
+        let wanted = move |server: &Server| server.metric("tollgate_policy_last_reload_successful") == good;
+        until("the reload", || wanted(&server).then_some(()));
+    };
+    is_good(1);
+    scratch.replace("policy.yaml", "limits: [{name: a, rate: nonsense}]");
+    is_good(0);
+    assert_eq!(server.metric(r#"tollgate_policy_reloads_total{result="failed"}"#), 1);
+    assert_eq!(server.metric("tollgate_policy_limits"), 2);
+    scratch.replace("policy.yaml", &POLICY.replace("limits: [", "limits: [{name: more, rate: 1/s}, "));
+    is_good(1);
+    assert_eq!(server.metric(r#"tollgate_policy_reloads_total{result="ok"}"#), 1);
+    assert_eq!(server.metric("tollgate_policy_limits"), 3);
 }
 
 /// A connection is counted while it is open, and not longer.

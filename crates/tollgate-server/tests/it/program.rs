@@ -10,7 +10,21 @@ pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], ra
 /// The program with these arguments, and nothing from the environment of the tests.
 pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for variable in ["POLICY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG", "LOG_FORMAT", "OTLP_SAMPLE"] {
+    for variable in [
+        "POLICY",
+        "CONFIG",
+        "TRUSTED_PROXY",
+        "HTTP",
+        "STORE",
+        "MEMORY",
+        "INSECURE",
+        "LOG",
+        "LOG_FORMAT",
+        "OTLP_SAMPLE",
+        "STATE_DIR",
+        "AUTH_TOKEN",
+        "AUTH_TOKEN_FILE",
+    ] {
         command.env_remove(format!("TOLLGATE_{variable}"));
     }
     command.env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
@@ -72,7 +86,8 @@ impl Server {
             }
         }
         let shown = |wire: &str| banner.lines().find_map(|line| line.trim().strip_prefix(wire));
-        let address = shown("HTTP    http://").unwrap().parse().unwrap();
+        let (_, address) = shown("HTTP    http").unwrap().split_once("://").unwrap();
+        let address = address.parse().unwrap();
         let grpc = shown("gRPC    ").and_then(|address| address.parse().ok());
         Self { child, address, grpc, banner, stderr }
     }
@@ -81,6 +96,11 @@ impl Server {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
         stream
+    }
+
+    /// The id of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends a signal to this child.

@@ -48,7 +48,10 @@ impl<'de> Visitor<'de> for Whole {
         Err(self.refuse(number))
     }
     fn visit_f64<E: Error>(self, number: f64) -> Result<u64, E> {
-        Err(self.refuse(format_args!("{number:?}")))
+        match whole(number).and_then(|whole| u64::try_from(whole).ok()) {
+            Some(whole) => self.visit_u64(whole),
+            None => Err(self.refuse(format_args!("{number:?}"))),
+        }
     }
     fn visit_str<E: Error>(self, _text: &str) -> Result<u64, E> {
         Err(self.refuse("text"))
@@ -65,6 +68,15 @@ impl<'de> Visitor<'de> for Whole {
     fn visit_map<A: MapAccess<'de>>(self, _map: A) -> Result<u64, A::Error> {
         Err(self.refuse("an object"))
     }
+}
+
+/// The whole number that was written with a fraction of zero or an exponent, such as 1.0 or 1e3: to JSON it is the same number.
+/// Beyond 2^53 it may not be the one that was written.
+fn whole(number: f64) -> Option<i64> {
+    const EXACT_MAX: f64 = 9_007_199_254_740_991.0;
+    let is_whole = number.trunc().to_bits() == number.to_bits() && number.abs() <= EXACT_MAX;
+    #[allow(clippy::cast_possible_truncation, reason = "it is whole, and within what the integer holds")]
+    is_whole.then_some(number as i64)
 }
 
 /// The value of an attribute.
@@ -104,7 +116,10 @@ impl<'de> Visitor<'de> for AttributeValue {
         i64::try_from(number).map(Given::Number).map_err(|_| refuse(number))
     }
     fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
-        Err(refuse(format_args!("{number:?}")))
+        match whole(number) {
+            Some(whole) => Ok(Given::Number(whole)),
+            None => Err(refuse(format_args!("{number:?}"))),
+        }
     }
     fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
         // Limits compare text, so a policy can say `beta: "true"`; which of the two was meant is the caller's to say.

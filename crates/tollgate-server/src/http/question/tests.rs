@@ -20,6 +20,17 @@ fn a_question_is_read() {
     assert_eq!(Question::check(br#"{"attributes":{}}"#).unwrap().request().unwrap().units(), 1);
 }
 
+/// A whole number may be written with a fraction of zero or an exponent, as far as it is certainly the one that was meant.
+#[test]
+fn whole_numbers_in_other_words() {
+    let body = br#"{"cost":1e3,"attributes":{"a":5.0,"b":-2.0,"c":0.0,"d":-0.0}}"#;
+    let question = Question::check(body).unwrap();
+    let request = question.request().unwrap();
+    let values: Vec<_> = request.attributes().iter().map(|attribute| attribute.value).collect();
+    assert_eq!(values, [5, -2, 0, 0].map(Value::Number));
+    assert_eq!(request.units(), 1_000);
+}
+
 /// Every refusal names the field, and what would be accepted.
 #[test]
 fn refusals_name_field_and_cure() {
@@ -43,7 +54,9 @@ fn refusals_name_field_and_cure() {
             r#"{"attributes":{},"cost":1.5}"#,
             "cost: 1.5 is not accepted; accepted is a whole number from 0 to 9007199254740991",
         ),
-        (r#"{"attributes":{},"cost":1.0}"#, "cost: 1.0 is not accepted"),
+        (r#"{"attributes":{},"cost":-1.0}"#, "cost: -1.0 is not accepted"),
+        (r#"{"attributes":{},"cost":9007199254740992.0}"#, "cost: 9007199254740992.0 is not accepted"),
+        (r#"{"attributes":{"a":1e16}}"#, "attributes.\"a\": 1e16 is not accepted"),
         (r#"{"attributes":{},"cost":-1}"#, "cost: -1 is not accepted"),
         (r#"{"attributes":{},"cost":9007199254740992}"#, "cost: 9007199254740992 is not accepted"),
         (r#"{"attributes":{},"cost":1e99}"#, "cost: 1e99 is not accepted"),

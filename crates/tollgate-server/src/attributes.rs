@@ -1,0 +1,268 @@
+//! From an HTTP request to attributes: who sent it, what it asks for, and what the config maps. It knows `http` types and no
+//! server; what the peer may be trusted with is decided here and nowhere else.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use http::header::{HOST, HeaderName};
+use http::{HeaderMap, Method, Uri};
+use tollgate::{CheckRequest, RequestError};
+
+pub(crate) mod address;
+pub(crate) mod path;
+pub(crate) mod source;
+pub(crate) mod template;
+
+use address::{Counted, IPV6_PREFIX_DEFAULT, Trusted};
+use path::{EscapedSlashes, normalise};
+use source::{Source, credential, hashed, single};
+
+/// Attributes that every request has, as far as they are known. The config maps others beside them.
+pub(crate) const BUILT_IN: [&str; 5] = ["ip", "method", "host", "path", "api_key"];
+/// Most attributes that a config may map: with those above, fewer than a question may have.
+pub(crate) const MAPPED_MAX: usize = 32;
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Why the attributes of a request cannot be told; the text says what would be accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unreadable(pub(crate) String);
+
+/// Which headers a proxy describes the request with that it asks about. The proxy's configuration says, never the request: a
+/// proxy that sets one family passes on whatever a client puts into the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// `X-Forwarded-Method`, `-Host` and `-Uri`, as Traefik and Caddy send them.
+    #[default]
+    Forwarded,
+    /// `X-Original-Method`, `-Host` and `-URI`, which nginx is told to send.
+    Original,
+}
+
+impl Family {
+    const fn names(self) -> [HeaderName; 3] {
+        match self {
+            Family::Forwarded => [
+                HeaderName::from_static("x-forwarded-method"),
+                HeaderName::from_static("x-forwarded-host"),
+                HeaderName::from_static("x-forwarded-uri"),
+            ],
+            Family::Original => [
+                HeaderName::from_static("x-original-method"),
+                HeaderName::from_static("x-original-host"),
+                HeaderName::from_static("x-original-uri"),
+            ],
+        }
+    }
+}
+
+/// One attribute that the config maps.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapped {
+    pub(crate) name: String,
+    pub(crate) source: Source,
+    /// Whether a hash stands for the value, as for every secret.
+    pub(crate) is_hashed: bool,
+}
+
+/// How attributes are read: settings of the process.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader {
+    pub(crate) trusted: Trusted,
+    pub(crate) ipv6_prefix: u8,
+    pub(crate) slashes: EscapedSlashes,
+    pub(crate) mapped: Vec<Mapped>,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self {
+            trusted: Trusted::default(),
+            ipv6_prefix: IPV6_PREFIX_DEFAULT,
+            slashes: EscapedSlashes::default(),
+            mapped: Vec::new(),
+        }
+    }
+}
+
+/// The request that attributes are told about, as far as it is known.
+#[derive(Debug)]
+pub(super) struct Subject<'s> {
+    client: IpAddr,
+    method: Option<&'s str>,
+    host: Option<Cow<'s, str>>,
+    path: Option<Cow<'s, str>>,
+    query: &'s str,
+    headers: &'s HeaderMap,
+    /// Whether a trusted proxy stands for the headers.
+    is_vouched: bool,
+}
+
+/// What is known about a request.
+#[derive(Debug)]
+pub(crate) struct Attributes<'s>(Vec<(&'s str, Cow<'s, str>)>);
+
+impl Attributes<'_> {
+    /// The question for the engine.
+    ///
+    /// # Errors
+    /// When a value is longer than an attribute may be.
+    pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
+        let mut request = CheckRequest::new();
+        for (name, value) in &self.0 {
+            request.push(name, value.as_ref())?;
+        }
+        Ok(request)
+    }
+}
+
+impl Reader {
+    /// The attributes of the request that a proxy holds and asks about. From a peer that is not trusted nothing about another
+    /// request is believed, so the attributes are those of its own.
+    ///
+    /// # Errors
+    /// When something is told twice, or not in a way that every server reads alike.
+    pub(crate) fn of_held<'s>(
+        &'s self,
+        peer: IpAddr,
+        (method, uri, headers): (&'s Method, &'s Uri, &'s HeaderMap),
+        family: Family,
+    ) -> Result<Attributes<'s>, Unreadable> {
+        if !self.trusted.contains(peer) {
+            let target = uri.path_and_query().map_or("/", |target| target.as_str());
+            let host = single(headers, &HOST)?;
+            return self.read(self.subject(peer, headers, (Some(method.as_str()), host, Some(target)))?);
+        }
+        let [method, host, target] = family.names().map(|name| single(headers, &name));
+        self.read(self.subject(peer, headers, (method?, host?, target?))?)
+    }
+
+    /// The request line that is believed, in its one spelling.
+    fn subject<'s>(
+        &self,
+        peer: IpAddr,
+        headers: &'s HeaderMap,
+        (method, host, target): (Option<&'s str>, Option<&'s str>, Option<&'s str>),
+    ) -> Result<Subject<'s>, Unreadable> {
+        let lines = headers.get_all(FORWARDED_FOR).iter().map(|line| line.as_bytes());
+        let lines: Vec<&[u8]> = lines.collect();
+        let (path, query) = target.map_or((None, ""), split);
+        let normal = |path| normalise(path, self.slashes);
+        let path = path.map(normal).transpose().map_err(|problem| Unreadable(format!("path: {problem}")))?;
+        Ok(Subject {
+            client: self.trusted.client(peer, lines.into_iter()),
+            method: method.filter(|method| !method.is_empty()),
+            host: host.filter(|host| !host.is_empty()).map(host_name).transpose()?,
+            path,
+            query,
+            headers,
+            is_vouched: self.trusted.contains(peer),
+        })
+    }
+
+    fn read<'s>(&'s self, subject: Subject<'s>) -> Result<Attributes<'s>, Unreadable> {
+        let mut attributes = Vec::with_capacity(BUILT_IN.len() + self.mapped.len());
+        let client = Counted { address: subject.client, ipv6_prefix: self.ipv6_prefix };
+        attributes.push(("ip", Cow::Owned(client.to_string())));
+        for mapped in &self.mapped {
+            if let Some(value) = mapped.source.read(&subject)? {
+                let value = if mapped.is_hashed { Cow::Owned(hashed(&value)) } else { value };
+                attributes.push((mapped.name.as_str(), value));
+            }
+        }
+        let is_mapped = |name: &str| self.mapped.iter().any(|mapped| mapped.name == name);
+        if !is_mapped("api_key")
+            && let Some(secret) = credential(subject.headers)?
+        {
+            attributes.push(("api_key", Cow::Owned(hashed(secret))));
+        }
+        attributes.extend(subject.method.map(|method| ("method", Cow::Borrowed(method))));
+        attributes.extend(subject.host.map(|host| ("host", host)));
+        attributes.extend(subject.path.map(|path| ("path", path)));
+        Ok(Attributes(attributes))
+    }
+}
+
+/// The path and the query of a target. `*`, which OPTIONS may ask about, has no path.
+fn split(target: &str) -> (Option<&str>, &str) {
+    if target == "*" || target.is_empty() {
+        return (None, "");
+    }
+    let target = target.split('#').next().unwrap_or_default();
+    // A target may name its server; what is behind it counts.
+    let target = match target.split_once("://") {
+        Some((scheme, rest))
+            if scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https") =>
+        {
+            rest.find(['/', '?']).map_or("/", |start| &rest[start..])
+        }
+        _ => target,
+    };
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    (Some(if path.is_empty() { "/" } else { path }), query)
+}
+
+/// The one spelling of a host: small letters, without the dot that ends a full name and without a port that goes without saying.
+fn host_name(host: &str) -> Result<Cow<'_, str>, Unreadable> {
+    let is_legal =
+        |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'@' | b'/' | b'?' | b'#' | b'\\' | b',');
+    if !host.bytes().all(is_legal) {
+        return Err(Unreadable(
+            "host: not a name and a port; accepted: example.com or example.com:8443".to_owned(),
+        ));
+    }
+    let host = host.strip_suffix(":80").or_else(|| host.strip_suffix(":443")).unwrap_or(host);
+    let (name, port) = match host.rfind(':') {
+        Some(colon) if !host.ends_with(']') => host.split_at(colon),
+        _ => (host, ""),
+    };
+    let name = name.strip_suffix('.').unwrap_or(name);
+    if port.is_empty() && !name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return Ok(Cow::Borrowed(name));
+    }
+    Ok(Cow::Owned(format!("{}{port}", name.to_ascii_lowercase())))
+}
+
+/// What the fuzz targets see of this module.
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use super::path::{EscapedSlashes, normalise};
+    use super::{Family, HeaderMap, HeaderName, Method, Reader, Uri};
+
+    /// The one spelling of a path, with one of three ways to read escaped slashes.
+    #[must_use]
+    pub fn path(text: &str, slashes: u8) -> Option<String> {
+        let slashes = match slashes {
+            0 => EscapedSlashes::Reject,
+            1 => EscapedSlashes::Keep,
+            _ => EscapedSlashes::Decode,
+        };
+        normalise(text, slashes).ok().map(std::borrow::Cow::into_owned)
+    }
+
+    /// The attributes of a request that a peer asks about, with these values of the headers that proxies set.
+    #[must_use]
+    pub fn held(peer: &str, values: &[&[u8]]) -> Option<Vec<(String, String)>> {
+        const NAMES: [&str; 7] = [
+            "x-forwarded-for",
+            "x-forwarded-uri",
+            "x-forwarded-host",
+            "x-forwarded-method",
+            "x-api-key",
+            "authorization",
+            "cookie",
+        ];
+        let mut headers = HeaderMap::new();
+        for (name, value) in NAMES.iter().zip(values) {
+            headers.insert(HeaderName::from_static(name), http::HeaderValue::from_bytes(value).ok()?);
+        }
+        let (reader, uri) = (Reader::default(), Uri::from_static("/v1/authz"));
+        let told = (&Method::GET, &uri, &headers);
+        let attributes = reader.of_held(peer.parse().ok()?, told, Family::Forwarded).ok()?;
+        Some(attributes.0.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+//! Who the client is, as an address: the peer, unless the peer is a proxy that is trusted to tell. Addresses are compared by
+//! their bits, never by how they are written.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// Most networks of trusted proxies.
+pub(crate) const TRUSTED_MAX: usize = 1_000;
+/// Most hops of `X-Forwarded-For` that are looked at, from the right.
+const HOPS_MAX: usize = 32;
+/// How many leading bits of an IPv6 address may tell clients apart.
+pub(crate) const IPV6_PREFIX: std::ops::RangeInclusive<u8> = 48..=128;
+/// What a customer of a network usually gets: whoever has one address has all of these.
+pub(crate) const IPV6_PREFIX_DEFAULT: u8 = 64;
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// As an IPv6 address; IPv4 is mapped, so that one comparison serves both.
+    bits: u128,
+    prefix: u32,
+}
+
+/// The bits of an address. An IPv4 address, in whatever form it came, has one.
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+fn masked(bits: u128, prefix: u32) -> u128 {
+    bits & u128::MAX.checked_shl(128_u32.saturating_sub(prefix)).unwrap_or(0)
+}
+
+impl Network {
+    fn new(address: IpAddr, prefix: u32) -> Option<Self> {
+        let (length, offset) = if address.is_ipv4() { (32, 96) } else { (128, 0) };
+        let network = Self { bits: bits(address), prefix: prefix + offset };
+        (prefix <= length && masked(network.bits, network.prefix) == network.bits).then_some(network)
+    }
+
+    fn contains(&self, address: IpAddr) -> bool {
+        masked(bits(address), self.prefix) == self.bits
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = |why: &str| {
+            format!(
+                "{text:?} {why}; accepted: an address or a network, such as 10.0.0.1, 10.0.0.0/8 or 2001:db8::/32"
+            )
+        };
+        let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
+        let address: IpAddr = address.parse().map_err(|_| refused("is not an address"))?;
+        let prefix = match prefix {
+            Some(prefix) => prefix.parse().map_err(|_| refused("has no number of bits after /"))?,
+            None if address.is_ipv4() => 32,
+            None => 128,
+        };
+        Self::new(address, prefix).ok_or_else(|| refused("is not a network: it has bits behind its prefix"))
+    }
+}
+
+/// The proxies whose word is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Trusted(Vec<Network>);
+
+impl Default for Trusted {
+    /// This machine.
+    fn default() -> Self {
+        let loopback = [
+            Network::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
+            Network::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
+        ];
+        Self(loopback.into_iter().flatten().collect())
+    }
+}
+
+impl Trusted {
+    pub(crate) fn new(networks: Vec<Network>) -> Self {
+        Self(networks)
+    }
+
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(address))
+    }
+
+    /// The client behind a peer: the peer itself unless it is trusted, else the first hop from the right that is not.
+    ///
+    /// `forwarded` are the values of `X-Forwarded-For` in the order of the request. What is not an address ends the walk: nobody
+    /// trusted can have written what is left of it.
+    pub(crate) fn client<'h>(
+        &self,
+        peer: IpAddr,
+        forwarded: impl DoubleEndedIterator<Item = &'h [u8]>,
+    ) -> IpAddr {
+        let mut client = peer;
+        let hops = forwarded.rev().flat_map(|line| line.rsplit(|&byte| byte == b','));
+        for hop in hops.take(HOPS_MAX) {
+            if !self.contains(client) {
+                break;
+            }
+            match hop_address(hop) {
+                Some(address) => client = address,
+                None => break,
+            }
+        }
+        client
+    }
+}
+
+/// An address as proxies write it: bare, with a port, or in brackets.
+fn hop_address(hop: &[u8]) -> Option<IpAddr> {
+    let hop = std::str::from_utf8(hop).ok()?.trim();
+    if let Ok(address) = hop.parse() {
+        return Some(address);
+    }
+    if let Some(inside) = hop.strip_prefix('[') {
+        let (address, port) = inside.split_once(']')?;
+        let is_port =
+            port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+        return address.parse().ok().filter(|_| is_port).map(IpAddr::V6);
+    }
+    let (address, port) = hop.split_once(':')?;
+    port.parse::<u16>().ok()?;
+    address.parse().ok().map(IpAddr::V4)
+}
+
+/// An address as limits count it: an IPv4 address whole, an IPv6 address by its network.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    pub(crate) address: IpAddr,
+    pub(crate) ipv6_prefix: u8,
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address.to_canonical() {
+            IpAddr::V4(address) => write!(f, "{address}"),
+            IpAddr::V6(address) if self.ipv6_prefix >= 128 => write!(f, "{address}"),
+            IpAddr::V6(address) => {
+                let network = masked(address.to_bits(), u32::from(self.ipv6_prefix));
+                write!(f, "{}/{}", Ipv6Addr::from_bits(network), self.ipv6_prefix)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn client(trusted: &str, peer: &str, lines: &[&str]) -> String {
+        let networks = trusted.split_whitespace().map(|network| network.parse().unwrap()).collect();
+        let lines = lines.iter().map(|line| line.as_bytes());
+        Trusted::new(networks).client(peer.parse().unwrap(), lines).to_string()
+    }
+
+    /// Chains of proxies, honest and forged.
+    #[test]
+    fn chains() {
+        let ours = "10.0.0.0/8 ::1 2001:db8::/32";
+        let cases: &[(&str, &[&str], &str)] = &[
+            ("203.0.113.7", &[], "203.0.113.7"),
+            // Nobody asked this peer.
+            ("203.0.113.7", &["198.51.100.1"], "203.0.113.7"),
+            ("203.0.113.7", &["10.0.0.1"], "203.0.113.7"),
+            ("10.0.0.1", &[], "10.0.0.1"),
+            ("10.0.0.1", &["203.0.113.7"], "203.0.113.7"),
+            // What the client wrote itself stands to the left.
+            ("10.0.0.1", &["1.2.3.4, 203.0.113.7"], "203.0.113.7"),
+            ("10.0.0.1", &["10.0.0.9, 203.0.113.7"], "203.0.113.7"),
+            ("10.0.0.1", &["203.0.113.7, 10.0.0.2"], "203.0.113.7"),
+            ("10.0.0.1", &["1.2.3.4, 203.0.113.7, 10.0.0.3, 10.0.0.2"], "203.0.113.7"),
+            // Several lines are one list.
+            ("10.0.0.1", &["1.2.3.4", "203.0.113.7"], "203.0.113.7"),
+            ("10.0.0.1", &["203.0.113.7", "10.0.0.2"], "203.0.113.7"),
+            // All trusted: the farthest one.
+            ("10.0.0.1", &["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+            // What is no address ends the walk at the last one that was.
+            ("10.0.0.1", &["203.0.113.7, unknown"], "10.0.0.1"),
+            ("10.0.0.1", &["203.0.113.7, unknown, 10.0.0.2"], "10.0.0.2"),
+            ("10.0.0.1", &[""], "10.0.0.1"),
+            ("10.0.0.1", &["203.0.113.7,"], "10.0.0.1"),
+            ("10.0.0.1", &["999.1.1.1"], "10.0.0.1"),
+            ("10.0.0.1", &["0x7f.1"], "10.0.0.1"),
+            ("10.0.0.1", &["010.0.0.2"], "10.0.0.1"),
+            ("10.0.0.1", &["203.0.113.7; x"], "10.0.0.1"),
+            // Ports and brackets.
+            ("10.0.0.1", &["203.0.113.7:51234"], "203.0.113.7"),
+            ("10.0.0.1", &["203.0.113.7:x"], "10.0.0.1"),
+            ("10.0.0.1", &["[2001:db9::7]:443"], "2001:db9::7"),
+            ("10.0.0.1", &["[2001:db9::7]"], "2001:db9::7"),
+            ("10.0.0.1", &["[2001:db9::7]x"], "10.0.0.1"),
+            ("10.0.0.1", &["2001:db9::7"], "2001:db9::7"),
+            // IPv4 in IPv6 is IPv4, on either side.
+            ("::ffff:10.0.0.1", &["203.0.113.7"], "203.0.113.7"),
+            ("::ffff:203.0.113.9", &["198.51.100.1"], "::ffff:203.0.113.9"),
+            ("10.0.0.1", &["203.0.113.7, ::ffff:10.0.0.2"], "203.0.113.7"),
+            ("10.0.0.1", &["203.0.113.7, ::ffff:a00:2"], "203.0.113.7"),
+            ("::1", &["203.0.113.7, 2001:db8:1::1"], "203.0.113.7"),
+        ];
+        for (peer, lines, expected) in cases {
+            assert_eq!(client(ours, peer, lines), *expected, "{peer} {lines:?}");
+        }
+        assert_eq!(client("0.0.0.0/0", "10.0.0.1", &["203.0.113.7"]), "203.0.113.7");
+        assert_eq!(client("", "127.0.0.1", &["203.0.113.7"]), "127.0.0.1");
+    }
+
+    /// The walk has an end, however long the list.
+    #[test]
+    fn a_long_chain_is_cut() {
+        let line = format!("203.0.113.7{}", ", 10.0.0.2".repeat(1_000));
+        assert_eq!(client("10.0.0.0/8", "10.0.0.1", &[&line]), "10.0.0.2");
+    }
+
+    /// Networks are read strictly, and refusals say what would be accepted.
+    #[test]
+    fn networks() {
+        for right in
+            ["10.0.0.0/8", "10.0.0.1", "0.0.0.0/0", "::/0", "::1", "2001:db8::/32", "::ffff:10.0.0.0/104"]
+        {
+            assert!(right.parse::<Network>().is_ok(), "{right}");
+        }
+        for wrong in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0.1/8",
+            "10.0.0.0/",
+            "10.0.0.0/-1",
+            "::1/129",
+            "example.com",
+            "10.0.0/8",
+        ] {
+            let refused = wrong.parse::<Network>().unwrap_err();
+            assert!(refused.contains("accepted: an address or a network"), "{wrong}: {refused}");
+        }
+        let v4: Network = "::ffff:10.0.0.0/104".parse().unwrap();
+        assert_eq!(v4, "10.0.0.0/8".parse().unwrap());
+    }
+
+    fn counted(address: &str, ipv6_prefix: u8) -> String {
+        Counted { address: address.parse().unwrap(), ipv6_prefix }.to_string()
+    }
+
+    /// IPv6 counts by network, IPv4 by address, whatever it is written as.
+    #[test]
+    fn what_is_counted() {
+        assert_eq!(counted("203.0.113.7", 64), "203.0.113.7");
+        assert_eq!(counted("::ffff:203.0.113.7", 64), "203.0.113.7");
+        assert_eq!(counted("::ffff:cb00:7107", 64), "203.0.113.7");
+        assert_eq!(counted("2001:db8:1:2:3:4:5:6", 64), "2001:db8:1:2::/64");
+        assert_eq!(counted("2001:db8:1:2:3:4:5:6", 48), "2001:db8:1::/48");
+        assert_eq!(counted("2001:db8:1:2:3:4:5:6", 128), "2001:db8:1:2:3:4:5:6");
+        assert_eq!(counted("::1", 64), "::/64");
+    }
+
+    proptest! {
+        /// Nothing that an untrusted peer sends changes who it is.
+        #[test]
+        fn strangers_are_themselves(peer: u32, lines in proptest::collection::vec("[ -~]{0,40}", 0..4)) {
+            let peer = IpAddr::V4(Ipv4Addr::from_bits(peer | 0x8000_0000));
+            let found = Trusted::default().client(peer, lines.iter().map(String::as_bytes));
+            prop_assert_eq!(found, peer);
+        }
+
+        /// All addresses of one network count as one, and of two networks as two.
+        #[test]
+        fn one_network_is_one_client(network: u64, first: u64, second: u64) {
+            let address = |network: u64, host: u64| {
+                Ipv6Addr::from_bits(u128::from(network) << 64 | u128::from(host)).to_string()
+            };
+            prop_assume!(network > 1 && network != u64::MAX);
+            prop_assert_eq!(counted(&address(network, first), 64), counted(&address(network, second), 64));
+            prop_assert_ne!(counted(&address(network, first), 64), counted(&address(network ^ 1, first), 64));
+        }
+    }
+}

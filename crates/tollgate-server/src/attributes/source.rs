@@ -1,0 +1,200 @@
+//! Where one attribute of a request comes from, as the config maps it.
+
+use std::borrow::Cow;
+
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
+
+use super::path::escaped;
+use super::template::Template;
+use super::{Subject, Unreadable};
+
+/// Hexadecimal digits that are kept of a hash: 128 bits.
+const HASH_DIGITS: usize = 32;
+
+/// Who may set a header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SetBy {
+    /// A trusted proxy, which must set or remove it: from anybody else it is not read.
+    #[default]
+    Proxy,
+    /// Whoever sends the request.
+    Client,
+}
+
+/// Where a value is found.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    Header {
+        name: HeaderName,
+        set_by: SetBy,
+    },
+    Query(String),
+    Cookie(String),
+    /// The first template that the path matches, as it is written.
+    Path(Vec<Template>),
+}
+
+impl Source {
+    /// The value, if the request has one. An empty value is none.
+    ///
+    /// # Errors
+    /// When the request has several, or what it has is not text.
+    pub(super) fn read<'s>(&'s self, subject: &Subject<'s>) -> Result<Option<Cow<'s, str>>, Unreadable> {
+        let found = match self {
+            Source::Header { set_by: SetBy::Proxy, .. } if !subject.is_vouched => None,
+            Source::Header { name, .. } => single(subject.headers, name)?.map(Cow::Borrowed),
+            Source::Query(name) => query(subject.query, name)?,
+            Source::Cookie(name) => cookie(subject.headers, name)?.map(Cow::Borrowed),
+            Source::Path(templates) => {
+                let path = subject.path.as_deref().unwrap_or_default();
+                templates.iter().find(|template| template.matches(path)).map(|t| Cow::Borrowed(t.text()))
+            }
+        };
+        Ok(found.filter(|value| !value.is_empty()))
+    }
+}
+
+/// The value of a header that may be there once. A second one is refused: proxies and servers disagree about which counts.
+pub(super) fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Unreadable> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.next().is_some() {
+        return Err(Unreadable(format!("{name}: given more than once; send it once")));
+    }
+    first.map(|value| text(name.as_str(), value)).transpose()
+}
+
+fn text<'h>(name: &str, value: &'h HeaderValue) -> Result<&'h str, Unreadable> {
+    let text = std::str::from_utf8(value.as_bytes());
+    text.map(str::trim).map_err(|_| Unreadable(format!("{name}: not text in UTF-8")))
+}
+
+/// The credential of a request: `X-API-Key`, else the bearer token.
+pub(super) fn credential(headers: &HeaderMap) -> Result<Option<&str>, Unreadable> {
+    const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+    let key = single(headers, &API_KEY)?.filter(|key| !key.is_empty());
+    if key.is_some() {
+        return Ok(key);
+    }
+    let token = single(headers, &AUTHORIZATION)?.and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    Ok(token.filter(|token| !token.is_empty()))
+}
+
+/// What stands for a secret: the first half of its SHA-256, in hexadecimal digits. The same on every node and after every
+/// restart, so that a policy can name it.
+pub(super) fn hashed(secret: &str) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digest = ring::digest::digest(&ring::digest::SHA256, secret.as_bytes());
+    let bytes = digest.as_ref().iter().take(HASH_DIGITS / 2);
+    let digits = bytes.flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+/// A parameter of a query that may be there once.
+fn query<'s>(query: &'s str, wanted: &str) -> Result<Option<Cow<'s, str>>, Unreadable> {
+    let mut found = None;
+    for pair in query.split('&') {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        // A name that cannot be read is not the one that is looked for.
+        if form_text(name).is_none_or(|name| name != wanted) {
+            continue;
+        }
+        let Some(value) = form_text(value) else {
+            return Err(Unreadable(format!("query parameter {wanted}: not text in UTF-8")));
+        };
+        if found.replace(value).is_some() {
+            return Err(Unreadable(format!("query parameter {wanted}: given more than once; send it once")));
+        }
+    }
+    Ok(found)
+}
+
+/// A name or a value as forms write it.
+fn form_text(text: &str) -> Option<Cow<'_, str>> {
+    if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Some(Cow::Borrowed(text));
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        bytes.push(match (first, after) {
+            (b'+', _) => b' ',
+            (b'%', [high, low, after @ ..]) => {
+                rest = after;
+                escaped(*high, *low)?
+            }
+            (b'%', _) => return None,
+            _ => first,
+        });
+    }
+    String::from_utf8(bytes).ok().map(Cow::Owned)
+}
+
+/// The first cookie of a name. Browsers send several, the most specific first.
+fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Result<Option<&'h str>, Unreadable> {
+    for line in headers.get_all(COOKIE) {
+        let pairs = text("cookie", line)?.split(';').filter_map(|pair| pair.trim().split_once('='));
+        if let Some((_, value)) = pairs.into_iter().find(|(name, _)| *name == wanted) {
+            return Ok(Some(value));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The hash is the one that `sha256sum` prints, so an operator can name a key in a policy.
+    #[test]
+    fn hashes() {
+        assert_eq!(hashed("abc"), "ba7816bf8f01cfea414140de5dae2223");
+        assert_eq!(hashed(""), "e3b0c44298fc1c149afbf4c8996fb924");
+    }
+
+    /// Parameters are decoded as forms write them; doubles and bytes that are no text are refused.
+    #[test]
+    fn queries() {
+        let read = |text| query(text, "a b").map(|found| found.map(Cow::into_owned));
+        assert_eq!(read("x=1&a+b=%C3%A9+%2B&y"), Ok(Some("é +".to_owned())));
+        assert_eq!(read("a%20b"), Ok(Some(String::new())));
+        assert_eq!(read("ab=1&%zz=2&%ff=3&="), Ok(None));
+        for wrong in ["a+b=1&a%20b=2", "a+b=%ff", "a+b=%", "a+b=%4"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let line = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        lines.iter().map(line).collect()
+    }
+
+    /// The key, else the token; never two.
+    #[test]
+    fn credentials() {
+        let read = |lines: &[(&'static str, &'static str)]| {
+            credential(&headers(lines)).map(|found| found.map(str::to_owned))
+        };
+        assert_eq!(read(&[("x-api-key", " k1 "), ("authorization", "Bearer t1")]), Ok(Some("k1".into())));
+        assert_eq!(read(&[("x-api-key", ""), ("authorization", "bearer  t1")]), Ok(Some("t1".into())));
+        assert_eq!(read(&[("authorization", "Basic abc")]), Ok(None));
+        assert_eq!(read(&[("authorization", "Bearer ")]), Ok(None));
+        assert_eq!(read(&[]), Ok(None));
+        assert!(read(&[("x-api-key", "a"), ("x-api-key", "b")]).is_err());
+    }
+
+    /// The first cookie of the name, whichever line it is on.
+    #[test]
+    fn cookies() {
+        let headers = headers(&[("cookie", "a=1; session=x=y"), ("cookie", "session=z")]);
+        assert_eq!(cookie(&headers, "session"), Ok(Some("x=y")));
+        assert_eq!(cookie(&headers, "sess"), Ok(None));
+    }
+}

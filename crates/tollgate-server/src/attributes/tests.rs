@@ -1,0 +1,181 @@
+//! Whose word is taken about what.
+
+use std::collections::BTreeMap;
+
+use http::HeaderValue;
+
+use super::address::Network;
+use super::source::SetBy;
+use super::template::Template;
+use super::*;
+
+const PROXY: &str = "127.0.0.1";
+const STRANGER: &str = "198.51.100.9";
+
+fn read(
+    reader: &Reader,
+    peer: &str,
+    lines: &[(&'static str, &str)],
+    family: Family,
+) -> Result<BTreeMap<String, String>, Unreadable> {
+    let lines = lines.iter().map(|(name, value)| {
+        (HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes()).unwrap())
+    });
+    let headers: HeaderMap = lines.collect();
+    let (method, uri) = (Method::PUT, Uri::from_static("/v1/authz?v=9"));
+    let attributes = reader.of_held(peer.parse().unwrap(), (&method, &uri, &headers), family)?;
+    Ok(attributes.0.into_iter().map(|(name, value)| (name.to_owned(), value.into_owned())).collect())
+}
+
+fn expected(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+const FORWARDED: [(&str, &str); 5] = [
+    ("x-forwarded-for", "203.0.113.7"),
+    ("x-forwarded-method", "POST"),
+    ("x-forwarded-host", "API.Example.com:443"),
+    ("x-forwarded-uri", "/a//b?x=1"),
+    ("x-api-key", "abc"),
+];
+
+/// A trusted proxy's word is taken, in one spelling; the key is hashed.
+#[test]
+fn a_trusted_proxy_tells_about_its_request() {
+    let read = read(&Reader::default(), PROXY, &FORWARDED, Family::Forwarded);
+    let told = [
+        ("ip", "203.0.113.7"),
+        ("method", "POST"),
+        ("host", "api.example.com"),
+        ("path", "/a/b"),
+        ("api_key", "ba7816bf8f01cfea414140de5dae2223"),
+    ];
+    assert_eq!(read, Ok(expected(&told)));
+}
+
+/// A stranger is asked about as what it is, whatever it says.
+#[test]
+fn a_stranger_tells_about_itself() {
+    let mut lines = FORWARDED.to_vec();
+    lines.push(("host", "tollgate.example"));
+    let told = [
+        ("ip", STRANGER),
+        ("method", "PUT"),
+        ("host", "tollgate.example"),
+        ("path", "/v1/authz"),
+        ("api_key", "ba7816bf8f01cfea414140de5dae2223"),
+    ];
+    for family in [Family::Forwarded, Family::Original] {
+        assert_eq!(read(&Reader::default(), STRANGER, &lines, family), Ok(expected(&told)));
+    }
+}
+
+/// The story: a client sends the headers that its proxy does not set. They are not the family that the proxy speaks.
+#[test]
+fn only_one_family_is_read() {
+    let mut lines = FORWARDED.to_vec();
+    lines.extend([
+        ("x-original-uri", "/forged"),
+        ("x-original-method", "GET"),
+        ("x-original-host", "forged"),
+    ]);
+    let forwarded = read(&Reader::default(), PROXY, &lines, Family::Forwarded).unwrap();
+    assert_eq!((forwarded["path"].as_str(), forwarded["method"].as_str()), ("/a/b", "POST"));
+    let original = read(&Reader::default(), PROXY, &lines, Family::Original).unwrap();
+    assert_eq!((original["path"].as_str(), original["host"].as_str()), ("/forged", "forged"));
+}
+
+/// What the proxy does not tell is not known, rather than taken from the question.
+#[test]
+fn what_is_not_told_is_not_known() {
+    assert_eq!(read(&Reader::default(), PROXY, &[], Family::Original), Ok(expected(&[("ip", PROXY)])));
+}
+
+/// Two values of what tells clients apart, or a path that servers read differently, are refused.
+#[test]
+fn what_is_ambiguous_is_refused() {
+    let cases: [&[(&str, &str)]; 7] = [
+        &[("x-forwarded-uri", "/a"), ("x-forwarded-uri", "/b")],
+        &[("x-api-key", "a"), ("x-api-key", "b")],
+        &[("x-forwarded-uri", "/a%2fb")],
+        &[("x-forwarded-uri", "a")],
+        &[("x-forwarded-uri", "/%zz")],
+        &[("x-forwarded-host", "user@example.com")],
+        &[("x-forwarded-host", "a, b")],
+    ];
+    for lines in cases {
+        assert!(read(&Reader::default(), PROXY, lines, Family::Forwarded).is_err(), "{lines:?}");
+    }
+}
+
+/// Targets in all their forms.
+#[test]
+fn targets() {
+    let cases = [
+        ("/a?b=c", (Some("/a"), "b=c")),
+        ("/a#b?c", (Some("/a"), "")),
+        ("http://example.com/a?b", (Some("/a"), "b")),
+        ("HTTPS://example.com", (Some("/"), "")),
+        ("http://example.com?x", (Some("/"), "x")),
+        ("/a://b", (Some("/a://b"), "")),
+        ("*", (None, "")),
+        ("?x", (Some("/"), "x")),
+    ];
+    for (target, expected) in cases {
+        assert_eq!(split(target), expected, "{target}");
+    }
+}
+
+/// One host has one spelling.
+#[test]
+fn hosts() {
+    let cases = [
+        ("example.com", "example.com"),
+        ("Example.COM.", "example.com"),
+        ("example.com:443", "example.com"),
+        ("example.com.:80", "example.com"),
+        ("Example.com:8443", "example.com:8443"),
+        ("[2001:DB8::1]:443", "[2001:db8::1]"),
+        ("[::1]", "[::1]"),
+    ];
+    for (host, expected) in cases {
+        assert_eq!(host_name(host).unwrap(), expected, "{host}");
+    }
+}
+
+fn mapped(name: &str, source: Source) -> Mapped {
+    Mapped { name: name.to_owned(), source, is_hashed: false }
+}
+
+/// What the config maps is read from where it says, and a header of the proxy only from the proxy.
+#[test]
+fn mappings() {
+    let header = |set_by| Source::Header { name: HeaderName::from_static("x-tenant"), set_by };
+    let routes = ["/health", "/users/{id}"].map(|text| Template::parse(text).unwrap());
+    let reader = Reader {
+        mapped: vec![
+            mapped("tenant", header(SetBy::Proxy)),
+            mapped("claimed", header(SetBy::Client)),
+            mapped("version", Source::Query("v".to_owned())),
+            mapped("route", Source::Path(routes.to_vec())),
+            Mapped { is_hashed: true, ..mapped("session", Source::Cookie("s".to_owned())) },
+        ],
+        trusted: Trusted::new(vec!["10.0.0.0/8".parse::<Network>().unwrap()]),
+        ..Reader::default()
+    };
+    let lines = [("x-tenant", "acme"), ("x-forwarded-uri", "/users/7?v=2"), ("cookie", "s=abc")];
+    let told = [
+        ("ip", "10.1.1.1"),
+        ("path", "/users/7"),
+        ("tenant", "acme"),
+        ("claimed", "acme"),
+        ("version", "2"),
+        ("route", "/users/{id}"),
+        ("session", "ba7816bf8f01cfea414140de5dae2223"),
+    ];
+    assert_eq!(read(&reader, "10.1.1.1", &lines, Family::Forwarded), Ok(expected(&told)));
+    let stranger = read(&reader, STRANGER, &lines, Family::Forwarded).unwrap();
+    assert_eq!(stranger.get("tenant"), None);
+    assert_eq!((stranger["claimed"].as_str(), stranger["version"].as_str()), ("acme", "9"));
+    assert_eq!(stranger.get("route"), None);
+}

@@ -1,0 +1,287 @@
+//! The config file: settings of the process, changed by a restart. A document is read, then compiled; every problem of the
+//! compilation is told at once, each with its field and what would be accepted.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use http::HeaderName;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
+use crate::attributes::path::EscapedSlashes;
+use crate::attributes::source::{SetBy, Source};
+use crate::attributes::template::{TEMPLATES_MAX, Template};
+use crate::attributes::{BUILT_IN, MAPPED_MAX, Mapped, Reader};
+
+/// Largest config file.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// Longest name of an attribute, a parameter or a cookie.
+const NAME_BYTES_MAX: usize = 64;
+
+/// The file as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    trusted_proxies: Option<Vec<String>>,
+    #[serde(default)]
+    ipv6_prefix: Option<u8>,
+    #[serde(default)]
+    escaped_slashes: Slashes,
+    #[serde(default)]
+    attributes: BTreeMap<String, Mapping>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Slashes {
+    #[default]
+    Reject,
+    Keep,
+    Decode,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mapping {
+    header: Option<String>,
+    set_by: Option<Setter>,
+    query: Option<String>,
+    cookie: Option<String>,
+    path: Option<Templates>,
+    jwt: Option<IgnoredAny>,
+    #[serde(default)]
+    hash: bool,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Setter {
+    Proxy,
+    Client,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Templates {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// Reads a config file, or has the defaults without one. `trusted` are the proxies of the command line, which count before those
+/// of the file.
+///
+/// # Errors
+/// When it is not one; the message says what would be accepted.
+pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Reader, String> {
+    let mut reader = match path {
+        None => Reader::default(),
+        Some(path) => {
+            let name = path.display();
+            let text = File::open(path).and_then(bounded);
+            let text = text.map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
+            compile(&text).map_err(|problems| format!("{name}: no config\n  {}", problems.join("\n  ")))?
+        }
+    };
+    if !trusted.is_empty() {
+        reader.trusted = Trusted::new(trusted.to_vec());
+    }
+    Ok(reader)
+}
+
+fn bounded(file: File) -> io::Result<String> {
+    let mut text = String::new();
+    let read = file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if u64::try_from(read).unwrap_or(u64::MAX) > CONFIG_BYTES_MAX {
+        return Err(io::Error::other(format!("more than {CONFIG_BYTES_MAX} bytes")));
+    }
+    Ok(text)
+}
+
+/// What a file means. Pure.
+fn compile(text: &str) -> Result<Reader, Vec<String>> {
+    let document: Option<Document> = serde_saphyr::from_str(text).map_err(|error| vec![error.to_string()])?;
+    let document = document.unwrap_or_default();
+    let mut problems = Vec::new();
+    let reader = Reader {
+        trusted: trusted(document.trusted_proxies, &mut problems),
+        ipv6_prefix: document.ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT),
+        slashes: match document.escaped_slashes {
+            Slashes::Reject => EscapedSlashes::Reject,
+            Slashes::Keep => EscapedSlashes::Keep,
+            Slashes::Decode => EscapedSlashes::Decode,
+        },
+        mapped: mapped(document.attributes, &mut problems),
+    };
+    if !IPV6_PREFIX.contains(&reader.ipv6_prefix) {
+        problems.push(format!("ipv6_prefix: {} is not accepted; accepted: 48 to 128", reader.ipv6_prefix));
+    }
+    if problems.is_empty() { Ok(reader) } else { Err(problems) }
+}
+
+fn trusted(networks: Option<Vec<String>>, problems: &mut Vec<String>) -> Trusted {
+    let Some(networks) = networks else {
+        return Trusted::default();
+    };
+    if networks.len() > TRUSTED_MAX {
+        problems.push(format!("trusted_proxies: more than {TRUSTED_MAX}; name larger networks"));
+    }
+    let mut read = Vec::new();
+    for (index, text) in networks.iter().enumerate().take(TRUSTED_MAX) {
+        match text.parse() {
+            Ok(network) => read.push(network),
+            Err(problem) => problems.push(format!("trusted_proxies[{index}]: {problem}")),
+        }
+    }
+    Trusted::new(read)
+}
+
+fn mapped(attributes: BTreeMap<String, Mapping>, problems: &mut Vec<String>) -> Vec<Mapped> {
+    if attributes.len() > MAPPED_MAX {
+        problems.push(format!("attributes: more than {MAPPED_MAX}; map those that the policy mentions"));
+    }
+    let mut read = Vec::new();
+    for (name, mapping) in attributes.into_iter().take(MAPPED_MAX) {
+        match one(&name, mapping) {
+            Ok(mapped) => read.push(mapped),
+            Err(problem) => problems.push(format!("attributes.{name}: {problem}")),
+        }
+    }
+    read
+}
+
+fn one(name: &str, mapping: Mapping) -> Result<Mapped, String> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+        return Err(format!("not a name; accepted: 1 to {NAME_BYTES_MAX} bytes without control characters"));
+    }
+    if BUILT_IN.contains(&name) && name != "api_key" {
+        return Err("is read from every request and cannot be mapped; choose another name".to_owned());
+    }
+    if mapping.jwt.is_some() {
+        return Err(
+            "jwt: this version verifies no tokens; accepted: header, query, cookie or path".to_owned()
+        );
+    }
+    if mapping.set_by.is_some() && mapping.header.is_none() {
+        return Err("set_by: says who sets a header, and there is none; accepted beside header".to_owned());
+    }
+    let sources = (mapping.header, mapping.query, mapping.cookie, mapping.path);
+    let source = match sources {
+        (Some(header), None, None, None) => header_source(&header, mapping.set_by)?,
+        (None, Some(name), None, None) => Source::Query(plain(name, "query")?),
+        (None, None, Some(name), None) => Source::Cookie(plain(name, "cookie")?),
+        (None, None, None, Some(templates)) => Source::Path(templates_of(templates)?),
+        _ => return Err("accepted: exactly one of header, query, cookie and path".to_owned()),
+    };
+    // A credential is never kept as it is, whichever header it comes in.
+    let is_hashed = mapping.hash || name == "api_key";
+    Ok(Mapped { name: name.to_owned(), source, is_hashed })
+}
+
+fn header_source(header: &str, set_by: Option<Setter>) -> Result<Source, String> {
+    let name: HeaderName =
+        header.parse().map_err(|_| format!("header: {header:?} is no name of a header, such as X-Tenant"))?;
+    let set_by = match set_by {
+        Some(Setter::Client) => SetBy::Client,
+        Some(Setter::Proxy) | None => SetBy::Proxy,
+    };
+    Ok(Source::Header { name, set_by })
+}
+
+fn plain(name: String, field: &str) -> Result<String, String> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(format!("{field}: accepted is a name of 1 to {NAME_BYTES_MAX} bytes"));
+    }
+    Ok(name)
+}
+
+fn templates_of(templates: Templates) -> Result<Vec<Template>, String> {
+    let texts = match templates {
+        Templates::One(text) => vec![text],
+        Templates::Several(texts) => texts,
+    };
+    if texts.is_empty() || texts.len() > TEMPLATES_MAX {
+        return Err(format!("path: accepted are 1 to {TEMPLATES_MAX} templates, such as /users/{{id}}"));
+    }
+    texts.iter().map(|text| Template::parse(text).map_err(|problem| format!("path: {problem}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everything that a config may say, as the guide shows it.
+    #[test]
+    fn a_config_is_read() {
+        let text = "
+trusted_proxies: [10.0.0.0/8, '::1']
+ipv6_prefix: 56
+escaped_slashes: keep
+attributes:
+  tenant: { header: X-Tenant }
+  plan: { header: X-Plan, set_by: client }
+  version: { query: v }
+  session: { cookie: sid, hash: true }
+  route: { path: ['/users/{id}', /health] }
+  api_key: { header: X-Customer-Key, set_by: client }
+";
+        let reader = compile(text).unwrap();
+        assert!(reader.trusted.contains("10.9.9.9".parse().unwrap()));
+        assert!(!reader.trusted.contains("127.0.0.1".parse().unwrap()));
+        assert_eq!((reader.ipv6_prefix, reader.slashes), (56, EscapedSlashes::Keep));
+        let names: Vec<_> =
+            reader.mapped.iter().map(|mapped| (mapped.name.as_str(), mapped.is_hashed)).collect();
+        let expected = [
+            ("api_key", true),
+            ("plan", false),
+            ("route", false),
+            ("session", true),
+            ("tenant", false),
+            ("version", false),
+        ];
+        assert_eq!(names, expected);
+        assert!(compile("").is_ok() && compile("{}").is_ok() && compile("# nothing\n").is_ok());
+    }
+
+    /// Every problem names its field and what would be accepted.
+    #[test]
+    fn problems_are_told_at_once() {
+        let text = "
+trusted_proxies: [10.0.0.1/8, x]
+ipv6_prefix: 12
+attributes:
+  path: { header: X }
+  a: { header: X, query: y }
+  b: { }
+  c: { jwt: org }
+  d: { header: 'no name' }
+  e: { path: users }
+  f: { query: v, set_by: proxy }
+";
+        let problems = compile(text).unwrap_err();
+        let expected = [
+            "trusted_proxies[0]: \"10.0.0.1/8\" is not a network",
+            "trusted_proxies[1]: \"x\" is not an address",
+            "attributes.a: accepted: exactly one of",
+            "attributes.b: accepted: exactly one of",
+            "attributes.c: jwt: this version verifies no tokens",
+            "attributes.d: header: \"no name\"",
+            "attributes.e: path: \"users\" does not begin with /",
+            "attributes.f: set_by: says who sets a header",
+            "attributes.path: is read from every request",
+            "ipv6_prefix: 12 is not accepted; accepted: 48 to 128",
+        ];
+        assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+        for (problem, expected) in problems.iter().zip(expected) {
+            assert!(problem.starts_with(expected), "{problem}");
+        }
+        for wrong in
+            ["trusted: []", "attributes: {a: {haeder: X}}", "attributes: {a: {query: x}, a: {query: y}}", "["]
+        {
+            assert!(compile(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `/v1/authz`: a proxy holds a request and asks whether it may pass. The status is the answer; the headers, and the body of a
+//! refusal, are for whoever sent the request.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{ACCEPT, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Response, StatusCode};
+use tollgate::headers::{Accepts, Caller};
+use tollgate::store::Store;
+use tollgate::{Answer, Audience, Verdict};
+
+use super::problem::Problem;
+use super::reply::{problem_details, response};
+use crate::attributes::Family;
+use crate::decision_json::Hold;
+use crate::service::{Service, Wire};
+use crate::telemetry::Stopwatch;
+
+/// The status that the answer stands for, where the proxy knows only some.
+const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
+/// The place of a concurrency limit, for a proxy that gives it back by `DELETE /v1/permits/{id}`.
+const PERMIT: HeaderName = HeaderName::from_static("tollgate-permit");
+
+/// How a proxy asks and wants to hear. The path of its question says which it is: a query would not do, since some proxies hand
+/// on the one that the client sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// Traefik, Caddy and whoever else sends `X-Forwarded-*` and takes every status.
+    Plain,
+    /// nginx, which is told to send `X-Original-*` and knows only 403.
+    Nginx,
+}
+
+impl Asker {
+    const fn family(self) -> Family {
+        match self {
+            Asker::Plain => Family::Forwarded,
+            Asker::Nginx => Family::Original,
+        }
+    }
+}
+
+/// What is answered, and how the proxy wants to hear it.
+#[derive(Debug)]
+pub(super) struct Verified {
+    /// A request that cannot be told from what the proxy says is refused like any other: a proxy that takes an unexpected
+    /// status for a failure may let it pass.
+    outcome: Result<Passage, Problem>,
+    asker: Asker,
+    is_head: bool,
+}
+
+/// Whether a request may pass.
+#[derive(Debug)]
+struct Passage {
+    answer: Answer,
+    permit: Option<String>,
+}
+
+impl<S: Store> Service<S> {
+    /// Answers a proxy.
+    pub(super) async fn authorize(&self, peer: IpAddr, request: &Parts, asker: Asker) -> Verified {
+        let outcome = self.passage(peer, request, asker.family()).await;
+        Verified { outcome, asker, is_head: request.method == Method::HEAD }
+    }
+
+    async fn passage(&self, peer: IpAddr, request: &Parts, family: Family) -> Result<Passage, Problem> {
+        let parts = (&request.method, &request.uri, &request.headers);
+        let attributes = self.reader.of_held(peer, parts, family);
+        let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
+        let question = attributes.request()?;
+        let now = self.now();
+        let is_trusted = self.reader.trusted.contains(peer);
+        if !is_trusted && let Some(skipped) = self.distrusted.due(now) {
+            tracing::warn!(%peer, skipped, "/v1/authz was asked by a peer that is no trusted proxy: what it says of others is not believed");
+        }
+        let watch = Stopwatch::start();
+        let (decision, hold) = self.check_and_hold(&question, now, Wire::Authz).await;
+        self.meter.took(Wire::Authz, watch.elapsed());
+        if let Verdict::Wait(wait) = decision.verdict() {
+            tokio::time::sleep(Duration::from(wait)).await;
+        }
+        // A trusted proxy decides itself what its clients get to see.
+        let caller = if is_trusted { Caller::Authenticated } else { Caller::Anonymous };
+        let accept = request.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let accepts = accept.map_or(Accepts::Json, Accepts::from_header);
+        let audience = Audience { caller, accepts, cost: Some(question.units()) };
+        let answer = Answer::of(&decision, &self.headers, audience, now);
+        Ok(Passage { answer, permit: if let Hold::Permit { id } = hold { Some(id) } else { None } })
+    }
+}
+
+impl Verified {
+    /// As a response.
+    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+        let mut response = match self.outcome {
+            Ok(passage) => passage.into_response(),
+            Err(problem) => problem_details(&problem),
+        };
+        if self.asker == Asker::Nginx {
+            let meant = HeaderValue::from(response.status().as_u16());
+            response.headers_mut().insert(STATUS, meant);
+            if !response.status().is_success() {
+                *response.status_mut() = StatusCode::FORBIDDEN;
+            }
+        }
+        if self.is_head {
+            *response.body_mut() = Full::default();
+        }
+        response
+    }
+}
+
+impl Passage {
+    fn into_response(self) -> Response<Full<Bytes>> {
+        let status = StatusCode::from_u16(self.answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        let content_type = self.answer.body.as_ref().map(|body| HeaderValue::from_static(body.content_type));
+        let body = self.answer.body.map(|body| body.text.into_bytes());
+        let mut response = response(status, content_type, body.unwrap_or_default());
+        let headers = response.headers_mut();
+        for (name, value) in self.answer.headers.iter() {
+            // Names are constants of the core and values printable, so both are always sendable.
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value))
+            {
+                headers.insert(name, value);
+            }
+        }
+        if let Some(permit) = self.permit.and_then(|id| HeaderValue::from_str(&id).ok()) {
+            headers.insert(PERMIT, permit);
+        }
+        response
+    }
+}

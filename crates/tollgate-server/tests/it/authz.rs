@@ -1,0 +1,153 @@
+//! `/v1/authz`, asked as proxies ask it.
+
+use crate::program::Server;
+use crate::wire::{Response, request};
+
+const POLICY: &str = "limits:
+  - {name: per-ip, by: [ip], rate: 3/h}
+  - {name: login, when: {method: POST, path: /login}, by: [ip], rate: 1/h}
+  - {name: per-key, by: [api_key], rate: 2/h}
+  - {name: whales, by: [whale], rate: 1/h, cost: size}
+  - {name: in-flight, by: [worker], concurrency: 1, permit_ttl: 60s}
+";
+
+fn ask(server: &Server, suffix: &str, headers: &str) -> Response {
+    server.exchange(&request("GET", &format!("/v1/authz{suffix}"), headers, b""))
+}
+
+/// What Traefik and Caddy send: each client has its own count, and a refusal is ready for the client.
+#[test]
+fn forwarded_requests_are_counted_by_client() {
+    let server = Server::start(POLICY);
+    let from = |ip: &str| {
+        format!(
+            "X-Forwarded-For: {ip}\r\nX-Forwarded-Method: GET\r\nX-Forwarded-Host: api.test\r\nX-Forwarded-Uri: /x?y\r\n"
+        )
+    };
+    for remaining in ["2", "1", "0"] {
+        let allowed = ask(&server, "", &from("203.0.113.7"));
+        assert_eq!((allowed.status, allowed.body.len()), (200, 0));
+        assert_eq!(allowed.header("x-ratelimit-remaining"), Some(remaining));
+        assert_eq!(allowed.header("ratelimit-policy"), Some("\"per-ip\";q=3;w=3600"));
+    }
+    let denied = ask(&server, "", &from("1.2.3.4, 203.0.113.7"));
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    assert_eq!(denied.header("cache-control"), Some("no-store"));
+    assert!(denied.header("retry-after").unwrap().parse::<u64>().unwrap() > 1_000);
+    assert_eq!(denied.json()["violated-policies"][0], "per-ip");
+    assert_eq!(ask(&server, "", &from("203.0.113.8")).status, 200);
+    // A client of plain text gets plain text, and one that asked for the head alone gets no body.
+    let text = ask(&server, "", &format!("{}Accept: text/html\r\n", from("203.0.113.7")));
+    assert_eq!(text.header("content-type"), Some("text/plain; charset=utf-8"));
+    let head = request("HEAD", "/v1/authz", &from("203.0.113.7"), b"");
+    let mut stream = server.connect();
+    std::io::Write::write_all(&mut stream, &head).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut all = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut all).unwrap();
+    assert!(all.starts_with("HTTP/1.1 429") && all.ends_with("\r\n\r\n"), "{all}");
+}
+
+/// However the path is spelled, it is the path that the limit names.
+#[test]
+fn spellings_do_not_evade_a_limit() {
+    let server = Server::start(POLICY);
+    let login = |ip: &str, path: &str| {
+        let headers =
+            format!("X-Forwarded-For: {ip}\r\nX-Original-Method: POST\r\nX-Original-URI: {path}\r\n");
+        ask(&server, "/nginx", &headers).status
+    };
+    for (last, path) in
+        ["/login?x", "//login", "/./login", "/a/../login", "/%6cogin", "/%2e/login"].iter().enumerate()
+    {
+        let ip = format!("203.0.113.{last}");
+        assert_eq!((login(&ip, "/login"), login(&ip, path)), (200, 403), "{path}");
+    }
+    assert_eq!(login("203.0.113.99", "/%2Flogin"), 403);
+}
+
+/// A proxy that knows only 401 and 403 is told the meant status in a header, for every refusal there is.
+#[test]
+fn refusals_in_the_proxys_words() {
+    let server = Server::start(POLICY);
+    let key = "X-API-Key: secret-1\r\n";
+    let nginx = "/nginx";
+    for _ in 0..2 {
+        let allowed = ask(&server, nginx, key);
+        assert_eq!((allowed.status, allowed.header("tollgate-status")), (200, Some("200")));
+    }
+    let denied = ask(&server, nginx, "Authorization: Bearer secret-1\r\n");
+    assert_eq!((denied.status, denied.header("tollgate-status")), (403, Some("429")));
+    assert!(denied.header("retry-after").is_some());
+    let wrong = ask(&server, nginx, "X-Original-URI: /%00\r\n");
+    assert_eq!((wrong.status, wrong.header("tollgate-status")), (403, Some("400")));
+    // Elsewhere every status is told as it is. The query may be the client's own and means nothing.
+    let plain = ask(&server, "?deny=403&headers=original", &format!("{key}X-Original-URI: /%00\r\n"));
+    assert_eq!((plain.status, plain.header("tollgate-status")), (429, None));
+}
+
+/// A peer that is not trusted is counted as itself, whatever it says, and is told no numbers.
+#[test]
+fn strangers_cannot_forge() {
+    let arguments =
+        ["serve", "--http", "127.0.0.1:0", "--policy", "-", "--trusted-proxy", "10.0.0.0/8,192.0.2.1"];
+    let mut server = Server::start_with(&arguments, POLICY);
+    for last in 1..=3 {
+        let allowed = ask(&server, "", &format!("X-Forwarded-For: 203.0.113.{last}\r\n"));
+        assert_eq!((allowed.status, allowed.header("ratelimit")), (200, None));
+    }
+    let denied = ask(&server, "", "X-Forwarded-For: 203.0.113.9\r\n");
+    assert_eq!((denied.status, denied.header("ratelimit")), (429, None));
+    assert!(denied.header("retry-after").is_some());
+    server.await_log("no trusted proxy");
+}
+
+/// The config maps attributes, and a key is hashed as `sha256sum` does it, so that a policy may name it.
+#[test]
+fn a_config_maps_attributes() {
+    let folder = std::env::temp_dir().join(format!("tollgate-authz-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let config = folder.join("config.yaml");
+    let text =
+        "attributes:\n  tenant: {header: X-Tenant}\n  route: {path: '/users/{id}'}\n  worker: {query: w}\n";
+    std::fs::write(&config, text).unwrap();
+    let policy = "limits:
+  - {name: tenants, by: [tenant], rate: 1/h}
+  - {name: routes, by: [route], rate: 1/h}
+  - {name: in-flight, by: [worker], concurrency: 1, permit_ttl: 60s}
+  - {name: keys, by: [api_key], rate: 1/h, overrides: {ba7816bf8f01cfea414140de5dae2223: 5/h}}
+";
+    let config = config.to_str().unwrap();
+    let server =
+        Server::start_with(&["serve", "--http", "127.0.0.1:0", "--policy", "-", "--config", config], policy);
+    std::fs::remove_dir_all(&folder).unwrap();
+    let status = |headers: &str| ask(&server, "", headers).status;
+    assert_eq!(
+        (status("X-Tenant: acme\r\n"), status("X-Tenant: acme\r\n"), status("X-Tenant: other\r\n")),
+        (200, 429, 200)
+    );
+    let users =
+        ["/users/1", "/users/2", "/users/2/x"].map(|path| status(&format!("X-Forwarded-Uri: {path}\r\n")));
+    assert_eq!(users, [200, 429, 200]);
+    assert_eq!(ask(&server, "", "X-API-Key: abc\r\n").header("x-ratelimit-limit"), Some("5"));
+    let held = ask(&server, "", "X-Forwarded-Uri: /?w=1\r\n");
+    let permit = held.header("tollgate-permit").unwrap();
+    assert_eq!(status("X-Forwarded-Uri: /?w=1\r\n"), 429);
+    assert_eq!(server.send("DELETE", &format!("/v1/permits/{permit}"), "").status, 204);
+    assert_eq!(status("X-Forwarded-Uri: /?w=1\r\n"), 200);
+}
+
+/// A shaping limit holds the answer until the request's turn has come.
+#[test]
+fn a_shaped_request_is_held() {
+    let policy = "limits: [{name: shape, by: [ip], algorithm: leaky-bucket, rate: 5/s, queue: 3}]";
+    let server = Server::start(policy);
+    #[allow(clippy::disallowed_methods, reason = "the test measures a real wait")]
+    let start = std::time::Instant::now();
+    for _ in 0..3 {
+        assert_eq!(ask(&server, "", "").status, 200);
+    }
+    let waited = start.elapsed().as_millis();
+    assert!(waited >= 390, "{waited} ms");
+}

@@ -1,0 +1,112 @@
+//! The real nginx with `deploy/nginx/tollgate.conf`.
+
+use std::process::{Command, Stdio};
+
+use crate::program::Server;
+use crate::proxy::{App, Folder, Proxy, free_port};
+
+const POLICY: &str = "limits:
+  - {name: per-key, by: [api_key], rate: 5/h}
+  - {name: login, when: {path: /login}, by: [ip], rate: 3/h}
+  - {name: whales, when: {path: /whale}, by: [ip], rate: 1/h, cost: tokens}
+";
+
+/// nginx with the recipe, its three addresses changed.
+fn nginx(tollgate: &str, app: &App) -> (Proxy, Folder) {
+    let (folder, port) = (Folder::new("nginx"), free_port());
+    let replacements = [
+        ("127.0.0.1:8080", tollgate.to_owned()),
+        ("127.0.0.1:3000", format!("127.0.0.1:{}", app.port)),
+        ("127.0.0.1:8000", format!("127.0.0.1:{port}")),
+    ];
+    let recipe = folder.adapt("deploy/nginx/tollgate.conf", "tollgate.conf", &replacements);
+    let place = folder.0.display();
+    let main = folder.write(
+        "nginx.conf",
+        &format!(
+            "daemon off; master_process off; pid {place}/nginx.pid; error_log {place}/error.log;
+             events {{ }}
+             http {{
+                 access_log off;
+                 client_body_temp_path {place}/body; proxy_temp_path {place}/proxy; fastcgi_temp_path {place}/fastcgi;
+                 uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi;
+                 include {};
+             }}\n",
+            recipe.display()
+        ),
+    );
+    let mut command = Command::new("nginx");
+    command.args(["-p", &place.to_string(), "-c", &main.display().to_string()]).stderr(Stdio::null());
+    (Proxy::start(command, port), folder)
+}
+
+/// Exactly so many requests pass as the limit has, whatever their number, and the client sees why the others do not.
+#[test]
+fn exactly_the_limit_passes() {
+    let (server, app) = (Server::start(POLICY), App::start());
+    let (nginx, folder) = nginx(&server.address.to_string(), &app);
+    let answers: Vec<_> = (0..9).map(|_| nginx.get("/x", "X-API-Key: k1\r\n")).collect();
+    let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429, 429]);
+    assert_eq!(app.seen(), 5);
+    let first = &answers[0];
+    assert_eq!(first.body, b"hello");
+    assert_eq!(first.header("ratelimit-policy"), Some("\"per-key\";q=5;w=3600"));
+    assert!(first.header("ratelimit").unwrap().starts_with("\"per-key\";r=4;t="));
+    assert_eq!(first.header("x-ratelimit-remaining"), Some("4"));
+    assert_eq!(first.header("retry-after"), None);
+    let denied = &answers[5];
+    assert!(denied.header("retry-after").unwrap().parse::<u64>().unwrap() >= 720);
+    assert!(denied.header("ratelimit").unwrap().starts_with("\"per-key\";r=0;t="));
+    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    assert_eq!(denied.json()["status"], 429);
+    // Another key, and the same one as a bearer token.
+    assert_eq!(nginx.get("/x", "X-API-Key: k2\r\n").status, 200);
+    assert_eq!(nginx.get("/x", "Authorization: Bearer k1\r\n").status, 429);
+    let errors = std::fs::read_to_string(folder.0.join("error.log")).unwrap();
+    assert!(!errors.contains("unexpected status"), "{errors}");
+}
+
+/// Methods, bodies and paths arrive as they were sent, and nothing that a client adds is believed.
+#[test]
+fn clients_cannot_forge_through_nginx() {
+    let (server, app) = (Server::start(POLICY), App::start());
+    let (nginx, _folder) = nginx(&server.address.to_string(), &app);
+    let forged = |n: u32| {
+        format!(
+            "X-Forwarded-For: 203.0.113.{n}\r\nX-Original-URI: /other\r\nX-Forwarded-Uri: /other\r\nX-Forwarded-Method: PUT\r\n"
+        )
+    };
+    let spellings = ["/login", "//login", "/%6cogin", "/login?x=1"];
+    let statuses: Vec<u16> =
+        (0..).zip(spellings).map(|(n, path)| nginx.get(path, &forged(n)).status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    let post = "POST /x HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc";
+    assert_eq!(nginx.send(post).status, 200);
+    // What Tollgate refuses for other reasons is refused with its status, and never passes.
+    let before = app.seen();
+    assert_eq!(nginx.get("/a%2fb", "").status, 400);
+    assert_eq!(nginx.get("/whale", "").status, 400);
+    let key = "k".repeat(7_000);
+    let large = format!("X-API-Key: {key}\r\nAuthorization: Bearer {key}\r\nX-Large: {key}\r\n");
+    let large = nginx.get(&format!("/{key}"), &large);
+    assert!((400..=503).contains(&large.status), "{}", large.status);
+    assert_eq!(app.seen(), before);
+}
+
+/// Without Tollgate, `/` is open and `/login` is closed, as the recipe says.
+#[test]
+fn tollgate_is_down() {
+    let app = App::start();
+    let (nginx, _folder) = nginx(&format!("127.0.0.1:{}", free_port()), &app);
+    let open = nginx.get("/x", "X-API-Key: k1\r\n");
+    assert_eq!(
+        (open.status, open.body.as_slice(), open.header("ratelimit")),
+        (200, b"hello".as_slice(), None)
+    );
+    let post = "POST /x HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc";
+    assert_eq!(nginx.send(post).status, 200);
+    assert_eq!(app.seen(), 2);
+    assert_eq!(nginx.get("/login", "").status, 503);
+    assert_eq!(app.seen(), 2);
+}

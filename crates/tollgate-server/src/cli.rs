@@ -10,6 +10,7 @@ mod admin;
 mod foreign;
 mod guard;
 mod operate;
+mod see;
 mod value;
 
 pub use crate::admin::GivenToken;
@@ -22,6 +23,7 @@ pub use operate::{
     PercentArguments, ResetArguments, RestoreArguments, RulingArguments, ServerArguments, TailArguments,
     TopArguments,
 };
+pub use see::{LogFormat, SeeArguments};
 pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval, StoreChoice};
 pub(crate) use value::{duration, instant};
 
@@ -120,6 +122,9 @@ pub struct ServeArguments {
     /// Who may operate it.
     #[command(flatten)]
     pub admin: AdminArguments,
+    /// What others may see of it.
+    #[command(flatten)]
+    pub see: SeeArguments,
 }
 
 /// The arguments of `policy check`.

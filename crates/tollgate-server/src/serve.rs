@@ -22,8 +22,9 @@ use crate::{FAILURE, SUCCESS};
 use crate::{config, grpc, http, listen, resp};
 
 mod banner;
-mod log;
+pub(crate) mod log;
 mod sample;
+mod see;
 mod signal;
 
 /// What part of the memory for counters `CL.THROTTLE` may take, whose keys no policy knows.
@@ -31,13 +32,14 @@ const THROTTLE_PART: u64 = 8;
 
 /// Starts the server and waits for its end.
 pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
-    log::start();
+    let log = log::start(arguments.see.log_format);
     let started = prepared(arguments).and_then(|prepared| {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| format!("the system gives no threads: {error}; free some and try again"))?;
         runtime.block_on(serve(arguments, prepared, console))
     });
+    log.finish();
     match started {
         Ok(()) => SUCCESS,
         Err(problem) => {
@@ -131,6 +133,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let service = Arc::new(service);
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
+    let spans = see::start(&service, &arguments.see, &clock)?;
     let mut servers = JoinSet::new();
     if let Some(listener) = grpc {
         let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
@@ -151,7 +154,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         http::connection(stream, Arc::clone(&asked), stop)
     }));
     let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(&service))));
-    let ended = until_stopped(&mut signals, servers, &stop, &service.readiness).await;
+    let ended = until_stopped(&mut signals, servers, &stop, &service.readiness, spans).await;
     if let Some(writing) = writing {
         writing.abort();
     }
@@ -191,6 +194,7 @@ async fn until_stopped(
     mut servers: JoinSet<usize>,
     stop: &watch::Sender<bool>,
     readiness: &Readiness,
+    spans: Option<see::Spans>,
 ) -> Result<(), String> {
     tokio::select! {
         () = signals.next() => {}
@@ -202,8 +206,13 @@ async fn until_stopped(
     readiness.stop();
     // The receivers live in the servers' tasks; without them there is nobody left to stop.
     let _ = stop.send(true);
+    let ended = async {
+        let cut = drained(&mut servers).await;
+        see::finish(spans).await;
+        cut
+    };
     tokio::select! {
-        cut = drained(&mut servers) => match cut? {
+        cut = ended => match cut? {
             0 => tracing::info!("stopped"),
             cut => tracing::warn!(cut, "stopped; connections that took too long were cut"),
         },

@@ -49,12 +49,10 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// Every wire.
-    #[allow(dead_code, reason = "the wires that use all of it are being built")]
+    /// Every wire, in the order of their numbers.
     pub(crate) const ALL: [Wire; 5] = [Wire::Http, Wire::Authz, Wire::Rls, Wire::Resp, Wire::Limitador];
 
     /// Its name in metrics and logs.
-    #[allow(dead_code, reason = "the wires that use all of it are being built")]
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Wire::Http => "http",
@@ -75,7 +73,9 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) reader: Reader,
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
-    pub(crate) meter: Meter,
+    pub(crate) meter: Arc<Meter>,
+    /// Held by whoever reads all numbers.
+    pub(crate) scraping: tokio::sync::Mutex<()>,
     pub(crate) envoy: Envoy,
     /// Who may ask; every wire but the health checks looks here.
     pub(crate) auth: Auth,
@@ -99,6 +99,8 @@ pub(crate) struct Service<S = MemoryStore> {
 impl<S: Store> Service<S> {
     /// Answers by this engine, at the times of this clock.
     pub(crate) fn new(engine: Engine<S>, clock: Clock) -> Self {
+        let meter = Arc::new(Meter::new());
+        meter.adopt(&engine.policy());
         Self {
             engine,
             clock,
@@ -107,7 +109,8 @@ impl<S: Store> Service<S> {
             reader: Reader::default(),
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
-            meter: Meter::new(),
+            meter,
+            scraping: tokio::sync::Mutex::default(),
             auth: Auth::default(),
             reloader: None,
             readiness: Readiness::default(),
@@ -159,18 +162,20 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// When the engine cannot take them; the old ones stay in force.
     pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, ReplaceError> {
-        match rules {
+        let report = match rules {
             Rules::Native(policy) => {
                 let report = self.engine.swap(policy, now)?;
                 // Only now: until the engine has its policy, the old configuration decides.
                 self.foreign.store(None);
-                Ok(report)
+                report
             }
             Rules::Foreign(foreign, guard) => {
                 self.put_in_force(foreign, now)?;
-                Ok(self.engine.swap(guard, now)?)
+                self.engine.swap(guard, now)?
             }
-        }
+        };
+        self.meter.adopt(&self.engine.policy());
+        Ok(report)
     }
 
     /// Lets somebody else's configuration decide from now on.

@@ -119,6 +119,8 @@ impl Status {
 /// What one limit said.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitStatus<'a> {
+    /// Its place in the policy of the decision, from 0.
+    pub index: usize,
     /// The limit.
     pub limit: &'a Limit,
     /// The quota that it applied to this key.
@@ -178,6 +180,12 @@ impl Decision {
             block: Some(block),
             permit: None,
         }
+    }
+
+    /// The policy that it was made by, which a reload may have replaced since.
+    #[must_use]
+    pub const fn policy(&self) -> &Arc<Policy> {
+        &self.policy
     }
 
     /// What to do with the request.
@@ -245,6 +253,7 @@ impl Decision {
         self.statuses.iter().map(|status| {
             let limit = &self.policy.limits()[status.limit as usize];
             LimitStatus {
+                index: status.limit as usize,
                 limit,
                 quota: limit.quota(status.quota),
                 view: usize::from(status.view),

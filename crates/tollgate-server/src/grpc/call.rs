@@ -26,7 +26,9 @@ use tonic_health::server::{HealthReporter, HealthService};
 use super::codec::{Asked, RateLimitCodec, unreadable};
 use crate::rls::{self, Unanswerable};
 use crate::seldom::Seldom;
-use crate::service::Service;
+use crate::service::{Service, Wire};
+use crate::telemetry::trace::parent::Parent;
+use crate::telemetry::{Open, Stopwatch};
 
 /// Largest message. Envoy takes 60 KiB of headers from a client unless told otherwise, and descriptors are made of them.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
@@ -57,9 +59,15 @@ impl Calls {
         Self { service, reporter, health, unreadable: Seldom::default() }
     }
 
+    /// A connection was opened.
+    pub(super) fn opened(&self) -> Open {
+        self.service.meter.opened(Wire::Rls)
+    }
+
     /// Answers one call.
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        let answered = tokio::time::timeout(CALL_TIMEOUT, self.route(request)).await;
+        let parent = Parent::of(request.headers());
+        let answered = tokio::time::timeout(CALL_TIMEOUT, Parent::scope(parent, self.route(request))).await;
         answered.unwrap_or_else(|_| {
             Status::deadline_exceeded("the call took more than 10 s to arrive; send its message at once")
                 .into_http()
@@ -105,7 +113,10 @@ impl Calls {
                 return Ok(self.refuse("it is no message of Envoy's, or has text that is not UTF-8"));
             }
         };
-        match rls::answer(&self.service, &question, self.service.now()).await {
+        let watch = Stopwatch::start();
+        let answered = rls::answer(&self.service, &question, self.service.now()).await;
+        self.service.meter.took(Wire::Rls, watch.elapsed());
+        match answered {
             Ok(answer) => Ok(answer.into()),
             Err(Unanswerable::Invalid(reason)) => Err(Status::invalid_argument(reason)),
         }

@@ -35,6 +35,7 @@ pub(crate) async fn connection<I>(stream: I, calls: Arc<Calls>, mut stop: Stop)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let _open = calls.opened();
     let traffic = Arc::new(Traffic::default());
     let answers = service_fn(|request| {
         let (calls, begun) = (Arc::clone(&calls), traffic.begin());

@@ -1,6 +1,7 @@
 //! What each route does with the service. Time is read here, once for each request, and passed down.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use hyper::Request;
 use hyper::body::Incoming;
@@ -18,6 +19,7 @@ use crate::foreign::InForce;
 use crate::readiness::{Audience, Report};
 use crate::service::holds::{Absent, Id};
 use crate::service::{Service, Wire};
+use crate::telemetry::Stopwatch;
 
 /// What a request is answered with.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub(super) enum Answered {
     OpenApi,
     /// Whether requests should come here, and what the operator should know.
     Ready { is_ready: bool, report: Box<Report> },
+    /// What was counted, as Prometheus reads it.
+    Metrics(String),
     /// One decision.
     Decision(Box<Decided>),
     /// The decisions of a batch.
@@ -79,6 +83,7 @@ impl<S: Store> Service<S> {
             Route::Health => Ok(Answered::Healthy),
             Route::Ready => Ok(self.ready(is_admitted)),
             Route::OpenApi => Ok(Answered::OpenApi),
+            Route::Metrics => Ok(Answered::Metrics(self.metrics().await)),
             Route::Check => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
                 self.answer_check(&Question::check(&body)?).await
@@ -113,6 +118,15 @@ impl<S: Store> Service<S> {
             Route::LimitadorLimits => self.limitador_limits(request.uri().path()),
             Route::LimitadorCounters => self.limitador_counters(request.uri().path()).await,
         }
+    }
+
+    /// What was counted. It is read on a thread of its own, since it may take longer than a decision should wait, and once at
+    /// a time.
+    async fn metrics(&self) -> String {
+        let _alone = self.scraping.lock().await;
+        let (meter, now) = (Arc::clone(&self.meter), self.now());
+        // It fails only when the server is about to end.
+        tokio::task::spawn_blocking(move || meter.exposition(now)).await.unwrap_or_default()
     }
 
     fn ready(&self, is_admitted: bool) -> Answered {
@@ -159,8 +173,11 @@ impl<S: Store> Service<S> {
     }
 
     async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decided {
+        let watch = Stopwatch::start();
         let (decision, hold) = self.check_and_hold(request, now, Wire::Http).await;
-        Decided::new(decision, hold, &self.headers, request.units(), now)
+        let decided = Decided::new(decision, hold, &self.headers, request.units(), now);
+        self.meter.took(Wire::Http, watch.elapsed());
+        decided
     }
 
     /// A plain question to a foreign configuration.
@@ -184,8 +201,9 @@ impl<S: Store> Service<S> {
             );
             return Err(Problem::new(Kind::WrongFormat, detail));
         }
-        let (lifetime, now) = (question.lifetime(), self.now());
+        let (lifetime, now, watch) = (question.lifetime(), self.now(), Stopwatch::start());
         let (decision, reservation) = self.engine.reserve(&request, lifetime, now).await;
+        self.meter.record(&request, &decision, Wire::Http, now);
         let mut hold = Hold::None;
         if let Some(reservation) = reservation {
             match self.reservations.put(reservation, now + lifetime, now) {
@@ -197,7 +215,9 @@ impl<S: Store> Service<S> {
                 }
             }
         }
-        Ok(Answered::Decision(Box::new(Decided::new(decision, hold, &self.headers, request.units(), now))))
+        let decided = Decided::new(decision, hold, &self.headers, request.units(), now);
+        self.meter.took(Wire::Http, watch.elapsed());
+        Ok(Answered::Decision(Box::new(decided)))
     }
 
     async fn commit(&self, id: Id, cost: u64) -> Result<Answered, Problem> {
@@ -254,7 +274,6 @@ fn unsettleable(absent: Absent) -> Problem {
 mod tests {
     use std::time::Duration;
 
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use tollgate::charge::{Answers, Charge};

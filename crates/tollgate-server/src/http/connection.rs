@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Either;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -14,7 +16,8 @@ use super::patience::{IDLE_TIMEOUT, Patient, Phase};
 use super::reply::reply;
 use crate::admin::{self, Asker};
 use crate::listen::{Stop, Stream, stopped};
-use crate::service::Service;
+use crate::service::{Service, Wire};
+use crate::telemetry::trace::parent::Parent;
 
 /// How long a connection waits, once the server was told to stop, for a request that its client has sent already: one that rests
 /// may have one on its way. It is answered, and the answer says that it was the last.
@@ -28,15 +31,18 @@ pub(crate) async fn connection(stream: Stream, service: Arc<Service>, stop: Stop
     // Without an address there is nobody left to answer.
     let Ok(peer) = stream.peer_addr().map(|peer| peer.ip()) else { return };
     let mut told = stop.clone();
+    let _open = service.meter.opened(Wire::Http);
     let phase = Arc::new(Phase::default());
-    let answers = service_fn(|request| {
+    let answers = service_fn(|request: Request<Incoming>| {
         let (service, answering, stop) = (Arc::clone(&service), phase.answering(), stop.clone());
+        let parent = Parent::of(request.headers());
         async move {
             if request.uri().path().starts_with(admin::PREFIX) {
                 let asker = Asker { peer: Some(peer), stop, answering: Box::new(answering) };
                 return Ok(admin::respond(&service, request, asker).await);
             }
-            let mut response = reply(service.answer(request, peer).await).map(Either::Left);
+            let answered = Parent::scope(parent, service.answer(request, peer)).await;
+            let mut response = reply(answered).map(Either::Left);
             if *stop.borrow() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }

@@ -10,10 +10,13 @@ use serde::Serialize;
 
 use super::answer::{Answered, Foreign, ForeignBody};
 use super::problem::{Kind, Problem};
+use crate::telemetry::METRICS_TYPE;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+const METRICS: HeaderValue = HeaderValue::from_static(METRICS_TYPE);
 
 /// The interface, described for programs. A test drives a server by it.
 const OPENAPI: &str = include_str!("openapi.json");
@@ -43,6 +46,7 @@ struct Settlement {
 pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>> {
     match answered {
         Ok(Answered::Healthy) => json(&Health { status: "ok" }),
+        Ok(Answered::Metrics(text)) => response(StatusCode::OK, Some(METRICS), text.into_bytes()),
         Ok(Answered::OpenApi) => response(StatusCode::OK, Some(JSON), OPENAPI.as_bytes()),
         Ok(Answered::Ready { is_ready, report }) => {
             let mut response = json(&report);

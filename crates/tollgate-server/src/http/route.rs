@@ -10,7 +10,7 @@ use crate::service::holds::Id;
 const PATHS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/authz/nginx with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
                      DELETE /v1/reservations/{id}, DELETE /v1/permits/{id}, POST /json, POST /check, POST /report, \
                      POST /check_and_report, GET /limits/{namespace}, GET /counters/{namespace}, GET /status, \
-                     GET /v1/openapi.json, GET /healthz and GET /readyz";
+                     GET /v1/openapi.json, GET /healthz, GET /readyz and GET /metrics";
 
 /// What a path accepts that a proxy asks, whatever the method of the request that it holds.
 const ANY_METHOD: &str = "*";
@@ -26,6 +26,7 @@ pub(super) enum Route {
     Cancel(Id),
     Release(Id),
     Health,
+    Metrics,
     OpenApi,
     Ready,
     /// envoyproxy/ratelimit's JSON.
@@ -63,6 +64,7 @@ impl Route {
             "/v1/reservations" => (Route::Reserve, "POST"),
             "/v1/openapi.json" => (Route::OpenApi, "GET, HEAD"),
             "/healthz" => (Route::Health, "GET, HEAD"),
+            "/metrics" => (Route::Metrics, "GET, HEAD"),
             "/readyz" => (Route::Ready, "GET, HEAD"),
             "/json" => (Route::Rls, "POST"),
             "/check" => (Route::Limitador(Action::Check), "POST"),

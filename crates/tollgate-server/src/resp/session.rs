@@ -104,8 +104,8 @@ impl Session {
         }
         match entry.command {
             Command::Check => check::answer(resp, arguments, reply, now).await,
-            Command::Throttle => throttle::answer_cell(&resp.cells, arguments, reply, now),
-            Command::CrabThrottle => throttle::answer_crab(&resp.cells, arguments, reply, now),
+            Command::Throttle => throttle::answer_cell(resp, arguments, reply, now),
+            Command::CrabThrottle => throttle::answer_crab(resp, arguments, reply, now),
             Command::Release => check::release(resp, arguments, reply, now).await,
             Command::Ping => ping(arguments, reply),
             Command::Echo => reply.bulk(arguments.get(1).unwrap_or_default()),

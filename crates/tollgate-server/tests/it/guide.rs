@@ -52,7 +52,12 @@ pub(crate) fn agrees(shown: &Value, actual: &Value) -> bool {
 /// Every command of the guide works, and answers what the guide says.
 #[test]
 fn the_guide_is_true() {
-    let blocks = blocks(GUIDE);
+    follow(GUIDE, 8);
+}
+
+/// Serves a guide's policy, executes its commands, and compares what it shows with what comes out, at least `least` times.
+pub(crate) fn follow(guide: &str, least: usize) {
+    let blocks = blocks(guide);
     let policy = &blocks.iter().find(|(language, _)| *language == "yaml").expect("the guide has a policy").1;
     let server = Server::start(policy);
     let address = server.address.to_string();
@@ -86,5 +91,5 @@ fn the_guide_is_true() {
             _ => {}
         }
     }
-    assert!(compared >= 8, "only {compared} outputs were compared");
+    assert!(compared >= least, "only {compared} outputs were compared");
 }

@@ -15,6 +15,7 @@ pub(crate) fn tollgate(arguments: &[&str]) -> Command {
             command.env_remove(name);
         }
     }
+    command.env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
     // Each server of a test listens on ports of its own.
     command.env("TOLLGATE_RESP", "127.0.0.1:0");
     // Wires that a test does not name listen on ports that nobody else has.
@@ -111,6 +112,11 @@ impl Server {
         let mut rest = String::new();
         self.stderr.as_mut().unwrap().read_to_string(&mut rest).unwrap();
         rest
+    }
+
+    /// What is left of its log.
+    pub(crate) fn log(&mut self) -> &mut BufReader<ChildStderr> {
+        self.stderr.as_mut().unwrap()
     }
 
     /// Waits for its end.

@@ -12,7 +12,7 @@ use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use super::problem::{Kind, Problem};
 use super::question::{self, Question};
 use super::route::Route;
-use crate::decision_json::{Decided, Hold};
+use crate::decision_json::{DECISION_BYTES, Decided, Hold};
 use crate::service::holds::{Absent, Id};
 use crate::service::{Service, Wire};
 
@@ -25,8 +25,8 @@ pub(super) enum Answered {
     OpenApi,
     /// One decision.
     Decision(Box<Decided>),
-    /// The decisions of a batch.
-    Batch(Vec<Decided>),
+    /// The decisions of a batch, as they are sent.
+    Batch(Vec<u8>),
     /// What a proxy is told.
     Verified(Box<Verified>),
     /// What settling a reservation did.
@@ -83,11 +83,17 @@ impl<S: Store> Service<S> {
             requests.push(request.map_err(|error| Problem::invalid(format!("[{index}]: {error}")))?);
         }
         let now = self.now();
-        let mut answers = Vec::with_capacity(requests.len());
-        for request in &requests {
-            answers.push(self.decide(request, now).await);
+        // Written one by one, so that a batch needs the memory of its answer and no more.
+        let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
+        text.push(b'[');
+        for (index, request) in requests.iter().enumerate() {
+            if index > 0 {
+                text.push(b',');
+            }
+            self.decide(request, now).await.write(&mut text);
         }
-        Ok(Answered::Batch(answers))
+        text.push(b']');
+        Ok(Answered::Batch(text))
     }
 
     async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decided {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::patience::{IDLE_TIMEOUT, Patient, Phase};
+use super::patience::{Patient, Phase};
 use super::reply::reply;
 use crate::listen::{Stop, stopped};
 use crate::service::Service;
@@ -31,9 +31,8 @@ pub(crate) async fn connection(stream: TcpStream, service: Arc<Service>, mut sto
         }
     });
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        // The shorter patience with a head that has begun is the stream's; this one only stands behind it.
-        .header_read_timeout(IDLE_TIMEOUT)
+        // Patience is the stream's; hyper's own would set a timer for each request.
+        .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEAD_FIELDS_MAX)
         .serve_connection(TokioIo::new(Patient::new(stream, Arc::clone(&phase))), answers);

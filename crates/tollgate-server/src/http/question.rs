@@ -68,10 +68,10 @@ impl<'b> Question<'b> {
     pub(super) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
         let mut request = CheckRequest::new();
         for (name, given) in &self.attributes {
-            request = match given {
-                Given::Text(text) => request.with(name, Value::Text(text))?,
-                Given::Number(number) => request.with(name, *number)?,
-            };
+            match given {
+                Given::Text(text) => request.push(name, Value::Text(text))?,
+                Given::Number(number) => request.push(name, *number)?,
+            }
         }
         match self.cost {
             Some(cost) => request.cost(cost),

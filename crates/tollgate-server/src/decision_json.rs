@@ -47,7 +47,16 @@ impl Decided {
         let headers = Answer::headers_of(&decision, policy, audience, now);
         Self { decision, headers, hold }
     }
+
+    /// Appends it as JSON.
+    pub(crate) fn write(&self, text: &mut Vec<u8>) {
+        // Text and numbers always have a form in JSON, and memory takes every write.
+        let _ = serde_json::to_writer(text, self);
+    }
 }
+
+/// Room for a decision by one or two limits, so that writing one takes memory once.
+pub(crate) const DECISION_BYTES: usize = 768;
 
 /// The name of a verdict.
 pub(crate) const fn verdict_name(verdict: Verdict) -> &'static str {

@@ -14,7 +14,7 @@ use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use super::problem::{Kind, Problem};
 use super::question::{self, Question};
 use super::route::Route;
-use crate::decision_json::{Decided, Hold};
+use crate::decision_json::{DECISION_BYTES, Decided, Hold};
 use crate::foreign::InForce;
 use crate::readiness::{Audience, Report};
 use crate::service::holds::{Absent, Id};
@@ -34,8 +34,8 @@ pub(super) enum Answered {
     Metrics(String),
     /// One decision.
     Decision(Box<Decided>),
-    /// The decisions of a batch.
-    Batch(Vec<Decided>),
+    /// The decisions of a batch, as they are sent.
+    Batch(Vec<u8>),
     /// What a proxy is told.
     Verified(Box<Verified>),
     /// What settling a reservation did.
@@ -165,11 +165,17 @@ impl<S: Store> Service<S> {
             let body = ForeignBody::Json(answers.into());
             return Ok(Answered::Foreign(Foreign { status: 200, body, ..Foreign::default() }));
         }
-        let mut answers = Vec::with_capacity(requests.len());
-        for request in &requests {
-            answers.push(self.decide(request, now).await);
+        // Written one by one, so that a batch needs the memory of its answer and no more.
+        let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
+        text.push(b'[');
+        for (index, request) in requests.iter().enumerate() {
+            if index > 0 {
+                text.push(b',');
+            }
+            self.decide(request, now).await.write(&mut text);
         }
-        Ok(Answered::Batch(answers))
+        text.push(b']');
+        Ok(Answered::Batch(text))
     }
 
     async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decided {

@@ -10,9 +10,9 @@ use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 
-use super::patience::{IDLE_TIMEOUT, Patient, Phase};
+use super::patience::{Patient, Phase};
 use super::reply::reply;
 use crate::admin::{self, Asker};
 use crate::listen::{Stop, Stream, stopped};
@@ -51,9 +51,8 @@ pub(crate) async fn connection(stream: Stream, service: Arc<Service>, stop: Stop
         }
     });
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        // The shorter patience with a head that has begun is the stream's; this one only stands behind it.
-        .header_read_timeout(IDLE_TIMEOUT)
+        // Patience is the stream's; hyper's own would set a timer for each request.
+        .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEAD_FIELDS_MAX)
         .serve_connection(TokioIo::new(Patient::new(stream, Arc::clone(&phase))), answers);

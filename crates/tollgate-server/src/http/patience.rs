@@ -50,15 +50,30 @@ impl Drop for Answering {
     }
 }
 
+/// How far the head of a turn is, and what the timer is set for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Head {
+    /// Nothing came yet on this connection; the timer was set when it was made.
+    First,
+    /// Nothing came yet in this turn, and the timer is still that of the last.
+    Absent,
+    /// Nothing came yet, and the timer is set for that.
+    Resting,
+    /// Some of it came, and the timer is not yet set for the rest.
+    Begun,
+    /// Some of it came, and the timer is set for the rest.
+    Awaited,
+}
+
 /// A stream that gives up on a client that does not move.
 #[derive(Debug)]
 pub(super) struct Patient<S> {
     stream: S,
     phase: Arc<Phase>,
     reading: Pin<Box<Sleep>>,
-    /// The turn for which `reading` was set, and whether the head has begun to arrive in it.
+    /// The turn that the stream is in, and how far its head is.
     turn: u32,
-    head_begun: bool,
+    head: Head,
     writing: Option<Pin<Box<Sleep>>>,
 }
 
@@ -69,7 +84,7 @@ impl<S> Patient<S> {
             phase,
             reading: Box::pin(sleep(HEAD_TIMEOUT)),
             turn: 0,
-            head_begun: false,
+            head: Head::First,
             writing: None,
         }
     }
@@ -82,25 +97,33 @@ impl<S> Patient<S> {
         }
         if turn != self.turn {
             self.turn = turn;
-            self.head_begun = false;
-            self.reading.as_mut().reset(Instant::now() + IDLE_TIMEOUT);
+            self.head = Head::Absent;
         }
         true
     }
 
-    /// Bytes arrived: the head must now be complete in time, however slowly the rest of it drips.
+    /// Bytes arrived.
     fn moved(&mut self) {
         self.phase.touched.store(true, Ordering::Relaxed);
-        if self.awaits_head() && !self.head_begun {
-            self.head_begun = true;
-            self.reading.as_mut().reset(Instant::now() + HEAD_TIMEOUT);
+        if self.awaits_head() && self.head != Head::Awaited {
+            self.head = Head::Begun;
         }
     }
 
-    /// Nothing arrives: whether to wait on.
+    /// Nothing arrives: whether to wait on. Only here is a timer set: a head that arrives whole needs none.
     fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if !self.awaits_head() {
             return Poll::Pending;
+        }
+        let (next, patience) = match self.head {
+            Head::Absent => (Head::Resting, IDLE_TIMEOUT),
+            // The head must now be complete in time, however slowly the rest of it drips.
+            Head::Begun => (Head::Awaited, HEAD_TIMEOUT),
+            waiting => (waiting, Duration::ZERO),
+        };
+        if next != self.head {
+            self.head = next;
+            self.reading.as_mut().reset(Instant::now() + patience);
         }
         self.reading.as_mut().poll(context).map(|()| too_slow())
     }
@@ -197,7 +220,9 @@ mod tests {
         assert!(!phase.is_touched());
         client.write_all(b"P").await.unwrap();
         patient.read_u8().await.unwrap();
-        tokio::time::advance(Duration::from_secs(7)).await;
+        // hyper reads on as soon as it has a byte.
+        let more = tokio::time::timeout(Duration::from_secs(7), patient.read_u8()).await;
+        assert!(more.is_err());
         client.write_all(b"O").await.unwrap();
         patient.read_u8().await.unwrap();
         assert_eq!(patience(&mut patient).await, 3);

@@ -82,10 +82,10 @@ impl<'b> Question<'b> {
 fn request_of<'a>(attributes: &'a [(Cow<'_, str>, Given<'_>)]) -> Result<CheckRequest<'a>, RequestError> {
     let mut request = CheckRequest::new();
     for (name, given) in attributes {
-        request = match given {
-            Given::Text(text) => request.with(name, Value::Text(text))?,
-            Given::Number(number) => request.with(name, *number)?,
-        };
+        match given {
+            Given::Text(text) => request.push(name, Value::Text(text))?,
+            Given::Number(number) => request.push(name, *number)?,
+        }
     }
     Ok(request)
 }

@@ -141,7 +141,7 @@ pub(crate) mod label {
 pub(crate) const OTHERS: &str = "(others)";
 
 /// What a caller was told, as a label. The order is that of [`verdict_index`].
-pub(crate) const VERDICTS: [&str; 6] = ["allow", "wait", "deny", "never", "fault", "unavailable"];
+pub(crate) const VERDICTS: [&str; 7] = ["allow", "wait", "deny", "never", "fault", "unavailable", "blocked"];
 
 /// The places of two of [`VERDICTS`].
 pub(crate) const ALLOW: usize = 0;
@@ -154,6 +154,7 @@ pub(crate) fn verdict_index(decision: &Decision) -> usize {
         (Verdict::Wait(_), _) => 1,
         (_, Some(Reason::Unavailable)) => 5,
         (_, Some(Reason::Fault)) => 4,
+        (_, Some(Reason::Blocked)) => 6,
         (Verdict::Deny { .. }, _) => DENY,
         (Verdict::Never, _) => 3,
     }

@@ -7,6 +7,9 @@ mod bodies;
 #[path = "../../../../fuzz/src/stable.rs"]
 mod stable;
 
+use std::fs;
+use std::path::Path;
+
 use stable::run;
 
 /// Pieces that the formats are made of, so that mutations say something.

@@ -49,7 +49,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Answer rate-limiting questions over HTTP, gRPC and RESP
-    Serve(ServeArguments),
+    Serve(Box<ServeArguments>),
     /// Work with policy files
     Policy {
         /// What to do with them.

@@ -138,7 +138,7 @@ impl<S: Store> Service<S> {
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
         let decision = self.engine.check(request, now).await;
         self.meter.record(request, &decision, wire, now);
-        self.beside.observe(request, &decision, now);
+        self.beside.observe(std::slice::from_ref(request), &decision, now);
         decision
     }
 
@@ -154,6 +154,7 @@ impl<S: Store> Service<S> {
             [request] => self.meter.record(request, &decision, wire, now),
             _ => self.meter.record(&merged(views), &decision, wire, now),
         }
+        self.beside.observe(views, &decision, now);
         decision
     }
 

@@ -88,13 +88,19 @@ impl Engine<MemoryStore> {
     /// Answers one request at once. Memory never waits, so no async runtime is needed.
     #[must_use]
     pub fn check_now(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
+        self.check_views_now(slice::from_ref(request), now)
+    }
+
+    /// The same for a request that is told in several views; see [`Engine::check_views`].
+    #[must_use]
+    pub fn check_views_now(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Decision {
         let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load();
-            if let Some(block) = self.blocks.of(request, now) {
+            if let Some(block) = self.blocks.of(views, now) {
                 return Decision::blocked(Arc::clone(&live.policy), block, now);
             }
-            let question = match self.ask(&live, slice::from_ref(request), self.bench.at(now)) {
+            let question = match self.ask(&live, views, self.bench.at(now)) {
                 Ok(question) => question,
                 Err(fault) => return Decision::faulty(Arc::clone(&live.policy), fault),
             };
@@ -176,7 +182,7 @@ impl<S: Store> Engine<S> {
         let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load_full(); // Taken once, so a reload never splits a decision.
-            if let Some(block) = views.iter().find_map(|view| self.blocks.of(view, now)) {
+            if let Some(block) = self.blocks.of(views, now) {
                 let decision = Decision::blocked(Arc::clone(&live.policy), block, now);
                 return Made::unasked(&live, decision, self.bench.at(now));
             }

@@ -101,8 +101,8 @@ impl Pair {
     }
 
     /// Asks both, and counts.
-    pub(crate) fn ask(&self, request: &CheckRequest<'_>, now: Timestamp, tally: &Tally) {
-        tally.count(&self.old.check_now(request, now), &self.new.check_now(request, now));
+    pub(crate) fn ask(&self, views: &[CheckRequest<'_>], now: Timestamp, tally: &Tally) {
+        tally.count(&self.old.check_views_now(views, now), &self.new.check_views_now(views, now));
     }
 }
 
@@ -168,13 +168,13 @@ impl Beside {
 
     /// Lets both policies decide about a request that was decided just now. Costs one load when nothing is compared.
     #[inline]
-    pub(crate) fn observe(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp) {
+    pub(crate) fn observe(&self, views: &[CheckRequest<'_>], decision: &Decision, now: Timestamp) {
         if self.running.load(Ordering::Acquire) {
-            self.compare(request, decision, now);
+            self.compare(views, decision, now);
         }
     }
 
-    fn compare(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp) {
+    fn compare(&self, views: &[CheckRequest<'_>], decision: &Decision, now: Timestamp) {
         let latest = self.latest.load();
         let Some(comparison) = latest.as_ref() else { return };
         if now >= comparison.until {
@@ -184,7 +184,7 @@ impl Beside {
         // Held for one clone; what an operator blocks is no policy's doing.
         let pair = comparison.pair.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(pair) = pair.filter(|_| decision.block().is_none()) {
-            pair.ask(request, now, &comparison.tally);
+            pair.ask(views, now, &comparison.tally);
         }
     }
 

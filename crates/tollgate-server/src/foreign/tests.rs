@@ -56,7 +56,11 @@ async fn rules_of_all_formats_take_turns() {
     let descriptors = vec![Descriptor { entries, ..Descriptor::default() }];
     let question = Question { domain: "d".to_owned(), descriptors, hits_addend: 1 };
     let request = CheckRequest::new().with("k", "v").unwrap();
-    assert!(service.check(&request, now, Wire::Http).await.is_allowed());
+    assert_eq!(rls::answer(&service, &question, now).await.unwrap().overall, Code::Ok);
+    assert!(
+        !service.check(&request, now, Wire::Http).await.is_allowed(),
+        "one policy, one counter, two wires"
+    );
 
     service.replace(foreign(2), now).unwrap();
     for expected in [Code::Ok, Code::Ok, Code::OverLimit] {

@@ -96,7 +96,7 @@ fn tell(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
         Verdict::Never => -1,
     });
     field.named("reset_after_ms").integer(counted.map_or(-1, |outcome| milliseconds(outcome.reset_after)));
-    field.named("name").text(told.map(|status| status.limit.name()));
+    field.named("name").text(decision.cause_name().or(told.map(|status| status.limit.name())));
     field.named("permit").text(permit);
     if let Some(fault) = fault {
         field.named("fault").bulk(fault.to_string().as_bytes());

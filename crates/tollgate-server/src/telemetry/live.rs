@@ -63,7 +63,11 @@ fn event(request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Times
         at: now,
         wire,
         allowed: decision.is_allowed(),
-        limit: deciding.map(|status| status.limit.name().to_owned()).unwrap_or_default(),
+        limit: decision
+            .cause_name()
+            .or(deciding.map(|status| status.limit.name()))
+            .unwrap_or_default()
+            .to_owned(),
         attributes: text::attributes(request),
         retry_after_ms: decision.retry_after().map(Ticks::ceil_millis),
         source: deciding.map_or(NO_SOURCE, |status| status.source.name()),

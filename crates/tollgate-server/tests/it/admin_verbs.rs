@@ -8,6 +8,8 @@ use serde_json::Value;
 
 use crate::admin::{POLICY, Scratch, TOKEN, ask, server};
 use crate::program::{Server, run, stderr, stdout, tollgate};
+use crate::rls::{self, Client};
+use crate::wire::request;
 
 const KEY: &str = r#"{"attributes":{"api_key":"k"}}"#;
 
@@ -115,6 +117,35 @@ fn a_block_is_true_about_its_time() {
     assert_eq!((&free["allowed"], &free["limits"][0]["remaining"]), (&true.into(), &4.into()), "{free}");
     let output = stdout(&call(&server, &["audit"]));
     assert!(output.contains("a\\u{1b}[31m script") && !output.contains('\u{1b}'), "{output}");
+}
+
+/// A block is a denial on every wire, each in its own words, with the time to come back. A comparison leaves it out.
+#[test]
+fn a_block_holds_on_every_wire() {
+    let server = server(POLICY);
+    let asked = r#"{"attributes":{"ip":"127.0.0.1"}}"#;
+    let (authz, rls) =
+        (request("GET", "/v1/authz", "", b""), rls::question("d", 1, "ip=127.0.0.1 | other=x"));
+    let client = Client::new(server.grpc.unwrap());
+    let begun = ask(&server, TOKEN, "POST", "/admin/v1/policy/diff?for=1m", POLICY).json();
+    assert_eq!(server.exchange(&authz).status, 200);
+    assert!(rls::shown(&client.ask(rls.clone()).unwrap()).starts_with("OK: "));
+    says(&server, &["block", "ip=127.0.0.1", "--for", "1h"], "is blocked until");
+
+    assert_eq!(server.check(asked)["reason"], "operator-block");
+    let refused = server.exchange(&authz);
+    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert_eq!((refused.status, (3_500..=3_600).contains(&wait)), (429, true), "{wait}");
+    let answer = client.ask(rls).unwrap();
+    assert_eq!(rls::shown(&answer), "OVER: OVER | OVER");
+    let header =
+        answer.response_headers_to_add.iter().find(|header| header.key.eq_ignore_ascii_case("retry-after"));
+    assert!(header.is_some(), "{answer:?}");
+    let told = server.resp_exchange(b"HELLO 3\r\nTG.CHECK ip 127.0.0.1\r\nQUIT\r\n");
+    assert!(told.contains("allowed\r\n#f\r\n") && told.contains("operator-block"), "{told}");
+    let path = format!("/admin/v1/policy/diff/{}", begun["comparison"]["id"].as_str().unwrap());
+    let standing = ask(&server, TOKEN, "GET", &path, "").json();
+    assert_eq!((&standing["decisions"], &standing["changed"]), (&2.into(), &0.into()), "{standing}");
 }
 
 /// A block can be taken back, and taking back what is not there is told by the status.

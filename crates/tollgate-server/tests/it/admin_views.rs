@@ -33,6 +33,40 @@ fn a_frame_without_a_terminal() {
     assert!(json["keys"].is_array());
 }
 
+/// What a server decides is seen: denials as they happen with their cause, a block among them, and the busiest key with its numbers.
+#[test]
+fn what_is_decided_is_seen() {
+    let server = server(POLICY);
+    let key = r#"{"attributes":{"api_key":"busy"}}"#;
+    let mut child = operate(&server, &["tail", "--denied"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    std::thread::scope(|scope| {
+        // The view begins a moment after its command: asked until a denial is seen, of which there is no end.
+        let (seen, is_seen) = std::sync::mpsc::channel::<()>();
+        let server = &server;
+        scope.spawn(move || {
+            while is_seen.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                server.check(key);
+            }
+        });
+        lines.read_line(&mut line).unwrap();
+        drop(seen);
+    });
+    assert!(line.contains("http") && line.contains("DENY, retry in ") && line.contains("per-key"), "{line}");
+    assert!(line.contains("api_key="), "{line}");
+    assert!(operate(&server, &["block", "api_key=bad", "--for", "1h"]).status().unwrap().success());
+    server.check(r#"{"attributes":{"api_key":"bad"}}"#);
+    while !line.contains("operator-block") {
+        line.clear();
+        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "the view ended");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let top = stdout(&operate(&server, &["top", "--once"]).output().unwrap());
+    assert!(top.lines().any(|line| line.starts_with("per-key") && !line.contains(" 0 %")), "{top}");
+}
+
 /// A terminal: the master's side for the test, the path of the slave's for the program.
 fn terminal() -> (File, String) {
     let master: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();

@@ -63,7 +63,7 @@ fn envoy_json() {
         server.send("POST", "/json", &rls("d", "other", "a")).json()["statuses"],
         json!([{ "code": "OK" }])
     );
-    assert!(server.send("POST", "/json", "{}").problem(400).starts_with("domain: "));
+    assert!(server.send("POST", "/json", "{}").problem(400).starts_with("domain: it is empty"));
     assert!(
         server
             .send("POST", "/json", r#"{"domain":"d"}"#)

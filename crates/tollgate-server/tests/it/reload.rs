@@ -199,7 +199,8 @@ fn the_last_good_policy_survives_a_restart() {
 fn a_full_disk_stops_nothing() {
     let scratch = Scratch::new();
     scratch.replace("policy.yaml", FIVE);
-    scratch.replace("state", "a file, where a directory is needed");
+    // A directory where the file is to be: it can be neither written nor replaced.
+    fs::create_dir_all(scratch.text("state") + "/last-good.json").unwrap();
     let (policy, state) = (scratch.text("policy.yaml"), scratch.text("state"));
     let mut command =
         tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", &policy, "--state-dir", &state]);

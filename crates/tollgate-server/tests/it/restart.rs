@@ -202,7 +202,7 @@ fn the_guide_to_restarts_is_true() {
         rest.split_once("```").expect("it ends").0.trim().to_owned()
     };
     let scratch = Scratch::new("guide");
-    let command = block("sh").replace("/var/lib/tollgate", scratch.path()).replace("policy.yaml", "-");
+    let command = block("bash").replace("/var/lib/tollgate", scratch.path()).replace("policy.yaml", "-");
     let mut words = command.split_whitespace();
     assert_eq!(words.next(), Some("tollgate"));
     let arguments: Vec<&str> = words.chain(["--http", "127.0.0.1:0"]).collect();
@@ -211,7 +211,7 @@ fn the_guide_to_restarts_is_true() {
     server.signal("-TERM");
     assert_eq!(server.wait().code(), Some(0));
     let server = Server::start_with(&arguments, POLICY);
-    let shown = block("text");
+    let shown = block("console");
     let (shown, _) = shown.split_once(" (").expect("it shows an age");
     assert!(server.banner.contains(shown), "{shown:?} is not in {}", server.banner);
 }

@@ -105,11 +105,14 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The block that denies a request longest, if any does.
+    /// The block that denies a request longest, if any does: one of whose views has all of its attributes.
     #[inline]
-    pub(super) fn of(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Arc<Block>> {
+    pub(super) fn of(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Arc<Block>> {
         // Acquire: whoever sees that there are blocks sees them.
-        if self.any.load(Ordering::Acquire) { self.find(request, now) } else { None }
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        views.iter().filter_map(|view| self.find(view, now)).max_by_key(|block| block.until)
     }
 
     fn find(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Arc<Block>> {

@@ -2,6 +2,7 @@
 //! what would change that. Nothing is charged.
 
 use std::fmt;
+use std::slice;
 use std::sync::Arc;
 
 use super::block::Block;
@@ -76,8 +77,12 @@ impl<S: Store> Engine<S> {
         let now = now.decidable();
         let rulings = self.bench.at(now);
         let (policy, fault, met) = self.met(request, &rulings, now).await;
-        let mut explanation =
-            Explanation { block: self.blocks.of(request, now), fault, limits: Vec::new(), left_off: 0 };
+        let mut explanation = Explanation {
+            block: self.blocks.of(slice::from_ref(request), now),
+            fault,
+            limits: Vec::new(),
+            left_off: 0,
+        };
         let number_of = |limit: &(Match, LimitStatusOwned)| limit.0.limit;
         for (matched, status) in &met {
             let limit = &policy.limits()[matched.limit as usize];

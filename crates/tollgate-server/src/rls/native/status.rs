@@ -13,8 +13,10 @@ pub(super) fn statuses(question: &Question, decision: &Decision) -> Vec<Status> 
         let denial = met.clone().filter(denies).max_by_key(away); // Chosen as the cause of a whole decision is.
         let mut status = match denial.or_else(|| met.min_by_key(left)) {
             Some(limit) => told(&limit),
-            // Nothing was counted for a request at fault, and no descriptor of it may pass.
-            None if decision.fault().is_some() => Status::of_no_limit(Code::OverLimit),
+            // Nothing was counted for a request at fault, or one that an operator blocks, and no descriptor of it may pass.
+            None if decision.fault().is_some() || decision.block().is_some() => {
+                Status::of_no_limit(Code::OverLimit)
+            }
             None => Status::of_no_limit(Code::Ok),
         };
         if descriptor.is_negative_hits {

@@ -141,6 +141,14 @@ impl Foreign {
         }
     }
 
+    /// The numbers of each rule, for whoever compares two configurations.
+    pub(crate) fn numbers(&self) -> Vec<Numbered> {
+        match self {
+            Foreign::Envoy(config) => config.numbers(),
+            Foreign::Limitador(config) => config.numbers(),
+        }
+    }
+
     /// The names of its domains, or namespaces.
     pub(crate) fn domains(&self) -> Vec<&str> {
         match self {
@@ -148,6 +156,17 @@ impl Foreign {
             Foreign::Limitador(config) => config.names(),
         }
     }
+}
+
+/// What a rule comes to.
+#[derive(Debug)]
+pub(crate) struct Numbered {
+    /// Its name: what it is about, without its numbers.
+    pub(crate) name: String,
+    /// Why it refuses nobody, if so.
+    pub(crate) off: Option<&'static str>,
+    pub(crate) units: u64,
+    pub(crate) seconds: u64,
 }
 
 /// What the engine decides by while a foreign configuration is in force: it refuses everything. Whoever asks the engine past the

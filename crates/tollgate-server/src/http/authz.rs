@@ -13,7 +13,7 @@ use tollgate::headers::{Accepts, Caller};
 use tollgate::store::Store;
 use tollgate::{Answer, Audience, Verdict};
 
-use super::problem::Problem;
+use super::problem::{Kind, Problem};
 use super::reply::{problem_details, response};
 use crate::attributes::Family;
 use crate::decision_json::Hold;
@@ -77,6 +77,11 @@ impl<S: Store> Service<S> {
         let is_trusted = self.reader.trusted.contains(peer);
         if !is_trusted && let Some(skipped) = self.distrusted.due(now) {
             tracing::warn!(%peer, skipped, "/v1/authz was asked by a peer that is no trusted proxy: what it says of others is not believed");
+        }
+        if let Some(foreign) = self.foreign() {
+            let format = foreign.rules.format().name();
+            let detail = format!("in force is {format}: ask by RLS, POST /json or POST /v1/check");
+            return Err(Problem::new(Kind::WrongFormat, detail));
         }
         let watch = Stopwatch::start();
         let (decision, hold) = self.check_and_hold(&question, now, Wire::Authz).await;

@@ -46,7 +46,7 @@ fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Po
     for path in paths {
         if path.is_dir() {
             collect(&path, depth + 1, files)?;
-        } else {
+        } else if path.is_file() {
             files.push(path);
         }
         if files.len() > FILES_MAX {

@@ -7,6 +7,7 @@ use tollgate::policy::Mode;
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Policy, Quota, Ticks};
 
+use crate::foreign::{Foreign, Numbered};
 use crate::policy_file::Rules;
 
 /// A number that changes by this factor, or more, is suspicious.
@@ -42,7 +43,21 @@ pub(crate) struct Number {
 impl Summary {
     /// What rules come to.
     pub(crate) fn of(rules: &Rules) -> Self {
-        Self::of_policy(rules.policy())
+        match rules.foreign() {
+            None => Self::of_policy(rules.policy()),
+            Some(foreign) => Self::of_foreign(foreign),
+        }
+    }
+
+    /// What somebody else's configuration comes to.
+    fn of_foreign(foreign: &Foreign) -> Self {
+        let line = |rule: Numbered| {
+            let number =
+                Number { units: rule.units, period: Ticks::from_secs(rule.seconds), at_once: rule.units };
+            let numbers = BTreeMap::from([("rate".to_owned(), number)]);
+            (rule.name, Line { off: rule.off, numbers })
+        };
+        Self { limits: foreign.numbers().into_iter().map(line).collect() }
     }
 
     /// What a policy comes to.
@@ -254,5 +269,25 @@ mod tests {
         };
         let told = suspicions(&summary(&limits("10/s")), &summary(&limits("1000/s")));
         assert_eq!((told.len(), told.last().map(String::as_str)), (11, Some("and 490 more")));
+    }
+
+    /// Configurations of other programs are guarded as policies are.
+    #[test]
+    fn foreign_rules_are_guarded() {
+        use crate::foreign::{Format, Source, guard};
+        let rules = |format, text: &str| {
+            let source = Source { name: "f".to_owned(), bytes: text.as_bytes().to_vec() };
+            Summary::of(&Rules::Foreign(Foreign::compile(format, &[source]).unwrap().0, guard().unwrap()))
+        };
+        let envoy = |requests: u32, more: &str| {
+            let rule = format!("{{key: k, rate_limit: {{unit: day, requests_per_unit: {requests}}}{more}}}");
+            rules(Format::Envoy, &format!("domain: d\ndescriptors: [{rule}]"))
+        };
+        assert_eq!(suspicions(&envoy(100, ""), &envoy(50, "")), Vec::<String>::new());
+        assert!(suspicions(&envoy(100, ""), &envoy(1, ""))[0].starts_with("limit \"d: each k\", rate: "));
+        assert!(suspicions(&envoy(9, ""), &envoy(9, ", shadow_mode: true"))[0].contains("shadow_mode"));
+        let limitador = |text: &str| rules(Format::Limitador, text);
+        let one = limitador("- {namespace: n, max_value: 5, seconds: 60, conditions: [], variables: []}");
+        assert!(suspicions(&one, &limitador("[]"))[0].starts_with("1 of 1 limits vanish"));
     }
 }

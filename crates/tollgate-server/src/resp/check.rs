@@ -37,6 +37,11 @@ pub(super) async fn answer<S: Store>(
         Ok(request) => request,
         Err(unclear) => return reply.error(&format!("ERR TG.CHECK: {unclear}")),
     };
+    if let Some(foreign) = resp.service.foreign() {
+        let format = foreign.rules.format().name();
+        return reply
+            .error(&format!("ERR TG.CHECK: in force is {format}: ask by RLS, POST /json or POST /v1/check"));
+    }
     let watch = resp.service.meter.sampled_watch();
     let (decision, hold) = resp.service.check_and_hold(&request, now, Wire::Resp).await;
     let permit = match &hold {

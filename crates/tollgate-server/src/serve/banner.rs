@@ -57,7 +57,7 @@ pub(super) fn lines(
     lines.push("Try it:".to_owned());
     lines.push(match loaded.rules.foreign() {
         None => format!("  {}", attempt(loaded.rules.policy(), address, arguments, needs_token)),
-        Some(foreign) => format!("  {}", foreign_attempt(foreign, address)),
+        Some(foreign) => format!("  {}", foreign_attempt(foreign, address, arguments, needs_token)),
     });
     lines.push(String::new());
     lines.push("Stop it with Ctrl-C or SIGTERM; requests in flight are answered first.".to_owned());
@@ -81,18 +81,34 @@ fn limits(all: Vec<String>) -> Vec<String> {
 }
 
 /// A command that asks Envoy's question.
-fn foreign_attempt(foreign: &Foreign, address: SocketAddr) -> String {
-    let address = reachable(address);
+fn foreign_attempt(
+    foreign: &Foreign,
+    address: SocketAddr,
+    arguments: &ServeArguments,
+    needs_token: bool,
+) -> String {
+    let (command, base) = curl(address, arguments, needs_token);
     let domain = foreign.domains().first().copied().unwrap_or("ingress").to_owned();
     let body = serde_json::json!({ "domain": domain, "descriptors": [{ "entries": [{ "key": "user", "value": "demo" }] }] });
     match body.to_string() {
-        body if body.contains('\'') => format!("curl -s http://{address}/healthz"),
-        body => format!("curl -s http://{address}/json -d '{body}'"),
+        body if body.contains('\'') => format!("{command}{base}/healthz"),
+        body => format!("{command}{base}/json -d '{body}'"),
     }
 }
 
 /// A command that asks a question which limits of this policy answer.
 fn attempt(policy: &Policy, address: SocketAddr, arguments: &ServeArguments, needs_token: bool) -> String {
+    let (command, base) = curl(address, arguments, needs_token);
+    match sample(policy) {
+        Some(body) => {
+            format!("{command}{base}/v1/check -H 'Content-Type: application/json' -d '{body}'")
+        }
+        None => format!("{command}{base}/healthz"),
+    }
+}
+
+/// The beginning of a command that gets in, and where it asks.
+fn curl(address: SocketAddr, arguments: &ServeArguments, needs_token: bool) -> (String, String) {
     let mut command = String::from("curl -s ");
     if arguments.security.tls_cert.is_some() {
         command.push_str("--cacert AUTHORITY.pem ");
@@ -104,12 +120,7 @@ fn attempt(policy: &Policy, address: SocketAddr, arguments: &ServeArguments, nee
         command.push_str("-H \"Authorization: Bearer $TOKEN\" ");
     }
     let base = format!("{}://{}", scheme(arguments), reachable(address));
-    match sample(policy) {
-        Some(body) => {
-            format!("{command}{base}/v1/check -H 'Content-Type: application/json' -d '{body}'")
-        }
-        None => format!("{command}{base}/healthz"),
-    }
+    (command, base)
 }
 
 const fn scheme(arguments: &ServeArguments) -> &'static str {

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use crate::program::{Server, run, stderr, stdout};
+use crate::rls::{Client, question, shown};
+use crate::scratch::until;
 
 const ENVOY: &str =
     "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 2, name: daily}}]";
@@ -141,6 +143,40 @@ fn limitador_endpoints() {
     assert_eq!(server.send("POST", "/json", &rls("n", "user", "a")).status, 429);
 }
 
+/// Envoy is answered over gRPC by the same rules, of either format, and TG.CHECK and /v1/authz say where to ask.
+#[test]
+fn envoy_is_answered_over_grpc() {
+    for (file, domain) in [(ENVOY, "d"), (LIMITADOR, "n")] {
+        let server = Server::start(file);
+        let client = Client::new(server.grpc.unwrap());
+        let ask = || shown(&client.ask(question(domain, 1, "user=a")).unwrap());
+        for (expected, left) in [("OK: OK", 1), ("OK: OK", 0), ("OVER: OVER", 0)] {
+            let told = ask();
+            assert!(told.starts_with(&format!("{expected} daily 2/DAY left {left} in ")), "{told}");
+        }
+        assert_eq!(shown(&client.ask(question(domain, 1, "other=a|x=y")).unwrap()), "OK: OK | OK");
+        assert!(server.send("GET", "/v1/authz", "").problem(404).contains("POST /v1/check"));
+    }
+}
+
+/// A file that changes is put in force while the server runs, with the counters that there are.
+#[test]
+fn a_foreign_file_is_reloaded() {
+    let directory = Directory::new("reload", &[("config.yaml", ENVOY)]);
+    let server = Server::start_with(&["serve", "--http", "127.0.0.1:0", "--policy", directory.path()], "");
+    for status in [200, 200, 429] {
+        assert_eq!(server.send("POST", "/json", &rls("d", "user", "a")).status, status);
+    }
+    fs::write(directory.0.join("config.yaml"), ENVOY.replace("unit: 2,", "unit: 9,")).unwrap();
+    let is_in_force = || {
+        let look =
+            r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}],"hitsAddend":0}]}"#;
+        let answer = server.send("POST", "/json", look);
+        (answer.status, answer.json()["statuses"][0]["limitRemaining"].clone()) == (200, json!(6))
+    };
+    until("the new file is in force", || is_in_force().then_some(()));
+}
+
 /// A policy of our own has neither interface, and says so.
 #[test]
 fn a_native_policy_names_its_own_ways() {
@@ -149,6 +185,12 @@ fn a_native_policy_names_its_own_ways() {
         assert!(server.send("GET", path, "").problem(404).contains("POST /v1/check"), "{path}");
     }
     assert!(server.send("POST", "/report", "{}").problem(404).contains("Tollgate policy"));
+    let answer = server.send("POST", "/json", &rls("any", "api_key", "a"));
+    assert_eq!(
+        (answer.status, &answer.json()["overallCode"]),
+        (200, &json!("OK")),
+        "/json answers for every policy"
+    );
 }
 
 /// A directory is read as a mounted configuration is: below it, in order, without what begins with a dot.

@@ -134,6 +134,20 @@ mod tests {
         });
     }
 
+    /// A restart with a snapshot keeps what was counted.
+    #[test]
+    fn counts_are_in_a_snapshot() {
+        pollster::block_on(async {
+            let (engine, mut written) = (engine(), Vec::new());
+            let day = |engine: &Engine| engine.tally("t", Ticks::from_secs(86_400), Align::Epoch).unwrap();
+            engine.add(&day(&engine), &[b"k"], 7, T0).await.unwrap();
+            engine.snapshot(T0, &mut written).unwrap();
+            let snapshot = crate::Snapshot::read(4 << 20, T0, &mut written.as_slice()).unwrap();
+            let (next, _) = Engine::restore(snapshot, Policy::new(Vec::new()).unwrap(), T0).unwrap();
+            assert_eq!(next.add(&day(&next), &[b"k"], 1, T0).await.unwrap().total, 8);
+        });
+    }
+
     /// What can grow no more is told as the largest count: above every limit.
     #[test]
     fn a_full_counter_is_above_every_limit() {

@@ -1,6 +1,7 @@
 //! What each rule means, in a sentence.
 
 use super::tree::{Allowance, Config, Level, Limit, Node};
+use crate::foreign::Numbered;
 
 impl Config {
     pub(in crate::foreign) fn names(&self) -> Vec<&str> {
@@ -8,29 +9,57 @@ impl Config {
     }
 
     pub(in crate::foreign) fn sentences(&self) -> Vec<String> {
-        let mut sentences = Vec::new();
+        self.told(sentence)
+    }
+
+    pub(in crate::foreign) fn numbers(&self) -> Vec<Numbered> {
+        self.told(numbered)
+    }
+
+    fn told<T>(&self, tell: fn(&str, &[&Node]) -> Option<T>) -> Vec<T> {
+        let mut told = Vec::new();
         for domain in &self.domains {
-            level(&domain.root, &domain.name, &mut Vec::new(), &mut sentences);
+            level(&domain.root, &domain.name, &mut Vec::new(), tell, &mut told);
         }
-        sentences
+        told
     }
 }
 
-fn level<'c>(level: &'c Level, domain: &str, path: &mut Vec<&'c Node>, sentences: &mut Vec<String>) {
+/// What `tell` says about each rule.
+fn level<'c, T>(
+    level: &'c Level,
+    domain: &str,
+    path: &mut Vec<&'c Node>,
+    tell: fn(&str, &[&Node]) -> Option<T>,
+    told: &mut Vec<T>,
+) {
     for node in &level.nodes {
         path.push(node);
-        if let Some(sentence) = sentence(domain, path) {
-            sentences.push(sentence);
-        }
-        self::level(&node.children, domain, path, sentences);
+        told.extend(tell(domain, path));
+        self::level(&node.children, domain, path, tell, told);
         path.pop();
     }
 }
 
+/// What a rule is about.
+fn subject(domain: &str, path: &[&Node]) -> String {
+    let places: Vec<String> = path.iter().map(|node| place(node)).collect();
+    format!("{domain}: {}", places.join(", "))
+}
+
+fn numbered(domain: &str, path: &[&Node]) -> Option<Numbered> {
+    let limit = path.last()?.limit.as_ref()?;
+    let (units, seconds, off) = match limit.allowance {
+        Allowance::Unlimited => (u64::from(u32::MAX), 1, Some("unlimited")),
+        Allowance::PerUnit(requests, unit) => (u64::from(requests), unit.seconds(), None),
+    };
+    let off = off.or(limit.is_shadow.then_some("shadow_mode"));
+    Some(Numbered { name: subject(domain, path), off, units, seconds })
+}
+
 fn sentence(domain: &str, path: &[&Node]) -> Option<String> {
     let node = path.last()?;
-    let places: Vec<String> = path.iter().map(|node| place(node)).collect();
-    let subject = format!("{domain}: {}", places.join(", "));
+    let subject = subject(domain, path);
     let Some(limit) = &node.limit else {
         let is_exception = node.children.nodes.is_empty();
         return is_exception.then(|| format!("{subject}: not limited"));

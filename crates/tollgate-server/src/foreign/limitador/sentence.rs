@@ -1,8 +1,25 @@
 //! What each limit means, in a sentence.
 
 use super::{Config, Limit};
+use crate::foreign::Numbered;
 
 impl Config {
+    pub(in crate::foreign) fn numbers(&self) -> Vec<Numbered> {
+        let limits = self.namespaces.iter().flat_map(|namespace| &namespace.limits);
+        limits
+            .map(|limit| {
+                let (_, conditions, variables) = limit.identity();
+                let mut name = limit.namespace.clone();
+                for part in limit.name.iter().chain(&limit.id).chain(&conditions).chain(&variables) {
+                    name.push_str(&format!(", {part}"));
+                }
+                // A limit may be there for several windows.
+                name.push_str(&format!(", {} s", limit.seconds));
+                Numbered { name, off: None, units: limit.max_value, seconds: limit.seconds }
+            })
+            .collect()
+    }
+
     pub(in crate::foreign) fn sentences(&self) -> Vec<String> {
         self.namespaces.iter().flat_map(|namespace| &namespace.limits).map(Limit::sentence).collect()
     }

@@ -42,7 +42,7 @@ fn follow(proxy: &Proxy) {
 /// The guide's policy and config, served.
 fn served() -> Server {
     let yaml: Vec<String> =
-        blocks().into_iter().filter(|block| block.0 == "yaml").map(|block| block.1).collect();
+        blocks().into_iter().filter(|block| block.0.starts_with("yaml")).map(|block| block.1).collect();
     let folder = Folder::new("guide");
     let config = folder.write("config.yaml", &yaml[1]);
     let config = config.display().to_string();

@@ -224,12 +224,18 @@ mod tests {
         }
     }
 
+    fn json_of(decided: &Decided) -> serde_json::Value {
+        let mut text = Vec::new();
+        decided.write(&mut text);
+        serde_json::from_slice(&text).unwrap()
+    }
+
     async fn json<S: Store>(service: &Service<S>, body: &str) -> serde_json::Value {
         let question = Question::check(body.as_bytes()).unwrap();
         let Answered::Decision(decided) = service.answer_check(&question).await.unwrap() else {
             panic!("no decision")
         };
-        serde_json::to_value(&decided).unwrap()
+        json_of(&decided)
     }
 
     /// Without room for another permit the place stays taken until it expires: nothing is admitted too much.
@@ -287,7 +293,7 @@ mod tests {
             let Answered::Decision(decided) = service.reserve(&question).await.unwrap() else {
                 panic!("no decision")
             };
-            let answer = serde_json::to_value(&decided).unwrap();
+            let answer = json_of(&decided);
             ids.push(answer["reservation"].as_str().and_then(Id::parse).unwrap());
         }
         time.advance(Duration::from_micros(999_999));
@@ -311,7 +317,7 @@ mod tests {
             let Answered::Decision(decided) = service.reserve(&question).await.unwrap() else {
                 panic!("no decision")
             };
-            let answer = serde_json::to_value(&decided).unwrap();
+            let answer = json_of(&decided);
             ids.push(answer["reservation"].as_str().and_then(Id::parse).unwrap());
         }
         let taken = json(&service, r#"{"attributes":{"k":"x"}}"#).await;

@@ -82,7 +82,7 @@ impl HeaderList {
 
 /// Appends a number, at most the largest that a structured field may hold.
 pub(super) fn push_number(out: &mut String, value: u64) {
-    push(out, format_args!("{}", value.min(NUMBER_MAX)));
+    out.push_str(itoa::Buffer::new().format(value.min(NUMBER_MAX)));
 }
 
 /// Appends formatted text.

@@ -4,7 +4,7 @@ use tollgate::{CheckRequest, Clock, Engine, HeaderPolicy, MemoryStore, RequestEr
 
 use crate::cli::{DecideArguments, GivenValue};
 use crate::console::Console;
-use crate::decision_json::{DECISION_BYTES, Decided, Hold};
+use crate::decision_json::{Decided, Hold};
 use crate::policy_file;
 use crate::{FAILURE, SUCCESS, USAGE};
 
@@ -41,9 +41,7 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
         }
         if arguments.json {
             let decided = Decided::new(decision, Hold::None, &HeaderPolicy::default(), request.units(), now);
-            let mut line = Vec::with_capacity(DECISION_BYTES);
-            decided.write(&mut line);
-            console.line(String::from_utf8_lossy(&line));
+            console.line(String::from_utf8_lossy(&decided.text()));
         } else {
             table.row(&decision, now.since(start), console);
         }

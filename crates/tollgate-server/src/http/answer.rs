@@ -23,10 +23,8 @@ pub(super) enum Answered {
     Healthy,
     /// The description of the interface.
     OpenApi,
-    /// One decision.
-    Decision(Box<Decided>),
-    /// The decisions of a batch, as they are sent.
-    Batch(Vec<u8>),
+    /// One decision or those of a batch, as JSON. They are large, and written where they are made.
+    Decision(Vec<u8>),
     /// What a proxy is told.
     Verified(Box<Verified>),
     /// What settling a reservation did.
@@ -72,7 +70,7 @@ impl<S: Store> Service<S> {
     async fn answer_check(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let request = question.request()?;
         let decided = self.decide(&request, self.now()).await;
-        Ok(Answered::Decision(Box::new(decided)))
+        Ok(Answered::Decision(decided.text()))
     }
 
     /// Answers all questions, or none if one of them is wrong.
@@ -93,7 +91,7 @@ impl<S: Store> Service<S> {
             self.decide(request, now).await.write(&mut text);
         }
         text.push(b']');
-        Ok(Answered::Batch(text))
+        Ok(Answered::Decision(text))
     }
 
     async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decided {
@@ -116,7 +114,7 @@ impl<S: Store> Service<S> {
                 }
             }
         }
-        Ok(Answered::Decision(Box::new(Decided::new(decision, hold, &self.headers, request.units(), now))))
+        Ok(Answered::Decision(Decided::new(decision, hold, &self.headers, request.units(), now).text()))
     }
 
     async fn commit(&self, id: Id, cost: u64) -> Result<Answered, Problem> {
@@ -224,10 +222,8 @@ mod tests {
         }
     }
 
-    fn json_of(decided: &Decided) -> serde_json::Value {
-        let mut text = Vec::new();
-        decided.write(&mut text);
-        serde_json::from_slice(&text).unwrap()
+    fn json_of(text: &[u8]) -> serde_json::Value {
+        serde_json::from_slice(text).unwrap()
     }
 
     async fn json<S: Store>(service: &Service<S>, body: &str) -> serde_json::Value {

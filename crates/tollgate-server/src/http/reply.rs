@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use super::answer::Answered;
 use super::problem::{Kind, Problem};
-use crate::decision_json::DECISION_BYTES;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -42,12 +41,7 @@ pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>
     match answered {
         Ok(Answered::Healthy) => json(&Health { status: "ok" }),
         Ok(Answered::OpenApi) => response(StatusCode::OK, Some(JSON), OPENAPI.as_bytes()),
-        Ok(Answered::Decision(decided)) => {
-            let mut text = Vec::with_capacity(DECISION_BYTES);
-            decided.write(&mut text);
-            response(StatusCode::OK, Some(JSON), text)
-        }
-        Ok(Answered::Batch(text)) => response(StatusCode::OK, Some(JSON), text),
+        Ok(Answered::Decision(text)) => response(StatusCode::OK, Some(JSON), text),
         Ok(Answered::Verified(verified)) => verified.into_response(),
         Ok(Answered::Settled(settled)) => {
             json(&Settlement { refunded: settled.refunded, charged: settled.charged, unpaid: settled.unpaid })

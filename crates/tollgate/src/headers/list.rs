@@ -71,7 +71,8 @@ impl HeaderList {
         let value = &self.text.as_bytes()[start..];
         let sendable = !value.is_empty()
             && value.len() <= FIELD_BYTES_MAX
-            && value.iter().all(|byte| matches!(byte, b' '..=b'~'));
+            // No early end, so that the compiler looks at many bytes at once.
+            && value.iter().fold(true, |printable, byte| printable & matches!(byte, b' '..=b'~'));
         if sendable && self.entries.len() < HEADERS_MAX {
             self.entries.push(Entry { name, end: self.text.len() });
         } else {

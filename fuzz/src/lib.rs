@@ -10,7 +10,7 @@ use tollgate::headers::{Accepts, Caller, Dialect, Dialects, FIELD_BYTES_MAX, HEA
 use tollgate::policy::{Cost, Limit, LimitBuilder, Mode};
 use tollgate::{
     Answer, Audience, CheckRequest, Engine, Gate, HeaderPolicy, ManualClock, MemoryStore, Policy, Quota,
-    Rate, Secret, Ticks, Timestamp,
+    Rate, Secret, Snapshot, Ticks, Timestamp,
 };
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -249,6 +249,67 @@ fn assert_sendable(answer: &Answer) {
         let parsed: Result<serde_json::Value, _> = serde_json::from_str(&body.text);
         assert!(parsed.is_ok(), "{:?}", body.text);
     }
+}
+
+/// No bytes make the reader of snapshots panic, be their checksums wrong or right. What it restores counts, and can be written
+/// and restored again.
+pub fn snapshot(bytes: &[u8]) {
+    for bytes in [bytes, &tollgate::fuzzing::sealed(bytes)] {
+        let snapshot = match Snapshot::read(256 << 10, NOW, &mut &*bytes) {
+            Ok(snapshot) => snapshot,
+            Err(refused) => {
+                assert!(!refused.to_string().is_empty(), "refused without a reason");
+                continue;
+            }
+        };
+        let Ok((engine, _)) = Engine::restore(snapshot, snapshot_policy(), NOW) else { continue };
+        for (step, key) in ["a", "b", "new"].into_iter().cycle().take(9).enumerate() {
+            let cost = [0, 1, 40][step / 3];
+            let request = with(CheckRequest::new(), "key", key);
+            let _ = engine.check_now(&request.clone().cost(cost).unwrap_or(request), NOW);
+        }
+        let mut again = Vec::new();
+        assert!(engine.snapshot(NOW, &mut again).is_ok());
+        let again = Snapshot::read(256 << 10, NOW, &mut &*again);
+        assert!(again.is_ok_and(|again| again.report().no_room == 0), "it is not read again");
+    }
+}
+
+/// Every kind of counter; the seeds of the corpus were taken under it.
+fn snapshot_policy() -> Policy {
+    let policy = b"limits:
+      - {name: bucket, by: [key], rate: 50/h}
+      - {name: wide, by: [key], rate: 9999991/s burst 50}
+      - {name: gcra, by: [key], rate: 50/h, algorithm: gcra}
+      - {name: fixed, by: [key], rate: 50/month, algorithm: fixed-window, align: calendar, timezone: Europe/Rome}
+      - {name: window, by: [key], rate: 50/h, algorithm: sliding-window, precision: 1, estimate: interpolate}
+      - {name: log, by: [key], rate: 50/h, algorithm: sliding-log}
+      - {name: leaky, by: [key], rate: 50/h, algorithm: leaky-bucket, queue: 40}
+      - {name: permits, by: [key], concurrency: 50, permit_ttl: 1h}
+      - {name: tiers, by: [key], tier_by: plan, tiers: {a: 10/h, b: 20/d}, overrides: {x: 30/h}}";
+    match Policy::compile("snapshot", policy) {
+        Ok((policy, _)) => policy,
+        Err(findings) => panic!("{findings}"),
+    }
+}
+
+/// A snapshot to start from: a few keys, some of them after a policy with other numbers.
+pub fn snapshot_seed(changed: bool) -> Vec<u8> {
+    let engine = small_engine(snapshot_policy());
+    for key in ["a", "b"] {
+        let request = with(CheckRequest::new(), "key", key);
+        let _ = engine.check_now(&request.clone().cost(3).unwrap_or(request), NOW);
+    }
+    if changed {
+        let slower = Quota::token_bucket(Rate::per_day(40));
+        let limits = slower.map(|quota| Policy::new(vec![Limit::new("bucket", quota).by(["key"])]));
+        if let Ok(Ok(policy)) = limits {
+            let _ = engine.swap(policy, NOW);
+        }
+    }
+    let mut bytes = Vec::new();
+    assert!(engine.snapshot(NOW, &mut bytes).is_ok());
+    bytes
 }
 
 /// Bytes taken from the front; zeros when there are no more.

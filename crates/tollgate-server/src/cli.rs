@@ -6,17 +6,35 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use tollgate::{COST_MAX, Ticks, Timestamp};
 
+mod admin;
+mod foreign;
+mod guard;
+mod operate;
+mod see;
 mod value;
 
+pub use crate::admin::GivenToken;
 pub use crate::attributes::address::Network;
-pub use value::{GivenAttribute, GivenValue, ListenChoice, StoreChoice};
+pub use admin::AdminArguments;
+pub use foreign::ForeignArguments;
+pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
+pub use operate::{
+    BlockArguments, DiffArguments, ExplainArguments, KeyArguments, ListArguments, OperateCommand,
+    PercentArguments, ResetArguments, RestoreArguments, RulingArguments, ServerArguments, TailArguments,
+    TopArguments,
+};
+pub use see::{LogFormat, SeeArguments};
+pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval, StoreChoice};
+pub(crate) use value::{duration, instant};
 
 const EXAMPLES: &str = "\
 Examples:
   tollgate serve                                   start on memory with the built-in example policy
   tollgate serve --policy policy.yaml              start with your own limits
   tollgate policy check policy.yaml                say what each limit means, and what is wrong
-  tollgate decide api_key=k1 --times 3             watch a policy decide, without a server";
+  tollgate decide api_key=k1 --times 3             watch a policy decide, without a server
+  tollgate explain api_key=k1                      ask a running server which limits match, and what is left
+  tollgate top                                     watch its busiest keys";
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -31,7 +49,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Answer rate-limiting questions over HTTP, gRPC and RESP
-    Serve(ServeArguments),
+    Serve(Box<ServeArguments>),
     /// Work with policy files
     Policy {
         /// What to do with them.
@@ -42,6 +60,9 @@ pub enum Command {
     Decide(DecideArguments),
     /// Put a server under load, and measure throughput and latency
     Bench(BenchArguments),
+    /// Operate a running server.
+    #[command(flatten)]
+    Operate(OperateCommand),
 }
 
 /// What to do with policy files.
@@ -49,13 +70,18 @@ pub enum Command {
 pub enum PolicyCommand {
     /// Say what each limit means in a sentence, and report every problem at once
     Check(CheckArguments),
+    /// Say what another policy would change, and how many decisions of a trace or of a running server
+    Diff(DiffArguments),
+    /// Write a configuration of envoyproxy/ratelimit or Limitador as a policy file
+    Convert(ConvertArguments),
 }
 
 /// The arguments of `serve`.
 #[derive(Debug, Args)]
 pub struct ServeArguments {
-    /// The policy file, - for standard input; without one, a built-in example that shows every kind of limit
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_POLICY")]
+    /// The policy: a file of Tollgate's, envoyproxy/ratelimit's or Limitador's, a directory of such files, or - for standard input;
+    /// without one, a built-in example that shows every kind of limit
+    #[arg(long, value_name = "FILE|DIR", env = "TOLLGATE_POLICY")]
     pub policy: Option<PathBuf>,
     /// Where to listen for HTTP; port 0 picks a free one
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080", value_parser = value::address)]
@@ -78,9 +104,27 @@ pub struct ServeArguments {
     /// The most memory that counters may take
     #[arg(long, value_name = "SIZE", env = "TOLLGATE_MEMORY", default_value = "64MiB", value_parser = value::size)]
     pub memory: u64,
+    /// How often the counters are written to the state directory; off writes them only when the server stops
+    #[arg(long, value_name = "DURATION", env = "TOLLGATE_SNAPSHOT_EVERY", default_value = "10s", value_parser = value::interval)]
+    pub snapshot_every: SnapshotInterval,
+    /// What a foreign configuration's own program would be told by its environment.
+    #[command(flatten)]
+    pub foreign: ForeignArguments,
     /// Listen on an address that other machines can reach, although nobody has to prove who they are
     #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
+    /// Who may connect, and how they prove it.
+    #[command(flatten)]
+    pub security: SecurityArguments,
+    /// How changes of the policy are taken.
+    #[command(flatten)]
+    pub reload: ReloadArguments,
+    /// Who may operate it.
+    #[command(flatten)]
+    pub admin: AdminArguments,
+    /// What others may see of it.
+    #[command(flatten)]
+    pub see: SeeArguments,
 }
 
 /// The arguments of `policy check`.
@@ -89,9 +133,26 @@ pub struct ServeArguments {
     after_help = "Exit status: 0 when every file compiles (warnings are allowed), 1 when one does not, 2 for wrong usage."
 )]
 pub struct CheckArguments {
-    /// The policy files; - reads standard input
+    /// The policy files or directories, of any format that `serve` knows; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+}
+
+/// The arguments of `policy convert`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 when it was converted, 1 when the files are wrong or are a policy already, 2 for wrong usage."
+)]
+pub struct ConvertArguments {
+    /// The configuration: a file, a directory, or - for standard input
+    #[arg(value_name = "FILE|DIR")]
+    pub file: PathBuf,
+    /// The form to write
+    #[arg(long, value_name = "FORM", default_value = "native", value_parser = ["native"])]
+    pub to: String,
+    /// The domain or namespace to convert, where there is more than one
+    #[arg(long, value_name = "NAME")]
+    pub domain: Option<String>,
 }
 
 const DECIDE_HELP: &str = "\

@@ -26,6 +26,11 @@ impl Console {
         self.closed |= writeln!(self.out, "{line}").is_err();
     }
 
+    /// Writes text that is not a line, such as what clears a screen.
+    pub(crate) fn text(&mut self, text: impl Display) {
+        self.closed |= write!(self.out, "{text}").is_err();
+    }
+
     /// Writes one line about a problem, after all of the answer so far: the two streams may be one terminal.
     pub(crate) fn problem(&mut self, line: impl Display) {
         self.flush();

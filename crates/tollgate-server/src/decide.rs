@@ -28,9 +28,19 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
     if !loaded.warnings.is_empty() {
         console.problem(&loaded.warnings);
     }
+    if let Some(foreign) = loaded.rules.foreign() {
+        let format = foreign.format().name();
+        return fail(
+            console,
+            format_args!(
+                "{}: {format} are decided by a server: start one with `tollgate serve`, and ask POST /json",
+                loaded.name
+            ),
+        );
+    }
     let start = arguments.at.unwrap_or_else(|| Clock::precise().now());
     let store = MemoryStore::new(MEMORY_BYTES, start);
-    let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
+    let engine = Engine::with_store(loaded.rules.into_parts().0, store, Secret::random());
     let mut now = start;
     let mut table = Table::default();
     let mut status = SUCCESS;

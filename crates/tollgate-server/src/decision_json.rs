@@ -2,7 +2,7 @@
 
 use tollgate::headers::{Caller, HeaderList};
 use tollgate::{
-    Answer, Audience, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp, Verdict,
+    Answer, Audience, Block, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp, Verdict,
 };
 
 /// What a decision gave to its caller, to be given back later.
@@ -72,11 +72,16 @@ impl Decided {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let verdict = self.decision.verdict();
         let wait = if let Verdict::Wait(wait) = verdict { Some(wait) } else { None };
-        let unavailable = self.decision.reason() == Some(Reason::Unavailable);
+        let reason = match self.decision.reason() {
+            Some(Reason::Unavailable) => Some("limiter-unavailable"),
+            Some(Reason::Blocked) => Some(Block::NAME),
+            _ => None,
+        };
         raw(out, if verdict.is_allowed() { "{\"allowed\":true" } else { "{\"allowed\":false" });
         text(out, ",\"verdict\":", Some(verdict_name(verdict)));
         number(out, ",\"retry_after_ms\":", verdict.retry_after().map(Ticks::ceil_millis));
-        text(out, ",\"reason\":", unavailable.then_some("limiter-unavailable"));
+        text(out, ",\"reason\":", reason);
+        text(out, ",\"detail\":", self.decision.block().map(ToString::to_string).as_deref());
         number(out, ",\"wait_ms\":", wait.map(Ticks::ceil_millis));
         text(out, ",\"fault\":", self.decision.fault().map(ToString::to_string).as_deref());
         match &self.hold {

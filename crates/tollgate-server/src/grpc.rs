@@ -5,9 +5,8 @@ mod connection;
 mod call;
 mod codec;
 mod message;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 
 pub(crate) use call::Calls;
 pub(crate) use connection::connection;
-
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) mod fuzzing;

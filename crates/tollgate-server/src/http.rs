@@ -1,17 +1,25 @@
-//! The HTTP wire. The way of a request: `connection` (its patience) → `route` (what is asked) → `body` (bytes, bounded) →
+//! The HTTP wire. The way of a request: `connection` (its patience) → `route` (what is asked) → `access` (by whom) → `body` (bytes, bounded) →
 //! `question` (JSON) → `answer` (the service) → `reply` (the one place where answers and problems become HTTP).
 
 mod connection;
 mod patience;
 mod route;
+mod access;
 mod body;
 mod question;
 mod answer;
 mod authz;
+mod rls_json;
+mod limitador;
 mod problem;
 mod reply;
 
+pub(crate) use body::{BATCH_BYTES_MAX, BODY_BYTES_MAX, read as read_json, read_any};
 pub(crate) use connection::connection;
+pub(crate) use problem::{Kind, Problem};
+pub(crate) use question::{Named, Question};
+pub(crate) use reply::problem_details;
+pub(crate) use rls_json::{document as rls_document, question as rls_question};
 
 /// What the fuzz targets see of this wire.
 #[cfg(feature = "fuzzing")]

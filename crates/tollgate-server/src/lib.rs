@@ -4,8 +4,15 @@
 pub mod cli;
 mod console;
 mod seldom;
+mod foreign;
 mod policy_file;
+mod auth;
+mod tls;
+mod reload;
+mod readiness;
 mod policy_check;
+mod policy_diff;
+mod policy_convert;
 mod decision_json;
 mod decide;
 mod serve;
@@ -18,10 +25,15 @@ mod resp;
 mod grpc;
 mod rls;
 mod service;
+mod snapshot;
+mod admin;
+mod operate;
 mod telemetry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(test)]
+mod scratch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -54,8 +66,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Policy { command: PolicyCommand::Check(arguments) } => {
             policy_check::run(&arguments, &mut console)
         }
+        Command::Policy { command: PolicyCommand::Diff(arguments) } => {
+            policy_diff::run(&arguments, &mut console)
+        }
+        Command::Policy { command: PolicyCommand::Convert(arguments) } => {
+            policy_convert::run(&arguments, &mut console)
+        }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
         Command::Bench(arguments) => load::command::run(&arguments, &mut console),
+        Command::Operate(command) => operate::run(&command, &mut console),
     };
     ExitCode::from(status)
 }

@@ -15,12 +15,15 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
                 if std::mem::replace(&mut described, true) {
                     console.line("");
                 }
-                console.line(format_args!(
-                    "{}: {}",
-                    loaded.name,
-                    counted(loaded.rules.policy().limits().len())
-                ));
-                for sentence in loaded.rules.policy().sentences() {
+                let sentences = loaded.rules.sentences();
+                let summary = match loaded.rules.foreign() {
+                    None => counted(sentences.len(), "limit"),
+                    Some(foreign) => {
+                        format!("{}, {}", foreign.format().name(), counted(sentences.len(), "rule"))
+                    }
+                };
+                console.line(format_args!("{}: {summary}", loaded.name));
+                for sentence in sentences {
                     console.line(format_args!("  {sentence}"));
                 }
                 if !loaded.warnings.is_empty() {
@@ -44,9 +47,9 @@ fn report(error: &PolicyFileError, console: &mut Console) {
     }
 }
 
-fn counted(limits: usize) -> String {
-    match limits {
-        1 => "1 limit".to_owned(),
-        _ => format!("{limits} limits"),
+fn counted(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
     }
 }

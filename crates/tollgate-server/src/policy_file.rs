@@ -1,4 +1,4 @@
-//! Where policies are read from: a file, standard input, or the example inside the program.
+//! Where policies are read from: a file, a directory, standard input, or the example inside the program; and which format they have.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 
 use tollgate::Policy;
 use tollgate::policy::{EXAMPLE, FILE_BYTES_MAX, Findings};
+
+use crate::foreign::{self, Foreign, Format, Source};
+
+mod directory;
 
 /// How findings call the built-in policy.
 const EXAMPLE_NAME: &str = "the built-in example policy";
@@ -35,20 +39,39 @@ pub(crate) enum PolicyFileError {
 pub(crate) enum Rules {
     /// A policy file.
     Native(Policy),
+    /// A foreign configuration, and the policy that refuses whoever asks the engine past it.
+    Foreign(Foreign, Policy),
 }
 
 impl Rules {
-    /// The policy that decides.
+    /// The engine's policy.
     pub(crate) const fn policy(&self) -> &Policy {
         match self {
-            Rules::Native(policy) => policy,
+            Rules::Native(policy) | Rules::Foreign(_, policy) => policy,
         }
     }
 
-    /// The same, for whoever takes it over.
-    pub(crate) fn into_policy(self) -> Policy {
+    /// Somebody else's configuration, if that is what decides.
+    pub(crate) const fn foreign(&self) -> Option<&Foreign> {
         match self {
-            Rules::Native(policy) => policy,
+            Rules::Native(_) => None,
+            Rules::Foreign(foreign, _) => Some(foreign),
+        }
+    }
+
+    /// Both, for whoever takes them over.
+    pub(crate) fn into_parts(self) -> (Policy, Option<Foreign>) {
+        match self {
+            Rules::Native(policy) => (policy, None),
+            Rules::Foreign(foreign, guard) => (guard, Some(foreign)),
+        }
+    }
+
+    /// What each rule means, in a sentence.
+    pub(crate) fn sentences(&self) -> Vec<String> {
+        match self {
+            Rules::Native(policy) => policy.sentences(),
+            Rules::Foreign(foreign, _) => foreign.sentences(),
         }
     }
 }
@@ -61,24 +84,51 @@ pub(crate) struct Loaded {
     pub(crate) warnings: Findings,
 }
 
-/// Reads the policy of a file, of standard input for `-`, or the example when no file is named.
+/// Reads the rules of a file or of the files in a directory, of standard input for `-`, or the example when nothing is named.
 pub(crate) fn load(path: Option<&PathBuf>) -> Result<Loaded, PolicyFileError> {
-    let (name, bytes) = match path {
-        None => (EXAMPLE_NAME.to_owned(), EXAMPLE.as_bytes().to_vec()),
-        Some(path) => read(path)?,
+    let (name, sources) = match path {
+        None => {
+            let bytes = EXAMPLE.as_bytes().to_vec();
+            (EXAMPLE_NAME.to_owned(), vec![Source { name: EXAMPLE_NAME.to_owned(), bytes }])
+        }
+        Some(path) if path.is_dir() => (path.display().to_string(), directory::read(path)?),
+        Some(path) => {
+            let source = read(path)?;
+            (source.name.clone(), vec![source])
+        }
     };
-    let (policy, warnings) = Policy::compile(&name, &bytes)?;
-    Ok(Loaded { name, rules: Rules::Native(policy), warnings })
+    let (rules, warnings) = rules(&name, &sources)?;
+    Ok(Loaded { name, rules, warnings })
 }
 
-fn read(path: &Path) -> Result<(String, Vec<u8>), PolicyFileError> {
+/// What sources mean; all of them have one format.
+fn rules(name: &str, sources: &[Source]) -> Result<(Rules, Findings), PolicyFileError> {
+    let Some(first) = sources.first() else {
+        return Err(directory::empty(name));
+    };
+    let format = Format::of(&first.bytes);
+    if let Some(other) = sources.iter().find(|source| Format::of(&source.bytes) != format) {
+        return Err(directory::mixed(name, (first, format), (other, Format::of(&other.bytes))));
+    }
+    if format != Format::Native {
+        let (foreign, warnings) = Foreign::compile(format, sources)?;
+        return Ok((Rules::Foreign(foreign, foreign::guard()?), warnings));
+    }
+    if sources.len() > 1 {
+        return Err(directory::several(name, sources.len()));
+    }
+    let (policy, warnings) = Policy::compile(&first.name, &first.bytes)?;
+    Ok((Rules::Native(policy), warnings))
+}
+
+fn read(path: &Path) -> Result<Source, PolicyFileError> {
     if path.as_os_str() == "-" {
         let bytes = bounded(io::stdin().lock()).map_err(|error| unreadable(STDIN_NAME.to_owned(), &error))?;
-        return Ok((STDIN_NAME.to_owned(), bytes));
+        return Ok(Source { name: STDIN_NAME.to_owned(), bytes });
     }
     let name = path.display().to_string();
     match File::open(path).and_then(bounded) {
-        Ok(bytes) => Ok((name, bytes)),
+        Ok(bytes) => Ok(Source { name, bytes }),
         Err(error) => Err(unreadable(name, &error)),
     }
 }

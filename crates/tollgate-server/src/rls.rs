@@ -21,7 +21,10 @@ pub(crate) async fn answer<S: Store>(
     now: Timestamp,
 ) -> Result<Answer, Unanswerable> {
     question.check()?;
-    Ok(native::answer(service, question, now).await)
+    match service.foreign() {
+        Some(foreign) => foreign.answer(question, &service.engine, &service.foreign_options, now).await,
+        None => Ok(native::answer(service, question, now).await),
+    }
 }
 
 /// Whether a request may pass.
@@ -43,6 +46,43 @@ pub(crate) enum Unit {
     Week,
     Month,
     Year,
+}
+
+impl Unit {
+    /// Every unit, the shortest first.
+    pub(crate) const ALL: [Unit; 7] =
+        [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+
+    /// Its length: a month has 30 days and a year 365, as envoyproxy/ratelimit counts them.
+    pub(crate) const fn seconds(self) -> u64 {
+        match self {
+            Unit::Second => 1,
+            Unit::Minute => 60,
+            Unit::Hour => 3_600,
+            Unit::Day => 86_400,
+            Unit::Week => 7 * 86_400,
+            Unit::Month => 30 * 86_400,
+            Unit::Year => 365 * 86_400,
+        }
+    }
+
+    /// Its name, as configurations write it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Unit::Second => "second",
+            Unit::Minute => "minute",
+            Unit::Hour => "hour",
+            Unit::Day => "day",
+            Unit::Week => "week",
+            Unit::Month => "month",
+            Unit::Year => "year",
+        }
+    }
+
+    /// The unit of this name, in capitals or not.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
 }
 
 /// A limit that the request brings along.

@@ -6,18 +6,25 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tollgate::{Clock, Engine, MemoryStore, Secret};
+use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
 
+use crate::admin::{self, Admin};
+use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments, StoreChoice};
 use crate::console::Console;
-use crate::policy_file::{self, Loaded};
+use crate::listen::Door;
+use crate::readiness::Readiness;
+use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
+use crate::snapshot::{self, Snapshots};
+use crate::tls::{Inside, Tls};
 use crate::{FAILURE, SUCCESS};
 use crate::{config, grpc, http, listen, resp};
 
 mod banner;
-mod log;
+pub(crate) mod log;
 mod sample;
+mod see;
 mod signal;
 
 /// What part of the memory for counters `CL.THROTTLE` may take, whose keys no policy knows.
@@ -25,13 +32,14 @@ const THROTTLE_PART: u64 = 8;
 
 /// Starts the server and waits for its end.
 pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
-    log::start();
-    let started = prepared(arguments).and_then(|loaded| {
+    let log = log::start(arguments.see.log_format);
+    let started = prepared(arguments).and_then(|prepared| {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| format!("the system gives no threads: {error}; free some and try again"))?;
-        runtime.block_on(serve(arguments, loaded, console))
+        runtime.block_on(serve(arguments, prepared, console))
     });
+    log.finish();
     match started {
         Ok(()) => SUCCESS,
         Err(problem) => {
@@ -42,31 +50,49 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
 }
 
 /// Checks what can be checked before anything is opened.
-fn prepared(arguments: &ServeArguments) -> Result<Loaded, String> {
-    is_safe(arguments.http, arguments.insecure)?;
-    for address in [arguments.grpc.address(), arguments.resp.address()].into_iter().flatten() {
-        is_safe(address, arguments.insecure)?;
+fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
+    let clock = Clock::precise();
+    let auth = Auth::from(arguments.security.auth_token_file.as_deref())?;
+    let tls = Tls::from(&arguments.security, clock.now())?;
+    let is_guarded = auth.is_required() || arguments.security.tls_client_ca.is_some();
+    let all = [Some(arguments.http), arguments.grpc.address(), arguments.resp.address()];
+    for address in all.into_iter().flatten() {
+        is_safe(address, arguments.insecure || is_guarded)?;
     }
-    policy_file::load(arguments.policy.as_ref()).map_err(|error| format!("no policy to serve\n{error}"))
+    let start = reload::start(arguments.policy.as_ref(), arguments.reload.state_dir.as_deref())
+        .map_err(|error| format!("no policy to serve\n{error}"))?;
+    Ok(Prepared { clock, auth, tls, start })
 }
 
-/// Whoever can connect can use up anybody's quota, so only this machine may unless the operator insists.
-fn is_safe(address: SocketAddr, insecure: bool) -> Result<(), String> {
-    if address.ip().is_loopback() || insecure {
+/// What a server needs before it opens anything.
+struct Prepared {
+    clock: Clock,
+    auth: Auth,
+    tls: Option<Arc<Tls>>,
+    start: Start,
+}
+
+/// Whoever can connect can use up anybody's quota, so only this machine may, unless strangers are kept out or the operator insists.
+fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String> {
+    if address.ip().is_loopback() || guarded_or_insecure {
         return Ok(());
     }
     Err(format!(
-        "{address} can be reached from other machines, and this version cannot ask them who they are; listen on \
-         127.0.0.1:{port}, or, on a network where everybody is trusted, add --insecure",
+        "{address} can be reached from other machines, and nobody there has to prove who they are; ask for a token with \
+         --auth-token-file or for certificates with --tls-client-ca, listen on 127.0.0.1:{port}, or, on a network where \
+         everybody is trusted, add --insecure",
         port = address.port()
     ))
 }
 
-async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console) -> Result<(), String> {
+async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Console) -> Result<(), String> {
+    let Prepared { clock, auth, tls, mut start } = prepared;
     let reader = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
+    let hangups =
+        signal::Signals::hangups().map_err(|error| format!("signals cannot be received: {error}"))?;
     let http = listen::bind(arguments.http, "--http").await?;
     let grpc = bound(arguments.grpc, "--grpc").await?;
     let resp = bound(arguments.resp, "--resp").await?;
@@ -75,35 +101,101 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
         grpc: grpc.as_ref().map(address_of).transpose()?,
         resp: resp.as_ref().map(address_of).transpose()?,
     };
-    for line in banner::lines(&loaded, &addresses, arguments) {
+    let throttle_memory = if resp.is_some() { arguments.memory / THROTTLE_PART } else { 0 };
+    let memory = arguments.memory - throttle_memory;
+    let state = arguments.reload.state_dir.as_deref();
+    let state = state.map(|path| Snapshots::open(path, arguments.snapshot_every, memory, &clock));
+    let state = state.transpose()?;
+    let told = state.as_ref().map(|state| state.line.as_str());
+    let credentials = admin::credentials(&arguments.admin)?;
+    for line in banner::lines(&start, &addresses, arguments, auth.is_required(), told, &credentials) {
         console.line(line);
     }
     console.flush();
 
-    let clock = Clock::precise();
-    let throttle_memory = if resp.is_some() { arguments.memory / THROTTLE_PART } else { 0 };
-    let store = match arguments.store {
-        StoreChoice::Memory => MemoryStore::new(arguments.memory - throttle_memory, clock.now()),
-    };
-    let engine = Engine::with_store(loaded.rules.into_policy(), store, Secret::random());
-    let service = Arc::new(Service::new(engine, clock.clone()).reading(reader));
+    let (reloader, watcher) =
+        Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload, clock.now());
+    let (policy, foreign) = start.loaded.rules.into_parts();
+    let (engine, snapshots) = engine(arguments.store, memory, policy, state, &clock)?;
+    let mut service = Service::new(engine, clock.clone()).reading(reader);
+    service.auth = auth;
+    service.reloader = Some(reloader);
+    service.readiness.tls = tls.clone();
+    if let Some(snapshots) = &snapshots {
+        service.snapshots = Arc::clone(&snapshots.board);
+    }
+    let admin = Admin::new(credentials.tokens, addresses.http, &arguments.admin.admin_host, clock.clone());
+    service.admin = Some(admin);
+    service.foreign_options = arguments.foreign.options();
+    if let Some(foreign) = foreign {
+        service.put_in_force(foreign, clock.now()).map_err(|error| error.to_string())?;
+    }
+    let service = Arc::new(service);
+    tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
+    let spans = see::start(&service, &arguments.see, &clock)?;
     let mut servers = JoinSet::new();
     if let Some(listener) = grpc {
         let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
-        servers.spawn(listen::serve(listener, clock.clone(), stopped.clone(), move |stream, stop| {
+        let door = Door::new(tls.as_ref(), Inside::Grpc);
+        servers.spawn(listen::serve(listener, door, clock.clone(), stopped.clone(), move |stream, stop| {
             grpc::connection(stream, Arc::clone(&calls), stop)
         }));
     }
     if let Some(listener) = resp {
         let resp = Arc::new(resp::Resp::new(Arc::clone(&service), throttle_memory, clock.now()));
-        servers.spawn(listen::serve(listener, clock.clone(), stopped.clone(), move |stream, stop| {
+        let door = Door::new(tls.as_ref(), Inside::Unnamed);
+        servers.spawn(listen::serve(listener, door, clock.clone(), stopped.clone(), move |stream, stop| {
             resp::connection(stream, Arc::clone(&resp), stop)
         }));
     }
-    servers.spawn(listen::serve(http, clock, stopped, move |stream, stop| {
-        http::connection(stream, Arc::clone(&service), stop)
+    let (door, asked) = (Door::new(tls.as_ref(), Inside::Http), Arc::clone(&service));
+    servers.spawn(listen::serve(http, door, clock, stopped, move |stream, stop| {
+        http::connection(stream, Arc::clone(&asked), stop)
     }));
+    let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(&service))));
+    let ended = until_stopped(&mut signals, servers, &stop, &service.readiness, spans).await;
+    if let Some(writing) = writing {
+        writing.abort();
+    }
+    if let Some(snapshots) = snapshots {
+        snapshots.last(service).await;
+    }
+    ended
+}
+
+/// The engine, with the counters of the last run if there are any.
+fn engine(
+    store: StoreChoice,
+    memory: u64,
+    policy: Policy,
+    state: Option<snapshot::Start>,
+    clock: &Clock,
+) -> Result<(Engine, Option<Arc<Snapshots>>), String> {
+    let now = clock.now();
+    let (snapshot, snapshots) =
+        state.map_or((None, None), |state| (state.snapshot, Some(Arc::new(state.snapshots))));
+    let engine = match (snapshot, store) {
+        (Some(snapshot), StoreChoice::Memory) => {
+            let restored = Engine::restore(snapshot, policy, now);
+            let (engine, _) = restored.map_err(|error| format!("the snapshot cannot be used: {error}"))?;
+            engine
+        }
+        (None, StoreChoice::Memory) => {
+            Engine::with_store(policy, MemoryStore::new(memory, now), Secret::random())
+        }
+    };
+    Ok((engine, snapshots))
+}
+
+/// Serves until a signal comes, and then until what is in flight has ended.
+async fn until_stopped(
+    signals: &mut signal::Signals,
+    mut servers: JoinSet<usize>,
+    stop: &watch::Sender<bool>,
+    readiness: &Readiness,
+    spans: Option<see::Spans>,
+) -> Result<(), String> {
     tokio::select! {
         () = signals.next() => {}
         Some(ended) = servers.join_next() => return Err(unexpected(ended)),
@@ -111,10 +203,16 @@ async fn serve(arguments: &ServeArguments, loaded: Loaded, console: &mut Console
     tracing::info!(
         "stopping: no new connections, requests in flight are answered; a second signal stops at once"
     );
+    readiness.stop();
     // The receivers live in the servers' tasks; without them there is nobody left to stop.
     let _ = stop.send(true);
+    let ended = async {
+        let cut = drained(&mut servers).await;
+        see::finish(spans).await;
+        cut
+    };
     tokio::select! {
-        cut = drained(&mut servers) => match cut? {
+        cut = ended => match cut? {
             0 => tracing::info!("stopped"),
             cut => tracing::warn!(cut, "stopped; connections that took too long were cut"),
         },

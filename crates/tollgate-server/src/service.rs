@@ -1,17 +1,27 @@
 //! What every wire asks: the engine with its clock, what callers hold, and what is counted about it all. A wire turns bytes into a
 //! [`CheckRequest`] and a [`Decision`] into bytes; between the two it is here.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
 use tollgate::store::Store;
 use tollgate::{
-    CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, Reservation, SwapError,
-    SwapReport, Ticks, Timestamp,
+    CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, QuotaError, Reservation,
+    SwapError, SwapReport, Ticks, Timestamp,
 };
 
+use crate::admin::Admin;
+use crate::admin::beside::Beside;
 use crate::attributes::Reader;
+use crate::auth::Auth;
 use crate::decision_json::Hold;
+use crate::foreign::{self, Foreign, InForce};
 use crate::policy_file::Rules;
+use crate::readiness::Readiness;
+use crate::reload::Reloader;
 use crate::rls::Envoy;
 use crate::seldom::Seldom;
+use crate::snapshot;
 use crate::telemetry::Meter;
 use holds::Holds;
 
@@ -39,12 +49,10 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// Every wire.
-    #[allow(dead_code, reason = "the wires that use all of it are being built")]
+    /// Every wire, in the order of their numbers.
     pub(crate) const ALL: [Wire; 5] = [Wire::Http, Wire::Authz, Wire::Rls, Wire::Resp, Wire::Limitador];
 
     /// Its name in metrics and logs.
-    #[allow(dead_code, reason = "the wires that use all of it are being built")]
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Wire::Http => "http",
@@ -65,8 +73,25 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) reader: Reader,
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
-    pub(crate) meter: Meter,
+    pub(crate) meter: Arc<Meter>,
+    /// Held by whoever reads all numbers.
+    pub(crate) scraping: tokio::sync::Mutex<()>,
     pub(crate) envoy: Envoy,
+    /// Who may ask; every wire but the health checks looks here.
+    pub(crate) auth: Auth,
+    /// Asks for another policy; `None` where nothing is served, as in tests.
+    pub(crate) reloader: Option<Reloader>,
+    pub(crate) readiness: Readiness,
+    /// What became of the snapshots of its counters; nothing if none are taken.
+    #[allow(dead_code, reason = "the metrics read it")]
+    pub(crate) snapshots: Arc<snapshot::Board>,
+    /// Who may operate the server; none where nobody can.
+    pub(crate) admin: Option<Admin>,
+    /// Another policy beside the one in force, if two are compared.
+    pub(crate) beside: Beside,
+    /// Somebody else's configuration; while there is one, it decides, and not the engine's policy.
+    foreign: ArcSwapOption<InForce>,
+    pub(crate) foreign_options: foreign::Options,
     no_room: Seldom,
     pub(crate) distrusted: Seldom,
 }
@@ -74,6 +99,8 @@ pub(crate) struct Service<S = MemoryStore> {
 impl<S: Store> Service<S> {
     /// Answers by this engine, at the times of this clock.
     pub(crate) fn new(engine: Engine<S>, clock: Clock) -> Self {
+        let meter = Arc::new(Meter::new());
+        meter.adopt(&engine.policy());
         Self {
             engine,
             clock,
@@ -82,7 +109,16 @@ impl<S: Store> Service<S> {
             reader: Reader::default(),
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
-            meter: Meter::new(),
+            meter,
+            scraping: tokio::sync::Mutex::default(),
+            auth: Auth::default(),
+            reloader: None,
+            readiness: Readiness::default(),
+            snapshots: Arc::default(),
+            admin: None,
+            beside: Beside::default(),
+            foreign: ArcSwapOption::empty(),
+            foreign_options: foreign::Options::default(),
             no_room: Seldom::default(),
             distrusted: Seldom::default(),
         }
@@ -102,6 +138,7 @@ impl<S: Store> Service<S> {
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
         let decision = self.engine.check(request, now).await;
         self.meter.record(request, &decision, wire, now);
+        self.beside.observe(request, &decision, now);
         decision
     }
 
@@ -124,11 +161,37 @@ impl<S: Store> Service<S> {
     ///
     /// # Errors
     /// When the engine cannot take them; the old ones stay in force.
-    #[allow(dead_code, reason = "reload uses it")]
-    pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, SwapError> {
-        match rules {
-            Rules::Native(policy) => self.engine.swap(policy, now),
-        }
+    pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, ReplaceError> {
+        let report = match rules {
+            Rules::Native(policy) => {
+                let report = self.engine.swap(policy, now)?;
+                // Only now: until the engine has its policy, the old configuration decides.
+                self.foreign.store(None);
+                report
+            }
+            Rules::Foreign(foreign, guard) => {
+                self.put_in_force(foreign, now)?;
+                self.engine.swap(guard, now)?
+            }
+        };
+        self.meter.adopt(&self.engine.policy());
+        Ok(report)
+    }
+
+    /// Lets somebody else's configuration decide from now on.
+    ///
+    /// # Errors
+    /// When a window's length is out of range; what decided before stays in force.
+    pub(crate) fn put_in_force(&self, rules: Foreign, now: Timestamp) -> Result<(), QuotaError> {
+        let before = self.foreign.load_full();
+        let next = InForce::new(rules, &self.engine, before.as_deref(), now)?;
+        self.foreign.store(Some(Arc::new(next)));
+        Ok(())
+    }
+
+    /// Somebody else's configuration, if one is in force. Taken once for each decision, so that a reload never splits one.
+    pub(crate) fn foreign(&self) -> Option<Arc<InForce>> {
+        self.foreign.load_full()
     }
 
     /// The same, and keeps the permit that a concurrency limit gave, so that the caller can give it back by its id.
@@ -167,6 +230,17 @@ fn merged<'a>(views: &[CheckRequest<'a>]) -> CheckRequest<'a> {
         let _ = all.push(attribute.name, attribute.value);
     }
     all
+}
+
+/// Why rules could not be put in force.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReplaceError {
+    /// The engine cannot take the policy.
+    #[error(transparent)]
+    Swap(#[from] SwapError),
+    /// A window of a foreign configuration is out of range.
+    #[error(transparent)]
+    Window(#[from] QuotaError),
 }
 
 /// How long the permits of a decision live: the longest of its concurrency limits.

@@ -1,20 +1,53 @@
 //! What is counted about decisions. Recorded once for each, from the [`Decision`], in [`crate::service::Service::check`]; everything
 //! that shows numbers reads them here. Bounded whatever the traffic: limits come from the policy, keys only through a sketch.
 
-#![allow(dead_code, reason = "the wires that use all of it are being built")]
-
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::broadcast;
-use tollgate::{CheckRequest, Decision, Timestamp};
+use tollgate::{CheckRequest, Decision, Policy, Timestamp};
 
 use crate::service::Wire;
+
+pub(crate) mod names;
+pub(crate) mod text;
+mod random;
+mod cells;
+mod histogram;
+mod ledger;
+mod sketch;
+mod top;
+mod live;
+mod connections;
+pub(crate) mod usage;
+pub(crate) mod process;
+mod exposition;
+mod scrape;
+pub(crate) mod trace;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use connections::Open;
+pub(crate) use exposition::METRICS_TYPE;
+
+use cells::Cells;
+use connections::Connections;
+use histogram::{DURATION_BOUNDS, Histogram, RETRY_BOUNDS};
+use ledger::Ledger;
+use names::{Metric, VERDICTS, verdict_index};
+use top::Top;
+use trace::Tracer;
 
 /// Events that a slow reader of the live view may fall behind before it loses some.
 const EVENTS_MAX: usize = 1_024;
 
+/// Of so many decisions one is timed, at a wire that samples.
+const WATCHED: u64 = 16;
+
 /// One decision, for whoever watches live.
 #[derive(Clone, Debug)]
+#[allow(dead_code, reason = "the admin interface, which is being built, reads it")]
 pub(crate) struct Event {
     pub(crate) at: Timestamp,
     pub(crate) wire: Wire,
@@ -37,29 +70,161 @@ pub(crate) struct TopKey {
     pub(crate) denied: u64,
 }
 
+/// One number that somebody else than the meter knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) metric: &'static Metric,
+    /// A label, of which both sides are from a closed list.
+    pub(crate) label: Option<(&'static str, &'static str)>,
+    pub(crate) value: u64,
+}
+
+impl Sample {
+    /// A number without a label.
+    pub(crate) const fn new(metric: &'static Metric, value: u64) -> Self {
+        Self { metric, label: None, value }
+    }
+}
+
+/// Asked for numbers at each scrape.
+type Probe = Box<dyn Fn(Timestamp) -> Vec<Sample> + Send + Sync>;
+
 /// Counts decisions.
 pub(crate) struct Meter {
     events: broadcast::Sender<Arc<Event>>,
+    /// Whether anybody may be watching: asking the channel takes a lock.
+    is_watched: AtomicBool,
+    budget: live::Budget,
+    verdicts: Cells,
+    ledger: Ledger,
+    durations: [Histogram; Wire::ALL.len()],
+    retries: Histogram,
+    top: Top,
+    connections: Connections,
+    /// Locked when somebody registers, and at a scrape.
+    probes: Mutex<Vec<Probe>>,
+    tracer: OnceLock<Tracer>,
 }
 
 impl Meter {
     pub(crate) fn new() -> Self {
-        Self { events: broadcast::channel(EVENTS_MAX).0 }
+        Self {
+            events: broadcast::channel(EVENTS_MAX).0,
+            is_watched: AtomicBool::new(false),
+            budget: live::Budget::new(live::EVENTS_PER_SECOND),
+            verdicts: Cells::new(VERDICTS.len() * Wire::ALL.len()),
+            ledger: Ledger::new(),
+            durations: Wire::ALL.map(|_| Histogram::new(&DURATION_BOUNDS)),
+            retries: Histogram::new(&RETRY_BOUNDS),
+            top: Top::default(),
+            connections: Connections::default(),
+            probes: Mutex::default(),
+            tracer: OnceLock::new(),
+        }
     }
 
-    /// Counts one decision. On the hot path: allocates nothing unless somebody watches.
+    /// Counts one decision. On the hot path: takes no lock and allocates nothing, unless somebody watches or the decision is one
+    /// of those that name the top keys.
     pub(crate) fn record(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
-        let _ = (request, decision, wire, now);
+        self.verdicts.add(verdict_cell(wire, verdict_index(decision)), 1);
+        self.ledger.record(decision, wire);
+        if let Some(retry) = decision.retry_after() {
+            self.retries.observe(retry.as_micros().saturating_mul(1_000));
+        }
+        self.top.record(request, decision, now);
+        // Relaxed: whoever begins to watch sees decisions from about now on.
+        if self.is_watched.load(Ordering::Relaxed) {
+            self.tell(request, decision, wire, now);
+        }
+        if let Some(tracer) = self.tracer.get() {
+            tracer.record(decision, wire, now);
+        }
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            live::log(request, decision, wire);
+        }
     }
 
-    /// The keys that were asked about most, most first; an estimate.
+    /// Counts a decision that no limit of the policy made: the caller told its limit with the question.
+    pub(crate) fn record_unnamed(&self, is_allowed: bool, wire: Wire) {
+        self.verdicts.add(verdict_cell(wire, if is_allowed { names::ALLOW } else { names::DENY }), 1);
+    }
+
+    /// A watch for one decision in [`WATCHED`], for a wire where reading the time twice would cost a good part of a decision.
+    pub(crate) fn sampled_watch(&self) -> Option<Stopwatch> {
+        random::next().is_multiple_of(WATCHED).then(Stopwatch::start)
+    }
+
+    /// Counts how long one decision took at a wire, from the question read whole to the answer made.
+    pub(crate) fn took(&self, wire: Wire, duration: Duration) {
+        self.durations[wire as usize].observe(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// The keys that were asked about most in the last one or two minutes, most first; an estimate that is never too high by more
+    /// than sampling makes it. Limits that count everybody together have no keys, and are not among them.
+    #[allow(dead_code, reason = "the admin interface, which is being built, reads it")]
     pub(crate) fn top(&self, most: usize) -> Vec<TopKey> {
-        let _ = most;
-        Vec::new()
+        self.top.list(most)
     }
 
-    /// Every decision from now on, for as long as the receiver lives.
+    /// Decisions from now on, for as long as the receiver lives; at most [`live::EVENTS_PER_SECOND`].
+    #[allow(dead_code, reason = "the admin interface, which is being built, reads it")]
     pub(crate) fn watch(&self) -> broadcast::Receiver<Arc<Event>> {
-        self.events.subscribe()
+        let receiver = self.events.subscribe();
+        // After the subscription, so that whoever finds nobody there and says so is contradicted.
+        self.is_watched.store(true, Ordering::SeqCst);
+        receiver
+    }
+
+    /// A connection was opened; it is counted until the answer is dropped.
+    pub(crate) fn opened(&self, wire: Wire) -> Open {
+        self.connections.opened(wire)
+    }
+
+    /// Gets to know a policy, so that its limits are shown before anybody asks.
+    pub(crate) fn adopt(&self, policy: &Arc<Policy>) {
+        self.ledger.adopt(policy);
+    }
+
+    /// Shows a number of somebody else's, asked for at each scrape. The function must be quick.
+    #[allow(dead_code, reason = "the kill switch and the snapshot use it")]
+    pub(crate) fn gauge(&self, metric: &'static Metric, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.probe(move |_| vec![Sample::new(metric, read())]);
+    }
+
+    /// Shows several numbers of somebody else's, asked for at each scrape.
+    pub(crate) fn probe(&self, probe: impl Fn(Timestamp) -> Vec<Sample> + Send + Sync + 'static) {
+        self.probes().push(Box::new(probe));
+    }
+
+    /// Traces decisions from now on. A meter has one tracer; a second changes nothing.
+    pub(crate) fn trace(&self, tracer: Tracer) {
+        let _ = self.tracer.set(tracer);
+    }
+
+    fn probes(&self) -> MutexGuard<'_, Vec<Probe>> {
+        // A probe that panicked once may be asked again.
+        self.probes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The counter of a verdict at a wire.
+const fn verdict_cell(wire: Wire, verdict: usize) -> usize {
+    wire as usize * VERDICTS.len() + verdict
+}
+
+/// Measures how long something takes.
+pub(crate) struct Stopwatch(Instant);
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long the process itself takes is no time that decisions know"
+)]
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        Instant::now().saturating_duration_since(self.0)
     }
 }

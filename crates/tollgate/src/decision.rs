@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::engine::Permit;
+use crate::engine::{Block, Permit};
 use crate::outcome::{Outcome, Verdict};
 use crate::policy::{Limit, Policy, QuotaIndex};
 use crate::quota::Quota;
-use crate::time::Ticks;
+use crate::time::{Ticks, Timestamp};
 
 /// Where an answer came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +92,8 @@ pub enum Reason {
     Cost,
     /// The request itself is at fault; see [`Decision::fault`].
     Fault,
+    /// An operator lets no such request pass for a while; see [`Decision::block`].
+    Blocked,
     /// Nobody could count for the limits that refused it: their store is away, or full. The caller did nothing wrong.
     Unavailable,
 }
@@ -117,6 +119,8 @@ impl Status {
 /// What one limit said.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitStatus<'a> {
+    /// Its place in the policy of the decision, from 0.
+    pub index: usize,
     /// The limit.
     pub limit: &'a Limit,
     /// The quota that it applied to this key.
@@ -140,13 +144,14 @@ pub struct Decision {
     verdict: Verdict,
     statuses: SmallVec<[Status; 6]>,
     fault: Option<Box<Fault>>,
+    block: Option<Arc<Block>>,
     permit: Option<Box<Permit>>,
 }
 
 impl Decision {
     pub(crate) fn new(policy: Arc<Policy>, statuses: SmallVec<[Status; 6]>) -> Self {
         let verdict = combine(&statuses);
-        Self { policy, verdict, statuses, fault: None, permit: None }
+        Self { policy, verdict, statuses, fault: None, block: None, permit: None }
     }
 
     pub(crate) fn with_permit(mut self, permit: Option<Box<Permit>>) -> Self {
@@ -160,8 +165,27 @@ impl Decision {
             verdict: Verdict::Never,
             statuses: SmallVec::new(),
             fault: Some(Box::new(fault)),
+            block: None,
             permit: None,
         }
+    }
+
+    /// The denial of a request that an operator blocks. No limit was asked, and nothing is charged.
+    pub(crate) fn blocked(policy: Arc<Policy>, block: Arc<Block>, now: Timestamp) -> Self {
+        Self {
+            policy,
+            verdict: Verdict::Deny { retry_after: block.until().since(now) },
+            statuses: SmallVec::new(),
+            fault: None,
+            block: Some(block),
+            permit: None,
+        }
+    }
+
+    /// The policy that it was made by, which a reload may have replaced since.
+    #[must_use]
+    pub const fn policy(&self) -> &Arc<Policy> {
+        &self.policy
     }
 
     /// What to do with the request.
@@ -191,6 +215,7 @@ impl Decision {
             Verdict::Allow | Verdict::Wait(_) => None,
             Verdict::Never if self.fault.is_some() => Some(Reason::Fault),
             Verdict::Never => Some(Reason::Cost),
+            Verdict::Deny { .. } if self.block.is_some() => Some(Reason::Blocked),
             Verdict::Deny { .. } if refusing.any(|status| status.source.is_counted()) => Some(Reason::Quota),
             Verdict::Deny { .. } => Some(Reason::Unavailable),
         }
@@ -200,6 +225,22 @@ impl Decision {
     #[must_use]
     pub fn fault(&self) -> Option<&Fault> {
         self.fault.as_deref()
+    }
+
+    /// The operator's block that refused the request, if that is why. No limit was asked then.
+    #[must_use]
+    pub fn block(&self) -> Option<&Block> {
+        self.block.as_deref()
+    }
+
+    /// The name of what refused the request: the limit that is the cause, or [`Block::NAME`]. None where the request itself is
+    /// at fault.
+    #[must_use]
+    pub fn cause_name(&self) -> Option<&str> {
+        match &self.block {
+            Some(_) => Some(Block::NAME),
+            None => self.cause().map(|status| status.limit.name()),
+        }
     }
 
     /// What a concurrency limit gave, to be released when the request is done. It returns by itself when it expires.
@@ -212,6 +253,7 @@ impl Decision {
         self.statuses.iter().map(|status| {
             let limit = &self.policy.limits()[status.limit as usize];
             LimitStatus {
+                index: status.limit as usize,
                 limit,
                 quota: limit.quota(status.quota),
                 view: usize::from(status.view),

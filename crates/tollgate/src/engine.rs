@@ -18,14 +18,29 @@ use crate::request::CheckRequest;
 use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
+mod block;
+mod explain;
 mod hold;
 mod live;
 mod views;
+mod snapshot;
+mod operate;
+mod ruling;
+mod tally;
 
+pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError};
+pub use explain::{Explained, Explanation, LIMITS_EXPLAINED_MAX, State};
 pub use hold::{CommitError, Permit, Reservation, Settled};
 pub use live::{SwapError, SwapReport};
+pub use ruling::{RULINGS_MAX, Ruled, Ruling, RulingError, Scope};
+#[cfg(feature = "fuzzing")]
+pub use snapshot::sealed;
+pub use snapshot::{RestoreError, RestoreReport, SNAPSHOT_VERSION, Snapshot, SnapshotError, SnapshotReport};
+pub use tally::{Counted, Tally};
 
+use block::Blocks;
 use live::{Live, Next};
+use ruling::{Bench, InForce};
 
 /// How often a decision takes a new snapshot because a newer policy was faster.
 const ATTEMPTS: usize = 4;
@@ -58,6 +73,9 @@ pub struct Engine<S = MemoryStore> {
     swapping: Mutex<()>,
     permits: AtomicU64,
     local: OnceLock<MemoryStore>,
+    /// What an operator says over the policy.
+    bench: Bench,
+    blocks: Blocks,
 }
 
 impl Engine<MemoryStore> {
@@ -73,7 +91,10 @@ impl Engine<MemoryStore> {
         let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load();
-            let question = match self.ask(&live, slice::from_ref(request)) {
+            if let Some(block) = self.blocks.of(request, now) {
+                return Decision::blocked(Arc::clone(&live.policy), block, now);
+            }
+            let question = match self.ask(&live, slice::from_ref(request), self.bench.at(now)) {
                 Ok(question) => question,
                 Err(fault) => return Decision::faulty(Arc::clone(&live.policy), fault),
             };
@@ -99,9 +120,25 @@ impl Engine<MemoryStore> {
     }
 }
 
+/// A decision, and the snapshot that it was made from.
+struct Made {
+    live: Arc<Live>,
+    matches: Matches,
+    rulings: InForce,
+    decision: Decision,
+}
+
+impl Made {
+    /// A decision for which no limit was asked.
+    fn unasked(live: &Arc<Live>, decision: Decision, rulings: InForce) -> Self {
+        Self { live: Arc::clone(live), matches: Matches::new(), rulings, decision }
+    }
+}
+
 /// What a request asks of a store, by one policy.
 struct Question<'l> {
     matches: Matches,
+    rulings: InForce,
     charges: Charges<'l>,
     permit: Option<PermitId>,
 }
@@ -109,27 +146,45 @@ struct Question<'l> {
 impl<S: Store> Engine<S> {
     /// An engine on a store of the caller's choice.
     pub fn with_store(policy: Policy, store: S, secret: Secret) -> Self {
-        let live = ArcSwap::from_pointee(Live::first(policy, &secret));
-        let permits = AtomicU64::new(1);
-        Self { store, secret, live, swapping: Mutex::new(()), permits, local: OnceLock::new() }
+        Self::with_shared(Arc::new(policy), store, secret)
+    }
+
+    fn with_shared(policy: Arc<Policy>, store: S, secret: Secret) -> Self {
+        Self::assemble(Live::first(policy, &secret), store, secret, 1)
+    }
+
+    fn assemble(live: Live, store: S, secret: Secret, permits: u64) -> Self {
+        Self {
+            store,
+            secret,
+            live: ArcSwap::from_pointee(live),
+            swapping: Mutex::new(()),
+            permits: AtomicU64::new(permits),
+            local: OnceLock::new(),
+            bench: Bench::default(),
+            blocks: Blocks::default(),
+        }
     }
 
     /// Answers one request. It always answers: a failing store is a decision chosen by policy, not an error.
     pub async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
-        let (_, _, decision) = self.decide(slice::from_ref(request), now).await;
-        decision
+        self.decide(slice::from_ref(request), now).await.decision
     }
 
-    /// The way of a decision, with the snapshot that it was made from and the limits that it met there.
-    async fn decide(&self, views: &[CheckRequest<'_>], now: Timestamp) -> (Arc<Live>, Matches, Decision) {
+    /// The way of a decision, with what it was made from.
+    async fn decide(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Made {
         let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load_full(); // Taken once, so a reload never splits a decision.
-            let question = match self.ask(&live, views) {
+            if let Some(block) = views.iter().find_map(|view| self.blocks.of(view, now)) {
+                let decision = Decision::blocked(Arc::clone(&live.policy), block, now);
+                return Made::unasked(&live, decision, self.bench.at(now));
+            }
+            let question = match self.ask(&live, views, self.bench.at(now)) {
                 Ok(question) => question,
                 Err(fault) => {
                     let decision = Decision::faulty(Arc::clone(&live.policy), fault);
-                    return (Arc::clone(&live), Matches::new(), decision);
+                    return Made::unasked(&live, decision, self.bench.at(now));
                 }
             };
             let answers = self.store.charge(&question.charges, now).await;
@@ -137,18 +192,24 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             let decision = self.conclude(&live, &question, answers, now);
-            return (Arc::clone(&live), question.matches, decision);
+            let Question { matches, rulings, .. } = question;
+            return Made { live: Arc::clone(&live), matches, rulings, decision };
         }
         unreachable!("the last attempt concludes")
     }
 
     /// From a request to charges.
     #[inline]
-    fn ask<'l>(&self, live: &'l Live, views: &[CheckRequest<'_>]) -> Result<Question<'l>, Fault> {
-        let matches = live.policy.matches_any(views)?;
+    fn ask<'l>(
+        &self,
+        live: &'l Live,
+        views: &[CheckRequest<'_>],
+        rulings: InForce,
+    ) -> Result<Question<'l>, Fault> {
+        let matches = rulings.matches(&live.policy, views)?;
         let permit = self.next_permit(live, &matches);
-        let charges = live.charges(&self.secret, views, &matches, permit.unwrap_or(PermitId(0)));
-        Ok(Question { matches, charges, permit })
+        let charges = live.charges(&self.secret, views, &matches, &rulings, permit.unwrap_or(PermitId(0)));
+        Ok(Question { matches, rulings, charges, permit })
     }
 
     /// From a store's answers to a decision.
@@ -160,7 +221,7 @@ impl<S: Store> Engine<S> {
         answers: Result<Answers, StoreFailure>,
         now: Timestamp,
     ) -> Decision {
-        let Question { matches, charges, permit } = question;
+        let Question { matches, charges, permit, .. } = question;
         let decision = match answers {
             Ok(answers) => combine(live, matches, charges, &answers),
             Err(_) => combine(live, matches, charges, &self.without_store(live, matches, charges, now)),
@@ -260,9 +321,10 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
         let live = self.live.load_full();
-        let mut matches = live.policy.matches(request).unwrap_or_default();
+        let (rulings, views) = (self.bench.at(now), slice::from_ref(request));
+        let mut matches = rulings.matches(&live.policy, views).unwrap_or_default();
         live.keep_named(&mut matches, limits);
-        for charge in live.charges(&self.secret, slice::from_ref(request), &matches, PermitId(0)) {
+        for charge in live.charges(&self.secret, views, &matches, &rulings, PermitId(0)) {
             if !done.contains(&charge.key) {
                 self.store.refund(&[charge], now).await?;
                 done.push(charge.key);
@@ -285,9 +347,11 @@ impl<S: Store> Engine<S> {
         let mut attempts = 0;
         loop {
             let live = self.live.load_full();
-            let mut matches = live.policy.matches(&request.clone().looking()).unwrap_or_default();
+            let (rulings, look) = (self.bench.at(now), request.clone().looking());
+            let mut matches = rulings.matches(&live.policy, slice::from_ref(&look)).unwrap_or_default();
             live.keep_named(&mut matches, limits);
-            let charges = live.charges(&self.secret, slice::from_ref(request), &matches, PermitId(0));
+            let charges =
+                live.charges(&self.secret, slice::from_ref(request), &matches, &rulings, PermitId(0));
             match self.store.reset(&charges, now.decidable()).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
                 answered => return answered.map(|()| charges.len()),
@@ -348,6 +412,7 @@ impl Live {
         secret: &Secret,
         views: &[CheckRequest<'_>],
         matches: &[Match],
+        rulings: &InForce,
         permit: PermitId,
     ) -> Charges<'l> {
         matches
@@ -357,9 +422,9 @@ impl Live {
                 let limit = &self.policy.limits()[matched.limit as usize];
                 let counters = &self.counters[matched.limit as usize];
                 let mut key = counters.key(&counters.enforced, secret, request, matched);
-                let in_shadow = limit.mode() == Mode::Shadow
-                    || (limit.enforce_percent() < 100
-                        && key.digest() % 100 >= u64::from(limit.enforce_percent()));
+                let (mode, percent) = rulings.footing(limit);
+                let in_shadow =
+                    mode == Mode::Shadow || (percent < 100 && key.digest() % 100 >= u64::from(percent));
                 let (stance, family) = if in_shadow {
                     key = counters.key(&counters.shadow, secret, request, matched);
                     (Stance::Shadow, &counters.shadow)

@@ -14,7 +14,7 @@ use crate::request::Value;
 /// Pairs of words hashed with secrets of their own; longer messages are folded once for each block of this many.
 const BLOCK_PAIRS: usize = 32;
 /// A bit that every tag has, since a table marks a free slot by zero. It is above those that say where the key lives.
-const NEVER_ZERO: u64 = 1 << 30;
+pub(crate) const NEVER_ZERO: u64 = 1 << 30;
 /// Bytes of a part that share the first word with its length.
 const HEAD_BYTES: usize = 6;
 /// Says that a part is longer than the sixteen bits of the first word can tell, and has its length in the second.
@@ -85,6 +85,18 @@ impl KeyFamily {
 }
 
 impl Secret {
+    /// Two that are the same, for two engines that are to choose the same keys where they enforce a share of them.
+    #[must_use]
+    pub fn twins() -> (Self, Self) {
+        let one = Self::random();
+        (one.copy(), one)
+    }
+
+    /// The same secret for another engine of this process.
+    pub(crate) fn copy(&self) -> Self {
+        Self { pairs: self.pairs.clone(), family: self.family, fold: self.fold }
+    }
+
     /// A new secret from the operating system's randomness.
     #[must_use]
     pub fn random() -> Self {
@@ -102,6 +114,23 @@ impl Secret {
             word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
             word ^ (word >> 31)
         })
+    }
+
+    /// Its numbers in the order in which they are drawn, for a snapshot. Whoever has them can aim at buckets.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.pairs.iter().flatten().chain(&self.family).chain(&self.fold).copied()
+    }
+
+    /// The secret of these numbers; none if there are not as many as it has.
+    pub(crate) fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let mut left = numbers.iter();
+        let mut enough = true;
+        let secret = Self::expand(|_| {
+            let next = left.next();
+            enough &= next.is_some();
+            next.copied().unwrap_or_default()
+        });
+        (enough && left.next().is_none()).then_some(secret)
     }
 
     fn expand(mut word: impl FnMut(u64) -> u64) -> Self {

@@ -12,10 +12,9 @@ use crate::algorithm::reservoir::Word;
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::Source;
 use crate::key::Fingerprint;
-use crate::memory::decide::Origin;
 use crate::memory::region::Budget;
 use crate::memory::shelf::Shelf;
-use crate::memory::table::{Full, Table, Unit};
+use crate::memory::table::{Table, Unit};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
 use crate::store::{Hold, Store, StoreFailure};
@@ -28,8 +27,13 @@ mod region;
 mod shelf;
 mod table;
 mod transaction;
+mod walk;
 
-pub(crate) use shelf::{Large, state_bytes};
+pub(crate) use decide::Origin;
+pub(crate) use holds::Lasting;
+pub(crate) use shelf::{Large, Shelved, state_bytes};
+pub(crate) use table::{Entry, Full, Slot};
+pub(crate) use walk::{Piece, Place};
 
 /// Most quotas that the counters of one limit may be counted under at a time, those of replaced policies included.
 pub(crate) const NUMBERS_MAX: usize = 1 << table::NUMBER_BITS;

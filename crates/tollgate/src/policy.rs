@@ -13,14 +13,17 @@ pub mod limit;
 mod builder;
 mod compile;
 mod check;
-mod text;
+pub(crate) mod text;
 mod index;
 mod matching;
 mod sentence;
+mod unmet;
+mod difference;
 #[cfg(test)]
 mod tests;
 
 pub use builder::LimitBuilder;
+pub use difference::{Change, Difference};
 pub use document::{DEPTH_MAX, FILE_BYTES_MAX, ITEMS_MAX, NODES_MAX, TEXT_BYTES_MAX};
 pub use expression::Expression;
 pub use finding::{FINDINGS_MAX, Finding, Findings, Problem, Severity};
@@ -29,6 +32,17 @@ pub use limit::{
     OnStoreFailure, QUOTAS_MAX, QuotaIndex, Quotas,
 };
 pub use matching::{Match, Matches};
+pub use unmet::{Choice, Unmet};
+
+/// What other formats than our own are read with, so that their findings look the same. No part of the crate's promises.
+#[doc(hidden)]
+pub mod source {
+    pub use super::document::{Entry, Node, Outline, Reading, SecondDocument, Tree, outline, read};
+    pub use super::expression::scene::{Cel, Evaluated, Scene};
+    pub use super::expression::with_room;
+    pub use super::fields::{Fields, count, text};
+    pub use super::finding::{Place, Report, nearest, quoted};
+}
 
 use finding::{Place, Report};
 use index::Index;
@@ -128,9 +142,8 @@ impl Policy {
     }
 }
 
-#[cfg(test)]
 impl Policy {
-    /// A policy of these limits, for tests that need no file.
+    /// A policy of these limits that no request meets: of limits that are only remembered, and for tests that need no file.
     pub(crate) fn of_limits(limits: Vec<Limit>) -> Self {
         Self { limits, domain: None, shard_by: None, index: Index::default() }
     }

@@ -38,6 +38,15 @@ impl ListenChoice {
     }
 }
 
+/// How often counters are written to disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotInterval {
+    /// Only at the end.
+    Off,
+    /// This often, and at the end.
+    Every(Duration),
+}
+
 /// One attribute, as it was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenAttribute {
@@ -143,7 +152,7 @@ pub(super) fn attribute(text: &str) -> Result<GivenAttribute, String> {
 }
 
 /// An instant as RFC 3339 writes it.
-pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
+pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
     let accepted = "accepted: 1970-01-01T00:00:00Z to 2112-09-17T00:00:00Z, such as 2030-01-31T12:00:00Z";
     let instant: jiff::Timestamp = text.parse().map_err(|_| format!("not a time of RFC 3339; {accepted}"))?;
     u64::try_from(instant.as_microsecond())
@@ -154,11 +163,26 @@ pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
 }
 
 /// A duration such as `100ms`, `1s` or `1h 30m`.
-pub(super) fn duration(text: &str) -> Result<Ticks, String> {
+pub(crate) fn duration(text: &str) -> Result<Ticks, String> {
     let accepted = "accepted: 0s and more, such as 100ms, 2s, 5m or 1h30m";
     let duration: jiff::SignedDuration = text.parse().map_err(|_| format!("not a duration; {accepted}"))?;
     let duration = Duration::try_from(duration).map_err(|_| format!("time only moves on; {accepted}"))?;
     Ok(Ticks::ceil_from(duration))
+}
+
+/// Shortest and longest time between two snapshots.
+const INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(86_400));
+
+/// `off`, or a duration.
+pub(super) fn interval(text: &str) -> Result<SnapshotInterval, String> {
+    let accepted = "accepted: off, or 100ms to 24h, such as 10s";
+    if text == "off" {
+        return Ok(SnapshotInterval::Off);
+    }
+    let interval: jiff::SignedDuration = text.parse().map_err(|_| format!("not a duration; {accepted}"))?;
+    let interval = Duration::try_from(interval).ok();
+    let interval = interval.filter(|interval| (INTERVALS.0..=INTERVALS.1).contains(interval));
+    interval.map(SnapshotInterval::Every).ok_or_else(|| format!("out of range; {accepted}"))
 }
 
 #[cfg(test)]
@@ -176,6 +200,16 @@ mod tests {
             ["", "-1", "0", "1KiB", "1.5GiB", "64 MiBs", "99999999999999999999", "18446744073709551615g"]
         {
             assert!(size(wrong).is_err_and(|message| message.contains("accepted: 1MiB")), "{wrong}");
+        }
+    }
+
+    /// Snapshots are written at a sensible pace, or not.
+    #[test]
+    fn intervals() {
+        assert_eq!(interval("off"), Ok(SnapshotInterval::Off));
+        assert_eq!(interval("10s"), Ok(SnapshotInterval::Every(Duration::from_secs(10))));
+        for wrong in ["", "0s", "-1s", "10", "2d", "99ms", "never"] {
+            assert!(interval(wrong).is_err_and(|message| message.contains("accepted: off")), "{wrong}");
         }
     }
 

@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Request, Response};
 use prost::Message;
 use tonic::body::Body;
@@ -26,7 +26,9 @@ use tonic_health::server::{HealthReporter, HealthService};
 use super::codec::{Asked, RateLimitCodec, unreadable};
 use crate::rls::{self, Unanswerable};
 use crate::seldom::Seldom;
-use crate::service::Service;
+use crate::service::{Service, Wire};
+use crate::telemetry::trace::parent::Parent;
+use crate::telemetry::{Open, Stopwatch};
 
 /// Largest message. Envoy takes 60 KiB of headers from a client unless told otherwise, and descriptors are made of them.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
@@ -57,9 +59,15 @@ impl Calls {
         Self { service, reporter, health, unreadable: Seldom::default() }
     }
 
+    /// A connection was opened.
+    pub(super) fn opened(&self) -> Open {
+        self.service.meter.opened(Wire::Rls)
+    }
+
     /// Answers one call.
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        let answered = tokio::time::timeout(CALL_TIMEOUT, self.route(request)).await;
+        let parent = Parent::of(request.headers());
+        let answered = tokio::time::timeout(CALL_TIMEOUT, Parent::scope(parent, self.route(request))).await;
         answered.unwrap_or_else(|_| {
             Status::deadline_exceeded("the call took more than 10 s to arrive; send its message at once")
                 .into_http()
@@ -67,6 +75,14 @@ impl Calls {
     }
 
     async fn route(&self, request: Request<Incoming>) -> Response<Body> {
+        let is_health = request.uri().path().starts_with(HEALTH);
+        let token = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        if !is_health && !self.service.auth.admits_header(token) {
+            return Status::unauthenticated(
+                "a token is needed; send it as metadata, `authorization: Bearer TOKEN`",
+            )
+            .into_http();
+        }
         match request.uri().path() {
             SHOULD_RATE_LIMIT => self.should_rate_limit(request).await,
             path if path.starts_with(HEALTH) => match self.health.clone().call(request).await {
@@ -97,7 +113,10 @@ impl Calls {
                 return Ok(self.refuse("it is no message of Envoy's, or has text that is not UTF-8"));
             }
         };
-        match rls::answer(&self.service, &question, self.service.now()).await {
+        let watch = Stopwatch::start();
+        let answered = rls::answer(&self.service, &question, self.service.now()).await;
+        self.service.meter.took(Wire::Rls, watch.elapsed());
+        match answered {
             Ok(answer) => Ok(answer.into()),
             Err(Unanswerable::Invalid(reason)) => Err(Status::invalid_argument(reason)),
         }

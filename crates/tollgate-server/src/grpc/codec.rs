@@ -10,7 +10,7 @@ use crate::rls::{Answer, Code, Question};
 
 /// What came in.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(super) enum Asked {
     /// A question.
     Readable(Question),
     /// Bytes that nobody can read.
@@ -58,7 +58,7 @@ impl Encoder for RateLimitCodec {
 }
 
 /// The question that these bytes are.
-pub(crate) fn read(bytes: impl prost::bytes::Buf) -> Asked {
+pub(super) fn read(bytes: impl prost::bytes::Buf) -> Asked {
     match RateLimitRequest::decode(bytes) {
         Ok(request) => Asked::Readable(Question::from(request)),
         Err(_) => Asked::Unreadable,

@@ -35,6 +35,7 @@ pub(crate) async fn connection<I>(stream: I, calls: Arc<Calls>, mut stop: Stop)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let _open = calls.opened();
     let traffic = Arc::new(Traffic::default());
     let answers = service_fn(|request| {
         let (calls, begun) = (Arc::clone(&calls), traffic.begin());
@@ -53,7 +54,7 @@ where
             () = stopped(&mut stop) => {
                 calls.retire().await;
                 connection.as_mut().graceful_shutdown();
-                break if before == 0 && traffic.begun() == 0 {
+                break if traffic.begun() == 0 {
                     // Opened ahead of need: nobody waits for an answer, and perhaps nobody is there to say goodbye to.
                     tokio::time::timeout(CLOSE_TIMEOUT, connection).await.ok()
                 } else {

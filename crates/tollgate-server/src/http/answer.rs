@@ -1,20 +1,25 @@
 //! What each route does with the service. Time is read here, once for each request, and passed down.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use hyper::Request;
 use hyper::body::Incoming;
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Settled, Timestamp};
 
+use super::access;
 use super::authz::Verified;
 use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use super::problem::{Kind, Problem};
 use super::question::{self, Question};
 use super::route::Route;
 use crate::decision_json::{DECISION_BYTES, Decided, Hold};
+use crate::foreign::InForce;
+use crate::readiness::{Audience, Report};
 use crate::service::holds::{Absent, Id};
 use crate::service::{Service, Wire};
+use crate::telemetry::Stopwatch;
 
 /// What a request is answered with.
 #[derive(Debug)]
@@ -23,6 +28,10 @@ pub(super) enum Answered {
     Healthy,
     /// The description of the interface.
     OpenApi,
+    /// Whether requests should come here, and what the operator should know.
+    Ready { is_ready: bool, report: Box<Report> },
+    /// What was counted, as Prometheus reads it.
+    Metrics(String),
     /// One decision or those of a batch, as JSON. They are large, and written where they are made.
     Decision(Vec<u8>),
     /// What a proxy is told.
@@ -31,6 +40,29 @@ pub(super) enum Answered {
     Settled(Settled),
     /// Done, and there is nothing to say.
     Done,
+    /// What somebody else's interface answers.
+    Foreign(Foreign),
+}
+
+/// An answer whose status, headers and body another program's interface prescribes.
+#[derive(Debug, Default)]
+pub(super) struct Foreign {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: ForeignBody,
+}
+
+/// The body of such an answer.
+#[derive(Debug)]
+pub(super) enum ForeignBody {
+    Json(serde_json::Value),
+    Text(&'static str),
+}
+
+impl Default for ForeignBody {
+    fn default() -> Self {
+        ForeignBody::Json(serde_json::Value::Null)
+    }
 }
 
 impl<S: Store> Service<S> {
@@ -39,9 +71,17 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// When no decision could be made because of the request, or a reservation cannot be settled.
     pub(super) async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Result<Answered, Problem> {
-        match Route::of(request.method(), request.uri().path())? {
+        let route = Route::of(request.method(), request.uri().path());
+        let is_admitted = access::is_admitted(&self.auth, request.headers());
+        // Probes prove nothing. Everything else does first, so that a stranger does not even learn which paths there are.
+        if !is_admitted && !matches!(route, Ok(Route::Health | Route::Ready)) {
+            return Err(access::refusal());
+        }
+        match route? {
             Route::Health => Ok(Answered::Healthy),
+            Route::Ready => Ok(self.ready(is_admitted)),
             Route::OpenApi => Ok(Answered::OpenApi),
+            Route::Metrics => Ok(Answered::Metrics(self.metrics().await)),
             Route::Check => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
                 self.answer_check(&Question::check(&body)?).await
@@ -64,11 +104,45 @@ impl<S: Store> Service<S> {
             }
             Route::Cancel(id) => self.cancel(id).await,
             Route::Release(id) => self.release(id).await,
+            Route::Rls => {
+                let body = body::read_any(request, BATCH_BYTES_MAX).await?;
+                self.rls_json(&body).await
+            }
+            Route::Limitador(action) => {
+                let body = body::read_any(request, BODY_BYTES_MAX).await?;
+                self.limitador(action, &body).await
+            }
+            Route::LimitadorStatus => self.limitador_status(),
+            Route::LimitadorLimits => self.limitador_limits(request.uri().path()),
+            Route::LimitadorCounters => self.limitador_counters(request.uri().path()).await,
         }
+    }
+
+    /// What was counted. It is read on a thread of its own, since it may take longer than a decision should wait, and once at
+    /// a time.
+    async fn metrics(&self) -> String {
+        let _alone = self.scraping.lock().await;
+        let (meter, now) = (Arc::clone(&self.meter), self.now());
+        // It fails only when the server is about to end.
+        tokio::task::spawn_blocking(move || meter.exposition(now)).await.unwrap_or_default()
+    }
+
+    fn ready(&self, is_admitted: bool) -> Answered {
+        let audience = if is_admitted { Audience::Admitted } else { Audience::Anybody };
+        let report = self.readiness.report(self.reloader.as_ref(), audience);
+        Answered::Ready { is_ready: self.readiness.is_ready(), report: Box::new(report) }
     }
 
     async fn answer_check(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let request = question.request()?;
+        if let Some(foreign) = self.foreign() {
+            let checked = self.check_foreign(&foreign, &request, self.now()).await?;
+            return Ok(Answered::Foreign(Foreign {
+                status: 200,
+                body: ForeignBody::Json(checked),
+                ..Foreign::default()
+            }));
+        }
         let decided = self.decide(&request, self.now()).await;
         Ok(Answered::Decision(decided.text()))
     }
@@ -81,6 +155,14 @@ impl<S: Store> Service<S> {
             requests.push(request.map_err(|error| Problem::invalid(format!("[{index}]: {error}")))?);
         }
         let now = self.now();
+        if let Some(foreign) = self.foreign() {
+            let mut answers = Vec::with_capacity(requests.len());
+            for request in &requests {
+                answers.push(self.check_foreign(&foreign, request, now).await?);
+            }
+            let body = ForeignBody::Json(answers.into());
+            return Ok(Answered::Foreign(Foreign { status: 200, body, ..Foreign::default() }));
+        }
         // Written one by one, so that a batch needs the memory of its answer and no more.
         let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
         text.push(b'[');
@@ -95,14 +177,37 @@ impl<S: Store> Service<S> {
     }
 
     async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decided {
+        let watch = Stopwatch::start();
         let (decision, hold) = self.check_and_hold(request, now, Wire::Http).await;
-        Decided::new(decision, hold, &self.headers, request.units(), now)
+        let decided = Decided::new(decision, hold, &self.headers, request.units(), now);
+        self.meter.took(Wire::Http, watch.elapsed());
+        decided
+    }
+
+    /// A plain question to a foreign configuration.
+    async fn check_foreign(
+        &self,
+        foreign: &InForce,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> Result<serde_json::Value, Problem> {
+        let checked = foreign.check(request, &self.engine, &self.foreign_options, now).await;
+        let checked = checked.map_err(|error| Problem::invalid(error.to_string()))?;
+        serde_json::to_value(checked).map_err(|error| Problem::invalid(error.to_string()))
     }
 
     async fn reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let request = question.request()?;
-        let (lifetime, now) = (question.lifetime(), self.now());
+        if let Some(foreign) = self.foreign() {
+            let format = foreign.rules.format().name();
+            let detail = format!(
+                "{format} cannot reserve; ask POST /v1/check or /json, or convert the configuration with `tollgate policy convert`"
+            );
+            return Err(Problem::new(Kind::WrongFormat, detail));
+        }
+        let (lifetime, now, watch) = (question.lifetime(), self.now(), Stopwatch::start());
         let (decision, reservation) = self.engine.reserve(&request, lifetime, now).await;
+        self.meter.record(&request, &decision, Wire::Http, now);
         let mut hold = Hold::None;
         if let Some(reservation) = reservation {
             match self.reservations.put(reservation, now + lifetime, now) {
@@ -114,7 +219,9 @@ impl<S: Store> Service<S> {
                 }
             }
         }
-        Ok(Answered::Decision(Decided::new(decision, hold, &self.headers, request.units(), now).text()))
+        let decided = Decided::new(decision, hold, &self.headers, request.units(), now);
+        self.meter.took(Wire::Http, watch.elapsed());
+        Ok(Answered::Decision(decided.text()))
     }
 
     async fn commit(&self, id: Id, cost: u64) -> Result<Answered, Problem> {
@@ -171,7 +278,6 @@ fn unsettleable(absent: Absent) -> Problem {
 mod tests {
     use std::time::Duration;
 
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use tollgate::charge::{Answers, Charge};

@@ -18,6 +18,7 @@ use super::reply::{problem_details, response};
 use crate::attributes::Family;
 use crate::decision_json::Hold;
 use crate::service::{Service, Wire};
+use crate::telemetry::Stopwatch;
 
 /// The status that the answer stands for, where the proxy knows only some.
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
@@ -77,7 +78,9 @@ impl<S: Store> Service<S> {
         if !is_trusted && let Some(skipped) = self.distrusted.due(now) {
             tracing::warn!(%peer, skipped, "/v1/authz was asked by a peer that is no trusted proxy: what it says of others is not believed");
         }
+        let watch = Stopwatch::start();
         let (decision, hold) = self.check_and_hold(&question, now, Wire::Authz).await;
+        self.meter.took(Wire::Authz, watch.elapsed());
         if let Verdict::Wait(wait) = decision.verdict() {
             tokio::time::sleep(Duration::from(wait)).await;
         }

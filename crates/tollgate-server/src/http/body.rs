@@ -11,9 +11,9 @@ use hyper::{HeaderMap, Request};
 use super::problem::{Kind, Problem};
 
 /// Largest body of one question.
-pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
+pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
 /// Largest body of a batch.
-pub(super) const BATCH_BYTES_MAX: usize = 1 << 20;
+pub(crate) const BATCH_BYTES_MAX: usize = 1 << 20;
 /// How much of a body that is too large is read nevertheless, so that its sender gets to read the answer.
 const SURPLUS_BYTES_MAX: usize = 1 << 20;
 /// How long a body may take to arrive.
@@ -23,8 +23,16 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// When it is larger than `limit`, too slow, cut off, or not JSON by its headers.
-pub(super) async fn read(request: Request<Incoming>, limit: usize) -> Result<Bytes, Problem> {
+pub(crate) async fn read(request: Request<Incoming>, limit: usize) -> Result<Bytes, Problem> {
     is_json(request.headers())?;
+    read_any(request, limit).await
+}
+
+/// Reads the whole body, whatever it is said to be.
+///
+/// # Errors
+/// When it is larger than `limit`, too slow, or cut off.
+pub(crate) async fn read_any(request: Request<Incoming>, limit: usize) -> Result<Bytes, Problem> {
     match tokio::time::timeout(BODY_TIMEOUT, collect(request.into_body(), limit)).await {
         Ok(read) => read,
         Err(_) => {

@@ -2,29 +2,49 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
+use http_body_util::Either;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
 use super::patience::{Patient, Phase};
 use super::reply::reply;
-use crate::listen::{Stop, stopped};
-use crate::service::Service;
+use crate::admin::{self, Asker};
+use crate::listen::{Stop, Stream, stopped};
+use crate::service::{Service, Wire};
+use crate::telemetry::trace::parent::Parent;
 
+/// How long a connection waits, once the server was told to stop, for a request that its client has sent already: one that rests
+/// may have one on its way. It is answered, and the answer says that it was the last.
+const LINGER: Duration = Duration::from_secs(1);
 /// Largest head of a request. hyper's own bound on its fields, 100, is left as it is: saying it again costs an allocation a request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// Answers the requests of one connection until either side ends it.
-pub(crate) async fn connection(stream: TcpStream, service: Arc<Service>, mut stop: Stop) {
+pub(crate) async fn connection(stream: Stream, service: Arc<Service>, stop: Stop) {
     // Without an address there is nobody left to answer.
-    let Ok(peer) = stream.peer_addr() else { return };
+    let Ok(peer) = stream.peer_addr().map(|peer| peer.ip()) else { return };
+    let mut told = stop.clone();
+    let _open = service.meter.opened(Wire::Http);
     let phase = Arc::new(Phase::default());
-    let answers = service_fn(|request| {
-        let (service, answering) = (Arc::clone(&service), phase.answering());
+    let answers = service_fn(|request: Request<Incoming>| {
+        let (service, answering, stop) = (Arc::clone(&service), phase.answering(), stop.clone());
+        let parent = Parent::of(request.headers());
         async move {
-            let response = reply(service.answer(request, peer.ip()).await);
+            if request.uri().path().starts_with(admin::PREFIX) {
+                let asker = Asker { peer: Some(peer), stop, answering: Box::new(answering) };
+                return Ok(admin::respond(&service, request, asker).await);
+            }
+            let answered = Parent::scope(parent, service.answer(request, peer)).await;
+            let mut response = reply(answered).map(Either::Left);
+            if *stop.borrow() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             drop(answering);
             Ok::<_, Infallible>(response)
         }
@@ -37,12 +57,17 @@ pub(crate) async fn connection(stream: TcpStream, service: Arc<Service>, mut sto
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = stopped(&mut stop) => {
-            if !phase.is_touched() {
-                return; // A connection opened ahead of need; nobody waits for an answer.
+        () = stopped(&mut told) => {
+            match tokio::time::timeout(LINGER, connection.as_mut()).await {
+                Ok(ended) => ended,
+                Err(_) => {
+                    if !phase.is_touched() {
+                        return; // A connection opened ahead of need; nobody waits for an answer.
+                    }
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
             }
-            connection.as_mut().graceful_shutdown();
-            connection.await
         }
     };
     if let Err(error) = ended {

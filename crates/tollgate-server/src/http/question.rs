@@ -22,7 +22,7 @@ const QUOTED_MAX: usize = 60;
 
 /// What a caller asked, as it was written. Text is borrowed from the body where it has no escapes.
 #[derive(Debug, Default)]
-pub(super) struct Question<'b> {
+pub(crate) struct Question<'b> {
     attributes: Vec<(Cow<'b, str>, Given<'b>)>,
     cost: Option<u64>,
     lifetime_ms: Option<u64>,
@@ -41,7 +41,7 @@ impl<'b> Question<'b> {
     ///
     /// # Errors
     /// When it is not exactly that.
-    pub(super) fn check(body: &'b [u8]) -> Result<Self, Problem> {
+    pub(crate) fn check(body: &'b [u8]) -> Result<Self, Problem> {
         parse(body, Form::Check)
     }
 
@@ -65,14 +65,8 @@ impl<'b> Question<'b> {
     ///
     /// # Errors
     /// When a bound is passed.
-    pub(super) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
-        let mut request = CheckRequest::new();
-        for (name, given) in &self.attributes {
-            match given {
-                Given::Text(text) => request.push(name, Value::Text(text))?,
-                Given::Number(number) => request.push(name, *number)?,
-            }
-        }
+    pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
+        let request = request_of(&self.attributes)?;
         match self.cost {
             Some(cost) => request.cost(cost),
             None => Ok(request),
@@ -82,6 +76,37 @@ impl<'b> Question<'b> {
     /// How long a reservation is to live.
     pub(super) fn lifetime(&self) -> Ticks {
         Ticks::from_millis(self.lifetime_ms.unwrap_or(LIFETIME_MS.1))
+    }
+}
+
+fn request_of<'a>(attributes: &'a [(Cow<'_, str>, Given<'_>)]) -> Result<CheckRequest<'a>, RequestError> {
+    let mut request = CheckRequest::new();
+    for (name, given) in attributes {
+        match given {
+            Given::Text(text) => request.push(name, Value::Text(text))?,
+            Given::Number(number) => request.push(name, *number)?,
+        }
+    }
+    Ok(request)
+}
+
+/// Attributes as a part of another document, read as strictly as those of a check.
+#[derive(Debug)]
+pub(crate) struct Named<'b>(Vec<(Cow<'b, str>, Given<'b>)>);
+
+impl Named<'_> {
+    /// A request with these attributes.
+    ///
+    /// # Errors
+    /// When a bound is passed.
+    pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
+        request_of(&self.0)
+    }
+}
+
+impl<'de: 'b, 'b> serde::Deserialize<'de> for Named<'b> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Attributes.deserialize(deserializer).map(Self)
     }
 }
 

@@ -2,15 +2,21 @@
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE,
+};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-use super::answer::Answered;
+use super::answer::{Answered, Foreign, ForeignBody};
 use super::problem::{Kind, Problem};
+use crate::telemetry::METRICS_TYPE;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+const METRICS: HeaderValue = HeaderValue::from_static(METRICS_TYPE);
 
 /// The interface, described for programs. A test drives a server by it.
 const OPENAPI: &str = include_str!("openapi.json");
@@ -40,13 +46,22 @@ struct Settlement {
 pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>> {
     match answered {
         Ok(Answered::Healthy) => json(&Health { status: "ok" }),
+        Ok(Answered::Metrics(text)) => response(StatusCode::OK, Some(METRICS), text.into_bytes()),
         Ok(Answered::OpenApi) => response(StatusCode::OK, Some(JSON), OPENAPI.as_bytes()),
+        Ok(Answered::Ready { is_ready, report }) => {
+            let mut response = json(&report);
+            if !is_ready {
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            }
+            response
+        }
         Ok(Answered::Decision(text)) => response(StatusCode::OK, Some(JSON), text),
         Ok(Answered::Verified(verified)) => verified.into_response(),
         Ok(Answered::Settled(settled)) => {
             json(&Settlement { refunded: settled.refunded, charged: settled.charged, unpaid: settled.unpaid })
         }
         Ok(Answered::Done) => response(StatusCode::NO_CONTENT, None, Vec::new()),
+        Ok(Answered::Foreign(foreign)) => foreign_reply(foreign),
         Err(problem) => problem_details(&problem),
     }
 }
@@ -59,7 +74,22 @@ fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
     }
 }
 
-pub(super) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
+fn foreign_reply(foreign: Foreign) -> Response<Full<Bytes>> {
+    let status = StatusCode::from_u16(foreign.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = match foreign.body {
+        ForeignBody::Json(document) => response(status, Some(JSON), document.to_string().into_bytes()),
+        ForeignBody::Text(text) => response(status, Some(TEXT), text),
+    };
+    for (name, value) in foreign.headers {
+        // Names and values are made here, of digits and printable letters; one that cannot be sent is left out.
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+pub(crate) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     let kind = problem.kind;
     let details =
         Details { r#type: kind.urn(), title: kind.title(), status: kind.status(), detail: &problem.detail };
@@ -68,6 +98,9 @@ pub(super) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     match kind {
         Kind::MethodNotAllowed(accepted) => {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(accepted));
+        }
+        Kind::Unauthorized => {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         // What is left of the body is not read, so the connection is of no further use.
         Kind::BodyTooSlow | Kind::BodyTooLarge => {

@@ -4,11 +4,13 @@ use hyper::Method;
 
 use super::authz::Asker;
 use super::problem::{Kind, Problem};
+use crate::foreign::limitador::answer::Action;
 use crate::service::holds::Id;
 
 const PATHS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/authz/nginx with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
-                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id}, \
-                     GET /v1/openapi.json and GET /healthz";
+                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id}, POST /json, POST /check, POST /report, \
+                     POST /check_and_report, GET /limits/{namespace}, GET /counters/{namespace}, GET /status, \
+                     GET /v1/openapi.json, GET /healthz, GET /readyz and GET /metrics";
 
 /// What a path accepts that a proxy asks, whatever the method of the request that it holds.
 const ANY_METHOD: &str = "*";
@@ -24,7 +26,17 @@ pub(super) enum Route {
     Cancel(Id),
     Release(Id),
     Health,
+    Metrics,
     OpenApi,
+    Ready,
+    /// envoyproxy/ratelimit's JSON.
+    Rls,
+    /// Limitador's `/check`, `/report` and `/check_and_report`.
+    Limitador(Action),
+    LimitadorStatus,
+    /// The namespace is the rest of the path.
+    LimitadorLimits,
+    LimitadorCounters,
 }
 
 impl Route {
@@ -52,6 +64,15 @@ impl Route {
             "/v1/reservations" => (Route::Reserve, "POST"),
             "/v1/openapi.json" => (Route::OpenApi, "GET, HEAD"),
             "/healthz" => (Route::Health, "GET, HEAD"),
+            "/metrics" => (Route::Metrics, "GET, HEAD"),
+            "/readyz" => (Route::Ready, "GET, HEAD"),
+            "/json" => (Route::Rls, "POST"),
+            "/check" => (Route::Limitador(Action::Check), "POST"),
+            "/report" => (Route::Limitador(Action::Report), "POST"),
+            "/check_and_report" => (Route::Limitador(Action::CheckAndReport), "POST"),
+            "/status" => (Route::LimitadorStatus, "GET, HEAD"),
+            _ if path.starts_with("/limits/") => (Route::LimitadorLimits, "GET, HEAD"),
+            _ if path.starts_with("/counters/") => (Route::LimitadorCounters, "GET, HEAD"),
             _ => return Self::of_thing(path),
         };
         Ok(route)

@@ -22,6 +22,13 @@ pub(super) enum Command {
     Reset,
 }
 
+impl Command {
+    /// Whether it may be said before a client has proved that it may ask.
+    pub(super) const fn is_greeting(self) -> bool {
+        matches!(self, Command::Hello | Command::Auth | Command::Quit | Command::Reset)
+    }
+}
+
 /// What is known about a command.
 pub(super) struct Entry {
     pub(super) command: Command,

@@ -37,12 +37,16 @@ pub(super) async fn answer<S: Store>(
         Ok(request) => request,
         Err(unclear) => return reply.error(&format!("ERR TG.CHECK: {unclear}")),
     };
+    let watch = resp.service.meter.sampled_watch();
     let (decision, hold) = resp.service.check_and_hold(&request, now, Wire::Resp).await;
     let permit = match &hold {
         Hold::Permit { id } => Some(id.as_str()),
         Hold::None | Hold::Reservation { .. } => None,
     };
     tell(&decision, permit, reply);
+    if let Some(watch) = watch {
+        resp.service.meter.took(Wire::Resp, watch.elapsed());
+    }
 }
 
 /// Reads the question.

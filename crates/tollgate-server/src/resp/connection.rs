@@ -17,6 +17,7 @@ use tollgate::store::Store;
 use super::Resp;
 use super::session::{Flow, Session};
 use crate::listen::{Stop, stopped};
+use crate::service::Wire;
 use patience::{Patience, Ring};
 
 mod patience;
@@ -34,6 +35,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     resp.open.fetch_add(1, Ordering::Relaxed);
+    let _open = resp.service.meter.opened(Wire::Resp);
     let mut connection = Connection::new(stream, resp.next_id());
     if let Err(error) = connection.run(&resp, stop).await {
         tracing::debug!(%error, "a connection ended early");

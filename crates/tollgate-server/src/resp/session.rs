@@ -33,6 +33,8 @@ pub(super) struct Session {
     pub(super) protocol: Protocol,
     /// What the client calls itself.
     pub(super) name: Vec<u8>,
+    /// It has proved that it may ask, where that is needed.
+    pub(super) is_admitted: bool,
     frame: Frame,
 }
 
@@ -95,15 +97,20 @@ impl Session {
             reply.error(&wrong_number(entry.name));
             return Flow::Read;
         }
+        let auth = &resp.service.auth;
+        if auth.is_required() && !self.is_admitted && !entry.command.is_greeting() {
+            reply.error("NOAUTH Authentication required.");
+            return Flow::Read;
+        }
         match entry.command {
             Command::Check => check::answer(resp, arguments, reply, now).await,
-            Command::Throttle => throttle::answer_cell(&resp.cells, arguments, reply, now),
-            Command::CrabThrottle => throttle::answer_crab(&resp.cells, arguments, reply, now),
+            Command::Throttle => throttle::answer_cell(resp, arguments, reply, now),
+            Command::CrabThrottle => throttle::answer_crab(resp, arguments, reply, now),
             Command::Release => check::release(resp, arguments, reply, now).await,
             Command::Ping => ping(arguments, reply),
             Command::Echo => reply.bulk(arguments.get(1).unwrap_or_default()),
-            Command::Hello => greeting::hello(self, arguments, reply),
-            Command::Auth => greeting::auth(arguments, reply),
+            Command::Hello => greeting::hello(self, auth, arguments, reply),
+            Command::Auth => greeting::auth(self, auth, arguments, reply),
             Command::Client => client::answer(self, arguments, reply),
             Command::Catalog => catalog::answer(arguments, reply),
             Command::Select => select(arguments, reply),

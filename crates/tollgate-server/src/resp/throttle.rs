@@ -2,18 +2,25 @@
 
 use tollgate::Timestamp;
 
+use super::Resp;
 use super::cell::{Limit, seconds_down, seconds_up};
-use super::cells::{Asker, Cells};
+use super::cells::Asker;
 use super::frame::Arguments;
 use super::reply::{Reply, quoted};
 use super::session::{number, wrong_number};
+use crate::service::Wire;
 
 const USAGE: &str =
     "Cell error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
 const ZERO_RATE: &str = "Cell error: Zero rates are not supported";
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
-pub(super) fn answer_cell(cells: &Cells, arguments: Arguments<'_>, reply: &mut Reply<'_>, now: Timestamp) {
+pub(super) fn answer_cell<S>(
+    resp: &Resp<S>,
+    arguments: Arguments<'_>,
+    reply: &mut Reply<'_>,
+    now: Timestamp,
+) {
     let (5 | 6, Some(key)) = (arguments.len(), arguments.get(1)) else {
         return reply.error(USAGE);
     };
@@ -28,7 +35,8 @@ pub(super) fn answer_cell(cells: &Cells, arguments: Arguments<'_>, reply: &mut R
     let Some(limit) = Limit::beyond_one(max_burst, count, period) else {
         return reply.error(ZERO_RATE);
     };
-    let charged = cells.charge(Asker::Cell, key, &limit, nanoseconds(now), quantity);
+    let charged = resp.cells.charge(Asker::Cell, key, &limit, nanoseconds(now), quantity);
+    resp.service.meter.record_unnamed(!charged.limited, Wire::Resp);
     reply.array(5);
     reply.integer(i64::from(charged.limited));
     reply.integer(charged.most);
@@ -38,7 +46,12 @@ pub(super) fn answer_cell(cells: &Cells, arguments: Arguments<'_>, reply: &mut R
 }
 
 /// `THROTTLE key max_burst count period [quantity]`.
-pub(super) fn answer_crab(cells: &Cells, arguments: Arguments<'_>, reply: &mut Reply<'_>, now: Timestamp) {
+pub(super) fn answer_crab<S>(
+    resp: &Resp<S>,
+    arguments: Arguments<'_>,
+    reply: &mut Reply<'_>,
+    now: Timestamp,
+) {
     let (5 | 6, Some(key)) = (arguments.len(), arguments.get(1)) else {
         return reply.error(&wrong_number("throttle"));
     };
@@ -60,7 +73,8 @@ pub(super) fn answer_crab(cells: &Cells, arguments: Arguments<'_>, reply: &mut R
     let Some(limit) = Limit::in_all(max_burst, count, period) else {
         return reply.error("ERR invalid limit: more than one unit in a nanosecond");
     };
-    let charged = cells.charge(Asker::Crab, key, &limit, nanoseconds(now), quantity);
+    let charged = resp.cells.charge(Asker::Crab, key, &limit, nanoseconds(now), quantity);
+    resp.service.meter.record_unnamed(!charged.limited, Wire::Resp);
     let never = if charged.limited { -1 } else { 0 };
     reply.array(5);
     reply.integer(i64::from(!charged.limited));

@@ -6,68 +6,137 @@ use tollgate::Policy;
 
 use super::Addresses;
 use super::sample::sample;
+use crate::admin::Credentials;
 use crate::cli::ServeArguments;
-use crate::policy_file::Loaded;
+use crate::foreign::Foreign;
+use crate::reload::Start;
 
 /// Limits that are spelled out; `policy check` shows the others.
 const SENTENCES_SHOWN: usize = 50;
 
 /// The lines of the banner.
-pub(super) fn lines(loaded: &Loaded, addresses: &Addresses, arguments: &ServeArguments) -> Vec<String> {
+pub(super) fn lines(
+    start: &Start,
+    addresses: &Addresses,
+    arguments: &ServeArguments,
+    needs_token: bool,
+    state: Option<&str>,
+    credentials: &Credentials,
+) -> Vec<String> {
+    let loaded = &start.loaded;
     let address = addresses.http;
     let mut lines = vec![
         format!("Tollgate {}: rate-limiting decisions", env!("CARGO_PKG_VERSION")),
         String::new(),
-        format!("  HTTP    http://{address}"),
+        format!("  HTTP    {}://{address}", scheme(arguments)),
         addresses.grpc.map_or_else(|| "  gRPC    off".to_owned(), |grpc| format!("  gRPC    {grpc}")),
         format!("  RESP    {}", addresses.resp.map_or("off".to_owned(), |resp| format!("redis://{resp}"))),
         format!("  store   memory, at most {}", bytes(arguments.memory)),
         format!("  policy  {}", loaded.name),
+        format!("  admin   http://{address}/admin/v1/ with {}", credentials.notice),
     ];
+    lines.extend(state.map(|state| format!("  state   {state}")));
+    let is_guarded = needs_token || arguments.security.tls_client_ca.is_some();
     let all = [Some(address), addresses.grpc, addresses.resp];
-    let open = all.into_iter().flatten().filter(|open| !open.ip().is_loopback());
-    lines.extend(
-        open.map(|open| format!("  warning: --insecure: whoever reaches {open} can use up anybody's quota")),
-    );
+    let open = all.into_iter().flatten().find(|open| !open.ip().is_loopback()).unwrap_or(address);
+    lines.extend(warnings(start, open, arguments.security.tls_cert.is_some(), is_guarded));
     lines.push(String::new());
-    lines.extend(limits(loaded.rules.policy()));
+    match loaded.rules.foreign() {
+        None => lines.extend(limits(loaded.rules.policy().sentences())),
+        Some(foreign) => {
+            let format = foreign.format().name();
+            lines.push(format!("{format}: decided by the rules of the program that it was written for."));
+            lines.extend(limits(foreign.sentences()));
+        }
+    }
     if !loaded.warnings.is_empty() {
         lines.push(String::new());
         lines.extend(loaded.warnings.to_string().lines().map(str::to_owned));
     }
     lines.push(String::new());
     lines.push("Try it:".to_owned());
-    lines.push(format!("  {}", attempt(loaded.rules.policy(), address)));
+    lines.push(match loaded.rules.foreign() {
+        None => format!("  {}", attempt(loaded.rules.policy(), address, arguments, needs_token)),
+        Some(foreign) => format!("  {}", foreign_attempt(foreign, address)),
+    });
     lines.push(String::new());
     lines.push("Stop it with Ctrl-C or SIGTERM; requests in flight are answered first.".to_owned());
     lines
 }
 
-fn limits(policy: &Policy) -> Vec<String> {
-    let all = policy.limits();
+fn limits(all: Vec<String>) -> Vec<String> {
+    let count = all.len();
     let mut lines = vec!["Limits:".to_owned()];
-    lines.extend(all.iter().take(SENTENCES_SHOWN).map(|limit| format!("  {}", limit.sentence())));
-    if all.is_empty() {
+    lines.extend(all.into_iter().take(SENTENCES_SHOWN).map(|sentence| format!("  {sentence}")));
+    if count == 0 {
         lines.push("  none: every request is allowed".to_owned());
     }
-    if all.len() > SENTENCES_SHOWN {
+    if count > SENTENCES_SHOWN {
         lines.push(format!(
             "  and {} more; `tollgate policy check` shows all of them",
-            all.len() - SENTENCES_SHOWN
+            count - SENTENCES_SHOWN
         ));
     }
     lines
 }
 
-/// A command that asks a question which limits of this policy answer.
-fn attempt(policy: &Policy, address: SocketAddr) -> String {
+/// A command that asks Envoy's question.
+fn foreign_attempt(foreign: &Foreign, address: SocketAddr) -> String {
     let address = reachable(address);
+    let domain = foreign.domains().first().copied().unwrap_or("ingress").to_owned();
+    let body = serde_json::json!({ "domain": domain, "descriptors": [{ "entries": [{ "key": "user", "value": "demo" }] }] });
+    match body.to_string() {
+        body if body.contains('\'') => format!("curl -s http://{address}/healthz"),
+        body => format!("curl -s http://{address}/json -d '{body}'"),
+    }
+}
+
+/// A command that asks a question which limits of this policy answer.
+fn attempt(policy: &Policy, address: SocketAddr, arguments: &ServeArguments, needs_token: bool) -> String {
+    let mut command = String::from("curl -s ");
+    if arguments.security.tls_cert.is_some() {
+        command.push_str("--cacert AUTHORITY.pem ");
+    }
+    if arguments.security.tls_client_ca.is_some() {
+        command.push_str("--cert CLIENT.pem --key CLIENT-KEY.pem ");
+    }
+    if needs_token {
+        command.push_str("-H \"Authorization: Bearer $TOKEN\" ");
+    }
+    let base = format!("{}://{}", scheme(arguments), reachable(address));
     match sample(policy) {
         Some(body) => {
-            format!("curl -s http://{address}/v1/check -H 'Content-Type: application/json' -d '{body}'")
+            format!("{command}{base}/v1/check -H 'Content-Type: application/json' -d '{body}'")
         }
-        None => format!("curl -s http://{address}/healthz"),
+        None => format!("{command}{base}/healthz"),
     }
+}
+
+const fn scheme(arguments: &ServeArguments) -> &'static str {
+    if arguments.security.tls_cert.is_some() { "https" } else { "http" }
+}
+
+/// What the operator should know at once.
+fn warnings(start: &Start, address: SocketAddr, has_tls: bool, is_guarded: bool) -> Vec<String> {
+    let mut told = Vec::new();
+    if let Some(error) = &start.error {
+        told.push(
+            "  warning: the policy file cannot be used, so the last good policy is in force:".to_owned(),
+        );
+        told.extend(error.lines().map(|line| format!("    {line}")));
+    }
+    if !address.ip().is_loopback() && !is_guarded {
+        told.push(
+            "  warning: --insecure: whoever reaches this address can use up anybody's quota".to_owned(),
+        );
+    }
+    if !address.ip().is_loopback() && is_guarded && !has_tls {
+        told.push(
+            "  warning: without TLS the token can be read on its way; add --tls-cert and --tls-key"
+                .to_owned(),
+        );
+    }
+    told
 }
 
 /// The address to connect to: one that listens everywhere is reached at loopback.

@@ -20,7 +20,7 @@ pub(crate) struct Id(u128);
 
 impl Id {
     /// An id that nobody can guess; none when the system has no randomness to give.
-    fn random() -> Option<Self> {
+    pub(crate) fn random() -> Option<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).ok()?;
         Some(Self(u128::from_ne_bytes(bytes)))

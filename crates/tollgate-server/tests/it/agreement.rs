@@ -1,5 +1,9 @@
 //! The same requests, asked in every way there is, get the same decisions.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
 use serde_json::json;
 use tollgate::{CheckRequest, Clock, Engine, Policy};
 
@@ -105,10 +109,38 @@ fn rls() -> Way {
     ("RLS", Box::new(decide))
 }
 
+fn resp() -> Way {
+    let server = Server::start(POLICY);
+    let stream = TcpStream::connect(server.resp()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let decide = move |asked: &Asked| {
+        let _alive = &server;
+        let mut words = vec!["TG.CHECK".to_owned()];
+        words.extend(
+            asked.attributes.iter().flat_map(|(name, value)| [(*name).to_owned(), (*value).to_owned()]),
+        );
+        words.extend(["COST".to_owned(), asked.cost.to_string()]);
+        let command: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        (&stream).write_all(format!("*{}\r\n{command}", words.len()).as_bytes()).unwrap();
+        // An array of eight: whether it passes, the verdict as text, four numbers, the limit as text, and no permit.
+        let mut next = || lines.next().unwrap().unwrap();
+        assert_eq!(next(), "*8");
+        let allowed = next() == ":1";
+        for _ in 0..6 {
+            next();
+        }
+        let limit = if next() == "$-1" { None } else { Some(next()) };
+        assert_eq!(next(), "$-1");
+        (allowed, limit.filter(|_| !allowed))
+    };
+    ("RESP", Box::new(decide))
+}
+
 /// Every way in gives every request the same decision, for the same reason.
 #[test]
 fn every_way_in_decides_alike() {
-    let mut ways = [library(), http(), rls()];
+    let mut ways = [library(), http(), rls(), resp()];
     let mut causes = std::collections::BTreeSet::new();
     let mut passed = 0;
     for (number, asked) in requests().iter().enumerate() {

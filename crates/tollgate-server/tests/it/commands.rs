@@ -37,14 +37,20 @@ fn check_reports_every_problem() {
 #[test]
 fn check_looks_at_every_file() {
     let good = concat!(env!("CARGO_MANIFEST_DIR"), "/../tollgate/src/policy/example.yaml");
-    let output = run(&["policy", "check", "no-such-file.yaml", "-", "/", good], b"\x7fELF\x02\xd0\xff\0");
+    let empty = std::env::temp_dir().join(format!("tollgate-empty-{}", std::process::id()));
+    std::fs::create_dir_all(&empty).unwrap();
+    let empty = empty.to_str().unwrap();
+    let output = run(&["policy", "check", "no-such-file.yaml", "-", empty, good], b"\x7fELF\x02\xd0\xff\0");
+    std::fs::remove_dir(empty).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(stdout(&output).starts_with(&format!("{good}: 7 limits\n  per-key: ")), "{}", stdout(&output));
     let problems = stderr(&output);
     let lines: Vec<&str> = problems.lines().collect();
     assert_eq!(lines[0], "no-such-file.yaml: no such file; check the path");
     assert_eq!(lines[1], "<stdin>:1:6: byte 5 (0xd0) is not UTF-8; accepted: a file in UTF-8");
-    assert_eq!(lines[2], "/: is a directory; name a file in it");
+    let expected =
+        format!("{empty}: there is no file in this directory; name a file, or a directory with one");
+    assert_eq!(lines[2], expected);
     assert_eq!(run(&["policy", "check", good], b"").status.code(), Some(0));
 }
 

@@ -96,3 +96,106 @@ const HELD_WORDS: [&str; 16] = [
 fn held_request() {
     stable::run("held_request", &HELD_WORDS, 5_000, bodies::held_request);
 }
+
+/// Pieces of names, numbers and tags, so that mutations say something.
+const RLS_WORDS: [&str; 12] = [
+    "\n\u{3}api",
+    "\u{12}",
+    "\u{1a}\u{0}",
+    "\u{1a}\u{2}\u{8}\u{7f}",
+    " \u{1}",
+    "\u{18}\u{5}",
+    "\n\u{7}api_key",
+    "\n\u{6}tenant",
+    "\n\u{6}tokens",
+    "\u{12}\u{2}40",
+    "\u{0}",
+    "\u{7f}",
+];
+
+/// No bytes make the gRPC wire panic, and every question gets an answer that fits it.
+#[test]
+fn rls_message() {
+    stable::run("rls_message", &RLS_WORDS, 1_500, tollgate_server::fuzzing::rls_message);
+}
+
+const ENVOY_WORDS: [&str; 22] = [
+    "domain: d\n",
+    "descriptors:\n",
+    "- key: ",
+    "value: ",
+    "rate_limit: {",
+    "unit: ",
+    "second",
+    "month",
+    "requests_per_unit: ",
+    "unlimited: true",
+    "shadow_mode: true",
+    "share_threshold: true",
+    "replaces: [{name: x}]",
+    "*",
+    "_",
+    "4294967295",
+    "-1",
+    "0",
+    "{}",
+    "[]",
+    "\u{202e}",
+    "\n---\n",
+];
+const LIMITADOR_WORDS: [&str; 20] = [
+    "- namespace: n\n",
+    "max_value: ",
+    "seconds: ",
+    "conditions: [",
+    "variables: [",
+    "descriptors[0]",
+    "['user']",
+    ".path",
+    "limit.name",
+    "int(",
+    "size(",
+    "startsWith('/a')",
+    " == ",
+    " && ",
+    "!",
+    "18446744073709551615",
+    "-1",
+    "0",
+    "[]",
+    "\u{202e}",
+];
+const JSON_WORDS: [&str; 14] = [
+    "\"domain\":",
+    "\"descriptors\":[",
+    "\"entries\":[",
+    "\"limit\":{",
+    "\"unit\":",
+    "\"UNKNOWN\"",
+    "99",
+    "-1",
+    "1e309",
+    "null",
+    "{}",
+    "\"hitsAddend\":",
+    "18446744073709551616",
+    "\\u0000",
+];
+
+/// No bytes make the reader of envoyproxy/ratelimit's files panic.
+#[test]
+fn envoy_file() {
+    stable::run("envoy_file", &ENVOY_WORDS, 1_000, tollgate_server::fuzzing::envoy_file);
+}
+
+/// No bytes make the reader of Limitador's files panic.
+#[test]
+fn limitador_file() {
+    stable::run("limitador_file", &LIMITADOR_WORDS, 400, tollgate_server::fuzzing::limitador_file);
+}
+
+/// No body of `/json` makes it panic.
+#[test]
+fn rls_json() {
+    stable::run("rls_json", &JSON_WORDS, 2_000, tollgate_server::fuzzing::rls_json);
+}

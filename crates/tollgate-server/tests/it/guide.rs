@@ -9,16 +9,16 @@ use crate::program::Server;
 
 const GUIDE: &str = include_str!("../../../../docs/http.md");
 /// The address that the guide's commands name; the test puts its own server's there.
-const GUIDE_ADDRESS: &str = "127.0.0.1:8080";
+pub(crate) const GUIDE_ADDRESS: &str = "127.0.0.1:8080";
 /// Stands between the outputs of two blocks.
 const MARK: &str = "=== next block ===";
 /// In shown output, a member with this value may have any.
 const ANYTHING: &str = "…";
 
 /// Fenced blocks with their language, in order.
-fn blocks() -> Vec<(&'static str, String)> {
+pub(crate) fn blocks(guide: &str) -> Vec<(&str, String)> {
     let mut blocks = Vec::new();
-    let mut lines = GUIDE.lines();
+    let mut lines = guide.lines();
     while let Some(line) = lines.next() {
         if let Some(language) = line.strip_prefix("```") {
             let inside: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
@@ -29,7 +29,7 @@ fn blocks() -> Vec<(&'static str, String)> {
 }
 
 /// Whether `actual` is what the guide shows. Times differ from run to run, so they need only be there.
-fn agrees(shown: &Value, actual: &Value) -> bool {
+pub(crate) fn agrees(shown: &Value, actual: &Value) -> bool {
     match (shown, actual) {
         (Value::String(text), _) if text == ANYTHING => true,
         (Value::Object(shown), Value::Object(actual)) => {
@@ -52,7 +52,12 @@ fn agrees(shown: &Value, actual: &Value) -> bool {
 /// Every command of the guide works, and answers what the guide says.
 #[test]
 fn the_guide_is_true() {
-    let blocks = blocks();
+    follow(GUIDE, 8);
+}
+
+/// Serves a guide's policy, executes its commands, and compares what it shows with what comes out, at least `least` times.
+pub(crate) fn follow(guide: &str, least: usize) {
+    let blocks = blocks(guide);
     let policy = &blocks.iter().find(|(language, _)| *language == "yaml").expect("the guide has a policy").1;
     let server = Server::start(policy);
     let address = server.address.to_string();
@@ -86,5 +91,5 @@ fn the_guide_is_true() {
             _ => {}
         }
     }
-    assert!(compared >= 8, "only {compared} outputs were compared");
+    assert!(compared >= least, "only {compared} outputs were compared");
 }

@@ -7,26 +7,46 @@
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
+mod admin;
+mod admin_guide;
+mod admin_verbs;
+mod admin_views;
 mod agreement;
 mod authz;
+mod auth;
 mod bad_input;
 mod caddy;
 mod check;
 mod commands;
+mod dashboards;
 mod deploy;
 mod envoy;
+mod foreign;
 mod fuzz;
 mod grpc;
 mod grpc_lifecycle;
+mod crowds;
+mod drain;
 mod guide;
 mod haproxy;
 mod holds;
 mod lifecycle;
 mod load;
+mod logs;
+mod metrics;
+mod migrate;
 mod nginx;
 mod openapi;
+mod operate;
+mod pki;
 mod program;
 mod proxy;
+mod reload;
 mod resp;
 mod rls;
+mod runbook;
+mod scratch;
+mod tls;
+mod restart;
+mod traces;
 mod wire;

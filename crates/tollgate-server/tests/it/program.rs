@@ -10,9 +10,12 @@ pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], ra
 /// The program with these arguments, and nothing from the environment of the tests.
 pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for variable in ["POLICY", "CONFIG", "TRUSTED_PROXY", "HTTP", "STORE", "MEMORY", "INSECURE", "LOG"] {
-        command.env_remove(format!("TOLLGATE_{variable}"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TOLLGATE_") {
+            command.env_remove(name);
+        }
     }
+    command.env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
     // Each server of a test listens on ports of its own.
     command.env("TOLLGATE_RESP", "127.0.0.1:0");
     // Wires that a test does not name listen on ports that nobody else has.
@@ -71,7 +74,8 @@ impl Server {
             }
         }
         let shown = |wire: &str| banner.lines().find_map(|line| line.trim().strip_prefix(wire));
-        let address = shown("HTTP    http://").unwrap().parse().unwrap();
+        let (_, address) = shown("HTTP    http").unwrap().split_once("://").unwrap();
+        let address = address.parse().unwrap();
         let grpc = shown("gRPC    ").and_then(|address| address.parse().ok());
         Self { child, address, grpc, banner, stderr }
     }
@@ -80,6 +84,11 @@ impl Server {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
         stream
+    }
+
+    /// The id of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends a signal to this child.
@@ -96,6 +105,18 @@ impl Server {
             line.clear();
             assert_ne!(log.read_line(&mut line).unwrap(), 0, "the log ended without {text:?}");
         }
+    }
+
+    /// What else the log says; for a server that has ended, or this waits for its end.
+    pub(crate) fn rest_of_log(&mut self) -> String {
+        let mut rest = String::new();
+        self.stderr.as_mut().unwrap().read_to_string(&mut rest).unwrap();
+        rest
+    }
+
+    /// What is left of its log.
+    pub(crate) fn log(&mut self) -> &mut BufReader<ChildStderr> {
+        self.stderr.as_mut().unwrap()
     }
 
     /// Waits for its end.

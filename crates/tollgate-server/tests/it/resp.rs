@@ -19,7 +19,7 @@ impl Server {
     }
 
     /// Sends bytes on a connection of their own, and reads until the server ends it.
-    fn resp_exchange(&self, bytes: &[u8]) -> String {
+    pub(crate) fn resp_exchange(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.resp()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.write_all(bytes).unwrap();

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::outcome::{Outcome, Verdict};
-use crate::quota::QuotaError;
+use crate::quota::{EXACT_MAX, QuotaError};
 use crate::time::{Ticks, Timestamp};
 
 /// Most permits of a limit.
@@ -85,6 +85,21 @@ impl State {
             let permit = self.permits.get(&id)?;
             Some((id, permit.units, expires_at))
         })
+    }
+
+    /// The permits of such a list; none if it is not what permits can be.
+    pub(crate) fn from_permits(
+        permits: impl IntoIterator<Item = (PermitId, u64, Timestamp)>,
+    ) -> Option<Self> {
+        let mut state = Self::default();
+        for (id, units, expires_at) in permits {
+            let is_sound = units <= EXACT_MAX - state.held && !state.permits.contains_key(&id);
+            if !is_sound {
+                return None;
+            }
+            state.insert(id, units, expires_at);
+        }
+        Some(state)
     }
 
     /// Draws back expiries that lie more than two lives ahead of `now`: further, no step back of the clock is believed, and

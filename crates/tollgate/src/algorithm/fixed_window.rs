@@ -3,7 +3,7 @@
 
 use crate::algorithm::calendar::Calendar;
 use crate::outcome::{Outcome, Verdict};
-use crate::quota::{QuotaError, Rate};
+use crate::quota::{EXACT_MAX, QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
 
 /// The numbers of a fixed window.
@@ -41,6 +41,15 @@ impl FixedWindow {
     pub fn new(rate: Rate, align: Align) -> Result<Self, QuotaError> {
         let rate = rate.checked()?;
         Ok(Self { limit: rate.units(), period: rate.period(), align })
+    }
+
+    /// A window that counts as far as numbers go, for whoever compares the count with a limit of their own.
+    ///
+    /// # Errors
+    /// When the period is out of range.
+    pub fn counting(period: Ticks, align: Align) -> Result<Self, QuotaError> {
+        let rate = Rate::per_ticks(1, period).checked()?;
+        Ok(Self { limit: EXACT_MAX, period: rate.period(), align })
     }
 
     /// Units a window.

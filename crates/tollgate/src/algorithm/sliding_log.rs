@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::algorithm::sliding_window::{PRECISION_MAX, suits};
 use crate::outcome::{Outcome, Verdict};
-use crate::quota::{QuotaError, Rate};
+use crate::quota::{EXACT_MAX, QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
 
 /// Largest limit of a log: each unit may need an entry of its own.
@@ -82,6 +82,20 @@ impl State {
     pub fn units(&self) -> impl Iterator<Item = (Timestamp, u64)> + '_ {
         let totals = std::iter::once(self.forgotten).chain(self.entries.iter().map(|entry| entry.total));
         self.entries.iter().zip(totals).map(|(entry, before)| (entry.at, entry.total - before))
+    }
+
+    /// The log of such pairs; none if they are not what a log can be.
+    pub(crate) fn from_units(units: impl IntoIterator<Item = (Timestamp, u64)>) -> Option<Self> {
+        let mut entries: VecDeque<Entry> = VecDeque::new();
+        let mut total = 0u64;
+        for (at, units) in units {
+            total = total.checked_add(units).filter(|&total| total <= EXACT_MAX)?;
+            if entries.back().is_some_and(|last| last.at > at) {
+                return None;
+            }
+            entries.push_back(Entry { at, total });
+        }
+        Some(Self { entries, forgotten: 0 })
     }
 
     fn total(&self) -> u64 {

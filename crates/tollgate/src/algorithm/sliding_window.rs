@@ -120,7 +120,10 @@ impl SlidingWindow {
     fn covered(&self, units: u64, offset: u64) -> u64 {
         match self.estimate {
             Estimate::Strict => units,
-            Estimate::Interpolate => (units * (self.sub - offset)).div_ceil(self.sub),
+            Estimate::Interpolate => match units.checked_mul(self.sub - offset) {
+                Some(share) => share.div_ceil(self.sub),
+                None => units, // More than this quota can have counted, so nothing is known of when they came.
+            },
         }
     }
 

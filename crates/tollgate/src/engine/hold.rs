@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::live::Live;
-use super::{ATTEMPTS, Charges, Engine};
+use super::{ATTEMPTS, Charges, Engine, Made};
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::Charge;
 use crate::decision::{Decision, LimitStatus, Source, Stance};
@@ -175,12 +175,12 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> (Decision, Option<Reservation>) {
         let now = now.decidable();
-        let (live, matches, mut decision) = self.decide(slice::from_ref(request), now).await;
+        let Made { live, matches, rulings, mut decision } = self.decide(slice::from_ref(request), now).await;
         if !decision.is_allowed() {
             return (decision, None);
         }
         let permit = decision.take_permit();
-        let charges = live.charges(&self.secret, slice::from_ref(request), &matches, PermitId(0));
+        let charges = live.charges(&self.secret, slice::from_ref(request), &matches, &rulings, PermitId(0));
         // What nobody counted cannot be given back.
         let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source.is_counted();
         let mut held: SmallVec<[Held; 4]> = decision

@@ -12,6 +12,10 @@ use crate::request::CheckRequest;
 use crate::store::Hold;
 use crate::time::{Ticks, Timestamp};
 
+mod lineage;
+
+pub(super) use lineage::{Records, Remembered};
+
 /// How long after its counters are idle a replaced quota is remembered, for decisions that are still under way.
 const GRACE: Ticks = Ticks::from_secs(60);
 
@@ -79,9 +83,9 @@ pub(super) struct Next {
 
 impl Live {
     /// The first policy of an engine.
-    pub(super) fn first(policy: Policy, secret: &Secret) -> Self {
+    pub(super) fn first(policy: Arc<Policy>, secret: &Secret) -> Self {
         let counters = policy.limits().iter().map(|limit| Counters::new(limit, secret)).collect();
-        Self::assemble(Arc::new(policy), counters, Gone::new(), 0, HashMap::new())
+        Self::assemble(policy, counters, Gone::new(), 0, HashMap::new())
     }
 
     /// The next policy, with the counters of the one before.

@@ -26,8 +26,7 @@ impl<S: Store> Engine<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn check_views(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Decision {
-        let (_, _, decision) = self.decide(views, now).await;
-        decision
+        self.decide(views, now).await.decision
     }
 }
 

@@ -58,6 +58,9 @@ fn refusal<'a>(decision: &'a Decision, sheet: &'a Sheet<'_>) -> Option<Refusal<'
     if let Some(fault) = decision.fault() {
         return Some(Refusal::Fault(fault));
     }
+    if let Some(block) = decision.block() {
+        return Some(Refusal::Blocked(block));
+    }
     if reason == Reason::Unavailable {
         return Some(Refusal::Unavailable);
     }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::decision::Fault;
+use crate::engine::Block;
 
 use super::dialect::{Dialect, Dialects};
 use super::list::push;
@@ -41,13 +42,15 @@ pub(super) enum Refusal<'a> {
     },
     /// The request itself is at fault.
     Fault(&'a Fault),
+    /// An operator lets it not pass for a while; waiting cures it.
+    Blocked(&'a Block),
 }
 
 impl Refusal<'_> {
     /// The status to answer with.
     pub(super) fn status(&self, denial: DenialStatus) -> u16 {
         match self {
-            Refusal::Quota => denial.code(),
+            Refusal::Quota | Refusal::Blocked(_) => denial.code(),
             Refusal::Unavailable => 503,
             Refusal::TooCostly { unit: Unit::Bytes, .. } => 413,
             Refusal::TooCostly { .. } | Refusal::Fault(_) => 400,
@@ -60,6 +63,7 @@ impl Refusal<'_> {
             Refusal::Unavailable => {
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
             }
+            Refusal::Blocked(_) => "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
             Refusal::TooCostly { .. } => "urn:tollgate:problem:cost-exceeds-capacity",
             Refusal::Fault(Fault::Cost { .. }) => "urn:tollgate:problem:cost-not-computable",
             Refusal::Fault(Fault::TooManyLimits) => "urn:tollgate:problem:too-many-limits",
@@ -73,6 +77,7 @@ impl Refusal<'_> {
             Refusal::Unavailable => {
                 "Request cannot be satisfied due to temporary server capacity constraints"
             }
+            Refusal::Blocked(_) => "Request cannot be satisfied as its sender is blocked for a while",
             Refusal::TooCostly { .. } => "Request costs more than can ever be admitted at once",
             Refusal::Fault(Fault::Cost { .. }) => "Request does not tell what it costs",
             Refusal::Fault(Fault::TooManyLimits) => "Request matches too many limits",
@@ -99,6 +104,7 @@ impl Refusal<'_> {
                     push(&mut detail, format_args!("{}: cannot be counted now", reading.name));
                 }
             }
+            Refusal::Blocked(block) => push(&mut detail, format_args!("{block}")),
             Refusal::TooCostly { limit, capacity, .. } => {
                 push(&mut detail, format_args!("{limit}: at most {capacity} at once"));
             }
@@ -171,8 +177,12 @@ fn problem(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> Body {
             .collect(),
         max_cost,
         retry_after_ms: retry.map(|retry| retry.wait.ceil_millis()),
-        reason: matches!(refusal, Refusal::Unavailable).then_some("limiter-unavailable"),
-        retryable: matches!(refusal, Refusal::Quota | Refusal::Unavailable),
+        reason: match refusal {
+            Refusal::Unavailable => Some("limiter-unavailable"),
+            Refusal::Blocked(_) if sheet.disclosed => Some(Block::NAME),
+            _ => None,
+        },
+        retryable: matches!(refusal, Refusal::Quota | Refusal::Unavailable | Refusal::Blocked(_)),
     };
     Body {
         content_type: "application/problem+json",

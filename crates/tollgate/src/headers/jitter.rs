@@ -24,6 +24,11 @@ pub(super) struct Retry {
 }
 
 impl Retry {
+    /// When to come back after an operator's block. It is about one caller, so there is no crowd to spread.
+    pub(super) fn at_its_end(wait: Ticks) -> Self {
+        Self { wait, seconds: wait.ceil_seconds().max(1), millis: wait.ceil_millis().max(1) }
+    }
+
     /// When to come back after the denial of a limit.
     pub(super) fn of(reading: &Reading<'_>, now: Timestamp) -> Option<Self> {
         let wait = reading.wait()?;

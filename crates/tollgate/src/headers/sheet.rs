@@ -55,8 +55,11 @@ impl<'a> Sheet<'a> {
         sheet.disclosed = exposure == Exposure::Full && sheet.calls_for_disclosure();
         // Told at every other level: a caller that does not know when to retry retries at once.
         let silent = exposure == Exposure::None && policy.disclosure == Disclosure::Never;
-        if !silent && decision.retry_after().is_some() {
-            sheet.retry = sheet.most_urgent().and_then(|reading| Retry::of(reading, now));
+        if !silent && let Some(retry_after) = decision.retry_after() {
+            sheet.retry = match decision.block() {
+                Some(_) => Some(Retry::at_its_end(retry_after)),
+                None => sheet.most_urgent().and_then(|reading| Retry::of(reading, now)),
+            };
         }
         sheet
     }

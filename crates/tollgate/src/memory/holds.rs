@@ -20,7 +20,30 @@ struct Held {
     until: AtomicU64,
 }
 
+/// A hold that is in force, in plain ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lasting {
+    pub(crate) number: u32,
+    pub(crate) since: u64,
+    pub(crate) until: u64,
+}
+
 impl Holds {
+    /// The holds that are in force at an instant.
+    pub(crate) fn lasting(&self, at: u64) -> Vec<Lasting> {
+        // Acquire: pairs with the release of the last hold.
+        if self.until.load(Ordering::Acquire) <= at {
+            return Vec::new();
+        }
+        let all = (0u32..).zip(self.numbers.get().into_iter().flatten());
+        all.map(|(number, held)| {
+            let [since, until] = [&held.since, &held.until].map(|word| word.load(Ordering::Relaxed));
+            Lasting { number, since, until }
+        })
+        .filter(|lasting| lasting.until > at)
+        .collect()
+    }
+
     /// Holds the counters of a number that were not idle at `since`, until `until`. One hold at a time: the engine swaps under a
     /// lock.
     pub(crate) fn hold(&self, number: u32, since: u64, until: u64) {

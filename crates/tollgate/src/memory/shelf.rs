@@ -17,6 +17,8 @@ use crate::store::StoreFailure;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::time::Timestamp;
 
+mod walk;
+
 /// A full shelf is swept whole once in so many requests for room.
 const SWEEP_EVERY: u64 = 16;
 /// Shards of the shelf.

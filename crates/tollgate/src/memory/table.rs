@@ -28,12 +28,14 @@ use crate::sync::{AtomicU64, Mutex, Ordering, fence, spin_loop, yield_now};
 
 mod chain;
 mod unit;
+mod walk;
 #[cfg(all(test, loom))]
 mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(crate) use unit::Unit;
+pub(crate) use walk::Slot;
 
 const LOCKED: u64 = 1;
 const READY: u64 = 2;

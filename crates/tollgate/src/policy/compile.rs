@@ -6,7 +6,7 @@ mod quota;
 mod when;
 
 use crate::policy::check;
-use crate::policy::document::{self, Node, Tree};
+use crate::policy::document::{self, Node, Reading, Tree};
 use crate::policy::expression::with_room;
 use crate::policy::fields::Fields;
 use crate::policy::finding::{Findings, Place, Problem, Report};
@@ -25,7 +25,7 @@ pub(crate) fn compile(source_name: &str, bytes: &[u8]) -> Result<(Policy, Findin
 
 fn compile_here(source_name: &str, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
     let mut report = Report::new(source_name);
-    let policy = document::read(bytes, &mut report).and_then(|root| read(&root, &mut report));
+    let policy = document::read(bytes, Reading::OWN, &mut report).and_then(|root| read(&root, &mut report));
     finish(policy, report)
 }
 

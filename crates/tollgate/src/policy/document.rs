@@ -24,14 +24,16 @@ pub const TEXT_BYTES_MAX: usize = 65_536;
 
 /// One value and where it stands.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub(crate) at: Place,
-    pub(crate) tree: Tree,
+pub struct Node {
+    /// Where it begins.
+    pub at: Place,
+    /// What it is.
+    pub tree: Tree,
 }
 
 /// What a value is.
 #[derive(Clone, Debug)]
-pub(crate) enum Tree {
+pub enum Tree {
     /// Nothing: `~`, `null`, or no text at all.
     Empty,
     /// Text as written; numbers and booleans are text until a field reads them.
@@ -44,15 +46,19 @@ pub(crate) enum Tree {
 
 /// One field of a table.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: String,
-    pub(crate) at: Place,
-    pub(crate) node: Node,
+pub struct Entry {
+    /// Its name.
+    pub key: String,
+    /// Where the name stands.
+    pub at: Place,
+    /// Its value.
+    pub node: Node,
 }
 
 impl Node {
     /// How the value is called in messages.
-    pub(crate) fn kind(&self) -> &'static str {
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
         match self.tree {
             Tree::Empty => "no value",
             Tree::Text(_) => "a text",
@@ -62,16 +68,40 @@ impl Node {
     }
 }
 
+/// How a file is read: what differs between our own files and those of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Deepest nesting of lists and tables.
+    pub depth_max: usize,
+    /// What a second document is.
+    pub second_document: SecondDocument,
+}
+
+/// What is made of a second document in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecondDocument {
+    /// It is an error.
+    Refused,
+    /// It is not read, and a warning says so.
+    Ignored,
+}
+
+impl Reading {
+    /// How a policy file is read.
+    pub const OWN: Reading = Reading { depth_max: DEPTH_MAX, second_document: SecondDocument::Refused };
+}
+
 /// Reads a file. Without a result the report has at least one error; with one it may still have some.
-pub(crate) fn read(bytes: &[u8], report: &mut Report) -> Option<Node> {
+pub fn read(bytes: &[u8], reading: Reading, report: &mut Report) -> Option<Node> {
     let text = utf8(bytes, report)?;
     let options = granit_parser::options! {
         emit_comments: false,
-        flow_nesting_limit: DEPTH_MAX + 1,
-        block_nesting_limit: DEPTH_MAX + 1,
+        flow_nesting_limit: reading.depth_max + 1,
+        block_nesting_limit: reading.depth_max + 1,
     };
     let mut reader = Reader {
         events: Parser::new_from_str_with_options(text, options),
+        reading,
         anchors: HashMap::new(),
         nodes: 0,
         path: String::new(),
@@ -108,6 +138,54 @@ fn utf8<'b>(bytes: &'b [u8], report: &mut Report) -> Option<&'b str> {
     }
 }
 
+/// What a file is at first sight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outline {
+    /// A table with these fields, in order; those behind a decisive one are left out.
+    Table(Vec<String>),
+    /// A list.
+    List,
+    /// Something else, or nothing that can be read.
+    Other,
+}
+
+/// Looks at a file no further than to the first of its own fields that is decisive.
+#[must_use]
+pub fn outline(bytes: &[u8], decisive: &[&str]) -> Outline {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) if bytes.len() <= FILE_BYTES_MAX => text.strip_prefix('\u{feff}').unwrap_or(text),
+        _ => return Outline::Other,
+    };
+    let mut events = Parser::new_from_str(text);
+    let (mut depth, mut fields, mut is_name) = (0_usize, None, true);
+    while let Some(Ok((event, _))) = events.next_event() {
+        match event {
+            Event::SequenceStart(..) if depth == 0 => return Outline::List,
+            Event::SequenceStart(..) => depth += 1,
+            Event::MappingStart(..) => {
+                fields.get_or_insert_with(Vec::new);
+                depth += 1;
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                depth = depth.saturating_sub(1);
+                is_name = true;
+            }
+            Event::Scalar(name, ..) if depth == 1 && is_name => {
+                let is_decisive = decisive.contains(&&*name);
+                fields.get_or_insert_with(Vec::new).push(name.into_owned());
+                is_name = false;
+                if is_decisive {
+                    break;
+                }
+            }
+            Event::Scalar(..) | Event::Alias(_) if depth == 1 => is_name = true,
+            Event::DocumentEnd => break,
+            _ => {}
+        }
+    }
+    fields.map_or(Outline::Other, Outline::Table)
+}
+
 /// Why reading cannot go on.
 struct Stop {
     at: Place,
@@ -129,6 +207,7 @@ struct Anchored {
 
 struct Reader<'t, 'r> {
     events: Parser<'t, StrInput<'t>>,
+    reading: Reading,
     anchors: HashMap<usize, Anchored>,
     nodes: usize,
     path: String,
@@ -146,6 +225,11 @@ impl<'t> Reader<'t, '_> {
                 Event::DocumentStart(..) if root.is_none() => {
                     let (event, at) = self.next()?;
                     root = Some(self.node(event, at, 0)?.0);
+                }
+                Event::DocumentStart(..) if self.reading.second_document == SecondDocument::Ignored => {
+                    let message = "a second document begins here, and is not read";
+                    self.report.warning(at, "", Problem::new(message, "one document a file"));
+                    break;
                 }
                 Event::DocumentStart(..) => {
                     return stop(at, "a second document begins here", "one document a file");
@@ -174,9 +258,7 @@ impl<'t> Reader<'t, '_> {
 
     /// One value and how deep it goes.
     fn node(&mut self, event: Event<'t>, at: Place, depth: usize) -> Step<(Node, usize)> {
-        if depth > DEPTH_MAX {
-            return stop(at, "nested too deep", format!("at most {DEPTH_MAX} levels"));
-        }
+        self.is_shallow(depth, at)?;
         let before = self.nodes;
         self.count(weight(&event), at)?;
         let (anchor, tree, inner) = match event {
@@ -212,11 +294,14 @@ impl<'t> Reader<'t, '_> {
         let (nodes, inner) = (anchored.nodes, anchored.depth);
         // Counted before it is copied, so that aliases of aliases cannot fill the memory.
         self.count(nodes, at)?;
-        if depth + inner > DEPTH_MAX {
-            return stop(at, "nested too deep", format!("at most {DEPTH_MAX} levels"));
-        }
+        self.is_shallow(depth + inner, at)?;
         let tree = self.anchors[&id].node.tree.clone();
         Ok((Node { at, tree }, inner))
+    }
+
+    fn is_shallow(&self, depth: usize, at: Place) -> Step<()> {
+        let most = self.reading.depth_max;
+        if depth > most { stop(at, "nested too deep", format!("at most {most} levels")) } else { Ok(()) }
     }
 
     fn count(&mut self, nodes: usize, at: Place) -> Step<()> {

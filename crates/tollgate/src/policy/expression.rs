@@ -1,6 +1,7 @@
 //! CEL expressions over attributes. An expression that exists parses and calls only functions that exist.
 
 mod presence;
+pub(crate) mod scene;
 mod survey;
 
 use std::collections::BTreeSet;
@@ -196,10 +197,15 @@ impl VariableResolver for Attributes<'_, '_> {
 /// Parses on a stack of its own: the parser takes up to 100 kB of it for each bracket, and running out of stack would end
 /// the process.
 fn parse(source: &str) -> Result<Program, Problem> {
+    roomy(|| parse_here(&ENVIRONMENT, &presence::spell(source), ACCEPTED), ACCEPTED)
+}
+
+/// Does something where the parser cannot exhaust the stack.
+fn roomy(work: impl FnOnce() -> Result<Program, Problem> + Send, accepted: &str) -> Result<Program, Problem> {
     if ROOMY.get() {
-        return parse_here(source);
+        return work();
     }
-    with_room(|| parse_here(source)).unwrap_or_else(|| Err(Problem::new("not CEL", ACCEPTED)))
+    with_room(work).unwrap_or_else(|| Err(Problem::new("not CEL", accepted)))
 }
 
 thread_local! {
@@ -209,7 +215,8 @@ thread_local! {
 
 /// Does something on a thread with a stack that the parser cannot exhaust. A policy is compiled on one as a whole, since a
 /// thread for each of ten thousand expressions would take seconds. `None`: there was no thread to be had, or it panicked.
-pub(crate) fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+#[doc(hidden)]
+pub fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let roomy = std::thread::Builder::new().stack_size(PARSER_STACK_BYTES);
         let roomy = roomy.spawn_scoped(scope, || {
@@ -220,13 +227,13 @@ pub(crate) fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     })
 }
 
-fn parse_here(source: &str) -> Result<Program, Problem> {
-    let program = ENVIRONMENT.compile(&presence::spell(source)).map_err(|errors| {
+fn parse_here(environment: &Env, source: &str, accepted: &str) -> Result<Program, Problem> {
+    let program = environment.compile(source).map_err(|errors| {
         let why = errors.errors.first().map_or(String::new(), |error| {
             let message = error.msg.replace(presence::SPELLED, "has");
             format!(" at character {}: {}", error.pos.1.max(1), quoted(&message))
         });
-        Problem::new(format!("not CEL{why}"), ACCEPTED)
+        Problem::new(format!("not CEL{why}"), accepted)
     })?;
     let depth = survey::depth(program.expression());
     if depth > EXPRESSION_DEPTH_MAX {

@@ -7,14 +7,14 @@ use crate::policy::rate;
 
 /// The fields of one table.
 #[derive(Clone, Copy)]
-pub(crate) struct Fields<'n> {
+pub struct Fields<'n> {
     at: Place,
     entries: &'n [Entry],
 }
 
 impl<'n> Fields<'n> {
     /// The fields of `node`, which is reported as `field` when it is no table.
-    pub(crate) fn of(node: &'n Node, field: &str, accepted: &str, report: &mut Report) -> Option<Self> {
+    pub fn of(node: &'n Node, field: &str, accepted: &str, report: &mut Report) -> Option<Self> {
         match &node.tree {
             Tree::Table(entries) => Some(Self { at: node.at, entries }),
             _ => {
@@ -25,7 +25,7 @@ impl<'n> Fields<'n> {
     }
 
     /// Reports every field that is not in `known`.
-    pub(crate) fn only(&self, known: &[&str], report: &mut Report) {
+    pub fn only(&self, known: &[&str], report: &mut Report) {
         for entry in self.entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
             let message = match nearest(&entry.key, known.iter().copied()) {
                 Some(meant) => format!("unknown field; did you mean {meant}?"),
@@ -36,13 +36,16 @@ impl<'n> Fields<'n> {
         }
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
+    /// Whether the field is there.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
         self.entry(name).is_some()
     }
 
     /// Where the value of a field such as `rate`, `when.path` or `by[2]` stands; where the table begins, when the field is
     /// not there.
-    pub(crate) fn place(&self, path: &str) -> Place {
+    #[must_use]
+    pub fn place(&self, path: &str) -> Place {
         let end = path.find(['.', '[']).unwrap_or(path.len());
         let Some(entry) = self.entry(&path[..end]) else {
             return self.at;
@@ -60,31 +63,29 @@ impl<'n> Fields<'n> {
     }
 
     /// Where a field's name stands.
-    pub(crate) fn key_place(&self, name: &str) -> Place {
+    #[must_use]
+    pub fn key_place(&self, name: &str) -> Place {
         self.entry(name).map_or(self.at, |entry| entry.at)
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&'n Node> {
+    /// The value of a field.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&'n Node> {
         self.entry(name).map(|entry| &entry.node)
     }
 
     /// A field that is text.
-    pub(crate) fn text(&self, name: &str, accepted: &str, report: &mut Report) -> Option<&'n str> {
+    pub fn text(&self, name: &str, accepted: &str, report: &mut Report) -> Option<&'n str> {
         text(self.get(name)?, name, accepted, report)
     }
 
     /// A field that is a whole number of at most `max`.
-    pub(crate) fn count(&self, name: &str, max: u64, report: &mut Report) -> Option<u64> {
+    pub fn count(&self, name: &str, max: u64, report: &mut Report) -> Option<u64> {
         count(self.get(name)?, name, max, report)
     }
 
     /// A field that is one of a few words.
-    pub(crate) fn choice<T: Copy>(
-        &self,
-        name: &str,
-        choices: &[(&str, T)],
-        report: &mut Report,
-    ) -> Option<T> {
+    pub fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)], report: &mut Report) -> Option<T> {
         let words: Vec<&str> = choices.iter().map(|&(word, _)| word).collect();
         let accepted = words.join(", ");
         let said = self.text(name, &accepted, report)?;
@@ -100,7 +101,7 @@ impl<'n> Fields<'n> {
     }
 
     /// The entries, in the file's order.
-    pub(crate) fn iter(&self) -> std::slice::Iter<'n, Entry> {
+    pub fn iter(&self) -> std::slice::Iter<'n, Entry> {
         self.entries.iter()
     }
 
@@ -110,7 +111,7 @@ impl<'n> Fields<'n> {
 }
 
 /// A value that is text.
-pub(crate) fn text<'n>(node: &'n Node, field: &str, accepted: &str, report: &mut Report) -> Option<&'n str> {
+pub fn text<'n>(node: &'n Node, field: &str, accepted: &str, report: &mut Report) -> Option<&'n str> {
     match &node.tree {
         Tree::Text(text) => Some(text),
         _ => {
@@ -125,7 +126,7 @@ pub(crate) fn text<'n>(node: &'n Node, field: &str, accepted: &str, report: &mut
 }
 
 /// A value that is a whole number of at most `max`.
-pub(crate) fn count(node: &Node, field: &str, max: u64, report: &mut Report) -> Option<u64> {
+pub fn count(node: &Node, field: &str, max: u64, report: &mut Report) -> Option<u64> {
     let accepted = format!("a whole number up to {max}");
     let written = text(node, field, &accepted, report)?;
     match rate::count(written.trim()) {

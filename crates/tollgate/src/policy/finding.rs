@@ -18,9 +18,11 @@ pub enum Severity {
 
 /// A line and a column, both from 1; line 0 is no place at all, as in a policy that was never text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
-    pub(crate) line: u32,
-    pub(crate) column: u32,
+pub struct Place {
+    /// The line.
+    pub line: u32,
+    /// The column, in characters.
+    pub column: u32,
 }
 
 /// One problem.
@@ -139,61 +141,85 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(message: impl Into<String>, accepted: impl Into<String>) -> Self {
+    /// What is wrong, and what would be accepted.
+    pub fn new(message: impl Into<String>, accepted: impl Into<String>) -> Self {
         Self { message: message.into(), accepted: accepted.into() }
     }
 }
 
 /// Collects findings while a policy is compiled. It knows which part of the file is being read.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub struct Report {
     file: String,
     path: String,
     limit: Option<String>,
     findings: Findings,
     errors: usize,
+    /// Findings before this one are about other files, and in their order.
+    sorted: usize,
 }
 
 impl Report {
-    pub(crate) fn new(file: &str) -> Self {
+    /// An empty report about a file.
+    #[must_use]
+    pub fn new(file: &str) -> Self {
         Self {
             file: file.to_owned(),
             path: String::new(),
             limit: None,
             findings: Findings::default(),
             errors: 0,
+            sorted: 0,
         }
     }
 
     /// From here on findings are about the limit at `index`, until told otherwise.
-    pub(crate) fn enter_limit(&mut self, index: usize, name: Option<&str>) {
+    pub fn enter_limit(&mut self, index: usize, name: Option<&str>) {
         self.path = format!("limits[{index}]");
         self.limit = name.map(quoted);
     }
 
+    /// From here on findings are about another file, as a whole.
+    pub fn enter_file(&mut self, file: &str) {
+        self.leave_limit();
+        self.findings.found[self.sorted..].sort_by_key(|finding| (finding.line, finding.column));
+        self.sorted = self.findings.found.len();
+        self.file = file.to_owned();
+    }
+
+    /// From here on findings are about this part of the file, and the limit of this name if it has one.
+    pub fn enter(&mut self, path: String, name: Option<&str>) {
+        self.path = path;
+        self.limit = name.map(quoted);
+    }
+
     /// From here on findings are about the file as a whole.
-    pub(crate) fn leave_limit(&mut self) {
+    pub fn leave_limit(&mut self) {
         self.path.clear();
         self.limit = None;
     }
 
-    pub(crate) fn error(&mut self, at: Place, field: &str, problem: Problem) {
+    /// The file cannot be used because of this.
+    pub fn error(&mut self, at: Place, field: &str, problem: Problem) {
         self.errors += 1;
         self.push(Severity::Error, at, field, problem);
     }
 
-    pub(crate) fn warning(&mut self, at: Place, field: &str, problem: Problem) {
+    /// The file can be used, and probably does not mean what it says.
+    pub fn warning(&mut self, at: Place, field: &str, problem: Problem) {
         self.push(Severity::Warning, at, field, problem);
     }
 
     /// How many errors were reported so far.
-    pub(crate) fn errors(&self) -> usize {
+    #[must_use]
+    pub fn errors(&self) -> usize {
         self.errors
     }
 
     /// Everything found, in the order of the file.
-    pub(crate) fn into_findings(mut self) -> Findings {
-        self.findings.found.sort_by_key(|finding| (finding.line, finding.column));
+    #[must_use]
+    pub fn into_findings(mut self) -> Findings {
+        self.findings.found[self.sorted..].sort_by_key(|finding| (finding.line, finding.column));
         self.findings
     }
 
@@ -230,7 +256,8 @@ impl Report {
 }
 
 /// The user's own text for a message: shortened, and without control characters that could fool a terminal.
-pub(crate) fn quoted(text: &str) -> String {
+#[must_use]
+pub fn quoted(text: &str) -> String {
     let mut shown: String =
         text.chars().take(QUOTED_MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     if text.chars().nth(QUOTED_MAX).is_some() {
@@ -240,7 +267,7 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// The candidate nearest to `text`, if one is near enough to be what was meant.
-pub(crate) fn nearest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+pub fn nearest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     if text.len() > QUOTED_MAX {
         return None;
     }

@@ -269,6 +269,21 @@ impl Limit {
         &self.quotas.all
     }
 
+    /// Every quota with what it is for: `rate` for whoever has no other, then each tier and each override by its name, sorted.
+    #[must_use]
+    pub fn named_quotas(&self) -> Vec<(String, &Quota)> {
+        let by_name = |role: &'static str, quotas: &'_ TextMap<QuotaIndex>| {
+            let mut named: Vec<(String, QuotaIndex)> =
+                quotas.iter().map(|(name, index)| (format!("{role} {name}"), *index)).collect();
+            named.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+            named
+        };
+        let mut named = vec![("rate".to_owned(), self.quotas.default_index())];
+        named.extend(by_name("tier", &self.quotas.tiers));
+        named.extend(by_name("override", &self.quotas.overrides));
+        named.into_iter().map(|(name, index)| (name, self.quota(index))).collect()
+    }
+
     /// Which quota of this limit, the second, is followed by which of another, the first, for any key.
     pub(crate) fn successors(&self, next: &Limit) -> Vec<(QuotaIndex, QuotaIndex)> {
         let (old, new) = (&self.quotas, &next.quotas);

@@ -1,6 +1,8 @@
 //! Which limits a request meets, with which quota and at what cost. The hot path: nothing is allocated for limits without
 //! CEL.
 
+use std::slice;
+
 use smallvec::SmallVec;
 
 use crate::decision::Fault;
@@ -36,9 +38,7 @@ impl Policy {
     /// When a cost cannot be computed from the request, or it meets more than [`MATCHED_MAX`] limits.
     #[inline]
     pub fn matches(&self, request: &CheckRequest<'_>) -> Result<Matches, Fault> {
-        let mut found = Found::default();
-        self.find(0, request, &mut found)?;
-        Ok(found.in_order())
+        self.matches_any(slice::from_ref(request))
     }
 
     /// The limits that a request of several views meets: each at most once, for the first view that it applies to. No limit
@@ -48,23 +48,38 @@ impl Policy {
     /// As [`Policy::matches`], and when there are more than [`VIEWS_MAX`] views.
     #[inline]
     pub fn matches_any(&self, views: &[CheckRequest<'_>]) -> Result<Matches, Fault> {
-        if let [request] = views {
-            return self.matches(request);
-        }
+        self.matches_as(views, |limit| limit.mode)
+    }
+
+    /// The same, where limits have other modes than the policy's. One that is off in the policy stays off.
+    #[inline]
+    pub(crate) fn matches_as(
+        &self,
+        views: &[CheckRequest<'_>],
+        mode_of: impl Fn(&Limit) -> Mode,
+    ) -> Result<Matches, Fault> {
         if views.len() > VIEWS_MAX {
             return Err(Fault::TooManyViews);
         }
         let mut found = Found::default();
         for (view, request) in (0..).zip(views) {
-            self.find(view, request, &mut found)?;
+            self.find(view, request, &mode_of, &mut found)?;
         }
-        found.matches.sort_unstable_by_key(|matched| matched.limit);
+        if views.len() > 1 {
+            found.matches.sort_unstable_by_key(|matched| matched.limit);
+        }
         Ok(found.in_order())
     }
 
     /// Adds the limits that one view meets, and no view before it did.
     #[inline]
-    fn find(&self, view: u8, request: &CheckRequest<'_>, found: &mut Found) -> Result<(), Fault> {
+    fn find(
+        &self,
+        view: u8,
+        request: &CheckRequest<'_>,
+        mode_of: &impl Fn(&Limit) -> Mode,
+        found: &mut Found,
+    ) -> Result<(), Fault> {
         let known = self.index.known(request);
         let asked = Asked { request, known };
         for number in self.index.candidates(request, &asked.known) {
@@ -78,7 +93,11 @@ impl Policy {
             let Some(by) = asked.meets(limit, plan) else {
                 continue;
             };
-            let in_shadow = limit.mode == Mode::Shadow;
+            let mode = mode_of(limit);
+            if mode == Mode::Off {
+                continue;
+            }
+            let in_shadow = mode == Mode::Shadow;
             let cost = match asked.cost(limit, plan) {
                 Ok(cost) => cost,
                 // A limit in shadow never refuses, so one that cannot count a request does not.

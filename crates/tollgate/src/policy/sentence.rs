@@ -38,6 +38,12 @@ impl Limit {
         text
     }
 
+    /// What one of its quotas allows, in words that follow "may".
+    #[must_use]
+    pub fn allowance(&self, index: QuotaIndex) -> String {
+        format!("{} {}", self.verb(), phrase(self.quota(index), self.noun()))
+    }
+
     /// What everybody may do, by tier if there are tiers.
     fn amounts(&self) -> String {
         let verb = self.verb();

@@ -7,6 +7,9 @@ mod bodies;
 #[path = "../../../../fuzz/src/stable.rs"]
 mod stable;
 
+use std::fs;
+use std::path::Path;
+
 use stable::run;
 
 /// Pieces that the formats are made of, so that mutations say something.
@@ -88,6 +91,21 @@ fn rate_parser() {
 #[test]
 fn key_encoding() {
     run("key_encoding", &BYTE_WORDS, 600, bodies::key_encoding);
+}
+
+/// No bytes make the reader of snapshots panic. The seeds are what this version writes, so that the corpus follows the format.
+#[test]
+fn snapshot() {
+    for (name, changed) in [("plain", false), ("changed", true)] {
+        let seed = bodies::snapshot_seed(changed);
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/snapshot").join(name);
+        let committed = fs::read(&file).unwrap_or_default();
+        if committed.get(..12) != seed.get(..12) {
+            fs::write(&file, &seed).expect("it can be written");
+            panic!("the format has changed: {} was written anew, commit it", file.display());
+        }
+    }
+    run("snapshot", &BYTE_WORDS, 1_500, bodies::snapshot);
 }
 
 /// Every header can be sent.

@@ -20,5 +20,7 @@ mod gate_deadlines;
 mod gate_places;
 mod gate_waits;
 mod memory;
+mod snapshot;
+mod operate;
 mod store_failure;
 mod swaps;

@@ -61,7 +61,7 @@ async fn a_session() {
             "*2\r\n$4\r\necho\r\n*4\r\n$7\r\nsummary\r\n$19\r\nAnswers the message\r\n$5\r\ngroup\r\n$10\r\nconnection\r\n",
         ),
         ("GET a b", "-ERR unknown command 'GET', with args beginning with: 'a' 'b' \r\n"),
-        ("INFO persistence", "$27\r\n# Persistence\r\nloading:0\r\n\r\n"),
+        ("INFO persistence", "$26\r\n# Persistence\r\nloading:0\r\n\r\n"),
         ("RESET", "+RESET\r\n"),
         ("CLIENT GETNAME", "$-1\r\n"),
     ];

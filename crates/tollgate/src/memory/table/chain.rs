@@ -67,7 +67,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     }
 
     /// Whether the state in a slot equals absence.
-    fn is_idle(&self, line: &Line, slot: usize, horizon: u64) -> bool {
+    pub(super) fn is_idle(&self, line: &Line, slot: usize, horizon: u64) -> bool {
         let first = line[1 + SLOTS + slot * WORDS].load(Ordering::Relaxed);
         self.holds.is_idle(first, || self.read(Place { line, slot }).number, horizon)
     }

@@ -161,3 +161,58 @@ fn reads_are_never_torn() {
         });
     });
 }
+
+/// A walk misses nothing that was there when it began, though the table grows, splits its buckets and is charged while it is
+/// handed out; and what it tells of a key last is at least what the key had at the beginning.
+#[test]
+fn a_walk_misses_nothing_while_the_table_grows() {
+    let secret = Secret::repeatable(3);
+    let table = Words::new(Arc::new(Budget::new(64 << 20)), 0);
+    let old: Vec<Fingerprint> = (0..4_000).map(|number| key(&secret, number)).collect();
+    old.iter().for_each(|&key| assert_eq!(add(&table, key, 0, 5), Ok(5)));
+    let buckets = table.shape(crate::sync::Ordering::Acquire).buckets();
+    let (mut seen, mut next) = (HashMap::new(), 4_000);
+    let walked = table.walk(0, |slots| {
+        for slot in slots {
+            seen.insert((slot.key.tag, slot.key.rest >> super::REST_SHIFT), slot.entry);
+        }
+        if next > 16_000 {
+            return Ok(());
+        }
+        for number in next..next + 3_000 {
+            assert_eq!(add(&table, key(&secret, number), 0, 1), Ok(1));
+        }
+        assert!(add(&table, old[usize::try_from(next).unwrap_or(0) % old.len()], 0, 1).is_ok());
+        next += 3_000;
+        Ok(())
+    });
+    assert!(walked.is_ok() && next > 10_000);
+    assert!(table.shape(crate::sync::Ordering::Acquire).buckets() > 2 * buckets, "it did not grow");
+    for key in old {
+        let entry = seen.get(&(key.tag, key.rest >> super::REST_SHIFT));
+        assert!(entry.is_some_and(|entry| entry.state[0] >= 5 && entry.number == 7), "{entry:?}");
+    }
+}
+
+/// What is read out of one table and put into another is found there by its keys.
+#[test]
+fn a_table_is_filled_again() {
+    let secret = Secret::repeatable(4);
+    let [from, to] = [(); 2].map(|()| Pairs::new(Arc::new(Budget::new(8 << 20)), 0));
+    for number in 1..3_000 {
+        assert_eq!(add(&from, key(&secret, number), 0, number), Ok(number));
+    }
+    // Those up to a thousand no longer matter.
+    let copied = from.walk(0, |slots| {
+        slots.iter().for_each(|&slot| assert_eq!(to.put_back(slot, 1_000), Ok(slot.entry.state[0] > 1_000)));
+        Ok(())
+    });
+    assert!(copied.is_ok());
+    assert_eq!(to.count(0), 1_999);
+    for number in 1..3_000 {
+        let key = key(&secret, number);
+        let entry = to.get(to.bucket(key, 0), key);
+        let expected = (number > 1_000).then_some(Entry { state: [number; 2], number: 7 });
+        assert_eq!(entry, expected);
+    }
+}

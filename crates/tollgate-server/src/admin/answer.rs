@@ -1,0 +1,299 @@
+//! What each verb does with the service. Time is read here, once for each request. Every change is audited, and so is every attempt
+//! that a role did not allow.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::Request;
+use hyper::body::Incoming;
+use serde::Serialize;
+use serde_json::json;
+use tollgate::policy::Policy;
+use tollgate::store::Store;
+use tollgate::{CheckRequest, Ruled, Ruling, RulingError, Scope, Timestamp};
+
+use super::Admin;
+use super::beside::NotBegun;
+use super::form::{self, BlockForm, KeyForm, Query, Reach, ResetForm, RulingForm};
+use super::refusal::Refusal;
+use super::reply::Asker;
+use super::route::Verb;
+use super::tail::{self, Lines, Which};
+use super::token::{Role, Who};
+use super::view::{self, BlockView, Depth, ExplanationView, Instant, LimitsView, RuledView, TopView};
+use crate::http::{BATCH_BYTES_MAX, BODY_BYTES_MAX, Kind, Problem, Question, read_any, read_json};
+use crate::service::Service;
+
+/// Keys of `top`, and entries of `audit`: unless said, and at most.
+const LISTED: (usize, usize) = (20, 1_000);
+/// How findings call the candidate.
+const CANDIDATE: &str = "candidate";
+
+/// What a request is answered with.
+pub(super) enum Told {
+    /// A document.
+    Json(Vec<u8>),
+    /// Lines, as they come.
+    Lines(Lines),
+}
+
+impl Told {
+    fn json(document: &impl Serialize) -> Result<Self, Problem> {
+        // Text and numbers always have a form in JSON; a mistake costs one answer, not the process.
+        serde_json::to_vec(document)
+            .map(Told::Json)
+            .map_err(|error| Problem::new(Kind::StoreUnavailable, format!("the answer has no form: {error}")))
+    }
+}
+
+/// One request whose sender is known.
+struct Act<'a> {
+    admin: &'a Admin,
+    who: &'a Who,
+    verb: Verb,
+    now: Timestamp,
+}
+
+impl Act<'_> {
+    fn audit(&self, about: &str, outcome: &str) {
+        self.admin.audit.write(self.who, self.verb.name(), about, outcome, self.now);
+    }
+
+    /// Refuses who may not do it.
+    fn allow(&self, least: Role, about: &str) -> Result<(), Problem> {
+        if self.who.role >= least {
+            return Ok(());
+        }
+        self.audit(about, "refused: the role may not do this");
+        let (verb, has, needs) = (self.verb.name(), self.who.role.name(), least.name());
+        let about = if about.is_empty() { String::new() } else { format!(" about {about}") };
+        let detail =
+            format!("{verb}{about} needs the role {needs}, and the token of {} is a {has}'s", self.who.name);
+        Err(Problem::of_admin(Refusal::NotAllowed, detail))
+    }
+}
+
+impl<S: Store> Service<S> {
+    /// Does what an operator asks.
+    ///
+    /// # Errors
+    /// When it may not, or cannot; says what would be accepted.
+    pub(super) async fn operate(
+        &self,
+        admin: &Admin,
+        request: Request<Incoming>,
+        asker: Asker,
+    ) -> Result<Told, Problem> {
+        let who = admin.admit(&request, asker.peer)?;
+        let verb = Verb::of(request.method(), request.uri().path())?;
+        let act = Act { admin, who, verb, now: self.now() };
+        act.allow(verb.role(), "")?;
+        match verb {
+            Verb::Limits => self.limits(&act),
+            Verb::Get => self.explain(&act, &body(request).await?, Depth::State).await,
+            Verb::Explain => self.explain(&act, &body(request).await?, Depth::Reasons).await,
+            Verb::Top => {
+                let most =
+                    Query::read(request.uri().query(), &["limit"])?.number("limit", LISTED.0, LISTED.1)?;
+                Told::json(&TopView::new(&self.meter.top(most), act.now))
+            }
+            Verb::Tail => self.tail(&act, request.uri().query(), asker),
+            Verb::Audit => {
+                let most =
+                    Query::read(request.uri().query(), &["limit"])?.number("limit", LISTED.0, LISTED.1)?;
+                Told::json(&json!({ "entries": admin.audit.latest(most) }))
+            }
+            Verb::Reset => self.reset(&act, form::read(&body(request).await?)?).await,
+            Verb::Block => self.block(&act, &form::read(&body(request).await?)?),
+            Verb::Unblock => self.unblock(&act, &form::read(&body(request).await?)?),
+            Verb::Kill | Verb::Shadow | Verb::Percent => self.rule(&act, &form::read(&body(request).await?)?),
+            Verb::Restore => self.restore(&act, &form::read(&body(request).await?)?),
+            Verb::Diff => self.diff(&act, request).await,
+            Verb::Compared(id) => standing(self.beside.standing(id, act.now)),
+            Verb::Stop(id) => {
+                act.audit(&id.to_string(), "stopped");
+                standing(self.beside.stop(id, act.now))
+            }
+        }
+    }
+
+    fn limits(&self, act: &Act<'_>) -> Result<Told, Problem> {
+        let (policy, blocks) = (self.engine.policy(), self.engine.blocks(act.now));
+        Told::json(&LimitsView::new(&policy, self.engine.rulings(act.now), &blocks))
+    }
+
+    async fn explain(&self, act: &Act<'_>, body: &[u8], depth: Depth) -> Result<Told, Problem> {
+        let question = Question::check(body)?;
+        let explanation = self.engine.explain(&question.request()?, act.now).await;
+        Told::json(&ExplanationView::new(&explanation, depth))
+    }
+
+    fn tail(&self, act: &Act<'_>, query: Option<&str>, asker: Asker) -> Result<Told, Problem> {
+        let denied = Query::read(query, &["denied"])?.flag("denied")?;
+        let which = if denied { Which::Denied } else { Which::All };
+        let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
+            Problem::of_admin(
+                Refusal::TooManyWatchers,
+                "close one of the others, or try again when one has ended",
+            )
+        })?;
+        Ok(Told::Lines(tail::lines(self.meter.watch(), which, asker.stop, place, asker.answering)))
+    }
+
+    async fn reset(&self, act: &Act<'_>, form: ResetForm<'_>) -> Result<Told, Problem> {
+        let request = form.attributes.request()?;
+        let policy = self.engine.policy();
+        let is_known = |name: &&String| policy.limits().iter().any(|limit| limit.name() == name.as_str());
+        if let Some(unknown) = form.limits.iter().find(|name| !is_known(name)) {
+            return Err(unknown_limit(unknown));
+        }
+        let named: Vec<&str> = form.limits.iter().map(String::as_str).collect();
+        let names = if named.is_empty() { own_limits(&policy, &request) } else { named.clone() };
+        if names.is_empty() {
+            return Told::json(&json!({ "counters": 0 }));
+        }
+        let counters = self.engine.reset(&request, &names, act.now).await.map_err(|failure| {
+            act.audit(&told(&request), &format!("failed: {failure}"));
+            Problem::new(Kind::StoreUnavailable, failure.to_string())
+        })?;
+        let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
+        act.audit(&format!("{}{only}", told(&request)), &format!("{counters} counters forgotten"));
+        Told::json(&json!({ "counters": counters }))
+    }
+
+    fn block(&self, act: &Act<'_>, form: &BlockForm<'_>) -> Result<Told, Problem> {
+        let (request, until, note) = (form.attributes.request()?, form.until(act.now)?, form.note()?);
+        let block = self.engine.block(&request, until, act.now);
+        let block = block.map_err(|error| Problem::of_admin(Refusal::Conflict, error.to_string()))?;
+        act.audit(&told(&request), &remarked(&format!("until {}", Instant(until).text()), note));
+        Told::json(&BlockView::from(&*block))
+    }
+
+    fn unblock(&self, act: &Act<'_>, form: &KeyForm<'_>) -> Result<Told, Problem> {
+        let request = form.attributes.request()?;
+        let unblocked = self.engine.unblock(&request, act.now);
+        act.audit(&told(&request), if unblocked { "unblocked" } else { "there was no such block" });
+        Told::json(&json!({ "unblocked": unblocked }))
+    }
+
+    /// Kill, shadow and percent.
+    fn rule(&self, act: &Act<'_>, form: &RulingForm) -> Result<Told, Problem> {
+        let (ruling, reach) = match (act.verb, form.percent) {
+            (Verb::Kill, None) => (Ruling::Off, Reach::Open),
+            (Verb::Shadow, None) => (Ruling::Shadow, Reach::Open),
+            (Verb::Percent, Some(percent)) => (Ruling::Percent(percent), Reach::Share),
+            (Verb::Percent, None) => return Err(Problem::invalid("percent: missing; accepted are 0 to 100")),
+            _ => return Err(Problem::invalid("percent: only the path percent takes it")),
+        };
+        let scope = scope(act, form)?;
+        let (until, note) = (form.until(reach, act.now)?, form.note()?);
+        let ruled = Ruled { ruling, until };
+        self.engine.rule(scope, ruled, act.now).map_err(|error| match error {
+            RulingError::UnknownLimit(name) => unknown_limit(&name),
+            RulingError::Percent(_) => Problem::invalid(format!("percent: {error}")),
+            RulingError::OffInPolicy(_) | RulingError::TooMany => {
+                Problem::of_admin(Refusal::Conflict, error.to_string())
+            }
+        })?;
+        let what = match ruling {
+            Ruling::Percent(percent) => format!("{percent} % until {}", Instant(until).text()),
+            Ruling::Off | Ruling::Shadow => format!("until {}", Instant(until).text()),
+        };
+        act.audit(name_of(scope), &remarked(&what, note));
+        Told::json(&RuledView::from(ruled))
+    }
+
+    fn restore(&self, act: &Act<'_>, form: &RulingForm) -> Result<Told, Problem> {
+        let scope = scope(act, form)?;
+        let restored = self.engine.lift(scope, act.now);
+        act.audit(name_of(scope), if restored { "restored" } else { "there was no ruling" });
+        Told::json(&json!({ "restored": restored }))
+    }
+
+    /// What a candidate would change, and on request how many decisions it does from now on.
+    async fn diff(&self, act: &Act<'_>, request: Request<Incoming>) -> Result<Told, Problem> {
+        let lasting = Query::read(request.uri().query(), &["for"])?.comparison()?;
+        let text = read_any(request, BATCH_BYTES_MAX).await?;
+        let (candidate, warnings) = Policy::compile(CANDIDATE, &text)
+            .map_err(|findings| Problem::of_admin(Refusal::WrongPolicy, findings.to_string()))?;
+        let difference = self.engine.policy().difference(&candidate);
+        let mut document = json!({
+            "changes": view::changes(&difference),
+            "unchanged": difference.unchanged,
+            "warnings": warnings.to_string().lines().collect::<Vec<_>>(),
+        });
+        if let Some(lasting) = lasting {
+            let until = act.now + lasting;
+            let id = self.beside.begin(&self.engine, candidate, until, act.now).map_err(not_begun)?;
+            act.audit(&id.to_string(), &format!("compared until {}", Instant(until).text()));
+            document["comparison"] = json!({ "id": id.to_string(), "for_ms": view::millis(lasting) });
+        }
+        Told::json(&document)
+    }
+}
+
+async fn body(request: Request<Incoming>) -> Result<Bytes, Problem> {
+    read_json(request, BODY_BYTES_MAX).await
+}
+
+/// Which limits a ruling is about. All of them at once are an admin's affair.
+fn scope<'f>(act: &Act<'_>, form: &'f RulingForm) -> Result<Scope<'f>, Problem> {
+    match (&form.limit, form.all) {
+        (Some(limit), false) => Ok(Scope::Limit(limit)),
+        (None, true) => {
+            act.allow(Role::Admin, "all limits")?;
+            Ok(Scope::All)
+        }
+        _ => Err(Problem::invalid("name one limit with \"limit\", or all of them with \"all\": true")),
+    }
+}
+
+const fn name_of<'s>(scope: Scope<'s>) -> &'s str {
+    match scope {
+        Scope::Limit(name) => name,
+        Scope::All => "all limits",
+    }
+}
+
+fn unknown_limit(name: &str) -> Problem {
+    let detail = format!("the policy in force has no limit {name:?}; GET /admin/v1/limits lists them");
+    Problem::of_admin(Refusal::Unknown, detail)
+}
+
+fn not_begun(reason: NotBegun) -> Problem {
+    match reason {
+        NotBegun::Busy => {
+            let detail =
+                "another comparison is running; wait for its end, or DELETE /admin/v1/policy/diff/{id}";
+            Problem::of_admin(Refusal::Conflict, detail)
+        }
+        NotBegun::NoId => Problem::of_admin(Refusal::Conflict, "the system has no random numbers for its id"),
+    }
+}
+
+fn standing(standing: Option<super::beside::Standing>) -> Result<Told, Problem> {
+    let standing = standing.ok_or_else(|| {
+        Problem::of_admin(Refusal::Unknown, "no comparison has this id; only the latest one is kept")
+    })?;
+    Told::json(&standing)
+}
+
+/// The limits that count a request's key apart from others. A counter that everybody shares is forgotten only by its name.
+fn own_limits<'p>(policy: &'p Policy, request: &CheckRequest<'_>) -> Vec<&'p str> {
+    let matches = policy.matches(&request.clone().looking()).unwrap_or_default();
+    let limits = matches.iter().filter_map(|matched| policy.limits().get(matched.limit as usize));
+    limits.filter(|limit| !limit.by().is_empty()).map(|limit| limit.name()).collect()
+}
+
+/// A request for the audit log.
+fn told(request: &CheckRequest<'_>) -> String {
+    let pairs = request.attributes().iter().map(|given| match given.value {
+        tollgate::Value::Text(text) => format!("{}={text}", given.name),
+        tollgate::Value::Number(number) => format!("{}={number}", given.name),
+    });
+    pairs.collect::<Vec<_>>().join(" ")
+}
+
+fn remarked(what: &str, note: &str) -> String {
+    if note.is_empty() { what.to_owned() } else { format!("{what}: {note}") }
+}

@@ -1,0 +1,326 @@
+//! What the admin interface shows, as JSON. Times are RFC 3339 in UTC.
+
+use serde::{Serialize, Serializer};
+use tollgate::policy::{Change, Difference, Mode, Policy};
+use tollgate::{Block, Explained, Explanation, Ruled, Ruling, Stance, State, Ticks, Timestamp};
+
+use crate::telemetry::{Event, TopKey};
+
+/// An instant as programs and people read it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Instant(pub(super) Timestamp);
+
+impl Instant {
+    pub(super) fn text(self) -> String {
+        let micros = i64::try_from(self.0.unix_micros()).ok();
+        let instant = micros.and_then(|micros| jiff::Timestamp::from_microsecond(micros).ok());
+        instant.map(|instant| format!("{instant:.3}")).unwrap_or_default()
+    }
+}
+
+impl Serialize for Instant {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text())
+    }
+}
+
+/// Names with values.
+#[derive(Debug)]
+struct Pairs<'a>(&'a [(String, String)]);
+
+impl Serialize for Pairs<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+pub(super) const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "enforce",
+        Mode::Shadow => "shadow",
+        Mode::Off => "off",
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct RuledView {
+    ruling: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    percent: Option<u8>,
+    until: Instant,
+}
+
+impl From<Ruled> for RuledView {
+    fn from(ruled: Ruled) -> Self {
+        let (ruling, percent) = match ruled.ruling {
+            Ruling::Off => ("off", None),
+            Ruling::Shadow => ("shadow", None),
+            Ruling::Percent(percent) => ("percent", Some(percent)),
+        };
+        Self { ruling, percent, until: Instant(ruled.until) }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct BlockView<'a> {
+    attributes: Pairs<'a>,
+    until: Instant,
+}
+
+impl<'a> From<&'a Block> for BlockView<'a> {
+    fn from(block: &'a Block) -> Self {
+        Self { attributes: Pairs(block.attributes()), until: Instant(block.until()) }
+    }
+}
+
+#[derive(Serialize)]
+struct LimitView<'a> {
+    name: &'a str,
+    sentence: String,
+    mode: &'static str,
+    percent: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ruled: Option<RuledView>,
+}
+
+/// The limits in force and everything that was said over them.
+#[derive(Serialize)]
+pub(super) struct LimitsView<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    all: Option<RuledView>,
+    limits: Vec<LimitView<'a>>,
+    /// Limits beyond those that are listed.
+    left_off: usize,
+    blocks: Vec<BlockView<'a>>,
+}
+
+impl<'a> LimitsView<'a> {
+    /// Limits that are listed; those with a ruling always are.
+    const LISTED_MAX: usize = 1_000;
+
+    pub(super) fn new(
+        policy: &'a Policy,
+        (all, mut ruled): (Option<Ruled>, Vec<(String, Ruled)>),
+        blocks: &'a [std::sync::Arc<Block>],
+    ) -> Self {
+        let mut view = Self {
+            all: all.map(RuledView::from),
+            limits: Vec::new(),
+            left_off: 0,
+            blocks: blocks.iter().map(|block| BlockView::from(&**block)).collect(),
+        };
+        for limit in policy.limits() {
+            let own = ruled.iter().position(|(name, _)| name == limit.name());
+            let own = own.map(|position| ruled.swap_remove(position).1);
+            if own.is_none() && view.limits.len() >= Self::LISTED_MAX {
+                view.left_off += 1;
+                continue;
+            }
+            view.limits.push(LimitView {
+                name: limit.name(),
+                sentence: limit.sentence(),
+                mode: mode_name(limit.mode()),
+                percent: limit.enforce_percent(),
+                ruled: own.map(RuledView::from),
+            });
+        }
+        view
+    }
+}
+
+#[derive(Serialize)]
+struct StateView {
+    allowed: bool,
+    cost: u64,
+    limit: u64,
+    remaining: u64,
+    next_unit_after_ms: u64,
+    reset_after_ms: u64,
+    source: &'static str,
+    stance: &'static str,
+    quota: String,
+    chosen: String,
+}
+
+impl From<&State> for StateView {
+    fn from(state: &State) -> Self {
+        let outcome = &state.outcome;
+        Self {
+            allowed: state.admits,
+            cost: state.cost,
+            limit: outcome.limit,
+            remaining: outcome.remaining,
+            next_unit_after_ms: outcome.next_unit_after.ceil_millis(),
+            reset_after_ms: outcome.reset_after.ceil_millis(),
+            source: state.source.name(),
+            stance: match state.stance {
+                Stance::Enforced => "enforce",
+                Stance::Shadow => "shadow",
+            },
+            quota: state.allowance.clone(),
+            chosen: state.choice.to_string(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ExplainedView<'a> {
+    name: &'a str,
+    applies: bool,
+    sentence: &'a str,
+    mode: &'static str,
+    percent: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ruled: Option<RuledView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<StateView>,
+    unmet: Vec<String>,
+    what_would_change_it: &'a [String],
+}
+
+/// Why a request is answered as it is.
+#[derive(Serialize)]
+pub(super) struct ExplanationView<'a> {
+    /// Whether it would pass now.
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocked: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
+    limits: Vec<ExplainedView<'a>>,
+    left_off: usize,
+}
+
+/// How much of an explanation is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// Only limits that apply.
+    State,
+    /// All of it.
+    Reasons,
+}
+
+impl<'a> ExplanationView<'a> {
+    pub(super) fn new(explanation: &'a Explanation, depth: Depth) -> Self {
+        let refuses = |limit: &Explained| {
+            limit.state.as_ref().is_some_and(|state| state.stance == Stance::Enforced && !state.admits)
+        };
+        let is_free = explanation.block.is_none() && explanation.fault.is_none();
+        let shown = explanation.limits.iter();
+        let shown = shown.filter(|limit| depth == Depth::Reasons || limit.state.is_some());
+        Self {
+            allowed: is_free && !explanation.limits.iter().any(refuses),
+            blocked: explanation.block.as_ref().map(ToString::to_string),
+            fault: explanation.fault.as_ref().map(ToString::to_string),
+            limits: shown.map(explained).collect(),
+            left_off: if depth == Depth::Reasons { explanation.left_off } else { 0 },
+        }
+    }
+}
+
+fn explained(limit: &Explained) -> ExplainedView<'_> {
+    ExplainedView {
+        name: &limit.name,
+        applies: limit.state.is_some(),
+        sentence: &limit.sentence,
+        mode: mode_name(limit.mode),
+        percent: limit.percent,
+        ruled: limit.ruled.map(RuledView::from),
+        state: limit.state.as_ref().map(StateView::from),
+        unmet: limit.unmet.iter().map(ToString::to_string).collect(),
+        what_would_change_it: &limit.changes,
+    }
+}
+
+#[derive(Serialize)]
+struct TopKeyView<'a> {
+    limit: &'a str,
+    key: &'a str,
+    decisions: u64,
+    denied: u64,
+}
+
+/// The keys that are asked about most.
+#[derive(Serialize)]
+pub(super) struct TopView<'a> {
+    at: Instant,
+    keys: Vec<TopKeyView<'a>>,
+}
+
+impl<'a> TopView<'a> {
+    pub(super) fn new(keys: &'a [TopKey], now: Timestamp) -> Self {
+        let view = |key: &'a TopKey| TopKeyView {
+            limit: &key.limit,
+            key: &key.key,
+            decisions: key.decisions,
+            denied: key.denied,
+        };
+        Self { at: Instant(now), keys: keys.iter().map(view).collect() }
+    }
+}
+
+/// One decision, for whoever watches.
+#[derive(Serialize)]
+pub(super) struct EventView<'a> {
+    at: Instant,
+    wire: &'static str,
+    allowed: bool,
+    limit: &'a str,
+    attributes: Pairs<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    source: &'static str,
+}
+
+impl<'a> From<&'a Event> for EventView<'a> {
+    fn from(event: &'a Event) -> Self {
+        Self {
+            at: Instant(event.at),
+            wire: event.wire.name(),
+            allowed: event.allowed,
+            limit: &event.limit,
+            attributes: Pairs(&event.attributes),
+            retry_after_ms: event.retry_after_ms,
+            source: event.source,
+        }
+    }
+}
+
+/// What becomes of one limit.
+#[derive(Serialize)]
+pub(crate) struct ChangeView<'a> {
+    change: &'static str,
+    name: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    fields: &'a [&'static str],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<&'a str>,
+}
+
+impl<'a> From<&'a Change> for ChangeView<'a> {
+    fn from(change: &'a Change) -> Self {
+        match change {
+            Change::Added { name, sentence } => {
+                Self { change: "added", name, fields: &[], before: None, after: Some(sentence) }
+            }
+            Change::Removed { name, sentence } => {
+                Self { change: "removed", name, fields: &[], before: Some(sentence), after: None }
+            }
+            Change::Changed { name, fields, before, after } => {
+                Self { change: "changed", name, fields, before: Some(before), after: Some(after) }
+            }
+        }
+    }
+}
+
+/// The limits that another policy changes.
+pub(crate) fn changes(difference: &Difference) -> Vec<ChangeView<'_>> {
+    difference.changes.iter().map(ChangeView::from).collect()
+}
+
+/// Milliseconds, rounded up.
+pub(super) fn millis(time: Ticks) -> u64 {
+    time.ceil_millis()
+}

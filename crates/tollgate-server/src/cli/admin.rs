@@ -1,0 +1,24 @@
+//! What the user may type about operating: who may, and what to do.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::admin::GivenToken;
+
+/// Who may operate a server.
+#[derive(Debug, Args)]
+pub struct AdminArguments {
+    /// A token for the role admin; without any, one is made and shown at the start
+    #[arg(long, value_name = "TOKEN", env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true)]
+    pub admin_token: Option<GivenToken>,
+    /// Write that token to this file, readable by this user only, instead of showing it
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKEN_FILE")]
+    pub admin_token_file: Option<PathBuf>,
+    /// Further tokens: a role (viewer, operator or admin), a name and a token on each line
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKENS")]
+    pub admin_tokens: Option<PathBuf>,
+    /// A name by which the admin interface may be called, beside localhost and the server's address
+    #[arg(long, value_name = "NAME", env = "TOLLGATE_ADMIN_HOST", value_delimiter = ',')]
+    pub admin_host: Vec<String>,
+}

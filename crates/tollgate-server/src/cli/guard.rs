@@ -1,0 +1,48 @@
+//! What the user may say about who may connect, and about changes while the server runs.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// The oldest TLS that is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum TlsVersion {
+    /// TLS 1.2 and 1.3.
+    #[value(name = "1.2")]
+    V12,
+    /// TLS 1.3 only.
+    #[default]
+    #[value(name = "1.3")]
+    V13,
+}
+
+/// Who may connect, and how they prove it.
+#[derive(Clone, Debug, Default, Args)]
+pub struct SecurityArguments {
+    /// The certificate chain of this server in PEM: every wire then speaks TLS
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of the certificate in PEM
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Authorities in PEM: every client must then show a certificate that one of them signed
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_CLIENT_CA", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// The oldest version of TLS to accept
+    #[arg(long, value_name = "VERSION", env = "TOLLGATE_TLS_MIN_VERSION", value_enum, default_value = "1.3")]
+    pub tls_min_version: TlsVersion,
+    /// A file with the token that clients must send; the variable TOLLGATE_AUTH_TOKEN may have the token itself
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_AUTH_TOKEN_FILE")]
+    pub auth_token_file: Option<PathBuf>,
+}
+
+/// How changes of the policy are taken.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ReloadArguments {
+    /// Where to keep what must survive a restart: snapshots of the counters, and the last good policy
+    #[arg(long, value_name = "DIR", env = "TOLLGATE_STATE_DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Take every policy that compiles, even if most limits vanish, one is switched off, or a number changes tenfold
+    #[arg(long, env = "TOLLGATE_FORCE_RELOAD", value_parser = clap::builder::BoolishValueParser::new())]
+    pub force_reload: bool,
+}

@@ -1,0 +1,237 @@
+//! Other people's configurations, unchanged: which format a file has, what it means, and how it answers. Each format decides by its
+//! own rules; what is counted lives in the engine's store beside everything else.
+
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+mod convert;
+mod counters;
+pub(crate) mod envoy;
+pub(crate) mod limitador;
+pub(crate) mod plain;
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use tollgate::policy::Findings;
+use tollgate::policy::source::{Outline, Report, outline, with_room};
+use tollgate::store::Store;
+use tollgate::{Engine, Policy, QuotaError, Timestamp};
+
+use crate::rls::{Answer, Question, Unanswerable};
+use counters::{Counters, Tallies};
+use limitador::Ledger;
+use limitador::answer::{Asked, Ruling};
+
+pub(crate) const NO_DOMAIN: &str =
+    "domain: has no value; accepted is the name of a domain in the configuration";
+pub(crate) const NO_DESCRIPTORS: &str = "descriptors: there are none; accepted is a list of at least one";
+
+/// A request lacks the attribute that it costs by, so it is refused.
+const GUARD: &str = "limits: [{name: ask-by-rls-or-json, rate: 1/h, cost: no_such_attribute_is_ever_sent}]";
+
+/// One file: how it is called, and what is in it.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The format of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// Our own.
+    Native,
+    /// envoyproxy/ratelimit's.
+    Envoy,
+    /// Limitador's.
+    Limitador,
+}
+
+impl Format {
+    /// The format of what is written in a file, by its outermost shape.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        match outline(bytes, &["limits", "descriptors"]) {
+            Outline::List => Format::Limitador,
+            Outline::Table(fields) if fields.iter().any(|field| field == "limits") => Format::Native,
+            Outline::Table(fields)
+                if fields.iter().any(|field| field == "descriptors" || field == "domain") =>
+            {
+                Format::Envoy
+            }
+            _ => Format::Native,
+        }
+    }
+
+    /// How people call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Format::Native => "Tollgate policy",
+            Format::Envoy => "envoyproxy/ratelimit configuration",
+            Format::Limitador => "Limitador limits",
+        }
+    }
+}
+
+/// What the operator may choose about answers, beside the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Answers carry headers for the client.
+    pub(crate) has_headers: bool,
+    /// Nothing is refused; the single statuses still tell what would be.
+    pub(crate) is_shadow: bool,
+    /// Every rule is a quota: a request is refused when all of its rules refuse.
+    pub(crate) is_quota: bool,
+    /// The most that a limit may allow which a request brings along; larger ones are lowered to it.
+    pub(crate) override_max: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { has_headers: false, is_shadow: false, is_quota: false, override_max: u32::MAX }
+    }
+}
+
+/// A configuration.
+#[derive(Debug)]
+pub(crate) enum Foreign {
+    /// envoyproxy/ratelimit's.
+    Envoy(envoy::Config),
+    /// Limitador's.
+    Limitador(limitador::Config),
+}
+
+impl Foreign {
+    /// Compiles the files of one configuration, with its warnings.
+    ///
+    /// # Errors
+    /// Every problem of every file at once, warnings among them.
+    pub(crate) fn compile(format: Format, sources: &[Source]) -> Result<(Self, Findings), Findings> {
+        let compile = || {
+            let mut report = Report::new("");
+            let foreign = match format {
+                Format::Limitador => Foreign::Limitador(limitador::compile(sources, &mut report)),
+                _ => Foreign::Envoy(envoy::compile(sources, &mut report)),
+            };
+            if report.errors() == 0 {
+                Ok((foreign, report.into_findings()))
+            } else {
+                Err(report.into_findings())
+            }
+        };
+        // On a stack that no expression in a file can exhaust.
+        with_room(compile).unwrap_or_else(compile)
+    }
+
+    /// Its format.
+    pub(crate) const fn format(&self) -> Format {
+        match self {
+            Foreign::Envoy(_) => Format::Envoy,
+            Foreign::Limitador(_) => Format::Limitador,
+        }
+    }
+
+    /// What each rule means, in a sentence.
+    pub(crate) fn sentences(&self) -> Vec<String> {
+        match self {
+            Foreign::Envoy(config) => config.sentences(),
+            Foreign::Limitador(config) => config.sentences(),
+        }
+    }
+
+    /// The names of its domains, or namespaces.
+    pub(crate) fn domains(&self) -> Vec<&str> {
+        match self {
+            Foreign::Envoy(config) => config.names(),
+            Foreign::Limitador(config) => config.names(),
+        }
+    }
+}
+
+/// What the engine decides by while a foreign configuration is in force: it refuses everything. Whoever asks the engine past the
+/// configuration gets no answer that could admit too much.
+///
+/// # Errors
+/// When it does not compile, which a test would have told.
+pub(crate) fn guard() -> Result<Policy, Findings> {
+    Policy::compile("the guard", GUARD.as_bytes()).map(|(policy, _)| policy)
+}
+
+/// A configuration in force: its rules, and the windows that they count in.
+pub(crate) struct InForce {
+    pub(crate) rules: Foreign,
+    tallies: Tallies,
+    pub(crate) ledger: Arc<Ledger>,
+    /// Since when, and the how manieth configuration of this server it is.
+    pub(crate) applied_at: Timestamp,
+    pub(crate) version: u64,
+}
+
+impl InForce {
+    /// Puts rules in force on an engine's store.
+    ///
+    /// # Errors
+    /// When a window's length is out of range.
+    pub(crate) fn new<S: Store>(
+        rules: Foreign,
+        engine: &Engine<S>,
+        before: Option<&InForce>,
+        now: Timestamp,
+    ) -> Result<Self, QuotaError> {
+        let lengths = match &rules {
+            Foreign::Envoy(_) => Vec::new(),
+            Foreign::Limitador(config) => config.lengths(),
+        };
+        let tallies = Tallies::new(engine, lengths.into_iter())?;
+        let ledger = before.map_or_else(|| Arc::new(Ledger::new(now)), |before| Arc::clone(&before.ledger));
+        let version = before.map_or(1, |before| before.version + 1);
+        Ok(Self { rules, tallies, ledger, applied_at: now, version })
+    }
+
+    fn counters<'s, S>(&'s self, engine: &'s Engine<S>) -> Counters<'s, S> {
+        Counters { engine, tallies: &self.tallies }
+    }
+
+    /// Answers Envoy's question.
+    ///
+    /// # Errors
+    /// When the question is wrong.
+    pub(crate) async fn answer<S: Store>(
+        &self,
+        question: &Question,
+        engine: &Engine<S>,
+        options: &Options,
+        now: Timestamp,
+    ) -> Result<Answer, Unanswerable> {
+        let counters = self.counters(engine);
+        match &self.rules {
+            Foreign::Envoy(config) => envoy::answer::answer(config, question, &counters, options, now).await,
+            Foreign::Limitador(config) => {
+                limitador::answer::answer(config, question, &counters, &self.ledger, options, now).await
+            }
+        }
+    }
+
+    /// Decides by Limitador's rules; nothing when the configuration is another one.
+    pub(crate) async fn decide<S: Store>(
+        &self,
+        asked: &Asked<'_>,
+        engine: &Engine<S>,
+        now: Timestamp,
+    ) -> Option<Ruling<'_>> {
+        let Foreign::Limitador(config) = &self.rules else { return None };
+        Some(limitador::answer::decide(config, asked, &self.counters(engine), &self.ledger, now).await)
+    }
+
+    /// The counters of a limit of Limitador's that live, as far as they are known.
+    pub(crate) async fn listed<S: Store>(
+        &self,
+        limit: &limitador::Limit,
+        engine: &Engine<S>,
+        now: Timestamp,
+    ) -> Vec<limitador::Listed> {
+        limitador::listed(limit, &self.counters(engine), &self.ledger, now).await
+    }
+}

@@ -1,0 +1,159 @@
+//! Foreign rules in our own form: one limit for each rule that has one here, with a note on what is now possible, and a note in place
+//! of each that has none. What is written compiles.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use tollgate::policy::LIMIT_NAME_BYTES_MAX;
+
+use super::Foreign;
+
+/// One limit in our own form, or why there is none.
+pub(super) struct Converted {
+    /// How people call it; made unique when it is written.
+    pub(super) name: String,
+    /// What the rule says, in its own words.
+    pub(super) origin: String,
+    pub(super) limit: Result<Native, String>,
+    /// What is different, and what is now possible.
+    pub(super) notes: Vec<String>,
+}
+
+/// The fields of a limit.
+#[derive(Default)]
+pub(super) struct Native {
+    /// CEL; empty for always.
+    pub(super) when: String,
+    pub(super) by: Vec<String>,
+    pub(super) rate: String,
+    pub(super) align: &'static str,
+    pub(super) is_shadow: bool,
+}
+
+impl Foreign {
+    /// The rules of one domain in our own form, as the text of a policy file.
+    ///
+    /// # Errors
+    /// When there are several domains and none, or an unknown one, is named.
+    pub(crate) fn converted(&self, domain: Option<&str>) -> Result<String, String> {
+        let domains = self.domains();
+        let known = || domains.iter().take(20).copied().collect::<Vec<_>>().join(", ");
+        let domain = match (domain, domains.as_slice()) {
+            (Some(domain), all) if all.contains(&domain) => domain,
+            (Some(domain), _) => {
+                return Err(format!("--domain {domain}: there is none of this name; there are {}", known()));
+            }
+            (None, [only]) => only,
+            (None, []) => return Err("there is no rule to convert".to_owned()),
+            (None, _) => {
+                return Err(format!(
+                    "a policy answers one domain: choose one with --domain; there are {}",
+                    known()
+                ));
+            }
+        };
+        let limits = match self {
+            Foreign::Envoy(config) => config.converted(domain),
+            Foreign::Limitador(config) => config.converted(domain),
+        };
+        Ok(text(domain, self.format().name(), limits))
+    }
+}
+
+fn text(domain: &str, format: &str, limits: Vec<Converted>) -> String {
+    let mut text = format!(
+        "# Converted from {format}. What is different from there: a request is counted by all of its limits or by none, so one that\n\
+         # is refused is not counted; and the counters start anew. Each note says what a limit could do better here.\n\
+         domain: {}\nlimits:",
+        quoted(domain)
+    );
+    let mut names = HashSet::new();
+    let is_empty = !limits.iter().any(|limit| limit.limit.is_ok());
+    if is_empty {
+        text.push_str(" []");
+    }
+    text.push('\n');
+    for converted in limits {
+        let _ = writeln!(text, "\n  # {}", comment(&converted.origin));
+        for note in &converted.notes {
+            let _ = writeln!(text, "  # {}", comment(note));
+        }
+        match converted.limit {
+            Err(why) => {
+                let _ = writeln!(text, "  # NOT CONVERTED: {}", comment(&why));
+            }
+            Ok(native) => write_limit(&mut text, &unique(&converted.name, &mut names), &native),
+        }
+    }
+    text
+}
+
+fn write_limit(text: &mut String, name: &str, native: &Native) {
+    let _ = writeln!(text, "  - name: {}", quoted(name));
+    if !native.when.is_empty() {
+        let _ = writeln!(text, "    when: {}", quoted(&native.when));
+    }
+    if !native.by.is_empty() {
+        let by: Vec<String> = native.by.iter().map(|name| quoted(name)).collect();
+        let _ = writeln!(text, "    by: [{}]", by.join(", "));
+    }
+    let _ =
+        writeln!(text, "    algorithm: fixed-window\n    rate: {}\n    align: {}", native.rate, native.align);
+    if native.is_shadow {
+        text.push_str("    mode: shadow\n");
+    }
+}
+
+/// A name that is allowed and not yet taken.
+fn unique(name: &str, taken: &mut HashSet<String>) -> String {
+    let plain: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' })
+        .take(LIMIT_NAME_BYTES_MAX.saturating_sub(8))
+        .collect();
+    let plain = plain.trim_matches('-').to_owned();
+    let plain = if plain.is_empty() { "limit".to_owned() } else { plain };
+    let mut candidate = plain.clone();
+    for number in 2.. {
+        if taken.insert(candidate.clone()) {
+            break;
+        }
+        candidate = format!("{plain}-{number}");
+    }
+    candidate
+}
+
+/// A text in double quotes, which YAML reads as JSON does.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// What stays on one line.
+fn comment(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A text in CEL's single quotes.
+pub(super) fn cel_text(text: &str) -> String {
+    let mut quoted = String::from("'");
+    for c in text.chars() {
+        match c {
+            '\'' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('\'');
+    quoted
+}
+
+/// Whether CEL can name an attribute so.
+pub(super) fn is_name(text: &str) -> bool {
+    const RESERVED: [&str; 6] = ["true", "false", "null", "in", "has", "limit"];
+    let mut letters = text.chars();
+    letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && letters.all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && !RESERVED.contains(&text)
+}

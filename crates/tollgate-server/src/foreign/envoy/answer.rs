@@ -1,0 +1,180 @@
+//! Decides about a question by the original's rules: every descriptor is charged, whatever the others say; what was charged stays
+//! charged when it is refused; a look at exactly the limit passes.
+
+use tollgate::store::Store;
+use tollgate::{Ticks, Timestamp};
+
+use super::tree::{Allowance, Config, Domain, Limit};
+use crate::foreign::counters::Counters;
+use crate::foreign::{NO_DESCRIPTORS, NO_DOMAIN, Options};
+use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Question, Status, Unanswerable, Unit};
+
+/// Most that one descriptor adds to a counter: more than any limit allows, and so little that no counter soon runs over.
+const ADDEND_MAX: u64 = 1 << 33;
+
+/// What decides about one descriptor.
+enum Ruling<'c> {
+    /// Nothing: no rule, or one that another rule of this request replaces.
+    None,
+    /// A rule that allows everything.
+    Unlimited,
+    /// So many in a unit.
+    Counted {
+        current: CurrentLimit,
+        unit: Unit,
+        is_shadow: bool,
+        is_quota: bool,
+        patterns: Vec<Option<&'c str>>,
+    },
+}
+
+/// Answers a question.
+///
+/// # Errors
+/// When it has no domain or no descriptor.
+pub(in crate::foreign) async fn answer<S: Store>(
+    config: &Config,
+    question: &Question,
+    counters: &Counters<'_, S>,
+    options: &Options,
+    now: Timestamp,
+) -> Result<Answer, Unanswerable> {
+    if question.domain.is_empty() {
+        return Err(Unanswerable::Invalid(NO_DOMAIN.to_owned()));
+    }
+    if question.descriptors.is_empty() {
+        return Err(Unanswerable::Invalid(NO_DESCRIPTORS.to_owned()));
+    }
+    let rulings = rulings(config.domain(&question.domain), question, options);
+    let mut statuses = Vec::with_capacity(rulings.len());
+    for (descriptor, ruling) in question.descriptors.iter().zip(&rulings) {
+        statuses.push(status(question, descriptor, ruling, counters, now).await);
+    }
+    let is_quota = |ruling: &Ruling<'_>| matches!(ruling, Ruling::Counted { is_quota, .. } if *is_quota || options.is_quota);
+    let quotas: Vec<bool> = rulings.iter().map(is_quota).collect();
+    let overall = overall(&statuses, &quotas);
+    let headers = if options.has_headers { headers(&statuses, &quotas) } else { Vec::new() };
+    let overall = if options.is_shadow { Code::Ok } else { overall };
+    Ok(Answer { overall, statuses, headers })
+}
+
+/// What decides about each descriptor, once rules that others replace are left out.
+fn rulings<'c>(domain: Option<&'c Domain>, question: &Question, options: &Options) -> Vec<Ruling<'c>> {
+    let Some(domain) = domain else {
+        return question.descriptors.iter().map(|_| Ruling::None).collect();
+    };
+    let met: Vec<_> = question
+        .descriptors
+        .iter()
+        .map(|descriptor| if descriptor.limit.is_some() { None } else { domain.met(&descriptor.entries) })
+        .collect();
+    let replaced: Vec<&str> =
+        met.iter().flatten().flat_map(|met| met.limit.replaces.iter().map(String::as_str)).collect();
+    let mut rulings = Vec::with_capacity(met.len());
+    for (descriptor, met) in question.descriptors.iter().zip(met) {
+        rulings.push(match (descriptor.limit, met) {
+            (Some(brought), _) => Ruling::Counted {
+                current: CurrentLimit {
+                    name: String::new(),
+                    requests_per_unit: brought.requests_per_unit.min(options.override_max),
+                    unit: Some(brought.unit),
+                },
+                unit: brought.unit,
+                is_shadow: false,
+                is_quota: false,
+                patterns: Vec::new(),
+            },
+            (None, Some(met)) if !replaced.contains(&met.limit.name.as_str()) => {
+                ruled(met.limit, met.patterns)
+            }
+            _ => Ruling::None,
+        });
+    }
+    rulings
+}
+
+fn ruled<'c>(limit: &'c Limit, patterns: Vec<Option<&'c str>>) -> Ruling<'c> {
+    match limit.allowance {
+        Allowance::Unlimited => Ruling::Unlimited,
+        Allowance::PerUnit(requests_per_unit, unit) => Ruling::Counted {
+            current: CurrentLimit { name: limit.name.clone(), requests_per_unit, unit: Some(unit) },
+            unit,
+            is_shadow: limit.is_shadow,
+            is_quota: limit.is_quota,
+            patterns,
+        },
+    }
+}
+
+/// Charges one descriptor, and tells what its rule says.
+async fn status<S: Store>(
+    question: &Question,
+    descriptor: &Descriptor,
+    ruling: &Ruling<'_>,
+    counters: &Counters<'_, S>,
+    now: Timestamp,
+) -> Status {
+    let unlimited =
+        |limit_remaining| Status { code: Code::Ok, current_limit: None, limit_remaining, until_reset: None };
+    let (current, unit, is_shadow, patterns) = match ruling {
+        Ruling::None => return unlimited(0),
+        Ruling::Unlimited => return unlimited(u32::MAX),
+        Ruling::Counted { current, unit, is_shadow, patterns, .. } => (current, *unit, *is_shadow, patterns),
+    };
+    let mut parts: Vec<&[u8]> = vec![question.domain.as_bytes()];
+    for (index, (key, value)) in descriptor.entries.iter().enumerate() {
+        let counted_as = patterns.get(index).copied().flatten().unwrap_or(value);
+        parts.extend([key.as_bytes(), counted_as.as_bytes()]);
+    }
+    let addend = descriptor.hits_addend.unwrap_or(u64::from(question.hits_addend.max(1))).min(ADDEND_MAX);
+    let limit = u64::from(current.requests_per_unit);
+    let after = if descriptor.is_negative_hits {
+        counters.subtract(unit, &parts, addend, now).await
+    } else {
+        counters.add(unit, &parts, addend, now).await
+    };
+    let is_over = after > limit && !descriptor.is_negative_hits;
+    Status {
+        code: if is_over && !is_shadow { Code::OverLimit } else { Code::Ok },
+        limit_remaining: u32::try_from(limit.saturating_sub(after)).unwrap_or(u32::MAX),
+        current_limit: Some(current.clone()),
+        until_reset: Some(until_reset(unit, now)),
+    }
+}
+
+/// Whole seconds to the end of the window, at least one.
+fn until_reset(unit: Unit, now: Timestamp) -> Ticks {
+    let seconds = unit.seconds();
+    let into = now.unix_micros() / 1_000_000 % seconds;
+    Ticks::from_secs(seconds - into)
+}
+
+/// Over when a rule says so that is no quota, or when all quotas say so.
+fn overall(statuses: &[Status], quotas: &[bool]) -> Code {
+    let is_over = |status: &Status| status.code == Code::OverLimit;
+    let pairs = || statuses.iter().zip(quotas);
+    let is_refused = pairs().any(|(status, is_quota)| !is_quota && is_over(status));
+    let mut of_quotas = pairs().filter(|(_, is_quota)| **is_quota).peekable();
+    let are_used_up = of_quotas.peek().is_some() && of_quotas.all(|(status, _)| is_over(status));
+    if is_refused || are_used_up { Code::OverLimit } else { Code::Ok }
+}
+
+/// The numbers of one descriptor: the last that refuses and is no quota, else the first with the least left.
+fn headers(statuses: &[Status], quotas: &[bool]) -> Vec<(String, String)> {
+    let mut pairs = statuses.iter().zip(quotas);
+    let refused = pairs.rfind(|(status, is_quota)| !**is_quota && status.code == Code::OverLimit);
+    let counted = statuses.iter().filter(|status| status.current_limit.is_some());
+    let chosen =
+        refused.map(|(status, _)| status).or_else(|| counted.min_by_key(|status| status.limit_remaining));
+    let Some((status, limit)) = chosen.and_then(|status| Some((status, status.current_limit.as_ref()?)))
+    else {
+        return Vec::new();
+    };
+    let reset = status.until_reset.unwrap_or_default().ceil_seconds();
+    let header = |name: &str, value: String| (name.to_owned(), value);
+    vec![
+        header("RateLimit-Limit", limit.requests_per_unit.to_string()),
+        header("RateLimit-Remaining", status.limit_remaining.to_string()),
+        header("RateLimit-Reset", reset.to_string()),
+    ]
+}

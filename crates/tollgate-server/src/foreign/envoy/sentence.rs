@@ -1,0 +1,73 @@
+//! What each rule means, in a sentence.
+
+use super::tree::{Allowance, Config, Level, Limit, Node};
+
+impl Config {
+    pub(in crate::foreign) fn names(&self) -> Vec<&str> {
+        self.domains.iter().map(|domain| domain.name.as_str()).collect()
+    }
+
+    pub(in crate::foreign) fn sentences(&self) -> Vec<String> {
+        let mut sentences = Vec::new();
+        for domain in &self.domains {
+            level(&domain.root, &domain.name, &mut Vec::new(), &mut sentences);
+        }
+        sentences
+    }
+}
+
+fn level<'c>(level: &'c Level, domain: &str, path: &mut Vec<&'c Node>, sentences: &mut Vec<String>) {
+    for node in &level.nodes {
+        path.push(node);
+        if let Some(sentence) = sentence(domain, path) {
+            sentences.push(sentence);
+        }
+        self::level(&node.children, domain, path, sentences);
+        path.pop();
+    }
+}
+
+fn sentence(domain: &str, path: &[&Node]) -> Option<String> {
+    let node = path.last()?;
+    let places: Vec<String> = path.iter().map(|node| place(node)).collect();
+    let subject = format!("{domain}: {}", places.join(", "));
+    let Some(limit) = &node.limit else {
+        let is_exception = node.children.nodes.is_empty();
+        return is_exception.then(|| format!("{subject}: not limited"));
+    };
+    Some(format!("{subject}: {}", allowance(limit)))
+}
+
+/// One entry, as people say it.
+fn place(node: &Node) -> String {
+    let Node { key, value, is_shared, .. } = node;
+    match (value.is_empty(), value.contains('*') || key.contains('*'), is_shared) {
+        (true, false, _) => format!("each {key}"),
+        (true, true, _) => format!("each of {key}"),
+        (false, false, _) => format!("{key}={value}"),
+        (false, true, true) => format!("all {key}={value} together"),
+        (false, true, false) => format!("each {key}={value}"),
+    }
+}
+
+fn allowance(limit: &Limit) -> String {
+    let mut text = match limit.allowance {
+        Allowance::Unlimited => "not limited".to_owned(),
+        Allowance::PerUnit(0, _) => "refused always".to_owned(),
+        Allowance::PerUnit(1, unit) => format!("1 request a {}", unit.name()),
+        Allowance::PerUnit(requests, unit) => format!("{requests} requests a {}", unit.name()),
+    };
+    if limit.is_shadow {
+        text.push_str("; counted, never refused (shadow_mode)");
+    }
+    if limit.is_quota {
+        text.push_str("; refused when every quota of the request is used up (quota_mode)");
+    }
+    if !limit.name.is_empty() {
+        text.push_str(&format!("; called {}", limit.name));
+    }
+    if !limit.replaces.is_empty() {
+        text.push_str(&format!("; in place of {}", limit.replaces.join(", ")));
+    }
+    text
+}

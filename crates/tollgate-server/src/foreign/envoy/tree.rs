@@ -1,0 +1,164 @@
+//! The rules of each domain as a tree, and the way of a descriptor through it.
+
+use std::collections::HashMap;
+
+use tollgate::policy::glob::Glob;
+
+use crate::rls::Unit;
+
+/// Every domain of a configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Config {
+    pub(super) domains: Vec<Domain>,
+    by_name: HashMap<String, usize>,
+}
+
+/// One domain.
+#[derive(Debug, Default)]
+pub(super) struct Domain {
+    pub(super) name: String,
+    pub(super) root: Level,
+}
+
+/// The rules that one entry of a descriptor may meet.
+#[derive(Debug, Default)]
+pub(super) struct Level {
+    /// In the file's order.
+    pub(super) nodes: Vec<Node>,
+    /// Which of them is for a key and a value.
+    exact: HashMap<String, HashMap<String, usize>>,
+    /// Which have a star, in the file's order.
+    wild: Vec<(usize, Wildcard)>,
+    /// Which is for any value of a key.
+    any: HashMap<String, usize>,
+}
+
+/// How a rule with a star is met.
+#[derive(Debug)]
+enum Wildcard {
+    /// The key is plain, and the value fits.
+    Value(Glob),
+    /// The key has a star itself: key and value fit as one text, with an underscore between.
+    Whole(Glob),
+}
+
+/// One rule.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) key: String,
+    /// Empty for any value.
+    pub(super) value: String,
+    pub(super) limit: Option<Limit>,
+    /// All values that its star stands for are counted together.
+    pub(super) is_shared: bool,
+    pub(super) children: Level,
+}
+
+/// What a rule allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub(super) allowance: Allowance,
+    /// Empty where it has none.
+    pub(super) name: String,
+    pub(super) replaces: Vec<String>,
+    pub(super) is_shadow: bool,
+    pub(super) is_quota: bool,
+}
+
+/// How much a rule allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Allowance {
+    /// Everything, uncounted.
+    Unlimited,
+    /// So many in each unit; none at all for 0.
+    PerUnit(u32, Unit),
+}
+
+/// The rule that a descriptor met, and what it is counted by.
+#[derive(Debug)]
+pub(super) struct Met<'c> {
+    pub(super) limit: &'c Limit,
+    /// For each entry the pattern that stands for its value, if values are counted together there.
+    pub(super) patterns: Vec<Option<&'c str>>,
+}
+
+impl Config {
+    /// The domain of this name, made when it is not there.
+    pub(super) fn domain_mut(&mut self, name: &str) -> &mut Domain {
+        let next = self.domains.len();
+        let at = *self.by_name.entry(name.to_owned()).or_insert(next);
+        if at == next {
+            self.domains.push(Domain { name: name.to_owned(), root: Level::default() });
+        }
+        &mut self.domains[at]
+    }
+
+    pub(super) fn domain(&self, name: &str) -> Option<&Domain> {
+        self.by_name.get(name).and_then(|&at| self.domains.get(at))
+    }
+}
+
+impl Domain {
+    /// The rule that decides about a descriptor, if one does: that of its last entry, reached through one rule for each entry
+    /// before.
+    pub(super) fn met<'c>(&'c self, entries: &[(String, String)]) -> Option<Met<'c>> {
+        let mut level = &self.root;
+        let mut patterns = Vec::with_capacity(entries.len());
+        let mut last = None;
+        for (key, value) in entries {
+            let node = level.find(key, value)?;
+            patterns.push(node.is_shared.then_some(node.value.as_str()));
+            level = &node.children;
+            last = Some(node);
+        }
+        let limit = last?.limit.as_ref()?;
+        Some(Met { limit, patterns })
+    }
+}
+
+impl Level {
+    /// Adds a rule; answers the position of one for the same key and value, which then stays.
+    pub(super) fn add(&mut self, node: Node) -> Result<(), usize> {
+        let at = self.nodes.len();
+        let (key, value) = (node.key.clone(), node.value.clone());
+        let known = if value.is_empty() {
+            self.any.get(&key)
+        } else {
+            self.exact.get(&key).and_then(|values| values.get(&value))
+        };
+        if let Some(&known) = known {
+            return Err(known);
+        }
+        let wildcard = match Glob::new(&key) {
+            Some(_) if value.is_empty() => Glob::new(&key).map(Wildcard::Whole),
+            Some(_) => Glob::new(&format!("{key}_{value}")).map(Wildcard::Whole),
+            None => Glob::new(&value).map(Wildcard::Value),
+        };
+        if let Some(wildcard) = wildcard {
+            self.wild.push((at, wildcard));
+        }
+        if value.is_empty() {
+            self.any.insert(key, at);
+        } else {
+            self.exact.entry(key).or_default().insert(value, at);
+        }
+        self.nodes.push(node);
+        Ok(())
+    }
+
+    /// The rule for an entry: the one with its value, else the first in the file whose star fits, else the one for any value.
+    pub(super) fn find(&self, key: &str, value: &str) -> Option<&Node> {
+        let exact = self.exact.get(key).and_then(|values| values.get(value));
+        let wild =
+            || self.wild.iter().find(|(at, wildcard)| self.fits(*at, wildcard, key, value)).map(|(at, _)| at);
+        let at = exact.or_else(wild).or_else(|| self.any.get(key))?;
+        self.nodes.get(*at)
+    }
+
+    fn fits(&self, at: usize, wildcard: &Wildcard, key: &str, value: &str) -> bool {
+        match wildcard {
+            Wildcard::Value(glob) => self.nodes[at].key == key && glob.matches(value),
+            Wildcard::Whole(glob) => glob.matches(&format!("{key}_{value}")),
+        }
+    }
+}

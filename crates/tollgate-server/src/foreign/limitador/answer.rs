@@ -1,0 +1,186 @@
+//! Decides by Limitador's rules: every limit that a request meets must have room for it, and a request that is refused adds nothing.
+//! Adding and looking are one step here: all is added, and given back where one limit has no room, so that requests at the same
+//! time may refuse each other but never pass together.
+
+use std::cmp::Reverse;
+
+use tollgate::store::Store;
+use tollgate::{Ticks, Timestamp};
+
+use super::matching::{Met, parts};
+use super::{Config, Ledger, Limit};
+use crate::foreign::counters::Counters;
+use crate::foreign::{NO_DESCRIPTORS, NO_DOMAIN, Options};
+use crate::rls::{Answer, Code, CurrentLimit, Question, Status, Unanswerable, Unit};
+
+/// What to do with the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Only look whether there is room.
+    Check,
+    /// Add, room or not.
+    Report,
+    /// Add where there is room.
+    CheckAndReport,
+}
+
+/// What is asked about.
+pub(crate) struct Asked<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) descriptors: Vec<&'a [(String, String)]>,
+    pub(crate) delta: u64,
+    pub(crate) action: Action,
+}
+
+/// How full one counter is.
+pub(crate) struct Load<'c> {
+    pub(crate) limit: &'c Limit,
+    pub(crate) remaining: u64,
+    pub(crate) is_over: bool,
+    /// Until its window ends; its whole length where none has begun.
+    pub(crate) resets_after: Ticks,
+}
+
+/// What all limits say together.
+pub(crate) struct Ruling<'c> {
+    pub(crate) is_limited: bool,
+    /// The tightest first.
+    pub(crate) loads: Vec<Load<'c>>,
+}
+
+/// Decides, and counts.
+pub(in crate::foreign) async fn decide<'c, S: Store>(
+    config: &'c Config,
+    asked: &Asked<'_>,
+    counters: &Counters<'_, S>,
+    ledger: &Ledger,
+    now: Timestamp,
+) -> Ruling<'c> {
+    let met = config.met(asked.namespace, asked.descriptors.iter().copied());
+    let mut totals = Vec::with_capacity(met.len());
+    let mut charged = Vec::with_capacity(met.len());
+    let mut is_limited = false;
+    for met in &met {
+        let limit = met.limit;
+        let is_hopeless = asked.delta > limit.max_value;
+        let adds = match asked.action {
+            Action::Check => 0,
+            Action::Report => asked.delta,
+            Action::CheckAndReport if is_limited || is_hopeless => 0,
+            Action::CheckAndReport => asked.delta,
+        };
+        let counted = counters.add_from_first(limit.seconds, &parts(limit, &met.values), adds, now).await;
+        // Nothing was added where nobody could count; taking it back would be a gift.
+        let added = if counted.total == u64::MAX { 0 } else { adds };
+        let wanted = counted.total.saturating_add(asked.delta - adds);
+        let is_over = asked.action != Action::Report && wanted > limit.max_value;
+        is_limited |= is_over;
+        totals.push((counted.total - added, counted.ends_after, is_over));
+        charged.push(added);
+    }
+    let gives_back = is_limited && asked.action == Action::CheckAndReport;
+    let mut loads = Vec::with_capacity(met.len());
+    for ((met, (before, ends_after, is_over)), added) in met.iter().zip(totals).zip(charged) {
+        if gives_back && added > 0 {
+            let parts = parts(met.limit, &met.values);
+            counters.subtract_from_first(met.limit.seconds, &parts, added, now).await;
+        }
+        let kept = if gives_back { 0 } else { added };
+        if kept > 0 && before == 0 {
+            ledger.begin(met, now);
+        }
+        loads.push(load(met, before.saturating_add(kept), ends_after, is_over));
+    }
+    // Of equals the one that lasts longest: advice that is followed is then enough.
+    loads.sort_by_key(|load| (!load.is_over, load.remaining, Reverse(load.resets_after)));
+    Ruling { is_limited, loads }
+}
+
+fn load<'c>(met: &Met<'c>, total: u64, ends_after: Ticks, is_over: bool) -> Load<'c> {
+    let limit = met.limit;
+    let remaining = if is_over { 0 } else { limit.max_value.saturating_sub(total) };
+    let resets_after = if ends_after.is_zero() { Ticks::from_secs(limit.seconds) } else { ends_after };
+    Load { limit, remaining, is_over, resets_after }
+}
+
+/// Answers Envoy's question. The first status has the tightest limit; the others have none, since limits here are about the
+/// request as a whole.
+///
+/// # Errors
+/// When it has no domain or no descriptor.
+pub(in crate::foreign) async fn answer<S: Store>(
+    config: &Config,
+    question: &Question,
+    counters: &Counters<'_, S>,
+    ledger: &Ledger,
+    options: &Options,
+    now: Timestamp,
+) -> Result<Answer, Unanswerable> {
+    if question.domain.is_empty() {
+        return Err(Unanswerable::Invalid(NO_DOMAIN.to_owned()));
+    }
+    if question.descriptors.is_empty() {
+        return Err(Unanswerable::Invalid(NO_DESCRIPTORS.to_owned()));
+    }
+    let asked = Asked {
+        namespace: &question.domain,
+        descriptors: question.descriptors.iter().map(|descriptor| descriptor.entries.as_slice()).collect(),
+        delta: delta(question),
+        action: Action::CheckAndReport,
+    };
+    let ruling = decide(config, &asked, counters, ledger, now).await;
+    let mut statuses: Vec<Status> = question.descriptors.iter().map(|_| nothing()).collect();
+    if let (Some(first), Some(tightest)) = (statuses.first_mut(), ruling.loads.first()) {
+        *first = status(tightest);
+    }
+    let overall = if ruling.is_limited && !options.is_shadow { Code::OverLimit } else { Code::Ok };
+    let headers = if options.has_headers { headers(&ruling.loads) } else { Vec::new() };
+    Ok(Answer { overall, statuses, headers })
+}
+
+/// What the request costs: the most that a descriptor says, else what the question says. Limits here are about the request as a
+/// whole, so a descriptor cannot cost by itself.
+fn delta(question: &Question) -> u64 {
+    let said = question.descriptors.iter().filter_map(|descriptor| descriptor.hits_addend).max();
+    said.unwrap_or(u64::from(question.hits_addend.max(1)))
+}
+
+const fn nothing() -> Status {
+    Status { code: Code::Ok, current_limit: None, limit_remaining: 0, until_reset: None }
+}
+
+fn status(load: &Load<'_>) -> Status {
+    let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let current_limit = CurrentLimit {
+        name: load.limit.name.clone().unwrap_or_default(),
+        requests_per_unit: narrow(load.limit.max_value),
+        unit: Unit::ALL.into_iter().find(|unit| unit.seconds() == load.limit.seconds),
+    };
+    Status {
+        code: if load.is_over { Code::OverLimit } else { Code::Ok },
+        current_limit: Some(current_limit),
+        limit_remaining: narrow(load.remaining),
+        until_reset: Some(load.resets_after),
+    }
+}
+
+/// The headers of the third draft, the tightest limit first.
+pub(crate) fn headers(loads: &[Load<'_>]) -> Vec<(String, String)> {
+    let Some(tightest) = loads.first() else { return Vec::new() };
+    let mut all = tightest.limit.max_value.to_string();
+    for load in loads {
+        all.push_str(&format!(", {};w={}", load.limit.max_value, load.limit.seconds));
+        if let Some(name) = &load.limit.name {
+            // What a header cannot carry, or what would end the text, is left out.
+            let name: String =
+                name.chars().filter(|c| (' '..='~').contains(c) && !"\"\\".contains(*c)).collect();
+            all.push_str(&format!(";name=\"{name}\""));
+        }
+    }
+    let header = |name: &str, value: String| (name.to_owned(), value);
+    vec![
+        header("X-RateLimit-Limit", all),
+        header("X-RateLimit-Remaining", tightest.remaining.to_string()),
+        header("X-RateLimit-Reset", tightest.resets_after.ceil_seconds().to_string()),
+    ]
+}

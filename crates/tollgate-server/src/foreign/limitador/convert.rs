@@ -1,0 +1,88 @@
+//! Limits of Limitador's as limits of our own: `descriptors[0]['name']` becomes the attribute `name`.
+
+use tollgate::policy::Expression;
+
+use super::{Config, Limit};
+use crate::foreign::convert::{Converted, Native, is_name};
+
+/// Fastest rate of a policy.
+const PER_SECOND_MAX: u64 = 10_000_000;
+
+impl Config {
+    /// The limits of a namespace.
+    pub(in crate::foreign) fn converted(&self, namespace: &str) -> Vec<Converted> {
+        self.limits(namespace).iter().map(converted).collect()
+    }
+}
+
+fn converted(limit: &Limit) -> Converted {
+    let name = limit.name.clone().or_else(|| limit.id.clone());
+    let name = name.unwrap_or_else(|| format!("{}-in-{}s", limit.max_value, limit.seconds));
+    let mut notes = Vec::new();
+    let native = native(limit);
+    if native.is_ok() {
+        notes.push(format!(
+            "now possible: `algorithm: sliding-window` never admits more than {} in any {} seconds; the default, a token bucket, \
+             admits them at once and then a steady rate",
+            limit.max_value, limit.seconds
+        ));
+    }
+    Converted { name, origin: limit.sentence(), limit: native, notes }
+}
+
+fn native(limit: &Limit) -> Result<Native, String> {
+    if limit.max_value == 0 || limit.seconds == 0 {
+        return Err("a limit of 0, or in 0 seconds, counts nothing, and no policy says that".to_owned());
+    }
+    if limit.max_value > PER_SECOND_MAX.saturating_mul(limit.seconds) {
+        return Err("it is faster than a policy can count".to_owned());
+    }
+    let mut by = Vec::new();
+    for variable in &limit.variables {
+        let name = attribute_names(variable.source()).filter(|name| is_name(name));
+        by.push(
+            name.ok_or_else(|| format!("a policy counts by attributes, and {} is none", variable.source()))?,
+        );
+    }
+    let mut conditions = Vec::new();
+    for condition in &limit.conditions {
+        let rewritten = attribute_names(condition.source());
+        let rewritten = rewritten.filter(|text| is_ours(text));
+        let rewritten = rewritten
+            .ok_or_else(|| format!("{} cannot be said with attributes alone", condition.source()))?;
+        conditions.push(if limit.conditions.len() > 1 { format!("({rewritten})") } else { rewritten });
+    }
+    let rate = format!("{} per {}s", limit.max_value, limit.seconds);
+    Ok(Native { when: conditions.join(" && "), by, rate, align: "first-hit", is_shadow: false })
+}
+
+/// Whether it is an expression over attributes, and over nothing else.
+fn is_ours(text: &str) -> bool {
+    let is_plain = |name: &str| !matches!(name.split('.').next(), Some("descriptors" | "limit"));
+    Expression::new(text).is_ok_and(|expression| expression.attributes().all(is_plain))
+}
+
+/// The expression with attributes in place of what it reads of the first descriptor. None if it reads something that is no name.
+fn attribute_names(source: &str) -> Option<String> {
+    const FIRST: &str = "descriptors[0]";
+    let mut text = String::new();
+    let mut rest = source;
+    while let Some(at) = rest.find(FIRST) {
+        text.push_str(&rest[..at]);
+        let after = &rest[at + FIRST.len()..];
+        let (name, left) = if let Some(after) = after.strip_prefix('.') {
+            let end = after.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(after.len());
+            after.split_at(end)
+        } else {
+            let (quote, end) = if after.starts_with("['") { ("['", "']") } else { ("[\"", "\"]") };
+            after.strip_prefix(quote)?.split_once(end)?
+        };
+        if !is_name(name) {
+            return None;
+        }
+        text.push_str(name);
+        rest = left;
+    }
+    text.push_str(rest);
+    Some(text)
+}

@@ -1,0 +1,86 @@
+//! Which limits a request meets, and which counter of each.
+
+use tollgate::policy::source::{Evaluated, Scene};
+
+use super::{Config, Limit};
+
+/// A limit that a request meets.
+pub(super) struct Met<'c> {
+    pub(super) limit: &'c Limit,
+    /// The value of each variable, in their order.
+    pub(super) values: Vec<Counted>,
+}
+
+/// The value of a variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    /// A text, or what was made one.
+    By(String),
+    /// None that can be counted by: all such requests are counted together, since leaving them out would open the limit.
+    Together,
+}
+
+impl Config {
+    /// Every limit of a namespace that the descriptors meet.
+    pub(super) fn met<'c, 'd>(
+        &'c self,
+        namespace: &str,
+        descriptors: impl Iterator<Item = &'d [(String, String)]>,
+    ) -> Vec<Met<'c>> {
+        let limits = self.limits(namespace);
+        if limits.is_empty() {
+            return Vec::new();
+        }
+        let mut scene = Scene::new(descriptors);
+        let mut met = Vec::new();
+        for limit in limits {
+            scene.enter(limit.name.as_deref(), limit.id.as_deref());
+            if limit.conditions.iter().all(|condition| holds(&condition.evaluate(&scene)))
+                && let Some(values) = values(limit, &scene)
+            {
+                met.push(Met { limit, values });
+            }
+        }
+        met
+    }
+}
+
+/// Whether a condition holds. What the request does not have makes it false; what is no truth value makes it true, the stricter
+/// reading.
+fn holds(evaluated: &Evaluated) -> bool {
+    match evaluated {
+        Evaluated::Truth(held) => *held,
+        Evaluated::Absent => false,
+        Evaluated::Text(_) | Evaluated::Failed(_) => true,
+    }
+}
+
+/// The values of all variables; none when the request lacks one, and the limit does not apply.
+fn values(limit: &Limit, scene: &Scene<'_>) -> Option<Vec<Counted>> {
+    limit
+        .variables
+        .iter()
+        .map(|variable| match variable.evaluate(scene) {
+            Evaluated::Text(text) => Some(Counted::By(text)),
+            Evaluated::Truth(truth) => Some(Counted::By(truth.to_string())),
+            Evaluated::Failed(_) => Some(Counted::Together),
+            Evaluated::Absent => None,
+        })
+        .collect()
+}
+
+/// What names the counter of a limit and values, apart from its window's length: the namespace, the conditions and the variables
+/// with their values. Not the number, nor the names: changing those keeps the counter.
+pub(super) fn parts<'p>(limit: &'p Limit, values: &'p [Counted]) -> Vec<&'p [u8]> {
+    let mut parts: Vec<&[u8]> = vec![limit.namespace.as_bytes()];
+    for condition in &limit.conditions {
+        parts.extend([&b"if"[..], condition.source().as_bytes()]);
+    }
+    for (variable, value) in limit.variables.iter().zip(values) {
+        match value {
+            Counted::By(text) => parts.extend([&b"by"[..], variable.source().as_bytes(), text.as_bytes()]),
+            Counted::Together => parts.extend([&b"together"[..], variable.source().as_bytes()]),
+        }
+    }
+    parts
+}

@@ -1,0 +1,33 @@
+//! What each limit means, in a sentence.
+
+use super::{Config, Limit};
+
+impl Config {
+    pub(in crate::foreign) fn sentences(&self) -> Vec<String> {
+        self.namespaces.iter().flat_map(|namespace| &namespace.limits).map(Limit::sentence).collect()
+    }
+}
+
+impl Limit {
+    pub(super) fn sentence(&self) -> String {
+        let joined = |expressions: &[tollgate::policy::source::Cel], between: &str| {
+            expressions.iter().map(|expression| expression.source()).collect::<Vec<_>>().join(between)
+        };
+        let who = match self.variables.len() {
+            0 => "everybody together".to_owned(),
+            _ => format!("each {}", joined(&self.variables, ", ")),
+        };
+        let what = match (self.max_value, self.seconds) {
+            (0, _) => "may pass nothing".to_owned(),
+            (max, 0) => format!("may pass up to {max} at once, uncounted"),
+            (max, seconds) => format!("may pass {max} in the {seconds} seconds from the first"),
+        };
+        let when = match self.conditions.len() {
+            0 => String::new(),
+            _ => format!(", where {}", joined(&self.conditions, " and ")),
+        };
+        let name =
+            self.name.as_ref().or(self.id.as_ref()).map_or_else(String::new, |name| format!(" {name}"));
+        format!("{}{name}: {who} {what}{when}", self.namespace)
+    }
+}

@@ -1,0 +1,175 @@
+//! Limitador's rules row by row, every kind of wrong file, and what it must not do under concurrency.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::answer::{Action, Asked};
+use crate::foreign::golden::{Bench, run};
+use crate::foreign::{Foreign, Format, Source};
+use crate::rls::{Code, Descriptor, Question};
+
+/// Every line of the table is answered as it says.
+#[test]
+fn the_golden_table_holds() {
+    let (configurations, answers) = run(Format::Limitador, include_str!("golden.txt"));
+    assert!(configurations >= 14 && answers >= 90, "{configurations} configurations, {answers} answers");
+}
+
+fn findings(file: &str) -> Result<String, String> {
+    let source = Source { name: "f".to_owned(), bytes: file.as_bytes().to_vec() };
+    match Foreign::compile(Format::Limitador, &[source]) {
+        Ok((_, warnings)) => Ok(warnings.to_string()),
+        Err(findings) => Err(findings.to_string()),
+    }
+}
+
+/// Every problem is told at once, with its place, its field and what would be accepted.
+#[test]
+fn wrong_files_are_refused_with_every_reason() {
+    const REST: &str = "seconds: 1, conditions: [], variables: []";
+    let cases: [(String, &[&str]); 12] = [
+        (format!("- {{max_value: 1, {REST}}}"), &["f:1:3: [0].namespace: has no value; accepted: the domain that is asked about"]),
+        (format!("- {{namespace: '', max_value: 1, {REST}}}"), &["[0].namespace: has no value"]),
+        (format!("- {{namespace: n, max_value: -1, {REST}}}"), &["f:1:29: [0].max_value: -1 is no such number"]),
+        (format!("- {{namespace: n, name: basic, max_value: x, {REST}}}"), &["[0] \"basic\".max_value: x is no such number"]),
+        ("- {namespace: n, max_value: 1, conditions: [], variables: []}".to_owned(), &["[0].seconds: is not said"]),
+        ("- {namespace: n, max_value: 1, seconds: 40000000, conditions: [], variables: []}".to_owned(), &["accepted: a whole number up to 31622400"]),
+        ("- {namespace: n, max_value: 1, seconds: 1}".to_owned(), &["[0].conditions: is not said; accepted: a list", "[0].variables: is not said"]),
+        ("- {namespace: n, max_value: 1, seconds: 1, conditions: x, variables: []}".to_owned(), &["[0].conditions: is a text"]),
+        ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['a =='], variables: ['(']}".to_owned(), &["[0].conditions[0]: not CEL", "[0].variables[0]: not CEL"]),
+        ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['descriptors[0].a.matches(\"x\")'], variables: []}".to_owned(), &["matches"]),
+        (format!("- {{namespace: n, max_value: 1, maxvalue: 2, {REST}}}"), &["[0].maxvalue: unknown field; did you mean max_value?"]),
+        ("- x\n- [y]\n".to_owned(), &["f:1:3: [0]: is a text; accepted: a table", "f:2:3: [1]: is a list"]),
+    ];
+    for (file, expected) in cases {
+        let told = findings(&file).expect_err(&file);
+        let mut rest = told.as_str();
+        for one in expected {
+            let Some(at) = rest.find(one) else { panic!("{file}\ntold: {told}\nexpected: {one}") };
+            rest = &rest[at + one.len()..];
+        }
+    }
+}
+
+/// What can be used and hardly means what it says is told.
+#[test]
+fn odd_files_are_warned_of() {
+    let cases = [
+        ("- {namespace: n, seconds: 1, conditions: ~, variables: ~}", "max_value: is not said, so it is 0"),
+        (
+            "- {namespace: n, max_value: 1, seconds: 0, conditions: [], variables: []}",
+            "a window of 0 seconds counts nothing",
+        ),
+        (
+            "- {namespace: n, max_value: 1, seconds: 1, conditions: [\"req.method == 'GET'\"], variables: []}",
+            "conditions[0]: req.method is no name that a request has, so the limit does not apply where it is looked at; accepted: descriptors[0]['req.method']",
+        ),
+        (
+            "- {namespace: n, max_value: 1, seconds: 1, conditions: [], variables: []}\n- {namespace: n, max_value: 2, seconds: 1, conditions: [], variables: []}",
+            "f:2:3: warning: [1]: another limit has the same namespace",
+        ),
+    ];
+    for (file, expected) in cases {
+        let told = findings(file).unwrap_or_else(|told| panic!("{file}: {told}"));
+        assert!(told.contains(expected), "{file}: {told}");
+    }
+}
+
+const TWO: &str = "\
+- {namespace: n, max_value: 100, seconds: 3600, conditions: [], variables: []}
+- {namespace: n, max_value: 1000, seconds: 3600, conditions: [], variables: [\"descriptors[0].user\"]}
+";
+
+/// The story: the original looks and then adds, so requests at the same time pass together. Here never more pass than fit.
+#[test]
+fn requests_at_the_same_time_do_not_pass_together() {
+    let bench = Bench::new(Format::Limitador, TWO);
+    let entries = vec![("user".to_owned(), "u".to_owned())];
+    let descriptors = vec![Descriptor { entries, ..Descriptor::default() }];
+    let question = Question { domain: "n".to_owned(), descriptors, hits_addend: 3 };
+    let passed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    if bench.ask(&question).overall == Code::Ok {
+                        passed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    // A request may be refused because of one that is being refused; in the end the room that is left is less than one request.
+    let passed = passed.into_inner();
+    assert!((20..=33).contains(&passed), "{passed}");
+    let look = Question {
+        descriptors: vec![Descriptor { hits_addend: Some(0), ..question.descriptors[0].clone() }],
+        ..question
+    };
+    let answer = bench.ask(&look);
+    assert_eq!(
+        answer.statuses[0].limit_remaining as usize,
+        100 - 3 * passed,
+        "what was refused was given back"
+    );
+}
+
+fn decide(bench: &Bench, action: Action, delta: u64) -> (bool, Vec<u64>) {
+    let entries = [("user".to_owned(), "u".to_owned())];
+    let asked = Asked { namespace: "n", descriptors: vec![&entries], delta, action };
+    let ruling = bench.block_on(bench.in_force.decide(&asked, &bench.engine, bench.now)).unwrap();
+    (ruling.is_limited, ruling.loads.iter().map(|load| load.remaining).collect())
+}
+
+/// A check changes nothing, a report adds whatever there is, and both together add where there is room.
+#[test]
+fn check_report_and_both() {
+    let bench = Bench::new(Format::Limitador, TWO);
+    assert_eq!(decide(&bench, Action::Check, 100), (false, vec![100, 1000]));
+    assert_eq!(decide(&bench, Action::Check, 101), (true, vec![0, 1000]));
+    assert_eq!(decide(&bench, Action::Report, 150), (false, vec![0, 850]));
+    assert_eq!(decide(&bench, Action::Check, 1), (true, vec![0, 850]));
+    assert_eq!(decide(&bench, Action::CheckAndReport, 1), (true, vec![0, 850]));
+    assert_eq!(decide(&bench, Action::Report, u64::MAX), (false, vec![0, 0]));
+}
+
+/// Counters that live are listed with what they have left, also after a limit was lowered below what it counts.
+#[test]
+fn counters_are_listed() {
+    let mut bench = Bench::new(Format::Limitador, TWO);
+    decide(&bench, Action::CheckAndReport, 40);
+    let listed = |bench: &Bench| -> Vec<(usize, u64, u64)> {
+        let Foreign::Limitador(config) = &bench.in_force.rules else { panic!("another format") };
+        let mut all = Vec::new();
+        for limit in config.limits("n") {
+            let counters = bench.block_on(bench.in_force.listed(limit, &bench.engine, bench.now));
+            all.extend(
+                counters
+                    .iter()
+                    .map(|one| (one.values.len(), one.remaining, one.expires_after.ceil_seconds())),
+            );
+        }
+        all
+    };
+    assert_eq!(listed(&bench), [(0, 60, 3600), (1, 960, 3600)]);
+    let lower = Bench::new(Format::Limitador, &TWO.replace("1000", "30").replace("100,", "10,"));
+    bench.in_force =
+        crate::foreign::InForce::new(lower.in_force.rules, &bench.engine, Some(&bench.in_force), bench.now)
+            .unwrap();
+    assert_eq!(listed(&bench), [(0, 0, 3600), (1, 0, 3600)]);
+    bench.now = bench.now + tollgate::Ticks::from_secs(3600);
+    assert_eq!(listed(&bench), []);
+}
+
+/// A file of thousands of limits is read in a moment, not in a time that grows with its square.
+#[test]
+fn many_limits_are_read_in_a_moment() {
+    let one = |at: usize| {
+        format!(
+            "- {{namespace: n, max_value: {at}, seconds: 60, conditions: [], variables: [\"descriptors[0].v{at}\"]}}\n"
+        )
+    };
+    let file: String = (0..5_000).map(one).collect();
+    let source = Source { name: "f".to_owned(), bytes: file.into_bytes() };
+    let (rules, warnings) = Foreign::compile(Format::Limitador, &[source]).unwrap();
+    assert_eq!((rules.sentences().len(), warnings.len()), (5_000, 0));
+}

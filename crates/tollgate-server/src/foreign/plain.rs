@@ -1,0 +1,111 @@
+//! The plain question of `/v1/check`, asked of a foreign configuration: its attributes, in their order, are one descriptor. The
+//! attribute `domain` says which domain is meant, where there is more than one.
+
+use serde::Serialize;
+use tollgate::store::Store;
+use tollgate::{CheckRequest, Engine, Ticks, Timestamp, Value};
+
+use super::{InForce, Options};
+use crate::rls::{Code, Descriptor, Question, Status, Unanswerable};
+
+/// The attribute that names a domain.
+const DOMAIN: &str = "domain";
+
+/// What a foreign configuration says to a plain question, as `/v1/check` answers it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Checked {
+    pub(crate) allowed: bool,
+    pub(crate) verdict: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) retry_after_ms: Option<u64>,
+    pub(crate) limits: Vec<CheckedLimit>,
+    pub(crate) headers: serde_json::Map<String, serde_json::Value>,
+}
+
+/// What one rule says.
+#[derive(Debug, Serialize)]
+pub(crate) struct CheckedLimit {
+    pub(crate) name: String,
+    pub(crate) allowed: bool,
+    pub(crate) limit: u64,
+    pub(crate) remaining: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) retry_after_ms: Option<u64>,
+    pub(crate) reset_after_ms: u64,
+    pub(crate) source: &'static str,
+    pub(crate) mode: &'static str,
+}
+
+impl InForce {
+    /// Answers a plain question.
+    ///
+    /// # Errors
+    /// When it does not say which domain is meant.
+    pub(crate) async fn check<S: Store>(
+        &self,
+        request: &CheckRequest<'_>,
+        engine: &Engine<S>,
+        options: &Options,
+        now: Timestamp,
+    ) -> Result<Checked, Unanswerable> {
+        let question = self.question(request)?;
+        let answer = self.answer(&question, engine, options, now).await?;
+        let is_allowed = answer.overall == Code::Ok;
+        let limits: Vec<CheckedLimit> =
+            answer.statuses.iter().filter_map(|status| limit(&question, status)).collect();
+        let retry_after_ms =
+            limits.iter().filter_map(|limit| limit.retry_after_ms).max().filter(|_| !is_allowed);
+        let mut headers: serde_json::Map<_, _> =
+            answer.headers.into_iter().map(|(name, value)| (name, value.into())).collect();
+        if let Some(wait) = retry_after_ms {
+            headers.insert("Retry-After".to_owned(), wait.div_ceil(1_000).to_string().into());
+        }
+        let verdict = if is_allowed { "allow" } else { "deny" };
+        Ok(Checked { allowed: is_allowed, verdict, retry_after_ms, limits, headers })
+    }
+
+    /// The question that a plain one means.
+    fn question(&self, request: &CheckRequest<'_>) -> Result<Question, Unanswerable> {
+        let domains = self.rules.domains();
+        let mut said = None;
+        let mut entries = Vec::new();
+        for attribute in request.attributes() {
+            let value = match attribute.value {
+                Value::Text(text) => text.to_owned(),
+                Value::Number(number) => number.to_string(),
+            };
+            if attribute.name == DOMAIN {
+                said = Some(value);
+            } else {
+                entries.push((attribute.name.to_owned(), value));
+            }
+        }
+        let domain = match (said, domains.as_slice()) {
+            (Some(domain), _) => domain,
+            (None, [only]) => (*only).to_owned(),
+            (None, _) => {
+                let text = "attributes.domain: is not said, and the configuration does not have exactly one; accepted is the name of a domain";
+                return Err(Unanswerable::Invalid(text.to_owned()));
+            }
+        };
+        let descriptor = Descriptor { entries, hits_addend: Some(request.units()), ..Descriptor::default() };
+        let hits_addend = u32::try_from(request.units()).unwrap_or(u32::MAX);
+        Ok(Question { domain, descriptors: vec![descriptor], hits_addend })
+    }
+}
+
+fn limit(question: &Question, status: &Status) -> Option<CheckedLimit> {
+    let current = status.current_limit.as_ref()?;
+    let reset_after_ms = status.until_reset.map_or(0, Ticks::ceil_millis);
+    let is_allowed = status.code == Code::Ok;
+    Some(CheckedLimit {
+        name: if current.name.is_empty() { question.domain.clone() } else { current.name.clone() },
+        allowed: is_allowed,
+        limit: u64::from(current.requests_per_unit),
+        remaining: u64::from(status.limit_remaining),
+        retry_after_ms: (!is_allowed).then_some(reset_after_ms),
+        reset_after_ms,
+        source: "exact",
+        mode: "enforce",
+    })
+}

@@ -1,0 +1,169 @@
+//! Limitador's own interface: `/check`, `/report`, `/check_and_report`, `/limits/{namespace}`, `/counters/{namespace}` and
+//! `/status`. It answers while a Limitador configuration is in force.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tollgate::Timestamp;
+use tollgate::policy::source::Cel;
+use tollgate::store::Store;
+
+use super::answer::{Answered, Foreign, ForeignBody};
+use super::problem::{Kind, Problem};
+use crate::foreign::limitador::answer::{Action, Asked, headers};
+use crate::foreign::limitador::{Config, Limit};
+use crate::foreign::{self, InForce};
+use crate::service::Service;
+
+/// What Limitador says when it refuses.
+const REFUSED: &str = "Too many requests";
+
+/// A question of Limitador's.
+#[derive(Deserialize)]
+struct Body {
+    namespace: String,
+    values: BTreeMap<String, String>,
+    delta: u64,
+    response_headers: Option<String>,
+}
+
+impl<S: Store> Service<S> {
+    /// Checks, reports, or both.
+    pub(super) async fn limitador(&self, action: Action, body: &[u8]) -> Result<Answered, Problem> {
+        let foreign = self.limitador_in_force()?;
+        let body: Body = serde_json::from_slice(body).map_err(|error| {
+            Problem::invalid(format!("{error}; accepted is {{\"namespace\":…,\"values\":{{…}},\"delta\":1}}"))
+        })?;
+        let entries: Vec<(String, String)> = body.values.into_iter().collect();
+        let asked =
+            Asked { namespace: &body.namespace, descriptors: vec![&entries], delta: body.delta, action };
+        let ruling =
+            foreign.decide(&asked, &self.engine, self.now()).await.ok_or_else(|| absent(Some(&foreign)))?;
+        let is_limited = ruling.is_limited && !self.foreign_options.is_shadow;
+        let shows = action == Action::CheckAndReport
+            && body.response_headers.is_some_and(|version| version.eq_ignore_ascii_case("DraftVersion03"));
+        let headers = if shows { headers(&ruling.loads) } else { Vec::new() };
+        let body = match action {
+            Action::Check if is_limited => ForeignBody::Text(REFUSED),
+            _ => ForeignBody::default(),
+        };
+        Ok(Answered::Foreign(Foreign { status: if is_limited { 429 } else { 200 }, headers, body }))
+    }
+
+    /// Since when the configuration is in force.
+    pub(super) fn limitador_status(&self) -> Result<Answered, Problem> {
+        let foreign = self.limitador_in_force()?;
+        Ok(json_answer(json!({
+            "started_at": instant(foreign.ledger.started_at),
+            "config_applied_at": instant(foreign.applied_at),
+            "config_version": foreign.version,
+            "config_err_since": null,
+        })))
+    }
+
+    /// The limits of a namespace.
+    pub(super) fn limitador_limits(&self, path: &str) -> Result<Answered, Problem> {
+        let foreign = self.limitador_in_force()?;
+        let limits = limits_of(&foreign, path, "/limits/")?;
+        Ok(json_answer(limits.iter().map(limit).collect()))
+    }
+
+    /// The counters of a namespace that live, as far as they are known.
+    pub(super) async fn limitador_counters(&self, path: &str) -> Result<Answered, Problem> {
+        let foreign = self.limitador_in_force()?;
+        let now = self.now();
+        let mut counters = Vec::new();
+        for limit in limits_of(&foreign, path, "/counters/")? {
+            for listed in foreign.listed(limit, &self.engine, now).await {
+                let values: serde_json::Map<String, Value> = listed
+                    .values
+                    .into_iter()
+                    .map(|(name, value)| (name, value.map_or(Value::Null, Value::String)))
+                    .collect();
+                counters.push(json!({
+                    "limit": self::limit(limit),
+                    "set_variables": values,
+                    "remaining": listed.remaining,
+                    "expires_in_seconds": listed.expires_after.ceil_seconds(),
+                }));
+            }
+        }
+        Ok(json_answer(counters.into()))
+    }
+
+    fn limitador_in_force(&self) -> Result<Arc<InForce>, Problem> {
+        let foreign = self.foreign();
+        match foreign {
+            Some(foreign) if config(&foreign).is_some() => Ok(foreign),
+            other => Err(absent(other.as_deref())),
+        }
+    }
+}
+
+fn config(foreign: &InForce) -> Option<&Config> {
+    match &foreign.rules {
+        foreign::Foreign::Limitador(config) => Some(config),
+        foreign::Foreign::Envoy(_) => None,
+    }
+}
+
+fn absent(foreign: Option<&InForce>) -> Problem {
+    let (format, way) = match foreign {
+        Some(foreign) => (foreign.rules.format().name(), "POST /json"),
+        None => (foreign::Format::Native.name(), "POST /v1/check"),
+    };
+    Problem::new(
+        Kind::WrongFormat,
+        format!("this path answers for Limitador limits, and what is in force is a {format}: ask {way}"),
+    )
+}
+
+/// The limits of the namespace at the end of a path.
+fn limits_of<'f>(foreign: &'f InForce, path: &str, prefix: &str) -> Result<&'f [Limit], Problem> {
+    let encoded = path.strip_prefix(prefix).unwrap_or_default();
+    let name = decoded(encoded).ok_or_else(|| Problem::invalid("the namespace is not UTF-8 once decoded"))?;
+    let limits = config(foreign).and_then(|config| config.namespace(&name));
+    limits.ok_or_else(|| Problem::new(Kind::NotFound, format!("no limit has the namespace {name}")))
+}
+
+/// A path segment without its percent signs.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let digits = [rest.next()?, rest.next()?];
+            let digits = std::str::from_utf8(&digits).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn limit(limit: &Limit) -> Value {
+    let sources = |expressions: &[Cel]| -> Vec<String> {
+        expressions.iter().map(|expression| expression.source().to_owned()).collect()
+    };
+    json!({
+        "id": limit.id,
+        "namespace": limit.namespace,
+        "max_value": limit.max_value,
+        "seconds": limit.seconds,
+        "name": limit.name,
+        "conditions": sources(&limit.conditions),
+        "variables": sources(&limit.variables),
+    })
+}
+
+fn json_answer(document: Value) -> Answered {
+    Answered::Foreign(Foreign { status: 200, body: ForeignBody::Json(document), ..Foreign::default() })
+}
+
+fn instant(at: Timestamp) -> String {
+    let micros = i64::try_from(at.unix_micros()).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_microsecond(micros).map_or_else(|_| String::new(), |at| at.to_string())
+}

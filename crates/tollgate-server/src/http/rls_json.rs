@@ -1,0 +1,289 @@
+//! `POST /json`: Envoy's question and answer as JSON, in protobuf's own spelling of it: names in camel case or as the protocol has
+//! them, numbers as numbers or text, nothing for a default.
+
+use serde_json::{Map, Value, json};
+use tollgate::Timestamp;
+use tollgate::store::Store;
+
+use super::answer::{Answered, Foreign, ForeignBody};
+use super::problem::{Kind, Problem};
+use crate::rls::{self, Answer, Code, Descriptor, Override, Question, Status, Unanswerable, Unit};
+use crate::service::Service;
+
+impl<S: Store> Service<S> {
+    /// Answers Envoy's question: 200 when the request may pass, 429 when it may not.
+    pub(super) async fn rls_json(&self, body: &[u8]) -> Result<Answered, Problem> {
+        let question = question(body).map_err(Problem::invalid)?;
+        let now: Timestamp = self.now();
+        let answer = rls::answer(self, &question, now).await.map_err(|error| match error {
+            Unanswerable::Invalid(text) => Problem::new(Kind::InvalidRequest, text),
+        })?;
+        let status = if answer.overall == Code::Ok { 200 } else { 429 };
+        let body = ForeignBody::Json(document(&answer));
+        Ok(Answered::Foreign(Foreign { status, headers: answer.headers, body }))
+    }
+}
+
+/// The question of a body.
+pub(crate) fn question(body: &[u8]) -> Result<Question, String> {
+    let document: Value = serde_json::from_slice(body).map_err(|error| format!("not JSON: {error}"))?;
+    let mut fields = Fields::of(&document, "")?;
+    let question = Question {
+        domain: fields.text("domain", "domain")?,
+        descriptors: fields.list("descriptors", "descriptors", descriptor)?,
+        hits_addend: u32::try_from(fields.number("hits_addend", "hitsAddend")?.unwrap_or(0))
+            .map_err(|_| "hits_addend: too large; accepted are numbers up to 4294967295".to_owned())?,
+    };
+    fields.end()?;
+    Ok(question)
+}
+
+fn descriptor(value: &Value, path: &str) -> Result<Descriptor, String> {
+    let mut fields = Fields::of(value, path)?;
+    let descriptor = Descriptor {
+        entries: fields.list("entries", "entries", entry)?,
+        limit: match fields.take("limit", "limit")? {
+            None | Some(Value::Null) => None,
+            Some(value) => Some(limit(value, &format!("{path}.limit"))?),
+        },
+        hits_addend: fields.number("hits_addend", "hitsAddend")?,
+        is_negative_hits: fields.truth("is_negative_hits", "isNegativeHits")?,
+    };
+    fields.end()?;
+    Ok(descriptor)
+}
+
+fn entry(value: &Value, path: &str) -> Result<(String, String), String> {
+    let mut fields = Fields::of(value, path)?;
+    let entry = (fields.text("key", "key")?, fields.text("value", "value")?);
+    fields.end()?;
+    Ok(entry)
+}
+
+fn limit(value: &Value, path: &str) -> Result<Override, String> {
+    let accepted = "accepted are SECOND, MINUTE, HOUR, DAY, WEEK, MONTH and YEAR";
+    let mut fields = Fields::of(value, path)?;
+    let requests = fields.number("requests_per_unit", "requestsPerUnit")?.unwrap_or(0);
+    let requests_per_unit = u32::try_from(requests)
+        .map_err(|_| format!("{path}.requests_per_unit: too large; accepted are numbers up to 4294967295"))?;
+    let unit = match fields.take("unit", "unit")? {
+        Some(Value::String(name)) => Unit::of(name),
+        Some(Value::Number(number)) => number.as_u64().and_then(numbered),
+        _ => None,
+    };
+    fields.end()?;
+    Ok(Override { requests_per_unit, unit: unit.ok_or_else(|| format!("{path}.unit: no unit; {accepted}"))? })
+}
+
+/// A unit by its number in the protocol.
+fn numbered(number: u64) -> Option<Unit> {
+    Some(match number {
+        1 => Unit::Second,
+        2 => Unit::Minute,
+        3 => Unit::Hour,
+        4 => Unit::Day,
+        5 => Unit::Month,
+        6 => Unit::Year,
+        7 => Unit::Week,
+        _ => return None,
+    })
+}
+
+/// The fields of one message, each of which may have either of two names.
+struct Fields<'v> {
+    path: &'v str,
+    fields: &'v Map<String, Value>,
+    taken: usize,
+}
+
+impl<'v> Fields<'v> {
+    fn of(value: &'v Value, path: &'v str) -> Result<Self, String> {
+        match value {
+            Value::Object(fields) => Ok(Self { path, fields, taken: 0 }),
+            _ if path.is_empty() => {
+                Err("the body is no object; accepted is {\"domain\":…,\"descriptors\":[…]}".to_owned())
+            }
+            _ => Err(format!("{path}: is no object")),
+        }
+    }
+
+    fn name(&self, field: &str) -> String {
+        if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) }
+    }
+
+    fn take(&mut self, name: &str, camel: &str) -> Result<Option<&'v Value>, String> {
+        let named = self.fields.get(name);
+        let other = if camel == name { None } else { self.fields.get(camel) };
+        self.taken += usize::from(named.is_some()) + usize::from(other.is_some());
+        match (named, other) {
+            (Some(_), Some(_)) => Err(format!("{}: given twice; give it once", self.name(name))),
+            (one, other) => Ok(one.or(other)),
+        }
+    }
+
+    fn text(&mut self, name: &str, camel: &str) -> Result<String, String> {
+        match self.take(name, camel)? {
+            None | Some(Value::Null) => Ok(String::new()),
+            Some(Value::String(text)) => Ok(text.clone()),
+            Some(_) => Err(format!("{}: is no text", self.name(name))),
+        }
+    }
+
+    fn truth(&mut self, name: &str, camel: &str) -> Result<bool, String> {
+        match self.take(name, camel)? {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(truth)) => Ok(*truth),
+            Some(_) => Err(format!("{}: accepted are true and false", self.name(name))),
+        }
+    }
+
+    /// A whole number, as a number, as text, or wrapped as `{"value": 5}`.
+    fn number(&mut self, name: &str, camel: &str) -> Result<Option<u64>, String> {
+        let said = match self.take(name, camel)? {
+            Some(Value::Object(wrapped)) if wrapped.len() == 1 => wrapped.get("value"),
+            said => said,
+        };
+        let number = match said {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::Number(number)) => number.as_u64(),
+            Some(Value::String(text)) => text.parse().ok(),
+            Some(_) => None,
+        };
+        number.map(Some).ok_or_else(|| format!("{}: accepted are whole numbers from 0", self.name(name)))
+    }
+
+    fn list<T>(
+        &mut self,
+        name: &str,
+        camel: &str,
+        read: fn(&Value, &str) -> Result<T, String>,
+    ) -> Result<Vec<T>, String> {
+        let path = self.name(name);
+        match self.take(name, camel)? {
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(Value::Array(items)) => items
+                .iter()
+                .enumerate()
+                .map(|(index, item)| read(item, &format!("{path}[{index}]")))
+                .collect(),
+            Some(_) => Err(format!("{path}: is no list")),
+        }
+    }
+
+    /// Refuses fields that nobody asked for.
+    fn end(self) -> Result<(), String> {
+        if self.taken == self.fields.len() {
+            return Ok(());
+        }
+        let known = "domain, descriptors, entries, key, value, limit, requests_per_unit, unit, hits_addend and is_negative_hits";
+        let other = self.fields.keys().find(|name| !known.contains(snake(name).as_str()));
+        let name = other
+            .map_or_else(|| "a field in the wrong place".to_owned(), |name| name.chars().take(64).collect());
+        Err(format!("{}: unknown; accepted are {known}, each where it belongs", self.name(&name)))
+    }
+}
+
+fn snake(name: &str) -> String {
+    name.chars()
+        .flat_map(|c| if c.is_uppercase() { vec!['_', c.to_ascii_lowercase()] } else { vec![c] })
+        .collect()
+}
+
+/// An answer as JSON.
+pub(crate) fn document(answer: &Answer) -> Value {
+    let mut document = Map::new();
+    document.insert("overallCode".to_owned(), code(answer.overall).into());
+    document.insert("statuses".to_owned(), answer.statuses.iter().map(status).collect());
+    if !answer.headers.is_empty() {
+        let header = |(key, value): &(String, String)| json!({ "key": key, "value": value });
+        document.insert("responseHeadersToAdd".to_owned(), answer.headers.iter().map(header).collect());
+    }
+    Value::Object(document)
+}
+
+fn status(status: &Status) -> Value {
+    let mut document = Map::new();
+    document.insert("code".to_owned(), code(status.code).into());
+    if let Some(limit) = &status.current_limit {
+        let mut current = Map::new();
+        if !limit.name.is_empty() {
+            current.insert("name".to_owned(), limit.name.clone().into());
+        }
+        if limit.requests_per_unit > 0 {
+            current.insert("requestsPerUnit".to_owned(), limit.requests_per_unit.into());
+        }
+        if let Some(unit) = limit.unit {
+            current.insert("unit".to_owned(), unit.name().to_ascii_uppercase().into());
+        }
+        document.insert("currentLimit".to_owned(), Value::Object(current));
+    }
+    if status.limit_remaining > 0 {
+        document.insert("limitRemaining".to_owned(), status.limit_remaining.into());
+    }
+    if let Some(reset) = status.until_reset {
+        document.insert("durationUntilReset".to_owned(), format!("{}s", reset.ceil_seconds()).into());
+    }
+    Value::Object(document)
+}
+
+const fn code(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::OverLimit => "OVER_LIMIT",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both spellings of every field, numbers as text, and what protobuf leaves out.
+    #[test]
+    fn questions_are_read_as_protobuf_writes_them() {
+        let camel = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"},{"key":"x"}],
+            "limit":{"requestsPerUnit":7,"unit":"MINUTE"},"hitsAddend":"3","isNegativeHits":true}],"hitsAddend":2}"#;
+        let snake = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"},{"key":"x","value":null}],
+            "limit":{"requests_per_unit":"7","unit":2},"hits_addend":{"value":3},"is_negative_hits":true}],"hits_addend":"2"}"#;
+        let read = question(camel).unwrap();
+        assert_eq!(read, question(snake).unwrap());
+        assert_eq!(read.descriptors[0].hits_addend, Some(3));
+        assert_eq!(read.descriptors[0].entries[1], ("x".to_owned(), String::new()));
+        assert_eq!(read.descriptors[0].limit.unwrap().unit, Unit::Minute);
+        assert_eq!(question(b"{}").unwrap(), Question::default());
+        assert_eq!(
+            question(br#"{"descriptors":[{"hitsAddend":0}]}"#).unwrap().descriptors[0].hits_addend,
+            Some(0)
+        );
+    }
+
+    /// What is wrong is named, and no spelling of a number or a unit makes it panic.
+    #[test]
+    fn wrong_questions_are_refused_by_name() {
+        let cases = [
+            ("", "not JSON"),
+            ("[]", "no object"),
+            (r#"{"domian":"d"}"#, "domian: unknown"),
+            (r#"{"domain":7}"#, "domain: is no text"),
+            (r#"{"descriptors":{}}"#, "descriptors: is no list"),
+            (r#"{"descriptors":[{"entries":[{"key":1}]}]}"#, "descriptors[0].entries[0].key: is no text"),
+            (r#"{"hitsAddend":-1}"#, "hits_addend: accepted are whole numbers"),
+            (r#"{"hitsAddend":1.5}"#, "hits_addend: accepted are whole numbers"),
+            (r#"{"hitsAddend":4294967296}"#, "hits_addend: too large"),
+            (r#"{"hitsAddend":1,"hits_addend":1}"#, "hits_addend: given twice"),
+            (
+                r#"{"descriptors":[{"limit":{"requestsPerUnit":1,"unit":"UNKNOWN"}}]}"#,
+                "descriptors[0].limit.unit: no unit",
+            ),
+            (
+                r#"{"descriptors":[{"limit":{"requestsPerUnit":1,"unit":99}}]}"#,
+                "descriptors[0].limit.unit: no unit",
+            ),
+            (r#"{"descriptors":[{"limit":{"requestsPerUnit":1}}]}"#, "descriptors[0].limit.unit: no unit"),
+            (r#"{"descriptors":[{"domain":"x"}]}"#, "wrong place"),
+        ];
+        for (body, expected) in cases {
+            let error = question(body.as_bytes()).unwrap_err();
+            assert!(error.contains(expected), "{body}: {error}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The commands that operate a running server: what was typed becomes a request to its admin interface, and the answer a table.
+
+mod client;
+mod screen;
+mod show;
+mod table;
+mod views;
+
+use serde_json::{Map, Value, json};
+
+pub(crate) use client::Client;
+pub(crate) use table::plain;
+
+use crate::cli::{GivenAttribute, GivenValue, OperateCommand, ServerArguments};
+use crate::console::Console;
+use crate::{FAILURE, SUCCESS, USAGE};
+
+/// Runs one of the commands, and tells how it ended.
+pub(crate) fn run(command: &OperateCommand, console: &mut Console) -> u8 {
+    blocking(console, async |console| match command {
+        OperateCommand::Top(arguments) => views::top(arguments, console).await,
+        OperateCommand::Tail(arguments) => views::tail(arguments, console).await,
+        _ => once(command, console).await,
+    })
+}
+
+/// Runs a conversation with a server to its end.
+pub(crate) fn blocking(
+    console: &mut Console,
+    conversation: impl AsyncFnOnce(&mut Console) -> Result<u8, String>,
+) -> u8 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let ended = match runtime {
+        Ok(runtime) => runtime.block_on(conversation(console)),
+        Err(error) => Err(format!("the system gives no runtime: {error}")),
+    };
+    match ended {
+        Ok(status) => status,
+        Err(problem) => {
+            console.problem(format_args!("tollgate: {problem}"));
+            USAGE
+        }
+    }
+}
+
+/// One question and its answer.
+async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, String> {
+    let Asked { server, method, path, body, show } = asked(command)?;
+    let answer = Client::new(server)?.call(method, path, body.as_ref()).await?;
+    if server.json {
+        console.line(&answer);
+        return Ok(SUCCESS);
+    }
+    show(&answer, console);
+    let done = |name: &str| answer.get(name).and_then(Value::as_bool);
+    // What was not there cannot be taken back: worth a status, for scripts.
+    let is_void = [done("unblocked"), done("restored")].contains(&Some(false));
+    Ok(if is_void { FAILURE } else { SUCCESS })
+}
+
+struct Asked<'a> {
+    server: &'a ServerArguments,
+    method: &'static str,
+    path: &'static str,
+    body: Option<Value>,
+    show: fn(&Value, &mut Console),
+}
+
+fn asked(command: &OperateCommand) -> Result<Asked<'_>, String> {
+    let get = |server, path, show| Asked { server, method: "GET", path, body: None, show };
+    let post = |server, path, body, show| Asked { server, method: "POST", path, body: Some(body), show };
+    Ok(match command {
+        OperateCommand::Get(key) => {
+            let body = json!({ "attributes": attributes(&key.attributes)? });
+            post(&key.server, "/admin/v1/get", body, show::state)
+        }
+        OperateCommand::Explain(explain) => {
+            let body = json!({ "attributes": attributes(&explain.attributes)?, "cost": explain.cost });
+            post(&explain.server, "/admin/v1/explain", body, show::explanation)
+        }
+        OperateCommand::Reset(reset) => {
+            let body = json!({ "attributes": attributes(&reset.key.attributes)?, "limits": reset.limits });
+            post(&reset.key.server, "/admin/v1/reset", body, show::reset)
+        }
+        OperateCommand::Block(block) => {
+            let body = json!({
+                "attributes": attributes(&block.key.attributes)?, "for": block.lasting, "note": block.note,
+            });
+            post(&block.key.server, "/admin/v1/block", body, show::block)
+        }
+        OperateCommand::Unblock(key) => {
+            let body = json!({ "attributes": attributes(&key.attributes)? });
+            post(&key.server, "/admin/v1/unblock", body, show::unblocked)
+        }
+        OperateCommand::Kill(kill) => {
+            let body = json!({
+                "limit": kill.scope.limit, "all": kill.scope.all, "for": kill.lasting, "note": kill.note,
+            });
+            post(&kill.server, "/admin/v1/kill", body, show::ruled)
+        }
+        OperateCommand::Shadow(shadow) => {
+            let body = json!({
+                "limit": shadow.scope.limit, "all": shadow.scope.all, "for": shadow.lasting, "note": shadow.note,
+            });
+            post(&shadow.server, "/admin/v1/shadow", body, show::ruled)
+        }
+        OperateCommand::Percent(percent) => {
+            let body = json!({
+                "limit": percent.limit, "percent": percent.percent, "for": percent.lasting, "note": percent.note,
+            });
+            post(&percent.server, "/admin/v1/percent", body, show::ruled)
+        }
+        OperateCommand::Restore(restore) => {
+            let body = json!({ "limit": restore.scope.limit, "all": restore.scope.all });
+            post(&restore.server, "/admin/v1/restore", body, show::restored)
+        }
+        OperateCommand::Limits(list) => get(&list.server, "/admin/v1/limits", show::limits),
+        OperateCommand::Audit(list) => get(&list.server, "/admin/v1/audit?limit=1000", show::audit),
+        OperateCommand::Top(_) | OperateCommand::Tail(_) => {
+            return Err("a live view is more than one question".to_owned());
+        }
+    })
+}
+
+fn attributes(given: &[GivenAttribute]) -> Result<Map<String, Value>, String> {
+    let mut map = Map::new();
+    for attribute in given {
+        let value = match &attribute.value {
+            GivenValue::Text(text) => Value::from(text.as_str()),
+            GivenValue::Number(number) => Value::from(*number),
+        };
+        if map.insert(attribute.name.clone(), value).is_some() {
+            return Err(format!("{} is given twice; give each attribute once", attribute.name));
+        }
+    }
+    Ok(map)
+}

@@ -1,0 +1,221 @@
+//! Answers of the admin interface for people.
+
+use serde_json::Value;
+
+use super::table::{cell, plain, table};
+use crate::console::Console;
+
+fn text<'v>(value: &'v Value, name: &str) -> &'v str {
+    value[name].as_str().unwrap_or_default()
+}
+
+/// What a limit means, without its name.
+fn meaning(limit: &Value) -> String {
+    let (name, sentence) = (text(limit, "name"), text(limit, "sentence"));
+    let rest = sentence.strip_prefix(name).and_then(|rest| rest.strip_prefix(": "));
+    plain(rest.unwrap_or(sentence))
+}
+
+fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
+    value[name].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A time in seconds, to the millisecond.
+fn seconds(value: &Value, name: &str) -> String {
+    let millis = value[name].as_u64().unwrap_or_default();
+    format!("{}.{:03}s", millis / 1_000, millis % 1_000)
+}
+
+/// Attributes as they are typed.
+pub(super) fn pairs(value: &Value) -> String {
+    let Some(map) = value.as_object() else { return String::new() };
+    let pairs = map.iter().map(|(name, value)| match value {
+        Value::String(text) => format!("{name}={text}"),
+        other => format!("{name}:={other}"),
+    });
+    plain(&pairs.collect::<Vec<_>>().join(" "))
+}
+
+/// Whether the request would pass, and why not if no limit tells.
+fn verdict(answer: &Value, console: &mut Console) {
+    for reason in ["blocked", "fault"] {
+        if let Some(reason) = answer[reason].as_str() {
+            console.line(format_args!("denied: {}", plain(reason)));
+        }
+    }
+    if answer["allowed"] == true {
+        console.line("such a request passes now");
+    } else {
+        console.line("such a request is denied now");
+    }
+}
+
+/// What `get` shows.
+pub(super) fn state(answer: &Value, console: &mut Console) {
+    verdict(answer, console);
+    let limits = list(answer, "limits");
+    if limits.is_empty() {
+        console.line("no limit applies to it; `tollgate explain` says why");
+        return;
+    }
+    let rows: Vec<Vec<String>> = limits
+        .iter()
+        .map(|limit| {
+            let state = &limit["state"];
+            vec![
+                cell(text(limit, "name")),
+                format!("{} of {}", state["remaining"], state["limit"]),
+                seconds(state, "next_unit_after_ms"),
+                seconds(state, "reset_after_ms"),
+                text(state, "stance").to_owned(),
+                text(state, "source").to_owned(),
+            ]
+        })
+        .collect();
+    console.line("");
+    lines(&["limit", "left", "next unit in", "all back in", "mode", "source"], &rows, console);
+}
+
+fn lines(titles: &[&str], rows: &[Vec<String>], console: &mut Console) {
+    for line in table(titles, rows) {
+        console.line(line);
+    }
+}
+
+/// What `explain` shows.
+pub(super) fn explanation(answer: &Value, console: &mut Console) {
+    verdict(answer, console);
+    for limit in list(answer, "limits") {
+        let state = &limit["state"];
+        let what = match (limit["applies"] == true, state["allowed"] == true, text(state, "stance")) {
+            (false, ..) => "does not apply".to_owned(),
+            (true, true, _) => format!("passes, {} of {} left", state["remaining"], state["limit"]),
+            (true, false, "shadow") => "would deny, but only counts".to_owned(),
+            (true, false, _) => "denies".to_owned(),
+        };
+        console.line(format_args!("\n{}: {what}", plain(text(limit, "name"))));
+        console.line(format_args!("  {}", meaning(limit)));
+        if state.is_object() {
+            console.line(format_args!(
+                "  quota: {} ({})",
+                plain(text(state, "quota")),
+                plain(text(state, "chosen"))
+            ));
+        }
+        if let Some(ruled) = limit.get("ruled") {
+            console.line(format_args!("  ruled: {}", ruling(ruled)));
+        }
+        for change in list(limit, "what_would_change_it") {
+            console.line(format_args!("  - {}", plain(change.as_str().unwrap_or_default())));
+        }
+    }
+    if let Some(more) = answer["left_off"].as_u64().filter(|more| *more > 0) {
+        console.line(format_args!("\nand {more} more limits that do not apply"));
+    }
+}
+
+fn ruling(ruled: &Value) -> String {
+    let until = text(ruled, "until");
+    match (text(ruled, "ruling"), ruled["percent"].as_u64()) {
+        (_, Some(percent)) => format!("enforced for {percent} % of keys until {until}"),
+        (ruling, None) => format!("{ruling} until {until}"),
+    }
+}
+
+pub(super) fn reset(answer: &Value, console: &mut Console) {
+    match answer["counters"].as_u64() {
+        Some(0) | None => console.line("no limit counts these attributes apart, so nothing was forgotten"),
+        Some(1) => console.line("1 counter forgotten"),
+        Some(counters) => console.line(format_args!("{counters} counters forgotten")),
+    }
+}
+
+pub(super) fn block(answer: &Value, console: &mut Console) {
+    console.line(format_args!("{} is blocked until {}", pairs(&answer["attributes"]), text(answer, "until")));
+}
+
+pub(super) fn unblocked(answer: &Value, console: &mut Console) {
+    console.line(if answer["unblocked"] == true {
+        "unblocked"
+    } else {
+        "there is no block of exactly these attributes"
+    });
+}
+
+pub(super) fn ruled(answer: &Value, console: &mut Console) {
+    console.line(ruling(answer));
+}
+
+pub(super) fn restored(answer: &Value, console: &mut Console) {
+    console.line(if answer["restored"] == true {
+        "restored: the policy holds again"
+    } else {
+        "there was nothing to restore"
+    });
+}
+
+pub(super) fn limits(answer: &Value, console: &mut Console) {
+    if let Some(all) = answer.get("all") {
+        console.line(format_args!("all limits: {}\n", ruling(all)));
+    }
+    let rows: Vec<Vec<String>> = list(answer, "limits")
+        .iter()
+        .map(|limit| {
+            let mode = match limit.get("ruled") {
+                Some(ruled) => ruling(ruled),
+                None if limit["percent"] == 100 => text(limit, "mode").to_owned(),
+                None => format!("{} {} %", text(limit, "mode"), limit["percent"]),
+            };
+            vec![cell(text(limit, "name")), mode, meaning(limit)]
+        })
+        .collect();
+    lines(&["limit", "mode", "meaning"], &rows, console);
+    if let Some(more) = answer["left_off"].as_u64().filter(|more| *more > 0) {
+        console.line(format_args!("and {more} more"));
+    }
+    let blocks: Vec<Vec<String>> = list(answer, "blocks")
+        .iter()
+        .map(|block| vec![pairs(&block["attributes"]), text(block, "until").to_owned()])
+        .collect();
+    if !blocks.is_empty() {
+        console.line("");
+        lines(&["blocked", "until"], &blocks, console);
+    }
+}
+
+pub(super) fn audit(answer: &Value, console: &mut Console) {
+    let rows: Vec<Vec<String>> = list(answer, "entries")
+        .iter()
+        .map(|entry| {
+            let column = |name| cell(text(entry, name));
+            vec![
+                column("at"),
+                column("who"),
+                column("role"),
+                column("verb"),
+                column("about"),
+                plain(text(entry, "outcome")),
+            ]
+        })
+        .collect();
+    lines(&["at", "who", "role", "verb", "about", "outcome"], &rows, console);
+}
+
+/// One line of `tail`.
+pub(super) fn event(event: &Value) -> String {
+    if let Some(missed) = event["missed"].as_u64() {
+        return format!("… {missed} decisions were too fast to be shown");
+    }
+    let what = match (event["allowed"] == true, event["retry_after_ms"].as_u64()) {
+        (true, _) => "allow".to_owned(),
+        (false, Some(_)) => format!("DENY, retry in {}", seconds(event, "retry_after_ms")),
+        (false, None) => "DENY".to_owned(),
+    };
+    format!(
+        "{}  {:<9}  {what:<24}  {:<16}  {}",
+        text(event, "at"),
+        text(event, "wire"),
+        cell(text(event, "limit")),
+        pairs(&event["attributes"])
+    )
+}

@@ -1,0 +1,70 @@
+//! Rows in columns, and text that is safe for a terminal.
+
+use std::fmt::Write;
+
+/// Longest cell, in characters.
+const CELL_CHARS_MAX: usize = 60;
+
+/// Text from elsewhere without anything that could move a cursor, change a colour or turn the direction of writing.
+pub(crate) fn plain(text: &str) -> String {
+    let is_harmful = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_harmful(c) {
+            safe.extend(c.escape_unicode());
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// The same, short enough for a column.
+pub(super) fn cell(text: &str) -> String {
+    let text = plain(text);
+    match text.char_indices().nth(CELL_CHARS_MAX) {
+        None => text,
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+    }
+}
+
+/// Rows under their titles, each column as wide as it must be. The last one may be any length.
+pub(super) fn table(titles: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain(titles.get(column).map(|title| title.chars().count())).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut line = String::new();
+        for (cell, width) in cells.zip(&widths) {
+            let _ = write!(line, "{cell:<width$}  ");
+        }
+        line.trim_end().to_owned()
+    };
+    let mut lines = vec![line(&mut titles.iter().copied())];
+    lines.extend(rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key cannot write to the operator's terminal anything but letters.
+    #[test]
+    fn keys_cannot_move_the_cursor() {
+        assert_eq!(plain("a\u{1b}[2Jb\r\nc\u{202e}d"), "a\\u{1b}[2Jb\\u{d}\\u{a}c\\u{202e}d");
+        assert_eq!(cell(&"x".repeat(100)).chars().count(), CELL_CHARS_MAX + 1);
+    }
+
+    /// Columns are as wide as their widest cell.
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["longer".to_owned(), "2".to_owned()]];
+        assert_eq!(table(&["key", "n"], &rows), ["key     n", "a       1", "longer  2"]);
+    }
+}

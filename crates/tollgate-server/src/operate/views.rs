@@ -1,0 +1,236 @@
+//! `top` and `tail`: what a running server does, as it does it. On a terminal q or Ctrl-C ends them; without one they write lines.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde_json::Value;
+
+use super::client::Client;
+use super::screen::{CLEAR, Screen};
+use super::show;
+use super::table::{cell, table};
+use crate::SUCCESS;
+use crate::cli::{TailArguments, TopArguments};
+use crate::console::Console;
+
+/// How often `top` is drawn, and how long `tail --once` watches.
+const FRAME: Duration = Duration::from_secs(1);
+/// Longest line of `tail` that is read.
+const LINE_BYTES_MAX: usize = 1 << 20;
+/// Lines of a frame that are not keys: the two of its head, the titles, and the one that the cursor is on.
+const FRAME_LINES: usize = 4;
+
+/// Shows the busiest keys until the user leaves.
+pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Result<u8, String> {
+    let client = Client::new(&arguments.server)?;
+    let path = format!("/admin/v1/top?limit={}", arguments.limit);
+    let first = client.call("GET", &path, None).await?;
+    if arguments.once || arguments.server.json {
+        show_top(&first, &HashMap::new(), usize::MAX, arguments, console);
+        if arguments.once {
+            return Ok(SUCCESS);
+        }
+    }
+    let mut screen = Screen::open();
+    let mut before = counts(&first);
+    let mut ticks = tokio::time::interval(FRAME);
+    let mut answer = first;
+    loop {
+        tokio::select! {
+            () = screen.left() => return Ok(SUCCESS),
+            _ = ticks.tick() => {}
+        }
+        let rows = if screen.is_watched { screen.rows().saturating_sub(FRAME_LINES) } else { usize::MAX };
+        if screen.is_watched && !arguments.server.json {
+            console.text(CLEAR);
+        }
+        show_top(&answer, &before, rows, arguments, console);
+        console.flush();
+        if console.is_closed() {
+            return Ok(SUCCESS);
+        }
+        before = counts(&answer);
+        answer = client.call("GET", &path, None).await?;
+    }
+}
+
+type Counts = HashMap<(String, String), u64>;
+
+fn counts(answer: &Value) -> Counts {
+    let keys = answer["keys"].as_array().map_or(&[][..], Vec::as_slice);
+    let named = |key: &Value| {
+        let text = |name: &str| key[name].as_str().unwrap_or_default().to_owned();
+        ((text("limit"), text("key")), key["decisions"].as_u64().unwrap_or_default())
+    };
+    keys.iter().map(named).collect()
+}
+
+/// One frame: the keys with what was decided about them, and since the last frame.
+fn show_top(answer: &Value, before: &Counts, rows: usize, arguments: &TopArguments, console: &mut Console) {
+    if arguments.server.json {
+        console.line(answer);
+        return;
+    }
+    let at = answer["at"].as_str().unwrap_or_default();
+    console.line(format_args!("{at}  {}  (q to leave)\n", super::plain(&arguments.server.server)));
+    let keys = answer["keys"].as_array().map_or(&[][..], Vec::as_slice);
+    let row = |key: &Value| {
+        let text = |name: &str| key[name].as_str().unwrap_or_default();
+        let decisions = key["decisions"].as_u64().unwrap_or_default();
+        let denied = key["denied"].as_u64().unwrap_or_default();
+        let known = before.get(&(text("limit").to_owned(), text("key").to_owned()));
+        let rate = known.map_or_else(|| "-".to_owned(), |known| decisions.saturating_sub(*known).to_string());
+        let share = denied.saturating_mul(100).checked_div(decisions).unwrap_or(0);
+        vec![
+            cell(text("limit")),
+            decisions.to_string(),
+            rate,
+            denied.to_string(),
+            format!("{share} %"),
+            cell(text("key")),
+        ]
+    };
+    let rows: Vec<Vec<String>> = keys.iter().take(rows).map(row).collect();
+    for line in table(&["limit", "decisions", "last second", "denied", "share", "key"], &rows) {
+        console.line(line);
+    }
+    if keys.is_empty() {
+        console.line("no key was asked about yet");
+    }
+}
+
+/// Shows decisions until the user leaves, or the server does.
+pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Result<u8, String> {
+    let client = Client::new(&arguments.server)?;
+    let path = if arguments.denied { "/admin/v1/tail?denied=true" } else { "/admin/v1/tail" };
+    let mut lines = Lines { body: client.open(path).await?, rest: Vec::new() };
+    let mut screen = Screen::open();
+    let deadline = tokio::time::sleep(if arguments.once { FRAME } else { Duration::MAX });
+    let mut deadline = std::pin::pin!(deadline);
+    loop {
+        let line = tokio::select! {
+            () = screen.left() => return Ok(SUCCESS),
+            () = &mut deadline => return Ok(SUCCESS),
+            line = lines.next() => line?,
+        };
+        let Some(line) = line else {
+            return Err("the server has ended the view; it may have stopped, or an hour is over".to_owned());
+        };
+        if arguments.server.json {
+            console.line(&line);
+        } else {
+            console.line(show::event(&line));
+        }
+        console.flush();
+        if console.is_closed() {
+            return Ok(SUCCESS);
+        }
+    }
+}
+
+/// Lines of JSON on a body that comes by and by.
+struct Lines {
+    body: Incoming,
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    /// The next one; none when the server has ended them. May be dropped while it waits.
+    async fn next(&mut self) -> Result<Option<Value>, String> {
+        loop {
+            while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                if line.len() > 1 {
+                    let read = serde_json::from_slice(&line);
+                    return read.map(Some).map_err(|_| "the server sent a line that is not JSON".to_owned());
+                }
+            }
+            if self.rest.len() > LINE_BYTES_MAX {
+                return Err("the server sent a line that does not end".to_owned());
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(format!("the view was cut off: {error}; ask again")),
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        self.rest.extend_from_slice(data);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::{Arc, Mutex};
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command, OperateCommand};
+
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn frame(answer: &Value, before: &Counts, rows: usize) -> String {
+        let cli = Cli::try_parse_from(["tollgate", "top", "--server", "http://127.0.0.1:8080"]).unwrap();
+        let Command::Operate(OperateCommand::Top(arguments)) = cli.command else { panic!("not top") };
+        let page = Page::default();
+        let mut console = Console::new(page.clone(), io::sink());
+        show_top(answer, before, rows, &arguments, &mut console);
+        drop(console);
+        let bytes = page.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// A frame shows the keys in their order with what came since the last one, as many as fit, and nothing that a key could do to
+    /// the terminal.
+    #[test]
+    fn a_frame_of_top() {
+        let first = serde_json::json!({ "at": "T", "keys": [
+            { "limit": "per-key", "key": "k\u{1b}[2J", "decisions": 100, "denied": 25 },
+            { "limit": "all", "key": "", "decisions": 90, "denied": 0 },
+        ]});
+        let mut second = first.clone();
+        second["keys"][0]["decisions"] = 130.into();
+        let seen = frame(&second, &counts(&first), 10);
+        assert_eq!(
+            seen,
+            "T  http://127.0.0.1:8080  (q to leave)\n\n\
+             limit    decisions  last second  denied  share  key\n\
+             per-key  130        30           25      19 %   k\\u{1b}[2J\n\
+             all      90         0            0       0 %\n"
+        );
+        assert!(!frame(&second, &counts(&first), 1).contains("all  "));
+        assert!(
+            frame(&serde_json::json!({ "at": "T", "keys": [] }), &Counts::new(), 5)
+                .contains("no key was asked")
+        );
+    }
+
+    /// A line of tail says what was decided about whom, and tells of what it left out.
+    #[test]
+    fn a_line_of_tail() {
+        let denied = serde_json::json!({ "at": "T", "wire": "rls", "allowed": false, "limit": "per-key",
+            "attributes": { "api_key": "k\r1", "n": 5 }, "retry_after_ms": 412, "source": "exact" });
+        assert_eq!(
+            show::event(&denied),
+            "T  rls        DENY, retry in 0.412s     per-key           api_key=k\\u{d}1 n:=5"
+        );
+        assert!(show::event(&serde_json::json!({ "missed": 7 })).contains("7 decisions"));
+    }
+}

@@ -1,0 +1,49 @@
+//! `tollgate policy convert`: a foreign configuration in our own form, on standard output.
+
+use tollgate::Policy;
+
+use crate::cli::ConvertArguments;
+use crate::console::Console;
+use crate::policy_file;
+use crate::{FAILURE, SUCCESS, USAGE};
+
+/// Converts, and compiles what was written before anybody relies on it.
+pub(crate) fn run(arguments: &ConvertArguments, console: &mut Console) -> u8 {
+    let loaded = match policy_file::load(Some(&arguments.file)) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            console.problem(&error);
+            return FAILURE;
+        }
+    };
+    if !loaded.warnings.is_empty() {
+        console.problem(&loaded.warnings);
+    }
+    let Some(foreign) = loaded.rules.foreign() else {
+        console.problem(format_args!(
+            "{}: is a Tollgate policy already; there is nothing to convert",
+            loaded.name
+        ));
+        return FAILURE;
+    };
+    let text = match foreign.converted(arguments.domain.as_deref()) {
+        Ok(text) => text,
+        Err(why) => {
+            console.problem(format_args!("{}: {why}", loaded.name));
+            return USAGE;
+        }
+    };
+    match Policy::compile("the converted policy", text.as_bytes()) {
+        Ok((_, warnings)) => {
+            if !warnings.is_empty() {
+                console.problem(&warnings);
+            }
+            console.line(text.trim_end());
+            SUCCESS
+        }
+        Err(findings) => {
+            console.problem(format_args!("{}: it cannot be said as a policy:\n{findings}", loaded.name));
+            FAILURE
+        }
+    }
+}

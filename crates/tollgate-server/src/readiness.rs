@@ -1,0 +1,158 @@
+//! What `/readyz` answers. Ready is a server that answers decisions, whatever its policy file or its store are like: a fleet that
+//! turns unready all at once, for a file or a store that all of it shares, is an outage. Only one that is told to stop is not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::Serialize;
+use tollgate::Timestamp;
+
+use crate::reload::{Failure, Reloader, Status};
+use crate::tls::Tls;
+
+/// Whether the server is ready, and what its operator should know.
+#[derive(Default)]
+pub(crate) struct Readiness {
+    pub(crate) tls: Option<Arc<Tls>>,
+    stopping: AtomicBool,
+}
+
+impl Readiness {
+    /// The server was told to stop: whoever spreads requests should send none here from now on.
+    pub(crate) fn stop(&self) {
+        // Relaxed: nothing else is told by it.
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether requests should come here.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// What to tell.
+    pub(crate) fn report(&self, reloader: Option<&Reloader>, audience: Audience) -> Report {
+        let policy = reloader.map(Reloader::status);
+        let tls = self.tls.as_ref().map(|tls| tls.status());
+        let is_degraded = policy.as_ref().is_some_and(|status| status.is_degraded())
+            || tls.as_ref().is_some_and(|status| status.error.is_some());
+        let status = match (self.is_ready(), is_degraded) {
+            (false, _) => "stopping",
+            (true, true) => "degraded",
+            (true, false) => "ok",
+        };
+        match audience {
+            Audience::Anybody => Report { status, policy: None, tls: None },
+            Audience::Admitted => Report {
+                status,
+                policy: policy.map(|status| PolicyReport::of(&status)),
+                tls: tls.map(|status| TlsReport {
+                    version: status.version.map(|version| version.short()),
+                    loaded_at: time(status.loaded_at),
+                    error: status.error.as_ref().map(ErrorReport::of),
+                }),
+            },
+        }
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// Somebody who has not proved anything: a probe, as a rule. Names and errors of files are not for them.
+    Anybody,
+    /// Somebody who may ask for decisions.
+    Admitted,
+}
+
+/// The answer.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<PolicyReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<TlsReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct PolicyReport {
+    name: String,
+    origin: &'static str,
+    version: Option<String>,
+    loaded_at: String,
+    reloads: Reloads,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep_error: Option<ErrorReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct Reloads {
+    good: u64,
+    bad: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct TlsReport {
+    version: Option<String>,
+    loaded_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorReport {
+    text: String,
+    at: String,
+}
+
+impl PolicyReport {
+    fn of(status: &Status) -> Self {
+        Self {
+            name: status.name.clone(),
+            origin: status.origin.name(),
+            version: status.version.map(|version| version.short()),
+            loaded_at: time(status.loaded_at),
+            reloads: Reloads { good: status.good, bad: status.bad },
+            error: status.error.as_ref().map(ErrorReport::of),
+            keep_error: status.keep_error.as_ref().map(ErrorReport::of),
+        }
+    }
+}
+
+impl ErrorReport {
+    fn of(failure: &Failure) -> Self {
+        Self { text: failure.text.clone(), at: time(failure.at) }
+    }
+}
+
+/// An instant as RFC 3339 writes it.
+fn time(at: Timestamp) -> String {
+    let micros = i64::try_from(at.unix_micros()).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_microsecond(micros).map_or_else(|_| String::new(), |time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(readiness: &Readiness) -> String {
+        serde_json::to_string(&readiness.report(None, Audience::Admitted)).unwrap()
+    }
+
+    /// Only a server that was told to stop is not ready.
+    #[test]
+    fn stopping_is_not_ready() {
+        let readiness = Readiness::default();
+        assert_eq!((readiness.is_ready(), json(&readiness).as_str()), (true, r#"{"status":"ok"}"#));
+        readiness.stop();
+        assert_eq!((readiness.is_ready(), json(&readiness).as_str()), (false, r#"{"status":"stopping"}"#));
+    }
+
+    /// Times are told as people and programs read them.
+    #[test]
+    fn times_are_told_in_rfc_3339() {
+        assert_eq!(time(Timestamp::from_unix_seconds(1)), "1970-01-01T00:00:01Z");
+    }
+}

@@ -1,0 +1,234 @@
+//! Live reload. A policy file or directory is looked at about twice a second, and at once on SIGHUP; a change that holds still is
+//! compiled, guarded against accidents, and swapped in. Whatever goes wrong, the last good policy stays in force, and says so.
+//!
+//! `source` (what is on disk) → `desk` (one turn: read, guard, swap) → `status` (what others may know); `guard` says what is
+//! suspicious, `last_good` keeps a copy for the next start. Certificates are reloaded by the same beat.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::signal::unix::Signal;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::MissedTickBehavior;
+use tollgate::store::Store;
+use tollgate::{SwapReport, Timestamp};
+
+use crate::policy_file::{self, Loaded};
+use crate::service::Service;
+use crate::tls::Tls;
+use desk::Desk;
+use guard::Summary;
+use last_good::LastGood;
+
+mod desk;
+mod guard;
+mod last_good;
+pub(crate) mod source;
+mod status;
+
+pub(crate) use status::{Failure, Origin, Status};
+
+/// How often the disk is looked at. A change is seen within one beat, must hold still for another, and is in force within a second.
+const BEAT: Duration = Duration::from_millis(400);
+/// Most requests to reload that wait for their turn.
+const REQUESTS_MAX: usize = 16;
+/// How often a file that changes while it is read is read again, at the start.
+const START_ATTEMPTS: u32 = 10;
+
+/// What a turn is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// To see whether anything changed.
+    Look,
+    /// To reload now, without waiting for the file to hold still.
+    Now,
+    /// The same, whatever the guard thinks.
+    Force,
+}
+
+/// What a turn did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// What is on disk is in force already, or not yet still.
+    Nothing,
+    /// Another policy is in force.
+    Reloaded(SwapReport),
+}
+
+struct Request {
+    wish: Wish,
+    reply: oneshot::Sender<Result<Done, String>>,
+}
+
+/// Asks for reloads, and knows how the last ones went. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Reloader {
+    requests: mpsc::Sender<Request>,
+    status: Arc<ArcSwap<Status>>,
+}
+
+impl Reloader {
+    /// The state of the policy.
+    pub(crate) fn status(&self) -> Arc<Status> {
+        self.status.load_full()
+    }
+
+    /// Reloads now.
+    ///
+    /// # Errors
+    /// Why the policy on disk is not in force, in words for the operator.
+    #[allow(dead_code, reason = "the admin interface calls it")]
+    pub(crate) async fn now(&self) -> Result<Done, String> {
+        self.ask(Wish::Now).await
+    }
+
+    /// Reloads now, even what the guard refuses. What does not compile is still refused.
+    ///
+    /// # Errors
+    /// Why the policy on disk is not in force, in words for the operator.
+    #[allow(dead_code, reason = "the admin interface calls it")]
+    pub(crate) async fn force(&self) -> Result<Done, String> {
+        self.ask(Wish::Force).await
+    }
+
+    #[allow(dead_code, reason = "the admin interface calls it")]
+    async fn ask(&self, wish: Wish) -> Result<Done, String> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || "the server is about to stop; nothing was reloaded".to_owned();
+        self.requests.send(Request { wish, reply }).await.map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+/// What a server starts with.
+pub(crate) struct Start {
+    pub(crate) loaded: Loaded,
+    origin: Origin,
+    capture: Option<source::Capture>,
+    /// Why the last good policy is used instead of the file.
+    pub(crate) error: Option<String>,
+}
+
+/// The policy to start with: the file's, else the last good one's.
+///
+/// # Errors
+/// When there is neither.
+pub(crate) fn start(path: Option<&PathBuf>, state_dir: Option<&Path>) -> Result<Start, String> {
+    let Some(path) = path.filter(|path| source::is_watchable(path)) else {
+        let loaded = policy_file::load(path).map_err(|error| error.to_string())?;
+        return Ok(Start { loaded, origin: Origin::Fixed, capture: None, error: None });
+    };
+    let mut read = desk::read(path);
+    for _ in 1..START_ATTEMPTS {
+        if !matches!(read, desk::Read::Moving) {
+            break;
+        }
+        read = desk::read(path);
+    }
+    let error = match read {
+        desk::Read::Good(loaded, capture) => {
+            return Ok(Start { loaded: *loaded, origin: Origin::File, capture: Some(capture), error: None });
+        }
+        desk::Read::Wrong(error) => error,
+        desk::Read::Moving => format!("{}: changes faster than it can be read", path.display()),
+    };
+    let Some(state_dir) = state_dir else { return Err(error) };
+    match from_last_good(path, state_dir) {
+        Ok(mut start) => {
+            start.error = Some(error);
+            Ok(start)
+        }
+        Err(why) => Err(format!("{error}\nand there is no last good policy to start with: {why}")),
+    }
+}
+
+fn from_last_good(path: &Path, state_dir: &Path) -> Result<Start, String> {
+    let copy = LastGood::new(state_dir).find(path)?;
+    match desk::read(&copy) {
+        desk::Read::Good(mut loaded, capture) => {
+            loaded.name = format!("the last good copy of {}", path.display());
+            Ok(Start { loaded: *loaded, origin: Origin::LastGood, capture: Some(capture), error: None })
+        }
+        desk::Read::Wrong(error) => Err(error),
+        desk::Read::Moving => Err(format!("{} changes while it is read", copy.display())),
+    }
+}
+
+/// Watches the disk, once the server runs.
+pub(crate) struct Watcher {
+    requests: mpsc::Receiver<Request>,
+    status: Arc<ArcSwap<Status>>,
+    path: Option<PathBuf>,
+    summary: Summary,
+    capture: Option<source::Capture>,
+    error: Option<String>,
+    last_good: Option<LastGood>,
+    force: bool,
+}
+
+impl Watcher {
+    /// What watches the policy that a server starts with, and what asks it for reloads.
+    pub(crate) fn new(
+        start: &mut Start,
+        path: Option<&PathBuf>,
+        arguments: &crate::cli::ReloadArguments,
+        now: Timestamp,
+    ) -> (Reloader, Self) {
+        let version = start.capture.as_ref().map(|capture| capture.version);
+        let mut status = Status::new(start.loaded.name.clone(), version, start.origin, now);
+        status.error = start.error.clone().map(|text| Failure::new(text, now));
+        let status = Arc::new(ArcSwap::from_pointee(status));
+        let (sender, requests) = mpsc::channel(REQUESTS_MAX);
+        let watcher = Self {
+            requests,
+            status: Arc::clone(&status),
+            path: path.filter(|_| start.origin != Origin::Fixed).cloned(),
+            summary: Summary::of(&start.loaded.rules),
+            capture: start.capture.take(),
+            error: start.error.clone(),
+            last_good: arguments.state_dir.as_deref().map(LastGood::new),
+            force: arguments.force_reload,
+        };
+        (Reloader { requests: sender, status }, watcher)
+    }
+
+    /// Watches for as long as the server runs. A turn that breaks, breaks alone: the next one comes.
+    pub(crate) async fn run<S: Store + 'static>(
+        self,
+        service: Arc<Service<S>>,
+        tls: Option<Arc<Tls>>,
+        mut hangups: Signal,
+    ) {
+        let (desk, mut requests) = Desk::new(self, service);
+        let desk = Arc::new(desk);
+        let mut beat = tokio::time::interval(BEAT);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let (wish, reply) = tokio::select! {
+                _ = beat.tick() => (Wish::Look, None),
+                Some(()) = hangups.recv() => (Wish::Now, None),
+                Some(request) = requests.recv() => (request.wish, Some(request.reply)),
+            };
+            let (at_desk, tls) = (Arc::clone(&desk), tls.clone());
+            // Reading and compiling take time, and a file system that hangs takes for ever: not on a thread that answers.
+            let turn = tokio::task::spawn_blocking(move || {
+                if let Some(tls) = tls {
+                    tls.turn(wish, at_desk.now());
+                }
+                at_desk.turn(wish)
+            });
+            let done = turn.await.unwrap_or_else(|broken| Err(told(&desk, &broken.to_string())));
+            if let Some(reply) = reply {
+                let _ = reply.send(done); // Whoever asked may have gone.
+            }
+        }
+    }
+}
+
+/// Tells that a turn broke off. Even if that breaks, too, the next turn comes.
+fn told<S: Store>(desk: &Desk<S>, how: &str) -> String {
+    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| desk.broken(how)));
+    told.unwrap_or_else(|_| how.to_owned())
+}

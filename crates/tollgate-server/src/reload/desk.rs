@@ -1,0 +1,253 @@
+//! One turn of the reload: what is on disk is read, guarded, and put in force. The only place that changes the [`Status`].
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use tokio::sync::mpsc;
+use tollgate::Timestamp;
+use tollgate::store::Store;
+
+use super::guard::{self, Summary};
+use super::last_good::LastGood;
+use super::source::{self, Capture, Eye, Seen, Watch};
+use super::{Done, Failure, Origin, Request, Status, Watcher, Wish};
+use crate::policy_file::{self, Loaded};
+use crate::service::Service;
+
+/// After so many looks, about half a minute, what failed is tried again: a full table of quotas or disk may have room now.
+const RETRY_EVERY: u32 = 75;
+/// After so many looks, about ten minutes, a failure that lasts is told again.
+const REMIND_EVERY: u32 = 1_500;
+
+/// What reading a policy gave.
+pub(super) enum Read {
+    /// A policy, and the bytes that it is made of.
+    Good(Box<Loaded>, Capture),
+    /// No policy, and why.
+    Wrong(String),
+    /// It changed while it was read.
+    Moving,
+}
+
+/// Reads a policy and the bytes it is made of, which must be the same before and after.
+pub(super) fn read(path: &Path) -> Read {
+    let before = source::capture(path);
+    let loaded = policy_file::load(Some(&path.to_owned()));
+    let after = source::capture(path).map(|after| after.version);
+    match (before, loaded, after) {
+        (Ok(before), Ok(loaded), Ok(after)) if before.version == after => {
+            Read::Good(Box::new(loaded), before)
+        }
+        (Ok(before), Err(error), Ok(after)) if before.version == after => Read::Wrong(error.to_string()),
+        // The compiler's words for what cannot be read are better than the system's.
+        (Err(_), Err(error), Err(_)) => Read::Wrong(error.to_string()),
+        (Err(before), Ok(_), Err(after)) if before == after => Read::Wrong(before),
+        _ => Read::Moving,
+    }
+}
+
+/// What is remembered from turn to turn.
+struct Memory {
+    eye: Eye,
+    watch: Watch,
+    /// What is in force, for the guard.
+    summary: Summary,
+    /// What has to be kept for the next start, and is not yet.
+    to_keep: Option<Capture>,
+    looks: u32,
+}
+
+/// Where turns are done.
+pub(super) struct Desk<S> {
+    service: Arc<Service<S>>,
+    status: Arc<ArcSwap<Status>>,
+    path: Option<PathBuf>,
+    last_good: Option<LastGood>,
+    force: bool,
+    memory: Mutex<Memory>,
+}
+
+impl<S: Store> Desk<S> {
+    pub(super) fn new(watcher: Watcher, service: Arc<Service<S>>) -> (Self, mpsc::Receiver<Request>) {
+        let mut eye = Eye::new(watcher.path.iter().cloned().collect());
+        let mut watch = Watch::default();
+        match (&watcher.capture, &watcher.error) {
+            // What was refused at the start is not read again until it changes.
+            (_, Some(error)) => {
+                watch.acted(eye.look());
+                tracing::error!(%error, "the policy file cannot be used: the last good policy is in force");
+            }
+            (Some(capture), None) => watch.acted(Seen::Version(capture.version)),
+            (None, None) => {}
+        }
+        let to_keep = watcher.capture.filter(|_| watcher.error.is_none());
+        let memory = Memory { eye, watch, summary: watcher.summary, to_keep, looks: 0 };
+        let desk = Self {
+            service,
+            status: watcher.status,
+            path: watcher.path,
+            last_good: watcher.last_good,
+            force: watcher.force,
+            memory: Mutex::new(memory),
+        };
+        (desk, watcher.requests)
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.service.now()
+    }
+
+    /// One turn.
+    ///
+    /// # Errors
+    /// Why what is on disk is not in force.
+    pub(super) fn turn(&self, wish: Wish) -> Result<Done, String> {
+        let Some(path) = &self.path else {
+            return match wish {
+                Wish::Look => Ok(Done::Nothing),
+                Wish::Now | Wish::Force => Err(nothing_to_reload()),
+            };
+        };
+        // Turns come one after the other; the lock only says so to the compiler.
+        let memory = &mut *self.memory();
+        memory.looks = memory.looks.wrapping_add(1);
+        let seen = memory.eye.look();
+        let again = memory.looks.is_multiple_of(RETRY_EVERY);
+        let failed = self.status.load().error.is_some();
+        let is_due = memory.watch.saw(&seen) || (failed && again);
+        let done =
+            if is_due || wish != Wish::Look { self.reload(path, wish, memory) } else { Ok(Done::Nothing) };
+        if again || self.status.load().keep_error.is_none() {
+            self.keep(path, memory);
+        }
+        if memory.looks.is_multiple_of(REMIND_EVERY) {
+            self.remind();
+        }
+        done
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reload(&self, path: &Path, wish: Wish, memory: &mut Memory) -> Result<Done, String> {
+        let (loaded, capture) = match read(path) {
+            Read::Good(loaded, capture) => (loaded, capture),
+            Read::Wrong(error) => return Err(self.failed(error, wish)),
+            Read::Moving => {
+                memory.watch = Watch::default(); // It is looked at again when it holds still.
+                return Err(format!("{}: it is being written just now; try again", path.display()));
+            }
+        };
+        memory.watch.acted(Seen::Version(capture.version));
+        let status = self.status.load_full();
+        if status.version == Some(capture.version) {
+            self.recovered(path, &status);
+            memory.to_keep = Some(capture);
+            return Ok(Done::Nothing);
+        }
+        let summary = Summary::of(&loaded.rules);
+        let suspicions = guard::suspicions(&memory.summary, &summary);
+        if !suspicions.is_empty() && !self.force && wish != Wish::Force {
+            return Err(self.failed(suspicious(path, &suspicions), wish));
+        }
+        for warning in loaded.warnings.iter() {
+            tracing::warn!(%warning, "the new policy has a warning");
+        }
+        let now = self.now();
+        let report =
+            self.service.replace(loaded.rules, now).map_err(|error| self.failed(error.to_string(), wish))?;
+        let next = Status::new(loaded.name, Some(capture.version), Origin::File, now);
+        let (good, bad, keep_error) = (status.good + 1, status.bad, status.keep_error.clone());
+        self.status.store(Arc::new(Status { good, bad, keep_error, ..next }));
+        tracing::info!(
+            version = capture.version.short(),
+            changed = report.changed.len(),
+            added = report.added.len(),
+            removed = report.removed.len(),
+            restarted = report.restarted.len(),
+            suspicions = suspicions.len(),
+            "the policy was reloaded"
+        );
+        memory.summary = summary;
+        memory.to_keep = Some(capture);
+        Ok(Done::Reloaded(report))
+    }
+
+    /// What is on disk is again what is in force.
+    fn recovered(&self, path: &Path, status: &Status) {
+        if status.error.is_some() || status.origin == Origin::LastGood {
+            tracing::info!("the policy file is again what is in force");
+            let name = path.display().to_string();
+            self.status.store(Arc::new(Status { error: None, origin: Origin::File, name, ..status.clone() }));
+        }
+    }
+
+    /// Remembers and tells a failure: once for as long as it lasts, and to whoever asked. Gives the text back.
+    fn failed(&self, text: String, wish: Wish) -> String {
+        let status = self.status.load_full();
+        let failure = Failure::new(text.clone(), self.now());
+        let is_known = status.error.as_ref().is_some_and(|before| before.text == failure.text);
+        if is_known && wish == Wish::Look {
+            return text;
+        }
+        let bad = status.bad + 1;
+        self.status.store(Arc::new(Status { error: Some(failure), bad, ..(*status).clone() }));
+        tracing::error!(error = text, "the policy was not reloaded: the one before stays in force");
+        text
+    }
+
+    /// A turn broke off: a defect of ours, and no reason to stop watching.
+    pub(super) fn broken(&self, how: &str) -> String {
+        self.failed(format!("the reload broke off: {how}; please report this"), Wish::Look)
+    }
+
+    /// Keeps the policy in force for the next start. Where that cannot be done, it is told, and everything else goes on.
+    fn keep(&self, path: &Path, memory: &mut Memory) {
+        let (Some(last_good), Some(capture)) = (&self.last_good, &memory.to_keep) else {
+            return;
+        };
+        let status = self.status.load_full();
+        match last_good.keep(path, capture) {
+            Ok(()) => {
+                memory.to_keep = None;
+                self.status.store(Arc::new(Status { keep_error: None, ..(*status).clone() }));
+            }
+            Err(error) => {
+                let failure = Failure::new(error.to_string(), self.now());
+                let is_new = status.keep_error.as_ref().is_none_or(|before| before.text != failure.text);
+                self.status.store(Arc::new(Status { keep_error: Some(failure), ..(*status).clone() }));
+                if is_new {
+                    tracing::error!(
+                        %error,
+                        "the policy in force cannot be kept in the state directory for the next start"
+                    );
+                }
+            }
+        }
+    }
+
+    fn remind(&self) {
+        let status = self.status.load();
+        for failure in [&status.error, &status.keep_error].into_iter().flatten() {
+            tracing::warn!(error = failure.text, "the policy's trouble lasts");
+        }
+    }
+}
+
+fn nothing_to_reload() -> String {
+    "the policy does not come from a file that could change; start with --policy FILE to reload it".to_owned()
+}
+
+fn suspicious(path: &Path, suspicions: &[String]) -> String {
+    format!(
+        "{}: refused, because it looks like an accident: {}. If it is meant, force the reload, or start the server with \
+         --force-reload",
+        path.display(),
+        suspicions.join("; ")
+    )
+}
+
+#[cfg(test)]
+mod tests;

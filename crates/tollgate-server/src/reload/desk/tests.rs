@@ -1,0 +1,245 @@
+use std::fs;
+
+use tollgate::{CheckRequest, Engine, ManualClock};
+
+use super::*;
+use crate::cli::ReloadArguments;
+use crate::reload::{Reloader, start};
+use crate::scratch::Scratch;
+use crate::service::Wire;
+
+const FIVE: &str = "limits: [{name: a, rate: 5/h}]";
+const SIX: &str = "limits: [{name: a, rate: 6/h}]";
+
+/// A server's reload without the server: turns are made by hand.
+struct Bench {
+    scratch: Scratch,
+    policy: PathBuf,
+    desk: Desk<tollgate::MemoryStore>,
+    reloader: Reloader,
+}
+
+impl Bench {
+    fn new(scratch: Scratch, force_reload: bool) -> Self {
+        let policy = scratch.path().join("policy.yaml");
+        let arguments = ReloadArguments { state_dir: Some(scratch.path().join("state")), force_reload };
+        let mut start = start(Some(&policy), arguments.state_dir.as_deref()).unwrap();
+        let time = ManualClock::new();
+        let (reloader, watcher) = Watcher::new(&mut start, Some(&policy), &arguments, time.now());
+        let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
+        let (desk, _) = Desk::new(watcher, Arc::new(Service::new(engine, time.clock())));
+        Self { scratch, policy, desk, reloader }
+    }
+
+    fn started(text: &str) -> Self {
+        let scratch = Scratch::new();
+        scratch.write("policy.yaml", text);
+        Self::new(scratch, false)
+    }
+
+    fn write(&self, text: &str) {
+        self.scratch.write("policy.yaml", text);
+    }
+
+    /// The limit in force, by a look that charges nothing.
+    fn limit(&self) -> u64 {
+        let request = CheckRequest::new().cost(0).unwrap();
+        let asked = self.desk.service.check(&request, self.desk.now(), Wire::Http);
+        let decision = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(asked);
+        decision.limits().map(|status| status.quota.capacity()).max().unwrap_or(0)
+    }
+
+    /// Looks as often as it takes for a change to hold still.
+    fn looks(&self) -> Result<Done, String> {
+        self.desk.turn(Wish::Look)?;
+        self.desk.turn(Wish::Look)
+    }
+
+    fn error(&self) -> String {
+        self.reloader.status().error.as_ref().map(|error| error.text.clone()).unwrap_or_default()
+    }
+}
+
+/// A change takes two looks; what did not change takes none.
+#[test]
+fn a_change_is_taken_when_it_holds_still() {
+    let bench = Bench::started(FIVE);
+    assert_eq!(bench.looks(), Ok(Done::Nothing));
+    bench.write(SIX);
+    assert_eq!((bench.desk.turn(Wish::Look), bench.limit()), (Ok(Done::Nothing), 5));
+    assert!(matches!(bench.desk.turn(Wish::Look), Ok(Done::Reloaded(report)) if report.changed == ["a"]));
+    assert_eq!(bench.limit(), 6);
+    let status = bench.reloader.status();
+    assert_eq!((status.good, status.bad, status.is_degraded()), (1, 0, false));
+    assert_eq!(status.version, Some(source::Version::of(SIX.as_bytes())));
+}
+
+/// Told to, it does not wait.
+#[test]
+fn now_means_now() {
+    let bench = Bench::started(FIVE);
+    bench.write(SIX);
+    assert!(matches!(bench.desk.turn(Wish::Now), Ok(Done::Reloaded(_))));
+    assert_eq!((bench.limit(), bench.desk.turn(Wish::Now)), (6, Ok(Done::Nothing)));
+    assert_eq!(bench.reloader.status().good, 1);
+}
+
+/// Cut off at any byte, a file is either refused, or what it says is in force; nothing breaks.
+#[test]
+fn every_torn_write_is_survived() {
+    let whole = "limits:\n  - {name: a, rate: 5/h}\n  - {name: b, rate: 7/h}\n";
+    let bench = Bench::started(whole);
+    for end in 0..whole.len() {
+        bench.write(&whole[..end]);
+        let _ = bench.looks();
+        let status = bench.reloader.status();
+        assert!(
+            status.error.is_some() || status.version == Some(source::Version::of(&whole.as_bytes()[..end])),
+            "{end}: {status:?}"
+        );
+        assert!([5, 7].contains(&bench.limit()), "{end}");
+    }
+    bench.write(whole);
+    bench.looks().unwrap();
+    assert!(!bench.reloader.status().is_degraded());
+}
+
+/// A bad file, an empty one and none at all keep the last good policy, and say so until the file is good again.
+#[test]
+fn the_last_good_policy_stays_in_force() {
+    let bench = Bench::started(FIVE);
+    let cases =
+        [("limits: [{name: a, rate: s/5}]", "limits[0]"), ("", "policy.yaml"), ("\u{0}\u{1}", "policy.yaml")];
+    for (count, (text, expected)) in (1..).zip(cases) {
+        bench.write(text);
+        assert!(bench.looks().unwrap_err().contains(expected), "{text:?}");
+        assert!(bench.error().contains(expected), "{}", bench.error());
+        assert_eq!((bench.limit(), bench.reloader.status().bad), (5, count));
+    }
+    fs::remove_file(&bench.policy).unwrap();
+    assert!(bench.looks().unwrap_err().contains("no such file"));
+    bench.write(FIVE);
+    assert_eq!(bench.looks(), Ok(Done::Nothing));
+    assert!(!bench.reloader.status().is_degraded(), "{}", bench.error());
+}
+
+/// A failure that lasts is counted once, however often it is looked at; who asks for it is told each time.
+#[test]
+fn a_lasting_failure_is_one() {
+    let bench = Bench::started(FIVE);
+    bench.write("limits: 5");
+    for _ in 0..3 * RETRY_EVERY {
+        let _ = bench.desk.turn(Wish::Look);
+    }
+    assert_eq!(bench.reloader.status().bad, 1);
+    assert!(bench.desk.turn(Wish::Now).is_err());
+    assert_eq!(bench.reloader.status().bad, 2);
+}
+
+/// What looks like an accident is refused with its reasons, and taken when it is forced; what does not compile cannot be forced.
+#[test]
+fn the_guard_and_force() {
+    let bench = Bench::started(FIVE);
+    bench.write("limits: [{name: a, rate: 50/h}]");
+    let refused = bench.looks().unwrap_err();
+    assert!(refused.contains("limit \"a\", rate: 5/h becomes 50/h, 10 times as much"), "{refused}");
+    assert!(refused.contains("--force-reload"), "{refused}");
+    assert!(bench.desk.turn(Wish::Now).is_err());
+    assert_eq!(bench.limit(), 5);
+    assert!(matches!(bench.desk.turn(Wish::Force), Ok(Done::Reloaded(_))));
+    assert_eq!((bench.limit(), bench.error().as_str()), (50, ""));
+    bench.write("limits: [");
+    assert!(bench.desk.turn(Wish::Force).is_err());
+    assert_eq!(bench.limit(), 50);
+}
+
+/// A server may be told to take everything that compiles.
+#[test]
+fn a_server_without_a_guard() {
+    let scratch = Scratch::new();
+    scratch.write("policy.yaml", FIVE);
+    let bench = Bench::new(scratch, true);
+    bench.write("limits: []");
+    assert!(matches!(bench.looks(), Ok(Done::Reloaded(report)) if report.removed == ["a"]));
+}
+
+/// After a restart with a file that is bad or missing, the last good policy is in force, says so, and gives way to the next good one.
+#[test]
+fn the_last_good_policy_survives_a_restart() {
+    let mut bench = Bench::started(FIVE);
+    bench.write(SIX);
+    bench.looks().unwrap();
+    for damage in [Some("limits: ["), None] {
+        match damage {
+            Some(text) => bench.write(text),
+            None => fs::remove_file(&bench.policy).unwrap(),
+        }
+        bench = Bench::new(bench.scratch, false);
+        let status = bench.reloader.status();
+        assert_eq!((bench.limit(), status.origin, status.is_degraded()), (6, Origin::LastGood, true));
+        assert_eq!(bench.looks(), Ok(Done::Nothing));
+    }
+    bench.write(SIX);
+    bench.looks().unwrap();
+    let status = bench.reloader.status();
+    assert_eq!((status.origin, status.is_degraded()), (Origin::File, false));
+}
+
+/// Without a copy, a bad file is no start; nor with one of another file.
+#[test]
+fn no_start_without_a_policy() {
+    let scratch = Scratch::new();
+    let policy = scratch.write("policy.yaml", "limits: [");
+    assert!(start(Some(&policy), None).is_err());
+    let error = start(Some(&policy), Some(&scratch.path().join("state"))).err().unwrap();
+    assert!(error.contains("no last good policy to start with"), "{error}");
+}
+
+/// A state directory that cannot be written degrades, and stops nothing; when it can be, all is well again.
+#[test]
+fn an_unwritable_state_directory_stops_nothing() {
+    let scratch = Scratch::new();
+    scratch.write("policy.yaml", FIVE);
+    let state = scratch.write("state", "a file, where a directory is needed");
+    let bench = Bench::new(scratch, false);
+    let _ = bench.desk.turn(Wish::Look);
+    assert!(bench.reloader.status().keep_error.is_some());
+    bench.write(SIX);
+    bench.looks().unwrap();
+    assert_eq!((bench.limit(), bench.reloader.status().is_degraded()), (6, true));
+    fs::remove_file(state).unwrap();
+    for _ in 0..RETRY_EVERY {
+        bench.desk.turn(Wish::Look).unwrap();
+    }
+    assert!(!bench.reloader.status().is_degraded());
+    assert!(bench.scratch.path().join("state/last-good.json").exists());
+}
+
+/// A policy from standard input cannot change, and whoever asks is told.
+#[test]
+fn nothing_to_reload_is_said() {
+    let time = ManualClock::new();
+    let mut start = start(None, None).unwrap();
+    let arguments = ReloadArguments::default();
+    let (reloader, watcher) = Watcher::new(&mut start, None, &arguments, time.now());
+    let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
+    let (desk, _) = Desk::new(watcher, Arc::new(Service::new(engine, time.clock())));
+    assert_eq!(desk.turn(Wish::Look), Ok(Done::Nothing));
+    assert!(desk.turn(Wish::Now).unwrap_err().contains("--policy FILE"));
+    assert_eq!((reloader.status().origin, reloader.status().version), (Origin::Fixed, None));
+}
+
+/// A turn that breaks off is told, and the next one works.
+#[test]
+fn a_broken_turn_is_told() {
+    let bench = Bench::started(FIVE);
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _held = bench.desk.memory();
+        panic!("as a defect would");
+    }));
+    bench.desk.broken("panic");
+    assert!(bench.error().contains("please report this"));
+    bench.write(SIX);
+    bench.looks().unwrap();
+    assert_eq!((bench.limit(), bench.error().as_str()), (6, ""));
+}

@@ -1,0 +1,258 @@
+//! Whether a new policy looks like an accident: most limits gone, one switched off, a number ten times what it was. It looks at a
+//! [`Summary`], which every kind of rules can give.
+
+use std::collections::BTreeMap;
+
+use tollgate::policy::Mode;
+use tollgate::time::TICKS_PER_SECOND;
+use tollgate::{Policy, Quota, Ticks};
+
+use crate::policy_file::Rules;
+
+/// A number that changes by this factor, or more, is suspicious.
+const FACTOR: u128 = 10;
+/// Most suspicions that are spelled out, and most names in one of them.
+const SHOWN_MAX: usize = 10;
+
+/// What rules come to: each limit's name and numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Summary {
+    /// By name.
+    pub(crate) limits: BTreeMap<String, Line>,
+}
+
+/// One limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// Why it denies nobody, if so: `mode: off`, as a rule.
+    pub(crate) off: Option<&'static str>,
+    /// Its numbers, by what they are for: `rate`, `tier free`, `override acme`.
+    pub(crate) numbers: BTreeMap<String, Number>,
+}
+
+/// So many units in a period, and how many at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Number {
+    pub(crate) units: u64,
+    /// Zero for units in flight, which have no period.
+    pub(crate) period: Ticks,
+    pub(crate) at_once: u64,
+}
+
+impl Summary {
+    /// What rules come to.
+    pub(crate) fn of(rules: &Rules) -> Self {
+        Self::of_policy(rules.policy())
+    }
+
+    /// What a policy comes to.
+    pub(crate) fn of_policy(policy: &Policy) -> Self {
+        let line = |limit: &tollgate::policy::Limit| Line {
+            off: match (limit.mode(), limit.enforce_percent()) {
+                (Mode::Off, _) => Some("mode: off"),
+                (Mode::Shadow, _) => Some("mode: shadow"),
+                (Mode::Enforce, 0) => Some("enforce_percent: 0"),
+                (Mode::Enforce, _) => None,
+            },
+            numbers: limit
+                .named_quotas()
+                .into_iter()
+                .map(|(name, quota)| (name, Number::of(quota)))
+                .collect(),
+        };
+        Self { limits: policy.limits().iter().map(|limit| (limit.name().to_owned(), line(limit))).collect() }
+    }
+}
+
+impl Number {
+    fn of(quota: &Quota) -> Self {
+        let at_once = quota.capacity();
+        match quota.rate() {
+            Some(rate) => Self { units: rate.units(), period: rate.period(), at_once },
+            None => Self { units: at_once, period: Ticks::ZERO, at_once },
+        }
+    }
+}
+
+/// Everything that is suspicious about `new` rules where `old` ones are in force, each in a sentence.
+pub(crate) fn suspicions(old: &Summary, new: &Summary) -> Vec<String> {
+    let mut told: Vec<String> = vanished(old, new).into_iter().collect();
+    for (name, was) in &old.limits {
+        let Some(is) = new.limits.get(name) else { continue };
+        if let (None, Some(why)) = (was.off, is.off) {
+            told.push(format!("limit \"{name}\" is switched off ({why})"));
+        }
+        // A tier or an override that is gone leaves its keys with the rate for everybody.
+        let everybody = is.numbers.get("rate");
+        for (role, was) in &was.numbers {
+            let Some(is) = is.numbers.get(role).or(everybody) else { continue };
+            told.extend(changed(was, is).map(|change| format!("limit \"{name}\", {role}: {change}")));
+        }
+    }
+    shortened(told)
+}
+
+fn vanished(old: &Summary, new: &Summary) -> Option<String> {
+    let gone: Vec<&String> = old.limits.keys().filter(|name| !new.limits.contains_key(*name)).collect();
+    if gone.len() * 2 <= old.limits.len() {
+        return None;
+    }
+    let named: Vec<String> = gone.iter().map(|name| format!("\"{name}\"")).collect();
+    Some(format!("{} of {} limits vanish: {}", gone.len(), old.limits.len(), shortened(named).join(", ")))
+}
+
+/// What is suspicious about a number that became another.
+fn changed(was: &Number, is: &Number) -> Option<String> {
+    if is.units == 0 && was.units > 0 {
+        return Some(format!("{} becomes 0, which admits nobody", rate(was)));
+    }
+    let over_time = (
+        u128::from(was.units) * u128::from(is.period.as_micros()),
+        u128::from(is.units) * u128::from(was.period.as_micros()),
+    );
+    let at_once = (u128::from(was.at_once), u128::from(is.at_once));
+    if let Some(much) = factor(over_time) {
+        return Some(format!("{} becomes {}, {much}", rate(was), rate(is)));
+    }
+    factor(at_once).map(|much| format!("{} at once becomes {} at once, {much}", was.at_once, is.at_once))
+}
+
+/// How many times as much or as little, if that is suspicious. Without a number there is nothing to compare.
+fn factor((was, is): (u128, u128)) -> Option<String> {
+    let times = |larger: u128, smaller: u128| larger.checked_div(smaller).filter(|times| *times >= FACTOR);
+    if is > was {
+        times(is, was).map(|times| format!("{times} times as much"))
+    } else {
+        times(was, is).map(|times| format!("{times} times less"))
+    }
+}
+
+fn rate(number: &Number) -> String {
+    let micros = number.period.as_micros();
+    let units = [
+        (86_400 * TICKS_PER_SECOND, "d"),
+        (3_600 * TICKS_PER_SECOND, "h"),
+        (60 * TICKS_PER_SECOND, "min"),
+        (TICKS_PER_SECOND, "s"),
+        (1_000, "ms"),
+    ];
+    if micros == 0 {
+        return format!("{} in flight", number.units);
+    }
+    let exact = units.into_iter().find(|(unit, _)| micros.is_multiple_of(*unit));
+    let (count, unit) = exact.map_or((micros, "µs"), |(unit, name)| (micros / unit, name));
+    if count == 1 {
+        format!("{}/{unit}", number.units)
+    } else {
+        format!("{} per {count}{unit}", number.units)
+    }
+}
+
+/// The first few, and how many more there are.
+fn shortened(mut all: Vec<String>) -> Vec<String> {
+    if all.len() > SHOWN_MAX {
+        let more = all.len() - SHOWN_MAX;
+        all.truncate(SHOWN_MAX);
+        all.push(format!("and {more} more"));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(policy: &str) -> Summary {
+        Summary::of_policy(&Policy::compile("test", policy.as_bytes()).unwrap().0)
+    }
+
+    fn told(old: &str, new: &str) -> String {
+        suspicions(&summary(old), &summary(new)).join("; ")
+    }
+
+    const FOUR: &str = "limits: [{name: a, rate: 10/s}, {name: b, rate: 10/s}, {name: c, rate: 10/s}, {name: d, rate: 10/s}]";
+
+    /// Half of the limits may go, one more may not, and the message names them.
+    #[test]
+    fn vanishing_limits() {
+        assert_eq!(told(FOUR, "limits: [{name: a, rate: 10/s}, {name: b, rate: 10/s}]"), "");
+        assert_eq!(
+            told(FOUR, "limits: [{name: a, rate: 10/s}, {name: e, rate: 10/s}]"),
+            "3 of 4 limits vanish: \"b\", \"c\", \"d\""
+        );
+    }
+
+    /// A limit that decided, and will no more, is switched off, whichever way; one that is switched on is not suspicious.
+    #[test]
+    fn switched_off() {
+        let on = "limits: [{name: a, rate: 10/s}]";
+        for (how, shown) in [
+            ("mode: off", "mode: off"),
+            ("mode: shadow", "mode: shadow"),
+            ("enforce_percent: 0", "enforce_percent: 0"),
+        ] {
+            let off = format!("limits: [{{name: a, rate: 10/s, {how}}}]");
+            assert_eq!(told(on, &off), format!("limit \"a\" is switched off ({shown})"));
+            assert_eq!(told(&off, on), "");
+        }
+    }
+
+    /// Nine times as much is a change, ten times is a suspicion, up or down, over time or at once.
+    #[test]
+    fn tenfold() {
+        let of = |rate: &str| format!("limits: [{{name: a, by: [k], rate: {rate}}}]");
+        for (old, new, expected) in [
+            ("10/s", "99/s burst 99", ""),
+            ("10/s", "100/s burst 10", "limit \"a\", rate: 10/s becomes 100/s, 10 times as much"),
+            ("100/min", "10/min", "limit \"a\", rate: 100/min becomes 10/min, 10 times less"),
+            ("5/min", "5/h", "limit \"a\", rate: 5/min becomes 5/h, 60 times less"),
+            ("10/s", "10/s burst 100", "limit \"a\", rate: 10 at once becomes 100 at once, 10 times as much"),
+            ("300 per 5m", "60/min burst 300", ""),
+        ] {
+            assert_eq!(told(&of(old), &of(new)), expected, "{old} → {new}");
+        }
+    }
+
+    /// Tiers and overrides are compared by name; one that is gone, with the rate that its keys get now.
+    #[test]
+    fn tiers_and_overrides() {
+        let of = |tiers: &str, overrides: &str| {
+            format!(
+                "limits: [{{name: a, by: [t], tier_by: p, rate: 10/s, tiers: {{{tiers}}}, overrides: {{other: 7/s{overrides}}}}}]"
+            )
+        };
+        let old = of("free: 10/s, pro: 100/s", ", acme: 5000/s");
+        assert_eq!(told(&old, &of("pro: 100/s, free: 20/s", ", acme: 5000/s, new: 90k/s")), "");
+        assert_eq!(
+            told(&old, &of("free: 10/s, pro: 100/s", "")),
+            "limit \"a\", override acme: 5000/s becomes 10/s, 500 times less"
+        );
+        assert_eq!(
+            told(&old, &of("free: 100/s, pro: 100/s", ", acme: 5000/s")),
+            "limit \"a\", tier free: 10/s becomes 100/s, 10 times as much"
+        );
+    }
+
+    /// Foreign rules may say zero; so may a limit in flight change tenfold.
+    #[test]
+    fn zero_and_in_flight() {
+        let number = |units| Number { units, period: Ticks::from_secs(1), at_once: units };
+        assert_eq!(changed(&number(5), &number(0)), Some("5/s becomes 0, which admits nobody".to_owned()));
+        assert_eq!(changed(&number(0), &number(5)), None);
+        let of =
+            |permits: u64| format!("limits: [{{name: a, by: [k], concurrency: {permits}, permit_ttl: 1s}}]");
+        assert!(told(&of(10), &of(100)).contains("10 at once becomes 100 at once"));
+    }
+
+    /// However much is suspicious, the message stays short.
+    #[test]
+    fn messages_are_bounded() {
+        let limits = |rate: &str| {
+            let all: Vec<String> =
+                (0..500).map(|n| format!("{{name: l{n}, by: [k{n}], rate: {rate}}}")).collect();
+            format!("limits: [{}]", all.join(", "))
+        };
+        let told = suspicions(&summary(&limits("10/s")), &summary(&limits("1000/s")));
+        assert_eq!((told.len(), told.last().map(String::as_str)), (11, Some("and 490 more")));
+    }
+}

@@ -1,0 +1,237 @@
+//! The last good policy, kept on disk for the next start. A copy is complete before anything points to it, so a crash or a full
+//! disk leaves the one before.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::source::{self, Capture};
+
+/// The file that says which copy is the last good one.
+const POINTER: &str = "last-good.json";
+/// Copies are directories with this and their version as their name.
+const COPY_PREFIX: &str = "policy-";
+/// What is not complete has this at the start of its name.
+const DRAFT_PREFIX: &str = ".draft-";
+/// Largest pointer that is read.
+const POINTER_BYTES_MAX: u64 = 64 << 10;
+
+/// What the pointer says.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Pointer {
+    /// The file or directory that it is a copy of.
+    policy: PathBuf,
+    /// The copy, relative to the state directory.
+    copy: PathBuf,
+    /// The version of the copy, to know it again.
+    version: String,
+}
+
+/// Where the last good policy is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct LastGood {
+    directory: PathBuf,
+}
+
+impl LastGood {
+    pub(crate) fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned() }
+    }
+
+    /// Keeps a copy of a policy, instead of the one before.
+    ///
+    /// # Errors
+    /// When it cannot be written; the one before is then still there.
+    pub(crate) fn keep(&self, policy: &Path, capture: &Capture) -> io::Result<()> {
+        let version = capture.version.hex();
+        let name = format!("{COPY_PREFIX}{version}");
+        let inside = if capture.is_directory {
+            PathBuf::from(&name)
+        } else {
+            Path::new(&name)
+                .join(capture.files.first().map(|(name, _)| name.as_path()).unwrap_or(Path::new("")))
+        };
+        let pointer = Pointer { policy: std::path::absolute(policy)?, copy: inside, version };
+        if self.pointer().is_ok_and(|kept| kept == pointer && self.is_whole(&kept)) {
+            return Ok(());
+        }
+        fs::create_dir_all(&self.directory)?;
+        if !self.is_whole(&pointer) {
+            self.copy(&name, capture)?;
+        }
+        let text = serde_json::to_vec(&pointer).map_err(io::Error::other)?;
+        let draft = self.directory.join(format!("{DRAFT_PREFIX}{POINTER}"));
+        write(&draft, &text)?;
+        fs::rename(&draft, self.directory.join(POINTER))?;
+        sync(&self.directory)?;
+        self.forget_all_but(&name);
+        Ok(())
+    }
+
+    /// The path of the last good copy of a policy.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub(crate) fn find(&self, policy: &Path) -> Result<PathBuf, String> {
+        let pointer = self.pointer()?;
+        let wanted = std::path::absolute(policy).map_err(|error| error.to_string())?;
+        if pointer.policy != wanted {
+            return Err(format!(
+                "{} has a copy of {}, not of {}",
+                self.directory.display(),
+                pointer.policy.display(),
+                wanted.display()
+            ));
+        }
+        if !self.is_whole(&pointer) {
+            return Err(format!("the copy in {} is damaged", self.directory.display()));
+        }
+        Ok(self.directory.join(pointer.copy))
+    }
+
+    fn pointer(&self) -> Result<Pointer, String> {
+        let path = self.directory.join(POINTER);
+        let file = File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let read = io::read_to_string(io::Read::take(file, POINTER_BYTES_MAX));
+        let text = read.map_err(|error| format!("{}: {error}", path.display()))?;
+        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Whether a copy is there, and what it was when it was made.
+    fn is_whole(&self, pointer: &Pointer) -> bool {
+        let copy = source::capture(&self.directory.join(&pointer.copy));
+        copy.is_ok_and(|copy| copy.version.hex() == pointer.version)
+    }
+
+    fn copy(&self, name: &str, capture: &Capture) -> io::Result<()> {
+        let (draft, copy) = (self.directory.join(format!("{DRAFT_PREFIX}{name}")), self.directory.join(name));
+        for left_over in [&draft, &copy] {
+            match fs::remove_dir_all(left_over) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        let written = fill(&draft, capture).and_then(|()| fs::rename(&draft, &copy));
+        if written.is_err() {
+            // Where a disk is full, half a copy makes it fuller.
+            let _ = fs::remove_dir_all(&draft);
+        }
+        written.and_then(|()| sync(&self.directory))
+    }
+
+    /// Removes older copies. One that stays costs room, and nothing else.
+    fn forget_all_but(&self, name: &str) {
+        let Ok(entries) = fs::read_dir(&self.directory) else { return };
+        for entry in entries.flatten() {
+            let found = entry.file_name();
+            let is_old = found.to_str().is_some_and(|found| found.starts_with(COPY_PREFIX) && found != name);
+            if is_old {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+}
+
+fn fill(draft: &Path, capture: &Capture) -> io::Result<()> {
+    fs::create_dir(draft)?;
+    for (name, bytes) in &capture.files {
+        let path = draft.join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        write(&path, bytes)?;
+    }
+    sync(draft)
+}
+
+/// Writes a file through to the disk.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Makes sure that a directory's names are on the disk.
+fn sync(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    fn kept(scratch: &Scratch) -> Vec<String> {
+        let entries = fs::read_dir(scratch.path().join("state")).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// The newest copy is found, under the name that the file had, and older ones are removed.
+    #[test]
+    fn the_newest_is_kept() {
+        let scratch = Scratch::new();
+        let last_good = LastGood::new(&scratch.path().join("state"));
+        let policy = scratch.path().join("policy.yaml");
+        assert!(last_good.find(&policy).is_err());
+        for text in ["one", "two", "two"] {
+            scratch.write("policy.yaml", text);
+            last_good.keep(&policy, &source::capture(&policy).unwrap()).unwrap();
+            let copy = last_good.find(&policy).unwrap();
+            assert_eq!(fs::read_to_string(&copy).unwrap(), text);
+            assert!(copy.ends_with("policy.yaml"));
+        }
+        assert_eq!(kept(&scratch).len(), 2, "{:?}", kept(&scratch));
+        assert!(last_good.find(&scratch.path().join("other.yaml")).unwrap_err().contains("not of"));
+    }
+
+    /// A directory is kept as a directory.
+    #[test]
+    fn directories_are_kept_whole() {
+        let scratch = Scratch::new();
+        let last_good = LastGood::new(&scratch.path().join("state"));
+        let policy = scratch.path().join("policies");
+        fs::create_dir_all(policy.join("deep")).unwrap();
+        fs::write(policy.join("deep/a.yaml"), "a").unwrap();
+        fs::write(policy.join("b.yaml"), "b").unwrap();
+        last_good.keep(&policy, &source::capture(&policy).unwrap()).unwrap();
+        let copy = last_good.find(&policy).unwrap();
+        assert_eq!(fs::read_to_string(copy.join("deep/a.yaml")).unwrap(), "a");
+    }
+
+    /// A copy that somebody changed, or a pointer that leads nowhere, is no last good policy.
+    #[test]
+    fn damage_is_seen_and_repaired() {
+        let scratch = Scratch::new();
+        let last_good = LastGood::new(&scratch.path().join("state"));
+        let policy = scratch.write("policy.yaml", "one");
+        let capture = source::capture(&policy).unwrap();
+        last_good.keep(&policy, &capture).unwrap();
+        fs::write(last_good.find(&policy).unwrap(), "").unwrap();
+        assert!(last_good.find(&policy).unwrap_err().contains("damaged"));
+        last_good.keep(&policy, &capture).unwrap();
+        assert!(last_good.find(&policy).is_ok());
+        fs::write(scratch.path().join("state").join(POINTER), "{").unwrap();
+        assert!(last_good.find(&policy).is_err());
+    }
+
+    /// Where nothing can be written, the copy before stays the last good one.
+    #[test]
+    fn a_failed_copy_leaves_the_one_before() {
+        let scratch = Scratch::new();
+        let last_good = LastGood::new(&scratch.path().join("state"));
+        let policy = scratch.write("policy.yaml", "one");
+        last_good.keep(&policy, &source::capture(&policy).unwrap()).unwrap();
+        scratch.write("policy.yaml", "two");
+        let next = source::capture(&policy).unwrap();
+        // A file stands where the draft's directory must be made: the draft cannot be removed as one, nor made.
+        let draft = format!("{DRAFT_PREFIX}{COPY_PREFIX}{}", next.version.hex());
+        scratch.write(&format!("state/{draft}"), "in the way");
+        assert!(last_good.keep(&policy, &next).is_err());
+        assert_eq!(fs::read_to_string(last_good.find(&policy).unwrap()).unwrap(), "one");
+    }
+}

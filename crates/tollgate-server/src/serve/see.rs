@@ -1,0 +1,111 @@
+//! Connects what is counted with what a running server knows about itself, and with a collector of traces.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tollgate::time::TICKS_PER_SECOND;
+use tollgate::{Clock, Ruled, Ruling, Timestamp};
+
+use crate::cli::SeeArguments;
+use crate::reload::Reloader;
+use crate::service::Service;
+use crate::telemetry::names::{self, label};
+use crate::telemetry::trace::{Fate, Tracer, export};
+use crate::telemetry::usage::Counted;
+use crate::telemetry::{Sample, process};
+
+/// How long the last spans may take on their way once everything else has ended.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Spans on their way to a collector.
+pub(super) struct Spans {
+    task: JoinHandle<()>,
+    stop: watch::Sender<bool>,
+}
+
+/// Registers the numbers of this process, and starts to send traces if a collector is named.
+///
+/// # Errors
+/// When the collector's address cannot be one.
+pub(super) fn start(
+    service: &Arc<Service>,
+    arguments: &SeeArguments,
+    clock: &Clock,
+) -> Result<Option<Spans>, String> {
+    let meter = &service.meter;
+    let started = clock.now();
+    meter.probe(move |_| process::samples(started));
+    let (watched, counted) = (Arc::downgrade(service), Counted::default());
+    meter.probe(move |now| {
+        // Weak, so that the numbers do not keep alive what they are about.
+        let Some(service) = watched.upgrade() else { return Vec::new() };
+        let mut samples = counted.samples(now, || service.engine.usage(now)).to_vec();
+        samples.extend(policy(&service));
+        samples.extend(operated(&service, now));
+        samples.extend(snapshots(&service));
+        samples
+    });
+    let Some(endpoint) = &arguments.otlp else {
+        return Ok(None);
+    };
+    let exporter = export::exporter(endpoint)?;
+    let fate = Arc::new(Fate::default());
+    let (tracer, spans) = Tracer::new(arguments.otlp_sample, clock.clone(), Arc::clone(&fate));
+    meter.trace(tracer);
+    let told = Arc::clone(&fate);
+    meter.probe(move |_| told.samples());
+    let (stop, stopped) = watch::channel(false);
+    let task = tokio::spawn(export::run(exporter, spans, fate, clock.clone(), stopped));
+    Ok(Some(Spans { task, stop }))
+}
+
+/// Which policy is in force, and how attempts to replace it went.
+fn policy(service: &Service) -> Vec<Sample> {
+    let limits = Sample::new(&names::POLICY_LIMITS, service.engine.policy().limits().len() as u64);
+    let Some(status) = service.reloader.as_ref().map(Reloader::status) else {
+        return vec![limits];
+    };
+    let reloads =
+        |result, value| Sample { metric: &names::RELOADS, label: Some((label::RESULT, result)), value };
+    vec![
+        limits,
+        Sample::new(&names::POLICY_SINCE, status.loaded_at.unix_micros() / TICKS_PER_SECOND),
+        reloads("ok", status.good),
+        reloads("failed", status.bad),
+        Sample::new(&names::RELOAD_OK, u64::from(status.error.is_none())),
+    ]
+}
+
+/// How many limits an operator has switched off; all of them count as one.
+fn operated(service: &Service, now: Timestamp) -> [Sample; 1] {
+    let (all, single) = service.engine.rulings(now);
+    let is_off = |ruled: &Ruled| ruled.ruling == Ruling::Off;
+    let killed =
+        all.iter().chain(single.iter().map(|(_, ruled)| ruled)).filter(|ruled| is_off(ruled)).count();
+    [Sample::new(&names::KILL_SWITCHES, killed as u64)]
+}
+
+/// What became of the snapshots, where they are taken.
+fn snapshots(service: &Service) -> Vec<Sample> {
+    let status = service.snapshots.status();
+    let taken =
+        |result, value| Sample { metric: &names::SNAPSHOTS, label: Some((label::RESULT, result)), value };
+    let mut samples = vec![taken("ok", status.written), taken("failed", status.failures)];
+    let since = status.last_good_at.map(|at| at.unix_micros() / TICKS_PER_SECOND);
+    samples.extend(since.map(|since| Sample::new(&names::SNAPSHOT_SINCE, since)));
+    samples
+}
+
+/// Lets the last spans go on their way, once the last decision is made.
+pub(super) async fn finish(spans: Option<Spans>) {
+    let Some(Spans { task, stop }) = spans else {
+        return;
+    };
+    // It fails when the task has ended, which is what was to be said.
+    let _ = stop.send(true);
+    if tokio::time::timeout(FLUSH_TIMEOUT, task).await.is_err() {
+        tracing::warn!("the last spans were not sent: the collector did not answer in time");
+    }
+}

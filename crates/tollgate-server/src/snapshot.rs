@@ -1,0 +1,225 @@
+//! Counters on disk, so that a restart does not gift anybody a month's quota: read at the start, written now and then and at the
+//! end. The decision path writes nothing; a disk that is full, slow or gone is told, and costs no decision.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tollgate::{Clock, Engine, RestoreReport, Snapshot, SnapshotReport, Ticks, Timestamp};
+
+use crate::cli::SnapshotInterval;
+use crate::seldom::Seldom;
+use crate::service::Service;
+use directory::{Directory, Found, WriteError};
+
+mod directory;
+
+/// How long the snapshot at the end may take before the server goes without it.
+const LAST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a snapshot is taken anew because a policy was put in force meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// What became of the snapshots so far, for whoever shows numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Status {
+    /// What the start found.
+    pub(crate) restored: Option<RestoreReport>,
+    /// Whether the start found one that was damaged, and set it aside.
+    pub(crate) was_damaged: bool,
+    /// When the last good one was begun.
+    pub(crate) last_good_at: Option<Timestamp>,
+    /// Counters in it.
+    pub(crate) keys: u64,
+    /// Its size.
+    pub(crate) bytes: u64,
+    /// How long it took.
+    pub(crate) duration: Ticks,
+    /// How many were written, and how many could not be.
+    pub(crate) written: u64,
+    pub(crate) failures: u64,
+}
+
+/// The status, shared by whoever writes snapshots and whoever shows it.
+#[derive(Debug, Default)]
+pub(crate) struct Board(Mutex<Status>);
+
+impl Board {
+    /// What became of the snapshots so far.
+    #[allow(dead_code, reason = "the metrics read it")]
+    pub(crate) fn status(&self) -> Status {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Status)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Where snapshots are kept, and how often they are written.
+pub(crate) struct Snapshots {
+    directory: Mutex<Directory>,
+    every: SnapshotInterval,
+    clock: Clock,
+    failing: Seldom,
+    pub(crate) board: Arc<Board>,
+}
+
+/// What a start found: the snapshot, and what to tell about it.
+pub(crate) struct Start {
+    pub(crate) snapshot: Option<Snapshot>,
+    pub(crate) line: String,
+    pub(crate) snapshots: Snapshots,
+}
+
+impl Snapshots {
+    /// Takes hold of the directory and reads the snapshot in it. A damaged one is set aside.
+    ///
+    /// # Errors
+    /// When the directory or the snapshot cannot be read, or another server uses it.
+    pub(crate) fn open(
+        path: &Path,
+        every: SnapshotInterval,
+        capacity_bytes: u64,
+        clock: &Clock,
+    ) -> Result<Start, String> {
+        let directory = Directory::open(path)?;
+        let now = clock.now();
+        let found = directory.read(capacity_bytes, now)?;
+        let board = Arc::new(Board::default());
+        board.note(|status| {
+            status.restored = found.snapshot().map(Snapshot::report);
+            status.was_damaged = matches!(found, Found::Damaged { .. });
+        });
+        let line = told(&found, path, now);
+        let directory = Mutex::new(directory);
+        let snapshots = Self { directory, every, clock: clock.clone(), failing: Seldom::default(), board };
+        Ok(Start { snapshot: found.into_snapshot(), line, snapshots })
+    }
+
+    /// Writes a snapshot now and then, as long as it is polled.
+    pub(crate) async fn run(self: Arc<Self>, service: Arc<Service>) {
+        let SnapshotInterval::Every(interval) = self.every else { return std::future::pending().await };
+        loop {
+            tokio::time::sleep(interval).await;
+            let (snapshots, service) = (Arc::clone(&self), Arc::clone(&service));
+            // A disk may take its time: decisions do not wait for it. If the thread panics the next round tries again.
+            let _ = tokio::task::spawn_blocking(move || snapshots.write(&service.engine)).await;
+        }
+    }
+
+    /// Writes the last one, when nothing is decided any more.
+    pub(crate) async fn last(self: Arc<Self>, service: Arc<Service>) {
+        let writing = tokio::task::spawn_blocking(move || self.write(&service.engine));
+        match tokio::time::timeout(LAST_TIMEOUT, writing).await {
+            Ok(Ok(Some(written))) => tracing::info!(counters = written.keys, "counters are on disk"),
+            Ok(_) => {} // It was told why not.
+            Err(_) => {
+                tracing::error!("the disk is too slow: what was counted since the last snapshot is lost")
+            }
+        }
+    }
+
+    /// Writes one, and notes what became of it.
+    fn write(&self, engine: &Engine) -> Option<SnapshotReport> {
+        let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun_at = self.clock.now();
+        let mut written = directory.write(engine, begun_at);
+        for _ in 1..ATTEMPTS {
+            if !matches!(written, Err(WriteError::PolicyChanged)) {
+                break;
+            }
+            written = directory.write(engine, self.clock.now());
+        }
+        let now = self.clock.now();
+        match written {
+            Ok(report) => {
+                self.board.note(|status| {
+                    status.last_good_at = Some(begun_at);
+                    (status.keys, status.bytes) = (report.keys, report.bytes);
+                    status.duration = now.since(begun_at);
+                    status.written += 1;
+                });
+                Some(report)
+            }
+            Err(error) => {
+                self.board.note(|status| status.failures += 1);
+                if let Some(skipped) = self.failing.due(now) {
+                    tracing::warn!(%error, skipped, "a snapshot could not be written; decisions go on");
+                }
+                None
+            }
+        }
+    }
+}
+
+/// What the banner says about a start.
+fn told(found: &Found, path: &Path, now: Timestamp) -> String {
+    match found {
+        Found::Nothing => format!("no snapshot in {} yet; counters start empty", path.display()),
+        Found::Whole(snapshot) => {
+            let report = snapshot.report();
+            let age = if report.taken_at > now {
+                "from the future: the clock was set back".to_owned()
+            } else {
+                format!("{} s old", now.since(report.taken_at).ceil_seconds())
+            };
+            let lost = match report.no_room {
+                0 => String::new(),
+                lost => format!("; warning: {lost} had no room, so their keys start anew: raise --memory"),
+            };
+            format!("counters restored: {} ({age}){lost}", report.keys + report.overflow_keys)
+        }
+        Found::Damaged { error, aside } => {
+            format!("warning: {error}; it was set aside as {}, and counters start EMPTY", shown(aside))
+        }
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tollgate::{CheckRequest, ManualClock, MemoryStore, Policy, Secret};
+
+    use super::*;
+
+    /// The board tells what became of each snapshot: good ones with their size, failures by number, and what a start found.
+    #[test]
+    fn the_board_tells_what_became_of_snapshots() {
+        let path = std::env::temp_dir().join(format!("tollgate-board-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        let time = ManualClock::new();
+        let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap();
+        let engine = Engine::with_store(policy, MemoryStore::new(1 << 20, time.now()), Secret::random());
+        assert!(engine.check_now(&CheckRequest::new(), time.now()).is_allowed());
+        let open = || Snapshots::open(&path, SnapshotInterval::Off, 1 << 20, &time.clock()).unwrap();
+
+        let start = open();
+        assert_eq!((start.snapshot.is_none(), start.snapshots.board.status()), (true, Status::default()));
+        let written = start.snapshots.write(&engine).unwrap();
+        let expected = Status {
+            last_good_at: Some(time.now()),
+            keys: 1,
+            bytes: written.bytes,
+            written: 1,
+            ..Status::default()
+        };
+        assert_eq!(start.snapshots.board.status(), expected);
+        fs::create_dir(path.join("counters.snapshot.tmp")).unwrap();
+        assert!(start.snapshots.write(&engine).is_none());
+        assert_eq!(start.snapshots.board.status(), Status { failures: 1, ..expected });
+        drop(start);
+
+        time.advance(Duration::from_secs(7));
+        let start = open();
+        assert_eq!(start.line, "counters restored: 1 (7 s old)");
+        let restored = start.snapshots.board.status().restored.unwrap();
+        assert_eq!((restored.keys, restored.no_room), (1, 0));
+        drop(start);
+        let _ = fs::remove_dir_all(&path);
+    }
+}

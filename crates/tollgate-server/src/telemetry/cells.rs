@@ -1,0 +1,66 @@
+//! Counters that many threads add to. Each thread adds in a stripe of its own, so that two of them seldom write the same cache
+//! line; a reader adds the stripes up.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Stripes of each row of counters.
+pub(super) const STRIPES: usize = 8;
+/// Counters left unused between two stripes, so that no cache line (nor the pair that is fetched with it) belongs to both.
+const GAP: usize = 16;
+
+/// The stripe of this thread.
+#[inline]
+pub(super) fn stripe() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    // Relaxed: it only has to be spread out.
+    thread_local!(static STRIPE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES);
+    STRIPE.with(|stripe| *stripe)
+}
+
+/// A row of counters, all zero at first.
+pub(super) struct Cells {
+    length: usize,
+    words: Box<[AtomicU64]>,
+}
+
+impl Cells {
+    pub(super) fn new(length: usize) -> Self {
+        let words = (0..STRIPES * (length + GAP)).map(|_| AtomicU64::new(0)).collect();
+        Self { length, words }
+    }
+
+    /// Adds to one counter.
+    #[inline]
+    pub(super) fn add(&self, index: usize, count: u64) {
+        debug_assert!(index < self.length);
+        // Relaxed, here and below: each number stands for itself and guards no other memory.
+        if let Some(word) = self.words.get(stripe() * (self.length + GAP) + index) {
+            word.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// What one counter has come to. It never goes down.
+    pub(super) fn sum(&self, index: usize) -> u64 {
+        debug_assert!(index < self.length);
+        let stripes = (0..STRIPES).filter_map(|stripe| self.words.get(stripe * (self.length + GAP) + index));
+        stripes.map(|word| word.load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the threads, nothing is lost and no counter gets what is another's.
+    #[test]
+    fn nothing_is_lost_between_threads() {
+        let cells = Cells::new(3);
+        std::thread::scope(|scope| {
+            for _ in 0..2 * STRIPES {
+                scope.spawn(|| (0..1_000).for_each(|n| cells.add(n % 2, 1 + (n as u64) % 2)));
+            }
+        });
+        let all = 2 * STRIPES as u64 * 500;
+        assert_eq!((cells.sum(0), cells.sum(1), cells.sum(2)), (all, 2 * all, 0));
+    }
+}

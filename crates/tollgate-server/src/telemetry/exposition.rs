@@ -1,0 +1,129 @@
+//! Prometheus's text format, version 0.0.4: how names, labels and numbers are written. What is written is chosen in [`super::scrape`].
+
+use std::fmt::Write;
+
+use super::histogram::Reading;
+use super::names::{Kind, Metric, label};
+
+/// What the format calls itself.
+pub(crate) const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Labels of one number: names and values.
+pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// A page that is being written.
+#[derive(Default)]
+pub(super) struct Page {
+    text: String,
+}
+
+// Writing to a string cannot fail, so what `write!` returns is of no interest.
+impl Page {
+    /// Begins a metric. All of its numbers follow before the next begins.
+    pub(super) fn metric(&mut self, metric: &Metric) {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let help = metric.help.replace('\\', r"\\").replace('\n', r"\n");
+        let _ = writeln!(self.text, "# HELP {} {help}", metric.name);
+        let _ = writeln!(self.text, "# TYPE {} {kind}", metric.name);
+    }
+
+    /// One number.
+    pub(super) fn number(&mut self, metric: &Metric, labels: Labels<'_>, number: u64) {
+        self.line(metric.name, "", labels, None, number);
+    }
+
+    /// The numbers of a histogram of durations.
+    pub(super) fn histogram(&mut self, metric: &Metric, labels: Labels<'_>, reading: &Reading) {
+        for (bound, count) in &reading.buckets {
+            self.line(metric.name, "_bucket", labels, Some(&seconds(*bound)), count);
+        }
+        self.line(metric.name, "_bucket", labels, Some("+Inf"), reading.count);
+        self.line(metric.name, "_sum", labels, None, seconds(reading.sum_nanos));
+        self.line(metric.name, "_count", labels, None, reading.count);
+    }
+
+    fn line(
+        &mut self,
+        name: &str,
+        suffix: &str,
+        labels: Labels<'_>,
+        bound: Option<&str>,
+        number: impl std::fmt::Display,
+    ) {
+        self.text.push_str(name);
+        self.text.push_str(suffix);
+        let bound = bound.map(|bound| (label::BOUND, bound));
+        for (index, (name, value)) in labels.iter().copied().chain(bound).enumerate() {
+            self.text.push(if index == 0 { '{' } else { ',' });
+            let _ = write!(self.text, "{name}=\"{}\"", escaped(value));
+        }
+        if !labels.is_empty() || bound.is_some() {
+            self.text.push('}');
+        }
+        let _ = writeln!(self.text, " {number}");
+    }
+
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+}
+
+/// The value of a label, as the format wants it inside quotes.
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
+/// Nanoseconds as a decimal number of seconds, exactly.
+fn seconds(nanos: u64) -> String {
+    let (whole, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+    if rest == 0 {
+        return whole.to_string();
+    }
+    format!("{whole}.{rest:09}").trim_end_matches('0').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::histogram::Histogram;
+    use super::super::names::{CONNECTIONS, RETRY_AFTER};
+    use super::*;
+
+    /// The format, to the letter.
+    #[test]
+    fn the_page_is_as_the_format_says() {
+        let histogram = Histogram::new(&[1_000, 2_500_000_000]);
+        for nanos in [1, 2_000, 9_000_000_000] {
+            histogram.observe(nanos);
+        }
+        let mut page = Page::default();
+        page.metric(&CONNECTIONS);
+        page.number(&CONNECTIONS, &[("wire", "http")], 3);
+        page.number(&CONNECTIONS, &[], 0);
+        page.metric(&RETRY_AFTER);
+        page.histogram(&RETRY_AFTER, &[("a", "b")], &histogram.read());
+        let expected = "\
+# HELP tollgate_connections_open Connections that are open now, by wire.
+# TYPE tollgate_connections_open gauge
+tollgate_connections_open{wire=\"http\"} 3
+tollgate_connections_open 0
+# HELP tollgate_retry_after_seconds How long denied callers were told to stay away.
+# TYPE tollgate_retry_after_seconds histogram
+tollgate_retry_after_seconds_bucket{a=\"b\",le=\"0.000001\"} 1
+tollgate_retry_after_seconds_bucket{a=\"b\",le=\"2.5\"} 2
+tollgate_retry_after_seconds_bucket{a=\"b\",le=\"+Inf\"} 3
+tollgate_retry_after_seconds_sum{a=\"b\"} 9.000002001
+tollgate_retry_after_seconds_count{a=\"b\"} 3
+";
+        assert_eq!(page.into_text(), expected);
+    }
+
+    /// No value of a label can end its quotes or its line.
+    #[test]
+    fn labels_are_escaped() {
+        assert_eq!(escaped("a\"b\\c\nd"), r#"a\"b\\c\nd"#);
+    }
+}

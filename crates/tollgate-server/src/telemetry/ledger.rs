@@ -1,0 +1,252 @@
+//! What each limit answered, counted by its name for as long as the process lives: a reload changes which limits are asked, never
+//! what was counted. A limit's place in a policy leads to its counters without a look at its name.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use arc_swap::ArcSwap;
+use tollgate::{Decision, Policy};
+
+use super::cells::Cells;
+use super::names::{ALLOWED, OTHERS, OUTCOMES, SOURCES, USUAL, outcome_index, source_index};
+use crate::service::Wire;
+
+/// Limits that have series of their own. Later ones, whether of one large policy or of many reloads, are counted together.
+pub(super) const LIMITS_SHOWN: usize = 500;
+/// Most series of single limits that are ever shown; what would be more is counted with the others.
+pub(super) const SERIES_MAX: usize = 4_000;
+/// Policies that are found without a lock: those in force, and those that decisions under way started with.
+const PAGES_MAX: usize = 32;
+
+/// Counters of one limit by outcome, source and wire, then the one of requests that came near it.
+const OF_WIRE: usize = OUTCOMES.len() * SOURCES.len();
+const NEAR: usize = OF_WIRE * Wire::ALL.len();
+
+/// The counters of one limit. They take memory with the first answer.
+pub(super) struct Series {
+    pub(super) name: Box<str>,
+    cells: OnceLock<Cells>,
+}
+
+/// One number of a limit, with what it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Cell {
+    pub(super) wire: Wire,
+    pub(super) outcome: usize,
+    pub(super) source: usize,
+}
+
+impl Series {
+    fn new(name: &str) -> Self {
+        Self { name: name.into(), cells: OnceLock::new() }
+    }
+
+    #[inline]
+    fn cells(&self) -> &Cells {
+        self.cells.get_or_init(|| Cells::new(NEAR + 1))
+    }
+
+    fn sum(&self, index: usize) -> u64 {
+        self.cells.get().map_or(0, |cells| cells.sum(index))
+    }
+
+    pub(super) fn near(&self) -> u64 {
+        self.sum(NEAR)
+    }
+
+    pub(super) fn count(&self, cell: Cell) -> u64 {
+        self.sum(cell.index())
+    }
+
+    /// The numbers to show: those that are not zero and, for each wire that asked at all, both that usually are: so that a rate of
+    /// denials is zero, and not unknown, before the first.
+    fn shown(&self) -> Vec<Cell> {
+        let mut shown = Vec::new();
+        for wire in Wire::ALL {
+            let asked: Vec<Cell> = Cell::of(wire).filter(|cell| self.count(*cell) > 0).collect();
+            let pairs = USUAL.iter().filter(|pair| asked.iter().any(|cell| pair.contains(&cell.outcome)));
+            let usual: Vec<usize> = pairs.flatten().copied().collect();
+            let is_usual = |cell: &Cell| cell.source == 0 && usual.contains(&cell.outcome);
+            shown.extend(Cell::of(wire).filter(|cell| is_usual(cell) || asked.contains(cell)));
+        }
+        shown
+    }
+}
+
+impl Cell {
+    const fn index(self) -> usize {
+        (self.wire as usize * OUTCOMES.len() + self.outcome) * SOURCES.len() + self.source
+    }
+
+    fn of(wire: Wire) -> impl Iterator<Item = Cell> {
+        let sources = move |outcome| (0..SOURCES.len()).map(move |source| Cell { wire, outcome, source });
+        (0..OUTCOMES.len()).flat_map(sources)
+    }
+}
+
+/// The counters of each limit of one policy, in its order.
+struct Page {
+    /// Weak, so that a replaced policy can be forgotten; its address stays taken for as long as this is here.
+    policy: Weak<Policy>,
+    series: Box<[Arc<Series>]>,
+}
+
+impl Page {
+    #[inline]
+    fn count(&self, decision: &Decision, wire: Wire) {
+        for status in decision.limits() {
+            let Some(series) = self.series.get(status.index) else {
+                continue;
+            };
+            let cells = series.cells();
+            let cell = Cell { wire, outcome: outcome_index(&status), source: source_index(status.source) };
+            cells.add(cell.index(), 1);
+            let outcome = status.outcome;
+            if cell.outcome == ALLOWED
+                && status.source.is_counted()
+                && outcome.remaining < outcome.limit.div_ceil(5)
+            {
+                cells.add(NEAR, 1);
+            }
+        }
+    }
+}
+
+/// Every limit that was ever in force, by name.
+struct Known {
+    by_name: HashMap<Box<str>, Arc<Series>>,
+    /// In order of appearance, the common one first.
+    all: Vec<Arc<Series>>,
+    /// Names that have no series of their own, of the policy that came last.
+    folded: usize,
+    /// Numbers that have been shown once, by the place of their limit in `all`. A counter may not change its name.
+    shown: HashSet<(usize, Cell)>,
+}
+
+/// The counters of all limits.
+pub(super) struct Ledger {
+    pages: ArcSwap<Vec<Arc<Page>>>,
+    /// Locked when a policy is met for the first time, and while counters are read.
+    known: Mutex<Known>,
+}
+
+/// One series to show.
+pub(super) struct Shown {
+    pub(super) limit: Arc<Series>,
+    pub(super) cell: Cell,
+    pub(super) count: u64,
+}
+
+impl Ledger {
+    pub(super) fn new() -> Self {
+        let others = Arc::new(Series::new(OTHERS));
+        let known = Known {
+            by_name: HashMap::from([(OTHERS.into(), Arc::clone(&others))]),
+            all: vec![others],
+            folded: 0,
+            shown: HashSet::new(),
+        };
+        Self { pages: ArcSwap::from_pointee(Vec::new()), known: Mutex::new(known) }
+    }
+
+    /// Counts what each limit said.
+    #[inline]
+    pub(super) fn record(&self, decision: &Decision, wire: Wire) {
+        let policy = decision.policy();
+        let pages = self.pages.load();
+        match pages.iter().find(|page| page.policy.as_ptr() == Arc::as_ptr(policy)) {
+            Some(page) => page.count(decision, wire),
+            None => self.open(policy).count(decision, wire),
+        }
+    }
+
+    /// Gets to know a policy, so that its limits are shown before anybody asks.
+    pub(super) fn adopt(&self, policy: &Arc<Policy>) {
+        let _ = self.open(policy);
+    }
+
+    /// The page of a policy that was not among the recent ones when somebody looked.
+    #[cold]
+    fn open(&self, policy: &Arc<Policy>) -> Arc<Page> {
+        let mut known = self.known();
+        let pages = self.pages.load();
+        // Another thread may have been here since.
+        if let Some(page) = pages.iter().find(|page| page.policy.as_ptr() == Arc::as_ptr(policy)) {
+            return Arc::clone(page);
+        }
+        let series = known.series(policy);
+        let page = Arc::new(Page { policy: Arc::downgrade(policy), series });
+        let mut recent = vec![Arc::clone(&page)];
+        // A policy that nobody has any more decides nothing more.
+        let alive = pages.iter().filter(|page| page.policy.strong_count() > 0);
+        recent.extend(alive.take(PAGES_MAX - 1).cloned());
+        self.pages.store(Arc::new(recent));
+        page
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // Nothing panics while it is held, and counters that are half known are still counters.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Limits of the last policy that are counted with others.
+    pub(super) fn folded(&self) -> usize {
+        self.known().folded
+    }
+
+    /// The limits that have series, the common one only if anything was counted there.
+    pub(super) fn limits(&self) -> Vec<Arc<Series>> {
+        let known = self.known();
+        let is_shown = |series: &&Arc<Series>| &*series.name != OTHERS || series.cells.get().is_some();
+        known.all.iter().filter(is_shown).cloned().collect()
+    }
+
+    /// Every series of single limits, at most [`SERIES_MAX`] and one for each kind of number that the others have.
+    pub(super) fn shown(&self) -> Vec<Shown> {
+        let mut known = self.known();
+        let Known { all, shown, .. } = &mut *known;
+        let (mut listed, mut others) = (Vec::new(), HashMap::new());
+        for (place, limit) in all.iter().enumerate() {
+            for cell in limit.shown() {
+                let count = limit.count(cell);
+                let is_own = place > 0
+                    && (shown.contains(&(place, cell))
+                        || (shown.len() < SERIES_MAX && shown.insert((place, cell))));
+                if is_own {
+                    listed.push(Shown { limit: Arc::clone(limit), cell, count });
+                } else {
+                    *others.entry(cell).or_insert(0_u64) += count;
+                }
+            }
+        }
+        if let Some(common) = all.first() {
+            let mut others: Vec<(Cell, u64)> = others.into_iter().collect();
+            others.sort_by_key(|(cell, _)| cell.index());
+            let named = |(cell, count)| Shown { limit: Arc::clone(common), cell, count };
+            listed.extend(others.into_iter().map(named));
+        }
+        listed
+    }
+}
+
+impl Known {
+    /// The counters of a policy's limits, old ones where the name is known.
+    fn series(&mut self, policy: &Policy) -> Box<[Arc<Series>]> {
+        self.folded = 0;
+        policy.limits().iter().map(|limit| self.series_of(limit.name())).collect()
+    }
+
+    fn series_of(&mut self, name: &str) -> Arc<Series> {
+        if let Some(series) = self.by_name.get(name) {
+            return Arc::clone(series);
+        }
+        if self.all.len() > LIMITS_SHOWN {
+            self.folded += 1;
+            return Arc::clone(&self.all[0]);
+        }
+        let series = Arc::new(Series::new(name));
+        self.by_name.insert(name.into(), Arc::clone(&series));
+        self.all.push(Arc::clone(&series));
+        series
+    }
+}

@@ -1,0 +1,238 @@
+//! Every metric and every label: what it is called, what it means, and the values that a label may have. Values come from the
+//! policy and from closed lists, never from a request.
+
+use tollgate::{Decision, LimitStatus, Reason, Source, Stance, Verdict};
+
+/// What kind of numbers a metric has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// One metric.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) kind: Kind,
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, help, kind: Kind::Counter }
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, help, kind: Kind::Gauge }
+}
+
+const fn histogram(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, help, kind: Kind::Histogram }
+}
+
+pub(crate) static BUILD: Metric =
+    gauge("tollgate_build_info", "The version that runs, as a label of the number 1.");
+pub(crate) static DECISIONS: Metric = counter(
+    "tollgate_decisions_total",
+    "Decisions, by what the caller was told and the wire it asked through.",
+);
+pub(crate) static LIMIT_DECISIONS: Metric = counter(
+    "tollgate_limit_decisions_total",
+    "Answers of single limits, by outcome, where the answer came from, and the wire.",
+);
+pub(crate) static NEAR_LIMIT: Metric = counter(
+    "tollgate_limit_near_total",
+    "Requests that a limit admitted and after which less than a fifth of it remained.",
+);
+pub(crate) static DURATION: Metric = histogram(
+    "tollgate_decision_duration_seconds",
+    "Time from a question that was read whole to its answer, by wire; of one in sixteen where a wire is fast.",
+);
+pub(crate) static RETRY_AFTER: Metric =
+    histogram("tollgate_retry_after_seconds", "How long denied callers were told to stay away.");
+pub(crate) static CONNECTIONS: Metric =
+    gauge("tollgate_connections_open", "Connections that are open now, by wire.");
+pub(crate) static POLICY_LIMITS: Metric = gauge("tollgate_policy_limits", "Limits of the policy in force.");
+pub(crate) static RELOADS: Metric =
+    counter("tollgate_policy_reloads_total", "Attempts to put another policy in force, by result.");
+pub(crate) static RELOAD_OK: Metric = gauge(
+    "tollgate_policy_last_reload_successful",
+    "1 unless the last attempt to put another policy in force failed, so that an older one decides.",
+);
+pub(crate) static POLICY_SINCE: Metric = gauge(
+    "tollgate_policy_loaded_timestamp_seconds",
+    "When the policy in force was put there, in seconds since 1970.",
+);
+pub(crate) static STORE_KEYS: Metric =
+    gauge("tollgate_store_keys", "Keys whose counter matters still; counted at most every ten seconds.");
+pub(crate) static STORE_OVERFLOW: Metric = gauge(
+    "tollgate_store_overflow_keys",
+    "Counters that new keys share because the store is, or was, full; counted at most every ten seconds.",
+);
+pub(crate) static STORE_BYTES: Metric = gauge("tollgate_store_bytes", "Bytes that counters take.");
+pub(crate) static STORE_CAPACITY: Metric =
+    gauge("tollgate_store_capacity_bytes", "Bytes that counters may take.");
+pub(crate) static KILL_SWITCHES: Metric = gauge(
+    "tollgate_kill_switches",
+    "Kill switches that are on now; each turns a limit, or all of them, off.",
+);
+pub(crate) static SNAPSHOT_SINCE: Metric = gauge(
+    "tollgate_snapshot_timestamp_seconds",
+    "When counters were last written to disk, in seconds since 1970.",
+);
+pub(crate) static SNAPSHOTS: Metric =
+    counter("tollgate_snapshots_total", "Attempts to write counters to disk, by result.");
+pub(crate) static FOLDED: Metric = gauge(
+    "tollgate_metrics_folded_limits",
+    "Limits without series of their own, counted together under one name since there are too many.",
+);
+pub(crate) static SPANS: Metric =
+    counter("tollgate_trace_spans_total", "Spans of decisions, by what became of them.");
+pub(crate) static LOG_LINES: Metric =
+    counter("tollgate_log_lines_lost_total", "Lines of the log that nobody read in time.");
+pub(crate) static PROCESS_MEMORY: Metric =
+    gauge("process_resident_memory_bytes", "Resident memory of the process.");
+pub(crate) static PROCESS_FILES: Metric = gauge("process_open_fds", "Open file descriptors of the process.");
+pub(crate) static PROCESS_START: Metric =
+    gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
+
+/// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
+pub(crate) static ALL: [&Metric; 24] = [
+    &BUILD,
+    &DECISIONS,
+    &LIMIT_DECISIONS,
+    &NEAR_LIMIT,
+    &DURATION,
+    &RETRY_AFTER,
+    &CONNECTIONS,
+    &POLICY_LIMITS,
+    &RELOADS,
+    &RELOAD_OK,
+    &POLICY_SINCE,
+    &STORE_KEYS,
+    &STORE_OVERFLOW,
+    &STORE_BYTES,
+    &STORE_CAPACITY,
+    &KILL_SWITCHES,
+    &SNAPSHOT_SINCE,
+    &SNAPSHOTS,
+    &FOLDED,
+    &SPANS,
+    &LOG_LINES,
+    &PROCESS_MEMORY,
+    &PROCESS_FILES,
+    &PROCESS_START,
+];
+
+/// Names of labels.
+pub(crate) mod label {
+    pub(crate) const LIMIT: &str = "limit";
+    pub(crate) const OUTCOME: &str = "outcome";
+    pub(crate) const SOURCE: &str = "source";
+    pub(crate) const WIRE: &str = "wire";
+    pub(crate) const RESULT: &str = "result";
+    pub(crate) const VERSION: &str = "version";
+    /// Bound of a histogram's bucket; the exposition format prescribes it.
+    pub(crate) const BOUND: &str = "le";
+}
+
+/// What stands for the limits that have no series of their own.
+pub(crate) const OTHERS: &str = "(others)";
+
+/// What a caller was told, as a label. The order is that of [`verdict_index`].
+pub(crate) const VERDICTS: [&str; 7] = ["allow", "wait", "deny", "never", "fault", "unavailable", "blocked"];
+
+/// The places of two of [`VERDICTS`].
+pub(crate) const ALLOW: usize = 0;
+pub(crate) const DENY: usize = 2;
+
+/// Which of [`VERDICTS`] a decision is.
+pub(crate) fn verdict_index(decision: &Decision) -> usize {
+    match (decision.verdict(), decision.reason()) {
+        (Verdict::Allow, _) => ALLOW,
+        (Verdict::Wait(_), _) => 1,
+        (_, Some(Reason::Unavailable)) => 5,
+        (_, Some(Reason::Fault)) => 4,
+        (_, Some(Reason::Blocked)) => 6,
+        (Verdict::Deny { .. }, _) => DENY,
+        (Verdict::Never, _) => 3,
+    }
+}
+
+/// What one limit said, as a label; the last two are of limits that only shadow. The order is that of [`outcome_index`].
+pub(crate) const OUTCOMES: [&str; 6] = ["allow", "wait", "deny", "never", "would_allow", "would_deny"];
+/// The place of the first of [`OUTCOMES`].
+pub(crate) const ALLOWED: usize = 0;
+/// Places of those that go together: what a limit that decides usually says, and what one in shadow does.
+pub(crate) const USUAL: [[usize; 2]; 2] = [[ALLOWED, 2], [4, 5]];
+
+/// Which of [`OUTCOMES`] an answer is.
+pub(crate) const fn outcome_index(status: &LimitStatus<'_>) -> usize {
+    match (status.stance, status.outcome.verdict) {
+        (Stance::Enforced, Verdict::Allow) => ALLOWED,
+        (Stance::Enforced, Verdict::Wait(_)) => 1,
+        (Stance::Enforced, Verdict::Deny { .. }) => 2,
+        (Stance::Enforced, Verdict::Never) => 3,
+        (Stance::Shadow, Verdict::Allow | Verdict::Wait(_)) => 4,
+        (Stance::Shadow, Verdict::Deny { .. } | Verdict::Never) => 5,
+    }
+}
+
+/// Every source, in the order of [`source_index`].
+pub(crate) const SOURCES: [Source; 8] = [
+    Source::Exact,
+    Source::Overflow,
+    Source::Lease,
+    Source::DenyCache,
+    Source::Local,
+    Source::Open,
+    Source::Closed,
+    Source::Full,
+];
+
+/// Which of [`SOURCES`] it is.
+pub(crate) const fn source_index(source: Source) -> usize {
+    match source {
+        Source::Exact => 0,
+        Source::Overflow => 1,
+        Source::Lease => 2,
+        Source::DenyCache => 3,
+        Source::Local => 4,
+        Source::Open => 5,
+        Source::Closed => 6,
+        Source::Full => 7,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// No two metrics share a name, each name says its kind as the format wants it, and each explains itself.
+    #[test]
+    fn names_are_unique_and_say_their_kind() {
+        let names: HashSet<&str> = ALL.iter().map(|metric| metric.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        for metric in ALL {
+            assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
+            assert_eq!(metric.name.ends_with("_seconds"), metric.name.contains("seconds"), "{}", metric.name);
+            assert!(
+                metric.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'),
+                "{}",
+                metric.name
+            );
+            assert!(metric.help.ends_with('.'), "{}", metric.name);
+        }
+    }
+
+    /// Each source has its own place.
+    #[test]
+    fn sources_are_where_their_index_says() {
+        for (index, source) in SOURCES.into_iter().enumerate() {
+            assert_eq!(source_index(source), index);
+        }
+    }
+}

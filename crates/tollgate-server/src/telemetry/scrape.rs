@@ -1,0 +1,86 @@
+//! What `/metrics` shows: every metric of [`names`], in its order, with the numbers that are there.
+
+use tollgate::Timestamp;
+
+use super::exposition::Page;
+use super::names::{self, Metric, OUTCOMES, SOURCES, VERDICTS, label};
+use super::{Meter, Sample};
+use crate::service::Wire;
+
+impl Meter {
+    /// All numbers, as `/metrics` shows them. It may take some milliseconds: not for a thread that answers requests.
+    pub(crate) fn exposition(&self, now: Timestamp) -> String {
+        let samples = self.samples(now);
+        let mut page = Page::default();
+        for metric in names::ALL {
+            page.metric(metric);
+            self.counted(metric, &mut page);
+            for sample in samples.iter().filter(|sample| sample.metric == metric) {
+                let labels: Vec<(&str, &str)> = sample.label.into_iter().collect();
+                page.number(metric, &labels, sample.value);
+            }
+        }
+        page.into_text()
+    }
+
+    /// The numbers of a metric that the meter counts itself.
+    fn counted(&self, metric: &Metric, page: &mut Page) {
+        if *metric == names::DECISIONS {
+            for (index, wire, outcome) in verdict_cells() {
+                let labels = [(label::OUTCOME, outcome), (label::WIRE, wire.name())];
+                page.number(metric, &labels, self.verdicts.sum(index));
+            }
+        } else if *metric == names::LIMIT_DECISIONS {
+            for shown in self.ledger.shown() {
+                let labels = [
+                    (label::LIMIT, &*shown.limit.name),
+                    (label::OUTCOME, OUTCOMES[shown.cell.outcome]),
+                    (label::SOURCE, SOURCES[shown.cell.source].name()),
+                    (label::WIRE, shown.cell.wire.name()),
+                ];
+                page.number(metric, &labels, shown.count);
+            }
+        } else if *metric == names::NEAR_LIMIT {
+            for limit in self.ledger.limits() {
+                page.number(metric, &[(label::LIMIT, &limit.name)], limit.near());
+            }
+        } else if *metric == names::DURATION {
+            for wire in Wire::ALL {
+                let reading = self.durations[wire as usize].read();
+                if reading.count > 0 {
+                    page.histogram(metric, &[(label::WIRE, wire.name())], &reading);
+                }
+            }
+        } else if *metric == names::RETRY_AFTER {
+            page.histogram(metric, &[], &self.retries.read());
+        }
+    }
+
+    /// Single numbers: the meter's own, and what others registered.
+    fn samples(&self, now: Timestamp) -> Vec<Sample> {
+        let version = Some((label::VERSION, env!("CARGO_PKG_VERSION")));
+        let mut samples = vec![
+            Sample { metric: &names::BUILD, label: version, value: 1 },
+            Sample::new(&names::FOLDED, self.ledger.folded() as u64),
+        ];
+        samples.extend(Wire::ALL.map(|wire| Sample {
+            metric: &names::CONNECTIONS,
+            label: Some((label::WIRE, wire.name())),
+            value: self.connections.open(wire),
+        }));
+        for probe in self.probes().iter() {
+            samples.extend(probe(now));
+        }
+        samples
+    }
+}
+
+/// The places of the counters by verdict and wire.
+fn verdict_cells() -> impl Iterator<Item = (usize, Wire, &'static str)> {
+    Wire::ALL.into_iter().flat_map(|wire| {
+        VERDICTS
+            .into_iter()
+            .enumerate()
+            .map(move |(index, verdict)| (super::verdict_cell(wire, index), wire, verdict))
+    })
+}

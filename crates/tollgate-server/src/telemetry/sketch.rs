@@ -1,0 +1,117 @@
+//! Space-Saving: the keys that come most often, in memory of a fixed size whatever comes. A new key takes the place of the one that
+//! was counted least, and inherits its count as its possible error; so a key with more than one in [`PLACES`] of all is always there.
+
+use std::collections::HashMap;
+
+/// Keys that are remembered.
+pub(super) const PLACES: usize = 1_024;
+
+/// One remembered key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Entry {
+    id: u64,
+    /// At least as often as it came.
+    count: u64,
+    /// How much of the count may have been somebody else's.
+    error: u64,
+    pub(super) denied: u64,
+    pub(super) limit: String,
+    pub(super) key: String,
+}
+
+impl Entry {
+    /// How often it came for certain.
+    pub(super) const fn certain(&self) -> u64 {
+        self.count.saturating_sub(self.error)
+    }
+
+    pub(super) const fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+/// The keys, as a heap whose first entry has the least count.
+#[derive(Debug, Default)]
+pub(super) struct Sketch {
+    heap: Vec<Entry>,
+    places: HashMap<u64, usize>,
+}
+
+impl Sketch {
+    /// Counts a key `weight` times, as denied or not. `describe` writes what it is called, for a key that is new here.
+    pub(super) fn add(&mut self, id: u64, weight: u64, denied: bool, describe: impl FnOnce(&mut Entry)) {
+        let place = match self.places.get(&id) {
+            Some(&place) => place,
+            None => self.admit(id, describe),
+        };
+        let entry = &mut self.heap[place];
+        entry.count += weight;
+        entry.denied += if denied { weight } else { 0 };
+        self.sink(place);
+    }
+
+    /// A place for a new key: a free one, or that of the key counted least.
+    fn admit(&mut self, id: u64, describe: impl FnOnce(&mut Entry)) -> usize {
+        let place = if self.heap.len() < PLACES {
+            let last = self.heap.len();
+            self.heap.push(Entry { id, ..Entry::default() });
+            self.places.insert(id, last);
+            self.rise(last)
+        } else {
+            self.places.remove(&self.heap[0].id);
+            self.places.insert(id, 0);
+            0
+        };
+        let entry = &mut self.heap[place];
+        (entry.id, entry.error, entry.denied) = (id, entry.count, 0);
+        entry.limit.clear();
+        entry.key.clear();
+        describe(entry);
+        place
+    }
+
+    /// Moves an entry of count zero to the top.
+    fn rise(&mut self, mut place: usize) -> usize {
+        while place > 0 {
+            let parent = (place - 1) / 2;
+            self.swap(place, parent);
+            place = parent;
+        }
+        place
+    }
+
+    /// Moves an entry down until none below it has less.
+    fn sink(&mut self, mut place: usize) {
+        loop {
+            let children =
+                [2 * place + 1, 2 * place + 2].into_iter().filter(|&child| child < self.heap.len());
+            let Some(least) = children.min_by_key(|&child| self.heap[child].count) else {
+                return;
+            };
+            if self.heap[least].count >= self.heap[place].count {
+                return;
+            }
+            self.swap(place, least);
+            place = least;
+        }
+    }
+
+    fn swap(&mut self, one: usize, other: usize) {
+        self.heap.swap(one, other);
+        for place in [one, other] {
+            self.places.insert(self.heap[place].id, place);
+        }
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.heap.iter()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.heap.clear();
+        self.places.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! The meter as a service uses it: exact whatever the threads and reloads, bounded whatever the traffic.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use tollgate::{CheckRequest, Engine, ManualClock, Policy, Timestamp};
+
+use super::ledger::{LIMITS_SHOWN, SERIES_MAX};
+use super::names::{self, OTHERS};
+use super::*;
+use crate::policy_file::Rules;
+use crate::service::Service;
+
+const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 3/h}, {name: plan, by: [tenant], rate: 100k/h, mode: shadow}, \
+                      {name: all, rate: 10M/h}]";
+
+fn compiled(text: &str) -> Policy {
+    Policy::compile("test", text.as_bytes()).unwrap().0
+}
+
+fn service(time: &ManualClock, policy: &str) -> Service {
+    Service::new(Engine::new(compiled(policy), time.now()), time.clock())
+}
+
+fn ask(service: &Service, attributes: &[(&str, &str)], wire: Wire, now: Timestamp) -> Decision {
+    let mut request = CheckRequest::new();
+    for (name, value) in attributes {
+        request.push(name, *value).unwrap();
+    }
+    let decision = service.engine.check_now(&request, now);
+    service.meter.record(&request, &decision, wire, now);
+    decision
+}
+
+/// Numbers of a page by series.
+fn series(page: &str) -> HashMap<String, u64> {
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    let numbers = lines.filter_map(|line| line.rsplit_once(' '));
+    numbers.filter_map(|(series, number)| Some((series.to_owned(), number.parse().ok()?))).collect()
+}
+
+fn sum(page: &HashMap<String, u64>, metric: &str, label: &str) -> u64 {
+    let matching = page.iter().filter(|(series, _)| series.starts_with(metric) && series.contains(label));
+    matching.map(|(_, number)| number).sum()
+}
+
+/// The counts are the decisions, exactly: through several threads and wires, while the policy is swapped under them, with
+/// limits that come, go and return.
+#[test]
+fn counts_are_exact_across_threads_and_reloads() {
+    const EACH: u64 = 5_000;
+    let time = ManualClock::new();
+    let service = service(&time, POLICY);
+    let policies = [
+        POLICY,
+        "limits: [{name: new, rate: 10M/h}, {name: per-key, by: [api_key], rate: 5/h}]",
+        "limits: [{name: all, rate: 10M/h}]",
+    ];
+    let mut told = [0_u64; 2];
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = Wire::ALL
+            .into_iter()
+            .map(|wire| {
+                let (service, now) = (&service, time.now());
+                scope.spawn(move || {
+                    let (mut limits, mut allowed) = (0, 0);
+                    for n in 0..EACH {
+                        let key = format!("k{}", n % 7);
+                        let decision = ask(service, &[("api_key", &key), ("tenant", "t")], wire, now);
+                        limits += decision.limits().len() as u64;
+                        allowed += u64::from(decision.is_allowed());
+                    }
+                    [limits, allowed]
+                })
+            })
+            .collect();
+        for round in 0..60 {
+            let next = Rules::Native(compiled(policies[round % policies.len()]));
+            service.replace(next, time.now()).unwrap();
+        }
+        for thread in threads {
+            let [limits, allowed] = thread.join().unwrap();
+            told = [told[0] + limits, told[1] + allowed];
+        }
+    });
+    let page = series(&service.meter.exposition(time.now()));
+    let wires = Wire::ALL.len() as u64;
+    assert_eq!(sum(&page, "tollgate_decisions_total", ""), EACH * wires);
+    assert_eq!(sum(&page, "tollgate_decisions_total", "outcome=\"allow\""), told[1]);
+    assert_eq!(sum(&page, "tollgate_limit_decisions_total", ""), told[0]);
+    for wire in Wire::ALL {
+        assert_eq!(sum(&page, "tollgate_decisions_total", &format!("wire=\"{}\"", wire.name())), EACH);
+    }
+    assert_eq!(page["tollgate_retry_after_seconds_count"], EACH * wires - told[1]);
+}
+
+/// What a limit counted before a reload is counted still, also when the limit was away for a while, and a counter never goes down.
+#[test]
+fn totals_survive_reloads() {
+    let time = ManualClock::new();
+    let service = service(&time, POLICY);
+    let name =
+        "tollgate_limit_decisions_total{limit=\"all\",outcome=\"allow\",source=\"exact\",wire=\"http\"}";
+    for round in 1..=20 {
+        ask(&service, &[], Wire::Http, time.now());
+        assert_eq!(series(&service.meter.exposition(time.now()))[name], round);
+        let next = if round % 2 == 0 { POLICY } else { "limits: [{name: other, rate: 1/s}]" };
+        service.replace(Rules::Native(compiled(next)), time.now()).unwrap();
+        assert_eq!(series(&service.meter.exposition(time.now()))[name], round);
+        if round % 2 == 1 {
+            service.replace(Rules::Native(compiled(POLICY)), time.now()).unwrap();
+        }
+    }
+}
+
+/// A hundred thousand keys and as many names of attributes, in whatever they say, add no series.
+#[test]
+fn traffic_adds_no_series() {
+    let time = ManualClock::new();
+    let service = service(&time, POLICY);
+    let names = |page: &HashMap<String, u64>| page.keys().cloned().collect::<HashSet<String>>();
+    for key in ["a", "a", "a", "a", "a"] {
+        ask(&service, &[("api_key", key), ("tenant", "t")], Wire::Http, time.now());
+    }
+    service.meter.took(Wire::Http, Duration::from_micros(3));
+    let before = names(&series(&service.meter.exposition(time.now())));
+    for n in 0..100_000_u64 {
+        let key = format!("k{n}\"}} 1\n\u{1b}[31m");
+        let other = format!("x{n}");
+        let attributes = [("api_key", key.as_str()), ("tenant", &key), (&other, &key)];
+        ask(&service, &attributes, Wire::Http, time.now());
+        service.meter.took(Wire::Http, Duration::from_micros(n));
+    }
+    let page = service.meter.exposition(time.now());
+    let after = names(&series(&page));
+    assert_eq!(before, after);
+    assert!(after.len() < 200, "{}", after.len());
+    assert!(!page.contains("k99999"));
+    assert!(service.meter.top(usize::MAX).len() <= 2 * sketch::PLACES);
+}
+
+/// A policy of any size has a bounded number of series, and nothing is lost: what is not shown alone is counted together.
+#[test]
+fn a_large_policy_has_bounded_series() {
+    let limits = 3 * LIMITS_SHOWN;
+    let text: String =
+        (0..limits).map(|n| format!("- {{name: l{n}, when: {{k: v{n}}}, rate: 1/h}}\n")).collect();
+    let time = ManualClock::new();
+    let service = service(&time, &format!("limits:\n{text}"));
+    let mut asked = 0;
+    for _ in 0..2 {
+        for n in 0..limits {
+            for wire in Wire::ALL {
+                ask(&service, &[("k", &format!("v{n}"))], wire, time.now());
+                asked += 1;
+            }
+        }
+        let page = series(&service.meter.exposition(time.now()));
+        assert_eq!(sum(&page, "tollgate_limit_decisions_total", ""), asked);
+        assert_eq!(page["tollgate_metrics_folded_limits"], (limits - LIMITS_SHOWN) as u64);
+        assert!(sum(&page, "tollgate_limit_decisions_total", OTHERS) > 0);
+        let shown = page.keys().filter(|series| series.starts_with("tollgate_limit_decisions_total"));
+        let (others, own): (Vec<_>, Vec<_>) = shown.partition(|series| series.contains(OTHERS));
+        assert_eq!(own.len(), SERIES_MAX, "the bound is reached");
+        assert!(others.len() <= 2 * Wire::ALL.len() && page.len() < 10_000);
+    }
+}
+
+/// A request after which less than a fifth of a limit is left is near it, and a shadow's denial is told apart.
+#[test]
+fn near_and_shadow_are_told_apart() {
+    let time = ManualClock::new();
+    let service = service(
+        &time,
+        "limits: [{name: ten, by: [k], rate: 10/h}, {name: ghost, by: [k], rate: 2/h, mode: shadow}]",
+    );
+    for _ in 0..12 {
+        ask(&service, &[("k", "x")], Wire::Resp, time.now());
+    }
+    let page = series(&service.meter.exposition(time.now()));
+    let of = |limit: &str, outcome: &str| {
+        let labels = format!("{{limit=\"{limit}\",outcome=\"{outcome}\",source=\"exact\",wire=\"resp\"}}");
+        page.get(&format!("tollgate_limit_decisions_total{labels}")).copied()
+    };
+    assert_eq!((of("ten", "allow"), of("ten", "deny")), (Some(10), Some(2)));
+    assert_eq!((of("ghost", "would_allow"), of("ghost", "would_deny")), (Some(2), Some(10)));
+    assert_eq!(page["tollgate_limit_near_total{limit=\"ten\"}"], 2);
+}
+
+/// The keys asked about most come first, under the names that the program takes, and nothing in them acts on a terminal.
+#[test]
+fn the_top_keys_are_named() {
+    let time = ManualClock::new();
+    let service =
+        service(&time, "limits: [{name: a, by: [tenant, api_key], rate: 3/h}, {name: all, rate: 1M/h}]");
+    for n in 0..30 {
+        let key = if n % 3 == 0 { "evil\n\u{1b}[2J" } else { "k1" };
+        ask(&service, &[("api_key", key), ("tenant", "acme")], Wire::Http, time.now());
+    }
+    let top = service.meter.top(10);
+    let expected = [("tenant=acme api_key=k1", 20, 17), (r"tenant=acme api_key=evil\n\u{1b}[2J", 10, 7)];
+    let found: Vec<(&str, u64, u64)> =
+        top.iter().map(|key| (key.key.as_str(), key.decisions, key.denied)).collect();
+    assert_eq!(found, expected);
+    assert!(top.iter().all(|key| key.limit == "a"));
+    assert_eq!(service.meter.top(1).len(), 1);
+    time.advance(Duration::from_secs(200));
+    ask(&service, &[("api_key", "later"), ("tenant", "acme")], Wire::Http, time.now());
+    assert_eq!(service.meter.top(10).len(), 1, "what was long ago is forgotten");
+}
+
+/// Under load keys are sampled, and the estimates stay near the truth.
+#[test]
+fn estimates_under_load_are_near() {
+    let time = ManualClock::new();
+    let service = service(&time, "limits: [{name: a, by: [k], rate: 3/h}]");
+    for n in 0..80_000 {
+        let key = if n % 4 == 0 {
+            "often"
+        } else if n % 16 == 1 {
+            "seldom"
+        } else {
+            "most"
+        };
+        ask(&service, &[("k", key)], Wire::Http, time.now());
+    }
+    let top = service.meter.top(3);
+    let truths = [("k=most", 55_000_u64), ("k=often", 20_000), ("k=seldom", 5_000)];
+    for (key, (name, truth)) in top.iter().zip(truths) {
+        assert_eq!(key.key, name);
+        assert!(key.decisions.abs_diff(truth) < truth / 5, "{key:?}");
+    }
+}
+
+/// Who watches sees each decision, with what was said escaped; when all have gone, nobody is told any more.
+#[test]
+fn watching_begins_and_ends() {
+    let time = ManualClock::new();
+    let service = service(&time, POLICY);
+    ask(&service, &[("api_key", "before")], Wire::Http, time.now());
+    let mut watching = service.meter.watch();
+    for _ in 0..4 {
+        ask(&service, &[("api_key", "k\r\nx")], Wire::Authz, time.now());
+    }
+    let events: Vec<Arc<Event>> = std::iter::from_fn(|| watching.try_recv().ok()).collect();
+    assert_eq!(events.len(), 4);
+    let last = &events[3];
+    assert_eq!((last.allowed, last.limit.as_str(), last.source), (false, "per-key", "exact"));
+    assert_eq!(last.attributes, [("api_key".to_owned(), r"k\r\nx".to_owned())]);
+    assert_eq!((last.wire, last.at), (Wire::Authz, time.now()));
+    assert!(last.retry_after_ms.is_some());
+    drop(watching);
+    ask(&service, &[], Wire::Http, time.now());
+    assert!(!service.meter.is_watched.load(Ordering::Relaxed));
+    let mut again = service.meter.watch();
+    ask(&service, &[], Wire::Http, time.now());
+    assert!(again.try_recv().is_ok());
+}
+
+/// A flood does not make the server tell a watcher more than it may.
+#[test]
+fn watching_is_bounded() {
+    let time = ManualClock::new();
+    let meter = service(&time, "limits: []").meter;
+    let told = (0..100_000).filter(|_| meter.budget.spend(time.now())).count();
+    assert_eq!(told as u64, live::EVENTS_PER_SECOND);
+    time.advance(Duration::from_secs(1));
+    assert!(meter.budget.spend(time.now()));
+}
+
+/// A metric that others know is shown as soon as they registered, and every metric is declared once.
+#[test]
+fn others_may_register_their_numbers() {
+    let meter = Meter::new();
+    let page = meter.exposition(Timestamp::from_unix_seconds(1));
+    assert!(!page.contains("\ntollgate_kill_switches "));
+    meter.gauge(&names::KILL_SWITCHES, || 2);
+    let page = meter.exposition(Timestamp::from_unix_seconds(1));
+    assert!(page.contains("\ntollgate_kill_switches 2\n"));
+    for metric in names::ALL {
+        assert_eq!(page.matches(&format!("# TYPE {} ", metric.name)).count(), 1, "{}", metric.name);
+    }
+}

@@ -1,0 +1,90 @@
+//! Text that came from outside, made fit for people to read: in logs, in the live view, among the top keys. Nothing in it moves
+//! a cursor, begins a line or turns the direction of reading, and it is short.
+
+use std::fmt::Write;
+
+use tollgate::{Attribute, CheckRequest, Value};
+
+/// Most characters that are shown of one value; those that are escaped count as one.
+pub(crate) const VALUE_CHARS_MAX: usize = 64;
+
+/// Adds a value to a text.
+pub(crate) fn push_value(into: &mut String, value: Value<'_>) {
+    match value {
+        Value::Text(text) => push(into, text),
+        Value::Number(number) => {
+            // Writing to a string cannot fail.
+            let _ = write!(into, "{number}");
+        }
+    }
+}
+
+/// Adds a text that somebody else wrote.
+pub(crate) fn push(into: &mut String, text: &str) {
+    for (count, character) in text.chars().enumerate() {
+        if count == VALUE_CHARS_MAX {
+            into.push('…');
+            return;
+        }
+        push_character(into, character);
+    }
+}
+
+/// The same, as a text of its own.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown = String::new();
+    push(&mut shown, text);
+    shown
+}
+
+/// The attributes of a request, as text.
+pub(crate) fn attributes(request: &CheckRequest<'_>) -> Vec<(String, String)> {
+    let pair = |attribute: &Attribute<'_>| {
+        let mut value = String::new();
+        push_value(&mut value, attribute.value);
+        (shown(attribute.name), value)
+    };
+    request.attributes().iter().map(pair).collect()
+}
+
+/// Adds one character, escaped if it does anything but look like itself.
+pub(crate) fn push_character(into: &mut String, character: char) {
+    if is_plain(character) {
+        into.push(character);
+    } else {
+        into.extend(character.escape_default());
+    }
+}
+
+/// Whether a character only looks like itself. A backslash does not: it begins an escape.
+const fn is_plain(character: char) -> bool {
+    let turns_direction = matches!(character,
+        '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    let breaks_lines = matches!(character, '\u{2028}' | '\u{2029}');
+    let is_control = matches!(character, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}');
+    let is_tag = matches!(character, '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    !(turns_direction || breaks_lines || is_control || is_tag || character == '\\')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing that a terminal or a log reader acts on comes through, and what is harmless stays readable.
+    #[test]
+    fn what_acts_is_escaped() {
+        assert_eq!(shown("naïve ключ 鍵"), "naïve ключ 鍵");
+        assert_eq!(shown("a\nb\r\u{1b}[2J\u{7}"), r"a\nb\r\u{1b}[2J\u{7}");
+        assert_eq!(shown("\u{9b}31m\u{202e}x\u{2028}y\0"), r"\u{9b}31m\u{202e}x\u{2028}y\u{0}");
+        assert_eq!(shown(r"a\nb"), r"a\\nb");
+    }
+
+    /// A value of any length is short.
+    #[test]
+    fn text_is_short() {
+        let long = "é".repeat(5_000);
+        assert_eq!(shown(&long).chars().count(), VALUE_CHARS_MAX + 1);
+        assert!(shown(&"\u{10ffff}".repeat(5_000)).chars().count() <= VALUE_CHARS_MAX + 1);
+        assert!(shown(&"\u{1b}".repeat(5_000)).len() <= VALUE_CHARS_MAX * 10 + 3);
+    }
+}

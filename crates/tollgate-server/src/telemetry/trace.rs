@@ -1,0 +1,222 @@
+//! Spans of decisions, for OpenTelemetry. A decision never waits for them: which are taken is decided by a number or two, and a queue
+//! that is full drops what comes, and counts it. [`export`] sends them away; [`parent`] is what a caller's own trace says.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::mpsc;
+use tollgate::{Clock, Decision, Ticks, Timestamp};
+
+use super::Sample;
+use super::live::{Budget, deciding};
+use super::names::{SPANS, VERDICTS, label, verdict_index};
+use super::random;
+use crate::service::Wire;
+
+pub(crate) mod export;
+pub(crate) mod parent;
+
+use parent::Parent;
+
+/// Spans that wait to be sent.
+const QUEUE_MAX: usize = 4_096;
+/// Denials in a second that are traced whatever the share says.
+const DENIALS_PER_SECOND: u64 = 100;
+/// Spans in a second that callers may ask for by their own traces.
+const ASKED_PER_SECOND: u64 = 1_000;
+/// A share of this many is all.
+pub(crate) const WHOLE: u32 = 1_000_000;
+
+/// One decision that is traced. The request's own values are not in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    trace: u128,
+    id: u64,
+    parent: Option<u64>,
+    start: Timestamp,
+    end: Timestamp,
+    wire: &'static str,
+    verdict: &'static str,
+    limit: Option<String>,
+    source: Option<&'static str>,
+    retry_after_ms: Option<u64>,
+}
+
+/// What became of spans. Each number stands for itself, so relaxed orderings are enough.
+#[derive(Debug, Default)]
+pub(crate) struct Fate {
+    exported: AtomicU64,
+    dropped: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Fate {
+    pub(crate) fn samples(&self) -> Vec<Sample> {
+        let sample = |result, count: &AtomicU64| Sample {
+            metric: &SPANS,
+            label: Some((label::RESULT, result)),
+            value: count.load(Ordering::Relaxed),
+        };
+        vec![
+            sample("exported", &self.exported),
+            sample("dropped", &self.dropped),
+            sample("failed", &self.failed),
+        ]
+    }
+}
+
+/// Chooses decisions and queues their spans.
+pub(crate) struct Tracer {
+    queue: mpsc::Sender<Span>,
+    /// Out of [`WHOLE`].
+    share: u32,
+    clock: Clock,
+    denials: Budget,
+    asked: Budget,
+    fate: Arc<Fate>,
+}
+
+impl Tracer {
+    /// A tracer that takes this share, out of [`WHOLE`], and the end of its queue.
+    pub(crate) fn new(share: u32, clock: Clock, fate: Arc<Fate>) -> (Self, mpsc::Receiver<Span>) {
+        let (queue, spans) = mpsc::channel(QUEUE_MAX);
+        let tracer = Self {
+            queue,
+            share,
+            clock,
+            denials: Budget::new(DENIALS_PER_SECOND),
+            asked: Budget::new(ASKED_PER_SECOND),
+            fate,
+        };
+        (tracer, spans)
+    }
+
+    /// Traces a decision, or does not.
+    pub(super) fn record(&self, decision: &Decision, wire: Wire, now: Timestamp) {
+        let parent = Parent::current();
+        if !self.is_taken(decision, parent, now) {
+            return;
+        }
+        let span = self.span(decision, wire, parent, now);
+        if self.queue.try_send(span).is_err() {
+            self.fate.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A caller that traces decides for itself, within bounds; of the others a share is taken, and denials.
+    fn is_taken(&self, decision: &Decision, parent: Option<Parent>, now: Timestamp) -> bool {
+        match parent {
+            Some(parent) => parent.is_sampled && self.asked.spend(now),
+            None => is_drawn(self.share) || (!decision.is_allowed() && self.denials.spend(now)),
+        }
+    }
+
+    #[cold]
+    fn span(&self, decision: &Decision, wire: Wire, parent: Option<Parent>, now: Timestamp) -> Span {
+        let new_trace = || (u128::from(random::next()) << 64) | u128::from(random::next());
+        let deciding = deciding(decision);
+        Span {
+            trace: parent.map_or_else(new_trace, |parent| parent.trace),
+            // Zero means that there is none.
+            id: random::next().max(1),
+            parent: parent.map(|parent| parent.span),
+            start: now,
+            end: self.clock.now().max(now),
+            wire: wire.name(),
+            verdict: VERDICTS[verdict_index(decision)],
+            limit: deciding.map(|status| status.limit.name().to_owned()),
+            source: deciding.map(|status| status.source.name()),
+            retry_after_ms: decision.retry_after().map(Ticks::ceil_millis),
+        }
+    }
+}
+
+/// Whether chance takes this one, for a share out of [`WHOLE`].
+fn is_drawn(share: u32) -> bool {
+    random::next() % u64::from(WHOLE) < u64::from(share)
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::{CheckRequest, Engine, ManualClock, Policy};
+
+    use super::*;
+
+    struct Fixture {
+        time: ManualClock,
+        tracer: Tracer,
+        spans: mpsc::Receiver<Span>,
+        allowed: Decision,
+        denied: Decision,
+    }
+
+    fn fixture(share: u32) -> Fixture {
+        let time = ManualClock::new();
+        let (policy, _) = Policy::compile("test", b"limits: [{name: one, rate: 1/h}]").unwrap();
+        let engine = Engine::new(policy, time.now());
+        let [allowed, denied] = [0, 1].map(|_| engine.check_now(&CheckRequest::new(), time.now()));
+        let (tracer, spans) = Tracer::new(share, time.clock(), Arc::new(Fate::default()));
+        Fixture { time, tracer, spans, allowed, denied }
+    }
+
+    fn taken(fixture: &mut Fixture) -> usize {
+        std::iter::from_fn(|| fixture.spans.try_recv().ok()).count()
+    }
+
+    /// With a share of nothing only denials are traced, and of those only so many in a second.
+    #[test]
+    fn denials_are_traced_up_to_a_rate() {
+        let mut fixture = fixture(0);
+        for _ in 0..1_000 {
+            fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+            fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
+        }
+        assert_eq!(taken(&mut fixture), 100);
+        fixture.time.advance(std::time::Duration::from_secs(1));
+        fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
+        assert_eq!(taken(&mut fixture), 1);
+    }
+
+    /// A share is about that share.
+    #[test]
+    fn a_share_is_about_that_share() {
+        let mut fixture = fixture(WHOLE / 10);
+        for _ in 0..20_000 {
+            fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+        }
+        let taken = taken(&mut fixture);
+        assert!((1_700..2_300).contains(&taken), "{taken}");
+    }
+
+    /// When nobody takes spans away, a decision drops what has no room, and it is counted.
+    #[test]
+    fn a_full_queue_drops_and_counts() {
+        let mut fixture = fixture(WHOLE);
+        for _ in 0..QUEUE_MAX + 10 {
+            fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+        }
+        assert_eq!(fixture.tracer.fate.dropped.load(Ordering::Relaxed), 10);
+        assert_eq!(taken(&mut fixture), QUEUE_MAX);
+    }
+
+    /// A caller's own trace decides whether it is continued, also for denials, and cannot ask for more than there may be.
+    #[tokio::test]
+    async fn a_caller_that_traces_decides() {
+        let mut fixture = fixture(0);
+        let parent = Parent { trace: 7, span: 8, is_sampled: true };
+        Parent::scope(Some(Parent { is_sampled: false, ..parent }), async {
+            fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
+        })
+        .await;
+        assert_eq!(taken(&mut fixture), 0);
+        Parent::scope(Some(parent), async {
+            for _ in 0..2_000 {
+                fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+            }
+        })
+        .await;
+        let span = fixture.spans.try_recv().unwrap();
+        assert_eq!((span.trace, span.parent), (7, Some(8)));
+        assert_eq!(taken(&mut fixture), 999);
+    }
+}

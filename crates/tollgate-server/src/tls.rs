@@ -1,0 +1,223 @@
+//! TLS on every listener: certificates from disk, reloaded when they change, and the handshake of a connection. The last good
+//! pair stays in use when a new one is wrong. Connections that are open keep what they were opened with.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use tollgate::Timestamp;
+
+use crate::cli::{SecurityArguments, TlsVersion};
+use crate::reload::source::{Eye, Seen, Version, Watch};
+use crate::reload::{Failure, Wish};
+
+/// Largest file of certificates or keys.
+const PEM_BYTES_MAX: u64 = 1 << 20;
+/// Both versions of TLS that are spoken, or one.
+const FROM_12: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+const FROM_13: &[&SupportedProtocolVersion] = &[&TLS13];
+
+/// What is spoken inside TLS, as the handshake calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "the wires that use all of it are being built")]
+pub(crate) enum Inside {
+    /// HTTP/1.1.
+    Http,
+    /// HTTP/2, for gRPC.
+    Grpc,
+    /// A protocol that has no name there.
+    Unnamed,
+}
+
+impl Inside {
+    fn protocols(self) -> Vec<Vec<u8>> {
+        match self {
+            Inside::Http => vec![b"http/1.1".to_vec()],
+            Inside::Grpc => vec![b"h2".to_vec()],
+            Inside::Unnamed => Vec::new(),
+        }
+    }
+}
+
+/// The files that it is all made of.
+#[derive(Clone, Debug)]
+struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    client_authorities: Option<PathBuf>,
+    oldest: TlsVersion,
+}
+
+/// How the certificates are.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsStatus {
+    /// What is in use, by a hash of the files.
+    pub(crate) version: Option<Version>,
+    pub(crate) loaded_at: Timestamp,
+    /// Why what is on disk is not in use, as long as it is not.
+    pub(crate) error: Option<Failure>,
+}
+
+/// The certificates in use.
+pub(crate) struct Tls {
+    files: Files,
+    configs: ArcSwap<[Arc<ServerConfig>; 3]>,
+    status: ArcSwap<TlsStatus>,
+    watch: Mutex<(Eye, Watch)>,
+}
+
+impl Tls {
+    /// What the arguments ask for, if they ask for TLS.
+    ///
+    /// # Errors
+    /// When the files are not what they should be; the message says which, and what would be accepted.
+    pub(crate) fn from(arguments: &SecurityArguments, now: Timestamp) -> Result<Option<Arc<Self>>, String> {
+        let (Some(certificate), Some(key)) = (arguments.tls_cert.clone(), arguments.tls_key.clone()) else {
+            return Ok(None);
+        };
+        let client_authorities = arguments.tls_client_ca.clone();
+        let files = Files { certificate, key, client_authorities, oldest: arguments.tls_min_version };
+        let (mut eye, mut watch) = (Eye::new(files.paths()), Watch::default());
+        let seen = eye.look();
+        let configs = files.load()?;
+        let status = TlsStatus { version: version(&seen), loaded_at: now, error: None };
+        watch.acted(seen);
+        Ok(Some(Arc::new(Self {
+            files,
+            configs: ArcSwap::from_pointee(configs),
+            status: ArcSwap::from_pointee(status),
+            watch: Mutex::new((eye, watch)),
+        })))
+    }
+
+    /// How the certificates are.
+    pub(crate) fn status(&self) -> Arc<TlsStatus> {
+        self.status.load_full()
+    }
+
+    /// The handshake of a new connection, with the certificates of now.
+    pub(crate) fn acceptor(&self, inside: Inside) -> TlsAcceptor {
+        let [http, grpc, unnamed] = &**self.configs.load();
+        TlsAcceptor::from(Arc::clone(match inside {
+            Inside::Http => http,
+            Inside::Grpc => grpc,
+            Inside::Unnamed => unnamed,
+        }))
+    }
+
+    /// Reloads what changed. Certificate and key are two files that are seldom replaced at one instant, so a pair that does not
+    /// fit is no pair, and the next look may find one that does.
+    pub(crate) fn turn(&self, wish: Wish, now: Timestamp) {
+        // Turns come one after the other; the lock only says so to the compiler.
+        let (eye, watch) = &mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = eye.look();
+        if !watch.saw(&seen) && wish == Wish::Look {
+            return;
+        }
+        watch.acted(seen.clone());
+        let loaded = match &seen {
+            Seen::Version(_) => self.files.load(),
+            Seen::Unreadable(error) => Err(error.clone()),
+        };
+        match loaded {
+            Ok(configs) => {
+                self.configs.store(Arc::new(configs));
+                let status = TlsStatus { version: version(&seen), loaded_at: now, error: None };
+                self.status.store(Arc::new(status));
+                tracing::info!("the certificates were reloaded");
+            }
+            Err(error) => {
+                let status = self.status.load_full();
+                let failure = Some(Failure::new(error.clone(), now));
+                self.status.store(Arc::new(TlsStatus { error: failure, ..(*status).clone() }));
+                tracing::error!(error, "the certificates were not reloaded: those before stay in use");
+            }
+        }
+    }
+}
+
+const fn version(seen: &Seen) -> Option<Version> {
+    match seen {
+        Seen::Version(version) => Some(*version),
+        Seen::Unreadable(_) => None,
+    }
+}
+
+impl Files {
+    fn paths(&self) -> Vec<PathBuf> {
+        let mut paths = vec![self.certificate.clone(), self.key.clone()];
+        paths.extend(self.client_authorities.clone());
+        paths
+    }
+
+    /// A configuration for each kind of wire. A new one remembers no sessions, so nobody resumes what an authority that is gone
+    /// once allowed.
+    fn load(&self) -> Result<[Arc<ServerConfig>; 3], String> {
+        let provider = Arc::new(ring::default_provider());
+        let versions = match self.oldest {
+            TlsVersion::V12 => FROM_12,
+            TlsVersion::V13 => FROM_13,
+        };
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+        let builder = builder.with_protocol_versions(versions).map_err(|error| error.to_string())?;
+        let builder = match &self.client_authorities {
+            None => builder.with_no_client_auth(),
+            Some(path) => builder.with_client_cert_verifier(verifier(path, provider)?),
+        };
+        let chain = certificates(&self.certificate)?;
+        let config = builder.with_single_cert(chain, key(&self.key)?).map_err(|error| {
+            format!(
+                "{} and {} are not a pair: {error}; accepted are a certificate chain, its own first, and the key of that",
+                self.certificate.display(),
+                self.key.display()
+            )
+        })?;
+        Ok([Inside::Http, Inside::Grpc, Inside::Unnamed].map(|inside| {
+            let mut config = config.clone();
+            config.alpn_protocols = inside.protocols();
+            Arc::new(config)
+        }))
+    }
+}
+
+fn verifier(
+    path: &Path,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn tokio_rustls::rustls::server::danger::ClientCertVerifier>, String> {
+    let mut authorities = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        let added = authorities.add(certificate);
+        added.map_err(|error| format!("{}: not an authority: {error}", path.display()))?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider).build();
+    verifier.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let wrong = |what: String| format!("{}: {what}; accepted are certificates in PEM", path.display());
+    let bytes = read(path).map_err(|error| wrong(error.to_string()))?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let all = all.map_err(|error| wrong(error.to_string()))?;
+    if all.is_empty() { Err(wrong("no certificate".to_owned())) } else { Ok(all) }
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let wrong = |what: String| format!("{}: {what}; accepted is a private key in PEM", path.display());
+    let bytes = read(path).map_err(|error| wrong(error.to_string()))?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| wrong(error.to_string()))
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(PEM_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,301 @@
+//! Every verb from end to end: typed as a command, done by a running server, seen in what it then decides.
+
+use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::admin::{POLICY, Scratch, TOKEN, ask, server};
+use crate::program::{Server, run, stderr, stdout, tollgate};
+
+const KEY: &str = r#"{"attributes":{"api_key":"k"}}"#;
+
+pub(crate) fn operate(server: &Server, arguments: &[&str]) -> Command {
+    let mut command = tollgate(arguments);
+    command.env("TOLLGATE_SERVER", format!("http://{}", server.address)).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    command
+}
+
+fn call(server: &Server, arguments: &[&str]) -> Output {
+    operate(server, arguments).output().unwrap()
+}
+
+fn says(server: &Server, arguments: &[&str], expected: &str) {
+    let output = call(server, arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+    assert!(stdout(&output).contains(expected), "{arguments:?}: {expected:?} is not in {}", stdout(&output));
+}
+
+#[allow(clippy::disallowed_methods, reason = "the program runs on the real clock")]
+fn pause(time: Duration) {
+    thread::sleep(time);
+}
+
+/// Get, explain and reset: what is left, why, and as if never seen. A counter that everybody shares is not forgotten with a key.
+#[test]
+fn a_key_is_looked_at_and_reset() {
+    let server = server(POLICY);
+    says(&server, &["get", "api_key=k"], "5 of 5");
+    for _ in 0..6 {
+        server.check(KEY);
+    }
+    let output = stdout(&call(&server, &["get", "api_key=k"]));
+    assert!(
+        output.contains("denied now") && output.contains("0 of 5") && output.contains("995 of 1000"),
+        "{output}"
+    );
+    let output = stdout(&call(&server, &["explain", "api_key=k"]));
+    assert!(
+        output.contains("per-key: denies") && output.contains("1 more must return: the first unit does in "),
+        "{output}"
+    );
+    says(&server, &["reset", "api_key=k"], "1 counter forgotten");
+    says(&server, &["get", "api_key=k"], "995 of 1000");
+    assert_eq!(server.remaining("k"), 5);
+    says(&server, &["reset", "api_key=k", "--limit", "all"], "1 counter forgotten");
+    says(&server, &["get", "api_key=k"], "1000 of 1000");
+}
+
+/// The built-in policy is explained: what applies, what does not and why, which tier has more. Nothing is charged.
+#[test]
+fn the_built_in_policy_is_explained() {
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0"]);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
+    let attributes = ["explain", "api_key=k", "tenant=t", "plan=free", "path=/login", "method=GET"];
+    let output = stdout(&call(&server, &attributes));
+    for expected in [
+        "such a request passes now",
+        "per-key: passes, 200 of 200 left",
+        "(the tier plan=free)",
+        "- with plan=pro it may make 100 requests a second on average and 200 at once",
+        "login: does not apply",
+        "- the request has no ip",
+        "- method is \"GET\", and it applies to POST",
+        "- path.startsWith('/v1/chat') is not true",
+    ] {
+        assert!(output.contains(expected), "{expected:?} is not in {output}");
+    }
+    let json: Value = serde_json::from_str(&stdout(&call(
+        &server,
+        &["explain", "tenant=acme", "--cost", "6000", "--json"],
+    )))
+    .unwrap();
+    assert_eq!(json["allowed"], false);
+    let plan = json["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "plan").unwrap();
+    assert_eq!(plan["state"]["chosen"], "the override of tenant \"acme\"");
+    assert_eq!(plan["what_would_change_it"][0], "a cost of 6000 never passes: at most 5000 at once");
+}
+
+/// A block denies at once, tells its end truly, charges nothing, and is over when it said.
+#[test]
+fn a_block_is_true_about_its_time() {
+    let server = server(POLICY);
+    says(
+        &server,
+        &["block", "api_key=k", "--for", "2s", "--note", "a\u{1b}[31m script"],
+        "api_key=k is blocked until 20",
+    );
+    let denied = server.check(KEY);
+    assert_eq!(
+        (&denied["allowed"], &denied["verdict"], &denied["reason"]),
+        (&false.into(), &"deny".into(), &"operator-block".into())
+    );
+    assert!(denied["detail"].as_str().unwrap().starts_with("blocked by an operator until 20"), "{denied}");
+    let wait = denied["retry_after_ms"].as_u64().unwrap();
+    assert!((1..=2_000).contains(&wait), "{wait}");
+    assert_eq!(denied["headers"]["Retry-After"], wait.div_ceil(1_000).to_string());
+    assert_eq!(server.check(r#"{"attributes":{"api_key":"other"}}"#)["allowed"], true);
+    let reserved = server.send("POST", "/v1/reservations", KEY).json();
+    assert_eq!((&reserved["allowed"], reserved.get("reservation")), (&false.into(), None));
+    says(&server, &["get", "api_key=k"], "denied: blocked by an operator until 20");
+    pause(Duration::from_millis(wait));
+    let free = server.check(KEY);
+    assert_eq!((&free["allowed"], &free["limits"][0]["remaining"]), (&true.into(), &4.into()), "{free}");
+    let output = stdout(&call(&server, &["audit"]));
+    assert!(output.contains("a\\u{1b}[31m script") && !output.contains('\u{1b}'), "{output}");
+}
+
+/// A block can be taken back, and taking back what is not there is told by the status.
+#[test]
+fn a_block_is_taken_back() {
+    let server = server(POLICY);
+    says(&server, &["block", "api_key=k", "region:=7", "--for", "1h"], "is blocked until");
+    assert_eq!(server.check(KEY)["allowed"], true, "it lacks the region");
+    assert_eq!(server.check(r#"{"attributes":{"api_key":"k","region":7}}"#)["allowed"], false);
+    says(&server, &["limits"], "api_key=k region=7");
+    assert_eq!(call(&server, &["unblock", "api_key=k"]).status.code(), Some(1));
+    says(&server, &["unblock", "region:=7", "api_key=k"], "unblocked");
+    assert_eq!(server.check(r#"{"attributes":{"api_key":"k","region":7}}"#)["allowed"], true);
+}
+
+/// A kill switch opens its limit, and ends by itself although nobody asks in between.
+#[test]
+fn a_kill_switch_ends_by_itself() {
+    let server = server("limits: [{name: per-key, by: [api_key], rate: 1/h}]");
+    assert_eq!(server.check(KEY)["allowed"], true);
+    assert_eq!(server.check(KEY)["allowed"], false);
+    says(&server, &["kill", "per-key", "--for", "1s"], "off until 20");
+    let open = server.check(KEY);
+    assert_eq!((&open["allowed"], open["limits"].as_array().unwrap().len()), (&true.into(), 0));
+    pause(Duration::from_millis(1_050));
+    assert_eq!(server.check(KEY)["allowed"], false);
+    says(&server, &["kill", "--all"], "off until 20");
+    assert_eq!(server.check(KEY)["allowed"], true);
+    says(&server, &["limits"], "all limits: off until 20");
+    says(&server, &["restore", "--all"], "the policy holds again");
+    assert_eq!(server.check(KEY)["allowed"], false);
+    assert_eq!(call(&server, &["restore", "--all"]).status.code(), Some(1));
+}
+
+/// Shadow counts and never denies; a percentage is of keys, nought is none of them.
+#[test]
+fn shadow_and_percent() {
+    let server = server("limits: [{name: per-key, by: [api_key], rate: 1/h}]");
+    server.check(KEY);
+    says(&server, &["shadow", "per-key", "--for", "10m"], "shadow until 20");
+    for allowed in [true, true] {
+        let answer = server.check(KEY);
+        assert_eq!((&answer["allowed"], &answer["limits"][0]["mode"]), (&allowed.into(), &"shadow".into()));
+    }
+    says(&server, &["explain", "api_key=k"], "would deny, but only counts");
+    says(&server, &["percent", "per-key", "0", "--for", "48h"], "enforced for 0 % of keys until 20");
+    assert_eq!(server.check(KEY)["limits"][0]["mode"], "shadow");
+    says(&server, &["percent", "per-key", "100"], "enforced for 100 % of keys");
+    assert_eq!(server.check(KEY)["allowed"], false);
+    says(&server, &["restore", "per-key"], "the policy holds again");
+}
+
+/// What goes wrong is told with its cause and its cure.
+#[test]
+fn failures_say_what_to_do() {
+    let server = server(POLICY);
+    let url = format!("http://{}", server.address);
+    let localhost = url.replace("127.0.0.1", "localhost");
+    assert_eq!(run(&["limits", "--server", &localhost, "--token", TOKEN], b"").status.code(), Some(0));
+    let cases: [(&[&str], &str); 9] = [
+        (
+            &["get", "a=b", "--server", "http://127.0.0.1:1", "--token", TOKEN],
+            "start one with `tollgate serve`",
+        ),
+        (&["get", "a=b", "--server", &url], "no admin token; the server printed one"),
+        (&["get", "a=b", "--server", &url, "--token", "another-token-0123456789"], "give it with --token"),
+        (&["get", "a=b", "--server", "https://127.0.0.1", "--token", TOKEN], "accepted: --server http://"),
+        (&["get", "a=b", "--server", "127.0.0.1:80", "--token", TOKEN], "accepted: --server http://"),
+        (&["get", "a=b", "a=c", "--server", &url, "--token", TOKEN], "a is given twice"),
+        (&["kill", "--server", &url, "--token", TOKEN], "required"),
+        (&["kill", "nope", "--server", &url, "--token", TOKEN], "the policy in force has no limit \"nope\""),
+        (&["get", "a=b", "--server", &url, "--token-file", "no/such/file"], "name a file that can be read"),
+    ];
+    for (arguments, expected) in cases {
+        let output = run(arguments, b"");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
+        assert!(!stderr(&output).contains("0123456789"), "a token is in {}", stderr(&output));
+    }
+}
+
+/// Two files: which limits change, and how many decisions of a trace do, on the trace's own time.
+#[test]
+fn a_candidate_is_compared_on_a_trace() {
+    let scratch = Scratch::new("diff");
+    let old = scratch.file(
+        "old.yaml",
+        "limits: [{name: a, by: [k], rate: 2/min burst 2}, {name: p, by: [k], concurrency: 1}]",
+    );
+    let new = scratch.file("new.yaml", "limits: [{name: a, by: [k], rate: 2/min burst 1}, {name: p, by: [k], concurrency: 1}, {name: b, rate: 1/s}]");
+    let mut trace = String::new();
+    for (at, key) in
+        [("10:00:00", "x"), ("10:00:01", "x"), ("10:00:30", "x"), ("10:00:30.5", "y"), ("10:00:31", "z")]
+    {
+        trace.push_str(&format!(
+            "{{\"at\":\"2030-01-01T{at}Z\",\"attributes\":{{\"k\":\"{key}\"}},\"cost\":1}}\n"
+        ));
+    }
+    trace.push_str("\n{\"at\":1893492032000,\"attributes\":{\"k\":\"z\"}}\n");
+    let trace = scratch.file("trace.jsonl", &trace);
+    let output = run(&["policy", "diff", &old, &new, "--trace", &trace], b"");
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    for expected in [
+        "changed a: rate\n  - a: each k may make 2 requests a minute on average and 2 at once\n  + a: each k may make 2 requests a minute on average and 1 at once\n",
+        "added b\n  + b: everybody together",
+        "1 unchanged",
+    ] {
+        assert!(text.contains(expected), "{expected:?} is not in {text}");
+    }
+    // The second of x finds no burst, and neither does the last of z, a second after the first; y comes half a second after x, which
+    // is too soon for b.
+    assert!(text.contains("of 6 decisions change: "), "{text}");
+    let json = run(&["policy", "diff", &old, &new, "--trace", &trace, "--json"], b"");
+    let json: Value = serde_json::from_str(&stdout(&json)).unwrap();
+    assert_eq!(json["decisions"]["decisions"], 6);
+    assert_eq!(json["decisions"]["by_limit"]["a"], 2, "{json}");
+    assert_eq!(json["decisions"]["by_limit"]["b"], 1, "{json}");
+    assert_eq!((&json["decisions"]["changed"], &json["decisions"]["newly_allowed"]), (&3.into(), &0.into()));
+
+    let same = run(&["policy", "diff", &old, &old, "--trace", &trace], b"");
+    assert_eq!(same.status.code(), Some(0), "an equal policy changes nothing: {}", stdout(&same));
+    let late =
+        scratch.file("late.jsonl", "{\"at\":2000,\"attributes\":{}}\n{\"at\":1000,\"attributes\":{}}\n");
+    for (trace, expected) in [(late.as_str(), ":2: at: earlier than the line before"), (old.as_str(), ":1: ")]
+    {
+        let output = run(&["policy", "diff", &old, &new, "--trace", trace], b"");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+    assert_eq!(run(&["policy", "diff", &old], b"").status.code(), Some(2));
+}
+
+/// A candidate beside a running server: it decides about the same requests, and no counter of the server is touched.
+#[test]
+fn a_candidate_is_compared_on_live_requests() {
+    let server = server(POLICY);
+    let scratch = Scratch::new("live");
+    let stricter = scratch
+        .file("new.yaml", "limits: [{name: per-key, by: [api_key], rate: 2/h}, {name: all, rate: 1000/h}]");
+    let begun = {
+        let text = std::fs::read_to_string(&stricter).unwrap();
+        ask(&server, TOKEN, "POST", "/admin/v1/policy/diff?for=30s", &text).json()
+    };
+    assert_eq!(
+        (&begun["changes"][0]["name"], &begun["unchanged"]),
+        (&"per-key".into(), &1.into()),
+        "{begun}"
+    );
+    let path = format!("/admin/v1/policy/diff/{}", begun["comparison"]["id"].as_str().unwrap());
+    for _ in 0..7 {
+        server.check(KEY);
+    }
+    let standing = ask(&server, TOKEN, "GET", &path, "").json();
+    assert_eq!(
+        (
+            &standing["running"],
+            &standing["decisions"],
+            &standing["newly_denied"],
+            &standing["by_limit"]["per-key"]
+        ),
+        (&true.into(), &7.into(), &3.into(), &3.into()),
+        "{standing}"
+    );
+    assert!(
+        ask(&server, TOKEN, "POST", "/admin/v1/policy/diff?for=1s", POLICY)
+            .problem(409)
+            .contains("is running")
+    );
+    assert_eq!(ask(&server, TOKEN, "DELETE", &path, "").json()["running"], false);
+    server.check(KEY);
+    assert_eq!(ask(&server, TOKEN, "GET", &path, "").json()["decisions"], 7, "it has ended");
+    assert_eq!(server.remaining("k"), 0);
+    says(&server, &["get", "api_key=k"], "995 of 1000");
+
+    let equal = scratch.file("equal.yaml", POLICY);
+    let child = operate(&server, &["policy", "diff", &equal, "--live", "--for", "1s"]).spawn().unwrap();
+    for _ in 0..20 {
+        server.check(KEY);
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("2 unchanged\n\n0 of "), "{}", stdout(&output));
+}

@@ -1,0 +1,127 @@
+//! The live views: once, through a pipe, and on a terminal of the test's own.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
+
+use crate::admin::{POLICY, TOKEN, ask, server};
+use crate::admin_verbs::operate;
+use crate::program::{stderr, stdout};
+
+/// Once, without a terminal: a frame with its titles and no escape sequences.
+#[test]
+fn a_frame_without_a_terminal() {
+    let server = server(POLICY);
+    for arguments in [["top", "--once"], ["tail", "--once"]] {
+        let output = operate(&server, &arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(!stdout(&output).contains('\u{1b}'), "{}", stdout(&output));
+        if arguments[0] == "top" {
+            assert!(
+                stdout(&output).contains("limit  decisions  last second  denied  share  key"),
+                "{}",
+                stdout(&output)
+            );
+        }
+    }
+    let json = operate(&server, &["top", "--once", "--json"]).output().unwrap();
+    let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
+    assert!(json["keys"].is_array());
+}
+
+/// A terminal: the master's side for the test, the path of the slave's for the program.
+fn terminal() -> (File, String) {
+    let master: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    (File::from(master), path)
+}
+
+/// On a terminal the view is drawn again each second, q ends it, and the terminal echoes again afterwards.
+#[test]
+fn a_view_on_a_terminal() {
+    let server = server(POLICY);
+    for view in ["top", "tail"] {
+        let (mut master, path) = terminal();
+        let slave = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let before = tcgetattr(&slave).unwrap().local_modes;
+        assert!(before.contains(LocalModes::ICANON | LocalModes::ECHO));
+        let mut command = operate(&server, &[view]);
+        command
+            .stdin(Stdio::from(slave.try_clone().unwrap()))
+            .stdout(Stdio::from(slave.try_clone().unwrap()));
+        let mut child = command.spawn().unwrap();
+        if view == "top" {
+            let mut seen = Vec::new();
+            while seen.windows(4).filter(|bytes| bytes == b"\x1b[2J").count() < 2 {
+                let mut some = [0; 512];
+                let read = master.read(&mut some).unwrap();
+                seen.extend_from_slice(&some[..read]);
+            }
+            let seen = String::from_utf8_lossy(&seen).into_owned();
+            assert!(seen.contains("last second") && seen.contains("q to leave"), "{seen}");
+        } else {
+            // It has nothing to draw: that it listens for keys is seen at the terminal.
+            while tcgetattr(&slave).unwrap().local_modes.contains(LocalModes::ICANON) {
+                std::thread::yield_now();
+            }
+        }
+        assert!(!tcgetattr(&slave).unwrap().local_modes.contains(LocalModes::ICANON));
+        master.write_all(b"xq").unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{view}");
+        assert_eq!(tcgetattr(&slave).unwrap().local_modes, before, "{view} left the terminal as it was");
+    }
+}
+
+/// A view is told when the server stops, and does not keep it from stopping.
+#[test]
+fn a_view_ends_with_the_server() {
+    let mut server = server(POLICY);
+    let mut stream = server.connect();
+    let head = format!(
+        "GET /admin/v1/tail?denied=true HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut lines = BufReader::new(&stream);
+    let mut line = String::new();
+    let mut seen = String::new();
+    while line != "\r\n" {
+        line.clear();
+        lines.read_line(&mut line).unwrap();
+        seen.push_str(&line);
+    }
+    assert!(seen.starts_with("HTTP/1.1 200") && seen.contains("application/x-ndjson"), "{seen}");
+    server.signal("-TERM");
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    assert!(rest.ends_with("0\r\n\r\n"), "the body has an end: {rest:?}");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+/// No more views than may be; one that is closed makes room.
+#[test]
+fn views_are_bounded() {
+    let server = server(POLICY);
+    let open = || {
+        let mut stream = server.connect();
+        let head = format!(
+            "GET /admin/v1/tail HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).unwrap();
+        (stream, line)
+    };
+    let mut views: Vec<_> = (0..16).map(|_| open()).collect();
+    assert!(views.iter().all(|(_, line)| line.starts_with("HTTP/1.1 200")));
+    assert!(ask(&server, TOKEN, "GET", "/admin/v1/tail", "").problem(503).contains("close one"));
+    views.pop();
+    while !open().1.starts_with("HTTP/1.1 200") {
+        std::thread::yield_now(); // The server notices a moment later.
+    }
+}

@@ -1,0 +1,60 @@
+//! More clients than there are descriptors for: those who are served stay served, the others wait, and files can still be opened.
+
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::program::{SLOW_POLICY, Server, tollgate};
+use crate::restart::{Scratch, await_until};
+use crate::wire::{Response, request};
+
+/// A question that charges nothing, on a connection that stays open; tells whether it was answered in time.
+fn is_answered(stream: &TcpStream) -> bool {
+    let question = request("POST", "/v1/check", "", br#"{"attributes":{"api_key":"k"},"cost":0}"#);
+    let mut writer = stream;
+    writer.write_all(&question).is_ok()
+        && stream.peek(&mut [0]).is_ok_and(|read| read > 0)
+        && Response::read(&mut BufReader::new(stream)).status == 200
+}
+
+/// With 128 descriptors, 300 connections at once: the system's queue takes those that the server has no room for. Who was
+/// connected before is answered all the while, counters are written to disk all the while, and when the crowd leaves, a new client
+/// is served at once.
+#[test]
+fn a_crowd_takes_nothing_from_those_who_are_served() {
+    let scratch = Scratch::new("crowd");
+    let program = tollgate(&[]).get_program().to_str().unwrap().to_owned();
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"ulimit -n 128; exec "$0" "$@""#, &program]);
+    command.args(["serve", "--http", "127.0.0.1:0", "--policy", "-", "--state-dir", scratch.path()]);
+    command.args(["--snapshot-every", "100ms"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let server = Server::spawn(command, SLOW_POLICY);
+    let served: Vec<TcpStream> = (0..10).map(|_| server.connect()).collect();
+    assert!(served.iter().all(is_answered));
+
+    let crowd: Vec<TcpStream> = (0..300)
+        .map_while(|_| TcpStream::connect_timeout(&server.address, Duration::from_secs(2)).ok())
+        .collect();
+    assert!(crowd.len() > 100, "only {} came", crowd.len());
+    let late = crowd.last().unwrap();
+    late.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(!is_answered(late), "there was room for everybody, so the test shows nothing");
+    for _ in 0..3 {
+        assert!(served.iter().all(is_answered), "somebody who was served no longer is");
+        scratch.await_snapshot();
+    }
+
+    drop(crowd);
+    #[allow(clippy::disallowed_methods, reason = "the test measures real patience")]
+    let start = Instant::now();
+    // A queue that is still full drops the first packet of a connection, so a client that waits for it waits for a second.
+    let is_served = || {
+        let stream = TcpStream::connect_timeout(&server.address, Duration::from_millis(100));
+        stream.is_ok_and(|stream| {
+            stream.set_read_timeout(Some(Duration::from_secs(1))).is_ok() && is_answered(&stream)
+        })
+    };
+    await_until(is_served);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}

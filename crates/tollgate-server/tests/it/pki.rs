@@ -1,0 +1,153 @@
+//! Certificates made for a test, and a real TLS client that uses them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
+};
+
+use crate::program::Server;
+
+/// An authority that signs certificates.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pub(crate) pem: String,
+}
+
+/// A certificate and its key, in PEM.
+pub(crate) struct Pair {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl Authority {
+    pub(crate) fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// A certificate of this machine.
+    pub(crate) fn server(&self) -> Pair {
+        self.sign(&["127.0.0.1", "localhost"], ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    /// A certificate of a client.
+    pub(crate) fn client(&self) -> Pair {
+        self.sign(&["client.test"], ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    fn sign(&self, names: &[&str], purpose: ExtendedKeyUsagePurpose) -> Pair {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.extended_key_usages = vec![purpose];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
+        Pair { certificate, key: key.serialize_pem() }
+    }
+}
+
+/// How a client connects.
+pub(crate) struct Client<'a> {
+    pub(crate) trusts: &'a str,
+    pub(crate) pair: Option<&'a Pair>,
+    pub(crate) protocols: &'a [&'a [u8]],
+    pub(crate) versions: &'static [&'static SupportedProtocolVersion],
+}
+
+const BOTH: &[&SupportedProtocolVersion] =
+    &[&tokio_rustls::rustls::version::TLS13, &tokio_rustls::rustls::version::TLS12];
+
+impl<'a> Client<'a> {
+    /// One that trusts an authority, and shows nothing.
+    pub(crate) fn trusting(authority: &'a Authority) -> Self {
+        Self { trusts: &authority.pem, pair: None, protocols: &[], versions: BOTH }
+    }
+
+    /// The same, and shows a certificate.
+    pub(crate) fn showing(authority: &'a Authority, pair: &'a Pair) -> Self {
+        Self { pair: Some(pair), ..Self::trusting(authority) }
+    }
+
+    fn config(&self) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.trusts.as_bytes()).unwrap()).unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_protocol_versions(self.versions).unwrap().with_root_certificates(roots);
+        let mut config = match self.pair {
+            None => builder.with_no_client_auth(),
+            Some(pair) => {
+                let chain = vec![CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap()];
+                let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+                builder.with_client_auth_cert(chain, key).unwrap()
+            }
+        };
+        config.alpn_protocols = self.protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        config
+    }
+
+    /// Connects; the handshake is made with the first bytes.
+    pub(crate) fn connect(&self, server: &Server) -> Connection {
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let session = ClientConnection::new(Arc::new(self.config()), name).unwrap();
+        let stream = server.connect();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Connection(BufReader::new(StreamOwned::new(session, stream)))
+    }
+}
+
+/// A connection inside TLS.
+pub(crate) struct Connection(BufReader<StreamOwned<ClientConnection, TcpStream>>);
+
+impl Connection {
+    /// Sends a request and reads the answer: its status, and its body.
+    pub(crate) fn ask(&mut self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
+        let bytes = crate::wire::request(method, path, "Content-Type: application/json\r\n", body.as_bytes());
+        self.0.get_mut().write_all(&bytes)?;
+        self.0.get_mut().flush()?;
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap();
+        let mut length = 0;
+        loop {
+            line.clear();
+            self.0.read_line(&mut line)?;
+            match line.trim_end().split_once(": ") {
+                None => break,
+                Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
+                    length = value.parse().unwrap();
+                }
+                Some(_) => {}
+            }
+        }
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body)?;
+        Ok((status, String::from_utf8(body).unwrap()))
+    }
+
+    /// The certificate that the server showed.
+    pub(crate) fn certificate(&self) -> Vec<u8> {
+        self.0.get_ref().conn.peer_certificates().unwrap()[0].to_vec()
+    }
+
+    /// What both sides agreed to speak.
+    pub(crate) fn protocol(&self) -> Option<&[u8]> {
+        self.0.get_ref().conn.alpn_protocol()
+    }
+}

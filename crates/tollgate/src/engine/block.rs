@@ -1,0 +1,189 @@
+//! Requests that an operator lets nobody make for a while, by their attributes. Asked before any limit, and one atomic load
+//! when there are none. A block ends by itself, at the instant that its denials told.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use crate::policy::text::{Digits, as_text};
+use crate::request::CheckRequest;
+use crate::time::{TICKS_PER_SECOND, Timestamp};
+
+/// Most blocks at once. A change makes the whole index anew.
+pub const BLOCKS_MAX: usize = 1_000;
+/// Most attributes of one block.
+pub const BLOCK_ATTRIBUTES_MAX: usize = 8;
+
+/// Requests with all of these attributes are denied until then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Names and values as text, by name; numbers in decimal.
+    attributes: Vec<(String, String)>,
+    until: Timestamp,
+}
+
+impl Block {
+    /// How answers and metrics call the cause of such a denial, where they else have the name of a limit.
+    pub const NAME: &'static str = "operator-block";
+
+    /// Names and values, as text.
+    #[must_use]
+    pub fn attributes(&self) -> &[(String, String)] {
+        &self.attributes
+    }
+
+    /// The first instant at which it no longer holds.
+    #[must_use]
+    pub const fn until(&self) -> Timestamp {
+        self.until
+    }
+
+    fn covers(&self, request: &CheckRequest<'_>) -> bool {
+        self.attributes.iter().all(|(name, value)| {
+            request.attributes().iter().any(|given| {
+                let mut room: Digits = [0; 20];
+                given.name == name && as_text(given.value, &mut room) == value
+            })
+        })
+    }
+}
+
+impl fmt::Display for Block {
+    /// Why a request is denied, without what else the operator said about it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "blocked by an operator until {}", Rfc3339(self.until))
+    }
+}
+
+/// An instant as people and programs read it, to the second, rounded up: whoever waits for it has waited enough.
+struct Rfc3339(Timestamp);
+
+impl fmt::Display for Rfc3339 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.unix_micros().div_ceil(TICKS_PER_SECOND);
+        let instant =
+            i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+        match instant {
+            Some(instant) => write!(f, "{instant}"),
+            None => f.write_str("the end of time"),
+        }
+    }
+}
+
+/// Why a block was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BlockError {
+    /// No attribute, which would be everybody.
+    #[error(
+        "a block names no attribute and would deny everybody; accepted are 1 to {BLOCK_ATTRIBUTES_MAX} attributes, such as api_key=k1"
+    )]
+    Everybody,
+    /// More attributes than [`BLOCK_ATTRIBUTES_MAX`].
+    #[error("a block of {0} attributes; accepted are 1 to {BLOCK_ATTRIBUTES_MAX}")]
+    TooManyAttributes(usize),
+    /// As many blocks as may be.
+    #[error(
+        "there are {BLOCKS_MAX} blocks; take some of them back, or block an attribute that they have in common"
+    )]
+    TooMany,
+}
+
+/// Blocks, each under the first of its attributes.
+type ByAttribute = HashMap<String, HashMap<String, Vec<Arc<Block>>>>;
+
+/// The blocks of an engine.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    /// Whether there is anything to look at. A decision made while it turns is made either way, as one a moment earlier or later.
+    any: AtomicBool,
+    index: ArcSwap<ByAttribute>,
+    /// Every block, in the order in which they were made; the index is made from it.
+    all: Mutex<Vec<Arc<Block>>>,
+}
+
+impl Blocks {
+    /// The block that denies a request longest, if any does.
+    #[inline]
+    pub(super) fn of(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Arc<Block>> {
+        // Acquire: whoever sees that there are blocks sees them.
+        if self.any.load(Ordering::Acquire) { self.find(request, now) } else { None }
+    }
+
+    fn find(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Arc<Block>> {
+        let index = self.index.load();
+        let under = |name: &str, value: &str| index.get(name)?.get(value);
+        let mut longest: Option<&Arc<Block>> = None;
+        for given in request.attributes() {
+            let mut room: Digits = [0; 20];
+            for block in under(given.name, as_text(given.value, &mut room)).into_iter().flatten() {
+                let is_longer = longest.is_none_or(|known| known.until < block.until);
+                if is_longer && now < block.until && block.covers(request) {
+                    longest = Some(block);
+                }
+            }
+        }
+        longest.cloned()
+    }
+
+    /// Adds a block. One of the same attributes is replaced.
+    pub(super) fn add(
+        &self,
+        request: &CheckRequest<'_>,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> Result<Arc<Block>, BlockError> {
+        let attributes = texts(request);
+        match attributes.len() {
+            0 => return Err(BlockError::Everybody),
+            1..=BLOCK_ATTRIBUTES_MAX => {}
+            more => return Err(BlockError::TooManyAttributes(more)),
+        }
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|block| now < block.until && block.attributes != attributes);
+        if all.len() >= BLOCKS_MAX {
+            return Err(BlockError::TooMany);
+        }
+        let block = Arc::new(Block { attributes, until });
+        all.push(Arc::clone(&block));
+        self.publish(&all);
+        Ok(block)
+    }
+
+    /// Takes the block of exactly these attributes back; tells whether there was one.
+    pub(super) fn remove(&self, request: &CheckRequest<'_>, now: Timestamp) -> bool {
+        let attributes = texts(request);
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|block| now < block.until);
+        let before = all.len();
+        all.retain(|block| block.attributes != attributes);
+        self.publish(&all);
+        all.len() < before
+    }
+
+    pub(super) fn list(&self, now: Timestamp) -> Vec<Arc<Block>> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter(|block| now < block.until).cloned().collect()
+    }
+
+    fn publish(&self, all: &[Arc<Block>]) {
+        let mut index = ByAttribute::new();
+        for block in all {
+            let Some((name, value)) = block.attributes.first() else { continue };
+            let values = index.entry(name.clone()).or_default();
+            values.entry(value.clone()).or_default().push(Arc::clone(block));
+        }
+        self.index.store(Arc::new(index));
+        self.any.store(!all.is_empty(), Ordering::Release);
+    }
+}
+
+fn texts(request: &CheckRequest<'_>) -> Vec<(String, String)> {
+    let text = |value| as_text(value, &mut [0; 20]).to_owned();
+    let mut attributes: Vec<_> =
+        request.attributes().iter().map(|given| (given.name.to_owned(), text(given.value))).collect();
+    attributes.sort_unstable();
+    attributes
+}

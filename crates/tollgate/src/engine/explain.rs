@@ -1,0 +1,279 @@
+//! Why a request is answered as it is: every limit that has to do with it, whether it applies and why not, what is left of it, and
+//! what would change that. Nothing is charged.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::block::Block;
+use super::ruling::{InForce, Ruled, Ruling};
+use super::{ATTEMPTS, Engine};
+use crate::decision::{Fault, LimitStatus, Source, Stance};
+use crate::outcome::Outcome;
+use crate::policy::{Choice, Limit, Match, Matches, Mode, Policy, QuotaIndex, Unmet};
+use crate::request::CheckRequest;
+use crate::store::{Store, StoreFailure};
+use crate::time::{Ticks, Timestamp};
+
+/// Most limits that one explanation goes through.
+pub const LIMITS_EXPLAINED_MAX: usize = 200;
+
+/// Why a request is answered as it is.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The operator's block that denies it before any limit is asked.
+    pub block: Option<Arc<Block>>,
+    /// What is wrong with the request itself, if anything is.
+    pub fault: Option<Fault>,
+    /// The limits that have to do with it: those that apply, then those that do not, each in the policy's order.
+    pub limits: Vec<Explained>,
+    /// How many more have to do with it and do not apply.
+    pub left_off: usize,
+}
+
+/// What one limit has to do with a request.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    /// Its name.
+    pub name: String,
+    /// What it means.
+    pub sentence: String,
+    /// Why it does not apply, by the policy; none if it does.
+    pub unmet: Vec<Unmet>,
+    /// What an operator ruled about it.
+    pub ruled: Option<Ruled>,
+    /// Whether it decides now, and for which share of keys, rulings included.
+    pub mode: Mode,
+    /// See [`Explained::mode`].
+    pub percent: u8,
+    /// What is left of it; none where it does not apply.
+    pub state: Option<State>,
+    /// What would change its answer, in sentences.
+    pub changes: Vec<String>,
+}
+
+/// What is left of a limit for a request's key.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// What the request would cost.
+    pub cost: u64,
+    /// Whether so much is left.
+    pub admits: bool,
+    /// Whether it would take part in the verdict.
+    pub stance: Stance,
+    /// Where the numbers come from.
+    pub source: Source,
+    /// The numbers.
+    pub outcome: Outcome,
+    /// How its quota was chosen.
+    pub choice: Choice,
+    /// What that quota allows, in words.
+    pub allowance: String,
+}
+
+impl<S: Store> Engine<S> {
+    /// Why a request is answered as it is. Nothing is charged.
+    pub async fn explain(&self, request: &CheckRequest<'_>, now: Timestamp) -> Explanation {
+        let now = now.decidable();
+        let rulings = self.bench.at(now);
+        let (policy, fault, met) = self.met(request, &rulings, now).await;
+        let mut explanation =
+            Explanation { block: self.blocks.of(request, now), fault, limits: Vec::new(), left_off: 0 };
+        let number_of = |limit: &(Match, LimitStatusOwned)| limit.0.limit;
+        for (matched, status) in &met {
+            let limit = &policy.limits()[matched.limit as usize];
+            explanation.limits.push(applied(limit, matched, status, request, &rulings));
+        }
+        for (number, limit) in (0u32..).zip(policy.limits()) {
+            if !limit.mentions(request) || met.iter().any(|each| number_of(each) == number) {
+                continue;
+            }
+            if explanation.limits.len() >= LIMITS_EXPLAINED_MAX {
+                explanation.left_off += 1;
+                continue;
+            }
+            explanation.limits.push(unapplied(limit, request, &rulings));
+        }
+        explanation
+    }
+
+    /// The limits that apply, with what is left of each, by one policy.
+    async fn met(
+        &self,
+        request: &CheckRequest<'_>,
+        rulings: &InForce,
+        now: Timestamp,
+    ) -> (Arc<Policy>, Option<Fault>, Vec<(Match, LimitStatusOwned)>) {
+        let looking = request.clone().looking();
+        for attempt in 0.. {
+            let live = self.live.load_full();
+            let policy = Arc::clone(&live.policy);
+            let costs = rulings.matches(&policy, std::slice::from_ref(request));
+            let question = match self.ask(&live, std::slice::from_ref(&looking), rulings.clone()) {
+                Ok(question) => question,
+                Err(fault) => return (policy, Some(fault), Vec::new()),
+            };
+            let answers = self.store.charge(&question.charges, now).await;
+            if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
+                continue;
+            }
+            let decision = self.conclude(&live, &question, answers, now);
+            let statuses = decision.limits().map(LimitStatusOwned::from);
+            let (fault, costs) = match costs {
+                Ok(costs) => (None, costs),
+                Err(fault) => (Some(fault), Matches::new()),
+            };
+            let priced = question.matches.iter().map(|matched| {
+                let cost = costs.iter().find(|priced| priced.limit == matched.limit);
+                Match { cost: cost.map_or(0, |priced| priced.cost), ..matched.clone() }
+            });
+            let met = priced.zip(statuses).collect();
+            return (policy, fault, met);
+        }
+        unreachable!("the last attempt concludes")
+    }
+}
+
+/// What a limit said, apart from the decision.
+struct LimitStatusOwned {
+    stance: Stance,
+    source: Source,
+    outcome: Outcome,
+}
+
+impl From<LimitStatus<'_>> for LimitStatusOwned {
+    fn from(status: LimitStatus<'_>) -> Self {
+        Self { stance: status.stance, source: status.source, outcome: status.outcome }
+    }
+}
+
+fn applied(
+    limit: &Limit,
+    matched: &Match,
+    status: &LimitStatusOwned,
+    request: &CheckRequest<'_>,
+    rulings: &InForce,
+) -> Explained {
+    let (mode, percent) = rulings.footing(limit);
+    let is_counted = status.source.is_counted();
+    let admits =
+        if is_counted { matched.cost <= status.outcome.remaining } else { status.outcome.is_allowed() };
+    let state = State {
+        cost: matched.cost,
+        admits,
+        stance: status.stance,
+        source: status.source,
+        outcome: status.outcome,
+        choice: limit.choice(request),
+        allowance: limit.allowance(matched.quota),
+    };
+    let ruled = rulings.about(limit);
+    let mut changes = Vec::new();
+    changes.extend(if is_counted { counted(&state) } else { uncounted(&state) });
+    changes.extend(stance(state.stance, mode, percent, ruled.is_some()));
+    changes.extend(more(limit, matched.quota));
+    Explained {
+        name: limit.name().to_owned(),
+        sentence: limit.sentence(),
+        unmet: Vec::new(),
+        ruled,
+        mode,
+        percent,
+        state: Some(state),
+        changes,
+    }
+}
+
+fn counted(state: &State) -> Option<String> {
+    let State { cost, outcome, .. } = state;
+    let Outcome { limit, remaining, next_unit_after, reset_after, .. } = outcome;
+    Some(if *cost > *limit {
+        format!("a cost of {cost} never passes: at most {limit} at once")
+    } else if !state.admits {
+        let lacking = cost.saturating_sub(*remaining);
+        format!(
+            "{lacking} more must return: the first unit does in {}, and all of them have in {}",
+            Seconds(*next_unit_after),
+            Seconds(*reset_after)
+        )
+    } else {
+        format!("nothing holds the request back here: {remaining} of {limit} are left")
+    })
+}
+
+fn uncounted(state: &State) -> Option<String> {
+    let what = if state.admits { "passes" } else { "is refused" };
+    Some(format!("nobody can count ({}), so it {what}; its store must answer again", state.source.name()))
+}
+
+fn stance(stance: Stance, mode: Mode, percent: u8, ruled: bool) -> Option<String> {
+    let whose = if ruled { "an operator has put it" } else { "it is" };
+    match (stance, mode) {
+        (Stance::Enforced, _) => None,
+        (Stance::Shadow, Mode::Shadow) => Some(format!("{whose} in shadow: it counts, and never refuses")),
+        (Stance::Shadow, _) => {
+            Some(format!("it decides for {percent} % of its keys, and only counts this one"))
+        }
+    }
+}
+
+/// The tiers that would allow more.
+fn more(limit: &Limit, quota: QuotaIndex) -> Option<String> {
+    let attribute = limit.tier_by()?;
+    let (tier, index) = limit.larger_tiers(quota).into_iter().next()?;
+    Some(format!("with {attribute}={tier} it may {}", limit.allowance(index)))
+}
+
+fn unapplied(limit: &Limit, request: &CheckRequest<'_>, rulings: &InForce) -> Explained {
+    let (mode, percent) = rulings.footing(limit);
+    let (unmet, ruled) = (limit.unmet(request), rulings.about(limit));
+    let mut changes: Vec<String> = unmet.iter().map(ToString::to_string).collect();
+    if let Some(Ruled { ruling: Ruling::Off, .. }) = ruled {
+        changes.push(
+            "an operator has turned it off; it decides again when that ends or is taken back".to_owned(),
+        );
+    }
+    Explained {
+        name: limit.name().to_owned(),
+        sentence: limit.sentence(),
+        unmet,
+        ruled,
+        mode,
+        percent,
+        state: None,
+        changes,
+    }
+}
+
+impl fmt::Display for Unmet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unmet::Off => f.write_str("it is off in the policy"),
+            Unmet::Missing { attribute } => write!(f, "the request has no {attribute}"),
+            Unmet::Differs { attribute, given, accepted } => {
+                write!(f, "{attribute} is {given:?}, and it applies to {}", accepted.join(", "))
+            }
+            Unmet::False { expression } => write!(f, "{expression} is not true"),
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Only => f.write_str("its only quota"),
+            Choice::Override { attribute, value } => write!(f, "the override of {attribute} {value:?}"),
+            Choice::Tier { attribute, value } => write!(f, "the tier {attribute}={value}"),
+            Choice::Otherwise { attribute } => write!(f, "the quota for any other {attribute}"),
+        }
+    }
+}
+
+/// A time in seconds, to the millisecond, rounded up as in all advice.
+struct Seconds(Ticks);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.ceil_millis();
+        write!(f, "{}.{:03} s", millis / 1_000, millis % 1_000)
+    }
+}

@@ -1,0 +1,83 @@
+//! What an operator may do to a running engine. All of it is over the policy, none of it in a store: it works with the store down,
+//! outlives a reload, and ends with the process.
+
+use std::sync::Arc;
+
+use super::Engine;
+use super::block::{Block, BlockError};
+use super::ruling::{Ruled, RulingError, Scope};
+use crate::memory::MemoryStore;
+use crate::policy::Policy;
+use crate::request::CheckRequest;
+use crate::store::Store;
+use crate::time::Timestamp;
+
+impl<S: Store> Engine<S> {
+    /// Denies every request that has these attributes, whatever else it has, until then. A block of the same attributes is
+    /// replaced.
+    ///
+    /// # Errors
+    /// When it names no attribute or too many, or there are too many blocks.
+    pub fn block(
+        &self,
+        attributes: &CheckRequest<'_>,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> Result<Arc<Block>, BlockError> {
+        self.blocks.add(attributes, until, now)
+    }
+
+    /// Takes the block of exactly these attributes back; tells whether there was one.
+    pub fn unblock(&self, attributes: &CheckRequest<'_>, now: Timestamp) -> bool {
+        self.blocks.remove(attributes, now)
+    }
+
+    /// The blocks that hold, oldest first.
+    #[must_use]
+    pub fn blocks(&self, now: Timestamp) -> Vec<Arc<Block>> {
+        self.blocks.list(now)
+    }
+
+    /// Rules about a limit, or all of them, over the policy and until then. An earlier ruling of the same scope is replaced.
+    /// Where one about a limit and one about all hold at once, the milder does.
+    ///
+    /// ```
+    /// use tollgate::{CheckRequest, Clock, Engine, Policy, Ruled, Ruling, Scope, Ticks};
+    /// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 1/h}]")?;
+    /// let (clock, request) = (Clock::precise(), CheckRequest::new());
+    /// let (now, engine) = (clock.now(), Engine::new(policy, clock.now()));
+    /// assert!(engine.check_now(&request, now).is_allowed());
+    /// assert!(!engine.check_now(&request, now).is_allowed());
+    /// let killed = Ruled { ruling: Ruling::Off, until: now + Ticks::from_secs(60) };
+    /// engine.rule(Scope::Limit("all"), killed, now)?;
+    /// assert!(engine.check_now(&request, now + Ticks::from_secs(59)).is_allowed());
+    /// assert!(!engine.check_now(&request, now + Ticks::from_secs(60)).is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the policy has no such limit or it is off there, or too many limits have rulings.
+    pub fn rule(&self, scope: Scope<'_>, ruled: Ruled, now: Timestamp) -> Result<(), RulingError> {
+        self.bench.rule(&self.policy(), scope, ruled, now)
+    }
+
+    /// Takes a ruling back, so that the policy holds again; tells whether there was one.
+    pub fn lift(&self, scope: Scope<'_>, now: Timestamp) -> bool {
+        self.bench.restore(scope, now)
+    }
+
+    /// An engine of another policy, or the same, with counters of its own in memory that start empty: for a look at what it would
+    /// decide. Rulings of this engine hold there, too, and `enforce_percent` chooses the same keys.
+    pub fn beside(&self, policy: Arc<Policy>, bytes: u64, now: Timestamp) -> Engine<MemoryStore> {
+        let now = now.decidable();
+        let engine = Engine::with_shared(policy, MemoryStore::new(bytes, now), self.secret.copy());
+        engine.bench.follow(&self.bench, now);
+        engine
+    }
+
+    /// The rulings that hold: the one about all limits, and those about single ones by name.
+    #[must_use]
+    pub fn rulings(&self, now: Timestamp) -> (Option<Ruled>, Vec<(String, Ruled)>) {
+        self.bench.list(now)
+    }
+}

@@ -1,0 +1,218 @@
+//! What an operator rules about limits for a while, over the policy: off, in shadow, or for a share of keys. Rulings stand beside
+//! the policy, by the limits' names, so a reload keeps them; and each is asked whether it still holds at the instant of the decision,
+//! so it ends by itself, without a timer and whatever the store does. They end with the process.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use crate::decision::Fault;
+use crate::policy::{Limit, Matches, Mode, Policy};
+use crate::request::CheckRequest;
+use crate::time::Timestamp;
+
+/// Most limits that may have a ruling of their own at once.
+pub const RULINGS_MAX: usize = 1_000;
+
+/// What an operator says about a limit, whatever its policy says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ruling {
+    /// It is not asked: the kill switch.
+    Off,
+    /// It counts and reports, and never denies.
+    Shadow,
+    /// It decides for this share of its keys, in per cent, and shadows the others.
+    Percent(u8),
+}
+
+impl Ruling {
+    /// How much it leaves of a limit; the milder of two has less.
+    const fn strictness(self) -> u8 {
+        match self {
+            Ruling::Off => 0,
+            Ruling::Shadow => 1,
+            Ruling::Percent(percent) => 2 + percent,
+        }
+    }
+}
+
+/// A ruling with its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ruled {
+    /// What was ruled.
+    pub ruling: Ruling,
+    /// The first instant at which it no longer holds.
+    pub until: Timestamp,
+}
+
+/// About which limits a ruling is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope<'a> {
+    /// The one of this name.
+    Limit(&'a str),
+    /// All of them, those of later policies included.
+    All,
+}
+
+/// Why a ruling was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RulingError {
+    /// The policy in force has no such limit.
+    #[error("the policy in force has no limit {0:?}; accepted are the names of its limits")]
+    UnknownLimit(String),
+    /// The limit is off by its policy, so that it is not even looked for.
+    #[error("limit {0:?} is off in the policy; change its mode there")]
+    OffInPolicy(String),
+    /// As many limits are ruled about as may be.
+    #[error(
+        "{RULINGS_MAX} limits have a ruling of their own; restore some of them, or rule about all limits"
+    )]
+    TooMany,
+    /// More than all.
+    #[error("{0} per cent; accepted are 0 to 100")]
+    Percent(u8),
+}
+
+/// Every ruling, those included that have ended since the last change.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rulings {
+    all: Option<Ruled>,
+    by_limit: HashMap<String, Ruled>,
+}
+
+impl Rulings {
+    /// The ruling that holds for a limit: the milder one where two do.
+    fn about(&self, limit: &str, now: Timestamp) -> Option<Ruled> {
+        let both = [self.all, self.by_limit.get(limit).copied()];
+        let holding = both.into_iter().flatten().filter(|ruled| now < ruled.until);
+        holding.min_by_key(|ruled| ruled.ruling.strictness())
+    }
+
+    fn forget_ended(&mut self, now: Timestamp) {
+        self.all = self.all.filter(|ruled| now < ruled.until);
+        self.by_limit.retain(|_, ruled| now < ruled.until);
+    }
+}
+
+/// The rulings of an engine.
+#[derive(Debug, Default)]
+pub(super) struct Bench {
+    /// Whether there is anything to look at. A decision made while it turns is made either way, as one a moment earlier or later.
+    any: AtomicBool,
+    rulings: ArcSwap<Rulings>,
+    /// Held while rulings change, so that two changes do not build on the same predecessor.
+    changing: Mutex<()>,
+}
+
+impl Bench {
+    /// What holds at an instant.
+    #[inline]
+    pub(super) fn at(&self, now: Timestamp) -> InForce {
+        // Acquire: whoever sees that there are rulings sees them.
+        let rulings = self.any.load(Ordering::Acquire).then(|| self.rulings.load_full());
+        InForce { rulings, now }
+    }
+
+    fn change<T>(&self, now: Timestamp, change: impl FnOnce(&mut Rulings) -> T) -> T {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rulings = Rulings::clone(&self.rulings.load());
+        rulings.forget_ended(now);
+        let changed = change(&mut rulings);
+        let any = rulings.all.is_some() || !rulings.by_limit.is_empty();
+        self.rulings.store(Arc::new(rulings));
+        self.any.store(any, Ordering::Release);
+        changed
+    }
+
+    pub(super) fn rule(
+        &self,
+        policy: &Policy,
+        scope: Scope<'_>,
+        ruled: Ruled,
+        now: Timestamp,
+    ) -> Result<(), RulingError> {
+        if let Ruling::Percent(percent @ 101..) = ruled.ruling {
+            return Err(RulingError::Percent(percent));
+        }
+        let name = match scope {
+            Scope::All => {
+                self.change(now, |rulings| rulings.all = Some(ruled));
+                return Ok(());
+            }
+            Scope::Limit(name) => name,
+        };
+        let limit = policy.limits().iter().find(|limit| limit.name() == name);
+        let limit = limit.ok_or_else(|| RulingError::UnknownLimit(name.to_owned()))?;
+        if limit.mode() == Mode::Off {
+            return Err(RulingError::OffInPolicy(name.to_owned()));
+        }
+        self.change(now, |rulings| {
+            if rulings.by_limit.len() >= RULINGS_MAX && !rulings.by_limit.contains_key(name) {
+                return Err(RulingError::TooMany);
+            }
+            rulings.by_limit.insert(name.to_owned(), ruled);
+            Ok(())
+        })
+    }
+
+    /// Takes a ruling back; tells whether there was one.
+    pub(super) fn restore(&self, scope: Scope<'_>, now: Timestamp) -> bool {
+        self.change(now, |rulings| match scope {
+            Scope::Limit(name) => rulings.by_limit.remove(name).is_some(),
+            Scope::All => rulings.all.take().is_some(),
+        })
+    }
+
+    /// Takes over what another engine's operator has ruled.
+    pub(super) fn follow(&self, other: &Bench, now: Timestamp) {
+        let theirs = Rulings::clone(&other.rulings.load());
+        self.change(now, |rulings| {
+            *rulings = theirs;
+            rulings.forget_ended(now);
+        });
+    }
+
+    /// Every ruling that holds, those about single limits by their names.
+    pub(super) fn list(&self, now: Timestamp) -> (Option<Ruled>, Vec<(String, Ruled)>) {
+        let mut rulings = Rulings::clone(&self.rulings.load());
+        rulings.forget_ended(now);
+        let mut by_limit: Vec<_> = rulings.by_limit.into_iter().collect();
+        by_limit.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        (rulings.all, by_limit)
+    }
+}
+
+/// The rulings at the instant of one decision. Taken once, so that a change never splits it.
+#[derive(Clone, Debug)]
+pub(super) struct InForce {
+    rulings: Option<Arc<Rulings>>,
+    now: Timestamp,
+}
+
+impl InForce {
+    pub(super) fn about(&self, limit: &Limit) -> Option<Ruled> {
+        self.rulings.as_ref()?.about(limit.name(), self.now)
+    }
+
+    /// Whether a limit decides, and for which share of keys.
+    #[inline]
+    pub(super) fn footing(&self, limit: &Limit) -> (Mode, u8) {
+        match self.rulings.as_ref().and_then(|rulings| rulings.about(limit.name(), self.now)) {
+            None => (limit.mode(), limit.enforce_percent()),
+            Some(Ruled { ruling: Ruling::Off, .. }) => (Mode::Off, 0),
+            Some(Ruled { ruling: Ruling::Shadow, .. }) => (Mode::Shadow, 0),
+            Some(Ruled { ruling: Ruling::Percent(percent), .. }) => (Mode::Enforce, percent),
+        }
+    }
+
+    /// The limits that a request meets.
+    #[inline]
+    pub(super) fn matches(&self, policy: &Policy, views: &[CheckRequest<'_>]) -> Result<Matches, Fault> {
+        match &self.rulings {
+            None => policy.matches_any(views),
+            Some(_) => policy.matches_as(views, |limit| self.footing(limit).0),
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Counters written down, and read again by another process: so a restart does not gift anybody a month's quota.
+//!
+//! A snapshot holds the counters as they lie in memory (hashes of keys, never keys), the secret of those hashes, and every quota
+//! that one of them may have been counted under. Whoever reads it puts a policy in force after the one that was remembered, as a
+//! live swap does: so a policy that changed with the restart is no case of its own.
+//!
+//! *What it promises.* Decisions go on while a snapshot is taken, so it is not one instant. Each counter is copied once, or twice
+//! and the later copy counts, at some instant after the beginning and under the lock that its decisions take: so it holds
+//! everything that was admitted before the beginning (see [`Table::walk`](crate::memory)). What a crash forgets is, for each
+//! counter, at most what it admitted between its own copy and the crash. Of a request that met several limits one counter may
+//! have been copied before it and another after it; both hold all that was before the beginning. Units given back after the copy
+//! stay charged.
+//!
+//! *Time.* Instants are those of the clock that counted. If the reader's clock is behind, because it was set back or belongs to
+//! another machine, counters lie ahead of it, and each algorithm draws them back as it does when a clock steps back: nothing is
+//! gifted, and a wait is at most one refill or window too long. If it is ahead, that much time has passed.
+
+use std::io::{self, Read, Write};
+use std::sync::atomic::Ordering;
+
+use super::live::{Live, Remembered};
+use super::{Engine, SwapError, SwapReport};
+use crate::key::Secret;
+use crate::memory::{Full, MemoryStore, Origin};
+use crate::policy::Policy;
+use crate::time::Timestamp;
+use counters::Counted;
+use fields::{Fields, Unread};
+use frame::{Block, Frames, Unframed};
+
+mod counters;
+mod fields;
+mod frame;
+mod limits;
+mod quota;
+
+pub use frame::VERSION as SNAPSHOT_VERSION;
+#[cfg(feature = "fuzzing")]
+pub use frame::sealed;
+
+/// What was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotReport {
+    /// Counters of keys.
+    pub keys: u64,
+    /// Counters that new keys shared because the store was full.
+    pub overflow_keys: u64,
+    /// Bytes in all.
+    pub bytes: u64,
+}
+
+/// Why a snapshot could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// It could not be written.
+    #[error("the snapshot could not be written: {0}")]
+    Io(#[from] io::Error),
+    /// What was written belongs to two policies; take another.
+    #[error("another policy was put in force while the snapshot was taken; throw it away and take another")]
+    PolicyChanged,
+}
+
+/// What was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RestoreReport {
+    /// When the snapshot was begun, by the clock of whoever took it.
+    pub taken_at: Timestamp,
+    /// Counters of keys that are there again.
+    pub keys: u64,
+    /// Counters that new keys shared, there again.
+    pub overflow_keys: u64,
+    /// Counters that no longer matter, and were left out.
+    pub idle: u64,
+    /// Counters that this store had no room for: their keys are as if never seen. None unless its capacity is smaller than that
+    /// of the store which was written, or hardly larger than what was in it.
+    pub no_room: u64,
+}
+
+/// Why a snapshot could not be read. Nothing of it is then in force.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// It could not be read.
+    #[error("the snapshot could not be read: {0}")]
+    Io(#[from] io::Error),
+    /// It is something else.
+    #[error("this is not a snapshot of Tollgate")]
+    Foreign,
+    /// It was written by a newer version.
+    #[error(
+        "the snapshot has format {found}, and this version reads format {SNAPSHOT_VERSION}; read it with the version that wrote it"
+    )]
+    TooNew {
+        /// Its format.
+        found: u32,
+    },
+    /// Its end is missing.
+    #[error(
+        "the snapshot ends too early, after {bytes} bytes: it was not written to its end, or cut off since"
+    )]
+    Truncated {
+        /// How much there is of it.
+        bytes: u64,
+    },
+    /// It is not what was written.
+    #[error("the snapshot is damaged near byte {at}: {what}")]
+    Damaged {
+        /// Where.
+        at: u64,
+        /// What is wrong there.
+        what: String,
+    },
+}
+
+impl Engine<MemoryStore> {
+    /// Writes every counter that matters, while decisions go on. Give it a buffered writer. What it writes lets its reader aim at
+    /// buckets of this process, so it is as private as a key.
+    ///
+    /// # Errors
+    /// When it cannot be written, or another policy was put in force meanwhile; what was written is then of no use.
+    pub fn snapshot(&self, now: Timestamp, to: &mut impl Write) -> Result<SnapshotReport, SnapshotError> {
+        let (now, live) = (now.decidable(), self.live.load_full());
+        let mut frames = Frames::new(to)?;
+        frames.write(Block::Head, |fields| head(fields, &self.secret, self.store.origin(), now))?;
+        limits::write(&mut frames, &live)?;
+        frames.write(Block::Holds, |fields| holds(fields, &live, &self.store, now))?;
+        let counted = counters::write(&mut frames, &self.store, now)?;
+        // Permits that were written have lower numbers, and a policy put in force since then has another generation.
+        let permits = self.permits.load(Ordering::Relaxed);
+        if self.live.load().generation() != live.generation() {
+            return Err(SnapshotError::PolicyChanged);
+        }
+        frames.write(Block::End, |fields| {
+            fields.u64(permits);
+            fields.u64(counted.keys);
+            fields.u64(counted.overflow_keys);
+        })?;
+        let bytes = frames.finish()?;
+        Ok(SnapshotReport { keys: counted.keys, overflow_keys: counted.overflow_keys, bytes })
+    }
+
+    /// An engine with the counters of a snapshot, by this policy from `now` on. It follows the policy under which the snapshot was
+    /// taken as after [`Engine::swap`].
+    ///
+    /// # Errors
+    /// As [`Engine::swap`].
+    pub fn restore(
+        snapshot: Snapshot,
+        policy: Policy,
+        now: Timestamp,
+    ) -> Result<(Self, SwapReport), SwapError> {
+        let Reading { secret, store, remembered, permits, .. } = *snapshot.0;
+        let live = Live::recalled(remembered, &secret);
+        let engine = Self::assemble(live, store, secret, permits);
+        let report = engine.swap(policy, now)?;
+        Ok((engine, report))
+    }
+}
+
+/// A snapshot that was read to its end and found whole.
+///
+/// ```
+/// use tollgate::{CheckRequest, Clock, Engine, Policy, Snapshot};
+/// let policy = || Policy::compile("policy.yaml", b"limits: [{name: monthly, by: [tenant], rate: 2/month}]").map(|(policy, _)| policy);
+/// let now = Clock::precise().now();
+/// let engine = Engine::new(policy()?, now);
+/// let request = CheckRequest::new().with("tenant", "acme")?.cost(2)?;
+/// assert!(engine.check_now(&request, now).is_allowed());
+/// let mut file = Vec::new();
+/// engine.snapshot(now, &mut file)?;
+///
+/// let snapshot = Snapshot::read(64 << 20, now, &mut file.as_slice())?;
+/// assert_eq!(snapshot.report().keys, 1);
+/// let (engine, _) = Engine::restore(snapshot, policy()?, now)?;
+/// assert!(!engine.check_now(&request, now).is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Snapshot(Box<Reading>);
+
+impl Snapshot {
+    /// Reads a snapshot into a memory store of `capacity_bytes`, for decisions from `now` on. Give it a buffered reader.
+    ///
+    /// # Errors
+    /// When it is no snapshot, of a newer version, cut off or damaged.
+    pub fn read(capacity_bytes: u64, now: Timestamp, from: &mut impl Read) -> Result<Self, RestoreError> {
+        let mut frames = Unframed::new(from)?;
+        let mut reading = Reading::start(&mut frames, capacity_bytes, now.decidable())?;
+        while !reading.block(&mut frames)? {}
+        frames.end()?;
+        Ok(Self(Box::new(reading)))
+    }
+
+    /// What is in it.
+    #[must_use]
+    pub fn report(&self) -> RestoreReport {
+        let Reading { taken_at, counted, .. } = &*self.0;
+        RestoreReport {
+            taken_at: *taken_at,
+            keys: counted.keys,
+            overflow_keys: counted.overflow_keys,
+            idle: counted.idle,
+            no_room: counted.no_room,
+        }
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Snapshot").field(&self.report()).finish()
+    }
+}
+
+fn head(fields: &mut Fields, secret: &Secret, origin: Origin, now: Timestamp) {
+    fields.instant(now);
+    fields.instant(origin.0);
+    secret.numbers().for_each(|number| fields.u64(number));
+}
+
+fn holds(fields: &mut Fields, live: &Live, store: &MemoryStore, now: Timestamp) {
+    fields.u64(live.generation());
+    fields.list(live.held(), |fields, (&number, &until)| {
+        fields.u32(number);
+        fields.instant(until);
+    });
+    fields.list(&store.lasting(now), |fields, lasting| {
+        fields.u32(lasting.number);
+        fields.u64(lasting.since);
+        fields.u64(lasting.until);
+    });
+}
+
+/// A snapshot being read.
+struct Reading {
+    now: Timestamp,
+    taken_at: Timestamp,
+    origin: Origin,
+    secret: Secret,
+    store: MemoryStore,
+    remembered: Remembered,
+    counted: Counted,
+    permits: u64,
+    /// Whether the holds are known: counters are only put back after that, since a hold may keep one that is idle.
+    is_ready: bool,
+}
+
+impl Reading {
+    fn start<R: Read>(
+        frames: &mut Unframed<'_, R>,
+        capacity_bytes: u64,
+        now: Timestamp,
+    ) -> Result<Self, RestoreError> {
+        let (block, payload) = frames.next()?;
+        let head = |fields: &mut Unread<'_>| {
+            let (taken_at, origin) = (fields.instant()?, Origin(fields.instant()?));
+            let mut numbers = Vec::new();
+            while !fields.is_empty() {
+                numbers.push(fields.u64()?);
+            }
+            let secret = Secret::from_numbers(&numbers).ok_or("the secret has another length")?;
+            Ok((taken_at, origin, secret))
+        };
+        if block != Block::Head {
+            return Err(frames.damaged("it does not begin with its head"));
+        }
+        let (taken_at, origin, secret) =
+            Unread::whole(&payload, head).map_err(|what| frames.damaged(what))?;
+        let store = MemoryStore::new(capacity_bytes, now);
+        let (remembered, counted) = (Remembered::default(), Counted::default());
+        Ok(Self { now, taken_at, origin, secret, store, remembered, counted, permits: 1, is_ready: false })
+    }
+
+    /// Reads the next block; tells whether it was the last.
+    fn block<R: Read>(&mut self, frames: &mut Unframed<'_, R>) -> Result<bool, RestoreError> {
+        let (block, payload) = frames.next()?;
+        let read = Unread::whole(&payload, |fields| match block {
+            Block::Limit if !self.is_ready => limits::read_limit(fields, &mut self.remembered),
+            Block::Gone if !self.is_ready => limits::read_gone(fields, &mut self.remembered),
+            Block::Holds if !self.is_ready => self.holds(fields),
+            Block::Words | Block::Pairs | Block::Large if self.is_ready => self.counters(block, fields),
+            Block::End if self.is_ready => self.end(fields),
+            _ => Err("a part is not where it belongs".to_owned()),
+        });
+        read.map_err(|what| frames.damaged(what))?;
+        Ok(block == Block::End)
+    }
+
+    fn holds(&mut self, fields: &mut Unread<'_>) -> Result<(), String> {
+        self.remembered.generation = fields.u64_to(GENERATION_MAX)?;
+        for _ in 0..fields.length()? {
+            let (number, until) = (fields.number()?, fields.instant()?);
+            self.remembered.held.insert(number, until);
+        }
+        for _ in 0..fields.length()? {
+            let (number, since, until) = (fields.number()?, fields.u64()?, fields.u64()?);
+            self.store.hold_again(crate::memory::Lasting { number, since, until });
+        }
+        self.is_ready = true;
+        Ok(())
+    }
+
+    fn counters(&mut self, block: Block, fields: &mut Unread<'_>) -> Result<(), String> {
+        let place = counters::read_place(fields)?;
+        while !fields.is_empty() {
+            let put: Result<bool, Full> = match block {
+                Block::Words => {
+                    self.store.put_word(place, counters::read_slot(fields)?, self.origin, self.now)
+                }
+                Block::Pairs => self.store.put_pair(place, counters::read_slot(fields)?, self.now),
+                _ => {
+                    let (key, shelved) = counters::read_large(fields)?;
+                    self.store.put_large(place, key, shelved, self.now)
+                }
+            };
+            self.counted.put_back(place, put);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, fields: &mut Unread<'_>) -> Result<(), String> {
+        self.permits = fields.u64_to(PERMITS_MAX)?;
+        let written = fields.u64()?.saturating_add(fields.u64()?);
+        if written == self.counted.read { Ok(()) } else { Err("counters are missing".to_owned()) }
+    }
+}
+
+/// Most policies that an engine can have had: more than anybody lives to see, and few enough to count on.
+const GENERATION_MAX: u64 = 1 << 52;
+/// The same for permits.
+const PERMITS_MAX: u64 = 1 << 62;

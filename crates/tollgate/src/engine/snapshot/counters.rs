@@ -1,0 +1,179 @@
+//! Counters as bytes and back, as they lie in the tables and on the shelf.
+
+use std::io::{self, Write};
+
+use super::fields::{Fields, Unread};
+use super::frame::{Block, Frames};
+use crate::algorithm::concurrency::{self, PermitId};
+use crate::algorithm::sliding_log;
+use crate::algorithm::sliding_window::{self, PRECISION_MAX};
+use crate::key::{Fingerprint, NEVER_ZERO};
+use crate::memory::{Entry, Full, Large, MemoryStore, Piece, Place, Shelved, Slot};
+use crate::quota::EXACT_MAX;
+use crate::time::Timestamp;
+
+/// How many counters there were.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    pub(super) keys: u64,
+    pub(super) overflow_keys: u64,
+    pub(super) idle: u64,
+    pub(super) no_room: u64,
+    /// All of them.
+    pub(super) read: u64,
+}
+
+impl Counted {
+    fn add(&mut self, place: Place, counters: usize) {
+        *self.of(place) += counters as u64;
+    }
+
+    const fn of(&mut self, place: Place) -> &mut u64 {
+        match place {
+            Place::Main => &mut self.keys,
+            Place::Overflow => &mut self.overflow_keys,
+        }
+    }
+
+    /// Counts one that was read.
+    pub(super) fn put_back(&mut self, place: Place, put: Result<bool, Full>) {
+        self.read += 1;
+        *match put {
+            Ok(true) => self.of(place),
+            Ok(false) => &mut self.idle,
+            Err(Full) => &mut self.no_room,
+        } += 1;
+    }
+}
+
+/// Writes every counter that matters.
+pub(super) fn write<W: Write>(
+    frames: &mut Frames<'_, W>,
+    store: &MemoryStore,
+    now: Timestamp,
+) -> io::Result<Counted> {
+    let mut counted = Counted::default();
+    store.walk(now, |place, piece| match piece {
+        Piece::Words(slots) => {
+            counted.add(place, slots.len());
+            frames.write(Block::Words, |fields| write_slots(fields, place, slots))
+        }
+        Piece::Pairs(slots) => {
+            counted.add(place, slots.len());
+            frames.write(Block::Pairs, |fields| write_slots(fields, place, slots))
+        }
+        Piece::Large(key, shelved) => {
+            counted.add(place, 1);
+            frames.write(Block::Large, |fields| write_large(fields, place, key, shelved))
+        }
+    })?;
+    Ok(counted)
+}
+
+fn write_place(fields: &mut Fields, place: Place) {
+    fields.u8(u8::from(place == Place::Overflow));
+}
+
+pub(super) fn read_place(fields: &mut Unread<'_>) -> Result<Place, String> {
+    match fields.u8()? {
+        0 => Ok(Place::Main),
+        1 => Ok(Place::Overflow),
+        other => Err(format!("there is no hall {other}")),
+    }
+}
+
+fn write_slots<const WORDS: usize>(fields: &mut Fields, place: Place, slots: &[Slot<WORDS>]) {
+    write_place(fields, place);
+    for Slot { key, entry } in slots {
+        write_key(fields, *key);
+        fields.u32(entry.number);
+        entry.state.iter().for_each(|&word| fields.u64(word));
+    }
+}
+
+pub(super) fn read_slot<const WORDS: usize>(fields: &mut Unread<'_>) -> Result<Slot<WORDS>, String> {
+    let (key, number) = (read_key(fields)?, fields.number()?);
+    let mut state = [0; WORDS];
+    for word in &mut state {
+        // One word is a whole one; of two, the first is an instant and the second a number that is counted exactly.
+        *word = if WORDS == 1 { fields.u64()? } else { fields.u64_to(EXACT_MAX)? };
+    }
+    Ok(Slot { key, entry: Entry { state, number } })
+}
+
+fn write_key(fields: &mut Fields, key: Fingerprint) {
+    fields.u64(key.tag);
+    fields.u64(key.rest);
+}
+
+fn read_key(fields: &mut Unread<'_>) -> Result<Fingerprint, String> {
+    let key = Fingerprint { tag: fields.u64()?, rest: fields.u64()? };
+    if key.tag & NEVER_ZERO == 0 { Err("a key is no key".to_owned()) } else { Ok(key) }
+}
+
+fn write_large(fields: &mut Fields, place: Place, key: Fingerprint, shelved: &Shelved) {
+    write_place(fields, place);
+    write_key(fields, key);
+    fields.u32(shelved.number);
+    fields.instant(shelved.idle_at);
+    fields.u64(shelved.bytes);
+    match &shelved.state {
+        Large::Window(state) => {
+            fields.u8(0);
+            fields.u64(state.newest());
+            fields.list(state.counts(), |fields, &units| fields.u64(units));
+        }
+        Large::Log(state) => {
+            fields.u8(1);
+            let units: Vec<_> = state.units().collect();
+            fields.list(units, |fields, (at, units)| {
+                fields.instant(at);
+                fields.u64(units);
+            });
+        }
+        Large::Permits(state) => {
+            fields.u8(2);
+            let permits: Vec<_> = state.permits().collect();
+            fields.list(permits, |fields, (PermitId(id), units, expires_at)| {
+                fields.u64(id);
+                fields.u64(units);
+                fields.instant(expires_at);
+            });
+        }
+    }
+}
+
+pub(super) fn read_large(fields: &mut Unread<'_>) -> Result<(Fingerprint, Shelved), String> {
+    let (key, number, idle_at) = (read_key(fields)?, fields.number()?, fields.instant()?);
+    let bytes = fields.u64_to(EXACT_MAX)?;
+    let state = match fields.u8()? {
+        0 => Large::Window(read_window(fields)?),
+        1 => {
+            let length = fields.length()?;
+            let units = (0..length).map(|_| Ok((fields.instant()?, fields.u64()?)));
+            let units: Vec<_> = units.collect::<Result<_, String>>()?;
+            Large::Log(sliding_log::State::from_units(units).ok_or("a log is not in order")?)
+        }
+        2 => {
+            let length = fields.length()?;
+            let permits =
+                (0..length).map(|_| Ok((PermitId(fields.u64()?), fields.u64()?, fields.instant()?)));
+            let permits: Vec<_> = permits.collect::<Result<_, String>>()?;
+            Large::Permits(
+                concurrency::State::from_permits(permits).ok_or("permits are not what they can be")?,
+            )
+        }
+        other => return Err(format!("there is no state {other}")),
+    };
+    Ok((key, Shelved { number, idle_at, bytes, state }))
+}
+
+fn read_window(fields: &mut Unread<'_>) -> Result<sliding_window::State, String> {
+    let newest = fields.u64_to(Timestamp::MAX.unix_micros())?;
+    let length = fields.length()?;
+    if length > PRECISION_MAX as usize + 1 {
+        return Err(format!("a window has {length} parts"));
+    }
+    let counts: Vec<u64> = (0..length).map(|_| fields.u64_to(EXACT_MAX)).collect::<Result<_, String>>()?;
+    Ok(sliding_window::State::new(newest, &counts))
+}

@@ -1,0 +1,146 @@
+//! Limits as bytes and back, as far as their counters depend on them: what they count by, and every quota that a counter may have
+//! been counted under. Conditions, costs and modes are the next policy's business.
+
+use std::io::{self, Write};
+
+use super::fields::{Fields, Unread};
+use super::frame::{Block, Frames};
+use super::{GENERATION_MAX, quota};
+use crate::charge::{Record, Reign};
+use crate::engine::live::{Live, Records, Remembered};
+use crate::memory::NUMBERS_MAX;
+use crate::policy::limit::{Fallback, Quotas};
+use crate::policy::{
+    BY_MAX, Consistency, Cost, LIMITS_MAX, Limit, Mode, OnStoreFailure, QUOTAS_MAX, QuotaIndex,
+};
+
+/// Writes what is remembered of every limit, those that are gone included.
+pub(super) fn write<W: Write>(frames: &mut Frames<'_, W>, live: &Live) -> io::Result<()> {
+    for (limit, numbers, records) in live.in_force() {
+        frames.write(Block::Limit, |fields| write_limit(fields, limit, numbers, records))?;
+    }
+    for (identity, records) in live.gone() {
+        frames.write(Block::Gone, |fields| {
+            fields.list(identity, |fields, part| fields.text(part));
+            write_records(fields, records);
+        })?;
+    }
+    Ok(())
+}
+
+fn write_limit(fields: &mut Fields, limit: &Limit, numbers: &[u32], records: &[Option<Record>]) {
+    let quotas = &limit.quotas;
+    let (Fallback::Said(fallback) | Fallback::Strictest(fallback)) = quotas.fallback;
+    fields.text(limit.name());
+    fields.list(limit.by(), |fields, name| fields.text(name));
+    fields.option(limit.tier_by(), Fields::text);
+    write_records(fields, records);
+    fields.list(numbers, |fields, &number| fields.u32(number));
+    fields.u32(fallback.0);
+    for names in [&quotas.tiers, &quotas.overrides] {
+        fields.list(names, |fields, (name, index)| {
+            fields.text(name);
+            fields.u32(index.0);
+        });
+    }
+}
+
+pub(super) fn read_limit(fields: &mut Unread<'_>, into: &mut Remembered) -> Result<(), String> {
+    let name = fields.text()?.to_owned();
+    let by = texts(fields)?;
+    let tier_by = fields.option(|fields| fields.text().map(str::to_owned))?;
+    let records = read_records(fields)?;
+    let (mut all, mut numbers) = (Vec::new(), Vec::new());
+    for _ in 0..fields.length()? {
+        let number = fields.number()?;
+        let record = records.get(number as usize).and_then(Option::as_ref);
+        let record = record.filter(|record| record.retired.is_none());
+        all.push(record.ok_or("a quota in force is not known")?.quota.clone());
+        numbers.push(number);
+    }
+    let index = |fields: &mut Unread<'_>| match fields.u32()? {
+        index if (index as usize) < all.len() => Ok(QuotaIndex(index)),
+        index => Err(format!("there is no quota {index}")),
+    };
+    let fallback = Fallback::Said(index(fields)?);
+    let mut quotas = Quotas { fallback, tier_by, ..Quotas::none() };
+    for names in [&mut quotas.tiers, &mut quotas.overrides] {
+        for _ in 0..fields.length()? {
+            let (name, index) = (fields.text()?, index(fields)?);
+            names.insert(name.into(), index);
+        }
+    }
+    let kinds_differ = all.iter().any(|quota| quota.algorithm() != all[0].algorithm());
+    if kinds_differ || all.len() > QUOTAS_MAX || by.len() > BY_MAX || into.limits.len() >= LIMITS_MAX {
+        return Err("a limit is what no limit can be".to_owned());
+    }
+    quotas.all = all;
+    into.limits.push((remembered(name, by, quotas), numbers, records));
+    Ok(())
+}
+
+/// A limit that is only there for its counters.
+const fn remembered(name: String, by: Vec<String>, quotas: Quotas) -> Limit {
+    Limit {
+        name,
+        when: Vec::new(),
+        by,
+        quotas,
+        cost: Cost::Asked,
+        mode: Mode::Enforce,
+        enforce_percent: 100,
+        on_store_failure: OnStoreFailure::Local,
+        consistency: Consistency::Exact,
+    }
+}
+
+pub(super) fn read_gone(fields: &mut Unread<'_>, into: &mut Remembered) -> Result<(), String> {
+    let identity = texts(fields)?;
+    let records = read_records(fields)?;
+    into.gone.insert(identity, records);
+    Ok(())
+}
+
+fn texts(fields: &mut Unread<'_>) -> Result<Vec<String>, String> {
+    let length = fields.length()?;
+    (0..length).map(|_| fields.text().map(str::to_owned)).collect()
+}
+
+/// The quotas of a limit, one for each number up to the last; a number may be free.
+fn write_records(fields: &mut Fields, records: &[Option<Record>]) {
+    fields.list(records, |fields, record| {
+        fields.option(record.as_ref(), |fields, record| {
+            quota::write(fields, &record.quota);
+            write_reign(fields, record.since);
+            fields.option(record.retired, write_reign);
+            fields.option(record.before, Fields::u32);
+            fields.instant(record.matters_until);
+        });
+    });
+}
+
+fn read_records(fields: &mut Unread<'_>) -> Result<Records, String> {
+    let length = fields.length()?;
+    if length > NUMBERS_MAX {
+        return Err(format!("a limit has {length} quota numbers"));
+    }
+    let record = |fields: &mut Unread<'_>| {
+        Ok(Record {
+            quota: quota::read(fields)?,
+            since: read_reign(fields)?,
+            retired: fields.option(read_reign)?,
+            before: fields.option(Unread::number)?,
+            matters_until: fields.instant()?,
+        })
+    };
+    (0..length).map(|_| fields.option(record)).collect()
+}
+
+fn write_reign(fields: &mut Fields, reign: Reign) {
+    fields.u64(reign.policy);
+    fields.instant(reign.at);
+}
+
+fn read_reign(fields: &mut Unread<'_>) -> Result<Reign, String> {
+    Ok(Reign { policy: fields.u64_to(GENERATION_MAX)?, at: fields.instant()? })
+}

@@ -1,0 +1,148 @@
+//! Counting without a limit: what other people's rules are decided by. The counters live in the engine's store beside all others,
+//! under its bound; what a count means is left to whoever asks.
+
+use crate::algorithm::concurrency::PermitId;
+use crate::algorithm::fixed_window::{Align, FixedWindow};
+use crate::charge::{Charge, Family, Record};
+use crate::decision::{Source, Stance};
+use crate::quota::{Quota, QuotaError};
+use crate::store::{Store, StoreFailure};
+use crate::time::{Ticks, Timestamp};
+
+use super::Engine;
+
+/// The number of a tally's only quota.
+const NUMBER: u32 = 1;
+
+/// Windows of one length to count in.
+#[derive(Debug)]
+pub struct Tally {
+    family: Family,
+    quota: Quota,
+}
+
+/// A count, after what was added to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// The units of the window so far. Where there was no room to count, as many as there can be.
+    pub total: u64,
+    /// Until the window ends; nothing for a window in which nothing was counted.
+    pub ends_after: Ticks,
+    /// Where the count comes from.
+    pub source: Source,
+}
+
+impl<S: Store> Engine<S> {
+    /// Windows to count in. Those of one name, length and alignment are the same ones, whoever asks for them.
+    ///
+    /// # Errors
+    /// When the length is out of range; see [`QuotaError`].
+    pub fn tally(&self, name: &str, period: Ticks, align: Align) -> Result<Tally, QuotaError> {
+        let alignment: &[u8] = match &align {
+            Align::Epoch => b"epoch",
+            Align::FirstHit => b"first-hit",
+            Align::Calendar(_) => b"calendar",
+        };
+        let quota = Quota::FixedWindow(FixedWindow::counting(period, align)?);
+        let identity = [&b"tally"[..], name.as_bytes(), alignment, &period.as_micros().to_le_bytes()];
+        let family = Family::new(&self.secret, &identity, vec![None, Some(Record::first(quota.clone()))]);
+        Ok(Tally { family, quota })
+    }
+
+    /// Adds units to the counter that these parts name; 0 only looks. It always adds, whatever the count; only one that can grow
+    /// no more stays as it is, and is then told as the largest there is.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn add(
+        &self,
+        tally: &Tally,
+        parts: &[&[u8]],
+        units: u64,
+        now: Timestamp,
+    ) -> Result<Counted, StoreFailure> {
+        let now = now.decidable();
+        let answers = self.store.charge(&[self.entry(tally, parts, units)], now).await?;
+        let answer = answers.first().ok_or(StoreFailure::Unreachable)?;
+        let outcome = &answer.outcome;
+        let total =
+            if outcome.is_allowed() { outcome.limit.saturating_sub(outcome.remaining) } else { u64::MAX };
+        Ok(Counted { total, ends_after: outcome.reset_after, source: answer.source })
+    }
+
+    /// Takes units away again, down to none.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn subtract(
+        &self,
+        tally: &Tally,
+        parts: &[&[u8]],
+        units: u64,
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
+        self.store.refund(&[self.entry(tally, parts, units)], now.decidable()).await
+    }
+
+    fn entry<'t>(&self, tally: &'t Tally, parts: &[&[u8]], units: u64) -> Charge<'t> {
+        let mut prefix = *tally.family.prefix();
+        for part in parts {
+            prefix.part(&self.secret, part);
+        }
+        Charge {
+            key: prefix.finish(&self.secret),
+            family: &tally.family,
+            number: NUMBER,
+            quota: &tally.quota,
+            cost: units,
+            stance: Stance::Enforced,
+            permit: PermitId(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+    use crate::quota::EXACT_MAX;
+
+    const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
+
+    fn engine() -> Engine {
+        Engine::new(Policy::new(Vec::new()).unwrap(), T0)
+    }
+
+    /// A count goes on above every limit, starts anew with its window, and is the same for whoever asks for the same windows.
+    #[test]
+    fn counts_go_on_and_start_anew() {
+        pollster::block_on(async {
+            let engine = engine();
+            let minute = engine.tally("t", Ticks::from_secs(60), Align::Epoch).unwrap();
+            let again = engine.tally("t", Ticks::from_secs(60), Align::Epoch).unwrap();
+            let hour = engine.tally("t", Ticks::from_secs(3600), Align::Epoch).unwrap();
+            let parts: [&[u8]; 2] = [b"a", b"b"];
+            assert_eq!(engine.add(&minute, &parts, 7, T0).await.unwrap().total, 7);
+            assert_eq!(engine.add(&again, &parts, 5_000_000_000, T0).await.unwrap().total, 5_000_000_007);
+            assert_eq!(engine.add(&hour, &parts, 1, T0).await.unwrap().total, 1);
+            assert_eq!(engine.add(&minute, &[b"ab", b""], 1, T0).await.unwrap().total, 1);
+            engine.subtract(&minute, &parts, 8, T0).await.unwrap();
+            let counted = engine.add(&minute, &parts, 0, T0).await.unwrap();
+            assert_eq!((counted.total, counted.ends_after), (4_999_999_999, Ticks::from_secs(60)));
+            let later = T0 + Ticks::from_secs(60);
+            assert_eq!(engine.add(&minute, &parts, 0, later).await.unwrap().total, 0);
+        });
+    }
+
+    /// What can grow no more is told as the largest count: above every limit.
+    #[test]
+    fn a_full_counter_is_above_every_limit() {
+        pollster::block_on(async {
+            let engine = engine();
+            let second = engine.tally("t", Ticks::from_secs(1), Align::FirstHit).unwrap();
+            assert_eq!(engine.add(&second, &[b"k"], EXACT_MAX, T0).await.unwrap().total, EXACT_MAX);
+            assert_eq!(engine.add(&second, &[b"k"], 1, T0).await.unwrap().total, u64::MAX);
+            assert_eq!(engine.add(&second, &[b"other"], u64::MAX, T0).await.unwrap().total, u64::MAX);
+        });
+    }
+}

@@ -1,0 +1,120 @@
+//! What another policy would change: limits by their names, with the sentences of both.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::policy::limit::{Condition, Cost, Limit};
+use crate::policy::text::TextMap;
+use crate::policy::{Policy, QuotaIndex};
+use crate::quota::Quota;
+
+/// What becomes of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is new.
+    Added {
+        /// Its name.
+        name: String,
+        /// What it means.
+        sentence: String,
+    },
+    /// It is gone.
+    Removed {
+        /// Its name.
+        name: String,
+        /// What it meant.
+        sentence: String,
+    },
+    /// It means something else.
+    Changed {
+        /// Its name.
+        name: String,
+        /// The fields that differ. A sentence does not spell out every override, so two that read alike may differ.
+        fields: Vec<&'static str>,
+        /// What it meant.
+        before: String,
+        /// What it will mean.
+        after: String,
+    },
+}
+
+/// What another policy would change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Limits that are not as they were: those of the old policy in its order, then those that are new.
+    pub changes: Vec<Change>,
+    /// How many limits stay as they are.
+    pub unchanged: usize,
+}
+
+impl Policy {
+    /// What `next` would change.
+    #[must_use]
+    pub fn difference(&self, next: &Policy) -> Difference {
+        let mut difference = Difference::default();
+        let mut others: HashMap<&str, &Limit> =
+            next.limits().iter().map(|limit| (limit.name(), limit)).collect();
+        for limit in self.limits() {
+            let name = limit.name().to_owned();
+            let Some(other) = others.remove(limit.name()) else {
+                difference.changes.push(Change::Removed { name, sentence: limit.sentence() });
+                continue;
+            };
+            let fields = differing(limit, other);
+            if fields.is_empty() {
+                difference.unchanged += 1;
+                continue;
+            }
+            let (before, after) = (limit.sentence(), other.sentence());
+            difference.changes.push(Change::Changed { name, fields, before, after });
+        }
+        for limit in next.limits().iter().filter(|limit| others.contains_key(limit.name())) {
+            let (name, sentence) = (limit.name().to_owned(), limit.sentence());
+            difference.changes.push(Change::Added { name, sentence });
+        }
+        difference
+    }
+}
+
+/// The fields in which two limits differ.
+fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
+    let (a, b) = (&one.quotas, &other.quotas);
+    let same = [
+        ("when", one.when.len() == other.when.len() && one.when.iter().zip(&other.when).all(same_condition)),
+        ("by", one.by == other.by),
+        ("rate", one.quota(one.default_quota()) == other.quota(other.default_quota())),
+        ("tier_by", a.tier_by == b.tier_by),
+        ("tiers", by_name(one, &a.tiers) == by_name(other, &b.tiers)),
+        ("overrides", by_name(one, &a.overrides) == by_name(other, &b.overrides)),
+        ("cost", same_cost(&one.cost, &other.cost)),
+        ("mode", one.mode == other.mode),
+        ("enforce_percent", one.enforce_percent == other.enforce_percent),
+        ("on_store_failure", one.on_store_failure == other.on_store_failure),
+        ("consistency", one.consistency == other.consistency),
+    ];
+    same.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
+}
+
+fn by_name<'l>(limit: &'l Limit, quotas: &'l TextMap<QuotaIndex>) -> BTreeMap<&'l str, &'l Quota> {
+    quotas.iter().map(|(name, &index)| (&**name, limit.quota(index))).collect()
+}
+
+fn same_condition((one, other): (&Condition, &Condition)) -> bool {
+    match (one, other) {
+        (
+            Condition::OneOf { name, values, globs },
+            Condition::OneOf { name: other, values: other_values, globs: other_globs },
+        ) => name == other && values == other_values && globs == other_globs,
+        (Condition::Holds(one), Condition::Holds(other)) => one.to_string() == other.to_string(),
+        _ => false,
+    }
+}
+
+fn same_cost(one: &Cost, other: &Cost) -> bool {
+    match (one, other) {
+        (Cost::Asked, Cost::Asked) => true,
+        (Cost::Units(one), Cost::Units(other)) => one == other,
+        (Cost::Attribute(one), Cost::Attribute(other)) => one == other,
+        (Cost::Computed(one), Cost::Computed(other)) => one.to_string() == other.to_string(),
+        _ => false,
+    }
+}

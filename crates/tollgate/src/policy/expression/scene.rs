@@ -1,0 +1,165 @@
+//! CEL over the descriptors of a request, as Limitador has it: `descriptors` is a list of tables of text, `limit` a table with the
+//! limit's own `name` and `id`. Bounded and caught as our own expressions are.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, LazyLock};
+
+use cel::{Context, Env, ExecutionError, Program, Value};
+
+use super::{EXPRESSION_BYTES_MAX, parse_here, roomy, survey};
+use crate::policy::finding::Problem;
+
+const ACCEPTED: &str = "a CEL expression over descriptors, such as descriptors[0]['method'] == 'POST'";
+
+static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+
+/// An expression over descriptors.
+pub struct Cel {
+    source: String,
+    program: Program,
+    unknown: Option<String>,
+}
+
+impl fmt::Debug for Cel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Cel").field(&self.source).finish()
+    }
+}
+
+/// What an expression comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evaluated {
+    /// Yes or no.
+    Truth(bool),
+    /// A number, a text or nothing, as text.
+    Text(String),
+    /// It names what the request does not have.
+    Absent,
+    /// It has no value, or one that cannot be used here; why.
+    Failed(String),
+}
+
+/// What expressions see of one request.
+pub struct Scene<'v> {
+    context: Context<'v, 'v>,
+}
+
+impl Scene<'_> {
+    /// The descriptors of a request. Where a descriptor has a key twice, the last one counts.
+    #[must_use]
+    pub fn new<'d>(descriptors: impl Iterator<Item = &'d [(String, String)]>) -> Self {
+        let table = |entries: &[(String, String)]| {
+            let text = |text: &str| Value::String(Arc::new(text.to_owned()));
+            let table: HashMap<String, Value> =
+                entries.iter().map(|(key, value)| (key.clone(), text(value))).collect();
+            Value::Map(table.into())
+        };
+        let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
+        context
+            .add_variable_from_value("descriptors", Value::List(Arc::new(descriptors.map(table).collect())));
+        Self { context }
+    }
+
+    /// From here on `limit` is one of this name and id.
+    pub fn enter(&mut self, name: Option<&str>, id: Option<&str>) {
+        let text =
+            |text: Option<&str>| text.map_or(Value::Null, |text| Value::String(Arc::new(text.to_owned())));
+        let table: HashMap<String, Value> =
+            HashMap::from([("name".to_owned(), text(name)), ("id".to_owned(), text(id))]);
+        self.context.add_variable_from_value("limit", Value::Map(table.into()));
+    }
+}
+
+impl Cel {
+    /// Compiles an expression.
+    ///
+    /// # Errors
+    /// When it does not parse, calls a function that does not exist, or is too long or too deep.
+    pub fn new(source: &str) -> Result<Self, Problem> {
+        if source.len() > EXPRESSION_BYTES_MAX {
+            let message = format!("an expression of {} bytes", source.len());
+            return Err(Problem::new(message, format!("at most {EXPRESSION_BYTES_MAX}")));
+        }
+        let program = roomy(|| parse_here(&ENVIRONMENT, source, ACCEPTED), ACCEPTED)?;
+        let names = survey::attributes(program.expression())?;
+        let is_known =
+            |name: &&String| ["descriptors", "limit"].contains(&name.split('.').next().unwrap_or_default());
+        let unknown = names.iter().find(|name| !is_known(name)).cloned();
+        Ok(Self { source: source.to_owned(), program, unknown })
+    }
+
+    /// A name in it that no request can have, if there is one: where it is looked at, the expression has no value.
+    #[must_use]
+    pub fn unknown(&self) -> Option<&str> {
+        self.unknown.as_deref()
+    }
+
+    /// The expression as written.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// What it comes to. Never panics, whatever the request says.
+    #[must_use]
+    pub fn evaluate(&self, scene: &Scene<'_>) -> Evaluated {
+        let value = match catch_unwind(AssertUnwindSafe(|| self.program.execute(&scene.context))) {
+            Ok(Ok(value)) => value,
+            Ok(Err(ExecutionError::UndeclaredReference(_) | ExecutionError::NoSuchKey(_))) => {
+                return Evaluated::Absent;
+            }
+            Ok(Err(error)) => return Evaluated::Failed(error.to_string()),
+            Err(_) => return Evaluated::Failed("the expression cannot be evaluated".to_owned()),
+        };
+        match value {
+            Value::Bool(held) => Evaluated::Truth(held),
+            Value::String(text) => Evaluated::Text(text.as_ref().clone()),
+            Value::Int(number) => Evaluated::Text(number.to_string()),
+            Value::UInt(number) => Evaluated::Text(number.to_string()),
+            Value::Float(number) => Evaluated::Text(number.to_string()),
+            Value::Null => Evaluated::Text("null".to_owned()),
+            _ => Evaluated::Failed("its value is neither a text, a number nor a truth value".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(source: &str) -> Evaluated {
+        let descriptors = [vec![("m".to_owned(), "GET".to_owned()), ("n".to_owned(), "7".to_owned())]];
+        let mut scene = Scene::new(descriptors.iter().map(Vec::as_slice));
+        scene.enter(Some("basic"), None);
+        Cel::new(source).unwrap().evaluate(&scene)
+    }
+
+    /// What is missing is told from what is wrong.
+    #[test]
+    fn values_absences_and_failures() {
+        assert_eq!(value("descriptors[0]['m'] == 'GET'"), Evaluated::Truth(true));
+        assert_eq!(value("descriptors[0].m"), Evaluated::Text("GET".to_owned()));
+        assert_eq!(value("int(descriptors[0].n) + 1"), Evaluated::Text("8".to_owned()));
+        assert_eq!(value("limit.name"), Evaluated::Text("basic".to_owned()));
+        assert_eq!(value("limit.id"), Evaluated::Text("null".to_owned()));
+        assert_eq!(value("descriptors[0].absent == 'x'"), Evaluated::Absent);
+        assert!(matches!(value("descriptors[4].m == 'x'"), Evaluated::Failed(_)));
+        assert!(matches!(value("descriptors[0]"), Evaluated::Failed(_)));
+        assert!(matches!(value("int(descriptors[0].m) > 1"), Evaluated::Failed(_)));
+    }
+
+    /// What cannot be read is refused when the file is read, and a name that means nothing is told.
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let deep = format!("{}1{}", "[".repeat(60), "]".repeat(60));
+        let deeper = format!("{}1{}", "(".repeat(1500), ")".repeat(1500));
+        for wrong in ["", "((", "nosuch(descriptors)", "descriptors[0].a ==", &deep, &deeper] {
+            assert!(Cel::new(wrong).is_err(), "{wrong}");
+        }
+        let legacy = Cel::new("req.method == 'POST'").unwrap();
+        assert_eq!(legacy.unknown(), Some("req.method"));
+        assert_eq!(Cel::new("limit.name == descriptors[0].x").unwrap().unknown(), None);
+    }
+}

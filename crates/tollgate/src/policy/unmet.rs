@@ -1,0 +1,172 @@
+//! Why a limit does not apply to a request, and which of its quotas it would apply: what [`super::matching`] decides, in a form that
+//! can be told. Slow and complete where that is fast; a test holds the two together.
+
+use crate::policy::limit::{Condition, Cost, Fallback, Limit, Mode, QuotaIndex, stricter};
+use crate::policy::text::{Digits, as_text};
+use crate::request::CheckRequest;
+
+/// Values that are listed as accepted; a condition may have more.
+const ACCEPTED_SHOWN: usize = 8;
+
+/// One reason why a limit does not apply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unmet {
+    /// It is off by its policy.
+    Off,
+    /// The request lacks an attribute that it counts by, or that a condition needs.
+    Missing {
+        /// Which one.
+        attribute: String,
+    },
+    /// An attribute has another value than the condition asks for.
+    Differs {
+        /// Which one.
+        attribute: String,
+        /// The request's value, as text.
+        given: String,
+        /// What the condition accepts, values and patterns; the first few.
+        accepted: Vec<String>,
+    },
+    /// An expression is not true.
+    False {
+        /// As the policy writes it.
+        expression: String,
+    },
+}
+
+/// How a limit's quota was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// It has only one.
+    Only,
+    /// The key has one of its own.
+    Override {
+        /// The attribute that it is by.
+        attribute: String,
+        /// Its value.
+        value: String,
+    },
+    /// By the tier that an attribute names.
+    Tier {
+        /// The attribute.
+        attribute: String,
+        /// Its value.
+        value: String,
+    },
+    /// The attribute names no tier that the limit knows, or is missing.
+    Otherwise {
+        /// The attribute.
+        attribute: String,
+    },
+}
+
+impl Limit {
+    /// Every reason why it does not apply to a request; none if it does.
+    #[must_use]
+    pub fn unmet(&self, request: &CheckRequest<'_>) -> Vec<Unmet> {
+        let mut unmet = Vec::new();
+        if self.mode == Mode::Off {
+            unmet.push(Unmet::Off);
+        }
+        for name in &self.by {
+            missing(name, request, &mut unmet);
+        }
+        for condition in &self.when {
+            match condition {
+                Condition::OneOf { name, .. } if missing(name, request, &mut unmet) => {}
+                Condition::OneOf { name, values, globs } => {
+                    let Some(given) = text_of(name, request) else { continue };
+                    let fits = values.contains(&given) || globs.iter().any(|glob| glob.matches(&given));
+                    if !fits {
+                        let accepted = values.iter().cloned().chain(globs.iter().map(ToString::to_string));
+                        let accepted = accepted.take(ACCEPTED_SHOWN).collect();
+                        unmet.push(Unmet::Differs { attribute: name.clone(), given, accepted });
+                    }
+                }
+                Condition::Holds(expression) => {
+                    let lacking =
+                        expression.needed().filter(|name| missing(name, request, &mut unmet)).count();
+                    if lacking == 0 && !expression.holds(request) {
+                        unmet.push(Unmet::False { expression: expression.to_string() });
+                    }
+                }
+            }
+        }
+        unmet
+    }
+
+    /// Whether it has anything to do with a request: it mentions one of its attributes, or asks for none.
+    #[must_use]
+    pub fn mentions(&self, request: &CheckRequest<'_>) -> bool {
+        let is_given = |name: &str| request.attributes().iter().any(|given| given.name == name);
+        let in_condition = |condition: &Condition| match condition {
+            Condition::OneOf { name, .. } => is_given(name),
+            Condition::Holds(expression) => expression.attributes().any(is_given),
+        };
+        let in_cost = match &self.cost {
+            Cost::Asked | Cost::Units(_) => false,
+            Cost::Attribute(name) => is_given(name),
+            Cost::Computed(expression) => expression.attributes().any(is_given),
+        };
+        let asks_for_none = self.by.is_empty() && self.when.is_empty();
+        asks_for_none
+            || self.by.iter().any(|name| is_given(name))
+            || self.when.iter().any(in_condition)
+            || self.tier_by().is_some_and(is_given)
+            || in_cost
+    }
+
+    /// How its quota for a request is chosen.
+    #[must_use]
+    pub fn choice(&self, request: &CheckRequest<'_>) -> Choice {
+        if let Some(attribute) = self.by.first()
+            && let Some(value) = text_of(attribute, request)
+            && self.quotas.overrides.contains_key(value.as_str())
+        {
+            return Choice::Override { attribute: attribute.clone(), value };
+        }
+        let Some(attribute) = &self.quotas.tier_by else { return Choice::Only };
+        match text_of(attribute, request) {
+            Some(value) if self.quotas.tiers.contains_key(value.as_str()) => {
+                Choice::Tier { attribute: attribute.clone(), value }
+            }
+            _ => Choice::Otherwise { attribute: attribute.clone() },
+        }
+    }
+
+    /// The tiers that admit more than one of its quotas does, the next one first.
+    pub(crate) fn larger_tiers(&self, than: QuotaIndex) -> Vec<(&str, QuotaIndex)> {
+        let mut tiers: Vec<_> =
+            self.tiers().filter(|&(_, index)| stricter(self.quota(than), self.quota(index))).collect();
+        tiers.sort_by(|(one, a), (other, b)| {
+            let (a, b) = (self.quota(*a), self.quota(*b));
+            stricter(b, a).cmp(&stricter(a, b)).then_with(|| one.cmp(other))
+        });
+        tiers
+    }
+
+    /// The quota for whoever has no tier and no override.
+    pub(crate) const fn default_quota(&self) -> QuotaIndex {
+        match self.quotas.fallback {
+            Fallback::Said(index) | Fallback::Strictest(index) => index,
+        }
+    }
+}
+
+/// Whether an attribute is missing; if so, it is said once.
+fn missing(name: &str, request: &CheckRequest<'_>, unmet: &mut Vec<Unmet>) -> bool {
+    if request.attributes().iter().any(|given| given.name == name) {
+        return false;
+    }
+    let reason = Unmet::Missing { attribute: name.to_owned() };
+    if !unmet.contains(&reason) {
+        unmet.push(reason);
+    }
+    true
+}
+
+fn text_of(name: &str, request: &CheckRequest<'_>) -> Option<String> {
+    let given = request.attributes().iter().find(|given| given.name == name)?;
+    let mut room: Digits = [0; 20];
+    Some(as_text(given.value, &mut room).to_owned())
+}

@@ -1,0 +1,387 @@
+//! What an operator does to a running engine: rulings, blocks, explanations, and the difference between policies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+use tollgate::charge::{Answers, Charge};
+use tollgate::headers::Caller;
+use tollgate::policy::{Change, Choice, EXAMPLE, Mode, Unmet};
+use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::{
+    Answer, Audience, BLOCKS_MAX, Block, BlockError, CheckRequest, Engine, HeaderPolicy, MemoryStore, Policy,
+    Reason, Ruled, Ruling, RulingError, Scope, Secret, Stance, Ticks, Timestamp,
+};
+
+const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+const HOUR: &str = "limits: [{name: a, by: [k], rate: 1/h}, {name: b, rate: 2/h}]";
+
+fn policy(text: &str) -> Policy {
+    Policy::compile("test", text.as_bytes()).expect("the policy is right").0
+}
+
+fn engine(text: &str) -> Engine {
+    Engine::new(policy(text), T0)
+}
+
+fn of<'a>(attributes: &[(&'a str, &'a str)]) -> CheckRequest<'a> {
+    attributes.iter().fold(CheckRequest::new(), |request, (name, value)| {
+        request.with(name, *value).expect("the attributes are within bounds")
+    })
+}
+
+const fn secs(seconds: u64) -> Ticks {
+    Ticks::from_secs(seconds)
+}
+
+/// A kill switch opens its limit at once and only its limit, and ends on its tick although nothing happens in between.
+#[test]
+fn a_kill_switch_ends_by_itself() {
+    let engine = engine(HOUR);
+    let request = of(&[("k", "x")]);
+    assert!(engine.check_now(&request, T0).is_allowed());
+    assert_eq!(engine.check_now(&request, T0).cause_name(), Some("a"));
+    let until = T0 + secs(60);
+    engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until }, T0).unwrap();
+    let open = engine.check_now(&request, T0);
+    assert!(open.is_allowed());
+    assert_eq!(open.limits().map(|status| status.limit.name()).collect::<Vec<_>>(), ["b"]);
+    let other = engine.check_now(&request, until - Ticks::ONE);
+    assert_eq!(other.cause_name(), Some("b"), "the other limit was not killed");
+    assert_eq!(engine.check_now(&of(&[("k", "x")]), until).limits().len(), 2);
+    assert!(engine.rulings(until).1.is_empty());
+}
+
+/// All limits at once, and what is milder holds where two rulings meet.
+#[test]
+fn the_milder_ruling_holds() {
+    let engine = engine(HOUR);
+    let request = of(&[("k", "x")]);
+    let rule = |scope, ruling| engine.rule(scope, Ruled { ruling, until: T0 + secs(60) }, T0).unwrap();
+    rule(Scope::All, Ruling::Off);
+    rule(Scope::Limit("a"), Ruling::Percent(100));
+    assert_eq!(engine.check_now(&request, T0).limits().len(), 0);
+    rule(Scope::All, Ruling::Shadow);
+    let stances =
+        |now| engine.check_now(&request, now).limits().map(|status| status.stance).collect::<Vec<_>>();
+    assert_eq!(stances(T0), [Stance::Shadow, Stance::Shadow]);
+    assert!(engine.lift(Scope::All, T0));
+    assert!(!engine.lift(Scope::All, T0));
+    assert_eq!(stances(T0), [Stance::Enforced, Stance::Enforced]);
+}
+
+/// A limit put in shadow counts apart: what it was counted at as an enforced one is there when it decides again.
+#[test]
+fn a_ruling_of_shadow_touches_no_enforced_counter() {
+    let engine = engine("limits: [{name: a, by: [k], rate: 2/h}]");
+    let request = of(&[("k", "x")]);
+    assert!(engine.check_now(&request, T0).is_allowed());
+    engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(5) }, T0).unwrap();
+    for _ in 0..5 {
+        assert!(engine.check_now(&request, T0).is_allowed());
+    }
+    let after = T0 + secs(5);
+    assert!(engine.check_now(&request, after).is_allowed());
+    assert!(!engine.check_now(&request, after).is_allowed());
+}
+
+/// A share of keys is enforced, and the same keys each time.
+#[test]
+fn a_percentage_is_of_keys() {
+    let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
+    engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Percent(30), until: T0 + secs(60) }, T0).unwrap();
+    let keys: Vec<String> = (0..1_000).map(|key| key.to_string()).collect();
+    let enforced = |key: &String| {
+        let decision = engine.check_now(&of(&[("k", key)]), T0);
+        decision.limits().next().unwrap().stance == Stance::Enforced
+    };
+    let first: Vec<bool> = keys.iter().map(enforced).collect();
+    let share = first.iter().filter(|&&enforced| enforced).count();
+    assert!((230..370).contains(&share), "{share}");
+    assert_eq!(keys.iter().map(enforced).collect::<Vec<_>>(), first);
+}
+
+/// A reload keeps rulings and blocks, for limits that it changes too.
+#[test]
+fn a_reload_keeps_what_the_operator_said() {
+    let engine = engine(HOUR);
+    let until = T0 + secs(60);
+    engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until }, T0).unwrap();
+    engine.block(&of(&[("k", "bad")]), until, T0).unwrap();
+    engine.swap(policy("limits: [{name: a, by: [k], rate: 1/day}]"), T0).unwrap();
+    assert_eq!(engine.check_now(&of(&[("k", "x")]), T0).limits().len(), 0);
+    assert_eq!(engine.check_now(&of(&[("k", "bad")]), T0).reason(), Some(Reason::Blocked));
+}
+
+/// A limit in shadow never refuses, so a request whose cost cannot be computed passes it; enforced, it would be a fault.
+#[test]
+fn a_ruling_of_shadow_is_no_fault() {
+    let engine = engine("limits: [{name: a, cost: tokens, rate: 5/h}]");
+    let request = CheckRequest::new();
+    assert!(engine.check_now(&request, T0).fault().is_some());
+    engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(5) }, T0).unwrap();
+    assert!(engine.check_now(&request, T0).is_allowed());
+}
+
+/// What cannot be ruled is refused with its cure.
+#[test]
+fn rulings_that_are_refused() {
+    let engine = engine("limits: [{name: a, rate: 1/h}, {name: gone, rate: 1/h, mode: off}]");
+    let rule = |name, ruling| engine.rule(Scope::Limit(name), Ruled { ruling, until: T0 + secs(5) }, T0);
+    assert_eq!(rule("c", Ruling::Off), Err(RulingError::UnknownLimit("c".into())));
+    assert_eq!(rule("gone", Ruling::Shadow), Err(RulingError::OffInPolicy("gone".into())));
+    assert_eq!(rule("a", Ruling::Percent(101)), Err(RulingError::Percent(101)));
+}
+
+/// A store that never answers.
+struct Down(Arc<AtomicBool>);
+
+impl Store for Down {
+    async fn charge(&self, _: &[Charge<'_>], _: Timestamp) -> Result<Answers, StoreFailure> {
+        self.0.store(true, Ordering::SeqCst);
+        Err(StoreFailure::Unreachable)
+    }
+    async fn refund(&self, _: &[Charge<'_>], _: Timestamp) -> Result<(), StoreFailure> {
+        Err(StoreFailure::Unreachable)
+    }
+    async fn reset(&self, _: &[Charge<'_>], _: Timestamp) -> Result<(), StoreFailure> {
+        Err(StoreFailure::Unreachable)
+    }
+    fn hold(&self, _: &Hold) {}
+}
+
+/// With the store down a closed limit can be killed, and a key blocked.
+#[test]
+fn the_operator_needs_no_store() {
+    let asked = Arc::new(AtomicBool::new(false));
+    let limits = "limits: [{name: a, by: [k], rate: 1/h, on_store_failure: deny}]";
+    let engine = Engine::with_store(policy(limits), Down(Arc::clone(&asked)), Secret::random());
+    let request = of(&[("k", "x")]);
+    pollster::block_on(async {
+        assert_eq!(engine.check(&request, T0).await.reason(), Some(Reason::Unavailable));
+        assert!(asked.load(Ordering::SeqCst), "the store was asked, and is down");
+        engine.rule(Scope::All, Ruled { ruling: Ruling::Off, until: T0 + secs(5) }, T0).unwrap();
+        assert!(engine.check(&request, T0).await.is_allowed());
+        engine.block(&request, T0 + secs(5), T0).unwrap();
+        assert_eq!(engine.check(&request, T0).await.reason(), Some(Reason::Blocked));
+    });
+}
+
+/// A block denies whoever has all of its attributes, says until when, and is over on its tick. Nothing is charged meanwhile.
+#[test]
+fn a_block_is_true_about_its_end() {
+    let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
+    let until = T0 + Ticks::from_millis(2_500);
+    let block = engine.block(&of(&[("k", "x"), ("region", "eu")]), until, T0).unwrap();
+    let blocked = of(&[("region", "eu"), ("k", "x"), ("path", "/")]);
+    let denied = engine.check_now(&blocked, T0);
+    assert_eq!(denied.reason(), Some(Reason::Blocked));
+    assert_eq!(denied.retry_after(), Some(Ticks::from_millis(2_500)));
+    assert_eq!((denied.cause_name(), denied.block()), (Some(Block::NAME), Some(&*block)));
+    assert_eq!(block.to_string(), "blocked by an operator until 2023-11-14T22:13:23Z");
+    for other in [of(&[("k", "x")]), of(&[("k", "y"), ("region", "eu")]), of(&[("region", "eu")])] {
+        assert_ne!(engine.check_now(&other, T0).reason(), Some(Reason::Blocked));
+    }
+    assert!(!engine.check_now(&blocked, until - Ticks::ONE).is_allowed());
+    let free = engine.check_now(&of(&[("k", "z"), ("region", "eu")]), until);
+    assert!(free.is_allowed());
+    assert_eq!(
+        engine.check_now(&blocked, until).cause_name(),
+        Some("a"),
+        "k=x was charged once, without region"
+    );
+    assert!(engine.blocks(until).is_empty());
+}
+
+/// The answer to a blocked request says when to come back, exactly, and the reason only to whom it may be told.
+#[test]
+fn a_blocked_request_is_told_when_to_come_back() {
+    let engine = engine(HOUR);
+    engine.block(&of(&[("k", "x")]), T0 + secs(90), T0).unwrap();
+    let denied = engine.check_now(&of(&[("k", "x")]), T0);
+    let known = Audience { caller: Caller::Authenticated, ..Audience::default() };
+    let answer = Answer::of(&denied, &HeaderPolicy::default(), known, T0);
+    assert_eq!((answer.status, answer.headers.get("Retry-After")), (429, Some("90")));
+    let body = answer.body.unwrap().text;
+    for expected in [
+        "#abnormal-usage-detected",
+        r#""reason":"operator-block""#,
+        r#""retry-after-ms":90000"#,
+        r#""retryable":true"#,
+        "blocked by an operator until 2023-11-14T22:14:50Z",
+    ] {
+        assert!(body.contains(expected), "{expected} is not in {body}");
+    }
+    let stranger = Answer::of(&denied, &HeaderPolicy::default(), Audience::default(), T0);
+    assert_eq!(stranger.headers.get("Retry-After"), Some("90"));
+    assert!(!stranger.body.unwrap().text.contains("operator"));
+}
+
+/// A blocked caller cannot reserve either.
+#[test]
+fn a_block_stops_reservations() {
+    let engine = engine(HOUR);
+    engine.block(&of(&[("k", "x")]), T0 + secs(90), T0).unwrap();
+    let (decision, reservation) = pollster::block_on(engine.reserve(&of(&[("k", "x")]), secs(5), T0));
+    assert!(reservation.is_none() && decision.block().is_some());
+}
+
+/// Blocks are bounded; one of the same attributes is replaced, whatever their order, and one that has ended makes room.
+#[test]
+fn blocks_are_bounded() {
+    let engine = engine(HOUR);
+    assert_eq!(engine.block(&CheckRequest::new(), T0 + secs(1), T0), Err(BlockError::Everybody));
+    engine.block(&of(&[("k", "x"), ("l", "y")]), T0 + secs(1), T0).unwrap();
+    engine.block(&of(&[("l", "y"), ("k", "x")]), T0 + secs(9), T0).unwrap();
+    assert_eq!(engine.blocks(T0).len(), 1);
+    assert!(engine.unblock(&of(&[("k", "x"), ("l", "y")]), T0));
+    assert!(!engine.unblock(&of(&[("k", "x"), ("l", "y")]), T0));
+    engine.block(&CheckRequest::new().with("n", 5).unwrap(), T0 + secs(1), T0).unwrap();
+    assert!(!engine.check_now(&of(&[("n", "5")]), T0).is_allowed(), "a number and its text are the same");
+}
+
+/// There are no more blocks than may be, and those that have ended make room.
+#[test]
+fn no_more_blocks_than_may_be() {
+    let engine = engine(HOUR);
+    let add = |number: usize, now| {
+        let key = number.to_string();
+        engine.block(&of(&[("k", &key)]), now + secs(1), now).map(drop)
+    };
+    for number in 0..BLOCKS_MAX {
+        add(number, T0).unwrap();
+    }
+    assert_eq!(add(BLOCKS_MAX, T0), Err(BlockError::TooMany));
+    assert_eq!(add(0, T0), Ok(()), "one that is there is replaced");
+    assert_eq!(add(BLOCKS_MAX, T0 + secs(2)), Ok(()));
+}
+
+fn explained(engine: &Engine, request: &CheckRequest<'_>) -> Vec<tollgate::Explained> {
+    pollster::block_on(engine.explain(request, T0)).limits
+}
+
+/// The built-in policy, explained for a login: what applies, what does not, and why.
+#[test]
+fn the_example_is_explained() {
+    let engine = engine(EXAMPLE);
+    let request =
+        of(&[("api_key", "k"), ("path", "/login"), ("method", "GET"), ("tenant", "t"), ("plan", "free")]);
+    let limits = explained(&engine, &request);
+    let find = |name: &str| limits.iter().find(|limit| limit.name == name).unwrap();
+    let applied: Vec<&str> = limits.iter().filter(|l| l.state.is_some()).map(|l| l.name.as_str()).collect();
+    assert_eq!(applied, ["per-key", "plan", "monthly", "in-flight", "platform"]);
+    let login = find("login");
+    assert_eq!(
+        login.unmet,
+        [
+            Unmet::Missing { attribute: "ip".into() },
+            Unmet::Differs { attribute: "method".into(), given: "GET".into(), accepted: vec!["POST".into()] }
+        ]
+    );
+    assert_eq!(find("tokens").unmet, [Unmet::False { expression: "path.startsWith('/v1/chat')".into() }]);
+    let plan = find("plan");
+    let state = plan.state.as_ref().unwrap();
+    assert_eq!(state.choice, Choice::Tier { attribute: "plan".into(), value: "free".into() });
+    assert_eq!(state.allowance, "make 10 requests a second on average and 10 at once");
+    assert!(
+        plan.changes.iter().any(|change| change.starts_with("with plan=pro it may make 100")),
+        "{:?}",
+        plan.changes
+    );
+    assert_eq!(find("per-key").state.as_ref().unwrap().outcome.remaining, 200, "nothing was charged");
+    let acme = of(&[("tenant", "acme"), ("plan", "free")]);
+    let acme = explained(&engine, &acme);
+    let choice = &acme.iter().find(|l| l.name == "plan").unwrap().state.as_ref().unwrap().choice;
+    assert_eq!(*choice, Choice::Override { attribute: "tenant".into(), value: "acme".into() });
+}
+
+/// A refusal is explained with the time at which the next unit returns, and that time is true.
+#[test]
+fn an_explanation_tells_when_the_next_unit_returns() {
+    let engine = engine("limits: [{name: a, by: [k], rate: 2/s burst 1}]");
+    let request = of(&[("k", "x")]);
+    assert!(engine.check_now(&request, T0).is_allowed());
+    let limits = explained(&engine, &request);
+    let state = limits[0].state.as_ref().unwrap();
+    assert!(!state.admits);
+    assert_eq!(
+        limits[0].changes[0],
+        "1 more must return: the first unit does in 0.500 s, and all of them have in 0.500 s"
+    );
+    let back = T0 + state.outcome.next_unit_after;
+    assert!(!engine.check_now(&request, back - Ticks::ONE).is_allowed());
+    assert!(engine.check_now(&request, back).is_allowed());
+    let dear = explained(&engine, &request.cost(5).unwrap());
+    assert_eq!(dear[0].changes[0], "a cost of 5 never passes: at most 1 at once");
+}
+
+/// Rulings show: what an operator turned off does not apply, and says so.
+#[test]
+fn an_explanation_shows_rulings() {
+    let engine = engine(HOUR);
+    engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until: T0 + secs(9) }, T0).unwrap();
+    engine.rule(Scope::Limit("b"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(9) }, T0).unwrap();
+    let limits = explained(&engine, &of(&[("k", "x")]));
+    let [b, a] = &limits[..] else { panic!("{limits:?}") };
+    assert_eq!((a.mode, a.state.is_some(), a.unmet.len()), (Mode::Off, false, 0));
+    assert!(a.changes[0].contains("an operator has turned it off"), "{:?}", a.changes);
+    assert_eq!(b.mode, Mode::Shadow);
+    assert!(b.changes[1].contains("an operator has put it in shadow"), "{:?}", b.changes);
+}
+
+proptest! {
+    /// What is explained as applying is exactly what the engine charges, for any request.
+    #[test]
+    fn explanations_agree_with_decisions(given in proptest::collection::btree_map(
+        prop_oneof![Just("api_key"), Just("ip"), Just("method"), Just("path"), Just("tenant"), Just("plan"), Just("prompt_tokens"), Just("max_tokens")],
+        prop_oneof![Just("POST"), Just("/login"), Just("/v1/chat"), Just("free"), Just("acme"), Just("7")],
+        0..8,
+    )) {
+        let engine = engine(EXAMPLE);
+        let policy = engine.policy();
+        let request = given.iter().fold(CheckRequest::new(), |r, (name, value)| r.with(name, *value).unwrap());
+        let looking = request.clone().looking();
+        let matched: Vec<u32> = policy.matches(&looking).unwrap().iter().map(|matched| matched.limit).collect();
+        let met: Vec<u32> = (0u32..).zip(policy.limits()).filter(|(_, limit)| limit.unmet(&request).is_empty()).map(|(n, _)| n).collect();
+        prop_assert_eq!(&matched, &met);
+        let names: Vec<String> = explained(&engine, &request).into_iter().filter(|l| l.state.is_some()).map(|l| l.name).collect();
+        let charged: Vec<String> = engine.check_now(&looking, T0).limits().map(|status| status.limit.name().to_owned()).collect();
+        prop_assert_eq!(names, charged);
+    }
+}
+
+/// Two policies side by side: each change with its fields and both sentences, and what is equal is not listed.
+#[test]
+fn policies_are_compared_by_what_they_mean() {
+    let old = policy(
+        "limits: [{name: a, by: [k], rate: 1/s}, {name: b, rate: 2/s}, {name: c, by: [t], rate: 1/s, overrides: {w: 2/s, x: 2/s, y: 2/s, z: 2/s}}]",
+    );
+    let new = policy(
+        "limits: [{name: c, by: [t], rate: 1/s, overrides: {w: 2/s, x: 2/s, y: 2/s, z: 3/s}}, {name: a, by: [k], rate: 3/s, mode: shadow}, {name: d, rate: 1/h}]",
+    );
+    let difference = old.difference(&new);
+    assert_eq!(difference.unchanged, 0);
+    let [a, b, c, d] = &difference.changes[..] else { panic!("{difference:?}") };
+    assert!(
+        matches!(a, Change::Changed { name, fields, .. } if name == "a" && *fields == ["rate", "mode"]),
+        "{a:?}"
+    );
+    assert!(matches!(b, Change::Removed { name, .. } if name == "b"));
+    assert!(
+        matches!(c, Change::Changed { fields, .. } if *fields == ["overrides"]),
+        "a sentence leaves the fourth out"
+    );
+    assert!(
+        matches!(d, Change::Added { name, sentence } if name == "d" && sentence.starts_with("d: everybody"))
+    );
+    assert_eq!(policy(EXAMPLE).difference(&policy(EXAMPLE)).changes, []);
+    assert_eq!(policy(EXAMPLE).difference(&policy(EXAMPLE)).unchanged, 7);
+}
+
+/// A memory store is as good as any for these, so that the engine's own type is used once.
+#[test]
+fn rulings_work_on_any_store() {
+    let engine = Engine::with_store(policy(HOUR), MemoryStore::new(1 << 20, T0), Secret::random());
+    engine.rule(Scope::All, Ruled { ruling: Ruling::Off, until: T0 + secs(1) }, T0).unwrap();
+    assert!(pollster::block_on(engine.check(&of(&[("k", "x")]), T0)).is_allowed());
+}

@@ -51,10 +51,7 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
         }
         if arguments.json {
             let decided = Decided::new(decision, Hold::None, &HeaderPolicy::default(), request.units(), now);
-            match serde_json::to_string(&decided) {
-                Ok(line) => console.line(line),
-                Err(error) => return fail(console, error),
-            }
+            console.line(String::from_utf8_lossy(&decided.text()));
         } else {
             table.row(&decision, now.since(start), console);
         }

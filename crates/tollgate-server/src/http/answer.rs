@@ -32,10 +32,8 @@ pub(super) enum Answered {
     Ready { is_ready: bool, report: Box<Report> },
     /// What was counted, as Prometheus reads it.
     Metrics(String),
-    /// One decision.
-    Decision(Box<Decided>),
-    /// The decisions of a batch, as they are sent.
-    Batch(Vec<u8>),
+    /// One decision or those of a batch, as JSON. They are large, and written where they are made.
+    Decision(Vec<u8>),
     /// What a proxy is told.
     Verified(Box<Verified>),
     /// What settling a reservation did.
@@ -146,7 +144,7 @@ impl<S: Store> Service<S> {
             }));
         }
         let decided = self.decide(&request, self.now()).await;
-        Ok(Answered::Decision(Box::new(decided)))
+        Ok(Answered::Decision(decided.text()))
     }
 
     /// Answers all questions, or none if one of them is wrong.
@@ -175,7 +173,7 @@ impl<S: Store> Service<S> {
             self.decide(request, now).await.write(&mut text);
         }
         text.push(b']');
-        Ok(Answered::Batch(text))
+        Ok(Answered::Decision(text))
     }
 
     async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decided {
@@ -223,7 +221,7 @@ impl<S: Store> Service<S> {
         }
         let decided = Decided::new(decision, hold, &self.headers, request.units(), now);
         self.meter.took(Wire::Http, watch.elapsed());
-        Ok(Answered::Decision(Box::new(decided)))
+        Ok(Answered::Decision(decided.text()))
     }
 
     async fn commit(&self, id: Id, cost: u64) -> Result<Answered, Problem> {
@@ -330,12 +328,16 @@ mod tests {
         }
     }
 
+    fn json_of(text: &[u8]) -> serde_json::Value {
+        serde_json::from_slice(text).unwrap()
+    }
+
     async fn json<S: Store>(service: &Service<S>, body: &str) -> serde_json::Value {
         let question = Question::check(body.as_bytes()).unwrap();
         let Answered::Decision(decided) = service.answer_check(&question).await.unwrap() else {
             panic!("no decision")
         };
-        serde_json::to_value(&decided).unwrap()
+        json_of(&decided)
     }
 
     /// Without room for another permit the place stays taken until it expires: nothing is admitted too much.
@@ -393,7 +395,7 @@ mod tests {
             let Answered::Decision(decided) = service.reserve(&question).await.unwrap() else {
                 panic!("no decision")
             };
-            let answer = serde_json::to_value(&decided).unwrap();
+            let answer = json_of(&decided);
             ids.push(answer["reservation"].as_str().and_then(Id::parse).unwrap());
         }
         time.advance(Duration::from_micros(999_999));
@@ -417,7 +419,7 @@ mod tests {
             let Answered::Decision(decided) = service.reserve(&question).await.unwrap() else {
                 panic!("no decision")
             };
-            let answer = serde_json::to_value(&decided).unwrap();
+            let answer = json_of(&decided);
             ids.push(answer["reservation"].as_str().and_then(Id::parse).unwrap());
         }
         let taken = json(&service, r#"{"attributes":{"k":"x"}}"#).await;

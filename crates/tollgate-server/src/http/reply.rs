@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use super::answer::{Answered, Foreign, ForeignBody};
 use super::problem::{Kind, Problem};
-use crate::decision_json::DECISION_BYTES;
 use crate::telemetry::METRICS_TYPE;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -56,12 +55,7 @@ pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>
             }
             response
         }
-        Ok(Answered::Decision(decided)) => {
-            let mut text = Vec::with_capacity(DECISION_BYTES);
-            decided.write(&mut text);
-            response(StatusCode::OK, Some(JSON), text)
-        }
-        Ok(Answered::Batch(text)) => response(StatusCode::OK, Some(JSON), text),
+        Ok(Answered::Decision(text)) => response(StatusCode::OK, Some(JSON), text),
         Ok(Answered::Verified(verified)) => verified.into_response(),
         Ok(Answered::Settled(settled)) => {
             json(&Settlement { refunded: settled.refunded, charged: settled.charged, unpaid: settled.unpaid })

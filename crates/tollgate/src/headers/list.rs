@@ -71,7 +71,8 @@ impl HeaderList {
         let value = &self.text.as_bytes()[start..];
         let sendable = !value.is_empty()
             && value.len() <= FIELD_BYTES_MAX
-            && value.iter().all(|byte| matches!(byte, b' '..=b'~'));
+            // No early end, so that the compiler looks at many bytes at once.
+            && value.iter().fold(true, |printable, byte| printable & matches!(byte, b' '..=b'~'));
         if sendable && self.entries.len() < HEADERS_MAX {
             self.entries.push(Entry { name, end: self.text.len() });
         } else {
@@ -82,7 +83,7 @@ impl HeaderList {
 
 /// Appends a number, at most the largest that a structured field may hold.
 pub(super) fn push_number(out: &mut String, value: u64) {
-    push(out, format_args!("{}", value.min(NUMBER_MAX)));
+    out.push_str(itoa::Buffer::new().format(value.min(NUMBER_MAX)));
 }
 
 /// Appends formatted text.

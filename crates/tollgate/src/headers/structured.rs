@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::list::{FIELD_BYTES_MAX, push};
+use super::list::FIELD_BYTES_MAX;
 
 /// Longest limit name that is shown as it is.
 const NAME_SHOWN_MAX: usize = 64;
@@ -29,6 +29,11 @@ pub(super) fn name_hash(name: &str) -> u64 {
 /// Appends a string in quotes.
 pub(super) fn push_string(out: &mut String, text: &str) {
     out.push('"');
+    if !text.bytes().any(|byte| matches!(byte, b'"' | b'\\')) {
+        out.push_str(text);
+        out.push('"');
+        return;
+    }
     for character in text.chars() {
         if matches!(character, '"' | '\\') {
             out.push('\\');
@@ -40,7 +45,9 @@ pub(super) fn push_string(out: &mut String, text: &str) {
 
 /// Appends a parameter with an integer.
 pub(super) fn push_parameter(out: &mut String, key: &str, value: u64) {
-    push(out, format_args!(";{key}="));
+    out.push(';');
+    out.push_str(key);
+    out.push('=');
     super::list::push_number(out, value);
 }
 

@@ -136,10 +136,34 @@ impl<S: Store> Service<S> {
 
     /// Answers one question. The only way from a wire to the engine, so that every decision is counted once.
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
-        let decision = self.engine.check(request, now).await;
-        self.meter.record(request, &decision, wire, now);
-        self.beside.observe(std::slice::from_ref(request), &decision, now);
-        decision
+        match self.check_at_once(request, now, wire) {
+            Some(decision) => decision,
+            None => {
+                let decision = self.engine.check(request, now).await;
+                self.note(request, &decision, now, wire);
+                decision
+            }
+        }
+    }
+
+    /// The same where the store need not be waited for; `None` where it must be.
+    #[inline]
+    pub(crate) fn check_at_once(
+        &self,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+        wire: Wire,
+    ) -> Option<Decision> {
+        let decision = self.engine.check_at_once(std::slice::from_ref(request), now)?;
+        self.note(request, &decision, now, wire);
+        Some(decision)
+    }
+
+    /// Tells whoever counts and compares.
+    #[inline]
+    fn note(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp, wire: Wire) {
+        self.meter.record(request, decision, wire, now);
+        self.beside.observe(std::slice::from_ref(request), decision, now);
     }
 
     /// The same for a request that is told in several views.
@@ -149,7 +173,10 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         wire: Wire,
     ) -> Decision {
-        let decision = self.engine.check_views(views, now).await;
+        let decision = match self.engine.check_at_once(views, now) {
+            Some(decision) => decision,
+            None => self.engine.check_views(views, now).await,
+        };
         match views {
             [request] => self.meter.record(request, &decision, wire, now),
             _ => self.meter.record(&merged(views), &decision, wire, now),
@@ -203,10 +230,21 @@ impl<S: Store> Service<S> {
         wire: Wire,
     ) -> (Decision, Hold) {
         let mut decision = self.check(request, now, wire).await;
-        let Some(permit) = decision.take_permit() else {
-            return (decision, Hold::None);
-        };
-        let hold = match self.permits.put(permit, now + permit_lifetime(&decision), now) {
+        let hold = self.hold(&mut decision, now);
+        (decision, hold)
+    }
+
+    /// Keeps the permit that a decision gave.
+    #[inline]
+    pub(crate) fn hold(&self, decision: &mut Decision, now: Timestamp) -> Hold {
+        match decision.take_permit() {
+            Some(permit) => self.hold_permit(permit, permit_lifetime(decision), now),
+            None => Hold::None,
+        }
+    }
+
+    fn hold_permit(&self, permit: Permit, lifetime: Ticks, now: Timestamp) -> Hold {
+        match self.permits.put(permit, now + lifetime, now) {
             Ok(id) => Hold::Permit { id: id.to_string() },
             Err(_) => {
                 // The place stays taken until it expires: that denies too much for a while, and admits nothing too much.
@@ -218,8 +256,7 @@ impl<S: Store> Service<S> {
                 }
                 Hold::None
             }
-        };
-        (decision, hold)
+        }
     }
 }
 

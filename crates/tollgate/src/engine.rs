@@ -87,30 +87,16 @@ impl Engine<MemoryStore> {
 
     /// Answers one request at once. Memory never waits, so no async runtime is needed.
     #[must_use]
+    #[inline]
     pub fn check_now(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
         self.check_views_now(slice::from_ref(request), now)
     }
 
     /// The same for a request that is told in several views; see [`Engine::check_views`].
     #[must_use]
+    #[inline]
     pub fn check_views_now(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Decision {
-        let now = now.decidable();
-        for attempt in 0.. {
-            let live = self.live.load();
-            if let Some(block) = self.blocks.of(views, now) {
-                return Decision::blocked(Arc::clone(&live.policy), block, now);
-            }
-            let question = match self.ask(&live, views, self.bench.at(now)) {
-                Ok(question) => question,
-                Err(fault) => return Decision::faulty(Arc::clone(&live.policy), fault),
-            };
-            let answers = self.store.charge_now(&question.charges, now);
-            if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
-                continue;
-            }
-            return self.conclude(&live, &question, answers, now);
-        }
-        unreachable!("the last attempt concludes")
+        self.check_at_once(views, now).unwrap_or_else(|| unreachable!("memory answers at once"))
     }
 
     /// Answers many requests, in order.
@@ -170,6 +156,30 @@ impl<S: Store> Engine<S> {
             bench: Bench::default(),
             blocks: Blocks::default(),
         }
+    }
+
+    /// Answers one request, of one view or several, if its store can without waiting, as memory can; otherwise nothing was
+    /// charged, and [`Engine::check`] or [`Engine::check_views`] answers. It is the same decision with fewer steps, for whoever
+    /// makes millions of them.
+    #[must_use]
+    pub fn check_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Decision> {
+        let now = now.decidable();
+        for attempt in 0.. {
+            let live = self.live.load();
+            if let Some(block) = self.blocks.of(views, now) {
+                return Some(Decision::blocked(Arc::clone(&live.policy), block, now));
+            }
+            let question = match self.ask(&live, views, self.bench.at(now)) {
+                Ok(question) => question,
+                Err(fault) => return Some(Decision::faulty(Arc::clone(&live.policy), fault)),
+            };
+            let answers = self.store.charge_at_once(&question.charges, now)?;
+            if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
+                continue;
+            }
+            return Some(self.conclude(&live, &question, answers, now));
+        }
+        unreachable!("the last attempt concludes")
     }
 
     /// Answers one request. It always answers: a failing store is a decision chosen by policy, not an error.

@@ -252,6 +252,15 @@ impl Store for MemoryStore {
         self.charge_now(charges, now)
     }
 
+    #[inline]
+    fn charge_at_once(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Option<Result<Answers, StoreFailure>> {
+        Some(self.charge_now(charges, now))
+    }
+
     async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         charges.iter().try_for_each(|charge| self.refund_now(charge, now))
     }

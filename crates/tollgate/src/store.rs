@@ -41,6 +41,18 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> impl Future<Output = Result<Answers, StoreFailure>> + Send;
 
+    /// The same, if it can be answered without waiting, as memory can. `None`: nothing was charged, and [`Store::charge`] must be
+    /// waited for.
+    #[inline]
+    fn charge_at_once(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Option<Result<Answers, StoreFailure>> {
+        let _ = (charges, now);
+        None
+    }
+
     /// Gives back what the charges took: `cost` units of each, or the permit named in it.
     fn refund(
         &self,

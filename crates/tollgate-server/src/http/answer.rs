@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hyper::Request;
 use hyper::body::Incoming;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Settled, Timestamp};
+use tollgate::{CheckRequest, Decision, Settled, Timestamp};
 
 use super::access;
 use super::authz::Verified;
@@ -143,8 +143,9 @@ impl<S: Store> Service<S> {
                 ..Foreign::default()
             }));
         }
-        let decided = self.decide(&request, self.now()).await;
-        Ok(Answered::Decision(decided.text()))
+        let mut text = Vec::with_capacity(DECISION_BYTES);
+        self.decide(&request, self.now(), &mut text).await;
+        Ok(Answered::Decision(text))
     }
 
     /// Answers all questions, or none if one of them is wrong.
@@ -170,18 +171,25 @@ impl<S: Store> Service<S> {
             if index > 0 {
                 text.push(b',');
             }
-            self.decide(request, now).await.write(&mut text);
+            self.decide(request, now, &mut text).await;
         }
         text.push(b']');
         Ok(Answered::Decision(text))
     }
 
-    async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decided {
+    /// Decides, and writes the answer. A decision is large, and each future that it passes through would copy it.
+    async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp, text: &mut Vec<u8>) {
         let watch = Stopwatch::start();
-        let (decision, hold) = self.check_and_hold(request, now, Wire::Http).await;
-        let decided = Decided::new(decision, hold, &self.headers, request.units(), now);
+        match self.check_at_once(request, now, Wire::Http) {
+            Some(decision) => self.write(decision, request.units(), now, text),
+            None => self.write(self.check(request, now, Wire::Http).await, request.units(), now, text),
+        }
         self.meter.took(Wire::Http, watch.elapsed());
-        decided
+    }
+
+    fn write(&self, mut decision: Decision, cost: u64, now: Timestamp, text: &mut Vec<u8>) {
+        let hold = self.hold(&mut decision, now);
+        Decided::new(decision, hold, &self.headers, cost, now).write(text);
     }
 
     /// A plain question to a foreign configuration.

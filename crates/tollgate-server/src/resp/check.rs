@@ -43,7 +43,12 @@ pub(super) async fn answer<S: Store>(
             .error(&format!("ERR TG.CHECK: in force is {format}: ask by RLS, POST /json or POST /v1/check"));
     }
     let watch = resp.service.meter.sampled_watch();
-    let (decision, hold) = resp.service.check_and_hold(&request, now, Wire::Resp).await;
+    // A decision is large, and each future that it passes through would copy it.
+    let mut decision = match resp.service.check_at_once(&request, now, Wire::Resp) {
+        Some(decision) => decision,
+        None => resp.service.check(&request, now, Wire::Resp).await,
+    };
+    let hold = resp.service.hold(&mut decision, now);
     let permit = match &hold {
         Hold::Permit { id } => Some(id.as_str()),
         Hold::None | Hold::Reservation { .. } => None,

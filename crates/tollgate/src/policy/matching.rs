@@ -29,7 +29,7 @@ pub struct Match {
 }
 
 /// The limits that a request meets, in the policy's order.
-pub type Matches = SmallVec<[Match; 8]>;
+pub type Matches = SmallVec<[Match; 6]>;
 
 impl Policy {
     /// The limits that a request meets. It looks only at limits that mention the request's attributes.

@@ -149,14 +149,23 @@ pub struct Decision {
 }
 
 impl Decision {
-    pub(crate) fn new(policy: Arc<Policy>, statuses: SmallVec<[Status; 6]>) -> Self {
-        let verdict = combine(&statuses);
-        Self { policy, verdict, statuses, fault: None, block: None, permit: None }
+    /// A decision about which no limit has said anything yet.
+    #[inline]
+    pub(crate) fn open(policy: Arc<Policy>) -> Self {
+        let statuses = SmallVec::new();
+        Self { policy, verdict: Verdict::Allow, statuses, fault: None, block: None, permit: None }
     }
 
-    pub(crate) fn with_permit(mut self, permit: Option<Box<Permit>>) -> Self {
+    /// Adds what the limits say, and what follows from all of it.
+    #[inline]
+    pub(crate) fn conclude(&mut self, statuses: impl Iterator<Item = Status>) {
+        self.statuses.extend(statuses);
+        self.verdict = combine(&self.statuses);
+    }
+
+    /// Gives the permit that the decision took to whoever asked.
+    pub(crate) fn give(&mut self, permit: Option<Box<Permit>>) {
         self.permit = permit;
-        self
     }
 
     pub(crate) fn faulty(policy: Arc<Policy>, fault: Fault) -> Self {

@@ -135,6 +135,14 @@ struct Question<'l> {
     permit: Option<PermitId>,
 }
 
+impl Question<'_> {
+    /// Nothing asked yet.
+    #[inline]
+    fn of(rulings: InForce) -> Self {
+        Self { matches: Matches::new(), rulings, charges: Charges::new(), permit: None }
+    }
+}
+
 impl<S: Store> Engine<S> {
     /// An engine on a store of the caller's choice.
     pub fn with_store(policy: Policy, store: S, secret: Secret) -> Self {
@@ -169,15 +177,15 @@ impl<S: Store> Engine<S> {
             if let Some(block) = self.blocks.of(views, now) {
                 return Some(Decision::blocked(Arc::clone(&live.policy), block, now));
             }
-            let question = match self.ask(&live, views, self.bench.at(now)) {
-                Ok(question) => question,
-                Err(fault) => return Some(Decision::faulty(Arc::clone(&live.policy), fault)),
-            };
+            let mut question = Question::of(self.bench.at(now));
+            if let Err(fault) = self.ask_into(&live, views, &mut question) {
+                return Some(Decision::faulty(Arc::clone(&live.policy), fault));
+            }
             let answers = self.store.charge_at_once(&question.charges, now)?;
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
             }
-            return Some(self.conclude(&live, &question, answers, now));
+            return Some(self.conclude(&live, &question, &answers, now));
         }
         unreachable!("the last attempt concludes")
     }
@@ -207,7 +215,7 @@ impl<S: Store> Engine<S> {
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
             }
-            let decision = self.conclude(&live, &question, answers, now);
+            let decision = self.conclude(&live, &question, &answers, now);
             let Question { matches, rulings, .. } = question;
             return Made { live: Arc::clone(&live), matches, rulings, decision };
         }
@@ -222,10 +230,25 @@ impl<S: Store> Engine<S> {
         views: &[CheckRequest<'_>],
         rulings: InForce,
     ) -> Result<Question<'l>, Fault> {
-        let matches = rulings.matches(&live.policy, views)?;
-        let permit = self.next_permit(live, &matches);
-        let charges = live.charges(&self.secret, views, &matches, &rulings, permit.unwrap_or(PermitId(0)));
-        Ok(Question { matches, rulings, charges, permit })
+        let mut question = Question::of(rulings);
+        self.ask_into(live, views, &mut question)?;
+        Ok(question)
+    }
+
+    /// The same, written where it is needed: a question is large, and each hand it goes through would copy it.
+    #[inline]
+    fn ask_into<'l>(
+        &self,
+        live: &'l Live,
+        views: &[CheckRequest<'_>],
+        question: &mut Question<'l>,
+    ) -> Result<(), Fault> {
+        let Question { matches, rulings, charges, permit } = question;
+        rulings.match_into(&live.policy, views, matches)?;
+        *permit = self.next_permit(live, matches);
+        let id = permit.unwrap_or(PermitId(0));
+        charges.extend(matches.iter().map(|matched| live.charge(&self.secret, views, matched, rulings, id)));
+        Ok(())
     }
 
     /// From a store's answers to a decision.
@@ -234,21 +257,23 @@ impl<S: Store> Engine<S> {
         &self,
         live: &Live,
         question: &Question<'_>,
-        answers: Result<Answers, StoreFailure>,
+        answers: &Result<Answers, StoreFailure>,
         now: Timestamp,
     ) -> Decision {
         let Question { matches, charges, permit, .. } = question;
-        let decision = match answers {
-            Ok(answers) => combine(live, matches, charges, &answers),
-            Err(_) => combine(live, matches, charges, &self.without_store(live, matches, charges, now)),
-        };
-        match permit {
-            Some(id) if decision.is_allowed() => {
-                let permit = Permit::new(live, matches, charges, *id);
-                decision.with_permit(permit.map(Box::new))
+        let mut decision = Decision::open(Arc::clone(&live.policy));
+        match answers {
+            Ok(answers) => combine(matches, charges, answers, &mut decision),
+            Err(_) => {
+                combine(matches, charges, &self.without_store(live, matches, charges, now), &mut decision);
             }
-            _ => decision,
         }
+        if let Some(id) = permit
+            && decision.is_allowed()
+        {
+            decision.give(Permit::new(live, matches, charges, *id).map(Box::new));
+        }
+        decision
     }
 
     /// A number for the permits of this decision, if it takes any.
@@ -422,7 +447,6 @@ impl Live {
     }
 
     /// The charges that the matched limits make, in the policy's order.
-    #[inline]
     fn charges<'l>(
         &'l self,
         secret: &Secret,
@@ -431,54 +455,52 @@ impl Live {
         rulings: &InForce,
         permit: PermitId,
     ) -> Charges<'l> {
-        matches
-            .iter()
-            .map(|matched| {
-                let request = &views[usize::from(matched.view)];
-                let limit = &self.policy.limits()[matched.limit as usize];
-                let counters = &self.counters[matched.limit as usize];
-                let mut key = counters.key(&counters.enforced, secret, request, matched);
-                let (mode, percent) = rulings.footing(limit);
-                let in_shadow =
-                    mode == Mode::Shadow || (percent < 100 && key.digest() % 100 >= u64::from(percent));
-                let (stance, family) = if in_shadow {
-                    key = counters.key(&counters.shadow, secret, request, matched);
-                    (Stance::Shadow, &counters.shadow)
-                } else {
-                    (Stance::Enforced, &counters.enforced)
-                };
-                let number = counters.numbers[matched.quota.0 as usize];
-                Charge {
-                    key,
-                    family,
-                    number,
-                    quota: limit.quota(matched.quota),
-                    cost: matched.cost,
-                    stance,
-                    permit,
-                }
-            })
-            .collect()
+        let mut charges = Charges::new();
+        charges.extend(matches.iter().map(|matched| self.charge(secret, views, matched, rulings, permit)));
+        charges
+    }
+
+    /// The charge that one matched limit makes.
+    #[inline]
+    fn charge<'l>(
+        &'l self,
+        secret: &Secret,
+        views: &[CheckRequest<'_>],
+        matched: &Match,
+        rulings: &InForce,
+        permit: PermitId,
+    ) -> Charge<'l> {
+        let request = &views[usize::from(matched.view)];
+        let limit = &self.policy.limits()[matched.limit as usize];
+        let counters = &self.counters[matched.limit as usize];
+        let mut key = counters.key(&counters.enforced, secret, request, matched);
+        let (mode, percent) = rulings.footing(limit);
+        let in_shadow = mode == Mode::Shadow || (percent < 100 && key.digest() % 100 >= u64::from(percent));
+        let (stance, family) = if in_shadow {
+            key = counters.key(&counters.shadow, secret, request, matched);
+            (Stance::Shadow, &counters.shadow)
+        } else {
+            (Stance::Enforced, &counters.enforced)
+        };
+        let number = counters.numbers[matched.quota.0 as usize];
+        let quota = limit.quota(matched.quota);
+        Charge { key, family, number, quota, cost: matched.cost, stance, permit }
     }
 }
 
+/// Fills in what each limit said.
 #[inline]
-fn combine(live: &Live, matches: &[Match], charges: &[Charge<'_>], answers: &[Answer]) -> Decision {
-    let statuses = matches
-        .iter()
-        .zip(charges)
-        .zip(answers)
-        .map(|((matched, charge), answer)| Status {
-            limit: matched.limit,
-            quota: matched.quota,
-            view: matched.view,
-            stance: charge.stance,
-            source: answer.source,
-            key_hash: charge.key.digest(),
-            outcome: answer.outcome,
-        })
-        .collect();
-    Decision::new(Arc::clone(&live.policy), statuses)
+fn combine(matches: &[Match], charges: &[Charge<'_>], answers: &[Answer], decision: &mut Decision) {
+    let answered = matches.iter().zip(charges).zip(answers);
+    decision.conclude(answered.map(|((matched, charge), answer)| Status {
+        limit: matched.limit,
+        quota: matched.quota,
+        view: matched.view,
+        stance: charge.stance,
+        source: answer.source,
+        key_hash: charge.key.digest(),
+        outcome: answer.outcome,
+    }));
 }
 
 fn closed(charge: &Charge<'_>) -> Answer {

@@ -121,7 +121,7 @@ impl<S: Store> Engine<S> {
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
             }
-            let decision = self.conclude(&live, &question, answers, now);
+            let decision = self.conclude(&live, &question, &answers, now);
             let statuses = decision.limits().map(LimitStatusOwned::from);
             let (fault, costs) = match costs {
                 Ok(costs) => (None, costs),

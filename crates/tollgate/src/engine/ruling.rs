@@ -210,9 +210,22 @@ impl InForce {
     /// The limits that a request meets.
     #[inline]
     pub(super) fn matches(&self, policy: &Policy, views: &[CheckRequest<'_>]) -> Result<Matches, Fault> {
+        let mut matches = Matches::new();
+        self.match_into(policy, views, &mut matches)?;
+        Ok(matches)
+    }
+
+    /// The same, written where it is needed.
+    #[inline]
+    pub(super) fn match_into(
+        &self,
+        policy: &Policy,
+        views: &[CheckRequest<'_>],
+        matches: &mut Matches,
+    ) -> Result<(), Fault> {
         match &self.rulings {
-            None => policy.matches_any(views),
-            Some(_) => policy.matches_as(views, |limit| self.footing(limit).0),
+            None => policy.match_into(views, |limit| limit.mode, matches),
+            Some(_) => policy.match_into(views, |limit| self.footing(limit).0, matches),
         }
     }
 }

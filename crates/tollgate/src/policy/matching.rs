@@ -58,17 +58,31 @@ impl Policy {
         views: &[CheckRequest<'_>],
         mode_of: impl Fn(&Limit) -> Mode,
     ) -> Result<Matches, Fault> {
+        let mut matches = Matches::new();
+        self.match_into(views, mode_of, &mut matches)?;
+        Ok(matches)
+    }
+
+    /// The same, written where it is needed: matches are large, and each hand they go through would copy them.
+    #[inline]
+    pub(crate) fn match_into(
+        &self,
+        views: &[CheckRequest<'_>],
+        mode_of: impl Fn(&Limit) -> Mode,
+        matches: &mut Matches,
+    ) -> Result<(), Fault> {
         if views.len() > VIEWS_MAX {
             return Err(Fault::TooManyViews);
         }
-        let mut found = Found::default();
+        let mut found = Found { matches, shadow: SmallVec::new() };
         for (view, request) in (0..).zip(views) {
             self.find(view, request, &mode_of, &mut found)?;
         }
         if views.len() > 1 {
             found.matches.sort_unstable_by_key(|matched| matched.limit);
         }
-        Ok(found.in_order())
+        found.put_in_order();
+        Ok(())
     }
 
     /// Adds the limits that one view meets, and no view before it did.
@@ -78,7 +92,7 @@ impl Policy {
         view: u8,
         request: &CheckRequest<'_>,
         mode_of: &impl Fn(&Limit) -> Mode,
-        found: &mut Found,
+        found: &mut Found<'_>,
     ) -> Result<(), Fault> {
         let known = self.index.known(request);
         let asked = Asked { request, known };
@@ -120,27 +134,25 @@ impl Policy {
 }
 
 /// What was found so far: limits that decide, and those in shadow.
-#[derive(Default)]
-struct Found {
-    matches: Matches,
+struct Found<'m> {
+    matches: &'m mut Matches,
     shadow: SmallVec<[Match; 2]>,
 }
 
-impl Found {
+impl Found<'_> {
     fn has(&self, limit: u32) -> bool {
         self.matches.iter().chain(&self.shadow).any(|matched| matched.limit == limit)
     }
 
     #[inline]
-    fn in_order(self) -> Matches {
-        let Self { mut matches, shadow } = self;
+    fn put_in_order(self) {
+        let Self { matches, shadow } = self;
         if !shadow.is_empty() {
             // Those in shadow get what room is left.
             let room = MATCHED_MAX - matches.len();
             matches.extend(shadow.into_iter().take(room));
             matches.sort_unstable_by_key(|matched| matched.limit);
         }
-        matches
     }
 }
 

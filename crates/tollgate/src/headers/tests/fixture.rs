@@ -128,7 +128,9 @@ pub(crate) fn decision(cases: &[Case]) -> Decision {
         key_hash: case.key_hash,
         outcome: case.outcome,
     });
-    Decision::new(Arc::new(policy), statuses.collect())
+    let mut decision = Decision::open(Arc::new(policy));
+    decision.conclude(statuses);
+    decision
 }
 
 /// A decision about a request that is itself at fault.

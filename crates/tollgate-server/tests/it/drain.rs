@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -176,6 +177,35 @@ fn redis_commands_on_their_way_at_the_stop_are_answered() {
         }
         assert_eq!(server.wait().code(), Some(0));
     }
+}
+
+/// Calls under way on every connection when the SIGTERM comes: each one that was decided is answered. The next server has counted
+/// as many as the clients saw; a call that fails was never begun.
+#[test]
+fn a_stop_under_calls_loses_no_answer() {
+    let scratch = Scratch::new("drain-grpc");
+    let mut server = start(&scratch, "off", POLICY);
+    let answered = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let client = Client::new(server.grpc.unwrap());
+                let error = loop {
+                    match client.ask(question("api", 0, "api_key=k")) {
+                        Ok(_) => answered.fetch_add(1, Ordering::SeqCst),
+                        Err(error) => break error,
+                    };
+                };
+                // It could not connect again, or was told to go before it had asked.
+                assert!(matches!(error.code(), Code::Unavailable | Code::Cancelled), "{error}");
+            });
+        }
+        await_until(|| answered.load(Ordering::SeqCst) > 200);
+        server.signal("-TERM");
+    });
+    assert_eq!(server.wait().code(), Some(0));
+    let server = start(&scratch, "off", POLICY);
+    assert_eq!(1_000_000_000 - server.remaining("k"), answered.into_inner());
 }
 
 /// A thread that waits for a disk which never answers does not keep the process.

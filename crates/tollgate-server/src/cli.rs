@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use tollgate::{COST_MAX, Ticks, Timestamp};
@@ -107,6 +108,9 @@ pub struct ServeArguments {
     /// How often the counters are written to the state directory; off writes them only when the server stops
     #[arg(long, value_name = "DURATION", env = "TOLLGATE_SNAPSHOT_EVERY", default_value = "10s", value_parser = value::interval)]
     pub snapshot_every: SnapshotInterval,
+    /// How long new connections are served after SIGTERM, while /readyz says 503 already; 5s behind a load balancer
+    #[arg(long, value_name = "DURATION", env = "TOLLGATE_DRAIN_DELAY", default_value = "0s", value_parser = value::delay)]
+    pub drain_delay: Duration,
     /// What a foreign configuration's own program would be told by its environment.
     #[command(flatten)]
     pub foreign: ForeignArguments,

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
 
 use crate::admin::{self, Admin};
@@ -13,7 +14,6 @@ use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments, StoreChoice};
 use crate::console::Console;
 use crate::listen::Door;
-use crate::readiness::Readiness;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
 use crate::snapshot::{self, Snapshots};
@@ -26,9 +26,12 @@ pub(crate) mod log;
 mod sample;
 mod see;
 mod signal;
+mod stop;
 
 /// What part of the memory for counters `CL.THROTTLE` may take, whose keys no policy knows.
 const THROTTLE_PART: u64 = 8;
+/// How long threads that wait for a disk may keep a server that has ended.
+const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Starts the server and waits for its end.
 pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
@@ -37,7 +40,10 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| format!("the system gives no threads: {error}; free some and try again"))?;
-        runtime.block_on(serve(arguments, prepared, console))
+        let ended = runtime.block_on(serve(arguments, prepared, console));
+        // Dropped, it would wait for every thread, even one that a disk never answers.
+        runtime.shutdown_timeout(THREADS_TIMEOUT);
+        ended
     });
     log.finish();
     match started {
@@ -135,8 +141,10 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let (stop, stopped) = watch::channel(false);
     let spans = see::start(&service, &arguments.see, &clock)?;
     let mut servers = JoinSet::new();
+    let mut health = None;
     if let Some(listener) = grpc {
         let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
+        health = Some(Arc::clone(&calls));
         let door = Door::new(tls.as_ref(), Inside::Grpc);
         servers.spawn(listen::serve(listener, door, clock.clone(), stopped.clone(), move |stream, stop| {
             grpc::connection(stream, Arc::clone(&calls), stop)
@@ -154,12 +162,13 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         http::connection(stream, Arc::clone(&asked), stop)
     }));
     let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(&service))));
-    let ended = until_stopped(&mut signals, servers, &stop, &service.readiness, spans).await;
+    let plan = stop::Plan { servers, stop, health, spans, delay: arguments.drain_delay };
+    let ended = plan.until_stopped(&mut signals, &service.readiness).await;
     if let Some(writing) = writing {
         writing.abort();
     }
     if let Some(snapshots) = snapshots {
-        snapshots.last(service).await;
+        stop::keep(snapshots.last(service), signals.next()).await;
     }
     ended
 }
@@ -188,39 +197,6 @@ fn engine(
     Ok((engine, snapshots))
 }
 
-/// Serves until a signal comes, and then until what is in flight has ended.
-async fn until_stopped(
-    signals: &mut signal::Signals,
-    mut servers: JoinSet<usize>,
-    stop: &watch::Sender<bool>,
-    readiness: &Readiness,
-    spans: Option<see::Spans>,
-) -> Result<(), String> {
-    tokio::select! {
-        () = signals.next() => {}
-        Some(ended) = servers.join_next() => return Err(unexpected(ended)),
-    }
-    tracing::info!(
-        "stopping: no new connections, requests in flight are answered; a second signal stops at once"
-    );
-    readiness.stop();
-    // The receivers live in the servers' tasks; without them there is nobody left to stop.
-    let _ = stop.send(true);
-    let ended = async {
-        let cut = drained(&mut servers).await;
-        see::finish(spans).await;
-        cut
-    };
-    tokio::select! {
-        cut = ended => match cut? {
-            0 => tracing::info!("stopped"),
-            cut => tracing::warn!(cut, "stopped; connections that took too long were cut"),
-        },
-        () = signals.next() => tracing::warn!("stopped at once"),
-    }
-    Ok(())
-}
-
 /// Takes hold of a wire's address, if it is to have one.
 async fn bound(choice: ListenChoice, flag: &str) -> Result<Option<TcpListener>, String> {
     match choice {
@@ -238,23 +214,6 @@ struct Addresses {
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {
     listener.local_addr().map_err(|error| format!("the address is not known: {error}"))
-}
-
-/// Waits for every wire to end; tells how many connections were cut off.
-async fn drained(servers: &mut JoinSet<usize>) -> Result<usize, String> {
-    let mut cut = 0;
-    while let Some(ended) = servers.join_next().await {
-        cut += ended.map_err(|error| unexpected(Err(error)))?;
-    }
-    Ok(cut)
-}
-
-/// A wire that ended although nobody told it to.
-fn unexpected(ended: Result<usize, JoinError>) -> String {
-    match ended {
-        Ok(_) => "a listener ended by itself; please report this".to_owned(),
-        Err(error) => format!("a listener ended by itself: {error}; please report this"),
-    }
 }
 
 #[cfg(test)]

@@ -185,6 +185,17 @@ pub(super) fn interval(text: &str) -> Result<SnapshotInterval, String> {
     interval.map(SnapshotInterval::Every).ok_or_else(|| format!("out of range; {accepted}"))
 }
 
+/// Longest time that a server which was told to stop goes on serving.
+const DELAY_MAX: Duration = Duration::from_secs(600);
+
+/// How long to go on.
+pub(super) fn delay(text: &str) -> Result<Duration, String> {
+    let accepted = "accepted: 0s to 10m, such as 5s";
+    let delay: jiff::SignedDuration = text.parse().map_err(|_| format!("not a duration; {accepted}"))?;
+    let delay = Duration::try_from(delay).ok().filter(|delay| *delay <= DELAY_MAX);
+    delay.ok_or_else(|| format!("out of range; {accepted}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,6 +211,16 @@ mod tests {
             ["", "-1", "0", "1KiB", "1.5GiB", "64 MiBs", "99999999999999999999", "18446744073709551615g"]
         {
             assert!(size(wrong).is_err_and(|message| message.contains("accepted: 1MiB")), "{wrong}");
+        }
+    }
+
+    /// A server that was told to stop goes on for a while at most.
+    #[test]
+    fn delays() {
+        assert_eq!(delay("0s"), Ok(Duration::ZERO));
+        assert_eq!(delay("5s"), Ok(Duration::from_secs(5)));
+        for wrong in ["", "-1s", "5", "11m", "off"] {
+            assert!(delay(wrong).is_err_and(|message| message.contains("accepted: 0s to 10m")), "{wrong}");
         }
     }
 

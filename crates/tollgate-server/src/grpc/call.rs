@@ -129,6 +129,13 @@ impl Calls {
         unreadable()
     }
 
+    /// Tells whoever asks or watches that calls should go elsewhere; those that come are answered.
+    pub(crate) async fn turn_away(&self) {
+        for name in ["", SERVICE_NAME] {
+            self.reporter.clone().set_service_status(name, ServingStatus::NotServing).await;
+        }
+    }
+
     /// Tells whoever watches that the service ends, and lets them go.
     pub(super) async fn retire(&self) {
         let mut reporter = self.reporter.clone();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tollgate::store::Store;
 
 use super::Resp;
@@ -24,6 +24,11 @@ mod patience;
 
 /// How long a client may refuse to read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a connection waits, once the server was told to stop, for commands that its client has sent already; and, after the
+/// last answer, for the client's own end. Closed sooner, what comes would make the system take back answers that are on their way.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long a client that always has more to say is answered after the stop.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// Bytes that are read at once, at first and at most: a client that fills them gets more.
 const READ_BYTES: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 64 << 10;
@@ -41,6 +46,15 @@ where
         tracing::debug!(%error, "a connection ended early");
     }
     resp.open.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Why a wait for bytes is over.
+enum Came {
+    Bytes,
+    /// The client will send no more.
+    End,
+    /// Somebody else said so.
+    Told,
 }
 
 struct Connection<T> {
@@ -61,24 +75,61 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         let watch = stop.clone();
         let mut told = pin!(stopped(&mut stop));
         let mut patience = Patience::new();
-        while self.read(&mut patience, told.as_mut()).await? {
-            if self.answer(resp, &mut patience).await? == Flow::Close {
-                break;
+        loop {
+            match self.read(&mut patience, told.as_mut()).await? {
+                Came::Bytes if self.answer(resp, &mut patience).await? == Flow::Close => break,
+                Came::Bytes => {}
+                Came::End => return self.stream.shutdown().await,
+                Came::Told => return self.drain(resp, &mut patience).await,
             }
             // A client that always has more to say would never let the server have its turn.
-            if watch.has_changed().unwrap_or(true) {
-                break;
+            if *watch.borrow() {
+                return self.drain(resp, &mut patience).await;
             }
         }
-        self.stream.shutdown().await
+        self.close().await
     }
 
-    /// Waits for more bytes; false when there will be none.
+    /// Answers what the client has sent before it could know that the server stops.
+    async fn drain<S: Store>(&mut self, resp: &Resp<S>, patience: &mut Patience) -> io::Result<()> {
+        let end = Instant::now() + DRAIN_MAX;
+        loop {
+            let now = Instant::now();
+            if now >= end {
+                break;
+            }
+            let quiet = pin!(sleep_until(end.min(now + LINGER)));
+            match self.read(patience, quiet).await? {
+                Came::Bytes if self.answer(resp, patience).await? == Flow::Close => break,
+                Came::Bytes => {}
+                Came::End => return self.stream.shutdown().await,
+                Came::Told => break,
+            }
+        }
+        self.close().await
+    }
+
+    /// Says that there will be no more answers, and passes over what comes until the client ends its side, too.
+    async fn close(&mut self) -> io::Result<()> {
+        self.stream.shutdown().await?;
+        let rest = async {
+            loop {
+                self.input.clear();
+                self.input.reserve(READ_BYTES);
+                if self.stream.read_buf(&mut self.input).await? == 0 {
+                    return Ok(());
+                }
+            }
+        };
+        timeout(LINGER, rest).await.unwrap_or(Ok(()))
+    }
+
+    /// Waits for more bytes, and until `told` no longer.
     async fn read(
         &mut self,
         patience: &mut Patience,
         mut told: Pin<&mut impl Future<Output = ()>>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Came> {
         loop {
             if self.input.capacity() - self.input.len() < self.read_bytes / 2 {
                 self.input.reserve(self.read_bytes);
@@ -91,9 +142,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
                     if read == room && self.read_bytes < READ_BYTES_MAX {
                         self.read_bytes *= 2;
                     }
-                    return Ok(read > 0);
+                    return Ok(if read > 0 { Came::Bytes } else { Came::End });
                 }
-                () = told.as_mut() => return Ok(false),
+                () = told.as_mut() => return Ok(Came::Told),
                 ring = patience.ring() => match ring {
                     Ring::Lost => return Err(too_slow()),
                     Ring::Rest => self.rest(),

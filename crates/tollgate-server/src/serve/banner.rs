@@ -30,10 +30,13 @@ pub(super) fn lines(
         String::new(),
         format!("  HTTP    {}://{address}", scheme(arguments)),
         addresses.grpc.map_or_else(|| "  gRPC    off".to_owned(), |grpc| format!("  gRPC    {grpc}")),
-        format!("  RESP    {}", addresses.resp.map_or("off".to_owned(), |resp| format!("redis://{resp}"))),
+        format!(
+            "  RESP    {}",
+            addresses.resp.map_or("off".to_owned(), |resp| format!("{}://{resp}", redis(arguments)))
+        ),
         format!("  store   memory, at most {}", bytes(arguments.memory)),
         format!("  policy  {}", loaded.name),
-        format!("  admin   http://{address}/admin/v1/ with {}", credentials.notice),
+        format!("  admin   {}://{address}/admin/v1/ with {}", scheme(arguments), credentials.notice),
     ];
     lines.extend(state.map(|state| format!("  state   {state}")));
     let is_guarded = needs_token || arguments.security.tls_client_ca.is_some();
@@ -125,6 +128,11 @@ fn curl(address: SocketAddr, arguments: &ServeArguments, needs_token: bool) -> (
 
 const fn scheme(arguments: &ServeArguments) -> &'static str {
     if arguments.security.tls_cert.is_some() { "https" } else { "http" }
+}
+
+/// What redis clients call it.
+const fn redis(arguments: &ServeArguments) -> &'static str {
+    if arguments.security.tls_cert.is_some() { "rediss" } else { "redis" }
 }
 
 /// What the operator should know at once.

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::caddy::caddy;
 use crate::haproxy::haproxy;
 use crate::nginx::nginx;
-use crate::program::{Server, run};
+use crate::program::{Server, run, stderr, tollgate};
 use crate::proxy::{App, Folder, Proxy, file};
 
 const GUIDE: &str = include_str!("../../../../docs/proxies.md");
@@ -86,6 +86,14 @@ fn the_unit_is_understood_and_tight() {
         let said = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8_lossy(&said).into_owned())
     };
+    let text = std::fs::read_to_string(&unit).unwrap();
+    for line in [
+        "StateDirectory=tollgate",
+        "Environment=TOLLGATE_STATE_DIR=%S/tollgate TOLLGATE_DRAIN_DELAY=5s",
+        "TimeoutStopSec=60",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
     let (is_good, said) = analyze(&["verify"]);
     assert!(is_good && !said.contains("tollgate.service"), "{said}");
     let (_, said) = analyze(&["security", "--offline=true", "--no-pager"]);
@@ -96,7 +104,8 @@ fn the_unit_is_understood_and_tight() {
     assert!(level.is_some_and(|level| level < 2.0), "{said}");
 }
 
-/// Everything that the image copies is there and is all that the build needs, and it does not run as root.
+/// Everything that the image copies is there and is all that the build needs, it does not run as root, and whom it trusts is for
+/// the operator to say: as it is, it does not start.
 #[test]
 fn the_image_names_what_exists() {
     let text = std::fs::read_to_string(file("Dockerfile")).unwrap();
@@ -113,6 +122,19 @@ fn the_image_names_what_exists() {
         assert!(copied.contains(&needed), "{needed} is not copied");
     }
     assert!(text.lines().any(|line| line.starts_with("USER ") && !line.contains("root")), "{text}");
+    assert!(text.lines().any(|line| line == "EXPOSE 8080 8081 6380"), "{text}");
+    let settings: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("ENV ")).collect();
+    let settings: Vec<(&str, &str)> =
+        settings.iter().flat_map(|line| line.split(' ')).map(|pair| pair.split_once('=').unwrap()).collect();
+    assert_eq!(settings.len(), 3);
+    let output = tollgate(&["serve"]).envs(settings).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    for choice in ["TOLLGATE_AUTH_TOKEN_FILE", "TOLLGATE_TLS_CLIENT_CA", "TOLLGATE_INSECURE"] {
+        assert!(text.contains(&format!("#   {choice}")), "{choice}");
+    }
+    for choice in ["--auth-token-file", "--tls-client-ca", "--insecure"] {
+        assert!(stderr(&output).contains(choice), "{}", stderr(&output));
+    }
     let wanted = std::fs::read_to_string(file("Cargo.toml")).unwrap();
     let version =
         wanted.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap().trim_matches('"');
@@ -133,8 +155,12 @@ fn the_composition_names_what_exists() {
     for service in services.values() {
         for volume in service["volumes"].as_array().into_iter().flatten() {
             let path = volume.as_str().unwrap().split(':').next().unwrap();
-            assert!(file(path).is_file(), "{path}");
-            mounted += 1;
+            if path.starts_with("./") {
+                assert!(file(path).is_file(), "{path}");
+                mounted += 1;
+            } else {
+                assert!(document["volumes"].as_object().unwrap().contains_key(path), "{path}");
+            }
         }
         if let Some(network) = service["network_mode"].as_str() {
             assert!(services.contains_key(network.strip_prefix("service:").unwrap()), "{network}");
@@ -148,6 +174,13 @@ fn the_composition_names_what_exists() {
     );
     let help = run(&["serve", "--help"], b"");
     let help = String::from_utf8(help.stdout).unwrap();
+    let tollgate = &services["tollgate"];
+    let state = tollgate["environment"]["TOLLGATE_STATE_DIR"].as_str().unwrap();
+    assert!(tollgate["volumes"].as_array().unwrap().contains(&format!("state:{state}").into()), "{state}");
+    let image = std::fs::read_to_string(file("Dockerfile")).unwrap();
+    assert!(image.contains(&format!("install -d -o 65532 -g 65532 -m 0700 {state}\n")), "{state}");
+    assert_eq!(tollgate["stop_grace_period"], "60s");
+    assert_eq!(tollgate["environment"]["TOLLGATE_DRAIN_DELAY"], "5s");
     for (name, _) in services["tollgate"]["environment"].as_object().unwrap() {
         assert!(help.contains(name), "{name}");
     }

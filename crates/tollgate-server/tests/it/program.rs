@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// A limit that nobody waits for: what a test counts is not refilled while it runs.
 pub(crate) const SLOW_POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h}]";
@@ -117,6 +118,19 @@ impl Server {
     /// What is left of its log.
     pub(crate) fn log(&mut self) -> &mut BufReader<ChildStderr> {
         self.stderr.as_mut().unwrap()
+    }
+
+    /// Waits for its end, but not for ever.
+    #[allow(clippy::disallowed_methods, reason = "another process has another clock")]
+    pub(crate) fn wait_at_most(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            let ended = self.child.try_wait().unwrap();
+            if ended.is_some() || start.elapsed() > patience {
+                return ended;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Waits for its end.

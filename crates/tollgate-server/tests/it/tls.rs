@@ -37,7 +37,9 @@ fn a_server_proves_who_it_is() {
     let scratch = Scratch::new();
     write(&scratch, &authority.server());
     let server = serve(&scratch, &[]);
-    assert!(server.banner.contains("HTTP    https://"), "{}", server.banner);
+    for shown in ["HTTP    https://", "RESP    rediss://", "admin   https://"] {
+        assert!(server.banner.contains(shown), "{}", server.banner);
+    }
     let mut connection =
         Client { protocols: &[b"h2", b"http/1.1"], ..Client::trusting(&authority) }.connect(&server);
     for remaining in [4, 3] {

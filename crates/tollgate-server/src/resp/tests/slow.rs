@@ -65,3 +65,26 @@ async fn a_client_that_does_not_read() {
     assert!(tokio::io::AsyncWriteExt::write_all(&mut client.stream, &asked).await.is_err());
     assert_eq!(start.elapsed().as_secs(), 30);
 }
+
+/// After the stop a client is answered until it says nothing for a second, and one that never does for five seconds; even if it
+/// connected when the stop was known already.
+#[tokio::test(start_paused = true)]
+async fn after_the_stop() {
+    let server = Server::new();
+    let mut early = server.connect();
+    early.expect(command("PING"), "+PONG\r\n").await;
+    server.stop.send_replace(true);
+    for client in [Some(early), None] {
+        let mut client = client.unwrap_or_else(|| server.connect());
+        sleep(Duration::from_millis(900)).await;
+        client.expect(command("PING"), "+PONG\r\n").await;
+        assert_eq!(lifetime(&mut client).await, 1);
+    }
+    let (mut client, start) = (server.connect(), Instant::now());
+    for _ in 0..9 {
+        client.expect(command("PING"), "+PONG\r\n").await;
+        sleep(Duration::from_millis(500)).await;
+    }
+    lifetime(&mut client).await;
+    assert_eq!(start.elapsed().as_secs(), 5);
+}

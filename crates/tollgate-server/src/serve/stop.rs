@@ -1,0 +1,130 @@
+//! How a server ends: it is told to, tells others, answers what is in flight, and keeps what it counted. Whoever cannot wait for
+//! one of these says so with a further signal.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+
+use super::see;
+use super::signal::Signals;
+use crate::grpc::Calls;
+use crate::readiness::Readiness;
+
+/// What has to be told, and ended.
+pub(super) struct Plan {
+    pub(super) servers: JoinSet<usize>,
+    pub(super) stop: watch::Sender<bool>,
+    /// Whoever tells gRPC clients how the server is.
+    pub(super) health: Option<Arc<Calls>>,
+    pub(super) spans: Option<see::Spans>,
+    /// How long new connections are served although the server says that it is not ready.
+    pub(super) delay: Duration,
+}
+
+impl Plan {
+    /// Serves until a signal comes, and then until what is in flight has ended.
+    ///
+    /// # Errors
+    /// When a listener ends by itself.
+    pub(super) async fn until_stopped(
+        mut self,
+        signals: &mut Signals,
+        readiness: &Readiness,
+    ) -> Result<(), String> {
+        tokio::select! {
+            () = signals.next() => {}
+            Some(ended) = self.servers.join_next() => return Err(unexpected(ended)),
+        }
+        readiness.stop();
+        if !self.delay.is_zero() {
+            self.turn_away(signals).await?;
+        }
+        tracing::info!(
+            "stopping: no new connections, requests in flight are answered; a further signal stops at once"
+        );
+        // The receivers live in the servers' tasks; without them there is nobody left to stop.
+        let _ = self.stop.send(true);
+        let ended = async {
+            let cut = drained(&mut self.servers).await;
+            see::finish(self.spans).await;
+            cut
+        };
+        tokio::select! {
+            cut = ended => match cut? {
+                0 => tracing::info!("stopped"),
+                cut => tracing::warn!(cut, "stopped; connections that took too long were cut"),
+            },
+            () = signals.next() => tracing::warn!("stopped at once"),
+        }
+        Ok(())
+    }
+
+    /// Says that the server is not ready, and serves on, until whoever spreads requests must have noticed.
+    async fn turn_away(&mut self, signals: &mut Signals) -> Result<(), String> {
+        let seconds = self.delay.as_secs_f64();
+        tracing::info!(seconds, "not ready from now on, but still serving; a second signal does not wait");
+        if let Some(health) = &self.health {
+            health.turn_away().await;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(self.delay) => Ok(()),
+            () = signals.next() => Ok(()),
+            Some(ended) = self.servers.join_next() => Err(unexpected(ended)),
+        }
+    }
+}
+
+/// Lets the last snapshot be written, unless a further signal says that nobody waits for it.
+pub(super) async fn keep(writing: impl Future<Output = ()>, signal: impl Future<Output = ()>) -> Kept {
+    tokio::select! {
+        () = writing => Kept::AsFarAsItWent,
+        () = signal => {
+            tracing::warn!("the last snapshot was given up: what was counted since the one before is lost");
+            Kept::GivenUp
+        }
+    }
+}
+
+/// What became of the last snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// It was written, or it was told why not.
+    AsFarAsItWent,
+    /// Nobody waited for it.
+    GivenUp,
+}
+
+/// Waits for every wire to end; tells how many connections were cut off.
+async fn drained(servers: &mut JoinSet<usize>) -> Result<usize, String> {
+    let mut cut = 0;
+    while let Some(ended) = servers.join_next().await {
+        cut += ended.map_err(|error| unexpected(Err(error)))?;
+    }
+    Ok(cut)
+}
+
+/// A wire that ended although nobody told it to.
+fn unexpected(ended: Result<usize, JoinError>) -> String {
+    match ended {
+        Ok(_) => "a listener ended by itself; please report this".to_owned(),
+        Err(error) => format!("a listener ended by itself: {error}; please report this"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    /// A signal gives up a snapshot that does not end; without one it is waited for.
+    #[tokio::test(start_paused = true)]
+    async fn a_signal_gives_the_last_snapshot_up() {
+        assert_eq!(keep(pending(), ready(())).await, Kept::GivenUp);
+        let writing = tokio::time::sleep(Duration::from_secs(20));
+        assert_eq!(keep(writing, pending()).await, Kept::AsFarAsItWent);
+    }
+}

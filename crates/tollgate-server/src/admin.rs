@@ -8,6 +8,7 @@ pub(crate) mod beside;
 mod form;
 mod guard;
 mod refusal;
+mod reload;
 mod reply;
 mod route;
 mod tail;

@@ -21,8 +21,8 @@ pub use foreign::ForeignArguments;
 pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
 pub use operate::{
     BlockArguments, DiffArguments, ExplainArguments, KeyArguments, ListArguments, OperateCommand,
-    PercentArguments, ResetArguments, RestoreArguments, RulingArguments, ServerArguments, TailArguments,
-    TopArguments,
+    PercentArguments, ReloadNowArguments, ResetArguments, RestoreArguments, RulingArguments, ServerArguments,
+    TailArguments, TopArguments,
 };
 pub use see::{LogFormat, SeeArguments};
 pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval, StoreChoice};

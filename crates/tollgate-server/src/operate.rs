@@ -114,6 +114,9 @@ fn asked(command: &OperateCommand) -> Result<Asked<'_>, String> {
             let body = json!({ "limit": restore.scope.limit, "all": restore.scope.all });
             post(&restore.server, "/admin/v1/restore", body, show::restored)
         }
+        OperateCommand::Reload(reload) => {
+            post(&reload.server, "/admin/v1/reload", json!({ "force": reload.force }), show::reloaded)
+        }
         OperateCommand::Limits(list) => get(&list.server, "/admin/v1/limits", show::limits),
         OperateCommand::Audit(list) => get(&list.server, "/admin/v1/audit?limit=1000", show::audit),
         OperateCommand::Top(_) | OperateCommand::Tail(_) => {

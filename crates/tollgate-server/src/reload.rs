@@ -79,7 +79,6 @@ impl Reloader {
     ///
     /// # Errors
     /// Why the policy on disk is not in force, in words for the operator.
-    #[allow(dead_code, reason = "the admin interface calls it")]
     pub(crate) async fn now(&self) -> Result<Done, String> {
         self.ask(Wish::Now).await
     }
@@ -88,12 +87,10 @@ impl Reloader {
     ///
     /// # Errors
     /// Why the policy on disk is not in force, in words for the operator.
-    #[allow(dead_code, reason = "the admin interface calls it")]
     pub(crate) async fn force(&self) -> Result<Done, String> {
         self.ask(Wish::Force).await
     }
 
-    #[allow(dead_code, reason = "the admin interface calls it")]
     async fn ask(&self, wish: Wish) -> Result<Done, String> {
         let (reply, answer) = oneshot::channel();
         let gone = || "the server is about to stop; nothing was reloaded".to_owned();

@@ -18,6 +18,8 @@ pub struct Family {
     prefix: Prefix,
     overflow: [Fingerprint; OVERFLOW_SHARES],
     records: Vec<Option<Record>>,
+    /// Whether its only quota is what any number stands for.
+    is_single: bool,
     wide: bool,
 }
 
@@ -71,7 +73,12 @@ impl Family {
         let prefix = secret.prefix(identity);
         let overflow = std::array::from_fn(|share| prefix.overflow(secret, share as u64));
         let wide = records.iter().flatten().any(|record| is_wide(&record.quota));
-        Self { prefix, overflow, records, wide }
+        Self { prefix, overflow, records, is_single: false, wide }
+    }
+
+    /// Counters whose quota never changes: whatever number one of them has, also from an older snapshot, it is counted under this.
+    pub(crate) fn single(secret: &Secret, identity: &[&[u8]], quota: Quota) -> Self {
+        Self { is_single: true, ..Self::new(secret, identity, vec![Some(Record::first(quota))]) }
     }
 
     #[inline]
@@ -86,7 +93,8 @@ impl Family {
     }
 
     pub(crate) fn record(&self, number: u32) -> Option<&Record> {
-        self.records.get(number as usize)?.as_ref()
+        let place = if self.is_single { 0 } else { number as usize };
+        self.records.get(place)?.as_ref()
     }
 
     /// The way of a counter from the quota that it was last counted under to that of a charge, through all that were in force

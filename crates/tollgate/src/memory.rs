@@ -35,8 +35,12 @@ pub(crate) use shelf::{Large, Shelved, state_bytes};
 pub(crate) use table::{Entry, Full, Slot};
 pub(crate) use walk::{Piece, Place};
 
-/// Most quotas that the counters of one limit may be counted under at a time, those of replaced policies included.
+/// How many numbers of quotas there are.
 pub(crate) const NUMBERS_MAX: usize = 1 << table::NUMBER_BITS;
+/// The number of every tally's quota. No limit gets it: counters of limits are held by their number, and tallies must not be.
+pub(crate) const NUMBER_OF_TALLIES: u32 = (1 << table::NUMBER_BITS) - 1;
+/// Most quotas that the counters of one limit may be counted under at a time, those of replaced policies included.
+pub(crate) const QUOTA_NUMBERS_MAX: usize = NUMBERS_MAX - 1;
 
 /// Bytes that a store may take unless said otherwise.
 pub const CAPACITY_BYTES_DEFAULT: u64 = 64 << 20;

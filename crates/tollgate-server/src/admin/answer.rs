@@ -38,7 +38,7 @@ pub(super) enum Told {
 }
 
 impl Told {
-    fn json(document: &impl Serialize) -> Result<Self, Problem> {
+    pub(super) fn json(document: &impl Serialize) -> Result<Self, Problem> {
         // Text and numbers always have a form in JSON; a mistake costs one answer, not the process.
         serde_json::to_vec(document)
             .map(Told::Json)
@@ -47,7 +47,7 @@ impl Told {
 }
 
 /// One request whose sender is known.
-struct Act<'a> {
+pub(super) struct Act<'a> {
     admin: &'a Admin,
     who: &'a Who,
     verb: Verb,
@@ -55,12 +55,12 @@ struct Act<'a> {
 }
 
 impl Act<'_> {
-    fn audit(&self, about: &str, outcome: &str) {
+    pub(super) fn audit(&self, about: &str, outcome: &str) {
         self.admin.audit.write(self.who, self.verb.name(), about, outcome, self.now);
     }
 
     /// Refuses who may not do it.
-    fn allow(&self, least: Role, about: &str) -> Result<(), Problem> {
+    pub(super) fn allow(&self, least: Role, about: &str) -> Result<(), Problem> {
         if self.who.role >= least {
             return Ok(());
         }
@@ -108,6 +108,7 @@ impl<S: Store> Service<S> {
             Verb::Unblock => self.unblock(&act, &form::read(&body(request).await?)?),
             Verb::Kill | Verb::Shadow | Verb::Percent => self.rule(&act, &form::read(&body(request).await?)?),
             Verb::Restore => self.restore(&act, &form::read(&body(request).await?)?),
+            Verb::Reload => self.reload(&act, &form::read(&body(request).await?)?).await,
             Verb::Diff => self.diff(&act, request).await,
             Verb::Compared(id) => standing(self.beside.standing(id, act.now)),
             Verb::Stop(id) => {

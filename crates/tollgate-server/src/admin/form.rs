@@ -59,6 +59,14 @@ pub(super) struct RulingForm {
     note: Option<String>,
 }
 
+/// Whether to reload even what looks like an accident.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReloadForm {
+    #[serde(default)]
+    pub(super) force: bool,
+}
+
 /// Reads a body.
 ///
 /// # Errors

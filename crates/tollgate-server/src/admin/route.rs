@@ -33,6 +33,8 @@ pub(super) enum Verb {
     Percent,
     /// Take any of the three back.
     Restore,
+    /// Put in force what is on disk now.
+    Reload,
     /// What another policy would change.
     Diff,
     /// How the comparison of that policy with the one in force stands.
@@ -62,6 +64,7 @@ impl Verb {
             "/admin/v1/shadow" => (Verb::Shadow, "POST"),
             "/admin/v1/percent" => (Verb::Percent, "POST"),
             "/admin/v1/restore" => (Verb::Restore, "POST"),
+            "/admin/v1/reload" => (Verb::Reload, "POST"),
             "/admin/v1/policy/diff" => (Verb::Diff, "POST"),
             "/admin/v1/audit" => (Verb::Audit, "GET"),
             _ => return Self::of_comparison(method, path),
@@ -75,7 +78,7 @@ impl Verb {
     fn of_comparison(method: &Method, path: &str) -> Result<Self, Problem> {
         let id = path.strip_prefix("/admin/v1/policy/diff/").and_then(Id::parse).ok_or_else(|| {
             let detail = "under /admin/v1/ are limits, get, explain, top, tail, reset, block, unblock, kill, shadow, percent, \
-                          restore, policy/diff and audit";
+                          restore, reload, policy/diff and audit";
             Problem::new(Kind::NotFound, detail)
         })?;
         match *method {
@@ -88,7 +91,7 @@ impl Verb {
         }
     }
 
-    /// The least role that may ask it. What is about all limits at once needs an admin as well; the body says whether it is.
+    /// The least role that may ask it. What is about all limits at once, or is forced, needs an admin as well; the body says whether it is.
     pub(super) const fn role(self) -> Role {
         match self {
             Verb::Limits | Verb::Get | Verb::Explain | Verb::Top | Verb::Tail => Role::Viewer,
@@ -96,7 +99,7 @@ impl Verb {
             Verb::Reset | Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent => {
                 Role::Operator
             }
-            Verb::Restore | Verb::Diff | Verb::Stop(_) => Role::Operator,
+            Verb::Restore | Verb::Reload | Verb::Diff | Verb::Stop(_) => Role::Operator,
             Verb::Audit => Role::Admin,
         }
     }
@@ -116,6 +119,7 @@ impl Verb {
             Verb::Shadow => "shadow",
             Verb::Percent => "percent",
             Verb::Restore => "restore",
+            Verb::Reload => "reload",
             Verb::Diff => "policy diff",
             Verb::Compared(_) => "policy diff status",
             Verb::Stop(_) => "policy diff stop",

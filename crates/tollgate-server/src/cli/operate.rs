@@ -29,6 +29,8 @@ pub enum OperateCommand {
     Percent(PercentArguments),
     /// Take back what kill, shadow or percent did
     Restore(RestoreArguments),
+    /// Put in force what is in the policy file of a running server now
+    Reload(ReloadNowArguments),
     /// List a running server's limits, and what operators said about them
     Limits(ListArguments),
     /// Watch the busiest keys of a running server
@@ -161,6 +163,17 @@ pub struct RestoreArguments {
     /// Which limits.
     #[command(flatten)]
     pub scope: ScopeArguments,
+    /// Which server, and who asks.
+    #[command(flatten)]
+    pub server: ServerArguments,
+}
+
+/// The arguments of `reload`.
+#[derive(Debug, Args)]
+pub struct ReloadNowArguments {
+    /// Even if it looks like an accident; a file that is no policy is refused all the same
+    #[arg(long)]
+    pub force: bool,
     /// Which server, and who asks.
     #[command(flatten)]
     pub server: ServerArguments,

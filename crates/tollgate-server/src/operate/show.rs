@@ -154,6 +154,19 @@ pub(super) fn restored(answer: &Value, console: &mut Console) {
     });
 }
 
+pub(super) fn reloaded(answer: &Value, console: &mut Console) {
+    if answer["reloaded"] != true {
+        console.line("nothing to reload: what is in the file is in force");
+        return;
+    }
+    console.line("reloaded");
+    for what in ["changed", "added", "removed", "restarted"] {
+        for limit in list(answer, what) {
+            console.line(format_args!("{what} {}", plain(limit.as_str().unwrap_or_default())));
+        }
+    }
+}
+
 pub(super) fn limits(answer: &Value, console: &mut Console) {
     if let Some(all) = answer.get("all") {
         console.line(format_args!("all limits: {}\n", ruling(all)));

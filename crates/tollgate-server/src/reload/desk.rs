@@ -242,8 +242,8 @@ fn nothing_to_reload() -> String {
 
 fn suspicious(path: &Path, suspicions: &[String]) -> String {
     format!(
-        "{}: refused, because it looks like an accident: {}. If it is meant, force the reload, or start the server with \
-         --force-reload",
+        "{}: refused, because it looks like an accident: {}. If it is meant, force it with `tollgate reload --force`, \
+         or start the server with --force-reload",
         path.display(),
         suspicions.join("; ")
     )

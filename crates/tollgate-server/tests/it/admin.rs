@@ -78,6 +78,9 @@ fn roles() {
         ("POST", "/admin/v1/shadow", r#"{"limit":"per-key"}"#, 1, 200),
         ("POST", "/admin/v1/percent", r#"{"limit":"per-key","percent":5}"#, 1, 200),
         ("POST", "/admin/v1/restore", r#"{"limit":"per-key"}"#, 1, 200),
+        // Its policy comes from standard input, so nobody can reload it; who may ask is told so.
+        ("POST", "/admin/v1/reload", "{}", 1, 409),
+        ("POST", "/admin/v1/reload", r#"{"force":true}"#, 2, 409),
         ("POST", "/admin/v1/policy/diff", POLICY, 1, 200),
         ("DELETE", diff, "", 1, 404),
         ("POST", "/admin/v1/kill", r#"{"all":true}"#, 2, 200),
@@ -117,6 +120,9 @@ fn roles() {
     entry("vera", "kill", "", "refused");
     entry("otto", "kill", "all limits", "refused");
     entry("ada", "kill", "all limits", "until 20");
+    entry("vera", "reload", "", "refused: the role");
+    entry("otto", "reload", "what the guard refuses", "refused: the role");
+    entry("ada", "reload", "what the guard refuses", "refused: the policy does not come from a file");
     entry("otto", "percent", "per-key", "5 % until 20");
     assert!(!audit.to_string().contains("token-0123456789"), "a token is in the audit log");
 }

@@ -47,11 +47,11 @@ fn agrees(shown: &str, actual: &str) -> bool {
 fn the_section_is_true() {
     let blocks = blocks();
     let policy = &blocks.iter().find(|(language, _)| *language == "yaml").expect("it has a policy").1;
-    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-"]);
-    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
-    let server = Server::spawn(command, policy);
     let scratch = Scratch::new("guide");
-    scratch.file("policy.yaml", policy);
+    let file = scratch.file("policy.yaml", policy);
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", &file]);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
     let mut script = String::from("set -u\n");
     for (_, commands) in blocks.iter().filter(|(language, _)| *language == "sh") {
         script.push_str(&commands.replace("127.0.0.1:8080", &server.address.to_string()));

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::admin::{POLICY, Scratch, TOKEN, ask, server};
 use crate::program::{Server, run, stderr, stdout, tollgate};
@@ -329,4 +329,38 @@ fn a_candidate_is_compared_on_live_requests() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
     assert!(stdout(&output).contains("2 unchanged\n\n0 of "), "{}", stdout(&output));
+}
+
+/// A reload on request: nothing to do, refused by the guard, forced, and what is no policy, which no force puts in force. Each is in
+/// the audit log.
+#[test]
+fn a_refused_reload_is_forced() {
+    let scratch = Scratch::new("reload");
+    let file = scratch.file("policy.yaml", POLICY);
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", &file]);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
+    says(&server, &["reload"], "nothing to reload");
+    scratch.file("policy.yaml", "limits: [{name: per-key, by: [api_key], rate: 5/s}]");
+    let refused = call(&server, &["reload"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stdout(&refused));
+    let why = stderr(&refused);
+    assert!(why.contains("looks like an accident") && why.contains("tollgate reload --force"), "{why}");
+    assert_eq!(server.remaining("k"), 5);
+    let forced = call(&server, &["reload", "--force", "--json"]);
+    assert_eq!(forced.status.code(), Some(0), "{}", stderr(&forced));
+    let told: Value = serde_json::from_slice(&forced.stdout).unwrap();
+    assert_eq!((&told["reloaded"], told["version"].is_string()), (&true.into(), true), "{told}");
+    assert_eq!((&told["changed"], &told["removed"]), (&json!(["per-key"]), &json!(["all"])), "{told}");
+    let limits = ask(&server, TOKEN, "GET", "/admin/v1/limits", "").json();
+    assert_eq!(limits["limits"].as_array().map(Vec::len), Some(1), "{limits}");
+    scratch.file("policy.yaml", "limits: [{name: per-key, rate: s/5}]");
+    let broken = ask(&server, TOKEN, "POST", "/admin/v1/reload", r#"{"force":true}"#);
+    assert!(broken.problem(409).contains("limits[0] \"per-key\".rate"), "{broken:?}");
+    let audit = stdout(&call(&server, &["audit"]));
+    for outcome in
+        ["in force already", "1 changed, 0 added, 1 removed, 0 restarted", "looks like an accident"]
+    {
+        assert!(audit.contains(outcome), "{outcome:?} is not in {audit}");
+    }
 }

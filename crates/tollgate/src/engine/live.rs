@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::charge::{Family, Record, Reign, is_wide};
 use crate::key::{Fingerprint, Secret};
-use crate::memory::NUMBERS_MAX;
+use crate::memory::QUOTA_NUMBERS_MAX;
 use crate::policy::{Limit, Match, Policy, QuotaIndex};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
@@ -64,7 +64,7 @@ pub struct SwapReport {
 pub enum SwapError {
     /// A limit was changed too often.
     #[error(
-        "limit {limit}: its counters are still counted under {NUMBERS_MAX} different quotas; try again when the oldest are idle, \
+        "limit {limit}: its counters are still counted under {QUOTA_NUMBERS_MAX} different quotas; try again when the oldest are idle, \
          or give the limit a new name"
     )]
     TooManyQuotas {
@@ -378,7 +378,7 @@ fn number_for(
         let slot = *number as usize;
         old.get(slot).is_none_or(Option::is_none) && records.get(slot).is_none_or(Option::is_none)
     };
-    let free = || (0u32..).take(NUMBERS_MAX).filter(is_free);
+    let free = || (0u32..).take(QUOTA_NUMBERS_MAX).filter(is_free);
     let kept = known().filter(|(_, in_force)| *in_force).map(|(number, _)| number).find(may_keep);
     kept.or_else(|| free().find(is_light))
         .or_else(|| free().next())

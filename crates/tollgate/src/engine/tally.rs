@@ -3,16 +3,14 @@
 
 use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
-use crate::charge::{Charge, Family, Record};
+use crate::charge::{Charge, Family};
 use crate::decision::{Source, Stance};
+use crate::memory::NUMBER_OF_TALLIES;
 use crate::quota::{Quota, QuotaError};
 use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 use super::Engine;
-
-/// The number of a tally's only quota.
-const NUMBER: u32 = 1;
 
 /// Windows of one length to count in.
 #[derive(Debug)]
@@ -45,7 +43,7 @@ impl<S: Store> Engine<S> {
         };
         let quota = Quota::FixedWindow(FixedWindow::counting(period, align)?);
         let identity = [&b"tally"[..], name.as_bytes(), alignment, &period.as_micros().to_le_bytes()];
-        let family = Family::new(&self.secret, &identity, vec![None, Some(Record::first(quota.clone()))]);
+        let family = Family::single(&self.secret, &identity, quota.clone());
         Ok(Tally { family, quota })
     }
 
@@ -92,7 +90,7 @@ impl<S: Store> Engine<S> {
         Charge {
             key: prefix.finish(&self.secret),
             family: &tally.family,
-            number: NUMBER,
+            number: NUMBER_OF_TALLIES,
             quota: &tally.quota,
             cost: units,
             stance: Stance::Enforced,
@@ -145,6 +143,51 @@ mod tests {
             let snapshot = crate::Snapshot::read(4 << 20, T0, &mut written.as_slice()).unwrap();
             let (next, _) = Engine::restore(snapshot, Policy::new(Vec::new()).unwrap(), T0).unwrap();
             assert_eq!(next.add(&day(&next), &[b"k"], 1, T0).await.unwrap().total, 8);
+        });
+    }
+
+    /// Counters of a policy that are held, because a slower one followed it, do not hold the tallies of the configuration that
+    /// takes over: their windows make room for the next ones.
+    #[test]
+    fn tallies_are_not_held() {
+        const WINDOWS: u64 = 200;
+        const KEYS: u64 = 500;
+        let policy = |rate: &str| {
+            let text = format!("limits: [{{name: l, by: [key], rate: {rate}}}]");
+            Policy::compile("test", text.as_bytes()).unwrap().0
+        };
+        pollster::block_on(async {
+            let store = crate::MemoryStore::new(1 << 20, T0);
+            let engine = Engine::with_store(policy("10/m"), store, crate::Secret::random());
+            // Each swap holds the numbers of the policy before it.
+            for (index, rate) in (1u64..).zip(["10/d", "10/30d"]) {
+                engine.swap(policy(rate), T0 + Ticks::from_secs(index)).unwrap();
+            }
+            engine.swap(Policy::new(Vec::new()).unwrap(), T0 + Ticks::from_secs(3)).unwrap();
+            let second = engine.tally("t", Ticks::from_secs(1), Align::Epoch).unwrap();
+            for window in 0..WINDOWS {
+                let now = T0 + Ticks::from_secs(10 + 2 * window);
+                for key in 0..KEYS {
+                    let parts = [&window.to_le_bytes()[..], &key.to_le_bytes()[..]];
+                    assert_eq!(engine.add(&second, &parts, 1, now).await.unwrap().total, 1, "{window} {key}");
+                }
+                let usage = engine.usage(now);
+                assert_eq!((usage.keys, usage.overflow_keys), (KEYS, 0), "in window {window}");
+            }
+        });
+    }
+
+    /// A tally that an older version wrote under another number goes on: it is neither lost nor refused.
+    #[test]
+    fn a_tally_under_another_number_goes_on() {
+        pollster::block_on(async {
+            let engine = engine();
+            let day = engine.tally("t", Ticks::from_secs(86_400), Align::Epoch).unwrap();
+            let older = Charge { number: 1, ..engine.entry(&day, &[b"k"], 7) };
+            engine.store.charge(&[older], T0).await.unwrap();
+            assert_eq!(engine.add(&day, &[b"k"], 1, T0).await.unwrap().total, 8);
+            engine.subtract(&day, &[b"k"], 2, T0).await.unwrap();
+            assert_eq!(engine.add(&day, &[b"k"], 0, T0).await.unwrap().total, 6);
         });
     }
 

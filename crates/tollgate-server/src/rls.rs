@@ -4,7 +4,7 @@
 use tollgate::store::Store;
 use tollgate::{Ticks, Timestamp};
 
-use crate::service::Service;
+use crate::service::{Service, Wire};
 
 mod native;
 
@@ -22,7 +22,7 @@ pub(crate) async fn answer<S: Store>(
 ) -> Result<Answer, Unanswerable> {
     question.check()?;
     match service.foreign() {
-        Some(foreign) => foreign.answer(question, &service.engine, &service.foreign_options, now).await,
+        Some(foreign) => service.answer_foreign(&foreign, question, Wire::Rls, now).await,
         None => Ok(native::answer(service, question, now).await),
     }
 }
@@ -115,7 +115,7 @@ pub(crate) struct Question {
 
 impl Question {
     /// What every question must have, whoever answers it.
-    fn check(&self) -> Result<(), Unanswerable> {
+    pub(crate) fn check(&self) -> Result<(), Unanswerable> {
         if self.domain.is_empty() {
             return Err(Unanswerable::Invalid("domain: it is empty; name the domain to ask".to_owned()));
         }
@@ -159,12 +159,20 @@ pub(crate) struct Answer {
     pub(crate) statuses: Vec<Status>,
     /// Headers for the response to the client, whatever the code.
     pub(crate) headers: Vec<(String, String)>,
+    /// Why an operator lets nobody pass, where one does and foreign rules are in force; for wires that can tell.
+    pub(crate) block: Option<String>,
 }
 
 impl Answer {
+    /// How long those are away that refuse.
+    pub(crate) fn retry_after(&self) -> Option<Ticks> {
+        let refusing = self.statuses.iter().filter(|status| status.code == Code::OverLimit);
+        refusing.filter_map(|status| status.until_reset).max()
+    }
+
     /// The same code for the request and for each of so many descriptors, and nothing to tell.
     pub(crate) fn blank(code: Code, descriptors: usize) -> Self {
-        Self { overall: code, statuses: vec![Status::of_no_limit(code); descriptors], headers: Vec::new() }
+        Self { overall: code, statuses: vec![Status::of_no_limit(code); descriptors], headers: Vec::new(), block: None }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::admin::beside::Beside;
 use crate::attributes::Reader;
 use crate::auth::Auth;
 use crate::decision_json::Hold;
-use crate::foreign::{self, Foreign, InForce};
+use crate::foreign::{Foreign, InForce, Options};
 use crate::policy_file::Rules;
 use crate::readiness::Readiness;
 use crate::reload::Reloader;
@@ -25,6 +25,7 @@ use crate::snapshot;
 use crate::telemetry::Meter;
 use holds::Holds;
 
+pub(crate) mod foreign;
 pub(crate) mod holds;
 
 /// Most permits that the server remembers; about 64 MiB of them.
@@ -91,7 +92,7 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) beside: Beside,
     /// Somebody else's configuration; while there is one, it decides, and not the engine's policy.
     foreign: ArcSwapOption<InForce>,
-    pub(crate) foreign_options: foreign::Options,
+    pub(crate) foreign_options: Options,
     no_room: Seldom,
     pub(crate) distrusted: Seldom,
 }
@@ -118,7 +119,7 @@ impl<S: Store> Service<S> {
             admin: None,
             beside: Beside::default(),
             foreign: ArcSwapOption::empty(),
-            foreign_options: foreign::Options::default(),
+            foreign_options: Options::default(),
             no_room: Seldom::default(),
             distrusted: Seldom::default(),
         }
@@ -198,8 +199,14 @@ impl<S: Store> Service<S> {
                 report
             }
             Rules::Foreign(foreign, guard) => {
+                let before = self.foreign();
                 self.put_in_force(foreign, now)?;
-                self.engine.swap(guard, now)?
+                let swapped = self.engine.swap(guard, now);
+                if swapped.is_err() {
+                    // All or nothing: what decided before goes on.
+                    self.foreign.store(before);
+                }
+                swapped?
             }
         };
         self.meter.adopt(&self.engine.policy());

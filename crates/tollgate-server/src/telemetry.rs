@@ -23,6 +23,7 @@ mod connections;
 pub(crate) mod usage;
 pub(crate) mod process;
 mod exposition;
+mod foreign;
 mod scrape;
 pub(crate) mod trace;
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod tests;
 
 pub(crate) use connections::Open;
 pub(crate) use exposition::METRICS_TYPE;
+pub(crate) use foreign::{Key, Verdict};
 
 use cells::Cells;
 use connections::Connections;

@@ -2,11 +2,10 @@
 //! attribute `domain` says which domain is meant, where there is more than one.
 
 use serde::Serialize;
-use tollgate::store::Store;
-use tollgate::{CheckRequest, Engine, Ticks, Timestamp, Value};
+use tollgate::{Block, CheckRequest, Ticks, Value};
 
-use super::{InForce, Options};
-use crate::rls::{Code, Descriptor, Question, Status, Unanswerable};
+use super::InForce;
+use crate::rls::{Answer, Code, Descriptor, Question, Status, Unanswerable};
 
 /// The attribute that names a domain.
 const DOMAIN: &str = "domain";
@@ -16,6 +15,11 @@ const DOMAIN: &str = "domain";
 pub(crate) struct Checked {
     pub(crate) allowed: bool,
     pub(crate) verdict: &'static str,
+    /// The cause of a denial that is no rule's: the name that blocks have, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) detail: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after_ms: Option<u64>,
     pub(crate) limits: Vec<CheckedLimit>,
@@ -36,36 +40,29 @@ pub(crate) struct CheckedLimit {
     pub(crate) mode: &'static str,
 }
 
-impl InForce {
-    /// Answers a plain question.
-    ///
-    /// # Errors
-    /// When it does not say which domain is meant.
-    pub(crate) async fn check<S: Store>(
-        &self,
-        request: &CheckRequest<'_>,
-        engine: &Engine<S>,
-        options: &Options,
-        now: Timestamp,
-    ) -> Result<Checked, Unanswerable> {
-        let question = self.question(request)?;
-        let answer = self.answer(&question, engine, options, now).await?;
+impl Checked {
+    /// What a plain question is told by the answer to the question that it meant.
+    pub(crate) fn new(question: &Question, answer: Answer) -> Self {
         let is_allowed = answer.overall == Code::Ok;
-        let limits: Vec<CheckedLimit> =
-            answer.statuses.iter().filter_map(|status| limit(&question, status)).collect();
-        let retry_after_ms =
-            limits.iter().filter_map(|limit| limit.retry_after_ms).max().filter(|_| !is_allowed);
+        let limits = answer.statuses.iter().filter_map(|status| limit(question, status)).collect();
+        let retry_after_ms = answer.retry_after().map(Ticks::ceil_millis).filter(|_| !is_allowed);
         let mut headers: serde_json::Map<_, _> =
             answer.headers.into_iter().map(|(name, value)| (name, value.into())).collect();
         if let Some(wait) = retry_after_ms {
             headers.insert("Retry-After".to_owned(), wait.div_ceil(1_000).to_string().into());
         }
         let verdict = if is_allowed { "allow" } else { "deny" };
-        Ok(Checked { allowed: is_allowed, verdict, retry_after_ms, limits, headers })
+        let limit = answer.block.as_ref().map(|_| Block::NAME);
+        Self { allowed: is_allowed, verdict, limit, detail: answer.block, retry_after_ms, limits, headers }
     }
+}
 
+impl InForce {
     /// The question that a plain one means.
-    fn question(&self, request: &CheckRequest<'_>) -> Result<Question, Unanswerable> {
+    ///
+    /// # Errors
+    /// When it does not say which domain is meant.
+    pub(crate) fn question(&self, request: &CheckRequest<'_>) -> Result<Question, Unanswerable> {
         let domains = self.rules.domains();
         let mut said = None;
         let mut entries = Vec::new();

@@ -16,7 +16,9 @@ use super::question::{self, Question};
 use super::route::Route;
 use crate::decision_json::{DECISION_BYTES, Decided, Hold};
 use crate::foreign::InForce;
+use crate::foreign::plain::Checked;
 use crate::readiness::{Audience, Report};
+use crate::rls::Unanswerable;
 use crate::service::holds::{Absent, Id};
 use crate::service::{Service, Wire};
 use crate::telemetry::Stopwatch;
@@ -136,16 +138,22 @@ impl<S: Store> Service<S> {
     async fn answer_check(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let request = question.request()?;
         if let Some(foreign) = self.foreign() {
-            let checked = self.check_foreign(&foreign, &request, self.now()).await?;
-            return Ok(Answered::Foreign(Foreign {
-                status: 200,
-                body: ForeignBody::Json(checked),
-                ..Foreign::default()
-            }));
+            return self.answer_check_foreign(&foreign, &request).await;
         }
         let mut text = Vec::with_capacity(DECISION_BYTES);
         self.decide(&request, self.now(), &mut text).await;
         Ok(Answered::Decision(text))
+    }
+
+    async fn answer_check_foreign(
+        &self,
+        foreign: &InForce,
+        request: &CheckRequest<'_>,
+    ) -> Result<Answered, Problem> {
+        let answers = self.check_foreign(foreign, std::slice::from_ref(request), self.now()).await;
+        let mut answers = answers.map_err(|(_, error)| Problem::invalid(error.to_string()))?;
+        let body = ForeignBody::Json(answers.pop().unwrap_or_default());
+        Ok(Answered::Foreign(Foreign { status: 200, body, ..Foreign::default() }))
     }
 
     /// Answers all questions, or none if one of them is wrong.
@@ -157,11 +165,9 @@ impl<S: Store> Service<S> {
         }
         let now = self.now();
         if let Some(foreign) = self.foreign() {
-            let mut answers = Vec::with_capacity(requests.len());
-            for request in &requests {
-                answers.push(self.check_foreign(&foreign, request, now).await?);
-            }
-            let body = ForeignBody::Json(answers.into());
+            let answers = self.check_foreign(&foreign, &requests, now).await;
+            let told = |(index, error)| Problem::invalid(format!("[{index}]: {error}"));
+            let body = ForeignBody::Json(answers.map_err(told)?.into());
             return Ok(Answered::Foreign(Foreign { status: 200, body, ..Foreign::default() }));
         }
         // Written one by one, so that a batch needs the memory of its answer and no more.
@@ -192,16 +198,26 @@ impl<S: Store> Service<S> {
         Decided::new(decision, hold, &self.headers, cost, now).write(text);
     }
 
-    /// A plain question to a foreign configuration.
+    /// Plain questions to a foreign configuration: all of them are answered, or none if one of them is wrong.
     async fn check_foreign(
         &self,
         foreign: &InForce,
-        request: &CheckRequest<'_>,
+        requests: &[CheckRequest<'_>],
         now: Timestamp,
-    ) -> Result<serde_json::Value, Problem> {
-        let checked = foreign.check(request, &self.engine, &self.foreign_options, now).await;
-        let checked = checked.map_err(|error| Problem::invalid(error.to_string()))?;
-        serde_json::to_value(checked).map_err(|error| Problem::invalid(error.to_string()))
+    ) -> Result<Vec<serde_json::Value>, (usize, Unanswerable)> {
+        let mut questions = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            let question = foreign.question(request).and_then(|question| question.check().map(|()| question));
+            questions.push(question.map_err(|error| (index, error))?);
+        }
+        let mut answers = Vec::with_capacity(questions.len());
+        for (index, question) in questions.iter().enumerate() {
+            let answer = self.answer_foreign(foreign, question, Wire::Http, now).await;
+            let checked = Checked::new(question, answer.map_err(|error| (index, error))?);
+            // Text and numbers always have a form in JSON.
+            answers.push(serde_json::to_value(checked).unwrap_or_default());
+        }
+        Ok(answers)
     }
 
     async fn reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {

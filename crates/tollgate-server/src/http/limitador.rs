@@ -16,6 +16,7 @@ use crate::foreign::limitador::answer::{Action, Asked, headers};
 use crate::foreign::limitador::{Config, Limit};
 use crate::foreign::{self, InForce};
 use crate::service::Service;
+use crate::service::foreign::Ruled;
 
 /// What Limitador says when it refuses.
 const REFUSED: &str = "Too many requests";
@@ -39,12 +40,14 @@ impl<S: Store> Service<S> {
         let entries: Vec<(String, String)> = body.values.into_iter().collect();
         let asked =
             Asked { namespace: &body.namespace, descriptors: vec![&entries], delta: body.delta, action };
-        let ruling =
-            foreign.decide(&asked, &self.engine, self.now()).await.ok_or_else(|| absent(Some(&foreign)))?;
-        let is_limited = ruling.is_limited && !self.foreign_options.is_shadow;
+        let ruled = self.decide_limitador(&foreign, &asked, self.now()).await;
+        let (is_limited, loads) = match ruled.ok_or_else(|| absent(Some(&foreign)))? {
+            Ruled::Blocked => (true, Vec::new()),
+            Ruled::Decided { is_refused, limits } => (is_refused, limits.loads),
+        };
         let shows = action == Action::CheckAndReport
             && body.response_headers.is_some_and(|version| version.eq_ignore_ascii_case("DraftVersion03"));
-        let headers = if shows { headers(&ruling.loads) } else { Vec::new() };
+        let headers = if shows { headers(&loads) } else { Vec::new() };
         let body = match action {
             Action::Check if is_limited => ForeignBody::Text(REFUSED),
             _ => ForeignBody::default(),

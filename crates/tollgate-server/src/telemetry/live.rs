@@ -42,6 +42,12 @@ impl Meter {
     /// Tells those who watch.
     #[cold]
     pub(super) fn tell(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
+        self.publish(now, || event(request, decision, wire, now));
+    }
+
+    /// Tells those who watch, if anybody does.
+    #[cold]
+    pub(super) fn publish(&self, now: Timestamp, event: impl FnOnce() -> Event) {
         if self.events.receiver_count() == 0 {
             self.is_watched.store(false, Ordering::SeqCst);
             // Somebody may have come between the two lines, and must not be forgotten.
@@ -52,7 +58,7 @@ impl Meter {
         }
         if self.budget.spend(now) {
             // It fails when nobody is left, which is no failure.
-            let _ = self.events.send(Arc::new(event(request, decision, wire, now)));
+            let _ = self.events.send(Arc::new(event()));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Which keys are asked about most, lately. The text of a key is kept nowhere but here, in a sketch of a fixed size, for two minutes.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate::policy::Limit;
 use tollgate::time::TICKS_PER_SECOND;
@@ -9,6 +10,7 @@ use tollgate::{CheckRequest, Decision, LimitStatus, Timestamp};
 
 use super::TopKey;
 use super::cells::{STRIPES, stripe};
+use super::foreign::{ATTRIBUTES_SHOWN, Key};
 use super::random::scrambled;
 use super::sketch::{Entry, Sketch};
 use super::text;
@@ -40,6 +42,8 @@ struct Windows {
 pub(super) struct Top {
     paces: [Pace; STRIPES],
     windows: Mutex<Windows>,
+    /// Tells keys apart that the engine has no hash of.
+    names: RandomState,
 }
 
 impl Top {
@@ -72,20 +76,39 @@ impl Top {
         if scrambled(seen ^ (second << 32)).is_multiple_of(SAMPLE) { SAMPLE } else { 0 }
     }
 
+    /// The same for a decision by somebody else's rules.
+    pub(super) fn record_keys(&self, keys: &[Key<'_>], now: Timestamp) {
+        let second = now.unix_micros() / TICKS_PER_SECOND;
+        let weight = self.weight(second);
+        if weight == 0 {
+            return;
+        }
+        let Some(mut windows) = self.windows_for(weight) else { return };
+        windows.turn(second);
+        for key in keys.iter().filter(|key| key.is_counted && !key.attributes.is_empty()) {
+            let id = self.names.hash_one((key.limit, key.attributes));
+            windows.current.add(id, weight, key.is_denied, |entry: &mut Entry| describe_key(entry, key));
+        }
+    }
+
     #[cold]
     fn add(&self, request: &CheckRequest<'_>, decision: &Decision, weight: u64, second: u64) {
-        let mut windows = match self.windows.try_lock() {
-            Ok(windows) => windows,
-            // A sample that would have to wait is left out: others like it follow.
-            Err(_) if weight > 1 => return,
-            // Held for a few instructions, in which nothing panics.
-            Err(_) => self.windows.lock().unwrap_or_else(PoisonError::into_inner),
-        };
+        let Some(mut windows) = self.windows_for(weight) else { return };
         windows.turn(second);
         for status in decision.limits().filter(|status| !status.limit.by().is_empty()) {
             let denied = !status.outcome.is_allowed();
             let describe = |entry: &mut Entry| describe(entry, &status, request);
             windows.current.add(status.key_hash, weight, denied, describe);
+        }
+    }
+
+    fn windows_for(&self, weight: u64) -> Option<MutexGuard<'_, Windows>> {
+        match self.windows.try_lock() {
+            Ok(windows) => Some(windows),
+            // A sample that would have to wait is left out: others like it follow.
+            Err(_) if weight > 1 => None,
+            // Held for a few instructions, in which nothing panics.
+            Err(_) => Some(self.windows.lock().unwrap_or_else(PoisonError::into_inner)),
         }
     }
 
@@ -131,6 +154,18 @@ impl Windows {
 fn describe(entry: &mut Entry, status: &LimitStatus<'_>, request: &CheckRequest<'_>) {
     entry.limit.push_str(status.limit.name());
     push_key(&mut entry.key, status.limit, request);
+}
+
+fn describe_key(entry: &mut Entry, key: &Key<'_>) {
+    text::push(&mut entry.limit, key.limit);
+    for (name, value) in key.attributes.iter().take(ATTRIBUTES_SHOWN) {
+        if !entry.key.is_empty() {
+            entry.key.push(' ');
+        }
+        text::push(&mut entry.key, name);
+        entry.key.push('=');
+        text::push(&mut entry.key, value);
+    }
 }
 
 fn push_key(into: &mut String, limit: &Limit, request: &CheckRequest<'_>) {

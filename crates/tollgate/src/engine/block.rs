@@ -131,6 +131,19 @@ impl Blocks {
         longest.cloned()
     }
 
+    /// The block that denies longest whatever has these names and values, if any does.
+    pub(super) fn of_pairs(&self, pairs: &[(&str, &str)], now: Timestamp) -> Option<Arc<Block>> {
+        // Acquire: as above.
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        let index = self.index.load();
+        let under = pairs.iter().filter_map(|(name, value)| index.get(*name)?.get(*value)).flatten();
+        let is_given = |(name, value): &(String, String)| pairs.contains(&(name.as_str(), value.as_str()));
+        let covering = under.filter(|block| now < block.until && block.attributes.iter().all(is_given));
+        covering.max_by_key(|block| block.until).cloned()
+    }
+
     /// Adds a block. One of the same attributes is replaced.
     pub(super) fn add(
         &self,

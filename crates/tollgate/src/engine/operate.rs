@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::block::{Block, BlockError};
-use super::ruling::{Ruled, RulingError, Scope};
+use super::ruling::{Ruled, Ruling, RulingError, Scope};
 use crate::memory::MemoryStore;
 use crate::policy::Policy;
 use crate::request::CheckRequest;
@@ -36,6 +36,19 @@ impl<S: Store> Engine<S> {
     #[must_use]
     pub fn blocks(&self, now: Timestamp) -> Vec<Arc<Block>> {
         self.blocks.list(now)
+    }
+
+    /// The block that denies longest what has these names and values, for whoever decides by rules of its own. Nothing is too
+    /// long or too many for it, and a name may have several values.
+    #[must_use]
+    pub fn blocked(&self, pairs: &[(&str, &str)], now: Timestamp) -> Option<Arc<Block>> {
+        self.blocks.of_pairs(pairs, now)
+    }
+
+    /// What is ruled about all limits at this instant, if anything is, for whoever decides by rules of its own.
+    #[must_use]
+    pub fn ruling_about_all(&self, now: Timestamp) -> Option<Ruling> {
+        self.bench.at(now).about_all()
     }
 
     /// Rules about a limit, or all of them, over the policy and until then. An earlier ruling of the same scope is replaced.

@@ -196,6 +196,11 @@ impl InForce {
         self.rulings.as_ref()?.about(limit.name(), self.now)
     }
 
+    pub(super) fn about_all(&self) -> Option<Ruling> {
+        let ruled = self.rulings.as_ref()?.all.filter(|ruled| self.now < ruled.until)?;
+        Some(ruled.ruling)
+    }
+
     /// Whether a limit decides, and for which share of keys.
     #[inline]
     pub(super) fn footing(&self, limit: &Limit) -> (Mode, u8) {

@@ -135,7 +135,7 @@ pub(in crate::foreign) async fn answer<S: Store>(
     }
     let overall = if ruling.is_limited && !options.is_shadow { Code::OverLimit } else { Code::Ok };
     let headers = if options.has_headers { headers(&ruling.loads) } else { Vec::new() };
-    Ok(Answer { overall, statuses, headers })
+    Ok(Answer { overall, statuses, headers, block: None })
 }
 
 /// What the request costs: the most that a descriptor says, else what the question says. Limits here are about the request as a

@@ -1,0 +1,160 @@
+//! Decisions by somebody else's rules: the only way to them from any wire, so that what an operator says holds there too, and
+//! every decision is counted once.
+
+use std::sync::Arc;
+
+use tollgate::store::Store;
+use tollgate::{Block, Decision, Ruling, Timestamp};
+
+use super::{Service, Wire};
+use crate::foreign::limitador::answer::{Action, Asked, Ruling as Limits};
+use crate::foreign::{InForce, Options};
+use crate::rls::{Answer, Code, Question, Status, Unanswerable};
+use crate::telemetry::{Key, Stopwatch, Verdict};
+
+/// The attribute that a block may name a domain, or a namespace, by.
+const DOMAIN: &str = "domain";
+
+/// What Limitador's rules say, once the operator was asked.
+pub(crate) enum Ruled<'c> {
+    /// An operator blocks the request; nothing was counted.
+    Blocked,
+    /// The limits were asked.
+    Decided {
+        /// Whether the request is refused, which it is not in shadow.
+        is_refused: bool,
+        limits: Limits<'c>,
+    },
+}
+
+impl<S: Store> Service<S> {
+    /// Answers Envoy's question by foreign rules.
+    ///
+    /// # Errors
+    /// When the question is wrong.
+    pub(crate) async fn answer_foreign(
+        &self,
+        foreign: &InForce,
+        question: &Question,
+        wire: Wire,
+        now: Timestamp,
+    ) -> Result<Answer, Unanswerable> {
+        let watch = Stopwatch::start();
+        // Whoever only gives back does not ask to pass.
+        let asks = question.descriptors.iter().any(|descriptor| !descriptor.is_negative_hits);
+        let views = question.descriptors.iter().map(|descriptor| descriptor.entries.as_slice());
+        let block = if asks { self.blocking(&question.domain, views, now) } else { None };
+        let answer = match &block {
+            Some(block) => refused(question, block, now),
+            None => foreign.answer(question, &self.engine, &self.options_at(now), now).await?,
+        };
+        if asks {
+            let keys = keys(question, &answer);
+            let is_allowed = answer.overall == Code::Ok;
+            let retry_after = answer.retry_after().filter(|_| !is_allowed);
+            let limit = cause(block.is_some(), &keys);
+            self.meter.record_foreign(&Verdict { is_allowed, limit, retry_after, keys: &keys }, wire, now);
+            self.meter.took(wire, watch.elapsed());
+        }
+        Ok(answer)
+    }
+
+    /// Decides by Limitador's rules; nothing when the configuration is another one.
+    pub(crate) async fn decide_limitador<'c>(
+        &self,
+        foreign: &'c InForce,
+        asked: &Asked<'_>,
+        now: Timestamp,
+    ) -> Option<Ruled<'c>> {
+        let watch = Stopwatch::start();
+        // A report tells what has happened, which nobody can refuse any more.
+        let is_report = asked.action == Action::Report;
+        let views = asked.descriptors.iter().copied();
+        let block = if is_report { None } else { self.blocking(asked.namespace, views, now) };
+        let limits = match &block {
+            Some(_) => None,
+            None => Some(foreign.decide(asked, &self.engine, now).await?),
+        };
+        let is_limited = limits.as_ref().is_none_or(|limits| limits.is_limited);
+        let is_refused = is_limited && (block.is_some() || !self.options_at(now).is_shadow);
+        if !is_report {
+            let tightest = limits.as_ref().and_then(|limits| limits.loads.first());
+            let key = tightest.map(|load| Key {
+                limit: load.limit.name.as_deref().unwrap_or(asked.namespace),
+                attributes: asked.descriptors.first().copied().unwrap_or_default(),
+                is_denied: load.is_over,
+                is_counted: true,
+            });
+            let unmet = asked.descriptors.first().map(|attributes| Key::unmet(attributes));
+            let keys: Vec<Key<'_>> = key.or(unmet).into_iter().collect();
+            let until_reset = tightest.map(|load| load.resets_after);
+            let until_end = block.as_ref().map(|block| block.until().since(now));
+            let retry_after = until_end.or(until_reset).filter(|_| is_refused);
+            let limit = cause(block.is_some(), &keys);
+            let verdict = Verdict { is_allowed: !is_refused, limit, retry_after, keys: &keys };
+            self.meter.record_foreign(&verdict, Wire::Limitador, now);
+            self.meter.took(Wire::Limitador, watch.elapsed());
+        }
+        Some(limits.map_or(Ruled::Blocked, |limits| Ruled::Decided { is_refused, limits }))
+    }
+
+    /// Foreign rules, where they came into force while a decision was under way that the guard has therefore refused.
+    pub(crate) fn overtaken(&self, decision: &Decision) -> Option<Arc<InForce>> {
+        decision.fault().and_then(|_| self.foreign())
+    }
+
+    /// The block that holds longest about a request that is told in these views. The domain is part of each of them.
+    fn blocking<'q>(
+        &self,
+        domain: &str,
+        views: impl Iterator<Item = &'q [(String, String)]>,
+        now: Timestamp,
+    ) -> Option<Arc<Block>> {
+        let blocks = views.filter_map(|view| {
+            let entries = view.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            let pairs: Vec<(&str, &str)> = entries.chain([(DOMAIN, domain)]).collect();
+            self.engine.blocked(&pairs, now)
+        });
+        blocks.max_by_key(|block| block.until())
+    }
+
+    /// What was chosen about answers, and what an operator rules about all limits over it. A share of keys means nothing to
+    /// foreign rules, so they decide about all of them.
+    fn options_at(&self, now: Timestamp) -> Options {
+        let is_mild = matches!(self.engine.ruling_about_all(now), Some(Ruling::Off | Ruling::Shadow));
+        Options { is_shadow: self.foreign_options.is_shadow || is_mild, ..self.foreign_options }
+    }
+}
+
+/// What a request is told that an operator blocks.
+fn refused(question: &Question, block: &Block, now: Timestamp) -> Answer {
+    let until_reset = Some(block.until().since(now));
+    let mut answer = Answer::blank(Code::OverLimit, question.descriptors.len());
+    answer.block = Some(block.to_string());
+    answer.statuses.iter_mut().for_each(|status| status.until_reset = until_reset);
+    answer
+}
+
+/// What each descriptor counts by, where a limit is about it.
+fn keys<'q>(question: &'q Question, answer: &'q Answer) -> Vec<Key<'q>> {
+    let key = |(entries, status): (&'q [(String, String)], &'q Status)| match &status.current_limit {
+        Some(limit) => Key {
+            limit: if limit.name.is_empty() { &question.domain } else { &limit.name },
+            attributes: entries,
+            is_denied: status.code == Code::OverLimit,
+            is_counted: true,
+        },
+        None => Key::unmet(entries),
+    };
+    let entries = question.descriptors.iter().map(|descriptor| descriptor.entries.as_slice());
+    entries.zip(&answer.statuses).map(key).collect()
+}
+
+/// The name of what decided: the block, a limit that denies, or one that was asked.
+fn cause<'k>(is_blocked: bool, keys: &[Key<'k>]) -> &'k str {
+    if is_blocked {
+        return Block::NAME;
+    }
+    let counted = || keys.iter().filter(|key| key.is_counted);
+    counted().find(|key| key.is_denied).or_else(|| counted().next()).map_or("", |key| key.limit)
+}

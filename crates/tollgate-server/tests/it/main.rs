@@ -31,6 +31,7 @@ mod guide;
 mod haproxy;
 mod holds;
 mod lifecycle;
+mod links;
 mod load;
 mod logs;
 mod metrics;

@@ -19,6 +19,7 @@ pub(crate) use connection::connection;
 pub(crate) use problem::{Kind, Problem};
 pub(crate) use question::{Named, Question};
 pub(crate) use reply::problem_details;
+#[cfg(feature = "fuzzing")]
 pub(crate) use rls_json::{document as rls_document, question as rls_question};
 
 /// What the fuzz targets see of this wire.

@@ -10,6 +10,7 @@ mod auth;
 mod tls;
 mod reload;
 mod readiness;
+mod time_text;
 mod policy_check;
 mod policy_diff;
 mod policy_convert;

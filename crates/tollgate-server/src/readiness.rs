@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
-use tollgate::Timestamp;
 
 use crate::reload::{Failure, Reloader, Status};
+use crate::time_text::rfc3339;
 use crate::tls::Tls;
 
 /// Whether the server is ready, and what its operator should know.
@@ -47,7 +47,7 @@ impl Readiness {
                 policy: policy.map(|status| PolicyReport::of(&status)),
                 tls: tls.map(|status| TlsReport {
                     version: status.version.map(|version| version.short()),
-                    loaded_at: time(status.loaded_at),
+                    loaded_at: rfc3339(status.loaded_at),
                     error: status.error.as_ref().map(ErrorReport::of),
                 }),
             },
@@ -113,7 +113,7 @@ impl PolicyReport {
             name: status.name.clone(),
             origin: status.origin.name(),
             version: status.version.map(|version| version.short()),
-            loaded_at: time(status.loaded_at),
+            loaded_at: rfc3339(status.loaded_at),
             reloads: Reloads { good: status.good, bad: status.bad },
             error: status.error.as_ref().map(ErrorReport::of),
             keep_error: status.keep_error.as_ref().map(ErrorReport::of),
@@ -123,14 +123,8 @@ impl PolicyReport {
 
 impl ErrorReport {
     fn of(failure: &Failure) -> Self {
-        Self { text: failure.text.clone(), at: time(failure.at) }
+        Self { text: failure.text.clone(), at: rfc3339(failure.at) }
     }
-}
-
-/// An instant as RFC 3339 writes it.
-fn time(at: Timestamp) -> String {
-    let micros = i64::try_from(at.unix_micros()).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_microsecond(micros).map_or_else(|_| String::new(), |time| time.to_string())
 }
 
 #[cfg(test)]
@@ -148,11 +142,5 @@ mod tests {
         assert_eq!((readiness.is_ready(), json(&readiness).as_str()), (true, r#"{"status":"ok"}"#));
         readiness.stop();
         assert_eq!((readiness.is_ready(), json(&readiness).as_str()), (false, r#"{"status":"stopping"}"#));
-    }
-
-    /// Times are told as people and programs read them.
-    #[test]
-    fn times_are_told_in_rfc_3339() {
-        assert_eq!(time(Timestamp::from_unix_seconds(1)), "1970-01-01T00:00:01Z");
     }
 }

@@ -35,7 +35,6 @@ const RESERVATIONS_MAX: usize = 1 << 17;
 
 /// The way a question came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(dead_code, reason = "the wires that use all of it are being built")]
 pub(crate) enum Wire {
     /// JSON over HTTP.
     Http,
@@ -84,7 +83,6 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) reloader: Option<Reloader>,
     pub(crate) readiness: Readiness,
     /// What became of the snapshots of its counters; nothing if none are taken.
-    #[allow(dead_code, reason = "the metrics read it")]
     pub(crate) snapshots: Arc<snapshot::Board>,
     /// Who may operate the server; none where nobody can.
     pub(crate) admin: Option<Admin>,
@@ -135,7 +133,8 @@ impl<S: Store> Service<S> {
         self.clock.now()
     }
 
-    /// Answers one question. The only way from a wire to the engine, so that every decision is counted once.
+    /// Answers one question. This, [`Self::check_at_once`], [`Self::check_views`] and [`Self::reserve`] are the only ways from a wire
+    /// to a decision of the engine, so that each is counted once and compared. A look that decides nothing may go to the engine.
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
         match self.check_at_once(request, now, wire) {
             Some(decision) => decision,
@@ -184,6 +183,19 @@ impl<S: Store> Service<S> {
         }
         self.beside.observe(views, &decision, now);
         decision
+    }
+
+    /// The same, and reserves what it costs until the real cost is known.
+    pub(crate) async fn reserve(
+        &self,
+        request: &CheckRequest<'_>,
+        lifetime: Ticks,
+        now: Timestamp,
+        wire: Wire,
+    ) -> (Decision, Option<Reservation>) {
+        let (decision, reservation) = self.engine.reserve(request, lifetime, now).await;
+        self.note(request, &decision, now, wire);
+        (decision, reservation)
     }
 
     /// Puts other rules in force, as a reload does. Counters are kept.

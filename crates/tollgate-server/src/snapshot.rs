@@ -45,7 +45,6 @@ pub(crate) struct Board(Mutex<Status>);
 
 impl Board {
     /// What became of the snapshots so far.
-    #[allow(dead_code, reason = "the metrics read it")]
     pub(crate) fn status(&self) -> Status {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -49,7 +49,6 @@ const WATCHED: u64 = 16;
 
 /// One decision, for whoever watches live.
 #[derive(Clone, Debug)]
-#[allow(dead_code, reason = "the admin interface, which is being built, reads it")]
 pub(crate) struct Event {
     pub(crate) at: Timestamp,
     pub(crate) wire: Wire,
@@ -151,6 +150,11 @@ impl Meter {
         self.verdicts.add(verdict_cell(wire, if is_allowed { names::ALLOW } else { names::DENY }), 1);
     }
 
+    /// Counts a question that was refused because it could not be read or counted.
+    pub(crate) fn record_fault(&self, wire: Wire) {
+        self.verdicts.add(verdict_cell(wire, names::FAULT), 1);
+    }
+
     /// A watch for one decision in [`WATCHED`], for a wire where reading the time twice would cost a good part of a decision.
     pub(crate) fn sampled_watch(&self) -> Option<Stopwatch> {
         random::next().is_multiple_of(WATCHED).then(Stopwatch::start)
@@ -163,13 +167,11 @@ impl Meter {
 
     /// The keys that were asked about most in the last one or two minutes, most first; an estimate that is never too high by more
     /// than sampling makes it. Limits that count everybody together have no keys, and are not among them.
-    #[allow(dead_code, reason = "the admin interface, which is being built, reads it")]
     pub(crate) fn top(&self, most: usize) -> Vec<TopKey> {
         self.top.list(most)
     }
 
     /// Decisions from now on, for as long as the receiver lives; at most [`live::EVENTS_PER_SECOND`].
-    #[allow(dead_code, reason = "the admin interface, which is being built, reads it")]
     pub(crate) fn watch(&self) -> broadcast::Receiver<Arc<Event>> {
         let receiver = self.events.subscribe();
         // After the subscription, so that whoever finds nobody there and says so is contradicted.
@@ -187,13 +189,7 @@ impl Meter {
         self.ledger.adopt(policy);
     }
 
-    /// Shows a number of somebody else's, asked for at each scrape. The function must be quick.
-    #[allow(dead_code, reason = "the kill switch and the snapshot use it")]
-    pub(crate) fn gauge(&self, metric: &'static Metric, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.probe(move |_| vec![Sample::new(metric, read())]);
-    }
-
-    /// Shows several numbers of somebody else's, asked for at each scrape.
+    /// Shows numbers of somebody else's, asked for at each scrape. The function must be quick.
     pub(crate) fn probe(&self, probe: impl Fn(Timestamp) -> Vec<Sample> + Send + Sync + 'static) {
         self.probes().push(Box::new(probe));
     }

@@ -28,7 +28,6 @@ const FROM_13: &[&SupportedProtocolVersion] = &[&TLS13];
 
 /// What is spoken inside TLS, as the handshake calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "the wires that use all of it are being built")]
 pub(crate) enum Inside {
     /// HTTP/1.1.
     Http,

@@ -5,6 +5,7 @@ use tollgate::policy::{Change, Difference, Mode, Policy};
 use tollgate::{Block, Explained, Explanation, Ruled, Ruling, Stance, State, Ticks, Timestamp};
 
 use crate::telemetry::{Event, TopKey};
+use crate::time_text::rfc3339_millis;
 
 /// An instant as programs and people read it.
 #[derive(Clone, Copy, Debug)]
@@ -12,9 +13,7 @@ pub(super) struct Instant(pub(super) Timestamp);
 
 impl Instant {
     pub(super) fn text(self) -> String {
-        let micros = i64::try_from(self.0.unix_micros()).ok();
-        let instant = micros.and_then(|micros| jiff::Timestamp::from_microsecond(micros).ok());
-        instant.map(|instant| format!("{instant:.3}")).unwrap_or_default()
+        rfc3339_millis(self.0)
     }
 }
 

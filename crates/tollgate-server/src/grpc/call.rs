@@ -126,6 +126,7 @@ impl Calls {
         if let Some(skipped) = self.unreadable.due(self.service.now()) {
             tracing::warn!(skipped, "a question cannot be read, so the request is over the limit: {reason}");
         }
+        self.service.meter.record_fault(Wire::Rls);
         unreadable()
     }
 

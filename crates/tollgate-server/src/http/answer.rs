@@ -98,7 +98,7 @@ impl<S: Store> Service<S> {
             }
             Route::Reserve => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
-                self.reserve(&Question::reservation(&body)?).await
+                self.answer_reserve(&Question::reservation(&body)?).await
             }
             Route::Commit(id) => {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
@@ -220,7 +220,7 @@ impl<S: Store> Service<S> {
         Ok(answers)
     }
 
-    async fn reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
+    async fn answer_reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let request = question.request()?;
         if let Some(foreign) = self.foreign() {
             let format = foreign.rules.format().name();
@@ -230,8 +230,7 @@ impl<S: Store> Service<S> {
             return Err(Problem::new(Kind::WrongFormat, detail));
         }
         let (lifetime, now, watch) = (question.lifetime(), self.now(), Stopwatch::start());
-        let (decision, reservation) = self.engine.reserve(&request, lifetime, now).await;
-        self.meter.record(&request, &decision, Wire::Http, now);
+        let (decision, reservation) = self.reserve(&request, lifetime, now, Wire::Http).await;
         let mut hold = Hold::None;
         if let Some(reservation) = reservation {
             match self.reservations.put(reservation, now + lifetime, now) {
@@ -402,7 +401,7 @@ mod tests {
         let time = ManualClock::new();
         let service = service(&time, 0);
         let body = br#"{"attributes":{"t":"x"},"cost":3}"#;
-        let problem = service.reserve(&Question::reservation(body).unwrap()).await.unwrap_err();
+        let problem = service.answer_reserve(&Question::reservation(body).unwrap()).await.unwrap_err();
         assert_eq!(problem.kind, Kind::TooManyReservations);
         let look = json(&service, r#"{"attributes":{"t":"x"},"cost":0}"#).await;
         assert_eq!(look["limits"][0]["remaining"], 5);
@@ -416,7 +415,7 @@ mod tests {
         let question = Question::reservation(br#"{"attributes":{"t":"x"},"ttl_ms":1000}"#).unwrap();
         let mut ids = Vec::new();
         for _ in 0..2 {
-            let Answered::Decision(decided) = service.reserve(&question).await.unwrap() else {
+            let Answered::Decision(decided) = service.answer_reserve(&question).await.unwrap() else {
                 panic!("no decision")
             };
             let answer = json_of(&decided);
@@ -440,7 +439,7 @@ mod tests {
         let question = Question::reservation(br#"{"attributes":{"t":"x"},"cost":2}"#).unwrap();
         let mut ids = Vec::new();
         for _ in 0..2 {
-            let Answered::Decision(decided) = service.reserve(&question).await.unwrap() else {
+            let Answered::Decision(decided) = service.answer_reserve(&question).await.unwrap() else {
                 panic!("no decision")
             };
             let answer = json_of(&decided);

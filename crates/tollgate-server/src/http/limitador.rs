@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollgate::Timestamp;
 use tollgate::policy::source::Cel;
 use tollgate::store::Store;
 
@@ -17,6 +16,7 @@ use crate::foreign::limitador::{Config, Limit};
 use crate::foreign::{self, InForce};
 use crate::service::Service;
 use crate::service::foreign::Ruled;
+use crate::time_text::rfc3339;
 
 /// What Limitador says when it refuses.
 const REFUSED: &str = "Too many requests";
@@ -59,8 +59,8 @@ impl<S: Store> Service<S> {
     pub(super) fn limitador_status(&self) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
         Ok(json_answer(json!({
-            "started_at": instant(foreign.ledger.started_at),
-            "config_applied_at": instant(foreign.applied_at),
+            "started_at": rfc3339(foreign.ledger.started_at),
+            "config_applied_at": rfc3339(foreign.applied_at),
             "config_version": foreign.version,
             "config_err_since": null,
         })))
@@ -164,9 +164,4 @@ fn limit(limit: &Limit) -> Value {
 
 fn json_answer(document: Value) -> Answered {
     Answered::Foreign(Foreign { status: 200, body: ForeignBody::Json(document), ..Foreign::default() })
-}
-
-fn instant(at: Timestamp) -> String {
-    let micros = i64::try_from(at.unix_micros()).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_microsecond(micros).map_or_else(|_| String::new(), |at| at.to_string())
 }

@@ -78,6 +78,7 @@ fn refused<S: Store>(
     if let Some(skipped) = service.envoy.refused.due(now) {
         tracing::warn!(%error, skipped, "a descriptor cannot be counted, so the request is over the limit");
     }
+    service.meter.record_fault(Wire::Rls);
     Answer::blank(Code::OverLimit, question.descriptors.len())
 }
 

@@ -143,9 +143,10 @@ pub(crate) const OTHERS: &str = "(others)";
 /// What a caller was told, as a label. The order is that of [`verdict_index`].
 pub(crate) const VERDICTS: [&str; 7] = ["allow", "wait", "deny", "never", "fault", "unavailable", "blocked"];
 
-/// The places of two of [`VERDICTS`].
+/// The places of three of [`VERDICTS`].
 pub(crate) const ALLOW: usize = 0;
 pub(crate) const DENY: usize = 2;
+pub(crate) const FAULT: usize = 4;
 
 /// Which of [`VERDICTS`] a decision is.
 pub(crate) fn verdict_index(decision: &Decision) -> usize {
@@ -153,7 +154,7 @@ pub(crate) fn verdict_index(decision: &Decision) -> usize {
         (Verdict::Allow, _) => ALLOW,
         (Verdict::Wait(_), _) => 1,
         (_, Some(Reason::Unavailable)) => 5,
-        (_, Some(Reason::Fault)) => 4,
+        (_, Some(Reason::Fault)) => FAULT,
         (_, Some(Reason::Blocked)) => 6,
         (Verdict::Deny { .. }, _) => DENY,
         (Verdict::Never, _) => 3,

@@ -6,14 +6,15 @@ use tonic::Code;
 use crate::program::Server;
 use crate::rls::{Client, question, shown};
 
-/// Asks the questions of a table in order, at one server.
-fn table(policy: &str, steps: &[(&str, &str)]) {
+/// Asks the questions of a table in order, at one server, which is given back.
+fn table(policy: &str, steps: &[(&str, &str)]) -> Server {
     let server = Server::start(policy);
     let client = Client::new(server.grpc.unwrap());
     for (number, (asked, expected)) in steps.iter().enumerate() {
         let answer = client.ask(question("api", 0, asked)).unwrap();
         assert_eq!(shown(&answer), *expected, "step {number}: {asked}");
     }
+    server
 }
 
 const POLICY: &str = "
@@ -235,7 +236,7 @@ fn input_that_cannot_be_counted_is_over_the_limit() {
     let many: String = (0..65).map(|number| format!("n{number}=1 ")).collect();
     let crowd = vec!["path=/x"; 65].join(" | ");
     let crowd_answer = format!("OVER: {}", vec!["OVER"; 65].join(" | "));
-    table(
+    let server = table(
         POLICY,
         &[
             (&long_value, "OVER: OVER"),
@@ -247,6 +248,7 @@ fn input_that_cannot_be_counted_is_over_the_limit() {
             ("path=/x", "OK: OK per-path 5/HOUR left 4 in 12"),
         ],
     );
+    assert_eq!(server.decisions("rls"), 7, "refusals are counted, too");
     table(
         "limits: [{name: tokens, by: [api_key], rate: 9/h, cost: tokens}]",
         &[

@@ -80,6 +80,8 @@ fn bytes_that_are_no_message_are_over_the_limit() {
         assert_eq!(shown(&send(&client, METHOD, bytes).unwrap()), "OVER: ");
     }
     assert_eq!(shown(&send(&client, METHOD, good).unwrap()), "OK: OK per-key 5/HOUR left 4 in 12");
+    assert_eq!(server.metric("tollgate_decisions_total{outcome=\"fault\",wire=\"rls\"}"), 4);
+    assert_eq!(server.decisions("rls"), 5);
 }
 
 /// Other methods are not there, and say which are.

@@ -20,6 +20,14 @@ impl Server {
         String::from_utf8(response.body).unwrap()
     }
 
+    /// The decisions of one wire, whatever they were.
+    pub(crate) fn decisions(&self, wire: &str) -> u64 {
+        let (page, wire) = (self.metrics(), format!("wire=\"{wire}\""));
+        let is_asked =
+            |series: &str| series.starts_with("tollgate_decisions_total{") && series.contains(&wire);
+        numbers(&page).into_iter().filter(|(series, _)| is_asked(series)).map(|(_, number)| number).sum()
+    }
+
     /// One number of it.
     pub(crate) fn metric(&self, series: &str) -> u64 {
         let page = self.metrics();

@@ -174,7 +174,7 @@ fn many_limits_are_read_in_a_moment() {
     assert_eq!((rules.sentences().len(), warnings.len()), (5_000, 0));
 }
 
-const TWO: &str =
+const PAIR: &str =
     "- {namespace: n, max_value: 2, seconds: 60, conditions: [], variables: [\"descriptors[0]['k']\"]}";
 
 fn one(value: &str, is_negative_hits: bool) -> Question {
@@ -186,7 +186,7 @@ fn one(value: &str, is_negative_hits: bool) -> Question {
 /// Negative hits come back, and are never refused.
 #[test]
 fn negative_hits_are_given_back() {
-    let bench = Bench::new(Format::Limitador, TWO);
+    let bench = Bench::new(Format::Limitador, PAIR);
     let ask = |is_negative| {
         let answer = bench.ask(&one("v", is_negative));
         (answer.overall, answer.statuses[0].limit_remaining)
@@ -200,7 +200,7 @@ fn negative_hits_are_given_back() {
 #[test]
 fn a_huge_report_fills_the_counter() {
     for already in [0, 1] {
-        let bench = Bench::new(Format::Limitador, TWO);
+        let bench = Bench::new(Format::Limitador, PAIR);
         let entries = [("k".to_owned(), "v".to_owned())];
         let decide = |delta, action| {
             let asked = Asked { namespace: "n", descriptors: vec![&entries[..]], delta, action };
@@ -215,7 +215,7 @@ fn a_huge_report_fills_the_counter() {
 /// A counter of long values is not listed, and counts as any other.
 #[test]
 fn long_values_are_counted_and_not_listed() {
-    let bench = Bench::new(Format::Limitador, TWO);
+    let bench = Bench::new(Format::Limitador, PAIR);
     let Foreign::Limitador(config) = &bench.in_force.rules else { panic!("another format") };
     let (short, long) = ("v".repeat(512), "v".repeat(513));
     for value in [&short, &long] {

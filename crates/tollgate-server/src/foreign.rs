@@ -204,7 +204,7 @@ impl InForce {
             Foreign::Limitador(config) => config.lengths(),
         };
         let tallies = Tallies::new(engine, lengths.into_iter())?;
-        let ledger = before.map_or_else(|| Arc::new(Ledger::new(now)), |before| Arc::clone(&before.ledger));
+        let ledger: Arc<Ledger> = before.map(|before| Arc::clone(&before.ledger)).unwrap_or_default();
         let version = before.map_or(1, |before| before.version + 1);
         Ok(Self { rules, tallies, ledger, applied_at: now, version })
     }

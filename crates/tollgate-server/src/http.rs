@@ -2,6 +2,7 @@
 //! `question` (JSON) → `answer` (the service) → `reply` (the one place where answers and problems become HTTP).
 
 mod connection;
+mod distinct;
 mod patience;
 mod route;
 mod access;

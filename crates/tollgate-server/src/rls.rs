@@ -23,7 +23,16 @@ pub(crate) async fn answer<S: Store>(
     question.check()?;
     match service.foreign() {
         Some(foreign) => service.answer_foreign(&foreign, question, Wire::Rls, now).await,
-        None => Ok(native::answer(service, question, now).await),
+        None => {
+            let answer = native::answer(service, question, now).await;
+            // Foreign rules may have come into force meanwhile, so that the guard has refused.
+            match service.foreign() {
+                Some(foreign) if answer.is_faulty => {
+                    service.answer_foreign(&foreign, question, Wire::Rls, now).await
+                }
+                _ => Ok(answer),
+            }
+        }
     }
 }
 
@@ -161,6 +170,8 @@ pub(crate) struct Answer {
     pub(crate) headers: Vec<(String, String)>,
     /// Why an operator lets nobody pass, where one does and foreign rules are in force; for wires that can tell.
     pub(crate) block: Option<String>,
+    /// Nothing was decided by any rule, because the question is at fault.
+    pub(crate) is_faulty: bool,
 }
 
 impl Answer {
@@ -172,7 +183,13 @@ impl Answer {
 
     /// The same code for the request and for each of so many descriptors, and nothing to tell.
     pub(crate) fn blank(code: Code, descriptors: usize) -> Self {
-        Self { overall: code, statuses: vec![Status::of_no_limit(code); descriptors], headers: Vec::new(), block: None }
+        Self {
+            overall: code,
+            statuses: vec![Status::of_no_limit(code); descriptors],
+            headers: Vec::new(),
+            block: None,
+            is_faulty: false,
+        }
     }
 }
 

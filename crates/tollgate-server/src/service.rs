@@ -68,6 +68,7 @@ impl Wire {
 pub(crate) struct Service<S = MemoryStore> {
     pub(crate) engine: Engine<S>,
     clock: Clock,
+    pub(crate) started_at: Timestamp,
     pub(crate) headers: HeaderPolicy,
     /// How attributes are read from requests that proxies ask about.
     pub(crate) reader: Reader,
@@ -102,6 +103,7 @@ impl<S: Store> Service<S> {
         meter.adopt(&engine.policy());
         Self {
             engine,
+            started_at: clock.now(),
             clock,
             envoy: Envoy::new(&HeaderPolicy::default()),
             headers: HeaderPolicy::default(),

@@ -88,6 +88,9 @@ impl<S: Store> Service<S> {
         let verb = Verb::of(request.method(), request.uri().path())?;
         let act = Act { admin, who, verb, now: self.now() };
         act.allow(verb.role(), "")?;
+        if !verb.knows_foreign() {
+            self.native(&act)?;
+        }
         match verb {
             Verb::Limits => self.limits(&act),
             Verb::Get => self.explain(&act, &body(request).await?, Depth::State).await,
@@ -118,9 +121,25 @@ impl<S: Store> Service<S> {
         }
     }
 
+    /// Refuses what is about limits of our own while somebody else's rules decide.
+    fn native(&self, act: &Act<'_>) -> Result<(), Problem> {
+        let Some(foreign) = self.foreign() else { return Ok(()) };
+        let (verb, format) = (act.verb.name(), foreign.rules.format().name());
+        let detail = format!(
+            "{verb} is about limits of a Tollgate policy, and in force is {format}; accepted are block, unblock, \
+             kill, shadow and restore of all limits, limits, top, tail and audit"
+        );
+        Err(Problem::of_admin(Refusal::Conflict, detail))
+    }
+
     fn limits(&self, act: &Act<'_>) -> Result<Told, Problem> {
         let (policy, blocks) = (self.engine.policy(), self.engine.blocks(act.now));
-        Told::json(&LimitsView::new(&policy, self.engine.rulings(act.now), &blocks))
+        let view = LimitsView::new(&policy, self.engine.rulings(act.now), &blocks);
+        match self.foreign() {
+            // The engine's own policy only guards it then, and is nobody's business.
+            Some(foreign) => Told::json(&view.of_foreign(&foreign.rules)),
+            None => Told::json(&view),
+        }
     }
 
     async fn explain(&self, act: &Act<'_>, body: &[u8], depth: Depth) -> Result<Told, Problem> {
@@ -187,6 +206,9 @@ impl<S: Store> Service<S> {
             _ => return Err(Problem::invalid("percent: only the path percent takes it")),
         };
         let scope = scope(act, form)?;
+        if scope != Scope::All {
+            self.native(act)?;
+        }
         let (until, note) = (form.until(reach, act.now)?, form.note()?);
         let ruled = Ruled { ruling, until };
         self.engine.rule(scope, ruled, act.now).map_err(|error| match error {
@@ -206,6 +228,9 @@ impl<S: Store> Service<S> {
 
     fn restore(&self, act: &Act<'_>, form: &RulingForm) -> Result<Told, Problem> {
         let scope = scope(act, form)?;
+        if scope != Scope::All {
+            self.native(act)?;
+        }
         let restored = self.engine.lift(scope, act.now);
         act.audit(name_of(scope), if restored { "restored" } else { "there was no ruling" });
         Told::json(&json!({ "restored": restored }))

@@ -104,6 +104,11 @@ impl Verb {
         }
     }
 
+    /// Whether it means something while somebody else's rules are in force. Rulings do if they are about all limits.
+    pub(super) const fn knows_foreign(self) -> bool {
+        !matches!(self, Verb::Get | Verb::Explain | Verb::Reset | Verb::Percent | Verb::Diff)
+    }
+
     /// Its name in the audit log.
     pub(super) const fn name(self) -> &'static str {
         match self {

@@ -4,6 +4,7 @@ use serde::{Serialize, Serializer};
 use tollgate::policy::{Change, Difference, Mode, Policy};
 use tollgate::{Block, Explained, Explanation, Ruled, Ruling, Stance, State, Ticks, Timestamp};
 
+use crate::foreign::Foreign;
 use crate::telemetry::{Event, TopKey};
 use crate::time_text::rfc3339_millis;
 
@@ -91,11 +92,23 @@ pub(super) struct LimitsView<'a> {
     /// Limits beyond those that are listed.
     left_off: usize,
     blocks: Vec<BlockView<'a>>,
+    /// What each rule of somebody else's means, where such rules are in force.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    foreign: Vec<String>,
 }
 
 impl<'a> LimitsView<'a> {
     /// Limits that are listed; those with a ruling always are.
     const LISTED_MAX: usize = 1_000;
+
+    /// The same with somebody else's rules in the place of limits.
+    pub(super) fn of_foreign(mut self, rules: &Foreign) -> Self {
+        self.limits.clear();
+        self.foreign = rules.sentences();
+        self.left_off = self.foreign.len().saturating_sub(Self::LISTED_MAX);
+        self.foreign.truncate(Self::LISTED_MAX);
+        self
+    }
 
     pub(super) fn new(
         policy: &'a Policy,
@@ -107,6 +120,7 @@ impl<'a> LimitsView<'a> {
             limits: Vec::new(),
             left_off: 0,
             blocks: blocks.iter().map(|block| BlockView::from(&**block)).collect(),
+            foreign: Vec::new(),
         };
         for limit in policy.limits() {
             let own = ruled.iter().position(|(name, _)| name == limit.name());

@@ -4,10 +4,14 @@
 use std::collections::HashMap;
 
 use tollgate::algorithm::fixed_window::Align;
+use tollgate::quota::EXACT_MAX;
 use tollgate::store::Store;
 use tollgate::{Counted, Engine, QuotaError, Tally, Ticks, Timestamp};
 
 use crate::rls::Unit;
+
+/// Most attempts to fill a counter that others add to.
+const FILLINGS_MAX: usize = 4;
 
 /// The windows of a configuration.
 pub(super) struct Tallies {
@@ -72,6 +76,28 @@ impl<S: Store> Counters<'_, S> {
         }
         let Some(tally) = self.tallies.first_hit.get(&seconds) else { return counted(u64::MAX) };
         self.engine.add(tally, parts, units, now).await.unwrap_or_else(|_| counted(u64::MAX))
+    }
+
+    /// The same, up to the most that a counter can hold: what does not fit is left out, and never all of it.
+    pub(super) async fn fill_from_first(
+        &self,
+        seconds: u64,
+        parts: &[&[u8]],
+        units: u64,
+        now: Timestamp,
+    ) -> Counted {
+        let mut units = units.min(EXACT_MAX);
+        let mut counted = self.add_from_first(seconds, parts, units, now).await;
+        // Others may add to it meanwhile, so that what is left changes; a counter that they keep full is full.
+        for _ in 0..FILLINGS_MAX {
+            if counted.total != u64::MAX || units == 0 {
+                break;
+            }
+            let before = self.add_from_first(seconds, parts, 0, now).await;
+            units = EXACT_MAX.saturating_sub(before.total);
+            counted = self.add_from_first(seconds, parts, units, now).await;
+        }
+        counted
     }
 
     /// Takes from such a window what was added to it.

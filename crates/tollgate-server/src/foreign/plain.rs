@@ -17,7 +17,7 @@ pub(crate) struct Checked {
     pub(crate) verdict: &'static str,
     /// The cause of a denial that is no rule's: the name that blocks have, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) limit: Option<&'static str>,
+    pub(crate) reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,8 +52,8 @@ impl Checked {
             headers.insert("Retry-After".to_owned(), wait.div_ceil(1_000).to_string().into());
         }
         let verdict = if is_allowed { "allow" } else { "deny" };
-        let limit = answer.block.as_ref().map(|_| Block::NAME);
-        Self { allowed: is_allowed, verdict, limit, detail: answer.block, retry_after_ms, limits, headers }
+        let reason = answer.block.as_ref().map(|_| Block::NAME);
+        Self { allowed: is_allowed, verdict, reason, detail: answer.block, retry_after_ms, limits, headers }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which format a file has, and how foreign rules come into force and go.
 
-use tollgate::{CheckRequest, Clock, Engine, ManualClock, Policy};
+use tollgate::{CheckRequest, Clock, Engine, ManualClock, Policy, Ruled, Ruling, Scope, Ticks};
 
 use super::{Foreign, Format, Source, guard};
 use crate::policy_file::Rules;
@@ -75,4 +75,87 @@ async fn rules_of_all_formats_take_turns() {
     }
     service.replace(native(), now).unwrap();
     assert!(service.foreign().is_none());
+}
+
+fn limitador() -> Rules {
+    let text =
+        "- {namespace: n, max_value: 2, seconds: 60, conditions: [], variables: [\"descriptors[0]['k']\"]}";
+    let source = Source { name: "f".to_owned(), bytes: text.as_bytes().to_vec() };
+    let (rules, _) = Foreign::compile(Format::Limitador, &[source]).unwrap();
+    Rules::Foreign(rules, guard().unwrap())
+}
+
+fn question(domain: &str, value: &str) -> Question {
+    let entries = vec![("k".to_owned(), value.to_owned())];
+    let descriptors = vec![Descriptor { entries, ..Descriptor::default() }];
+    Question { domain: domain.to_owned(), descriptors, hits_addend: 1 }
+}
+
+/// A block refuses by every kind of rules, counts nothing, and ends at the instant that it told; and the kill switch lets pass
+/// what is counted all the same.
+#[tokio::test]
+async fn an_operator_rules_over_foreign_rules() {
+    for (rules, domain) in [(foreign(2), "d"), (limitador(), "n")] {
+        let time = ManualClock::new();
+        let now = time.now();
+        let service = Service::new(Engine::new(guard().unwrap(), now), time.clock());
+        service.replace(rules, now).unwrap();
+        let ask = async |value: &str, at| rls::answer(&service, &question(domain, value), at).await.unwrap();
+        let key = CheckRequest::new().with("k", "v").unwrap().with("domain", domain).unwrap();
+        let second = Ticks::from_secs(1);
+        service.engine.block(&key, now + second, now).unwrap();
+        let blocked = ask("v", now).await;
+        assert_eq!((blocked.overall, blocked.statuses[0].until_reset), (Code::OverLimit, Some(second)));
+        assert_eq!(ask("other", now).await.overall, Code::Ok);
+        for expected in [Code::Ok, Code::Ok, Code::OverLimit] {
+            assert_eq!(ask("v", now + second).await.overall, expected, "{domain}");
+        }
+        for ruling in [Ruling::Off, Ruling::Shadow] {
+            let ruled = Ruled { ruling, until: now + second + second };
+            service.engine.rule(Scope::All, ruled, now).unwrap();
+            assert_eq!(ask("v", now + second).await.overall, Code::Ok);
+        }
+        assert_eq!(ask("v", now + second + second).await.overall, Code::OverLimit);
+        let metrics = service.meter.exposition(now);
+        let counted = |verdict: &str| {
+            let mut lines = metrics.lines().filter(|line| line.contains(r#"wire="rls""#));
+            lines
+                .find(|line| line.starts_with("tollgate_decisions_total") && line.contains(verdict))
+                .map(str::to_owned)
+        };
+        assert!(counted(r#""allow""#).unwrap().ends_with(" 5"), "{metrics}");
+        assert!(counted(r#""deny""#).unwrap().ends_with(" 3"), "{metrics}");
+        let top = service.meter.top(9);
+        assert!(top.iter().any(|key| key.key == "k=v" && key.decisions == 6), "{top:?}");
+    }
+}
+
+/// Whoever watches sees decisions by foreign rules, with what denied.
+#[tokio::test]
+async fn foreign_decisions_are_watched() {
+    let time = ManualClock::new();
+    let service = Service::new(Engine::new(guard().unwrap(), time.now()), time.clock());
+    service.replace(foreign(1), time.now()).unwrap();
+    let mut events = service.meter.watch();
+    for allowed in [true, false] {
+        rls::answer(&service, &question("d", "v"), time.now()).await.unwrap();
+        let event = events.try_recv().unwrap();
+        assert_eq!((event.allowed, event.wire, event.limit.as_str()), (allowed, Wire::Rls, "d"));
+        assert_eq!(event.attributes, [("k".to_owned(), "v".to_owned())]);
+        assert_eq!(event.retry_after_ms.is_some(), !allowed);
+    }
+}
+
+/// A decision that the guard refused because foreign rules came into force meanwhile is recognized.
+#[tokio::test]
+async fn what_the_guard_refuses_is_asked_again() {
+    let time = ManualClock::new();
+    let now = time.now();
+    let (Rules::Native(policy) | Rules::Foreign(_, policy)) = native();
+    let service = Service::new(Engine::new(policy, now), time.clock());
+    let request = CheckRequest::new().with("k", "v").unwrap();
+    let before = service.check(&request, now, Wire::Http).await;
+    service.replace(foreign(2), now).unwrap();
+    let after = service.check(&request, now, Wire::Http).await;
+    assert!(service.overtaken(&before).is_none() && service.overtaken(&after).is_some());
 }

@@ -141,8 +141,10 @@ impl<S: Store> Service<S> {
             return self.answer_check_foreign(&foreign, &request).await;
         }
         let mut text = Vec::with_capacity(DECISION_BYTES);
-        self.decide(&request, self.now(), &mut text).await;
-        Ok(Answered::Decision(text))
+        match self.decide(&request, self.now(), &mut text).await {
+            Some(foreign) => self.answer_check_foreign(&foreign, &request).await,
+            None => Ok(Answered::Decision(text)),
+        }
     }
 
     async fn answer_check_foreign(
@@ -177,25 +179,47 @@ impl<S: Store> Service<S> {
             if index > 0 {
                 text.push(b',');
             }
-            self.decide(request, now, &mut text).await;
+            let start = text.len();
+            if let Some(foreign) = self.decide(request, now, &mut text).await {
+                text.truncate(start);
+                let answers = self.check_foreign(&foreign, std::slice::from_ref(request), now).await;
+                let told = |(_, error)| Problem::invalid(format!("[{index}]: {error}"));
+                let answer = answers.map_err(told)?.pop().unwrap_or_default();
+                text.extend_from_slice(answer.to_string().as_bytes());
+            }
         }
         text.push(b']');
         Ok(Answered::Decision(text))
     }
 
     /// Decides, and writes the answer. A decision is large, and each future that it passes through would copy it.
-    async fn decide(&self, request: &CheckRequest<'_>, now: Timestamp, text: &mut Vec<u8>) {
+    /// Where foreign rules came into force meanwhile, they are to be asked instead.
+    async fn decide(
+        &self,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+        text: &mut Vec<u8>,
+    ) -> Option<Arc<InForce>> {
         let watch = Stopwatch::start();
-        match self.check_at_once(request, now, Wire::Http) {
+        let overtaken = match self.check_at_once(request, now, Wire::Http) {
             Some(decision) => self.write(decision, request.units(), now, text),
             None => self.write(self.check(request, now, Wire::Http).await, request.units(), now, text),
-        }
+        };
         self.meter.took(Wire::Http, watch.elapsed());
+        overtaken
     }
 
-    fn write(&self, mut decision: Decision, cost: u64, now: Timestamp, text: &mut Vec<u8>) {
+    fn write(
+        &self,
+        mut decision: Decision,
+        cost: u64,
+        now: Timestamp,
+        text: &mut Vec<u8>,
+    ) -> Option<Arc<InForce>> {
+        let overtaken = self.overtaken(&decision);
         let hold = self.hold(&mut decision, now);
         Decided::new(decision, hold, &self.headers, cost, now).write(text);
+        overtaken
     }
 
     /// Plain questions to a foreign configuration: all of them are answered, or none if one of them is wrong.

@@ -17,6 +17,7 @@ use super::problem::{Kind, Problem};
 use super::reply::{problem_details, response};
 use crate::attributes::Family;
 use crate::decision_json::Hold;
+use crate::foreign::InForce;
 use crate::service::{Service, Wire};
 use crate::telemetry::Stopwatch;
 
@@ -79,13 +80,14 @@ impl<S: Store> Service<S> {
             tracing::warn!(%peer, skipped, "/v1/authz was asked by a peer that is no trusted proxy: what it says of others is not believed");
         }
         if let Some(foreign) = self.foreign() {
-            let format = foreign.rules.format().name();
-            let detail = format!("in force is {format}: ask by RLS, POST /json or POST /v1/check");
-            return Err(Problem::new(Kind::WrongFormat, detail));
+            return Err(elsewhere(&foreign));
         }
         let watch = Stopwatch::start();
         let (decision, hold) = self.check_and_hold(&question, now, Wire::Authz).await;
         self.meter.took(Wire::Authz, watch.elapsed());
+        if let Some(foreign) = self.overtaken(&decision) {
+            return Err(elsewhere(&foreign));
+        }
         if let Verdict::Wait(wait) = decision.verdict() {
             tokio::time::sleep(Duration::from(wait)).await;
         }
@@ -97,6 +99,13 @@ impl<S: Store> Service<S> {
         let answer = Answer::of(&decision, &self.headers, audience, now);
         Ok(Passage { answer, permit: if let Hold::Permit { id } = hold { Some(id) } else { None } })
     }
+}
+
+/// Where foreign rules are to be asked.
+fn elsewhere(foreign: &InForce) -> Problem {
+    let format = foreign.rules.format().name();
+    let detail = format!("in force is {format}: ask by RLS, POST /json or POST /v1/check");
+    Problem::new(Kind::WrongFormat, detail)
 }
 
 impl Verified {

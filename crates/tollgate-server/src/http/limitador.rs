@@ -10,10 +10,12 @@ use tollgate::policy::source::Cel;
 use tollgate::store::Store;
 
 use super::answer::{Answered, Foreign, ForeignBody};
+use super::distinct;
 use super::problem::{Kind, Problem};
 use crate::foreign::limitador::answer::{Action, Asked, headers};
 use crate::foreign::limitador::{Config, Limit};
 use crate::foreign::{self, InForce};
+use crate::reload::Reloader;
 use crate::service::Service;
 use crate::service::foreign::Ruled;
 use crate::time_text::rfc3339;
@@ -34,7 +36,8 @@ impl<S: Store> Service<S> {
     /// Checks, reports, or both.
     pub(super) async fn limitador(&self, action: Action, body: &[u8]) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
-        let body: Body = serde_json::from_slice(body).map_err(|error| {
+        let body: Result<Body, _> = distinct::value(body).and_then(serde_json::from_value);
+        let body = body.map_err(|error| {
             Problem::invalid(format!("{error}; accepted is {{\"namespace\":…,\"values\":{{…}},\"delta\":1}}"))
         })?;
         let entries: Vec<(String, String)> = body.values.into_iter().collect();
@@ -58,11 +61,13 @@ impl<S: Store> Service<S> {
     /// Since when the configuration is in force.
     pub(super) fn limitador_status(&self) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
+        let status = self.reloader.as_ref().map(Reloader::status);
+        let failed_at = status.and_then(|status| status.error.as_ref().map(|failure| failure.at));
         Ok(json_answer(json!({
-            "started_at": rfc3339(foreign.ledger.started_at),
+            "started_at": rfc3339(self.started_at),
             "config_applied_at": rfc3339(foreign.applied_at),
             "config_version": foreign.version,
-            "config_err_since": null,
+            "config_err_since": failed_at.map(rfc3339),
         })))
     }
 

@@ -6,6 +6,7 @@ use tollgate::Timestamp;
 use tollgate::store::Store;
 
 use super::answer::{Answered, Foreign, ForeignBody};
+use super::distinct;
 use super::problem::{Kind, Problem};
 use crate::rls::{self, Answer, Code, Descriptor, Override, Question, Status, Unanswerable, Unit};
 use crate::service::Service;
@@ -26,7 +27,7 @@ impl<S: Store> Service<S> {
 
 /// The question of a body.
 pub(crate) fn question(body: &[u8]) -> Result<Question, String> {
-    let document: Value = serde_json::from_slice(body).map_err(|error| format!("not JSON: {error}"))?;
+    let document: Value = distinct::value(body).map_err(|error| format!("not JSON: {error}"))?;
     let mut fields = Fields::of(&document, "")?;
     let question = Question {
         domain: fields.text("domain", "domain")?,
@@ -280,6 +281,11 @@ mod tests {
             ),
             (r#"{"descriptors":[{"limit":{"requestsPerUnit":1}}]}"#, "descriptors[0].limit.unit: no unit"),
             (r#"{"descriptors":[{"domain":"x"}]}"#, "wrong place"),
+            (r#"{"domain":"a","domain":"b"}"#, "\"domain\" is given twice"),
+            (
+                r#"{"descriptors":[{"entries":[{"key":"a","value":"b","value":"c"}]}]}"#,
+                "\"value\" is given twice",
+            ),
         ];
         for (body, expected) in cases {
             let error = question(body.as_bytes()).unwrap_err();

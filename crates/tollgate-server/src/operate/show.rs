@@ -182,7 +182,13 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
             vec![cell(text(limit, "name")), mode, meaning(limit)]
         })
         .collect();
-    lines(&["limit", "mode", "meaning"], &rows, console);
+    let foreign = list(answer, "foreign");
+    if foreign.is_empty() {
+        lines(&["limit", "mode", "meaning"], &rows, console);
+    }
+    for sentence in foreign.iter().filter_map(Value::as_str) {
+        console.line(format_args!("{}", cell(sentence)));
+    }
     if let Some(more) = answer["left_off"].as_u64().filter(|more| *more > 0) {
         console.line(format_args!("and {more} more"));
     }

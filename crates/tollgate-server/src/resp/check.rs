@@ -7,6 +7,7 @@ use super::Resp;
 use super::frame::Arguments;
 use super::reply::{Protocol, Reply, quoted};
 use crate::decision_json::{Hold, verdict_name};
+use crate::foreign::InForce;
 use crate::service::Wire;
 use crate::service::holds::Id;
 
@@ -38,9 +39,7 @@ pub(super) async fn answer<S: Store>(
         Err(unclear) => return reply.error(&format!("ERR TG.CHECK: {unclear}")),
     };
     if let Some(foreign) = resp.service.foreign() {
-        let format = foreign.rules.format().name();
-        return reply
-            .error(&format!("ERR TG.CHECK: in force is {format}: ask by RLS, POST /json or POST /v1/check"));
+        return elsewhere(&foreign, reply);
     }
     let watch = resp.service.meter.sampled_watch();
     // A decision is large, and each future that it passes through would copy it.
@@ -48,6 +47,9 @@ pub(super) async fn answer<S: Store>(
         Some(decision) => decision,
         None => resp.service.check(&request, now, Wire::Resp).await,
     };
+    if let Some(foreign) = resp.service.overtaken(&decision) {
+        return elsewhere(&foreign, reply);
+    }
     let hold = resp.service.hold(&mut decision, now);
     let permit = match &hold {
         Hold::Permit { id } => Some(id.as_str()),
@@ -57,6 +59,13 @@ pub(super) async fn answer<S: Store>(
     if let Some(watch) = watch {
         resp.service.meter.took(Wire::Resp, watch.elapsed());
     }
+}
+
+/// Says where foreign rules are to be asked.
+#[cold]
+fn elsewhere(foreign: &InForce, reply: &mut Reply<'_>) {
+    let format = foreign.rules.format().name();
+    reply.error(&format!("ERR TG.CHECK: in force is {format}: ask by RLS, POST /json or POST /v1/check"));
 }
 
 /// Reads the question.

@@ -61,7 +61,7 @@ pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, 
         // Nobody asks to pass, so this is no decision; it only tells what there is now.
         let decision = service.engine.check_views(&views, now).await;
         let statuses = status::statuses(question, &decision);
-        return Answer { overall: Code::Ok, statuses, headers: Vec::new(), block: None };
+        return Answer { overall: Code::Ok, statuses, headers: Vec::new(), block: None, is_faulty: false };
     }
     let decision = service.check_views(&views, now, Wire::Rls).await;
     told(service, question, &views, &decision, now)
@@ -148,5 +148,6 @@ fn told<S: Store>(
         statuses: status::statuses(question, decision),
         headers: headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         block: None,
+        is_faulty: decision.fault().is_some(),
     }
 }

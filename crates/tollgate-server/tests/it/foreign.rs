@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use crate::admin;
 use crate::program::{Server, run, stderr, stdout};
 use crate::rls::{Client, question, shown};
 use crate::scratch::until;
@@ -334,4 +335,59 @@ descriptors:
     let two = format!("{LIMITADOR}\n{}", LIMITADOR.replace("namespace: n", "namespace: m"));
     assert_eq!(run(&["policy", "convert", "-"], two.as_bytes()).status.code(), Some(2));
     assert_eq!(run(&["policy", "convert", "-", "--domain", "m"], two.as_bytes()).status.code(), Some(0));
+}
+
+/// What an operator says holds on every wire of foreign rules; what means nothing there is refused and says what is accepted.
+#[test]
+fn operating_foreign_rules() {
+    let server = admin::server(LIMITADOR);
+    let post = |path: &str, body: &str| admin::ask(&server, admin::TOKEN, "POST", path, body);
+    let body = json!({ "namespace": "n", "values": { "user": "a" }, "delta": 1 }).to_string();
+    let plain = r#"{"attributes":{"user":"a"}}"#;
+    assert_eq!(post("/admin/v1/block", r#"{"attributes":{"user":"a"},"for":"60s"}"#).status, 200);
+    assert_eq!(server.send("POST", "/check", &body).status, 429);
+    assert_eq!(server.send("POST", "/check_and_report", &body).status, 429);
+    assert_eq!(server.send("POST", "/json", &rls("n", "user", "a")).status, 429);
+    let denied = server.check(plain);
+    assert_eq!((&denied["allowed"], &denied["reason"]), (&json!(false), &json!("operator-block")));
+    assert!(denied["retry_after_ms"].as_u64().unwrap() > 50_000 && denied["detail"].is_string());
+    assert_eq!(post("/admin/v1/unblock", r#"{"attributes":{"user":"a"}}"#).status, 200);
+    assert_eq!(server.send("POST", "/report", &body.replace('1', "5")).status, 200);
+    assert_eq!(server.send("POST", "/check", &body).status, 429);
+    assert_eq!(post("/admin/v1/kill", r#"{"all":true,"for":"60s"}"#).status, 200);
+    assert_eq!(server.send("POST", "/check", &body).status, 200);
+    assert_eq!(server.check(plain)["allowed"], true);
+    let refused = [
+        ("get", plain),
+        ("explain", plain),
+        ("reset", plain),
+        ("kill", r#"{"limit":"ask-by-rls-or-json","for":"60s"}"#),
+        ("restore", r#"{"limit":"ask-by-rls-or-json"}"#),
+        ("percent", r#"{"all":true,"percent":5,"for":"60s"}"#),
+        ("policy/diff", "limits: []"),
+    ];
+    for (verb, body) in refused {
+        let detail = post(&format!("/admin/v1/{verb}"), body).problem(409);
+        assert!(detail.contains("in force is Limitador limits; accepted are block"), "{verb}: {detail}");
+    }
+    let limits = admin::ask(&server, admin::TOKEN, "GET", "/admin/v1/limits", "").json();
+    assert_eq!((&limits["limits"], limits["foreign"].as_array().unwrap().len()), (&json!([]), 1));
+    let metrics = String::from_utf8(server.send("GET", "/metrics", "").body).unwrap();
+    assert!(metrics.contains(r#"wire="limitador""#), "{metrics}");
+}
+
+/// Of a batch with one wrong question none is charged, and a key that is given twice is refused.
+#[test]
+fn wrong_questions_charge_nothing() {
+    let files = Directory::new("batch", &[("a.yaml", ENVOY), ("b.yaml", "domain: b")]);
+    let server = Server::start_with(&["serve", "--http", "127.0.0.1:0", "--policy", files.path()], "");
+    let good = r#"{"attributes":{"user":"a","domain":"d"}}"#;
+    let wrong = format!(r#"[{good},{{"attributes":{{"user":"a"}}}}]"#);
+    assert!(
+        server.send("POST", "/v1/check/batch", &wrong).problem(400).starts_with("[1]: attributes.domain")
+    );
+    assert_eq!(server.check(good)["limits"][0]["remaining"], 1);
+    let limitador = Server::start(LIMITADOR);
+    let twice = r#"{"namespace":"n","values":{"user":"a","user":"b"},"delta":1}"#;
+    assert!(limitador.send("POST", "/check", twice).problem(400).contains("\"user\" is given twice"));
 }

@@ -55,7 +55,7 @@ pub(in crate::foreign) async fn answer<S: Store>(
     let overall = overall(&statuses, &quotas);
     let headers = if options.has_headers { headers(&statuses, &quotas) } else { Vec::new() };
     let overall = if options.is_shadow { Code::Ok } else { overall };
-    Ok(Answer { overall, statuses, headers, block: None })
+    Ok(Answer { overall, statuses, headers, block: None, is_faulty: false })
 }
 
 /// What decides about each descriptor, once rules that others replace are left out.

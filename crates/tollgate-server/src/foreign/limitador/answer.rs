@@ -4,6 +4,7 @@
 
 use std::cmp::Reverse;
 
+use tollgate::quota::EXACT_MAX;
 use tollgate::store::Store;
 use tollgate::{Ticks, Timestamp};
 
@@ -69,13 +70,18 @@ pub(in crate::foreign) async fn decide<'c, S: Store>(
             Action::CheckAndReport if is_limited || is_hopeless => 0,
             Action::CheckAndReport => asked.delta,
         };
-        let counted = counters.add_from_first(limit.seconds, &parts(limit, &met.values), adds, now).await;
+        let parts = parts(limit, &met.values);
+        let counted = match asked.action {
+            // What has happened is counted as far as a counter goes, so that the next question is refused.
+            Action::Report => counters.fill_from_first(limit.seconds, &parts, adds, now).await,
+            _ => counters.add_from_first(limit.seconds, &parts, adds, now).await,
+        };
         // Nothing was added where nobody could count; taking it back would be a gift.
         let added = if counted.total == u64::MAX { 0 } else { adds };
         let wanted = counted.total.saturating_add(asked.delta - adds);
         let is_over = asked.action != Action::Report && wanted > limit.max_value;
         is_limited |= is_over;
-        totals.push((counted.total - added, counted.ends_after, is_over));
+        totals.push((counted.total.saturating_sub(added), counted.ends_after, is_over));
         charged.push(added);
     }
     let gives_back = is_limited && asked.action == Action::CheckAndReport;
@@ -122,12 +128,18 @@ pub(in crate::foreign) async fn answer<S: Store>(
     if question.descriptors.is_empty() {
         return Err(Unanswerable::Invalid(NO_DESCRIPTORS.to_owned()));
     }
-    let asked = Asked {
+    let gives_back = question.descriptors.iter().all(|descriptor| descriptor.is_negative_hits);
+    let mut asked = Asked {
         namespace: &question.domain,
         descriptors: question.descriptors.iter().map(|descriptor| descriptor.entries.as_slice()).collect(),
-        delta: delta(question),
+        delta: delta(question, gives_back),
         action: Action::CheckAndReport,
     };
+    if gives_back {
+        give_back(config, &asked, counters, now).await;
+        // Nobody asks to pass; this only tells what there is now.
+        (asked.delta, asked.action) = (0, Action::Report);
+    }
     let ruling = decide(config, &asked, counters, ledger, now).await;
     let mut statuses: Vec<Status> = question.descriptors.iter().map(|_| nothing()).collect();
     if let (Some(first), Some(tightest)) = (statuses.first_mut(), ruling.loads.first()) {
@@ -135,14 +147,23 @@ pub(in crate::foreign) async fn answer<S: Store>(
     }
     let overall = if ruling.is_limited && !options.is_shadow { Code::OverLimit } else { Code::Ok };
     let headers = if options.has_headers { headers(&ruling.loads) } else { Vec::new() };
-    Ok(Answer { overall, statuses, headers, block: None })
+    Ok(Answer { overall, statuses, headers, block: None, is_faulty: false })
 }
 
-/// What the request costs: the most that a descriptor says, else what the question says. Limits here are about the request as a
-/// whole, so a descriptor cannot cost by itself.
-fn delta(question: &Question) -> u64 {
-    let said = question.descriptors.iter().filter_map(|descriptor| descriptor.hits_addend).max();
-    said.unwrap_or(u64::from(question.hits_addend.max(1)))
+/// Takes from every counter that the request meets what it gives back.
+async fn give_back<S: Store>(config: &Config, asked: &Asked<'_>, counters: &Counters<'_, S>, now: Timestamp) {
+    for met in config.met(asked.namespace, asked.descriptors.iter().copied()) {
+        let parts = parts(met.limit, &met.values);
+        counters.subtract_from_first(met.limit.seconds, &parts, asked.delta, now).await;
+    }
+}
+
+/// What the request costs, or gives back: the most that a descriptor says, else what the question says. Limits here are about the
+/// request as a whole, so a descriptor cannot cost by itself, and one that gives back beside others that pay changes nothing.
+fn delta(question: &Question, gives_back: bool) -> u64 {
+    let told = question.descriptors.iter().filter(|descriptor| descriptor.is_negative_hits == gives_back);
+    let said = told.filter_map(|descriptor| descriptor.hits_addend).max();
+    said.unwrap_or(u64::from(question.hits_addend.max(1))).min(if gives_back { EXACT_MAX } else { u64::MAX })
 }
 
 const fn nothing() -> Status {

@@ -13,12 +13,15 @@ use crate::foreign::counters::Counters;
 
 /// Most counters that are listed. Others are counted just the same.
 const LISTED_MAX: usize = 10_000;
+/// Most bytes of a listed counter's values, which clients choose. Longer ones are counted just the same; all that are listed take
+/// about 10 MB.
+const VALUES_BYTES_MAX: usize = 512;
 /// How long a full list waits before the dead are taken out again.
 const SWEEP_EVERY: Ticks = Ticks::from_secs(1);
 
 /// The counters that live, as far as they are known.
+#[derive(Default)]
 pub(crate) struct Ledger {
-    pub(crate) started_at: Timestamp,
     live: Mutex<Live>,
 }
 
@@ -71,13 +74,13 @@ impl Identity {
 }
 
 impl Ledger {
-    pub(crate) fn new(started_at: Timestamp) -> Self {
-        Self { started_at, live: Mutex::new(Live::default()) }
-    }
-
     /// A window has begun. Where somebody else writes just now, or there is no room, the counter is not listed: a list is not
     /// worth a wait.
     pub(super) fn begin(&self, met: &Met<'_>, now: Timestamp) {
+        let size = |value: &Counted| if let Counted::By(text) = value { text.len() } else { 0 };
+        if met.values.iter().map(size).sum::<usize>() > VALUES_BYTES_MAX {
+            return;
+        }
         let Ok(mut live) = self.live.try_lock() else { return };
         // Seldom, so that a flood of new keys does not pay for it with each of them.
         if live.counters.len() >= LISTED_MAX && now.since(live.swept_at) >= SWEEP_EVERY {

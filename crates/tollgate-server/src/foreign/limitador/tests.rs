@@ -173,3 +173,57 @@ fn many_limits_are_read_in_a_moment() {
     let (rules, warnings) = Foreign::compile(Format::Limitador, &[source]).unwrap();
     assert_eq!((rules.sentences().len(), warnings.len()), (5_000, 0));
 }
+
+const PAIR: &str =
+    "- {namespace: n, max_value: 2, seconds: 60, conditions: [], variables: [\"descriptors[0]['k']\"]}";
+
+fn one(value: &str, is_negative_hits: bool) -> Question {
+    let entries = vec![("k".to_owned(), value.to_owned())];
+    let descriptors = vec![Descriptor { entries, is_negative_hits, ..Descriptor::default() }];
+    Question { domain: "n".to_owned(), descriptors, hits_addend: 1 }
+}
+
+/// Negative hits come back, and are never refused.
+#[test]
+fn negative_hits_are_given_back() {
+    let bench = Bench::new(Format::Limitador, PAIR);
+    let ask = |is_negative| {
+        let answer = bench.ask(&one("v", is_negative));
+        (answer.overall, answer.statuses[0].limit_remaining)
+    };
+    assert_eq!([ask(false), ask(false), ask(false)], [(Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)]);
+    assert_eq!([ask(true), ask(false), ask(false)], [(Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)]);
+    assert_eq!([ask(true), ask(true), ask(true)], [(Code::Ok, 1), (Code::Ok, 2), (Code::Ok, 2)]);
+}
+
+/// A report of more than a counter can hold fills it, so that the next question is refused.
+#[test]
+fn a_huge_report_fills_the_counter() {
+    for already in [0, 1] {
+        let bench = Bench::new(Format::Limitador, PAIR);
+        let entries = [("k".to_owned(), "v".to_owned())];
+        let decide = |delta, action| {
+            let asked = Asked { namespace: "n", descriptors: vec![&entries[..]], delta, action };
+            bench.block_on(bench.in_force.decide(&asked, &bench.engine, bench.now)).unwrap().is_limited
+        };
+        assert!(!decide(already, Action::Report));
+        assert!(!decide(u64::MAX, Action::Report));
+        assert!(decide(1, Action::Check) && decide(1, Action::CheckAndReport));
+    }
+}
+
+/// A counter of long values is not listed, and counts as any other.
+#[test]
+fn long_values_are_counted_and_not_listed() {
+    let bench = Bench::new(Format::Limitador, PAIR);
+    let Foreign::Limitador(config) = &bench.in_force.rules else { panic!("another format") };
+    let (short, long) = ("v".repeat(512), "v".repeat(513));
+    for value in [&short, &long] {
+        let codes = [(); 3].map(|()| bench.ask(&one(value, false)).overall);
+        assert_eq!(codes, [Code::Ok, Code::Ok, Code::OverLimit]);
+    }
+    let limit = &config.namespace("n").unwrap()[0];
+    let listed = bench.block_on(bench.in_force.listed(limit, &bench.engine, bench.now));
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0].values[0].1.as_deref(), Some(short.as_str()));
+}

@@ -1,5 +1,7 @@
 //! Which format a file has, and how foreign rules come into force and go.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tollgate::{CheckRequest, Clock, Engine, ManualClock, Policy, Ruled, Ruling, Scope, Ticks};
 
 use super::{Foreign, Format, Source, guard};
@@ -158,4 +160,55 @@ async fn what_the_guard_refuses_is_asked_again() {
     service.replace(foreign(2), now).unwrap();
     let after = service.check(&request, now, Wire::Http).await;
     assert!(service.overtaken(&before).is_none() && service.overtaken(&after).is_some());
+}
+
+/// What cannot be put in force whole is not put in force at all: the policy of before goes on.
+#[tokio::test]
+async fn a_swap_that_fails_leaves_no_foreign_rules() {
+    let time = ManualClock::new();
+    let now = time.now();
+    let own = |rate: usize| {
+        let text = format!("limits: [{{name: own, by: [k], rate: {rate}/h}}]");
+        Policy::compile("p", text.as_bytes()).unwrap().0
+    };
+    let service = Service::new(Engine::new(own(1_000), now), time.clock());
+    let request = CheckRequest::new().with("k", "v").unwrap();
+    let refused = (1_001..3_000).find_map(|rate| {
+        let Rules::Foreign(foreign, _) = foreign(2) else { return None };
+        // A guard that changes a limit whose numbers are used up stands for any that the engine does not take.
+        let error = service.replace(Rules::Foreign(foreign, own(rate)), now).err();
+        if error.is_none() {
+            service.replace(Rules::Native(own(rate)), now).ok()?;
+        }
+        error
+    });
+    assert!(refused.is_some_and(|error| error.to_string().contains("own")));
+    assert!(service.foreign().is_none());
+    assert!(service.check(&request, now, Wire::Http).await.is_allowed());
+}
+
+/// A question that is under way while foreign rules come into force is answered by one of the two, and not by the guard.
+#[test]
+fn a_question_is_never_answered_by_the_guard() {
+    for _ in 0..300 {
+        let time = ManualClock::new();
+        let now = time.now();
+        let policy = Policy::compile("p", b"limits: [{name: own, by: [k], rate: 1000000/s}]").unwrap().0;
+        let service = Service::new(Engine::new(policy, now), time.clock());
+        let (question, asked) = (question("d", "v"), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                while service.foreign().is_none() || asked.load(Ordering::SeqCst) < 20 {
+                    let answer = runtime.block_on(rls::answer(&service, &question, now)).unwrap();
+                    assert_eq!(answer.overall, Code::Ok, "{answer:?}");
+                    asked.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            while asked.load(Ordering::SeqCst) < 5 {
+                std::hint::spin_loop();
+            }
+            service.replace(foreign(u32::MAX), now).unwrap();
+        });
+    }
 }

@@ -391,3 +391,22 @@ fn wrong_questions_charge_nothing() {
     let twice = r#"{"namespace":"n","values":{"user":"a","user":"b"},"delta":1}"#;
     assert!(limitador.send("POST", "/check", twice).problem(400).contains("\"user\" is given twice"));
 }
+
+/// `/status` tells when the server started, whatever was loaded since, and since when the file on disk is wrong.
+#[test]
+fn limitador_status() {
+    let directory = Directory::new("status", &[("limits.yaml", LIMITADOR)]);
+    let server = Server::start_with(&["serve", "--http", "127.0.0.1:0", "--policy", directory.path()], "");
+    let status = || server.send("GET", "/status", "").json();
+    let first = status();
+    assert_eq!(first["config_err_since"], json!(null));
+    let write = |text: &str| fs::write(directory.0.join("limits.yaml"), text).unwrap();
+    write(&LIMITADOR.replace("max_value: 2", "max_value: x"));
+    let failed =
+        until("the wrong file is noticed", || Some(status()).filter(|s| s["config_err_since"].is_string()));
+    assert!(failed["config_err_since"].as_str() > first["started_at"].as_str(), "{failed}");
+    write(&LIMITADOR.replace("max_value: 2", "max_value: 3"));
+    let second = until("the right one is in force", || Some(status()).filter(|s| s["config_version"] == 2));
+    assert_eq!((&second["config_err_since"], &second["started_at"]), (&json!(null), &first["started_at"]));
+    assert!(second["config_applied_at"].as_str() > first["config_applied_at"].as_str());
+}

@@ -240,6 +240,28 @@ fn blocks_are_bounded() {
     assert!(!engine.check_now(&of(&[("n", "5")]), T0).is_allowed(), "a number and its text are the same");
 }
 
+/// Whoever decides by rules of its own asks for blocks by names and values of any length, several of a name, and for what is ruled
+/// about all limits. Each ends on its tick.
+#[test]
+fn blocks_and_rulings_can_be_asked_for() {
+    let engine = engine(HOUR);
+    let long = "v".repeat(100_000);
+    let pairs = [("k", long.as_str()), ("k", "x"), ("l", "y")];
+    assert_eq!((engine.blocked(&pairs, T0), engine.ruling_about_all(T0)), (None, None));
+    engine.block(&of(&[("k", "x"), ("m", "z")]), T0 + secs(9), T0).unwrap();
+    assert_eq!(engine.blocked(&pairs, T0), None, "one of its attributes is missing");
+    engine.block(&of(&[("l", "y")]), T0 + secs(1), T0).unwrap();
+    let longest = engine.block(&of(&[("k", "x"), ("l", "y")]), T0 + secs(2), T0).unwrap();
+    assert_eq!(engine.blocked(&pairs, T0), Some(longest));
+    assert_eq!(engine.blocked(&pairs, T0 + secs(2)), None);
+    let ruled = Ruled { ruling: Ruling::Off, until: T0 + secs(1) };
+    engine.rule(Scope::Limit("a"), ruled, T0).unwrap();
+    assert_eq!(engine.ruling_about_all(T0), None);
+    engine.rule(Scope::All, ruled, T0).unwrap();
+    assert_eq!(engine.ruling_about_all(T0), Some(Ruling::Off));
+    assert_eq!(engine.ruling_about_all(T0 + secs(1)), None);
+}
+
 /// There are no more blocks than may be, and those that have ended make room.
 #[test]
 fn no_more_blocks_than_may_be() {

@@ -53,6 +53,8 @@ pub(crate) async fn connection(stream: Stream, service: Arc<Service>, stop: Stop
         // Patience is the stream's; hyper's own would set a timer for each request.
         .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES_MAX)
+        // A client may say that it has no more to ask, and still wait for the answer.
+        .half_close(true)
         .serve_connection(TokioIo::new(Patient::new(stream, Arc::clone(&phase))), answers);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {

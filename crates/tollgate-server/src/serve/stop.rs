@@ -42,11 +42,11 @@ impl Plan {
         if !self.delay.is_zero() {
             self.turn_away(signals).await?;
         }
+        // The receivers live in the servers' tasks; without them there is nobody left to stop.
+        let _ = self.stop.send(true);
         tracing::info!(
             "stopping: no new connections, requests in flight are answered; a further signal stops at once"
         );
-        // The receivers live in the servers' tasks; without them there is nobody left to stop.
-        let _ = self.stop.send(true);
         let ended = async {
             let cut = drained(&mut self.servers).await;
             see::finish(self.spans).await;

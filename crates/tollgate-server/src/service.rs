@@ -23,10 +23,14 @@ use crate::rls::Envoy;
 use crate::seldom::Seldom;
 use crate::snapshot;
 use crate::telemetry::Meter;
+use cells::{Cells, Table};
 use holds::Holds;
 
+pub(crate) mod cell;
+pub(crate) mod cells;
 pub(crate) mod foreign;
 pub(crate) mod holds;
+pub(crate) mod throttle;
 
 /// Most permits that the server remembers; about 64 MiB of them.
 const PERMITS_MAX: usize = 1 << 18;
@@ -74,6 +78,8 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) reader: Reader,
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
+    /// Counters of limits that come with the call.
+    pub(crate) cells: Cells,
     pub(crate) meter: Arc<Meter>,
     /// Held by whoever reads all numbers.
     pub(crate) scraping: tokio::sync::Mutex<()>,
@@ -102,6 +108,7 @@ impl<S: Store> Service<S> {
         let meter = Arc::new(Meter::new());
         meter.adopt(&engine.policy());
         Self {
+            cells: Cells::new(Table::new(0), |name| engine.key_family(name)),
             engine,
             started_at: clock.now(),
             clock,

@@ -4,6 +4,7 @@
 pub mod cli;
 mod console;
 mod seldom;
+mod random;
 mod foreign;
 mod policy_file;
 mod auth;

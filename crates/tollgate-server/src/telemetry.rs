@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
 use tollgate::{CheckRequest, Decision, Policy, Timestamp};
 
+use crate::random;
 use crate::service::Wire;
 
 pub(crate) mod names;
 pub(crate) mod text;
-mod random;
 mod cells;
 mod histogram;
 mod ledger;

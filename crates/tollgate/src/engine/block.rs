@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 
 use crate::policy::text::{Digits, as_text};
 use crate::request::CheckRequest;
-use crate::time::{TICKS_PER_SECOND, Timestamp};
+use crate::time::Timestamp;
 
 /// Most blocks at once. A change makes the whole index anew.
 pub const BLOCKS_MAX: usize = 1_000;
@@ -54,22 +54,7 @@ impl Block {
 impl fmt::Display for Block {
     /// Why a request is denied, without what else the operator said about it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "blocked by an operator until {}", Rfc3339(self.until))
-    }
-}
-
-/// An instant as people and programs read it, to the second, rounded up: whoever waits for it has waited enough.
-struct Rfc3339(Timestamp);
-
-impl fmt::Display for Rfc3339 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.unix_micros().div_ceil(TICKS_PER_SECOND);
-        let instant =
-            i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
-        match instant {
-            Some(instant) => write!(f, "{instant}"),
-            None => f.write_str("the end of time"),
-        }
+        write!(f, "blocked by an operator until {}", self.until.rfc3339())
     }
 }
 

@@ -1,5 +1,5 @@
 //! The HTTP wire. The way of a request: `connection` (its patience) → `route` (what is asked) → `access` (by whom) → `body` (bytes, bounded) →
-//! `question` (JSON) → `answer` (the service) → `reply` (the one place where answers and problems become HTTP).
+//! `question` (JSON) → `answer` and `held` (the service) → `reply` (the one place where answers and problems become HTTP).
 
 mod connection;
 mod distinct;
@@ -9,6 +9,7 @@ mod access;
 mod body;
 mod question;
 mod answer;
+mod held;
 mod authz;
 mod rls_json;
 mod limitador;

@@ -171,7 +171,6 @@ fn waiting(listener: TcpListener) -> Vec<TcpStream> {
     let accepted = listener.incoming().take(CONNECTIONS_MAX as usize).map_while(Result::ok);
     let ready = accepted.filter_map(|stream| {
         stream.set_nonblocking(true).ok()?;
-        let _ = stream.set_nodelay(true);
         TcpStream::from_std(stream).ok()
     });
     ready.collect()

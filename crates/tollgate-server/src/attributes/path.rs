@@ -100,7 +100,7 @@ fn decode(path: &[u8], slashes: EscapedSlashes) -> Result<String, PathProblem> {
 }
 
 /// The byte that two hexadecimal digits stand for.
-pub(super) fn escaped(high: u8, low: u8) -> Option<u8> {
+pub(crate) fn escaped(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(high)? << 4 | digit(low)?)
 }

@@ -12,6 +12,7 @@ use tollgate::store::Store;
 use super::answer::{Answered, Foreign, ForeignBody};
 use super::distinct;
 use super::problem::{Kind, Problem};
+use crate::attributes::path::escaped;
 use crate::foreign::limitador::answer::{Action, Asked, headers};
 use crate::foreign::limitador::{Config, Limit};
 use crate::foreign::{self, InForce};
@@ -63,7 +64,7 @@ impl<S: Store> Service<S> {
         let foreign = self.limitador_in_force()?;
         let status = self.reloader.as_ref().map(Reloader::status);
         let failed_at = status.and_then(|status| status.error.as_ref().map(|failure| failure.at));
-        Ok(json_answer(json!({
+        Ok(Foreign::document(json!({
             "started_at": rfc3339(self.started_at),
             "config_applied_at": rfc3339(foreign.applied_at),
             "config_version": foreign.version,
@@ -75,7 +76,7 @@ impl<S: Store> Service<S> {
     pub(super) fn limitador_limits(&self, path: &str) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
         let limits = limits_of(&foreign, path, "/limits/")?;
-        Ok(json_answer(limits.iter().map(limit).collect()))
+        Ok(Foreign::document(limits.iter().map(limit).collect()))
     }
 
     /// The counters of a namespace that live, as far as they are known.
@@ -98,7 +99,7 @@ impl<S: Store> Service<S> {
                 }));
             }
         }
-        Ok(json_answer(counters.into()))
+        Ok(Foreign::document(counters.into()))
     }
 
     fn limitador_in_force(&self) -> Result<Arc<InForce>, Problem> {
@@ -131,7 +132,9 @@ fn absent(foreign: Option<&InForce>) -> Problem {
 /// The limits of the namespace at the end of a path.
 fn limits_of<'f>(foreign: &'f InForce, path: &str, prefix: &str) -> Result<&'f [Limit], Problem> {
     let encoded = path.strip_prefix(prefix).unwrap_or_default();
-    let name = decoded(encoded).ok_or_else(|| Problem::invalid("the namespace is not UTF-8 once decoded"))?;
+    let name = decoded(encoded).ok_or_else(|| {
+        Problem::invalid("the namespace is not UTF-8 once decoded, or has a % without two hexadecimal digits")
+    })?;
     let limits = config(foreign).and_then(|config| config.namespace(&name));
     limits.ok_or_else(|| Problem::new(Kind::NotFound, format!("no limit has the namespace {name}")))
 }
@@ -141,13 +144,7 @@ fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let digits = [rest.next()?, rest.next()?];
-            let digits = std::str::from_utf8(&digits).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        } else {
-            bytes.push(byte);
-        }
+        bytes.push(if byte == b'%' { escaped(rest.next()?, rest.next()?)? } else { byte });
     }
     String::from_utf8(bytes).ok()
 }
@@ -167,6 +164,16 @@ fn limit(limit: &Limit) -> Value {
     })
 }
 
-fn json_answer(document: Value) -> Answered {
-    Answered::Foreign(Foreign { status: 200, body: ForeignBody::Json(document), ..Foreign::default() })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A namespace may have anything in it, as escapes of two hexadecimal digits.
+    #[test]
+    fn namespaces_are_decoded() {
+        assert_eq!(decoded("a%2Fb%c3%a9").as_deref(), Some("a/bé"));
+        for wrong in ["%", "%4", "%zz", "%+1", "%ff"] {
+            assert_eq!(decoded(wrong), None, "{wrong}");
+        }
+    }
 }

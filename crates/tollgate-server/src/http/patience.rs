@@ -176,7 +176,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+        // Inside TLS there is a last word to be written, which a client may refuse to read, too.
+        let this = self.get_mut();
+        let ended = Pin::new(&mut this.stream).poll_shutdown(context);
+        this.written(context, ended)
     }
 
     fn poll_write_vectored(
@@ -267,6 +270,32 @@ mod tests {
         }
         let start = Instant::now();
         let error = patient.write_all(&[0; 17]).await.unwrap_err();
+        assert_eq!((error.kind(), start.elapsed().as_secs()), (io::ErrorKind::TimedOut, 30));
+    }
+
+    /// A stream whose last word nobody takes.
+    struct Deaf;
+
+    impl AsyncWrite for Deaf {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    /// The end of a connection needs no consent: a client that does not read the last word is given up as well.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_must_take_the_end() {
+        let mut patient = Patient::new(Deaf, Arc::new(Phase::default()));
+        let start = Instant::now();
+        let error = patient.shutdown().await.unwrap_err();
         assert_eq!((error.kind(), start.elapsed().as_secs()), (io::ErrorKind::TimedOut, 30));
     }
 }

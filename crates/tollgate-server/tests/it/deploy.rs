@@ -4,6 +4,7 @@
 use std::process::Command;
 
 use crate::caddy::caddy;
+use crate::guide::{Last, blocks, shell, succeeded};
 use crate::haproxy::haproxy;
 use crate::nginx::nginx;
 use crate::program::{Server, run, stderr, tollgate};
@@ -11,38 +12,27 @@ use crate::proxy::{App, Folder, Proxy, file};
 
 const GUIDE: &str = include_str!("../../../../docs/proxies.md");
 
-/// Fenced blocks with their language, in order.
-fn blocks() -> Vec<(&'static str, String)> {
-    let mut blocks = Vec::new();
-    let mut lines = GUIDE.lines();
-    while let Some(line) = lines.next() {
-        if let Some(language) = line.strip_prefix("```") {
-            let inside: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
-            blocks.push((language, inside.join("\n")));
-        }
-    }
-    blocks
-}
-
 /// Runs each command of the guide through a proxy, and compares what it prints with what the guide shows.
 fn follow(proxy: &Proxy) {
-    let blocks = blocks();
-    let mut compared = 0;
-    for (commands, shown) in blocks.iter().zip(blocks.iter().skip(1)).filter(|(block, _)| block.0 == "sh") {
-        let commands = commands.1.replace("127.0.0.1:8000", &proxy.address.to_string());
-        let output = Command::new("sh").args(["-euc", &commands]).output().unwrap();
-        let printed = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success(), "{commands}\n{printed}");
-        assert_eq!((shown.0, shown.1.trim()), ("text", printed.trim()), "{commands}");
-        compared += 1;
+    let blocks = blocks(GUIDE);
+    let mut last = Last::default();
+    for (language, block) in &blocks {
+        if *language != "sh" {
+            last.compare(language, block);
+            continue;
+        }
+        let commands = block.replace("127.0.0.1:8000", &proxy.address.to_string());
+        last.ran(block, succeeded(shell(&format!("set -eu\n{commands}"))).0);
     }
-    assert!(compared >= 4, "only {compared} outputs were compared");
+    let commands = blocks.iter().filter(|(language, _)| *language == "sh").count();
+    assert_eq!(last.compared, commands, "each command's output is shown");
+    last.at_least(4);
 }
 
 /// The guide's policy and config, served.
 fn served() -> Server {
     let yaml: Vec<String> =
-        blocks().into_iter().filter(|block| block.0.starts_with("yaml")).map(|block| block.1).collect();
+        blocks(GUIDE).into_iter().filter(|block| block.0.starts_with("yaml")).map(|block| block.1).collect();
     let folder = Folder::new("guide");
     let config = folder.write("config.yaml", &yaml[1]);
     let config = config.display().to_string();

@@ -1,11 +1,7 @@
 //! The guide `docs/operate.md` is run: its servers are started, its commands are executed in order, and what it shows as their
 //! output is compared with what comes out.
 
-use std::process::Command;
-
-use serde_json::Value;
-
-use crate::guide::{GUIDE_ADDRESS, agrees, blocks};
+use crate::guide::{GUIDE_ADDRESS, Last, blocks, shell, succeeded};
 use crate::pki::Authority;
 use crate::program::{Server, tollgate};
 use crate::scratch::Scratch;
@@ -39,21 +35,18 @@ fn start(scratch: &Scratch, command: &str) -> Server {
 }
 
 fn output(scratch: &Scratch, server: &Server, commands: &str) -> String {
-    let script = format!("set -eu\n{}", commands.replace(GUIDE_ADDRESS, &server.address.to_string()));
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &script]).current_dir(scratch.path("")).env("PID", server.id().to_string());
-    let output = shell.output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{commands}\n{errors}\n{}", String::from_utf8_lossy(&output.stdout));
-    String::from_utf8(output.stdout).unwrap()
+    let commands = commands.replace(GUIDE_ADDRESS, &server.address.to_string());
+    let mut shell = shell(&format!("set -eu\n{commands}"));
+    shell.current_dir(scratch.path("")).env("PID", server.id().to_string());
+    succeeded(shell).0
 }
 
 /// Every command of the guide works, and answers what the guide says.
 #[test]
 fn the_guide_is_true() {
     let scratch = Scratch::new();
-    let (mut server, mut last, mut policy) = (None, String::new(), String::new());
-    let (mut compared, mut servers) = (0, 0);
+    let (mut server, mut last, mut policy) = (None, Last::default(), String::new());
+    let mut servers = 0;
     for (language, block) in blocks(GUIDE) {
         match language {
             "yaml" => policy = block,
@@ -63,19 +56,9 @@ fn the_guide_is_true() {
                 server = Some(start(&scratch, &block));
                 servers += 1;
             }
-            "sh" => last = output(&scratch, server.as_ref().unwrap(), &block),
-            "json" => {
-                let shown: Value = serde_json::from_str(&block).unwrap();
-                let actual: Value = serde_json::from_str(&last).unwrap_or_else(|_| panic!("{last}"));
-                assert!(agrees(&shown, &actual), "shown: {block}\nactual: {last}");
-                compared += 1;
-            }
-            "text" => {
-                assert_eq!(block.trim(), last.trim());
-                compared += 1;
-            }
-            _ => {}
+            "sh" => last.ran(&block, output(&scratch, server.as_ref().unwrap(), &block)),
+            _ => last.compare(language, &block),
         }
     }
-    assert_eq!((servers, compared), (3, 7));
+    assert_eq!((servers, last.compared), (3, 7));
 }

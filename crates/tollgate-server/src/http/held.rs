@@ -1,0 +1,96 @@
+//! What callers hold until they give it back: reservations, which are made, committed and cancelled here, and permits, which are released.
+
+use tollgate::store::Store;
+
+use super::answer::Answered;
+use super::problem::{Kind, Problem};
+use super::question::Question;
+use crate::decision_json::{Decided, Hold};
+use crate::service::holds::{Absent, Id};
+use crate::service::{Service, Wire};
+use crate::telemetry::Stopwatch;
+
+impl<S: Store> Service<S> {
+    /// Sets units aside until their real cost is known.
+    ///
+    /// # Errors
+    /// When the question is wrong, nobody can reserve just now, or the server cannot remember another one.
+    pub(super) async fn answer_reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
+        let request = question.request()?;
+        if let Some(foreign) = self.foreign() {
+            let format = foreign.rules.format().name();
+            let detail = format!(
+                "{format} cannot reserve; ask POST /v1/check or /json, or convert the configuration with `tollgate policy convert`"
+            );
+            return Err(Problem::new(Kind::WrongFormat, detail));
+        }
+        let (lifetime, now, watch) = (question.lifetime(), self.now(), Stopwatch::start());
+        let (decision, reservation) = self.reserve(&request, lifetime, now, Wire::Http).await;
+        let mut hold = Hold::None;
+        if let Some(reservation) = reservation {
+            match self.reservations.put(reservation, now + lifetime, now) {
+                Ok(id) => hold = Hold::Reservation { id: id.to_string(), lifetime },
+                Err(mut reservation) => {
+                    self.engine.cancel(&mut reservation, now).await?;
+                    let detail = "nothing was reserved; settle reservations as soon as the cost is known, or ask for a shorter ttl_ms";
+                    return Err(Problem::new(Kind::TooManyReservations, detail));
+                }
+            }
+        }
+        let decided = Decided::new(decision, hold, &self.headers, request.units(), now);
+        self.meter.took(Wire::Http, watch.elapsed());
+        Ok(Answered::Decision(decided.text()))
+    }
+
+    pub(super) async fn commit(&self, id: Id, cost: u64) -> Result<Answered, Problem> {
+        let now = self.now();
+        let mut reservation = self.reservations.lend(id, now).map_err(unsettleable)?;
+        let settled = self.engine.commit(&mut reservation, cost, now).await?;
+        reservation.done();
+        Ok(Answered::Settled(settled))
+    }
+
+    pub(super) async fn cancel(&self, id: Id) -> Result<Answered, Problem> {
+        let now = self.now();
+        let mut reservation = self.reservations.lend(id, now).map_err(unsettleable)?;
+        self.engine.cancel(&mut reservation, now).await?;
+        reservation.done();
+        Ok(Answered::Done)
+    }
+
+    /// Gives a permit back. One that is not held any more has come back already, which is what was asked for; one that somebody
+    /// else gives back just now is coming back.
+    pub(super) async fn release(&self, id: Id) -> Result<Answered, Problem> {
+        let now = self.now();
+        if let Ok(permit) = self.permits.lend(id, now) {
+            let released = self.engine.release(&permit, now).await;
+            released.map_err(|failure| Problem::new(Kind::StoreUnavailable, failure.to_string()))?;
+            permit.done();
+        }
+        Ok(Answered::Done)
+    }
+}
+
+fn unsettleable(absent: Absent) -> Problem {
+    match absent {
+        Absent::Done => Problem::new(
+            Kind::ReservationSettled,
+            "it was committed or cancelled; each reservation is settled once",
+        ),
+        Absent::Lent => Problem::new(
+            Kind::ReservationBusy,
+            "another request is about to commit or cancel it; if that one fails, send this one again",
+        ),
+        Absent::Expired => Problem::new(
+            Kind::ReservationExpired,
+            "it stays charged at its estimate; reserve with a longer ttl_ms",
+        ),
+        Absent::Unknown => Problem::new(
+            Kind::UnknownReservation,
+            "no reservation has this id; it may have expired or been settled long ago",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

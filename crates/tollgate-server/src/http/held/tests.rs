@@ -1,0 +1,156 @@
+//! What is held is given back once, expires on its tick, and outlives a store that fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tollgate::charge::{Answers, Charge};
+use tollgate::store::StoreFailure;
+use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
+
+use crate::service::holds::Holds;
+
+use super::*;
+
+const POLICY: &[u8] = b"limits: [{name: in-flight, by: [k], concurrency: 2, permit_ttl: 30s}, {name: units, by: [t], rate: 5/h}]";
+
+fn service(time: &ManualClock, room: usize) -> Service {
+    let (policy, _) = Policy::compile("test", POLICY).unwrap();
+    let mut service = Service::new(Engine::new(policy, time.now()), time.clock());
+    service.permits = Holds::new(room);
+    service.reservations = Holds::new(room);
+    service
+}
+
+/// Memory behind a connection that can be cut.
+struct Flaky {
+    memory: MemoryStore,
+    down: Arc<AtomicBool>,
+}
+
+impl Flaky {
+    fn reached(&self) -> Result<&MemoryStore, StoreFailure> {
+        if self.down.load(Ordering::SeqCst) { Err(StoreFailure::Unreachable) } else { Ok(&self.memory) }
+    }
+}
+
+impl Store for Flaky {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        self.reached()?.charge(charges, now).await
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.reached()?.refund(charges, now).await
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.reached()?.reset(charges, now).await
+    }
+
+    fn hold(&self, hold: &tollgate::store::Hold) {
+        self.memory.hold(hold);
+    }
+}
+
+/// The decision of an answer.
+fn decided(answered: Result<Answered, Problem>) -> serde_json::Value {
+    match answered.unwrap() {
+        Answered::Decision(text) => serde_json::from_slice(&text).unwrap(),
+        other => panic!("no decision: {other:?}"),
+    }
+}
+
+async fn json<S: Store>(service: &Service<S>, body: &str) -> serde_json::Value {
+    decided(service.answer_check(&Question::check(body.as_bytes()).unwrap()).await)
+}
+
+/// Two reservations.
+async fn reserved<S: Store>(service: &Service<S>, body: &str) -> [Id; 2] {
+    let question = Question::reservation(body.as_bytes()).unwrap();
+    let answers = [service.answer_reserve(&question).await, service.answer_reserve(&question).await];
+    answers.map(|answer| decided(answer)["reservation"].as_str().and_then(Id::parse).unwrap())
+}
+
+/// Without room for another permit the place stays taken until it expires: nothing is admitted too much.
+#[tokio::test]
+async fn a_permit_without_room_returns_by_itself() {
+    let time = ManualClock::new();
+    let service = service(&time, 0);
+    let body = r#"{"attributes":{"k":"x"}}"#;
+    for remaining in [1, 0] {
+        let answer = json(&service, body).await;
+        assert_eq!((&answer["allowed"], answer.get("permit")), (&true.into(), None));
+        assert_eq!(answer["limits"][0]["remaining"], remaining);
+    }
+    let denied = json(&service, body).await;
+    assert_eq!((&denied["allowed"], &denied["retry_after_ms"]), (&false.into(), &30_000.into()));
+    time.advance(Duration::from_secs(30));
+    assert_eq!(json(&service, body).await["allowed"], true);
+}
+
+/// A permit that has expired frees nobody else's place when it is given back late.
+#[tokio::test]
+async fn a_late_release_changes_nothing() {
+    let time = ManualClock::new();
+    let service = service(&time, 100);
+    let body = r#"{"attributes":{"k":"x"}}"#;
+    let late = json(&service, body).await["permit"].as_str().and_then(Id::parse).unwrap();
+    time.advance(Duration::from_secs(30));
+    for _ in 0..2 {
+        json(&service, body).await;
+    }
+    assert!(matches!(service.release(late).await, Ok(Answered::Done)));
+    assert_eq!(json(&service, body).await["allowed"], false);
+}
+
+/// Without room for another reservation nothing is charged, and the caller is told.
+#[tokio::test]
+async fn a_reservation_without_room_charges_nothing() {
+    let time = ManualClock::new();
+    let service = service(&time, 0);
+    let body = br#"{"attributes":{"t":"x"},"cost":3}"#;
+    let problem = service.answer_reserve(&Question::reservation(body).unwrap()).await.unwrap_err();
+    assert_eq!(problem.kind, Kind::TooManyReservations);
+    let look = json(&service, r#"{"attributes":{"t":"x"},"cost":0}"#).await;
+    assert_eq!(look["limits"][0]["remaining"], 5);
+}
+
+/// One tick before its end a reservation can be settled, at its end it cannot.
+#[tokio::test]
+async fn a_reservation_expires_on_its_tick() {
+    let time = ManualClock::new();
+    let service = service(&time, 100);
+    let ids = reserved(&service, r#"{"attributes":{"t":"x"},"ttl_ms":1000}"#).await;
+    time.advance(Duration::from_micros(999_999));
+    assert!(service.commit(ids[0], 1).await.is_ok());
+    time.advance(Duration::from_micros(1));
+    assert_eq!(service.commit(ids[1], 1).await.unwrap_err().kind, Kind::ReservationExpired);
+    assert_eq!(service.cancel(ids[0]).await.unwrap_err().kind, Kind::ReservationSettled);
+}
+
+/// The story: a commit, a cancel or a release that met a store that was away lost its id with it. It is there again when
+/// the store is.
+#[tokio::test]
+async fn what_a_failing_store_did_not_take_back_is_still_held() {
+    let (time, down) = (ManualClock::new(), Arc::new(AtomicBool::new(false)));
+    let store = Flaky { memory: MemoryStore::new(1 << 20, time.now()), down: Arc::clone(&down) };
+    let (policy, _) = Policy::compile("test", POLICY).unwrap();
+    let service = Service::new(Engine::with_store(policy, store, Secret::random()), time.clock());
+    let ids = reserved(&service, r#"{"attributes":{"t":"x"},"cost":2}"#).await;
+    let taken = json(&service, r#"{"attributes":{"k":"x"}}"#).await;
+    let permit = taken["permit"].as_str().and_then(Id::parse).unwrap();
+    down.store(true, Ordering::SeqCst);
+    let problems = [
+        service.commit(ids[0], 1).await.unwrap_err(),
+        service.cancel(ids[1]).await.unwrap_err(),
+        service.release(permit).await.unwrap_err(),
+    ];
+    assert!(problems.iter().all(|problem| problem.kind == Kind::StoreUnavailable), "{problems:?}");
+    down.store(false, Ordering::SeqCst);
+    assert!(service.commit(ids[0], 1).await.is_ok());
+    assert!(service.cancel(ids[1]).await.is_ok());
+    assert!(service.release(permit).await.is_ok());
+    let look = json(&service, r#"{"attributes":{"t":"x","k":"x"},"cost":0}"#).await;
+    assert_eq!((&look["limits"][0]["remaining"], &look["limits"][1]["remaining"]), (&2.into(), &4.into()));
+    assert_eq!(service.commit(ids[0], 1).await.unwrap_err().kind, Kind::ReservationSettled);
+}

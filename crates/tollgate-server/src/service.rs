@@ -138,14 +138,9 @@ impl<S: Store> Service<S> {
     /// Answers one question. This, [`Self::check_at_once`], [`Self::check_views`] and [`Self::reserve`] are the only ways from a wire
     /// to a decision of the engine, so that each is counted once and compared. A look that decides nothing may go to the engine.
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
-        match self.check_at_once(request, now, wire) {
-            Some(decision) => decision,
-            None => {
-                let decision = self.engine.check(request, now).await;
-                self.note(request, &decision, now, wire);
-                decision
-            }
-        }
+        let decision = self.engine.check(request, now).await;
+        self.note(request, &decision, now, wire);
+        decision
     }
 
     /// The same where the store need not be waited for; `None` where it must be.
@@ -175,10 +170,7 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         wire: Wire,
     ) -> Decision {
-        let decision = match self.engine.check_at_once(views, now) {
-            Some(decision) => decision,
-            None => self.engine.check_views(views, now).await,
-        };
+        let decision = self.engine.check_views(views, now).await;
         match views {
             [request] => self.meter.record(request, &decision, wire, now),
             _ => self.meter.record(&merged(views), &decision, wire, now),

@@ -9,24 +9,25 @@ use smallvec::SmallVec;
 
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::{Answer, Answers, Charge};
-use crate::decision::{Decision, Fault, Source, Stance, Status};
-use crate::key::{Fingerprint, Secret};
+use crate::decision::{Decision, Fault, Stance, Status};
+use crate::key::Secret;
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Usage};
-use crate::outcome::{Outcome, Verdict};
-use crate::policy::{Match, Matches, Mode, OnStoreFailure, Policy};
+use crate::policy::{Match, Matches, Mode, Policy};
 use crate::request::CheckRequest;
 use crate::store::{Store, StoreFailure};
-use crate::time::{Ticks, Timestamp};
+use crate::time::Timestamp;
 
-mod block;
-mod explain;
-mod hold;
 mod live;
 mod views;
+mod without_store;
+mod hold;
+mod correct;
+mod tally;
 mod snapshot;
 mod operate;
 mod ruling;
-mod tally;
+mod block;
+mod explain;
 
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError};
 pub use explain::{Explained, Explanation, LIMITS_EXPLAINED_MAX, State};
@@ -44,10 +45,6 @@ use ruling::{Bench, InForce};
 
 /// How often a decision takes a new snapshot because a newer policy was faster.
 const ATTEMPTS: usize = 4;
-/// What a closed limit tells while its store is away.
-const CLOSED_RETRY: Ticks = Ticks::from_secs(1);
-/// Bytes of the counters that stand in for a store that does not answer.
-const LOCAL_BYTES: u64 = 8 << 20;
 
 type Charges<'a> = SmallVec<[Charge<'a>; 6]>;
 
@@ -171,6 +168,9 @@ impl<S: Store> Engine<S> {
     /// makes millions of them.
     #[must_use]
     pub fn check_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Decision> {
+        if !S::ANSWERS_AT_ONCE {
+            return None;
+        }
         let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load();
@@ -192,7 +192,7 @@ impl<S: Store> Engine<S> {
 
     /// Answers one request. It always answers: a failing store is a decision chosen by policy, not an error.
     pub async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
-        self.decide(slice::from_ref(request), now).await.decision
+        self.check_views(slice::from_ref(request), now).await
     }
 
     /// The way of a decision, with what it was made from.
@@ -285,119 +285,9 @@ impl<S: Store> Engine<S> {
             .then(|| PermitId(self.permits.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// Decides without the store, each limit by its own failure mode: open, closed, or by this process's own counters.
-    fn without_store(
-        &self,
-        live: &Live,
-        matches: &[Match],
-        charges: &[Charge<'_>],
-        now: Timestamp,
-    ) -> Answers {
-        let mode = |matched: &Match| live.policy.limits()[matched.limit as usize].on_store_failure();
-        let refuses = |(matched, charge): (&Match, &Charge<'_>)| {
-            mode(matched) == OnStoreFailure::Deny && charge.stance == Stance::Enforced
-        };
-        let refused = matches.iter().zip(charges).any(refuses); // Then the others are only looked at: all or nothing.
-        let local: Charges<'_> = matches
-            .iter()
-            .zip(charges)
-            .filter(|(matched, _)| mode(matched) == OnStoreFailure::Local)
-            .map(|(_, charge)| Charge { cost: if refused { 0 } else { charge.cost }, ..*charge })
-            .collect();
-        let store = self.local.get_or_init(|| MemoryStore::new(LOCAL_BYTES, now));
-        let mut counted = store.charge_now(&local, now).unwrap_or_default().into_iter();
-        matches
-            .iter()
-            .zip(charges)
-            .map(|(matched, charge)| match mode(matched) {
-                OnStoreFailure::Allow => uncounted(charge, Verdict::Allow, Source::Open),
-                OnStoreFailure::Deny => closed(charge),
-                OnStoreFailure::Local => counted
-                    .next()
-                    .map_or_else(|| closed(charge), |answer| Answer { source: Source::Local, ..answer }),
-            })
-            .collect()
-    }
-
     /// What the request would be answered, without charging anything.
     pub async fn peek(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
         self.check(&request.clone().looking(), now).await
-    }
-
-    /// Gives back what an earlier request with these attributes took, as far as it is still counted.
-    ///
-    /// # Errors
-    /// When the store does not answer; some of the counters may then have been given back to.
-    pub async fn refund(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<(), StoreFailure> {
-        self.refund_of(request, &[], now).await
-    }
-
-    /// The same, only to the limits named in `limits`; to all that the request matches if none is.
-    ///
-    /// # Errors
-    /// As [`Engine::refund`].
-    pub async fn refund_of(
-        &self,
-        request: &CheckRequest<'_>,
-        limits: &[&str],
-        now: Timestamp,
-    ) -> Result<(), StoreFailure> {
-        let mut done = SmallVec::new();
-        let mut attempts = 0;
-        loop {
-            match self.refund_rest(request, limits, &mut done, now.decidable()).await {
-                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
-                answered => return answered,
-            }
-        }
-    }
-
-    /// Gives back to the counters that are not yet `done`: one by one, since a swap that overtakes one of them must not have
-    /// another given back twice.
-    async fn refund_rest(
-        &self,
-        request: &CheckRequest<'_>,
-        limits: &[&str],
-        done: &mut SmallVec<[Fingerprint; 6]>,
-        now: Timestamp,
-    ) -> Result<(), StoreFailure> {
-        let live = self.live.load_full();
-        let (rulings, views) = (self.bench.at(now), slice::from_ref(request));
-        let mut matches = rulings.matches(&live.policy, views).unwrap_or_default();
-        live.keep_named(&mut matches, limits);
-        for charge in live.charges(&self.secret, views, &matches, &rulings, PermitId(0)) {
-            if !done.contains(&charge.key) {
-                self.store.refund(&[charge], now).await?;
-                done.push(charge.key);
-            }
-        }
-        Ok(())
-    }
-
-    /// Forgets what was counted for these attributes by every limit that they match, or only by those named in `limits`.
-    /// Tells how many counters that were.
-    ///
-    /// # Errors
-    /// When the store does not answer.
-    pub async fn reset(
-        &self,
-        request: &CheckRequest<'_>,
-        limits: &[&str],
-        now: Timestamp,
-    ) -> Result<usize, StoreFailure> {
-        let mut attempts = 0;
-        loop {
-            let live = self.live.load_full();
-            let (rulings, look) = (self.bench.at(now), request.clone().looking());
-            let mut matches = rulings.matches(&live.policy, slice::from_ref(&look)).unwrap_or_default();
-            live.keep_named(&mut matches, limits);
-            let charges =
-                live.charges(&self.secret, slice::from_ref(request), &matches, &rulings, PermitId(0));
-            match self.store.reset(&charges, now.decidable()).await {
-                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
-                answered => return answered.map(|()| charges.len()),
-            }
-        }
     }
 
     /// The policy in force.
@@ -501,16 +391,4 @@ fn combine(matches: &[Match], charges: &[Charge<'_>], answers: &[Answer], decisi
         key_hash: charge.key.digest(),
         outcome: answer.outcome,
     }));
-}
-
-fn closed(charge: &Charge<'_>) -> Answer {
-    uncounted(charge, Verdict::Deny { retry_after: CLOSED_RETRY }, Source::Closed)
-}
-
-/// An answer that no counter stands behind.
-fn uncounted(charge: &Charge<'_>, verdict: Verdict, source: Source) -> Answer {
-    let limit = charge.quota.capacity();
-    let outcome =
-        Outcome { verdict, limit, remaining: 0, next_unit_after: Ticks::ZERO, reset_after: Ticks::ZERO };
-    Answer { outcome, source }
 }

@@ -41,8 +41,10 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> impl Future<Output = Result<Answers, StoreFailure>> + Send;
 
-    /// The same, if it can be answered without waiting, as memory can. `None`: nothing was charged, and [`Store::charge`] must be
-    /// waited for.
+    /// Whether [`Store::charge_at_once`] answers, as memory does. Where it does not, nobody tries.
+    const ANSWERS_AT_ONCE: bool = false;
+
+    /// The same without waiting. `None`: nothing was charged, and [`Store::charge`] must be waited for.
     #[inline]
     fn charge_at_once(
         &self,

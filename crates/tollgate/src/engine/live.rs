@@ -344,14 +344,16 @@ fn tiers(limit: &Limit) -> Vec<String> {
     names
 }
 
-/// What the counters of a limit are: its name, how their states are kept, and what they count by. Numbers are not part of it.
+/// What the counters of a limit are: its name, how their states are kept, and what they count by, which is the tier, too, where
+/// tiers count apart. Numbers are not part of it.
 fn identity(limit: &Limit) -> Vec<&str> {
     let kind = match limit.quotas() {
         quotas if quotas.iter().any(is_wide) => "token-bucket, wide",
         [first, ..] => first.algorithm(),
         [] => "",
     };
-    let mut parts = vec![limit.name(), kind];
+    let apart = if tiers(limit).is_empty() { None } else { limit.tier_by() };
+    let mut parts = vec![limit.name(), kind, apart.unwrap_or_default()];
     parts.extend(limit.by().iter().map(String::as_str));
     parts
 }

@@ -26,7 +26,10 @@ impl<S: Store> Engine<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn check_views(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Decision {
-        self.decide(views, now).await.decision
+        match self.check_at_once(views, now) {
+            Some(decision) => decision,
+            None => self.decide(views, now).await.decision,
+        }
     }
 }
 

@@ -232,3 +232,20 @@ fn an_override_acts_from_the_swap_on() {
     let later = start + Ticks::from_secs(3_600);
     assert_eq!((admitted("abuser", later), admitted("other", later)), (10, 100));
 }
+
+/// Tiers that begin to count apart are other counters, and the swap says so. The story: everybody's counter began anew, and the
+/// report called it a change that kept them.
+#[test]
+fn tiers_that_begin_to_count_apart_are_told() {
+    let start = Timestamp::from_unix_seconds(1_700_000_000);
+    let of = |pro: &str| {
+        let file =
+            format!("limits: [{{name: x, by: [k], tier_by: plan, tiers: {{free: 10/h, pro: {pro}}}}}]");
+        Policy::compile("p", file.as_bytes()).unwrap().0
+    };
+    let engine = Engine::new(of("20/h"), start);
+    let together = engine.swap(of("30/h"), start).unwrap();
+    assert_eq!((together.changed, together.restarted), (vec!["x".to_owned()], vec![]));
+    let apart = engine.swap(of("30/h burst 60"), start).unwrap();
+    assert_eq!((apart.changed, apart.restarted), (vec![], vec!["x".to_owned()]));
+}

@@ -1,0 +1,90 @@
+//! Corrections of what was counted: units given back, and counters forgotten.
+
+use std::slice;
+
+use smallvec::SmallVec;
+
+use super::{ATTEMPTS, Engine};
+use crate::algorithm::concurrency::PermitId;
+use crate::key::Fingerprint;
+use crate::request::CheckRequest;
+use crate::store::{Store, StoreFailure};
+use crate::time::Timestamp;
+
+impl<S: Store> Engine<S> {
+    /// Gives back what an earlier request with these attributes took, as far as it is still counted.
+    ///
+    /// # Errors
+    /// When the store does not answer; some of the counters may then have been given back to.
+    pub async fn refund(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+        self.refund_of(request, &[], now).await
+    }
+
+    /// The same, only to the limits named in `limits`; to all that the request matches if none is.
+    ///
+    /// # Errors
+    /// As [`Engine::refund`].
+    pub async fn refund_of(
+        &self,
+        request: &CheckRequest<'_>,
+        limits: &[&str],
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
+        let mut done = SmallVec::new();
+        let mut attempts = 0;
+        loop {
+            match self.refund_rest(request, limits, &mut done, now.decidable()).await {
+                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
+                answered => return answered,
+            }
+        }
+    }
+
+    /// Gives back to the counters that are not yet `done`: one by one, since a swap that overtakes one of them must not have
+    /// another given back twice.
+    async fn refund_rest(
+        &self,
+        request: &CheckRequest<'_>,
+        limits: &[&str],
+        done: &mut SmallVec<[Fingerprint; 6]>,
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
+        let live = self.live.load_full();
+        let (rulings, views) = (self.bench.at(now), slice::from_ref(request));
+        let mut matches = rulings.matches(&live.policy, views).unwrap_or_default();
+        live.keep_named(&mut matches, limits);
+        for charge in live.charges(&self.secret, views, &matches, &rulings, PermitId(0)) {
+            if !done.contains(&charge.key) {
+                self.store.refund(&[charge], now).await?;
+                done.push(charge.key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets what was counted for these attributes by every limit that they match, or only by those named in `limits`.
+    /// Tells how many counters that were.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn reset(
+        &self,
+        request: &CheckRequest<'_>,
+        limits: &[&str],
+        now: Timestamp,
+    ) -> Result<usize, StoreFailure> {
+        let mut attempts = 0;
+        loop {
+            let live = self.live.load_full();
+            let (rulings, look) = (self.bench.at(now), request.clone().looking());
+            let mut matches = rulings.matches(&live.policy, slice::from_ref(&look)).unwrap_or_default();
+            live.keep_named(&mut matches, limits);
+            let charges =
+                live.charges(&self.secret, slice::from_ref(request), &matches, &rulings, PermitId(0));
+            match self.store.reset(&charges, now.decidable()).await {
+                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
+                answered => return answered.map(|()| charges.len()),
+            }
+        }
+    }
+}

@@ -34,6 +34,8 @@ mod telemetry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(any(test, feature = "fuzzing"))]
+mod at_once;
 #[cfg(test)]
 mod scratch;
 

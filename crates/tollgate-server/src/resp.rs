@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::{MemoryStore, Timestamp};
+use tollgate::MemoryStore;
 
 use crate::service::Service;
 use cells::Cells;
@@ -33,18 +33,14 @@ pub(crate) use connection::connection;
 pub(crate) struct Resp<S = MemoryStore> {
     service: Arc<Service<S>>,
     cells: Cells,
-    started_at: Timestamp,
     /// How many connections there ever were. Relaxed: the numbers need only differ.
     ids: AtomicU64,
-    /// How many there are. Relaxed: nothing depends on it, it is only shown.
-    open: AtomicU64,
 }
 
 impl<S> Resp<S> {
     /// Answers by this service; what `CL.THROTTLE` remembers takes at most so many bytes.
-    pub(crate) fn new(service: Arc<Service<S>>, bytes: u64, now: Timestamp) -> Self {
-        let cells = Cells::new(bytes);
-        Self { service, cells, started_at: now, ids: AtomicU64::new(0), open: AtomicU64::new(0) }
+    pub(crate) fn new(service: Arc<Service<S>>, bytes: u64) -> Self {
+        Self { service, cells: Cells::new(bytes), ids: AtomicU64::new(0) }
     }
 
     /// A number for another connection.

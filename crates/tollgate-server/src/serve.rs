@@ -151,7 +151,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         }));
     }
     if let Some(listener) = resp {
-        let resp = Arc::new(resp::Resp::new(Arc::clone(&service), throttle_memory, clock.now()));
+        let resp = Arc::new(resp::Resp::new(Arc::clone(&service), throttle_memory));
         let door = Door::new(tls.as_ref(), Inside::Unnamed);
         servers.spawn(listen::serve(listener, door, clock.clone(), stopped.clone(), move |stream, stop| {
             resp::connection(stream, Arc::clone(&resp), stop)

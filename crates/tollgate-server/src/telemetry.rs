@@ -184,6 +184,11 @@ impl Meter {
         self.connections.opened(wire)
     }
 
+    /// How many connections of a wire are open.
+    pub(crate) fn open(&self, wire: Wire) -> u64 {
+        self.connections.open(wire)
+    }
+
     /// Gets to know a policy, so that its limits are shown before anybody asks.
     pub(crate) fn adopt(&self, policy: &Arc<Policy>) {
         self.ledger.adopt(policy);

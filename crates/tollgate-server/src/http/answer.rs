@@ -239,9 +239,9 @@ impl<S: Store> Service<S> {
             questions.push(question.map_err(|error| (index, error))?);
         }
         let mut answers = Vec::with_capacity(questions.len());
-        for (index, question) in questions.iter().enumerate() {
+        for question in &questions {
             let answer = self.answer_foreign(foreign, question, Wire::Http, now).await;
-            let checked = Checked::new(question, answer.map_err(|error| (index, error))?);
+            let checked = Checked::new(question, answer);
             // Text and numbers always have a form in JSON.
             answers.push(serde_json::to_value(checked).unwrap_or_default());
         }

@@ -47,7 +47,7 @@ impl Server {
         let time = ManualClock::new();
         let (policy, _) = Policy::compile("test", POLICY.as_bytes()).unwrap();
         let service = Arc::new(Service::new(Engine::new(policy, time.now()), time.clock()));
-        let resp = Arc::new(Resp::new(service, 1 << 20, time.now()));
+        let resp = Arc::new(Resp::new(service, 1 << 20));
         Self { resp, time, stop: watch::channel(false).0 }
     }
 

@@ -65,25 +65,10 @@ fn told(status: &LimitStatus<'_>) -> Status {
 /// The limit as a rate in the protocol's units. One that has no such unit is told without: its size, and no time.
 fn current_limit(status: &LimitStatus<'_>) -> CurrentLimit {
     let (units, unit) = match status.quota.rate() {
-        Some(rate) => (rate.units(), unit(rate.period())),
+        Some(rate) => (rate.units(), Unit::lasting(rate.period())),
         None => (status.quota.capacity(), None),
     };
     CurrentLimit { name: status.limit.name().to_owned(), requests_per_unit: saturating(units), unit }
-}
-
-/// The unit that lasts so long: a month has 30 days, a year 365.
-fn unit(period: Ticks) -> Option<Unit> {
-    const DAY: u64 = 86_400;
-    const UNITS: [(u64, Unit); 7] = [
-        (1, Unit::Second),
-        (60, Unit::Minute),
-        (3_600, Unit::Hour),
-        (DAY, Unit::Day),
-        (7 * DAY, Unit::Week),
-        (30 * DAY, Unit::Month),
-        (365 * DAY, Unit::Year),
-    ];
-    UNITS.iter().find(|(seconds, _)| Ticks::from_secs(*seconds) == period).map(|&(_, unit)| unit)
 }
 
 /// The protocol's numbers have 32 bits.

@@ -4,7 +4,7 @@
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod convert;
-mod counters;
+pub(crate) mod counters;
 pub(crate) mod envoy;
 pub(crate) mod limitador;
 pub(crate) mod plain;

@@ -119,6 +119,19 @@ pub(crate) struct Descriptor {
     pub(crate) is_negative_hits: bool,
 }
 
+impl Descriptor {
+    /// What it costs, as part of this question.
+    pub(crate) fn hits(&self, question: &Question) -> u64 {
+        self.hits_addend.unwrap_or(u64::from(question.hits_addend.max(1)))
+    }
+
+    /// What names the counter of a limit that it brings along: the domain, and every entry.
+    pub(crate) fn counted_by<'q>(&'q self, domain: &'q str) -> Vec<&'q [u8]> {
+        let entries = self.entries.iter().flat_map(|(key, value)| [key.as_bytes(), value.as_bytes()]);
+        std::iter::once(domain.as_bytes()).chain(entries).collect()
+    }
+}
+
 /// A question.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Question {

@@ -117,7 +117,7 @@ async fn status<S: Store>(
         let counted_as = patterns.get(index).copied().flatten().unwrap_or(value);
         parts.extend([key.as_bytes(), counted_as.as_bytes()]);
     }
-    let addend = descriptor.hits_addend.unwrap_or(u64::from(question.hits_addend.max(1))).min(ADDEND_MAX);
+    let addend = descriptor.hits(question).min(ADDEND_MAX);
     let limit = u64::from(current.requests_per_unit);
     let after = if descriptor.is_negative_hits {
         counters.subtract(unit, &parts, addend, now).await

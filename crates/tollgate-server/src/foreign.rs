@@ -4,7 +4,7 @@
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod convert;
-mod counters;
+pub(crate) mod counters;
 pub(crate) mod envoy;
 pub(crate) mod limitador;
 pub(crate) mod plain;
@@ -20,14 +20,10 @@ use tollgate::policy::source::{Outline, Report, outline, with_room};
 use tollgate::store::Store;
 use tollgate::{Engine, Policy, QuotaError, Timestamp};
 
-use crate::rls::{Answer, Question, Unanswerable};
+use crate::rls::{Answer, Question};
 use counters::{Counters, Tallies};
 use limitador::Ledger;
 use limitador::answer::{Asked, Ruling};
-
-pub(crate) const NO_DOMAIN: &str =
-    "domain: has no value; accepted is the name of a domain in the configuration";
-pub(crate) const NO_DESCRIPTORS: &str = "descriptors: there are none; accepted is a list of at least one";
 
 /// A request lacks the attribute that it costs by, so it is refused.
 const GUARD: &str = "limits: [{name: ask-by-rls-or-json, rate: 1/h, cost: no_such_attribute_is_ever_sent}]";
@@ -213,17 +209,14 @@ impl InForce {
         Counters { engine, tallies: &self.tallies }
     }
 
-    /// Answers Envoy's question.
-    ///
-    /// # Errors
-    /// When the question is wrong.
+    /// Answers Envoy's question, which was checked.
     pub(crate) async fn answer<S: Store>(
         &self,
         question: &Question,
         engine: &Engine<S>,
         options: &Options,
         now: Timestamp,
-    ) -> Result<Answer, Unanswerable> {
+    ) -> Answer {
         let counters = self.counters(engine);
         match &self.rules {
             Foreign::Envoy(config) => envoy::answer::answer(config, question, &counters, options, now).await,

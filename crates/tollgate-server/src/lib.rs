@@ -4,6 +4,8 @@
 pub mod cli;
 mod console;
 mod seldom;
+mod random;
+mod disk;
 mod foreign;
 mod policy_file;
 mod auth;
@@ -27,12 +29,15 @@ mod grpc;
 mod rls;
 mod service;
 mod snapshot;
+mod orders;
 mod admin;
 mod operate;
 mod telemetry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(any(test, feature = "fuzzing"))]
+mod at_once;
 #[cfg(test)]
 mod scratch;
 

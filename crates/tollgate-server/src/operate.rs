@@ -9,10 +9,10 @@ mod views;
 use serde_json::{Map, Value, json};
 
 pub(crate) use client::Client;
-pub(crate) use table::plain;
 
-use crate::cli::{GivenAttribute, GivenValue, OperateCommand, ServerArguments};
+use crate::cli::{GivenAttribute, GivenValue, OperateCommand, RulingArguments, ServerArguments};
 use crate::console::Console;
+use crate::telemetry::text::plain;
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Runs one of the commands, and tells how it ended.
@@ -49,9 +49,12 @@ async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, Str
     let answer = Client::new(server)?.call(method, path, body.as_ref()).await?;
     if server.json {
         console.line(&answer);
-        return Ok(SUCCESS);
+    } else {
+        show(&answer, console);
     }
-    show(&answer, console);
+    if let Some(warning) = answer["warning"].as_str() {
+        console.problem(format_args!("tollgate: warning: {}", plain(warning)));
+    }
     let done = |name: &str| answer.get(name).and_then(Value::as_bool);
     // What was not there cannot be taken back: worth a status, for scripts.
     let is_void = [done("unblocked"), done("restored")].contains(&Some(false));
@@ -92,17 +95,9 @@ fn asked(command: &OperateCommand) -> Result<Asked<'_>, String> {
             let body = json!({ "attributes": attributes(&key.attributes)? });
             post(&key.server, "/admin/v1/unblock", body, show::unblocked)
         }
-        OperateCommand::Kill(kill) => {
-            let body = json!({
-                "limit": kill.scope.limit, "all": kill.scope.all, "for": kill.lasting, "note": kill.note,
-            });
-            post(&kill.server, "/admin/v1/kill", body, show::ruled)
-        }
+        OperateCommand::Kill(kill) => post(&kill.server, "/admin/v1/kill", ruling(kill), show::ruled),
         OperateCommand::Shadow(shadow) => {
-            let body = json!({
-                "limit": shadow.scope.limit, "all": shadow.scope.all, "for": shadow.lasting, "note": shadow.note,
-            });
-            post(&shadow.server, "/admin/v1/shadow", body, show::ruled)
+            post(&shadow.server, "/admin/v1/shadow", ruling(shadow), show::ruled)
         }
         OperateCommand::Percent(percent) => {
             let body = json!({
@@ -123,6 +118,10 @@ fn asked(command: &OperateCommand) -> Result<Asked<'_>, String> {
             return Err("a live view is more than one question".to_owned());
         }
     })
+}
+
+fn ruling(RulingArguments { scope, lasting, note, .. }: &RulingArguments) -> Value {
+    json!({ "limit": scope.limit, "all": scope.all, "for": lasting, "note": note })
 }
 
 fn attributes(given: &[GivenAttribute]) -> Result<Map<String, Value>, String> {

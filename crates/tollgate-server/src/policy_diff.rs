@@ -16,9 +16,10 @@ use crate::admin::changes;
 use crate::cli::{DiffArguments, instant};
 use crate::console::Console;
 use crate::http::Named;
-use crate::operate::{Client, blocking, plain};
+use crate::operate::{Client, blocking};
 use crate::policy_file;
 use crate::policy_file::Rules;
+use crate::telemetry::text::plain;
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Longest line of a trace.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::{MemoryStore, Timestamp};
+use tollgate::MemoryStore;
 
 use crate::service::Service;
 
@@ -29,17 +29,14 @@ pub(crate) use connection::connection;
 /// What all connections share.
 pub(crate) struct Resp<S = MemoryStore> {
     service: Arc<Service<S>>,
-    started_at: Timestamp,
     /// How many connections there ever were. Relaxed: the numbers need only differ.
     ids: AtomicU64,
-    /// How many there are. Relaxed: nothing depends on it, it is only shown.
-    open: AtomicU64,
 }
 
 impl<S> Resp<S> {
     /// Answers by this service.
-    pub(crate) fn new(service: Arc<Service<S>>, now: Timestamp) -> Self {
-        Self { service, started_at: now, ids: AtomicU64::new(0), open: AtomicU64::new(0) }
+    pub(crate) const fn new(service: Arc<Service<S>>) -> Self {
+        Self { service, ids: AtomicU64::new(0) }
     }
 
     /// A number for another connection.

@@ -5,6 +5,7 @@ use tollgate::store::Store;
 use tollgate::{Ticks, Timestamp};
 
 use crate::service::{Service, Wire};
+use crate::telemetry::Stopwatch;
 
 mod native;
 
@@ -21,19 +22,19 @@ pub(crate) async fn answer<S: Store>(
     now: Timestamp,
 ) -> Result<Answer, Unanswerable> {
     question.check()?;
-    match service.foreign() {
-        Some(foreign) => service.answer_foreign(&foreign, question, Wire::Rls, now).await,
-        None => {
-            let answer = native::answer(service, question, now).await;
-            // Foreign rules may have come into force meanwhile, so that the guard has refused.
-            match service.foreign() {
-                Some(foreign) if answer.is_faulty => {
-                    service.answer_foreign(&foreign, question, Wire::Rls, now).await
-                }
-                _ => Ok(answer),
-            }
-        }
+    if let Some(foreign) = service.foreign() {
+        return Ok(service.answer_foreign(&foreign, question, Wire::Rls, now).await);
     }
+    let watch = Stopwatch::start();
+    let answer = native::answer(service, question, now).await;
+    // Foreign rules may have come into force meanwhile, so that the guard has refused.
+    if answer.is_faulty
+        && let Some(foreign) = service.foreign()
+    {
+        return Ok(service.answer_foreign(&foreign, question, Wire::Rls, now).await);
+    }
+    service.meter.took(Wire::Rls, watch.elapsed());
+    Ok(answer)
 }
 
 /// Whether a request may pass.
@@ -75,6 +76,11 @@ impl Unit {
         }
     }
 
+    /// The unit that lasts so long.
+    pub(crate) fn lasting(period: Ticks) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| Ticks::from_secs(unit.seconds()) == period)
+    }
+
     /// Its name, as configurations write it.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -113,6 +119,19 @@ pub(crate) struct Descriptor {
     pub(crate) is_negative_hits: bool,
 }
 
+impl Descriptor {
+    /// What it costs, as part of this question.
+    pub(crate) fn hits(&self, question: &Question) -> u64 {
+        self.hits_addend.unwrap_or(u64::from(question.hits_addend.max(1)))
+    }
+
+    /// What names the counter of a limit that it brings along: the domain, and every entry.
+    pub(crate) fn counted_by<'q>(&'q self, domain: &'q str) -> Vec<&'q [u8]> {
+        let entries = self.entries.iter().flat_map(|(key, value)| [key.as_bytes(), value.as_bytes()]);
+        std::iter::once(domain.as_bytes()).chain(entries).collect()
+    }
+}
+
 /// A question.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Question {
@@ -123,7 +142,7 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    /// What every question must have, whoever answers it.
+    /// What every question must have, whoever answers it. Wires see to it; behind them it is taken for granted.
     pub(crate) fn check(&self) -> Result<(), Unanswerable> {
         if self.domain.is_empty() {
             return Err(Unanswerable::Invalid("domain: it is empty; name the domain to ask".to_owned()));

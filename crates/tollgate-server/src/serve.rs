@@ -14,6 +14,7 @@ use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments, StoreChoice};
 use crate::console::Console;
 use crate::listen::Door;
+use crate::orders::Orders;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
 use crate::service::cells::Table;
@@ -113,9 +114,12 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let state = arguments.reload.state_dir.as_deref();
     let state = state.map(|path| Snapshots::open(path, arguments.snapshot_every, capacity, &clock));
     let state = state.transpose()?;
-    let told = state.as_ref().map(|state| state.line.as_str());
+    // After the snapshots, which take hold of the directory.
+    let said = arguments.reload.state_dir.as_deref().map(|path| Orders::open(path, clock.now()));
+    let told = state.iter().map(|state| state.line.as_str());
+    let told: Vec<&str> = told.chain(said.iter().filter_map(|said| said.line.as_deref())).collect();
     let credentials = admin::credentials(&arguments.admin)?;
-    for line in banner::lines(&start, &addresses, arguments, auth.is_required(), told, &credentials) {
+    for line in banner::lines(&start, &addresses, arguments, auth.is_required(), &told, &credentials) {
         console.line(line);
     }
     console.flush();
@@ -125,7 +129,9 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let (policy, foreign) = start.loaded.rules.into_parts();
     let Counting { engine, throttled, snapshots } =
         counting(arguments.store, capacity, policy, state, &clock)?;
+    let orders = said.map(|said| said.resume(&engine, clock.now()));
     let mut service = Service::new(engine, clock.clone()).reading(reader).throttling(throttled);
+    service.orders = orders.clone();
     service.auth = auth;
     service.reloader = Some(reloader);
     service.readiness.tls = tls.clone();
@@ -153,7 +159,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         }));
     }
     if let Some(listener) = resp {
-        let resp = Arc::new(resp::Resp::new(Arc::clone(&service), clock.now()));
+        let resp = Arc::new(resp::Resp::new(Arc::clone(&service)));
         let door = Door::new(tls.as_ref(), Inside::Unnamed);
         servers.spawn(listen::serve(listener, door, clock.clone(), stopped.clone(), move |stream, stop| {
             resp::connection(stream, Arc::clone(&resp), stop)
@@ -164,10 +170,11 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         http::connection(stream, Arc::clone(&asked), stop)
     }));
     let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(&service))));
+    let keeping = orders.map(|orders| tokio::spawn(orders.run(Arc::clone(&service))));
     let plan = stop::Plan { servers, stop, health, spans, delay: arguments.drain_delay };
     let ended = plan.until_stopped(&mut signals, &service.readiness).await;
-    if let Some(writing) = writing {
-        writing.abort();
+    for task in [writing, keeping].into_iter().flatten() {
+        task.abort();
     }
     if let Some(snapshots) = snapshots {
         stop::keep(snapshots.last(service), signals.next()).await;

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
 use tollgate::{CheckRequest, Decision, Policy, Timestamp};
 
+use crate::random;
 use crate::service::Wire;
 
 pub(crate) mod names;
 pub(crate) mod text;
-mod random;
 mod cells;
 mod histogram;
 mod ledger;
@@ -182,6 +182,11 @@ impl Meter {
     /// A connection was opened; it is counted until the answer is dropped.
     pub(crate) fn opened(&self, wire: Wire) -> Open {
         self.connections.opened(wire)
+    }
+
+    /// How many connections of a wire are open.
+    pub(crate) fn open(&self, wire: Wire) -> u64 {
+        self.connections.open(wire)
     }
 
     /// Gets to know a policy, so that its limits are shown before anybody asks.

@@ -3,6 +3,7 @@
 //! One tick is one microsecond everywhere. It is the finest time Redis can tell, so memory and Redis agree bit for bit,
 //! and an instant stays below 2^53, the largest integer that Lua holds exactly.
 
+use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
@@ -51,6 +52,17 @@ impl Timestamp {
     #[must_use]
     pub const fn unix_micros(self) -> u64 {
         self.0
+    }
+
+    /// Seconds since the Unix epoch, rounded up: whoever waits for them has waited enough.
+    pub(crate) const fn ceil_unix_seconds(self) -> u64 {
+        self.0.div_ceil(TICKS_PER_SECOND)
+    }
+
+    /// The instant as RFC 3339 has it, to the second, rounded up in the same way.
+    pub(crate) fn rfc3339(self) -> impl fmt::Display {
+        let seconds = i64::try_from(self.ceil_unix_seconds()).unwrap_or(i64::MAX);
+        jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX)
     }
 
     /// The instant for which a decision at this one is made: this one, but none after [`Timestamp::LAST`].

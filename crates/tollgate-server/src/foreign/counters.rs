@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::quota::EXACT_MAX;
-use tollgate::store::Store;
+use tollgate::store::{Store, StoreFailure};
 use tollgate::{Counted, Engine, QuotaError, Tally, Ticks, Timestamp};
 
 use crate::rls::Unit;
@@ -14,7 +14,8 @@ use crate::rls::Unit;
 const FILLINGS_MAX: usize = 4;
 
 /// The windows of a configuration.
-pub(super) struct Tallies {
+#[derive(Debug)]
+pub(crate) struct Tallies {
     units: Vec<Tally>,
     /// By their length in seconds.
     first_hit: HashMap<u64, Tally>,
@@ -25,7 +26,7 @@ impl Tallies {
     ///
     /// # Errors
     /// When a length is out of range.
-    pub(super) fn new<S: Store>(
+    pub(crate) fn new<S: Store>(
         engine: &Engine<S>,
         lengths: impl Iterator<Item = u64>,
     ) -> Result<Self, QuotaError> {
@@ -40,21 +41,35 @@ impl Tallies {
 }
 
 /// The windows, and the engine that has their counters.
-pub(super) struct Counters<'s, S> {
-    pub(super) engine: &'s Engine<S>,
-    pub(super) tallies: &'s Tallies,
+pub(crate) struct Counters<'s, S> {
+    pub(crate) engine: &'s Engine<S>,
+    pub(crate) tallies: &'s Tallies,
 }
 
 impl<S: Store> Counters<'_, S> {
     /// Adds to the current window of a unit; 0 only looks. The count after it, or the largest there is when nobody could count: a
     /// fault is never on the side of admitting.
     pub(super) async fn add(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> u64 {
-        let Some(tally) = self.tallies.units.get(unit as usize) else { return u64::MAX };
-        self.engine.add(tally, parts, units, now).await.map_or(u64::MAX, |counted| counted.total)
+        self.try_add(unit, parts, units, now).await.unwrap_or(u64::MAX)
+    }
+
+    /// The same, where it matters why nobody could count.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub(crate) async fn try_add(
+        &self,
+        unit: Unit,
+        parts: &[&[u8]],
+        units: u64,
+        now: Timestamp,
+    ) -> Result<u64, StoreFailure> {
+        let Some(tally) = self.tallies.units.get(unit as usize) else { return Ok(u64::MAX) };
+        self.engine.add(tally, parts, units, now).await.map(|counted| counted.total)
     }
 
     /// Takes from the current window of a unit, down to none. The count after it.
-    pub(super) async fn subtract(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> u64 {
+    pub(crate) async fn subtract(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> u64 {
         let Some(tally) = self.tallies.units.get(unit as usize) else { return u64::MAX };
         // One that fails takes nothing away, which is to the caller's loss only.
         let _ = self.engine.subtract(tally, parts, units, now).await;

@@ -12,29 +12,14 @@
 //! A descriptor is `key=value, key=value` with `(hits N)`, `(back N)` or `(limit N/unit)` behind it; a status is `-` for none, `*` for
 //! unlimited, or `ok 10/minute left 9 in 60 called name`, of which everything behind the numbers may be left out.
 
-use pollster_lite::block_on;
 use tollgate::{Engine, ManualClock, MemoryStore, Secret, Ticks, Timestamp};
 
 use super::{Foreign, Format, InForce, Options, Source, guard};
+use crate::at_once::at_once;
 use crate::rls::{Answer, Code, Descriptor, Override, Question, Status, Unit};
 
 /// A whole minute, well inside every longer unit.
 pub(super) const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
-
-/// Runs a future that never waits, as those on memory.
-mod pollster_lite {
-    use std::future::Future;
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
-
-    pub(super) fn block_on<F: Future>(future: F) -> F::Output {
-        let mut future = pin!(future);
-        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(output) => output,
-            Poll::Pending => panic!("memory never waits"),
-        }
-    }
-}
 
 /// A configuration in force, on a clock of its own.
 pub(super) struct Bench {
@@ -58,11 +43,7 @@ impl Bench {
     }
 
     pub(super) fn ask(&self, question: &Question) -> Answer {
-        block_on(self.in_force.answer(question, &self.engine, &self.options, self.now)).unwrap()
-    }
-
-    pub(super) fn block_on<F: Future>(&self, future: F) -> F::Output {
-        block_on(future)
+        at_once(self.in_force.answer(question, &self.engine, &self.options, self.now))
     }
 }
 

@@ -27,8 +27,8 @@ use super::codec::{Asked, RateLimitCodec, unreadable};
 use crate::rls::{self, Unanswerable};
 use crate::seldom::Seldom;
 use crate::service::{Service, Wire};
+use crate::telemetry::Open;
 use crate::telemetry::trace::parent::Parent;
-use crate::telemetry::{Open, Stopwatch};
 
 /// Largest message. Envoy takes 60 KiB of headers from a client unless told otherwise, and descriptors are made of them.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
@@ -113,10 +113,7 @@ impl Calls {
                 return Ok(self.refuse("it is no message of Envoy's, or has text that is not UTF-8"));
             }
         };
-        let watch = Stopwatch::start();
-        let answered = rls::answer(&self.service, &question, self.service.now()).await;
-        self.service.meter.took(Wire::Rls, watch.elapsed());
-        match answered {
+        match rls::answer(&self.service, &question, self.service.now()).await {
             Ok(answer) => Ok(answer.into()),
             Err(Unanswerable::Invalid(reason)) => Err(Status::invalid_argument(reason)),
         }
@@ -174,10 +171,7 @@ fn over_limit(message: &RateLimitResponse) -> Response<Body> {
     frame.put_u8(0); // Not compressed.
     frame.put_u32(u32::try_from(encoded.len()).unwrap_or(u32::MAX));
     frame.put_slice(&encoded);
-    let trailers = HeaderMap::from_iter([(
-        hyper::header::HeaderName::from_static("grpc-status"),
-        HeaderValue::from_static("0"),
-    )]);
+    let trailers = HeaderMap::from_iter([(Status::GRPC_STATUS, HeaderValue::from_static("0"))]);
     let body = Full::new(Bytes::from(frame)).with_trailers(std::future::ready(Some(Ok(trailers))));
     let mut response = Response::new(Body::new(body));
     response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);

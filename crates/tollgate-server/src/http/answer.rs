@@ -137,7 +137,7 @@ impl<S: Store> Service<S> {
 
     fn ready(&self, is_admitted: bool) -> Answered {
         let audience = if is_admitted { Audience::Admitted } else { Audience::Anybody };
-        let report = self.readiness.report(self.reloader.as_ref(), audience);
+        let report = self.readiness.report(self.reloader.as_ref(), self.orders.as_deref(), audience);
         Answered::Ready { is_ready: self.readiness.is_ready(), report: Box::new(report) }
     }
 
@@ -239,9 +239,9 @@ impl<S: Store> Service<S> {
             questions.push(question.map_err(|error| (index, error))?);
         }
         let mut answers = Vec::with_capacity(questions.len());
-        for (index, question) in questions.iter().enumerate() {
+        for question in &questions {
             let answer = self.answer_foreign(foreign, question, Wire::Http, now).await;
-            let checked = Checked::new(question, answer.map_err(|error| (index, error))?);
+            let checked = Checked::new(question, answer);
             // Text and numbers always have a form in JSON.
             answers.push(serde_json::to_value(checked).unwrap_or_default());
         }

@@ -16,11 +16,14 @@ use super::question::{Protocol, Question};
 use super::reply::{self, Reply};
 use super::run::LoadError;
 use super::summary::Summary;
+use crate::random::scrambled;
 
 /// How much earlier than due a timer wakes: timers are a millisecond coarse, and the rest is waited for by asking again and again.
 const EARLY: Duration = Duration::from_millis(2);
-/// How long an answer may take before the request counts as an error.
+/// How long an answer may take before the run is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Most bytes of answers that wait to be read: a thousand of the longest are less.
+const INPUT_BYTES_MAX: usize = 64 << 20;
 
 /// The span of time that is measured.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +36,8 @@ pub(super) struct Span {
 pub(super) struct Asker {
     plan: Plan,
     index: usize,
-    random: u64,
+    /// How many keys it has drawn, counted from where no other connection is.
+    drawn: u64,
     wire: Channels,
 }
 
@@ -59,11 +63,11 @@ impl Asker {
             let (input, output) = (BytesMut::with_capacity(1 << 16), BytesMut::with_capacity(1 << 16));
             Channels::Stream { stream, input, output }
         };
-        let random = 0x9e37_79b9_7f4a_7c15 ^ ((index as u64 + 1) << 32);
-        Ok(Self { plan: plan.clone(), index, random, wire })
+        Ok(Self { plan: plan.clone(), index, drawn: (index as u64) << 32, wire })
     }
 
-    /// Asks until the span is over; counts what was answered within it.
+    /// Asks until the span is over. Counts the decisions that were answered within it, and the latency of every request that was due
+    /// within it: one that comes too late to count is the slowest of all.
     pub(super) async fn ask(mut self, span: Span) -> Result<Summary, LoadError> {
         let mut summary = Summary::new().map_err(|_| LoadError::Histogram)?;
         let mut turn = 0;
@@ -79,19 +83,18 @@ impl Asker {
             until(due).await;
             let answers = tokio::time::timeout(PATIENCE, self.turn()).await;
             let now = Instant::now();
-            let is_measured = due >= span.start && now <= span.end;
-            match answers {
-                Ok(Ok(answers)) if is_measured => {
-                    for answer in answers {
-                        summary.latency(now.duration_since(due));
-                        summary.decisions += self.plan.question.decisions();
-                        summary.allowed += answer.allowed;
-                        summary.errors += u64::from(!answer.answered);
-                    }
+            let answers = answers.map_err(|_| LoadError::Slow { seconds: PATIENCE.as_secs() })??;
+            if due < span.start {
+                continue;
+            }
+            for answer in answers {
+                summary.latency(now.duration_since(due));
+                if !answer.answered {
+                    summary.errors += 1;
+                } else if now <= span.end {
+                    summary.decisions += self.plan.question.decisions();
+                    summary.allowed += answer.allowed;
                 }
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => return Err(error),
-                Err(_) => return Err(LoadError::Slow { seconds: PATIENCE.as_secs() }),
             }
         }
     }
@@ -111,8 +114,11 @@ impl Asker {
             Pace::Closed => self.plan.pipeline.max(1),
             Pace::Open { .. } => 1,
         };
-        let (keys, random) = (self.plan.keys.max(1), &mut self.random);
-        let mut key = || next(random) % keys;
+        let (keys, drawn) = (self.plan.keys.max(1), &mut self.drawn);
+        let mut key = || {
+            *drawn = drawn.wrapping_add(1);
+            scrambled(*drawn) % keys
+        };
         match &mut self.wire {
             Channels::Stream { stream, input, output } => {
                 output.clear();
@@ -170,6 +176,9 @@ async fn exchange(
                 answers.push(answer);
             }
             None => {
+                if input.len() > INPUT_BYTES_MAX {
+                    return Err(LoadError::Lost { reason: "an answer does not end".to_owned() });
+                }
                 if stream.read_buf(input).await.map_err(lost)? == 0 {
                     return Err(LoadError::Lost { reason: "the server closed the connection".to_owned() });
                 }
@@ -241,12 +250,4 @@ impl Decoder for Raw {
         let length = from.remaining();
         Ok(Some(from.copy_to_bytes(length)))
     }
-}
-
-/// Xorshift: enough to spread keys.
-fn next(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
 }

@@ -15,7 +15,7 @@ pub(super) struct Reply {
 pub(super) fn http(buffer: &[u8]) -> Option<Reply> {
     let head = find(buffer, b"\r\n\r\n")? + 4;
     let status = buffer.get(9..12)?;
-    let length = head + content_length(&buffer[..head]);
+    let length = head.saturating_add(content_length(&buffer[..head]));
     let body = buffer.get(head..length)?;
     // A decision begins with it; those of single limits inside it begin with their names.
     let allowed = count(body, b"{\"allowed\":true");
@@ -52,11 +52,12 @@ fn resp_length(buffer: &[u8], depth: usize) -> Option<usize> {
     let count = || std::str::from_utf8(buffer.get(1..end - 2)?).ok()?.parse::<i64>().ok();
     match buffer.first()? {
         b'$' | b'=' => match usize::try_from(count()?) {
-            Ok(length) => Some(end + length + 2).filter(|&whole| whole <= buffer.len()),
+            Ok(length) => end.checked_add(length)?.checked_add(2).filter(|&whole| whole <= buffer.len()),
             Err(_) => Some(end),
         },
         kind @ (b'*' | b'%' | b'~') if depth < DEPTH_MAX => {
-            let parts = usize::try_from(count()?).unwrap_or(0) * if *kind == b'%' { 2 } else { 1 };
+            let parts =
+                usize::try_from(count()?).unwrap_or(0).saturating_mul(if *kind == b'%' { 2 } else { 1 });
             let mut at = end;
             for _ in 0..parts {
                 at += resp_length(buffer.get(at..)?, depth + 1)?;
@@ -100,6 +101,7 @@ mod tests {
         let whole = Reply { length: resp_answer.len(), allowed: 1, answered: true };
         assert_eq!(resp(resp_answer, b":0\r"), Some(whole));
         assert_eq!(resp(resp_answer, b":1\r").map(|reply| reply.allowed), Some(0));
+        assert_eq!(http(b"HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551615\r\n\r\n{}"), None);
         assert_eq!(resp(b"-ERR no\r\n", b":0\r").map(|reply| reply.answered), Some(false));
         assert_eq!(resp(b"$-1\r\n+OK\r\n", b":0\r").map(|reply| reply.length), Some(5));
         assert_eq!(resp(b"$3\r\na\nb\r\n", b":0\r").map(|reply| reply.length), Some(9));

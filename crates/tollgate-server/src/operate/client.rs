@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::cli::{GivenToken, ServerArguments};
+use crate::telemetry::text::plain;
 
 /// How long to try to connect, and to wait for an answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -141,7 +142,7 @@ impl Client {
             StatusCode::UNAUTHORIZED => "; give it with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE",
             _ => "",
         };
-        super::plain(&format!("{title}: {detail}{cure}"))
+        plain(&format!("{title}: {detail}{cure}"))
     }
 
     fn unreachable(&self, error: &io::Error) -> String {

@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
-use super::table::{cell, plain, table};
+use super::table::{cell, table};
 use crate::console::Console;
+use crate::telemetry::text::plain;
 
-fn text<'v>(value: &'v Value, name: &str) -> &'v str {
+pub(super) fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value[name].as_str().unwrap_or_default()
 }
 
@@ -16,7 +17,7 @@ fn meaning(limit: &Value) -> String {
     plain(rest.unwrap_or(sentence))
 }
 
-fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
+pub(super) fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
     value[name].as_array().map_or(&[], Vec::as_slice)
 }
 

@@ -1,28 +1,13 @@
-//! Rows in columns, and text that is safe for a terminal.
+//! Rows in columns.
 
 use std::fmt::Write;
+
+use crate::telemetry::text::plain;
 
 /// Longest cell, in characters.
 const CELL_CHARS_MAX: usize = 60;
 
-/// Text from elsewhere without anything that could move a cursor, change a colour or turn the direction of writing.
-pub(crate) fn plain(text: &str) -> String {
-    let is_harmful = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_harmful(c) {
-            safe.extend(c.escape_unicode());
-        } else {
-            safe.push(c);
-        }
-    }
-    safe
-}
-
-/// The same, short enough for a column.
+/// Text from elsewhere in which nothing acts, short enough for a column.
 pub(super) fn cell(text: &str) -> String {
     let text = plain(text);
     match text.char_indices().nth(CELL_CHARS_MAX) {
@@ -54,10 +39,10 @@ pub(super) fn table(titles: &[&str], rows: &[Vec<String>]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// A key cannot write to the operator's terminal anything but letters.
+    /// A key cannot write to the operator's terminal anything but letters, and not too many.
     #[test]
     fn keys_cannot_move_the_cursor() {
-        assert_eq!(plain("a\u{1b}[2Jb\r\nc\u{202e}d"), "a\\u{1b}[2Jb\\u{d}\\u{a}c\\u{202e}d");
+        assert_eq!(cell("a\u{1b}[2Jb\r\nc\u{202e}d"), r"a\u{1b}[2Jb\r\nc\u{202e}d");
         assert_eq!(cell(&"x".repeat(100)).chars().count(), CELL_CHARS_MAX + 1);
     }
 

@@ -10,10 +10,12 @@ use serde_json::Value;
 use super::client::Client;
 use super::screen::{CLEAR, Screen};
 use super::show;
+use super::show::{list, text};
 use super::table::{cell, table};
 use crate::SUCCESS;
 use crate::cli::{TailArguments, TopArguments};
 use crate::console::Console;
+use crate::telemetry::text::plain;
 
 /// How often `top` is drawn, and how long `tail --once` watches.
 const FRAME: Duration = Duration::from_secs(1);
@@ -26,22 +28,14 @@ const FRAME_LINES: usize = 4;
 pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Result<u8, String> {
     let client = Client::new(&arguments.server)?;
     let path = format!("/admin/v1/top?limit={}", arguments.limit);
-    let first = client.call("GET", &path, None).await?;
-    if arguments.once || arguments.server.json {
-        show_top(&first, &HashMap::new(), usize::MAX, arguments, console);
-        if arguments.once {
-            return Ok(SUCCESS);
-        }
+    let mut before = Counts::new();
+    let mut answer = client.call("GET", &path, None).await?;
+    if arguments.once {
+        show_top(&answer, &before, usize::MAX, arguments, console);
+        return Ok(SUCCESS);
     }
     let mut screen = Screen::open();
-    let mut before = counts(&first);
-    let mut ticks = tokio::time::interval(FRAME);
-    let mut answer = first;
     loop {
-        tokio::select! {
-            () = screen.left() => return Ok(SUCCESS),
-            _ = ticks.tick() => {}
-        }
         let rows = if screen.is_watched { screen.rows().saturating_sub(FRAME_LINES) } else { usize::MAX };
         if screen.is_watched && !arguments.server.json {
             console.text(CLEAR);
@@ -52,19 +46,26 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
             return Ok(SUCCESS);
         }
         before = counts(&answer);
-        answer = client.call("GET", &path, None).await?;
+        let next = async {
+            tokio::time::sleep(FRAME).await;
+            client.call("GET", &path, None).await
+        };
+        answer = tokio::select! {
+            () = screen.left() => return Ok(SUCCESS),
+            next = next => next?,
+        };
     }
 }
 
 type Counts = HashMap<(String, String), u64>;
 
 fn counts(answer: &Value) -> Counts {
-    let keys = answer["keys"].as_array().map_or(&[][..], Vec::as_slice);
-    let named = |key: &Value| {
-        let text = |name: &str| key[name].as_str().unwrap_or_default().to_owned();
-        ((text("limit"), text("key")), key["decisions"].as_u64().unwrap_or_default())
-    };
-    keys.iter().map(named).collect()
+    let count = |key: &Value| (named(key), key["decisions"].as_u64().unwrap_or_default());
+    list(answer, "keys").iter().map(count).collect()
+}
+
+fn named(key: &Value) -> (String, String) {
+    (text(key, "limit").to_owned(), text(key, "key").to_owned())
 }
 
 /// One frame: the keys with what was decided about them, and since the last frame.
@@ -73,23 +74,22 @@ fn show_top(answer: &Value, before: &Counts, rows: usize, arguments: &TopArgumen
         console.line(answer);
         return;
     }
-    let at = answer["at"].as_str().unwrap_or_default();
-    console.line(format_args!("{at}  {}  (q to leave)\n", super::plain(&arguments.server.server)));
-    let keys = answer["keys"].as_array().map_or(&[][..], Vec::as_slice);
+    let at = text(answer, "at");
+    console.line(format_args!("{at}  {}  (q to leave)\n", plain(&arguments.server.server)));
+    let keys = list(answer, "keys");
     let row = |key: &Value| {
-        let text = |name: &str| key[name].as_str().unwrap_or_default();
         let decisions = key["decisions"].as_u64().unwrap_or_default();
         let denied = key["denied"].as_u64().unwrap_or_default();
-        let known = before.get(&(text("limit").to_owned(), text("key").to_owned()));
+        let known = before.get(&named(key));
         let rate = known.map_or_else(|| "-".to_owned(), |known| decisions.saturating_sub(*known).to_string());
         let share = denied.saturating_mul(100).checked_div(decisions).unwrap_or(0);
         vec![
-            cell(text("limit")),
+            cell(text(key, "limit")),
             decisions.to_string(),
             rate,
             denied.to_string(),
             format!("{share} %"),
-            cell(text("key")),
+            cell(text(key, "key")),
         ]
     };
     let rows: Vec<Vec<String>> = keys.iter().take(rows).map(row).collect();
@@ -229,7 +229,7 @@ mod tests {
             "attributes": { "api_key": "k\r1", "n": 5 }, "retry_after_ms": 412, "source": "exact" });
         assert_eq!(
             show::event(&denied),
-            "T  rls        DENY, retry in 0.412s     per-key           api_key=k\\u{d}1 n:=5"
+            "T  rls        DENY, retry in 0.412s     per-key           api_key=k\\r1 n:=5"
         );
         assert!(show::event(&serde_json::json!({ "missed": 7 })).contains("7 decisions"));
     }

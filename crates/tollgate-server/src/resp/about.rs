@@ -1,13 +1,13 @@
 //! `INFO`: what clients look for before they trust a server, and what a person may want to know.
 
 use std::fmt::Write as _;
-use std::sync::atomic::Ordering;
 
 use tollgate::Timestamp;
 
 use super::Resp;
 use super::frame::Arguments;
 use super::reply::Reply;
+use crate::service::Wire;
 
 /// The redis whose commands for connections are spoken here; some clients refuse a server without a version that they know.
 const REDIS_VERSION: &str = "7.2.0";
@@ -20,7 +20,7 @@ pub(super) fn info<S>(resp: &Resp<S>, arguments: Arguments<'_>, reply: &mut Repl
         arguments.len() == 1
             || asked.any(|asked| names.iter().any(|name| name.as_bytes().eq_ignore_ascii_case(asked)))
     };
-    let uptime = now.since(resp.started_at).as_micros() / tollgate::time::TICKS_PER_SECOND;
+    let uptime = now.since(resp.service.started_at).as_micros() / tollgate::time::TICKS_PER_SECOND;
     let sections = [
         (
             "Server",
@@ -31,7 +31,7 @@ pub(super) fn info<S>(resp: &Resp<S>, arguments: Arguments<'_>, reply: &mut Repl
                 process = std::process::id(),
             ),
         ),
-        ("Clients", format!("connected_clients:{}\r\n", resp.open.load(Ordering::Relaxed))),
+        ("Clients", format!("connected_clients:{}\r\n", resp.service.meter.open(Wire::Resp))),
         ("Persistence", "loading:0\r\n".to_owned()),
         ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
     ];

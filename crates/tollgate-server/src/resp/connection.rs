@@ -5,7 +5,6 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -39,13 +38,11 @@ where
     S: Store,
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    resp.open.fetch_add(1, Ordering::Relaxed);
     let _open = resp.service.meter.opened(Wire::Resp);
     let mut connection = Connection::new(stream, resp.next_id());
     if let Err(error) = connection.run(&resp, stop).await {
         tracing::debug!(%error, "a connection ended early");
     }
-    resp.open.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Why a wait for bytes is over.

@@ -8,6 +8,7 @@ use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret};
 use super::Resp;
 use super::frame::Frame;
 use super::session::{Flow, Session};
+use crate::at_once::at_once;
 use crate::service::Service;
 use crate::service::cells::Table;
 
@@ -46,12 +47,10 @@ pub fn replies(pieces: &[&[u8]]) -> Vec<u8> {
     let Ok((policy, _)) = Policy::compile("fuzz", POLICY) else { return Vec::new() };
     let engine = Engine::with_store(policy, MemoryStore::new(BYTES, time.now()), Secret::repeatable(1));
     let service = Arc::new(Service::new(engine, time.clock()).throttling(Table::new(BYTES)));
-    let resp = Resp::new(service, time.now());
+    let resp = Resp::new(service);
     let mut session = Session::new(1);
     let (mut input, mut output) = (BytesMut::new(), BytesMut::new());
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let Ok(runtime) = runtime else { return Vec::new() };
-    runtime.block_on(async {
+    at_once(async {
         let mut sent = Vec::new();
         for piece in pieces {
             input.extend_from_slice(piece);

@@ -1,25 +1,32 @@
 //! How a policy of our own answers Envoy. Each descriptor is a view of the request with its entries as attributes; a limit
 //! applies at most once, to the first descriptor that has what it asks for; all limits that apply are one decision.
 
+use std::sync::OnceLock;
+
 use tollgate::headers::{Caller, Dialect, Dialects};
 use tollgate::store::Store;
 use tollgate::{Audience, CheckRequest, Decision, HeaderPolicy, RequestError, Timestamp};
 
 use super::{Answer, Code, Question};
+use crate::foreign::counters::Tallies;
 use crate::seldom::Seldom;
 use crate::service::{Service, Wire};
 
+mod brought;
 mod status;
 #[cfg(test)]
 mod tests;
+
+use brought::Brought;
 
 /// What answering Envoy needs beside the engine.
 #[derive(Debug)]
 pub(crate) struct Envoy {
     headers: HeaderPolicy,
     refused: Seldom,
-    overridden: Seldom,
     not_given_back: Seldom,
+    /// Windows of limits that descriptors bring along; made for the first of them.
+    tallies: OnceLock<Option<Tallies>>,
 }
 
 impl Envoy {
@@ -29,8 +36,8 @@ impl Envoy {
         let ours = |dialect: &Dialect| !matches!(dialect, Dialect::XRateLimit | Dialect::XRateLimitDelta);
         let dialects = Dialects::new(headers.dialects.iter().filter(ours)).unwrap_or_default();
         let headers = HeaderPolicy { dialects, ..headers.clone() };
-        let (refused, overridden, not_given_back) = Default::default();
-        Self { headers, refused, overridden, not_given_back }
+        let (refused, not_given_back, tallies) = Default::default();
+        Self { headers, refused, not_given_back, tallies }
     }
 }
 
@@ -40,31 +47,45 @@ pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, 
     if service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
         return Answer::blank(Code::Ok, descriptors.len());
     }
-    if descriptors.iter().any(|descriptor| descriptor.limit.is_some())
-        && let Some(skipped) = service.envoy.overridden.due(now)
-    {
-        tracing::warn!(
-            skipped,
-            "a descriptor brings a limit along, which is ignored: the policy's own limits are in force, and no request changes them"
-        );
-    }
     let mut views = match views(question) {
         Ok(views) => views,
         Err(error) => return refused(service, question, &error, now),
     };
-    if !descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
-        let decision = service.check_views(&views, now, Wire::Rls).await;
-        return told(service, question, &views, &decision, now);
+    if descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
+        give_back(service, question, &mut views, now).await;
     }
-    give_back(service, question, &mut views, now).await;
-    if descriptors.iter().all(|descriptor| descriptor.is_negative_hits) {
-        // Nobody asks to pass, so this is no decision; it only tells what there is now.
-        let decision = service.engine.check_views(&views, now).await;
-        let statuses = status::statuses(question, &decision);
-        return Answer { overall: Code::Ok, statuses, headers: Vec::new(), block: None, is_faulty: false };
+    let mut brought = Brought::charge(service, question, now).await;
+    let only_gives_back = descriptors.iter().all(|descriptor| descriptor.is_negative_hits);
+    if only_gives_back || brought.refuses() {
+        return looked(service, question, &views, &brought, now).await;
     }
     let decision = service.check_views(&views, now, Wire::Rls).await;
-    told(service, question, &views, &decision, now)
+    if !decision.is_allowed() {
+        brought.give_back(service, question, now).await;
+    }
+    told(service, question, &views, &decision, &brought, now)
+}
+
+/// The answer where the policy's limits are only looked at: nobody asks to pass, so that there is no decision and what there is
+/// now is told; or a limit that the question brought along refuses it, and nothing is charged.
+async fn looked<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    views: &[CheckRequest<'_>],
+    brought: &Brought,
+    now: Timestamp,
+) -> Answer {
+    let looks: Vec<CheckRequest<'_>> = views.iter().map(|view| view.clone().looking()).collect();
+    let decision = service.engine.check_views(&looks, now).await;
+    let statuses = status::statuses(question, &decision, brought, now);
+    if !brought.refuses() {
+        return Answer { overall: Code::Ok, statuses, headers: Vec::new(), block: None, is_faulty: false };
+    }
+    service.meter.record_unnamed(false, Wire::Rls);
+    let mut headers = vec![("Cache-Control".to_owned(), "no-store".to_owned())];
+    let retry = brought.retry_after().map(|retry| retry.ceil_seconds().to_string());
+    headers.extend(retry.map(|retry| ("Retry-After".to_owned(), retry)));
+    Answer { overall: Code::OverLimit, statuses, headers, block: None, is_faulty: false }
 }
 
 /// What a client sends may reach us as a value that no request may have. Envoy lets pass what is answered with an error, so
@@ -84,10 +105,9 @@ fn refused<S: Store>(
 
 /// One view for each descriptor.
 fn views(question: &Question) -> Result<Vec<CheckRequest<'_>>, RequestError> {
-    let asked = u64::from(question.hits_addend.max(1));
     let mut views = Vec::with_capacity(question.descriptors.len());
     for descriptor in &question.descriptors {
-        let mut request = CheckRequest::new().cost(descriptor.hits_addend.unwrap_or(asked))?;
+        let mut request = CheckRequest::new().cost(descriptor.hits(question))?;
         for (name, value) in &descriptor.entries {
             request.push(name, value)?;
         }
@@ -130,6 +150,7 @@ fn told<S: Store>(
     question: &Question,
     views: &[CheckRequest<'_>],
     decision: &Decision,
+    brought: &Brought,
     now: Timestamp,
 ) -> Answer {
     if let Some(fault) = decision.fault()
@@ -145,7 +166,7 @@ fn told<S: Store>(
     let headers = tollgate::Answer::headers_of(decision, &service.envoy.headers, audience, now);
     Answer {
         overall: if decision.is_allowed() { Code::Ok } else { Code::OverLimit },
-        statuses: status::statuses(question, decision),
+        statuses: status::statuses(question, decision, brought, now),
         headers: headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         block: None,
         is_faulty: decision.fault().is_some(),

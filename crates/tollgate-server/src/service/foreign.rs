@@ -9,7 +9,7 @@ use tollgate::{Block, Decision, Ruling, Timestamp};
 use super::{Service, Wire};
 use crate::foreign::limitador::answer::{Action, Asked, Ruling as Limits};
 use crate::foreign::{InForce, Options};
-use crate::rls::{Answer, Code, Question, Status, Unanswerable};
+use crate::rls::{Answer, Code, Question, Status};
 use crate::telemetry::{Key, Stopwatch, Verdict};
 
 /// The attribute that a block may name a domain, or a namespace, by.
@@ -28,17 +28,14 @@ pub(crate) enum Ruled<'c> {
 }
 
 impl<S: Store> Service<S> {
-    /// Answers Envoy's question by foreign rules.
-    ///
-    /// # Errors
-    /// When the question is wrong.
+    /// Answers Envoy's question, which was checked, by foreign rules.
     pub(crate) async fn answer_foreign(
         &self,
         foreign: &InForce,
         question: &Question,
         wire: Wire,
         now: Timestamp,
-    ) -> Result<Answer, Unanswerable> {
+    ) -> Answer {
         let watch = Stopwatch::start();
         // Whoever only gives back does not ask to pass.
         let asks = question.descriptors.iter().any(|descriptor| !descriptor.is_negative_hits);
@@ -46,7 +43,7 @@ impl<S: Store> Service<S> {
         let block = if asks { self.blocking(&question.domain, views, now) } else { None };
         let answer = match &block {
             Some(block) => refused(question, block, now),
-            None => foreign.answer(question, &self.engine, &self.options_at(now), now).await?,
+            None => foreign.answer(question, &self.engine, &self.options_at(now), now).await,
         };
         if asks {
             let keys = keys(question, &answer);
@@ -56,7 +53,7 @@ impl<S: Store> Service<S> {
             self.meter.record_foreign(&Verdict { is_allowed, limit, retry_after, keys: &keys }, wire, now);
             self.meter.took(wire, watch.elapsed());
         }
-        Ok(answer)
+        answer
     }
 
     /// Decides by Limitador's rules; nothing when the configuration is another one.

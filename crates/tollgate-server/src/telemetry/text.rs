@@ -26,7 +26,11 @@ pub(crate) fn push(into: &mut String, text: &str) {
             into.push('…');
             return;
         }
-        push_character(into, character);
+        match character {
+            // It would begin an escape that is none.
+            '\\' => into.push_str(r"\\"),
+            _ => push_plain(into, character),
+        }
     }
 }
 
@@ -47,8 +51,15 @@ pub(crate) fn attributes(request: &CheckRequest<'_>) -> Vec<(String, String)> {
     request.attributes().iter().map(pair).collect()
 }
 
+/// A text of any length in which nothing acts. What was escaped before stays as it is.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    text.chars().for_each(|character| push_plain(&mut plain, character));
+    plain
+}
+
 /// Adds one character, escaped if it does anything but look like itself.
-pub(crate) fn push_character(into: &mut String, character: char) {
+pub(crate) fn push_plain(into: &mut String, character: char) {
     if is_plain(character) {
         into.push(character);
     } else {
@@ -56,14 +67,14 @@ pub(crate) fn push_character(into: &mut String, character: char) {
     }
 }
 
-/// Whether a character only looks like itself. A backslash does not: it begins an escape.
+/// Whether a character only looks like itself.
 const fn is_plain(character: char) -> bool {
     let turns_direction = matches!(character,
         '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     let breaks_lines = matches!(character, '\u{2028}' | '\u{2029}');
     let is_control = matches!(character, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}');
     let is_tag = matches!(character, '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
-    !(turns_direction || breaks_lines || is_control || is_tag || character == '\\')
+    !(turns_direction || breaks_lines || is_control || is_tag)
 }
 
 #[cfg(test)]
@@ -77,6 +88,8 @@ mod tests {
         assert_eq!(shown("a\nb\r\u{1b}[2J\u{7}"), r"a\nb\r\u{1b}[2J\u{7}");
         assert_eq!(shown("\u{9b}31m\u{202e}x\u{2028}y\0"), r"\u{9b}31m\u{202e}x\u{2028}y\u{0}");
         assert_eq!(shown(r"a\nb"), r"a\\nb");
+        assert_eq!(plain("a\n\u{2028}b"), r"a\n\u{2028}b");
+        assert_eq!(plain(&shown("a\n\\b")), shown("a\n\\b"), "what is escaped is not escaped again");
     }
 
     /// A value of any length is short.

@@ -11,9 +11,9 @@ use tollgate::{CheckRequest, Decision, LimitStatus, Timestamp};
 use super::TopKey;
 use super::cells::{STRIPES, stripe};
 use super::foreign::{ATTRIBUTES_SHOWN, Key};
-use super::random::scrambled;
 use super::sketch::{Entry, Sketch};
 use super::text;
+use crate::random::scrambled;
 
 /// Decisions in a second, of the threads of one stripe, that are all looked at; of further ones, one in [`SAMPLE`].
 const QUIET: u64 = 1_000;

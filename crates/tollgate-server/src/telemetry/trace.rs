@@ -10,7 +10,7 @@ use tollgate::{Clock, Decision, Ticks, Timestamp};
 use super::Sample;
 use super::live::{Budget, deciding};
 use super::names::{SPANS, VERDICTS, label, verdict_index};
-use super::random;
+use crate::random;
 use crate::service::Wire;
 
 pub(crate) mod export;

@@ -14,6 +14,8 @@ const ENVOY: &str =
     "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 2, name: daily}}]";
 const LIMITADOR: &str = "- {namespace: n, max_value: 2, seconds: 86400, name: daily, conditions: [], variables: [\"descriptors[0]['user']\"]}";
 
+const TIMED: &str = r#"tollgate_decision_duration_seconds_count{wire="rls"}"#;
+
 fn rls(domain: &str, key: &str, value: &str) -> String {
     json!({ "domain": domain, "descriptors": [{ "entries": [{ "key": key, "value": value }] }] }).to_string()
 }
@@ -156,6 +158,7 @@ fn envoy_is_answered_over_grpc() {
             assert!(told.starts_with(&format!("{expected} daily 2/DAY left {left} in ")), "{told}");
         }
         assert_eq!(shown(&client.ask(question(domain, 1, "other=a|x=y")).unwrap()), "OK: OK | OK");
+        assert_eq!(server.metric(TIMED), 4, "each decision is timed once");
         assert!(server.send("GET", "/v1/authz", "").problem(404).contains("POST /v1/check"));
     }
 }
@@ -192,6 +195,7 @@ fn a_native_policy_names_its_own_ways() {
         (200, &json!("OK")),
         "/json answers for every policy"
     );
+    assert_eq!(server.metric(TIMED), 1);
 }
 
 /// A directory is read as a mounted configuration is: below it, in order, without what begins with a dot.

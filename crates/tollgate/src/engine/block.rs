@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use smallvec::{SmallVec, smallvec};
 
 use crate::policy::text::{Digits, as_text};
 use crate::request::CheckRequest;
-use crate::time::{TICKS_PER_SECOND, Timestamp};
+use crate::time::Timestamp;
 
 /// Most blocks at once. A change makes the whole index anew.
 pub const BLOCKS_MAX: usize = 1_000;
@@ -40,36 +41,12 @@ impl Block {
     pub const fn until(&self) -> Timestamp {
         self.until
     }
-
-    fn covers(&self, request: &CheckRequest<'_>) -> bool {
-        self.attributes.iter().all(|(name, value)| {
-            request.attributes().iter().any(|given| {
-                let mut room: Digits = [0; 20];
-                given.name == name && as_text(given.value, &mut room) == value
-            })
-        })
-    }
 }
 
 impl fmt::Display for Block {
     /// Why a request is denied, without what else the operator said about it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "blocked by an operator until {}", Rfc3339(self.until))
-    }
-}
-
-/// An instant as people and programs read it, to the second, rounded up: whoever waits for it has waited enough.
-struct Rfc3339(Timestamp);
-
-impl fmt::Display for Rfc3339 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.unix_micros().div_ceil(TICKS_PER_SECOND);
-        let instant =
-            i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
-        match instant {
-            Some(instant) => write!(f, "{instant}"),
-            None => f.write_str("the end of time"),
-        }
+        write!(f, "blocked by an operator until {}", self.until.rfc3339())
     }
 }
 
@@ -112,23 +89,16 @@ impl Blocks {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
-        views.iter().filter_map(|view| self.find(view, now)).max_by_key(|block| block.until)
+        views.iter().filter_map(|view| self.of_view(view, now)).max_by_key(|block| block.until)
     }
 
-    fn find(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Arc<Block>> {
-        let index = self.index.load();
-        let under = |name: &str, value: &str| index.get(name)?.get(value);
-        let mut longest: Option<&Arc<Block>> = None;
-        for given in request.attributes() {
-            let mut room: Digits = [0; 20];
-            for block in under(given.name, as_text(given.value, &mut room)).into_iter().flatten() {
-                let is_longer = longest.is_none_or(|known| known.until < block.until);
-                if is_longer && now < block.until && block.covers(request) {
-                    longest = Some(block);
-                }
-            }
-        }
-        longest.cloned()
+    fn of_view(&self, view: &CheckRequest<'_>, now: Timestamp) -> Option<Arc<Block>> {
+        let given = view.attributes();
+        let mut rooms: SmallVec<[Digits; 16]> = smallvec![[0; 20]; given.len()];
+        let texts =
+            given.iter().zip(&mut rooms).map(|(given, room)| (given.name, as_text(given.value, room)));
+        let pairs: SmallVec<[(&str, &str); 16]> = texts.collect();
+        self.of_pairs(&pairs, now)
     }
 
     /// The block that denies longest whatever has these names and values, if any does.

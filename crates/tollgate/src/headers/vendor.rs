@@ -1,6 +1,6 @@
 //! The headers that vendors made common. All of them show the tightest limit only.
 
-use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
+use crate::time::Ticks;
 
 use super::list::{HeaderList, push};
 use super::policy::Unit;
@@ -11,8 +11,8 @@ use super::structured::name_hash;
 /// GitHub's `X-RateLimit-*`: the reset is the epoch second at which the counter is as if never used.
 pub(super) fn write_x_ratelimit(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     if let Some(reading) = sheet.tightest() {
-        let reset = epoch_seconds(sheet.now + reading.reset_after());
-        write_x(headers, reading, reset);
+        let reset = sheet.now + reading.reset_after();
+        write_x(headers, reading, reset.ceil_unix_seconds());
     }
 }
 
@@ -148,28 +148,15 @@ pub(super) fn write_anthropic(headers: &mut HeaderList, sheet: &Sheet<'_>) {
         if let Some(reading) = sheet.tightest_of(unit) {
             headers.number(limit, reading.quota);
             headers.number(remaining, reading.remaining);
-            headers.write(reset, |out| push_instant(out, sheet.now + reading.reset_after()));
+            let reset_at = sheet.now + reading.reset_after();
+            headers.write(reset, |out| push(out, format_args!("{}", reset_at.rfc3339())));
         }
     }
-}
-
-/// Epoch seconds, rounded up.
-fn epoch_seconds(instant: Timestamp) -> u64 {
-    instant.unix_micros().div_ceil(TICKS_PER_SECOND)
 }
 
 /// Appends milliseconds as seconds with three decimals.
 pub(super) fn push_decimal(out: &mut String, millis: u64) {
     push(out, format_args!("{}.{:03}", millis / 1_000, millis % 1_000));
-}
-
-/// Appends an instant as RFC 3339 has it, to the second, rounded up. One that cannot be written is left empty, which leaves
-/// its header out.
-fn push_instant(out: &mut String, instant: Timestamp) {
-    let seconds = i64::try_from(epoch_seconds(instant));
-    if let Some(instant) = seconds.ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok()) {
-        push(out, format_args!("{instant}"));
-    }
 }
 
 /// Appends a duration as Go prints it: `12ms`, `1.5s`, `6m0s`, `1h0m0s`.

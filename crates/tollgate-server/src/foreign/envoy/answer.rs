@@ -5,9 +5,9 @@ use tollgate::store::Store;
 use tollgate::{Ticks, Timestamp};
 
 use super::tree::{Allowance, Config, Domain, Limit};
+use crate::foreign::Options;
 use crate::foreign::counters::Counters;
-use crate::foreign::{NO_DESCRIPTORS, NO_DOMAIN, Options};
-use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Question, Status, Unanswerable, Unit};
+use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Question, Status, Unit};
 
 /// Most that one descriptor adds to a counter: more than any limit allows, and so little that no counter soon runs over.
 const ADDEND_MAX: u64 = 1 << 33;
@@ -29,22 +29,13 @@ enum Ruling<'c> {
 }
 
 /// Answers a question.
-///
-/// # Errors
-/// When it has no domain or no descriptor.
 pub(in crate::foreign) async fn answer<S: Store>(
     config: &Config,
     question: &Question,
     counters: &Counters<'_, S>,
     options: &Options,
     now: Timestamp,
-) -> Result<Answer, Unanswerable> {
-    if question.domain.is_empty() {
-        return Err(Unanswerable::Invalid(NO_DOMAIN.to_owned()));
-    }
-    if question.descriptors.is_empty() {
-        return Err(Unanswerable::Invalid(NO_DESCRIPTORS.to_owned()));
-    }
+) -> Answer {
     let rulings = rulings(config.domain(&question.domain), question, options);
     let mut statuses = Vec::with_capacity(rulings.len());
     for (descriptor, ruling) in question.descriptors.iter().zip(&rulings) {
@@ -55,7 +46,7 @@ pub(in crate::foreign) async fn answer<S: Store>(
     let overall = overall(&statuses, &quotas);
     let headers = if options.has_headers { headers(&statuses, &quotas) } else { Vec::new() };
     let overall = if options.is_shadow { Code::Ok } else { overall };
-    Ok(Answer { overall, statuses, headers, block: None, is_faulty: false })
+    Answer { overall, statuses, headers, block: None, is_faulty: false }
 }
 
 /// What decides about each descriptor, once rules that others replace are left out.
@@ -114,11 +105,11 @@ async fn status<S: Store>(
     counters: &Counters<'_, S>,
     now: Timestamp,
 ) -> Status {
-    let unlimited =
-        |limit_remaining| Status { code: Code::Ok, current_limit: None, limit_remaining, until_reset: None };
     let (current, unit, is_shadow, patterns) = match ruling {
-        Ruling::None => return unlimited(0),
-        Ruling::Unlimited => return unlimited(u32::MAX),
+        Ruling::None => return Status::of_no_limit(Code::Ok),
+        Ruling::Unlimited => {
+            return Status { limit_remaining: u32::MAX, ..Status::of_no_limit(Code::Ok) };
+        }
         Ruling::Counted { current, unit, is_shadow, patterns, .. } => (current, *unit, *is_shadow, patterns),
     };
     let mut parts: Vec<&[u8]> = vec![question.domain.as_bytes()];
@@ -126,7 +117,7 @@ async fn status<S: Store>(
         let counted_as = patterns.get(index).copied().flatten().unwrap_or(value);
         parts.extend([key.as_bytes(), counted_as.as_bytes()]);
     }
-    let addend = descriptor.hits_addend.unwrap_or(u64::from(question.hits_addend.max(1))).min(ADDEND_MAX);
+    let addend = descriptor.hits(question).min(ADDEND_MAX);
     let limit = u64::from(current.requests_per_unit);
     let after = if descriptor.is_negative_hits {
         counters.subtract(unit, &parts, addend, now).await

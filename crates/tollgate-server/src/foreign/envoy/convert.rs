@@ -1,13 +1,11 @@
 //! Rules of a tree as limits of our own: the way through the tree becomes a condition, since here every limit that fits applies.
 
 use tollgate::policy::Expression;
+use tollgate::quota::UNITS_PER_SECOND_MAX;
 
 use super::tree::{Allowance, Config, Level, Node};
 use crate::foreign::convert::{Converted, Native, cel_text, is_name};
 use crate::rls::Unit;
-
-/// Fastest rate of a policy.
-const PER_SECOND_MAX: u64 = 10_000_000;
 
 /// A rule, with the level that it stands in for each entry before.
 type Path<'c> = Vec<(&'c Level, &'c Node)>;
@@ -88,7 +86,7 @@ fn native(
     if requests == 0 {
         return Err("a rate of 0 refuses everything, and no policy says that: refuse such requests before they are asked about".to_owned());
     }
-    if u64::from(requests) > PER_SECOND_MAX.saturating_mul(unit.seconds()) {
+    if u64::from(requests) > UNITS_PER_SECOND_MAX.saturating_mul(unit.seconds()) {
         return Err(format!("{requests} a {} is faster than a policy can count", unit.name()));
     }
     if let Some((_, node)) = path.iter().find(|(_, node)| !is_name(&node.key)) {

@@ -15,25 +15,7 @@ const READING: Reading = Reading { depth_max: 2 * ENTRIES_MAX + 4, second_docume
 /// Most entries that a rule may ask for.
 const ENTRIES_MAX: usize = 32;
 
-/// Every field that the original knows. It refuses others wherever they are, and takes no notice of these where they mean nothing.
-const KNOWN: [&str; 16] = [
-    "domain",
-    "descriptors",
-    "key",
-    "value",
-    "rate_limit",
-    "unit",
-    "requests_per_unit",
-    "unlimited",
-    "name",
-    "replaces",
-    "shadow_mode",
-    "quota_mode",
-    "detailed_metric",
-    "value_to_metric",
-    "share_threshold",
-    "metadata",
-];
+/// The fields of each table. The original knows them all wherever they are, and takes no notice of those that mean nothing there.
 const FILE: [&str; 2] = ["domain", "descriptors"];
 const DESCRIPTOR: [&str; 10] = [
     "key",
@@ -145,13 +127,10 @@ fn level(fields: Fields<'_>, path: &str, level: &mut Level, report: &mut Report)
         let path = format!("{path}[{index}]");
         if let Some(node) = descriptor(item, &path, report) {
             let (key, value) = (node.key.clone(), node.value.clone());
-            match level.add(node) {
-                Ok(()) => {}
-                Err(_) => {
-                    let shown = if value.is_empty() { key } else { format!("{key}={value}") };
-                    let message = format!("a second descriptor for {} at this level", quoted(&shown));
-                    report.error(item.at, &path, Problem::new(message, "each key, or key and value, once"));
-                }
+            if !level.add(node) {
+                let shown = if value.is_empty() { key } else { format!("{key}={value}") };
+                let message = format!("a second descriptor for {} at this level", quoted(&shown));
+                report.error(item.at, &path, Problem::new(message, "each key, or key and value, once"));
             }
         }
     }
@@ -305,7 +284,8 @@ fn only(fields: Fields<'_>, here: &[&str], path: &str, report: &mut Report) {
         _ => format!("{path}.{}", quoted(&entry.key)),
     };
     for entry in fields.iter().filter(|entry| !here.contains(&entry.key.as_str())) {
-        if KNOWN.contains(&entry.key.as_str()) {
+        let mut known = FILE.iter().chain(&DESCRIPTOR).chain(&RATE_LIMIT);
+        if known.any(|field| *field == entry.key) {
             let message = format!("means nothing here, and is ignored; it belongs {}", home(&entry.key));
             report.warning(entry.at, &within(entry), Problem::new(message, here.join(", ")));
             continue;

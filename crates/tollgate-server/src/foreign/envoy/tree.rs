@@ -1,5 +1,6 @@
 //! The rules of each domain as a tree, and the way of a descriptor through it.
 
+use std::cell::LazyCell;
 use std::collections::HashMap;
 
 use tollgate::policy::glob::Glob;
@@ -117,20 +118,20 @@ impl Domain {
 }
 
 impl Level {
-    /// Adds a rule; answers the position of one for the same key and value, which then stays.
-    pub(super) fn add(&mut self, node: Node) -> Result<(), usize> {
+    /// Adds a rule. Where there is one for the same key and value that one stays; whether it was added is told.
+    pub(super) fn add(&mut self, node: Node) -> bool {
         let at = self.nodes.len();
         let (key, value) = (node.key.clone(), node.value.clone());
-        let known = if value.is_empty() {
-            self.any.get(&key)
+        let is_known = if value.is_empty() {
+            self.any.contains_key(&key)
         } else {
-            self.exact.get(&key).and_then(|values| values.get(&value))
+            self.exact.get(&key).is_some_and(|values| values.contains_key(&value))
         };
-        if let Some(&known) = known {
-            return Err(known);
+        if is_known {
+            return false;
         }
         let wildcard = match Glob::new(&key) {
-            Some(_) if value.is_empty() => Glob::new(&key).map(Wildcard::Whole),
+            Some(glob) if value.is_empty() => Some(Wildcard::Whole(glob)),
             Some(_) => Glob::new(&format!("{key}_{value}")).map(Wildcard::Whole),
             None => Glob::new(&value).map(Wildcard::Value),
         };
@@ -143,22 +144,20 @@ impl Level {
             self.exact.entry(key).or_default().insert(value, at);
         }
         self.nodes.push(node);
-        Ok(())
+        true
     }
 
     /// The rule for an entry: the one with its value, else the first in the file whose star fits, else the one for any value.
     pub(super) fn find(&self, key: &str, value: &str) -> Option<&Node> {
         let exact = self.exact.get(key).and_then(|values| values.get(value));
-        let wild =
-            || self.wild.iter().find(|(at, wildcard)| self.fits(*at, wildcard, key, value)).map(|(at, _)| at);
+        // Made once, and only where a rule asks for it.
+        let whole = LazyCell::new(|| format!("{key}_{value}"));
+        let fits = |(at, wildcard): &&(usize, Wildcard)| match wildcard {
+            Wildcard::Value(glob) => self.nodes[*at].key == key && glob.matches(value),
+            Wildcard::Whole(glob) => glob.matches(&whole),
+        };
+        let wild = || self.wild.iter().find(fits).map(|(at, _)| at);
         let at = exact.or_else(wild).or_else(|| self.any.get(key))?;
         self.nodes.get(*at)
-    }
-
-    fn fits(&self, at: usize, wildcard: &Wildcard, key: &str, value: &str) -> bool {
-        match wildcard {
-            Wildcard::Value(glob) => self.nodes[at].key == key && glob.matches(value),
-            Wildcard::Whole(glob) => glob.matches(&format!("{key}_{value}")),
-        }
     }
 }

@@ -10,9 +10,9 @@ use tollgate::{Ticks, Timestamp};
 
 use super::matching::{Met, parts};
 use super::{Config, Ledger, Limit};
+use crate::foreign::Options;
 use crate::foreign::counters::Counters;
-use crate::foreign::{NO_DESCRIPTORS, NO_DOMAIN, Options};
-use crate::rls::{Answer, Code, CurrentLimit, Question, Status, Unanswerable, Unit};
+use crate::rls::{Answer, Code, CurrentLimit, Question, Status, Unit};
 
 /// What to do with the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,9 +111,6 @@ fn load<'c>(met: &Met<'c>, total: u64, ends_after: Ticks, is_over: bool) -> Load
 
 /// Answers Envoy's question. The first status has the tightest limit; the others have none, since limits here are about the
 /// request as a whole.
-///
-/// # Errors
-/// When it has no domain or no descriptor.
 pub(in crate::foreign) async fn answer<S: Store>(
     config: &Config,
     question: &Question,
@@ -121,13 +118,7 @@ pub(in crate::foreign) async fn answer<S: Store>(
     ledger: &Ledger,
     options: &Options,
     now: Timestamp,
-) -> Result<Answer, Unanswerable> {
-    if question.domain.is_empty() {
-        return Err(Unanswerable::Invalid(NO_DOMAIN.to_owned()));
-    }
-    if question.descriptors.is_empty() {
-        return Err(Unanswerable::Invalid(NO_DESCRIPTORS.to_owned()));
-    }
+) -> Answer {
     let gives_back = question.descriptors.iter().all(|descriptor| descriptor.is_negative_hits);
     let mut asked = Asked {
         namespace: &question.domain,
@@ -141,13 +132,13 @@ pub(in crate::foreign) async fn answer<S: Store>(
         (asked.delta, asked.action) = (0, Action::Report);
     }
     let ruling = decide(config, &asked, counters, ledger, now).await;
-    let mut statuses: Vec<Status> = question.descriptors.iter().map(|_| nothing()).collect();
+    let mut statuses = vec![Status::of_no_limit(Code::Ok); question.descriptors.len()];
     if let (Some(first), Some(tightest)) = (statuses.first_mut(), ruling.loads.first()) {
         *first = status(tightest);
     }
     let overall = if ruling.is_limited && !options.is_shadow { Code::OverLimit } else { Code::Ok };
     let headers = if options.has_headers { headers(&ruling.loads) } else { Vec::new() };
-    Ok(Answer { overall, statuses, headers, block: None, is_faulty: false })
+    Answer { overall, statuses, headers, block: None, is_faulty: false }
 }
 
 /// Takes from every counter that the request meets what it gives back.
@@ -166,16 +157,12 @@ fn delta(question: &Question, gives_back: bool) -> u64 {
     said.unwrap_or(u64::from(question.hits_addend.max(1))).min(if gives_back { EXACT_MAX } else { u64::MAX })
 }
 
-const fn nothing() -> Status {
-    Status { code: Code::Ok, current_limit: None, limit_remaining: 0, until_reset: None }
-}
-
 fn status(load: &Load<'_>) -> Status {
     let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let current_limit = CurrentLimit {
         name: load.limit.name.clone().unwrap_or_default(),
         requests_per_unit: narrow(load.limit.max_value),
-        unit: Unit::ALL.into_iter().find(|unit| unit.seconds() == load.limit.seconds),
+        unit: Unit::lasting(Ticks::from_secs(load.limit.seconds)),
     };
     Status {
         code: if load.is_over { Code::OverLimit } else { Code::Ok },

@@ -1,12 +1,10 @@
 //! Limits of Limitador's as limits of our own: `descriptors[0]['name']` becomes the attribute `name`.
 
 use tollgate::policy::Expression;
+use tollgate::quota::UNITS_PER_SECOND_MAX;
 
 use super::{Config, Limit};
 use crate::foreign::convert::{Converted, Native, is_name};
-
-/// Fastest rate of a policy.
-const PER_SECOND_MAX: u64 = 10_000_000;
 
 impl Config {
     /// The limits of a namespace.
@@ -34,7 +32,7 @@ fn native(limit: &Limit) -> Result<Native, String> {
     if limit.max_value == 0 || limit.seconds == 0 {
         return Err("a limit of 0, or in 0 seconds, counts nothing, and no policy says that".to_owned());
     }
-    if limit.max_value > PER_SECOND_MAX.saturating_mul(limit.seconds) {
+    if limit.max_value > UNITS_PER_SECOND_MAX.saturating_mul(limit.seconds) {
         return Err("it is faster than a policy can count".to_owned());
     }
     let mut by = Vec::new();

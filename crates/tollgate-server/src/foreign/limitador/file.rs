@@ -4,6 +4,7 @@ use tollgate::policy::Problem;
 use tollgate::policy::source::{
     Cel, Fields, Node, Place, Reading, Report, SecondDocument, Tree, quoted, read,
 };
+use tollgate::quota::PERIOD_MAX;
 
 use super::{Config, Limit};
 use crate::foreign::Source;
@@ -11,8 +12,8 @@ use crate::foreign::envoy::integer;
 
 const READING: Reading = Reading { depth_max: 8, second_document: SecondDocument::Refused };
 const FIELDS: [&str; 7] = ["id", "namespace", "max_value", "seconds", "name", "conditions", "variables"];
-/// Longest window, in seconds: a leap year, as for every window here.
-const SECONDS_MAX: u64 = 366 * 86_400;
+/// Longest window, in seconds: as for every window here.
+const SECONDS_MAX: u64 = PERIOD_MAX.ceil_seconds();
 /// Most conditions, and most variables, of one limit.
 const EXPRESSIONS_MAX: usize = 64;
 

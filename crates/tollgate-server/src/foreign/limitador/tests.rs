@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::answer::{Action, Asked};
+use crate::at_once::at_once;
 use crate::foreign::golden::{Bench, run};
 use crate::foreign::{Foreign, Format, Source};
 use crate::rls::{Code, Descriptor, Question};
@@ -116,7 +117,7 @@ fn requests_at_the_same_time_do_not_pass_together() {
 fn decide(bench: &Bench, action: Action, delta: u64) -> (bool, Vec<u64>) {
     let entries = [("user".to_owned(), "u".to_owned())];
     let asked = Asked { namespace: "n", descriptors: vec![&entries], delta, action };
-    let ruling = bench.block_on(bench.in_force.decide(&asked, &bench.engine, bench.now)).unwrap();
+    let ruling = at_once(bench.in_force.decide(&asked, &bench.engine, bench.now)).unwrap();
     (ruling.is_limited, ruling.loads.iter().map(|load| load.remaining).collect())
 }
 
@@ -141,7 +142,7 @@ fn counters_are_listed() {
         let Foreign::Limitador(config) = &bench.in_force.rules else { panic!("another format") };
         let mut all = Vec::new();
         for limit in config.limits("n") {
-            let counters = bench.block_on(bench.in_force.listed(limit, &bench.engine, bench.now));
+            let counters = at_once(bench.in_force.listed(limit, &bench.engine, bench.now));
             all.extend(
                 counters
                     .iter()
@@ -204,7 +205,7 @@ fn a_huge_report_fills_the_counter() {
         let entries = [("k".to_owned(), "v".to_owned())];
         let decide = |delta, action| {
             let asked = Asked { namespace: "n", descriptors: vec![&entries[..]], delta, action };
-            bench.block_on(bench.in_force.decide(&asked, &bench.engine, bench.now)).unwrap().is_limited
+            at_once(bench.in_force.decide(&asked, &bench.engine, bench.now)).unwrap().is_limited
         };
         assert!(!decide(already, Action::Report));
         assert!(!decide(u64::MAX, Action::Report));
@@ -223,7 +224,7 @@ fn long_values_are_counted_and_not_listed() {
         assert_eq!(codes, [Code::Ok, Code::Ok, Code::OverLimit]);
     }
     let limit = &config.namespace("n").unwrap()[0];
-    let listed = bench.block_on(bench.in_force.listed(limit, &bench.engine, bench.now));
+    let listed = at_once(bench.in_force.listed(limit, &bench.engine, bench.now));
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].values[0].1.as_deref(), Some(short.as_str()));
 }

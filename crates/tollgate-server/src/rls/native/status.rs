@@ -1,23 +1,32 @@
 //! What each descriptor is told: of the limits that apply to it, the one that denies longest, else the one with
 //! the least left.
 
-use tollgate::{Decision, LimitStatus, Source, Stance, Ticks, Verdict};
+use tollgate::{Decision, LimitStatus, Source, Stance, Ticks, Timestamp, Verdict};
 
 use super::super::{Code, CurrentLimit, Question, Status, Unit};
+use super::brought::{Brought, Said};
 
 /// One status for each descriptor, in order.
-pub(super) fn statuses(question: &Question, decision: &Decision) -> Vec<Status> {
+pub(super) fn statuses(
+    question: &Question,
+    decision: &Decision,
+    brought: &Brought,
+    now: Timestamp,
+) -> Vec<Status> {
     let mut statuses = Vec::with_capacity(question.descriptors.len());
     for (position, descriptor) in question.descriptors.iter().enumerate() {
         let met = decision.limits().filter(|status| status.view == position);
         let denial = met.clone().filter(denies).max_by_key(away); // Chosen as the cause of a whole decision is.
-        let mut status = match denial.or_else(|| met.min_by_key(left)) {
-            Some(limit) => told(&limit),
+        let met = denial.or_else(|| met.min_by_key(left));
+        let own = brought.of(position).filter(|own| met.is_none_or(|met| is_tighter(own, &met)));
+        let mut status = match (own, met) {
             // Nothing was counted for a request at fault, or one that an operator blocks, and no descriptor of it may pass.
-            None if decision.fault().is_some() || decision.block().is_some() => {
+            _ if decision.fault().is_some() || decision.block().is_some() => {
                 Status::of_no_limit(Code::OverLimit)
             }
-            None => Status::of_no_limit(Code::Ok),
+            (Some(own), _) => own.status(now),
+            (None, Some(met)) => told(&met),
+            (None, None) => Status::of_no_limit(Code::Ok),
         };
         if descriptor.is_negative_hits {
             status.code = Code::Ok;
@@ -25,6 +34,14 @@ pub(super) fn statuses(question: &Question, decision: &Decision) -> Vec<Status> 
         statuses.push(status);
     }
     statuses
+}
+
+/// Whether a limit that the descriptor brought says more about it than one of the policy's.
+fn is_tighter(own: &Said, met: &LimitStatus<'_>) -> bool {
+    match own.away {
+        Some(own_away) => !denies(met) || own_away > away(met),
+        None => !denies(met) && (false, false, own.remaining()) < left(met),
+    }
 }
 
 fn denies(status: &LimitStatus<'_>) -> bool {
@@ -65,25 +82,10 @@ fn told(status: &LimitStatus<'_>) -> Status {
 /// The limit as a rate in the protocol's units. One that has no such unit is told without: its size, and no time.
 fn current_limit(status: &LimitStatus<'_>) -> CurrentLimit {
     let (units, unit) = match status.quota.rate() {
-        Some(rate) => (rate.units(), unit(rate.period())),
+        Some(rate) => (rate.units(), Unit::lasting(rate.period())),
         None => (status.quota.capacity(), None),
     };
     CurrentLimit { name: status.limit.name().to_owned(), requests_per_unit: saturating(units), unit }
-}
-
-/// The unit that lasts so long: a month has 30 days, a year 365.
-fn unit(period: Ticks) -> Option<Unit> {
-    const DAY: u64 = 86_400;
-    const UNITS: [(u64, Unit); 7] = [
-        (1, Unit::Second),
-        (60, Unit::Minute),
-        (3_600, Unit::Hour),
-        (DAY, Unit::Day),
-        (7 * DAY, Unit::Week),
-        (30 * DAY, Unit::Month),
-        (365 * DAY, Unit::Year),
-    ];
-    UNITS.iter().find(|(seconds, _)| Ticks::from_secs(*seconds) == period).map(|&(_, unit)| unit)
 }
 
 /// The protocol's numbers have 32 bits.

@@ -1,10 +1,10 @@
-//! What Envoy is told while the store is away. The rules for a store that answers are in tables over gRPC, in `tests/it`.
+//! What Envoy is told while the store is away, and while an operator rules over limits of requests. The rules for a store that answers are in tables over gRPC, in `tests/it`.
 
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
-use tollgate::{Clock, Engine, Policy, Secret, Ticks, Timestamp};
+use tollgate::{Clock, Engine, Policy, Ruled, Ruling, Scope, Secret, Ticks, Timestamp};
 
-use super::super::{Answer, Code, CurrentLimit, Descriptor, Question, Status, Unit, answer};
+use super::super::{Answer, Code, CurrentLimit, Descriptor, Override, Question, Status, Unit, answer};
 use crate::service::Service;
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -96,4 +96,45 @@ async fn giving_back_is_ok_without_a_store() {
     let mixed = ask(&service, &["-closed", "local"]).await;
     let codes: Vec<Code> = mixed.statuses.iter().map(|status| status.code).collect();
     assert_eq!((mixed.overall, codes), (Code::OverLimit, vec![Code::Ok, Code::Ok]));
+}
+
+/// A question of one descriptor that brings a limit along.
+fn bringing(name: &str, requests_per_unit: u32) -> Question {
+    let descriptor = Descriptor {
+        entries: vec![(name.to_owned(), "x".to_owned())],
+        limit: Some(Override { requests_per_unit, unit: Unit::Day }),
+        ..Descriptor::default()
+    };
+    Question { domain: "api".to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
+}
+
+/// What the request brought cannot be counted without a store either, and then the policy's failure modes decide alone.
+#[tokio::test]
+async fn a_limit_of_the_request_needs_the_store() {
+    let service = service();
+    for (name, code) in [("open", Code::Ok), ("open", Code::Ok), ("closed", Code::OverLimit)] {
+        assert_eq!(answer(&service, &bringing(name, 1), NOW).await.unwrap().overall, code);
+    }
+}
+
+/// What an operator rules about all limits holds for those that requests bring along, and ends with the ruling.
+#[tokio::test]
+async fn an_operator_rules_over_limits_of_requests() {
+    let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 9/h}]").unwrap();
+    let service = Service::new(Engine::new(policy, NOW), Clock::precise());
+    let codes = async |times: usize| {
+        let mut codes = Vec::new();
+        for _ in 0..times {
+            codes.push(answer(&service, &bringing("a", 1), NOW).await.unwrap().overall);
+        }
+        codes
+    };
+    assert_eq!(codes(2).await, [Code::Ok, Code::OverLimit]);
+    for ruling in [Ruling::Off, Ruling::Shadow] {
+        let ruled = Ruled { ruling, until: NOW + Ticks::from_secs(60) };
+        service.engine.rule(Scope::All, ruled, NOW).unwrap();
+        assert_eq!(codes(2).await, [Code::Ok, Code::Ok], "{ruling:?}");
+    }
+    let later = NOW + Ticks::from_secs(60);
+    assert_eq!(answer(&service, &bringing("a", 1), later).await.unwrap().overall, Code::OverLimit);
 }

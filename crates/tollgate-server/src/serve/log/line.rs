@@ -101,11 +101,8 @@ fn cleaned(bytes: &[u8]) -> Vec<u8> {
             line.push('…');
             break;
         }
-        match character {
-            // JSON's own escapes, and those of values that were escaped before, stay as they are.
-            '\\' => line.push('\\'),
-            _ => text::push_character(&mut line, character),
-        }
+        // JSON's own escapes, and those of values that were escaped before, stay as they are.
+        text::push_plain(&mut line, character);
     }
     line.push('\n');
     line.into_bytes()

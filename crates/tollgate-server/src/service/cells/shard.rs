@@ -179,7 +179,7 @@ impl Shard {
         self.words[slot * SLOT_WORDS + 2].cast_signed()
     }
 
-    /// Where the search for a key starts: the upper 32 bits, spread over the slots.
+    /// Where the search for a key starts: the upper half, spread over the slots.
     #[inline]
     fn home(&self, upper: u64) -> usize {
         let spread = u128::from(upper) * self.slots as u128;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::random::scrambled;
 
 fn fill(ids: impl IntoIterator<Item = u64>) -> (Sketch, HashMap<u64, u64>) {
     let (mut sketch, mut exact) = (Sketch::default(), HashMap::new());
@@ -26,16 +27,10 @@ fn zipf(seed: u64, keys: u64, length: usize) -> impl Iterator<Item = u64> {
         })
         .collect();
     let all = ends.last().copied().unwrap_or(1);
-    let mut state = seed;
-    std::iter::repeat_with(move || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut drawn = state;
-        drawn = (drawn ^ (drawn >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        drawn = (drawn ^ (drawn >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let drawn = (drawn ^ (drawn >> 31)) % all;
+    (0..length as u64).map(move |turn| {
+        let drawn = scrambled(seed.wrapping_add(turn)) % all;
         ends.partition_point(|end| *end <= drawn) as u64
     })
-    .take(length)
 }
 
 /// Fewer keys than places are counted exactly, id 0 included.

@@ -1,10 +1,11 @@
-//! Numbers that look random and are cheap: for sampling and for the ids of spans, where nobody gains by guessing them.
+//! Numbers that look random and are cheap: for sampling, for the ids of spans and for the keys of a load, where nobody gains by
+//! guessing them.
 
 use std::cell::Cell;
 
 /// A number as unlike its neighbours as can be: the finaliser of splitmix64.
 #[inline]
-pub(super) const fn scrambled(number: u64) -> u64 {
+pub(crate) const fn scrambled(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -13,7 +14,7 @@ pub(super) const fn scrambled(number: u64) -> u64 {
 
 /// The next number of this thread.
 #[inline]
-pub(super) fn next() -> u64 {
+pub(crate) fn next() -> u64 {
     // Without the system's randomness two threads would draw the same numbers, which only confuses their traces.
     thread_local!(static STATE: Cell<u64> = Cell::new(getrandom::u64().unwrap_or(0)));
     STATE.with(|state| {

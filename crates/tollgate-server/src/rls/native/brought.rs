@@ -1,0 +1,153 @@
+//! Limits that descriptors bring along. Such a limit can only tighten: it is counted beside those of the policy, and all of them
+//! must admit. Its counter is named by the descriptor's entries and the unit, so whatever number a request says decides on the
+//! same count, and numbers that nobody foresaw take no memory. It counts what brings a limit along; the policy counts everything.
+
+use tollgate::store::{Store, StoreFailure};
+use tollgate::{Ruling, Ticks, Timestamp};
+
+use super::super::{Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
+use crate::foreign::counters::{Counters, Tallies};
+use crate::service::Service;
+
+/// What the limits of a question's descriptors said, in the order of the descriptors.
+#[derive(Default)]
+pub(super) struct Brought {
+    said: Vec<Said>,
+}
+
+/// What one of them said.
+pub(super) struct Said {
+    /// The descriptor's place in the question.
+    position: usize,
+    limit: Override,
+    /// What was added to its counter.
+    added: u64,
+    /// What is counted, with that.
+    total: u64,
+    /// How long it keeps the request away, if it does; for ever where it costs more than is ever admitted.
+    pub(super) away: Option<Ticks>,
+}
+
+impl Brought {
+    /// Charges what the descriptors bring along; if one of them does not admit, nothing stays charged.
+    pub(super) async fn charge<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Self {
+        let mut brought = Self::default();
+        if question.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
+            return brought;
+        }
+        // What an operator rules about all limits holds for these, too.
+        let ruling = service.engine.ruling_about_all(now);
+        let Some(counters) = counters(service).filter(|_| ruling != Some(Ruling::Off)) else {
+            return brought;
+        };
+        for (position, descriptor) in question.descriptors.iter().enumerate() {
+            let Some(limit) = descriptor.limit else { continue };
+            let mut said = Said { position, limit, added: 0, total: 0, away: None };
+            // Where the store is away the policy alone decides, each limit by its own failure mode.
+            if said.charge(&counters, question, descriptor, now).await.is_err() {
+                continue;
+            }
+            said.away = said.away.filter(|_| ruling != Some(Ruling::Shadow));
+            brought.said.push(said);
+        }
+        if brought.refuses() {
+            brought.give_back(service, question, now).await;
+        }
+        brought
+    }
+
+    /// Whether one of them does not admit.
+    pub(super) fn refuses(&self) -> bool {
+        self.said.iter().any(|said| said.away.is_some())
+    }
+
+    /// How long the request stays away; nothing if it may pass, or never will.
+    pub(super) fn retry_after(&self) -> Option<Ticks> {
+        self.said.iter().filter_map(|said| said.away).max().filter(|&away| away < Ticks::MAX)
+    }
+
+    /// Takes back what was charged, as when a limit of the policy denies. Where others are counted together with it, as while
+    /// the store is full, it stays: that denies too much for a while, and admits nothing too much.
+    pub(super) async fn give_back<S: Store>(
+        &mut self,
+        service: &Service<S>,
+        question: &Question,
+        now: Timestamp,
+    ) {
+        let Some(counters) = counters(service) else { return };
+        for said in self.said.iter_mut().filter(|said| said.added > 0) {
+            let Some(descriptor) = question.descriptors.get(said.position) else { continue };
+            let parts = descriptor.counted_by(&question.domain);
+            counters.subtract(said.limit.unit, &parts, said.added, now).await;
+            (said.total, said.added) = (said.total.saturating_sub(said.added), 0);
+        }
+    }
+
+    /// What the limit said that this descriptor brought.
+    pub(super) fn of(&self, position: usize) -> Option<&Said> {
+        self.said.iter().find(|said| said.position == position)
+    }
+}
+
+impl Said {
+    /// What is left of it.
+    pub(super) fn remaining(&self) -> u64 {
+        u64::from(self.limit.requests_per_unit).saturating_sub(self.total)
+    }
+
+    /// What its descriptor is told.
+    pub(super) fn status(&self, now: Timestamp) -> Status {
+        let Override { requests_per_unit, unit } = self.limit;
+        let (code, remaining, until_reset) = match self.away {
+            Some(away) => (Code::OverLimit, 0, Some(away).filter(|&away| away < Ticks::MAX)),
+            None if self.total == 0 => (Code::Ok, self.remaining(), Some(Ticks::ZERO)),
+            None => (Code::Ok, self.remaining(), Some(until_end(unit, now))),
+        };
+        Status {
+            code,
+            current_limit: Some(CurrentLimit { name: String::new(), requests_per_unit, unit: Some(unit) }),
+            limit_remaining: u32::try_from(remaining).unwrap_or(requests_per_unit),
+            until_reset,
+        }
+    }
+
+    async fn charge<S: Store>(
+        &mut self,
+        counters: &Counters<'_, S>,
+        question: &Question,
+        descriptor: &Descriptor,
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
+        let (unit, most) = (self.limit.unit, u64::from(self.limit.requests_per_unit));
+        let parts = descriptor.counted_by(&question.domain);
+        let hits = descriptor.hits(question);
+        if descriptor.is_negative_hits {
+            self.total = counters.subtract(unit, &parts, hits, now).await;
+            return Ok(());
+        }
+        if hits > most {
+            self.away = Some(Ticks::MAX);
+            return Ok(());
+        }
+        self.total = counters.try_add(unit, &parts, hits, now).await?;
+        if hits > 0 && self.total > most {
+            self.away = Some(until_end(unit, now));
+        }
+        // A counter that can grow no more, or for which there is no room, has taken nothing.
+        self.added = if self.total == u64::MAX { 0 } else { hits };
+        Ok(())
+    }
+}
+
+fn counters<S: Store>(service: &Service<S>) -> Option<Counters<'_, S>> {
+    let engine = &service.engine;
+    // Every unit is a length that windows may have.
+    let tallies = service.envoy.tallies.get_or_init(|| Tallies::new(engine, std::iter::empty()).ok());
+    tallies.as_ref().map(|tallies| Counters { engine, tallies })
+}
+
+/// Until the window of a unit ends.
+fn until_end(unit: Unit, now: Timestamp) -> Ticks {
+    let length = Ticks::from_secs(unit.seconds()).as_micros();
+    Ticks::from_micros(length - now.unix_micros() % length)
+}

@@ -5,6 +5,7 @@
 pub mod plan;
 pub mod question;
 mod connection;
+mod grpc;
 mod reply;
 mod run;
 mod summary;

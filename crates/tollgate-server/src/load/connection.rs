@@ -1,16 +1,14 @@
 //! One connection that asks: closed, with several requests under way, or open, when each is due.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tonic::client::Grpc;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::transport::{Channel, Endpoint};
 
+use super::grpc::Connection;
 use super::plan::{Pace, Plan};
 use super::question::{Protocol, Question};
 use super::reply::{self, Reply};
@@ -21,7 +19,7 @@ use crate::random::scrambled;
 /// How much earlier than due a timer wakes: timers are a millisecond coarse, and the rest is waited for by asking again and again.
 const EARLY: Duration = Duration::from_millis(2);
 /// How long an answer may take before the run is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Most bytes of answers that wait to be read: a thousand of the longest are less.
 const INPUT_BYTES_MAX: usize = 64 << 20;
 
@@ -43,23 +41,15 @@ pub(super) struct Asker {
 
 enum Channels {
     Stream { stream: TcpStream, input: BytesMut, output: BytesMut },
-    Calls { grpc: Grpc<Channel> },
+    Calls { connection: Box<Connection> },
 }
 
 impl Asker {
     pub(super) async fn connect(plan: &Plan, index: usize) -> Result<Self, LoadError> {
-        let failed = |error: &dyn std::fmt::Display| LoadError::Connect {
-            target: plan.target,
-            reason: error.to_string(),
-        };
         let wire = if plan.question.protocol() == Protocol::Grpc {
-            let endpoint = Endpoint::from_shared(format!("http://{}", plan.target));
-            let endpoint = endpoint.map_err(|error| failed(&error))?.tcp_nodelay(true);
-            let channel = endpoint.connect().await.map_err(|error| failed(&error))?;
-            Channels::Calls { grpc: Grpc::new(channel) }
+            Channels::Calls { connection: Box::new(Connection::open(plan.target, &plan.question).await?) }
         } else {
-            let stream = TcpStream::connect(plan.target).await.map_err(|error| failed(&error))?;
-            stream.set_nodelay(true).map_err(|error| failed(&error))?;
+            let stream = connected(plan.target).await?;
             let (input, output) = (BytesMut::with_capacity(1 << 16), BytesMut::with_capacity(1 << 16));
             Channels::Stream { stream, input, output }
         };
@@ -80,7 +70,7 @@ impl Asker {
             if due >= span.end {
                 return Ok(summary);
             }
-            until(due).await;
+            self.until(due).await?;
             let answers = tokio::time::timeout(PATIENCE, self.turn()).await;
             let now = Instant::now();
             let answers = answers.map_err(|_| LoadError::Slow { seconds: PATIENCE.as_secs() })??;
@@ -127,36 +117,36 @@ impl Asker {
                 }
                 exchange(stream, input, output, requests, &self.plan.question).await
             }
-            Channels::Calls { grpc } => {
-                let mut message = BytesMut::new();
-                let mut calls = JoinSet::new();
-                for _ in 1..requests {
-                    self.plan.question.write(&mut message, &mut key);
-                    let path = self.plan.question.grpc_path().to_owned();
-                    calls.spawn(call(grpc.clone(), path, message.split().freeze()));
-                }
-                self.plan.question.write(&mut message, &mut key);
-                let path = self.plan.question.grpc_path().to_owned();
-                let mut answers = vec![call(grpc.clone(), path, message.freeze()).await?];
-                while let Some(answer) = calls.join_next().await {
-                    answers.push(answer.map_err(|error| LoadError::Ended(error.to_string()))??);
-                }
-                Ok(answers)
+            Channels::Calls { connection } => {
+                let question = &self.plan.question;
+                connection.exchange(requests, question, |out| question.write(out, &mut key)).await
             }
         }
     }
+
+    /// Waits until an instant, to well below a millisecond.
+    async fn until(&mut self, due: Instant) -> Result<(), LoadError> {
+        if let Some(early) = due.checked_sub(EARLY)
+            && early > Instant::now()
+        {
+            match &mut self.wire {
+                Channels::Stream { .. } => tokio::time::sleep_until(early).await,
+                Channels::Calls { connection } => connection.rest(early).await?,
+            }
+        }
+        while Instant::now() < due {
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
 }
 
-/// Waits until an instant, to well below a millisecond.
-async fn until(due: Instant) {
-    if let Some(early) = due.checked_sub(EARLY)
-        && early > Instant::now()
-    {
-        tokio::time::sleep_until(early).await;
-    }
-    while Instant::now() < due {
-        tokio::task::yield_now().await;
-    }
+/// A connection that does not wait for more to send.
+pub(super) async fn connected(target: SocketAddr) -> Result<TcpStream, LoadError> {
+    let failed = |error: std::io::Error| LoadError::Connect { target, reason: error.to_string() };
+    let stream = TcpStream::connect(target).await.map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    Ok(stream)
 }
 
 async fn exchange(
@@ -196,58 +186,5 @@ fn first_reply(input: &[u8], question: &Question) -> Option<Reply> {
         }
         Question::Resp { .. } => reply::resp(input, b":1\r"),
         _ => reply::http(input),
-    }
-}
-
-async fn call(mut grpc: Grpc<Channel>, path: String, message: Bytes) -> Result<Reply, LoadError> {
-    let lost = |error: &dyn std::fmt::Display| LoadError::Lost { reason: error.to_string() };
-    let path = path.parse().map_err(|_| lost(&"the path of the call is wrong"))?;
-    grpc.ready().await.map_err(|error| lost(&error))?;
-    match grpc.unary(tonic::Request::new(message), path, Raw).await {
-        Ok(answer) => {
-            // Field 1 is first in both answers that are measured: Envoy's overall code (1 is OK), throttlecrab's `allowed`.
-            let allowed = answer.get_ref().starts_with(&[0x08, 0x01]);
-            Ok(Reply { length: 0, allowed: u64::from(allowed), answered: true })
-        }
-        Err(_) => Ok(Reply { length: 0, allowed: 0, answered: false }),
-    }
-}
-
-/// Messages as bytes: they are made and judged here.
-#[derive(Clone, Copy, Debug)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Raw;
-    type Decoder = Raw;
-
-    fn encoder(&mut self) -> Raw {
-        Raw
-    }
-
-    fn decoder(&mut self) -> Raw {
-        Raw
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Bytes;
-    type Error = tonic::Status;
-
-    fn encode(&mut self, item: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), tonic::Status> {
-        bytes::BufMut::put(into, item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Bytes;
-    type Error = tonic::Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, tonic::Status> {
-        let length = from.remaining();
-        Ok(Some(from.copy_to_bytes(length)))
     }
 }

@@ -4,6 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use prost::Message;
 
 /// How requests and answers are framed.
@@ -48,7 +49,8 @@ pub enum Question {
         /// The descriptor entry that holds the key.
         attribute: String,
     },
-    /// A unary call with a message that holds the key in its first field, as text, followed by these bytes.
+    /// A unary call with a message that holds the key in its first field, as text, followed by these bytes. Its answer's first
+    /// field says whether it allows.
     Grpc {
         /// `/package.Service/Method`.
         path: String,
@@ -84,6 +86,22 @@ impl Question {
         match self {
             Question::Grpc { path, .. } => path,
             _ => "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        }
+    }
+
+    /// What the number in the first field of a call's answer says: whether it allows, if it is a decision at all.
+    pub(super) const fn verdict(&self) -> fn(u64) -> Option<bool> {
+        match self {
+            // The message of whoever else is asked has a flag there, which is absent when it is not set.
+            Question::Grpc { .. } => |allowed| match allowed {
+                0 | 1 => Some(allowed == 1),
+                _ => None,
+            },
+            _ => |code| match i32::try_from(code).ok().and_then(|code| Code::try_from(code).ok()) {
+                Some(Code::Ok) => Some(true),
+                Some(Code::OverLimit) => Some(false),
+                Some(Code::Unknown) | None => None,
+            },
         }
     }
 

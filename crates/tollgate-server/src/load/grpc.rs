@@ -1,0 +1,130 @@
+//! A connection that makes unary calls, and nothing more than those take: a general client costs more than the server that it is to
+//! measure. [`calls`] knows what is under way, [`frame`], [`fields`] and [`request`] how it is said; here it is sent and received.
+
+mod calls;
+mod fields;
+mod frame;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use self::calls::Calls;
+use self::request::{Head, put_hello};
+use super::connection::{PATIENCE, connected};
+use super::question::Question;
+use super::reply::Reply;
+use super::run::LoadError;
+
+/// Room for what is read at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// A connection, and the next one when its streams are used up or the server asks for it.
+pub(super) struct Connection {
+    target: SocketAddr,
+    head: Head,
+    stream: TcpStream,
+    input: BytesMut,
+    output: BytesMut,
+    /// A message that is not sent yet.
+    message: BytesMut,
+    calls: Calls,
+}
+
+impl Connection {
+    pub(super) async fn open(target: SocketAddr, question: &Question) -> Result<Self, LoadError> {
+        let mut connection = Self {
+            target,
+            head: Head::new(question.grpc_path(), target),
+            stream: connected(target).await?,
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            message: BytesMut::new(),
+            calls: Calls::new(question.verdict()),
+        };
+        connection.greet().await?;
+        Ok(connection)
+    }
+
+    /// Makes so many calls, whose messages are written by `write`, and waits until all have ended.
+    pub(super) async fn exchange(
+        &mut self,
+        requests: usize,
+        question: &Question,
+        mut write: impl FnMut(&mut BytesMut),
+    ) -> Result<Vec<Reply>, LoadError> {
+        let mut replies = Vec::with_capacity(requests);
+        let mut asked = 0;
+        while replies.len() < requests {
+            if self.calls.is_spent() && self.calls.is_idle() {
+                self.stream = connected(self.target).await?;
+                self.input.clear();
+                self.output.clear();
+                self.calls = Calls::new(question.verdict());
+                self.greet().await?;
+            }
+            while asked < requests {
+                if self.message.is_empty() {
+                    write(&mut self.message);
+                }
+                let Some(stream) = self.calls.begin(self.message.len()).map_err(lost)? else { break };
+                self.head.put(&mut self.output, stream, &self.message);
+                self.message.clear();
+                asked += 1;
+            }
+            self.send().await?;
+            self.receive(&mut replies).await?;
+        }
+        Ok(replies)
+    }
+
+    /// Answers what the server says between calls, which it takes for a sign of life, until an instant.
+    pub(super) async fn rest(&mut self, until: Instant) -> Result<(), LoadError> {
+        while !self.calls.is_spent() {
+            // Receiving waits for bytes first and then takes them at once, so nothing is lost when it is given up.
+            match timeout_at(until, self.receive(&mut Vec::new())).await {
+                Err(_) => return Ok(()),
+                Ok(received) => received?,
+            }
+            self.send().await?;
+        }
+        tokio::time::sleep_until(until).await;
+        Ok(())
+    }
+
+    /// Says hello, and waits until the server has said what it permits.
+    async fn greet(&mut self) -> Result<(), LoadError> {
+        put_hello(&mut self.output);
+        self.send().await?;
+        while !self.calls.is_settled() {
+            let received = timeout(PATIENCE, self.receive(&mut Vec::new())).await;
+            received.map_err(|_| LoadError::Slow { seconds: PATIENCE.as_secs() })??;
+        }
+        self.send().await
+    }
+
+    async fn send(&mut self) -> Result<(), LoadError> {
+        self.stream.write_all(&self.output).await.map_err(lost)?;
+        self.output.clear();
+        Ok(())
+    }
+
+    async fn receive(&mut self, replies: &mut Vec<Reply>) -> Result<(), LoadError> {
+        self.input.reserve(READ_BYTES);
+        if self.stream.read_buf(&mut self.input).await.map_err(lost)? == 0 {
+            return Err(LoadError::Lost { reason: "the server closed the connection".to_owned() });
+        }
+        self.calls.take(&mut self.input, &mut self.output, replies).map_err(lost)
+    }
+}
+
+/// A connection that cannot be used any more.
+fn lost(reason: impl std::fmt::Display) -> LoadError {
+    LoadError::Lost { reason: reason.to_string() }
+}

@@ -1,0 +1,321 @@
+//! The calls of one connection, from bytes to bytes: what is under way, what the other side permits, and how each call ended.
+
+use bytes::{Buf, BufMut, BytesMut};
+use prost::Message;
+
+use super::fields::{Field, Fields};
+use super::frame::{ACK, Broken, END_HEADERS, END_STREAM, Frame, HIGHEST, Kind, PAYLOAD_BYTES_MAX, put_head};
+use super::request::{PREFIX_BYTES, WINDOW_BYTES, put_window};
+use crate::load::reply::Reply;
+
+/// Largest answer, and largest block of fields.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+const BLOCK_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a ping.
+const PING_BYTES: usize = 8;
+/// So much of the connection's window is used before it is widened again: half of it, so it never runs out.
+const WINDOW_USED_MAX: u32 = HIGHEST / 2;
+
+/// What the number in an answer's first field says: whether it allows, if it is a decision.
+pub(super) type Verdict = fn(u64) -> Option<bool>;
+
+/// The calls of one connection.
+#[derive(Debug)]
+pub(super) struct Calls {
+    verdict: Verdict,
+    /// The streams of the calls of this turn: the first, and the one after the last.
+    first: u32,
+    next: u32,
+    /// The calls of this turn, in order. Those behind them are kept for their buffers.
+    calls: Vec<Call>,
+    /// How many of them are not over.
+    open: usize,
+    permits: Permits,
+    fields: Fields,
+    /// A block of fields that goes on in the next frame.
+    block: Option<Block>,
+    /// Bytes of the connection's window that answers have used.
+    used: u32,
+}
+
+#[derive(Debug, Default)]
+struct Call {
+    answer: Vec<u8>,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct Block {
+    stream: u32,
+    is_last: bool,
+    bytes: Vec<u8>,
+}
+
+/// What the other side permits.
+#[derive(Debug)]
+struct Permits {
+    /// Whether it said anything yet.
+    is_settled: bool,
+    /// Whether it said that no call is to follow.
+    is_leaving: bool,
+    /// Calls at once.
+    calls: u32,
+    /// Bytes of one call.
+    call_bytes: u32,
+    /// Bytes of all calls together, until it permits more.
+    bytes: i64,
+}
+
+impl Calls {
+    pub(super) fn new(verdict: Verdict) -> Self {
+        let permits = Permits {
+            is_settled: false,
+            is_leaving: false,
+            calls: u32::MAX,
+            call_bytes: WINDOW_BYTES,
+            bytes: i64::from(WINDOW_BYTES),
+        };
+        Self {
+            verdict,
+            first: 1,
+            next: 1,
+            calls: Vec::new(),
+            open: 0,
+            permits,
+            fields: Fields::default(),
+            block: None,
+            used: 0,
+        }
+    }
+
+    /// Whether the other side said what it permits. Nothing should be asked before.
+    pub(super) const fn is_settled(&self) -> bool {
+        self.permits.is_settled
+    }
+
+    /// Whether another connection must take over: this one is to end, or has used up its streams.
+    pub(super) const fn is_spent(&self) -> bool {
+        self.permits.is_leaving || self.next > HIGHEST
+    }
+
+    /// Whether every call was answered, or ended otherwise.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.open == 0
+    }
+
+    /// Begins another call with a message of so many bytes, if one may be begun now, and says its stream.
+    pub(super) fn begin(&mut self, message_bytes: usize) -> Result<Option<u32>, Broken> {
+        let bytes = u32::try_from(PREFIX_BYTES + message_bytes).unwrap_or(u32::MAX);
+        // It is sent in one frame.
+        let most = self.permits.call_bytes.min(PAYLOAD_BYTES_MAX);
+        if bytes > most {
+            return Err(Broken::Large { bytes, most });
+        }
+        let is_full = u32::try_from(self.open).unwrap_or(u32::MAX) >= self.permits.calls;
+        if is_full || self.is_spent() || i64::from(bytes) > self.permits.bytes {
+            return Ok(None);
+        }
+        if self.open == 0 {
+            self.first = self.next;
+        }
+        let stream = self.next;
+        self.next += 2;
+        self.open += 1;
+        self.permits.bytes -= i64::from(bytes);
+        let index = self.index(stream);
+        match self.calls.get_mut(index) {
+            Some(call) => {
+                call.answer.clear();
+                call.is_over = false;
+            }
+            None => self.calls.push(Call::default()),
+        }
+        Ok(Some(stream))
+    }
+
+    const fn index(&self, stream: u32) -> usize {
+        ((stream - self.first) / 2) as usize
+    }
+
+    /// Takes every whole frame of what came. What must be said in return is added to `output`, and calls that ended to `replies`.
+    pub(super) fn take(
+        &mut self,
+        input: &mut BytesMut,
+        output: &mut BytesMut,
+        replies: &mut Vec<Reply>,
+    ) -> Result<(), Broken> {
+        let mut taken = 0;
+        while let Some(frame) = Frame::first(&input[taken..])? {
+            taken += frame.length();
+            self.take_frame(&frame, output, replies)?;
+        }
+        input.advance(taken);
+        Ok(())
+    }
+
+    fn take_frame(
+        &mut self,
+        frame: &Frame<'_>,
+        output: &mut BytesMut,
+        replies: &mut Vec<Reply>,
+    ) -> Result<(), Broken> {
+        if self.block.is_some() != (frame.kind == Kind::Continuation) {
+            return Err(Broken::Ill("a block of fields that is not continued, or one that never began"));
+        }
+        if !self.permits.is_settled && frame.kind != Kind::Settings {
+            return Err(Broken::Ill("it does not begin with settings"));
+        }
+        match frame.kind {
+            Kind::Data => self.data(frame, output, replies)?,
+            Kind::Headers => {
+                let (content, is_last) = (frame.content()?, frame.has(END_STREAM));
+                if frame.has(END_HEADERS) {
+                    self.fields(frame.stream, is_last, content, replies)?;
+                } else {
+                    self.block = Some(Block { stream: frame.stream, is_last, bytes: content.to_vec() });
+                }
+            }
+            Kind::Continuation => self.continuation(frame, replies)?,
+            Kind::Reset => self.end(frame.stream, Field::Other, replies)?,
+            Kind::Settings => self.settings(frame, output)?,
+            Kind::Ping if !frame.has(ACK) => {
+                if frame.payload.len() != PING_BYTES {
+                    return Err(Broken::Ill("a ping that is not eight bytes"));
+                }
+                put_head(output, frame.payload.len(), Kind::Ping, ACK, 0);
+                output.put_slice(frame.payload);
+            }
+            Kind::GoAway => self.leave(frame, replies)?,
+            // A call is sent whole, so only the window of all of them matters.
+            Kind::Window if frame.stream == 0 => self.permits.bytes += i64::from(frame.number(0)? & HIGHEST),
+            Kind::Push => return Err(Broken::Ill("a push, which was declined")),
+            Kind::Ping | Kind::Window | Kind::Other => {}
+        }
+        Ok(())
+    }
+
+    fn data(
+        &mut self,
+        frame: &Frame<'_>,
+        output: &mut BytesMut,
+        replies: &mut Vec<Reply>,
+    ) -> Result<(), Broken> {
+        // A frame is far shorter than the half of the window that is left.
+        self.used += u32::try_from(frame.payload.len()).unwrap_or(0);
+        if self.used > WINDOW_USED_MAX {
+            put_window(output, std::mem::take(&mut self.used));
+        }
+        if let Some(call) = self.call(frame.stream)? {
+            call.answer.extend_from_slice(frame.content()?);
+            if call.answer.len() > ANSWER_BYTES_MAX {
+                return Err(Broken::Ill("an answer of more than a mebibyte"));
+            }
+        }
+        if frame.has(END_STREAM) {
+            // It does not say how the call went.
+            self.end(frame.stream, Field::Other, replies)?;
+        }
+        Ok(())
+    }
+
+    fn continuation(&mut self, frame: &Frame<'_>, replies: &mut Vec<Reply>) -> Result<(), Broken> {
+        let Some(mut block) = self.block.take() else { return Ok(()) };
+        block.bytes.extend_from_slice(frame.payload);
+        if block.stream != frame.stream || block.bytes.len() > BLOCK_BYTES_MAX {
+            return Err(Broken::Ill("a block of fields of more than 64 KiB, or of two streams"));
+        }
+        if frame.has(END_HEADERS) {
+            return self.fields(block.stream, block.is_last, &block.bytes, replies);
+        }
+        self.block = Some(block);
+        Ok(())
+    }
+
+    fn fields(
+        &mut self,
+        stream: u32,
+        is_last: bool,
+        block: &[u8],
+        replies: &mut Vec<Reply>,
+    ) -> Result<(), Broken> {
+        let said = self.fields.read(block)?;
+        if is_last { self.end(stream, said, replies) } else { self.call(stream).map(|_| ()) }
+    }
+
+    fn settings(&mut self, frame: &Frame<'_>, output: &mut BytesMut) -> Result<(), Broken> {
+        if frame.has(ACK) {
+            return Ok(());
+        }
+        let (settings, cut) = frame.payload.as_chunks();
+        if !cut.is_empty() {
+            return Err(Broken::Ill("settings that are cut off"));
+        }
+        for &[high, low, a, b, c, d] in settings {
+            let value = u32::from_be_bytes([a, b, c, d]);
+            match u16::from_be_bytes([high, low]) {
+                3 => self.permits.calls = value,
+                4 => self.permits.call_bytes = value,
+                _ => {}
+            }
+        }
+        self.permits.is_settled = true;
+        put_head(output, 0, Kind::Settings, ACK, 0);
+        Ok(())
+    }
+
+    /// The other side ends the connection, and says which call is the last that it answers.
+    fn leave(&mut self, frame: &Frame<'_>, replies: &mut Vec<Reply>) -> Result<(), Broken> {
+        let last = frame.number(0)? & HIGHEST;
+        let error = frame.number(4)?;
+        if error != 0 {
+            return Err(Broken::Left(error));
+        }
+        self.permits.is_leaving = true;
+        for stream in (self.first..self.next).step_by(2).filter(|&stream| stream > last) {
+            self.end(stream, Field::Other, replies)?;
+        }
+        Ok(())
+    }
+
+    /// A call that is under way; none if it is over. Whoever speaks of one that never began is confused.
+    fn call(&mut self, stream: u32) -> Result<Option<&mut Call>, Broken> {
+        if stream >= self.next || stream.is_multiple_of(2) {
+            return Err(Broken::Ill("an answer that nobody asked for"));
+        }
+        if stream < self.first {
+            return Ok(None);
+        }
+        let index = self.index(stream);
+        Ok(self.calls.get_mut(index).filter(|call| !call.is_over))
+    }
+
+    /// Ends a call, if it is not over. It is answered only if it went well and its one message is whole and a decision.
+    fn end(&mut self, stream: u32, said: Field, replies: &mut Vec<Reply>) -> Result<(), Broken> {
+        let verdict = self.verdict;
+        let Some(call) = self.call(stream)? else { return Ok(()) };
+        call.is_over = true;
+        let decided = if said == Field::Fine { message(&call.answer).and_then(verdict) } else { None };
+        replies.push(Reply {
+            length: 0,
+            allowed: u64::from(decided == Some(true)),
+            answered: decided.is_some(),
+        });
+        self.open -= 1;
+        Ok(())
+    }
+
+    /// As if all streams but these last ones had been used.
+    #[cfg(test)]
+    pub(super) fn skip_to(&mut self, stream: u32) {
+        self.next = stream;
+    }
+}
+
+/// The number in the first field of the one message of an answer; a field that is not there is zero. What it means is for the
+/// question to say.
+fn message(answer: &[u8]) -> Option<u64> {
+    let (&[compressed, a, b, c, d], message) = answer.split_first_chunk()?;
+    let is_whole = u32::from_be_bytes([a, b, c, d]) as usize == message.len();
+    // A lone number is a message with one field, and fields that a message does not have are checked and skipped.
+    (compressed == 0 && is_whole).then(|| u64::decode(message).ok()).flatten()
+}

@@ -1,0 +1,195 @@
+//! Frames of HTTP/2: the first of what came, and the heads of those that are sent. What they mean is left to [`super::calls`].
+
+use bytes::{BufMut, BytesMut};
+
+/// Bytes before a frame's payload.
+pub(super) const HEAD_BYTES: usize = 9;
+/// Largest payload of a frame: what both sides may send unless they agree on more, which this side never does.
+pub(super) const PAYLOAD_BYTES_MAX: u32 = 16 << 10;
+/// The highest stream, and the widest window.
+pub(super) const HIGHEST: u32 = 0x7fff_ffff;
+
+pub(super) const ACK: u8 = 0x1;
+pub(super) const END_STREAM: u8 = 0x1;
+pub(super) const END_HEADERS: u8 = 0x4;
+pub(super) const PADDED: u8 = 0x8;
+pub(super) const PRIORITY: u8 = 0x20;
+
+/// Why a conversation cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Broken {
+    /// The other side speaks something else, most likely.
+    #[error("a frame claims {0} bytes where HTTP/2 allows {PAYLOAD_BYTES_MAX}")]
+    Long(u32),
+    /// A frame, or what is in it, makes no sense.
+    #[error("what came is not HTTP/2 as it should be: {0}")]
+    Ill(&'static str),
+    /// A question cannot be sent.
+    #[error(
+        "the question has {bytes} bytes, and {most} can be sent at once; shorten the domain or the attribute"
+    )]
+    Large {
+        /// How many it has.
+        bytes: u32,
+        /// How many it may have.
+        most: u32,
+    },
+    /// The other side gave up.
+    #[error("the server ended the connection with error {0} of HTTP/2")]
+    Left(u32),
+}
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Data,
+    Headers,
+    Reset,
+    Settings,
+    Push,
+    Ping,
+    GoAway,
+    Window,
+    Continuation,
+    /// Advice that may be ignored, and everything that was invented later.
+    Other,
+}
+
+impl Kind {
+    const fn of(code: u8) -> Self {
+        match code {
+            0 => Kind::Data,
+            1 => Kind::Headers,
+            3 => Kind::Reset,
+            4 => Kind::Settings,
+            5 => Kind::Push,
+            6 => Kind::Ping,
+            7 => Kind::GoAway,
+            8 => Kind::Window,
+            9 => Kind::Continuation,
+            _ => Kind::Other,
+        }
+    }
+
+    const fn code(self) -> u8 {
+        match self {
+            Kind::Data => 0,
+            Kind::Headers => 1,
+            Kind::Reset => 3,
+            Kind::Settings => 4,
+            Kind::Push => 5,
+            Kind::Ping => 6,
+            Kind::GoAway => 7,
+            Kind::Window => 8,
+            Kind::Continuation => 9,
+            Kind::Other => 0xff,
+        }
+    }
+}
+
+/// One frame that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frame<'i> {
+    pub(super) kind: Kind,
+    flags: u8,
+    pub(super) stream: u32,
+    pub(super) payload: &'i [u8],
+}
+
+impl<'i> Frame<'i> {
+    /// The first frame of what came, once it is whole. One that is too long is known by its head.
+    pub(super) fn first(input: &'i [u8]) -> Result<Option<Self>, Broken> {
+        let Some((&[long, middle, short, code, flags, a, b, c, d], rest)) = input.split_first_chunk() else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes([0, long, middle, short]);
+        if length > PAYLOAD_BYTES_MAX {
+            return Err(Broken::Long(length));
+        }
+        let stream = u32::from_be_bytes([a, b, c, d]) & HIGHEST;
+        Ok(rest.get(..length as usize).map(|payload| Self { kind: Kind::of(code), flags, stream, payload }))
+    }
+
+    /// How many bytes it takes.
+    pub(super) const fn length(&self) -> usize {
+        HEAD_BYTES + self.payload.len()
+    }
+
+    pub(super) const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// What a frame of data or fields carries, without padding and priority.
+    pub(super) fn content(&self) -> Result<&'i [u8], Broken> {
+        let mut content = self.payload;
+        let mut padding = 0;
+        if self.has(PADDED) {
+            let (&length, rest) = content.split_first().ok_or(Broken::Ill("padding without a length"))?;
+            (padding, content) = (usize::from(length), rest);
+        }
+        if self.kind == Kind::Headers && self.has(PRIORITY) {
+            content = content.get(5..).ok_or(Broken::Ill("a priority that is cut off"))?;
+        }
+        let length = content.len().checked_sub(padding).ok_or(Broken::Ill("more padding than payload"))?;
+        Ok(&content[..length])
+    }
+
+    /// The number in the payload that begins at this byte.
+    pub(super) fn number(&self, at: usize) -> Result<u32, Broken> {
+        let bytes = self.payload.get(at..).and_then(<[u8]>::first_chunk);
+        Ok(u32::from_be_bytes(*bytes.ok_or(Broken::Ill("a payload that is cut off"))?))
+    }
+}
+
+/// Writes the head of a frame whose payload has so many bytes, of which no more than 2²⁴ can be said.
+pub(super) fn put_head(out: &mut BytesMut, length: usize, kind: Kind, flags: u8, stream: u32) {
+    out.put_uint(length as u64, 3);
+    out.put_slice(&[kind.code(), flags]);
+    out.put_u32(stream);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame is found when its last byte has come, and not before; what follows it stays.
+    #[test]
+    fn a_frame_ends_where_it_ends() {
+        let bytes = [0, 0, 3, 0, END_STREAM, 0x80, 0, 0, 5, b'a', b'b', b'c', 0, 0];
+        for end in 0..12 {
+            assert_eq!(Frame::first(&bytes[..end]), Ok(None), "{end}");
+        }
+        let frame = Frame::first(&bytes).unwrap().unwrap();
+        assert_eq!(
+            (frame.kind, frame.stream, frame.payload, frame.length()),
+            (Kind::Data, 5, &b"abc"[..], 12)
+        );
+        let mut out = BytesMut::new();
+        put_head(&mut out, 3, Kind::Data, END_STREAM, 5);
+        assert_eq!(out[..5], bytes[..5]);
+        assert_eq!(out[8..], [5]);
+    }
+
+    /// A frame that is too long is refused before it is waited for; an answer of another protocol is such a frame.
+    #[test]
+    fn a_frame_that_is_too_long_is_refused_at_once() {
+        assert_eq!(Frame::first(&[0, 0x40, 0, 0, 0, 0, 0, 0, 1]), Ok(None));
+        assert_eq!(Frame::first(&[0, 0x40, 1, 0, 0, 0, 0, 0, 1]), Err(Broken::Long(PAYLOAD_BYTES_MAX + 1)));
+        assert!(matches!(Frame::first(b"HTTP/1.1 400 Bad Request\r\n\r\n"), Err(Broken::Long(_))));
+        assert!(matches!(Frame::first(b"-ERR unknown command\r\n"), Err(Broken::Long(_))));
+    }
+
+    /// Padding and priority are taken off, and refused where they are more than there is.
+    #[test]
+    fn content_is_what_is_left_of_padding_and_priority() {
+        let frame = |kind, flags, payload| Frame { kind, flags, stream: 1, payload };
+        assert_eq!(frame(Kind::Data, PADDED, b"\x02ab\0\0").content(), Ok(&b"ab"[..]));
+        let both = frame(Kind::Headers, PADDED | PRIORITY, b"\x01prioXab\0");
+        assert_eq!(both.content(), Ok(&b"ab"[..]));
+        for (flags, payload) in
+            [(PADDED, &b""[..]), (PADDED, b"\x03ab"), (PRIORITY, b"prio"), (PADDED | PRIORITY, b"\x01prioX")]
+        {
+            assert!(frame(Kind::Headers, flags, payload).content().is_err(), "{flags} {payload:?}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! A connection against bytes that were laid out by hand, and against the real server.
+
+use std::sync::Arc;
+
+use bytes::BufMut;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tollgate::{Clock, Engine, Policy};
+
+use super::calls::Calls;
+use super::frame::{ACK, Broken, END_HEADERS, END_STREAM, HIGHEST, Kind, PADDED, put_head};
+use super::*;
+use crate::service::Service;
+
+const ALLOWED: Reply = Reply { length: 0, allowed: 1, answered: true };
+const DENIED: Reply = Reply { length: 0, allowed: 0, answered: true };
+const FAILED: Reply = Reply { length: 0, allowed: 0, answered: false };
+
+const HEAD: &[u8] = &[0x88];
+/// `grpc-status: 0`, remembered; and as it is remembered.
+const FINE: &[u8] = b"\x40\x88\x9a\xca\xc8\xb2\x12\x34\xda\x8f\x81\x07";
+const FINE_AGAIN: &[u8] = &[0xbe];
+/// Messages whose first field says yes, no, and nothing.
+const YES: &[u8] = &[0, 0, 0, 0, 2, 0x08, 1];
+const NO: &[u8] = &[0, 0, 0, 0, 2, 0x08, 2];
+const NOTHING: &[u8] = &[0, 0, 0, 0, 0];
+
+fn question() -> Question {
+    Question::Rls { domain: "bench".to_owned(), attribute: "api_key".to_owned() }
+}
+
+fn put(out: &mut BytesMut, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
+    put_head(out, payload.len(), kind, flags, stream);
+    out.put_slice(payload);
+}
+
+fn put_answer(out: &mut BytesMut, stream: u32, message: &[u8], status: &[u8]) {
+    put(out, Kind::Headers, END_HEADERS, stream, HEAD);
+    put(out, Kind::Data, 0, stream, message);
+    put(out, Kind::Headers, END_HEADERS | END_STREAM, stream, status);
+}
+
+/// Calls under way, after settings came.
+fn asked(count: usize) -> Calls {
+    let mut calls = Calls::new(question().verdict());
+    let mut settings = BytesMut::new();
+    put(&mut settings, Kind::Settings, 0, 0, &[]);
+    calls.take(&mut settings, &mut BytesMut::new(), &mut Vec::new()).unwrap();
+    for _ in 0..count {
+        calls.begin(40).unwrap().unwrap();
+    }
+    calls
+}
+
+/// What came of these bytes, and what was said in return.
+fn taken(calls: &mut Calls, bytes: &[u8]) -> Result<(Vec<Reply>, BytesMut), Broken> {
+    let (mut output, mut replies) = (BytesMut::new(), Vec::new());
+    calls.take(&mut BytesMut::from(bytes), &mut output, &mut replies)?;
+    Ok((replies, output))
+}
+
+/// A conversation with everything in it that a server may say.
+fn conversation() -> BytesMut {
+    let mut out = BytesMut::new();
+    put(&mut out, Kind::Settings, 0, 0, &[0, 3, 0, 0, 0, 9, 0, 4, 0, 0, 0x40, 0]);
+    put(&mut out, Kind::Settings, ACK, 0, &[]);
+    put_answer(&mut out, 1, YES, FINE);
+    put(&mut out, Kind::Ping, 0, 0, b"are you?");
+    put(&mut out, Kind::Headers, 0, 3, HEAD);
+    put(&mut out, Kind::Continuation, END_HEADERS, 3, &[0x61, 1, b'x']);
+    put(&mut out, Kind::Headers, END_HEADERS, 5, HEAD);
+    put(&mut out, Kind::Data, PADDED, 3, &[2, 0, 0, 0, b'-', b'-']);
+    put(&mut out, Kind::Other, 0xff, 3, b"invented later");
+    put(&mut out, Kind::Data, 0, 3, &NO[3..]);
+    put(&mut out, Kind::Reset, 0, 5, &[0, 0, 0, 8]);
+    put(&mut out, Kind::Window, 0, 0, &[0, 0, 0, 1]);
+    // The date was said since, so the status is one further back.
+    put(&mut out, Kind::Headers, END_HEADERS | END_STREAM, 3, &[0xbf]);
+    put(&mut out, Kind::Reset, 0, 3, &[0, 0, 0, 0]);
+    out
+}
+
+/// Wherever the network cuts what a server says, it means the same.
+#[test]
+fn what_comes_in_pieces_means_the_same() {
+    let whole = conversation();
+    for piece in 1..=whole.len() {
+        let mut calls = Calls::new(question().verdict());
+        for _ in 0..3 {
+            calls.begin(40).unwrap();
+        }
+        let (mut input, mut output, mut replies) = (BytesMut::new(), BytesMut::new(), Vec::new());
+        for part in whole.chunks(piece) {
+            input.extend_from_slice(part);
+            calls.take(&mut input, &mut output, &mut replies).unwrap();
+        }
+        assert_eq!(replies, [ALLOWED, FAILED, DENIED], "{piece}");
+        assert!(calls.is_idle() && calls.is_settled() && input.is_empty(), "{piece}");
+        let mut expected = BytesMut::new();
+        put(&mut expected, Kind::Settings, ACK, 0, &[]);
+        put(&mut expected, Kind::Ping, ACK, 0, b"are you?");
+        assert_eq!(output, expected, "{piece}");
+    }
+}
+
+/// Only an answer that is whole, says that it went well, and decides, is one.
+#[test]
+fn an_answer_must_be_whole_fine_and_a_decision() {
+    let compressed = &[1, 0, 0, 0, 2, 0x08, 1][..];
+    let long = &[0, 0, 0, 0, 2, 0x08, 1, 0][..];
+    let garbage = &[0, 0, 0, 0, 2, 0x08, 0x80][..];
+    let failed = &b"\x00\x0bgrpc-status\x018"[..];
+    let cases = [
+        (YES, FINE, ALLOWED),
+        (NO, FINE, DENIED),
+        (NOTHING, FINE, FAILED),
+        (&[], FINE, FAILED),
+        (&YES[..4], FINE, FAILED),
+        (&YES[..6], FINE, FAILED),
+        (long, FINE, FAILED),
+        (compressed, FINE, FAILED),
+        (garbage, FINE, FAILED),
+        (YES, failed, FAILED),
+        (YES, HEAD, FAILED),
+    ];
+    for (message, status, expected) in cases {
+        let mut bytes = BytesMut::new();
+        put_answer(&mut bytes, 1, message, status);
+        let (replies, _) = taken(&mut asked(1), &bytes).unwrap();
+        assert_eq!(replies, [expected], "{message:?} {status:?}");
+    }
+    // All in one block, as errors are told; and no word on how it went.
+    for (kind, flags, payload) in
+        [(Kind::Headers, END_HEADERS | END_STREAM, FINE), (Kind::Data, END_STREAM, YES)]
+    {
+        let mut bytes = BytesMut::new();
+        put(&mut bytes, kind, flags, 1, payload);
+        assert_eq!(taken(&mut asked(1), &bytes).unwrap().0, [FAILED]);
+    }
+    // For other services a flag that is not set is a denial.
+    let other = Question::Grpc { path: String::new(), rest: bytes::Bytes::new() }.verdict();
+    assert_eq!([0, 1, 2].map(other), [Some(false), Some(true), None]);
+}
+
+/// A server that leaves answers what it took; the rest failed, and the next call needs another connection.
+#[test]
+fn calls_that_a_leaving_server_did_not_take_have_failed() {
+    let mut calls = asked(3);
+    let mut bytes = BytesMut::new();
+    put(&mut bytes, Kind::GoAway, 0, 0, &[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0, b'b', b'y', b'e']);
+    assert_eq!(taken(&mut calls, &bytes).unwrap().0, []);
+    assert!(calls.is_spent());
+    bytes.clear();
+    put(&mut bytes, Kind::GoAway, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
+    assert_eq!(taken(&mut calls, &bytes).unwrap().0, [FAILED, FAILED]);
+    assert_eq!(calls.begin(40), Ok(None));
+    bytes.clear();
+    put_answer(&mut bytes, 1, YES, FINE);
+    assert_eq!(taken(&mut calls, &bytes).unwrap().0, [ALLOWED]);
+    assert!(calls.is_idle());
+    bytes.clear();
+    put(&mut bytes, Kind::GoAway, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 11]);
+    assert_eq!(taken(&mut asked(1), &bytes).map(|_| ()), Err(Broken::Left(11)));
+}
+
+/// What no server may say ends the conversation, whatever it is.
+#[test]
+fn nonsense_is_refused() {
+    let cases: [(Kind, u8, u32, &[u8]); 10] = [
+        (Kind::Data, 0, 3, YES),
+        (Kind::Data, 0, 2, YES),
+        (Kind::Data, PADDED, 1, &[9]),
+        (Kind::Headers, END_HEADERS | END_STREAM, 3, FINE),
+        (Kind::Headers, END_HEADERS, 1, FINE_AGAIN),
+        (Kind::Continuation, END_HEADERS, 1, HEAD),
+        (Kind::Push, END_HEADERS, 1, &[0, 0, 0, 2]),
+        (Kind::Ping, 0, 0, b"short"),
+        (Kind::Settings, 0, 0, &[0, 4, 0]),
+        (Kind::GoAway, 0, 0, &[0, 0, 0, 1]),
+    ];
+    for (kind, flags, stream, payload) in cases {
+        let mut bytes = BytesMut::new();
+        put(&mut bytes, kind, flags, stream, payload);
+        assert!(taken(&mut asked(1), &bytes).is_err(), "{kind:?} {payload:?}");
+    }
+    let mut endless = BytesMut::new();
+    put(&mut endless, Kind::Headers, 0, 1, HEAD);
+    for _ in 0..5 {
+        put(&mut endless, Kind::Continuation, 0, 1, &[0x88; 16 << 10]);
+    }
+    assert!(taken(&mut asked(1), &endless).is_err());
+    let mut bytes = BytesMut::new();
+    put_answer(&mut bytes, 1, YES, FINE);
+    assert!(taken(&mut Calls::new(question().verdict()), &bytes).is_err(), "no settings");
+}
+
+/// Nothing is sent that the server does not permit: neither more calls, nor more bytes, nor a larger call.
+#[test]
+fn what_the_server_permits_is_kept() {
+    let mut calls = asked(0);
+    let mut settings = BytesMut::new();
+    put(&mut settings, Kind::Settings, 0, 0, &[0, 3, 0, 0, 0, 2, 0, 4, 0, 1, 0, 0]);
+    taken(&mut calls, &settings).unwrap();
+    assert_eq!(calls.begin(1), Ok(Some(1)));
+    assert_eq!(calls.begin(1), Ok(Some(3)));
+    assert_eq!(calls.begin(1), Ok(None));
+    assert_eq!(calls.begin(16 << 10), Err(Broken::Large { bytes: (16 << 10) + 5, most: 16 << 10 }));
+
+    let mut calls = asked(0);
+    let begun = std::iter::from_fn(|| calls.begin(995).unwrap()).count();
+    assert_eq!(begun, 65, "a window of 65,535 bytes");
+    let mut bytes = BytesMut::new();
+    put(&mut bytes, Kind::Window, 0, 0, &1_000_u32.to_be_bytes());
+    taken(&mut calls, &bytes).unwrap();
+    assert_eq!((calls.begin(995), calls.begin(995)), (Ok(Some(131)), Ok(None)));
+}
+
+/// The window for answers is widened again before it is used up.
+#[test]
+fn the_window_for_answers_does_not_run_out() {
+    let mut calls = asked(1);
+    let mut bytes = BytesMut::new();
+    put_answer(&mut bytes, 1, YES, FINE);
+    taken(&mut calls, &bytes).unwrap();
+    // What comes for a call that is over counts all the same.
+    let mut frame = BytesMut::new();
+    put(&mut frame, Kind::Data, 0, 1, &[0; 16 << 10]);
+    let mut widened = Vec::new();
+    for count in 1..=HIGHEST >> 14 {
+        let (_, output) = taken(&mut calls, &frame).unwrap();
+        if let Some(window) = output.last_chunk::<4>() {
+            widened.push((count, u32::from_be_bytes(*window)));
+        }
+    }
+    assert_eq!(widened, [(1 << 16, (1 << 30) + 7)]);
+}
+
+/// The real server on one port, which ends after so many connections.
+async fn served(policy: &str, connections: usize) -> (SocketAddr, watch::Sender<bool>) {
+    let (policy, _) = Policy::compile("policy.yaml", policy.as_bytes()).unwrap();
+    let clock = Clock::precise();
+    let service = Service::new(Engine::new(policy, clock.now()), clock);
+    let calls = Arc::new(crate::grpc::Calls::new(Arc::new(service)).await);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        for _ in 0..connections {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(crate::grpc::connection(stream, Arc::clone(&calls), stopped.clone()));
+        }
+    });
+    (address, stop)
+}
+
+const TEN: &str = "limits: [{name: per-key, by: [api_key], rate: 10/h}]";
+
+async fn exchanged(connection: &mut Connection, requests: usize) -> Vec<Reply> {
+    let question = question();
+    connection.exchange(requests, &question, |out| question.write(out, || 1)).await.unwrap()
+}
+
+fn count(replies: &[Reply], wanted: Reply) -> usize {
+    replies.iter().filter(|&&reply| reply == wanted).count()
+}
+
+/// Any number of calls at once are answered, also more than the server permits, and the key is limited as it should be.
+#[tokio::test]
+async fn calls_are_answered_by_the_real_server() {
+    let (address, _stop) = served(TEN, 1).await;
+    let mut connection = Connection::open(address, &question()).await.unwrap();
+    assert_eq!(exchanged(&mut connection, 1).await, [ALLOWED]);
+    let replies = exchanged(&mut connection, 5_000).await;
+    assert_eq!((count(&replies, ALLOWED), count(&replies, DENIED)), (9, 4_991));
+}
+
+/// When the streams are used up, another connection takes over, in the middle of a turn if need be.
+#[tokio::test]
+async fn a_connection_without_streams_is_replaced() {
+    let (address, _stop) = served(TEN, 2).await;
+    let mut connection = Connection::open(address, &question()).await.unwrap();
+    connection.calls.skip_to(HIGHEST - 2);
+    let replies = exchanged(&mut connection, 5).await;
+    assert_eq!(count(&replies, ALLOWED), 5);
+    let before = connection.stream.local_addr().unwrap();
+    assert_eq!(exchanged(&mut connection, 1).await, [ALLOWED]);
+    assert_eq!(connection.stream.local_addr().unwrap(), before);
+}
+
+/// A server that says goodbye between calls is asked again on another connection.
+#[tokio::test]
+async fn a_goodbye_between_calls_is_no_error() {
+    let (address, stop) = served(TEN, 1).await;
+    let mut connection = Connection::open(address, &question()).await.unwrap();
+    assert_eq!(exchanged(&mut connection, 1).await, [ALLOWED]);
+    stop.send(true).unwrap();
+    connection.rest(Instant::now() + std::time::Duration::from_millis(200)).await.unwrap();
+    assert!(connection.calls.is_spent());
+    let (another, _stop) = served(TEN, 1).await;
+    connection.target = another;
+    assert_eq!(exchanged(&mut connection, 1).await, [ALLOWED]);
+}
+
+/// An error of gRPC is counted as one, and a method that is not there is an error.
+#[tokio::test]
+async fn errors_are_told_from_denials() {
+    let (address, _stop) = served(TEN, 1).await;
+    let question = Question::Grpc { path: "/no.Service/Method".to_owned(), rest: bytes::Bytes::new() };
+    let mut connection = Connection::open(address, &question).await.unwrap();
+    let replies = connection.exchange(3, &question, |out| question.write(out, || 1)).await.unwrap();
+    assert_eq!(replies, [FAILED; 3]);
+}

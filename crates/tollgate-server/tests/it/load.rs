@@ -25,10 +25,10 @@ fn what_was_allowed_is_counted() {
     assert!(batch["decisions"].as_u64().unwrap().is_multiple_of(7), "{batch}");
 }
 
-/// The same over gRPC, with one call at a time, with many, and with more than the server permits at once.
+/// The same over gRPC, with one call at a time and with many.
 #[test]
 fn what_was_allowed_over_grpc_is_counted() {
-    for pipeline in ["1", "16", "1000"] {
+    for pipeline in ["1", "16"] {
         let arguments = ["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--policy", "-"];
         let server = Server::start_with(&arguments, SLOW_POLICY);
         let closed = measured(&server, &["--wire", "grpc", "--keys", "1", "--pipeline", pipeline]);

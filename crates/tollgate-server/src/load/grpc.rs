@@ -1,9 +1,11 @@
 //! A connection that makes unary calls, and nothing more than those take: a general client costs more than the server that it is to
-//! measure. [`calls`] knows what is under way, [`frame`], [`fields`] and [`request`] how it is said; here it is sent and received.
+//! measure. [`calls`] knows what is under way and [`permits`] what may be, [`frame`], [`fields`] and [`request`] how it is said; here
+//! it is sent and received.
 
 mod calls;
 mod fields;
 mod frame;
+mod permits;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -87,12 +89,12 @@ impl Connection {
     /// Answers what the server says between calls, which it takes for a sign of life, until an instant.
     pub(super) async fn rest(&mut self, until: Instant) -> Result<(), LoadError> {
         while !self.calls.is_spent() {
+            self.send().await?;
             // Receiving waits for bytes first and then takes them at once, so nothing is lost when it is given up.
             match timeout_at(until, self.receive(&mut Vec::new())).await {
                 Err(_) => return Ok(()),
                 Ok(received) => received?,
             }
-            self.send().await?;
         }
         tokio::time::sleep_until(until).await;
         Ok(())

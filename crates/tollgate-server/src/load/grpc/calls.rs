@@ -1,11 +1,12 @@
-//! The calls of one connection, from bytes to bytes: what is under way, what the other side permits, and how each call ended.
+//! The calls of one connection, from bytes to bytes: what is under way, and how each call ended.
 
 use bytes::{Buf, BufMut, BytesMut};
 use prost::Message;
 
 use super::fields::{Field, Fields};
-use super::frame::{ACK, Broken, END_HEADERS, END_STREAM, Frame, HIGHEST, Kind, PAYLOAD_BYTES_MAX, put_head};
-use super::request::{PREFIX_BYTES, WINDOW_BYTES, put_window};
+use super::frame::{ACK, Broken, END_HEADERS, END_STREAM, Frame, HIGHEST, Kind, put_head};
+use super::permits::Permits;
+use super::request::{PREFIX_BYTES, put_window};
 use crate::load::reply::Reply;
 
 /// Largest answer, and largest block of fields.
@@ -33,7 +34,7 @@ pub(super) struct Calls {
     permits: Permits,
     fields: Fields,
     /// A block of fields that goes on in the next frame.
-    block: Option<Block>,
+    block: Option<(Block, Vec<u8>)>,
     /// Bytes of the connection's window that answers have used.
     used: u32,
 }
@@ -44,44 +45,23 @@ struct Call {
     is_over: bool,
 }
 
-#[derive(Debug)]
+/// Where a block of fields belongs.
+#[derive(Clone, Copy, Debug)]
 struct Block {
     stream: u32,
+    /// Whether the call is over with it.
     is_last: bool,
-    bytes: Vec<u8>,
-}
-
-/// What the other side permits.
-#[derive(Debug)]
-struct Permits {
-    /// Whether it said anything yet.
-    is_settled: bool,
-    /// Whether it said that no call is to follow.
-    is_leaving: bool,
-    /// Calls at once.
-    calls: u32,
-    /// Bytes of one call.
-    call_bytes: u32,
-    /// Bytes of all calls together, until it permits more.
-    bytes: i64,
 }
 
 impl Calls {
     pub(super) fn new(verdict: Verdict) -> Self {
-        let permits = Permits {
-            is_settled: false,
-            is_leaving: false,
-            calls: u32::MAX,
-            call_bytes: WINDOW_BYTES,
-            bytes: i64::from(WINDOW_BYTES),
-        };
         Self {
             verdict,
             first: 1,
             next: 1,
             calls: Vec::new(),
             open: 0,
-            permits,
+            permits: Permits::new(),
             fields: Fields::default(),
             block: None,
             used: 0,
@@ -106,13 +86,7 @@ impl Calls {
     /// Begins another call with a message of so many bytes, if one may be begun now, and says its stream.
     pub(super) fn begin(&mut self, message_bytes: usize) -> Result<Option<u32>, Broken> {
         let bytes = u32::try_from(PREFIX_BYTES + message_bytes).unwrap_or(u32::MAX);
-        // It is sent in one frame.
-        let most = self.permits.call_bytes.min(PAYLOAD_BYTES_MAX);
-        if bytes > most {
-            return Err(Broken::Large { bytes, most });
-        }
-        let is_full = u32::try_from(self.open).unwrap_or(u32::MAX) >= self.permits.calls;
-        if is_full || self.is_spent() || i64::from(bytes) > self.permits.bytes {
+        if self.is_spent() || !self.permits.spend(self.open, bytes)? {
             return Ok(None);
         }
         if self.open == 0 {
@@ -121,7 +95,6 @@ impl Calls {
         let stream = self.next;
         self.next += 2;
         self.open += 1;
-        self.permits.bytes -= i64::from(bytes);
         let index = self.index(stream);
         match self.calls.get_mut(index) {
             Some(call) => {
@@ -168,16 +141,19 @@ impl Calls {
         match frame.kind {
             Kind::Data => self.data(frame, output, replies)?,
             Kind::Headers => {
-                let (content, is_last) = (frame.content()?, frame.has(END_STREAM));
+                let block = Block { stream: frame.stream, is_last: frame.has(END_STREAM) };
                 if frame.has(END_HEADERS) {
-                    self.fields(frame.stream, is_last, content, replies)?;
+                    self.fields(block, frame.content()?, replies)?;
                 } else {
-                    self.block = Some(Block { stream: frame.stream, is_last, bytes: content.to_vec() });
+                    self.block = Some((block, frame.content()?.to_vec()));
                 }
             }
             Kind::Continuation => self.continuation(frame, replies)?,
             Kind::Reset => self.end(frame.stream, Field::Other, replies)?,
-            Kind::Settings => self.settings(frame, output)?,
+            Kind::Settings if !frame.has(ACK) => {
+                self.permits.settle(frame.payload)?;
+                put_head(output, 0, Kind::Settings, ACK, 0);
+            }
             Kind::Ping if !frame.has(ACK) => {
                 if frame.payload.len() != PING_BYTES {
                     return Err(Broken::Ill("a ping that is not eight bytes"));
@@ -187,9 +163,9 @@ impl Calls {
             }
             Kind::GoAway => self.leave(frame, replies)?,
             // A call is sent whole, so only the window of all of them matters.
-            Kind::Window if frame.stream == 0 => self.permits.bytes += i64::from(frame.number(0)? & HIGHEST),
+            Kind::Window if frame.stream == 0 => self.permits.widen(frame.number(0)? & HIGHEST),
             Kind::Push => return Err(Broken::Ill("a push, which was declined")),
-            Kind::Ping | Kind::Window | Kind::Other => {}
+            Kind::Settings | Kind::Ping | Kind::Window | Kind::Other => {}
         }
         Ok(())
     }
@@ -219,48 +195,26 @@ impl Calls {
     }
 
     fn continuation(&mut self, frame: &Frame<'_>, replies: &mut Vec<Reply>) -> Result<(), Broken> {
-        let Some(mut block) = self.block.take() else { return Ok(()) };
-        block.bytes.extend_from_slice(frame.payload);
-        if block.stream != frame.stream || block.bytes.len() > BLOCK_BYTES_MAX {
+        let Some((block, mut bytes)) = self.block.take() else { return Ok(()) };
+        bytes.extend_from_slice(frame.payload);
+        if block.stream != frame.stream || bytes.len() > BLOCK_BYTES_MAX {
             return Err(Broken::Ill("a block of fields of more than 64 KiB, or of two streams"));
         }
         if frame.has(END_HEADERS) {
-            return self.fields(block.stream, block.is_last, &block.bytes, replies);
+            return self.fields(block, &bytes, replies);
         }
-        self.block = Some(block);
+        self.block = Some((block, bytes));
         Ok(())
     }
 
-    fn fields(
-        &mut self,
-        stream: u32,
-        is_last: bool,
-        block: &[u8],
-        replies: &mut Vec<Reply>,
-    ) -> Result<(), Broken> {
-        let said = self.fields.read(block)?;
-        if is_last { self.end(stream, said, replies) } else { self.call(stream).map(|_| ()) }
-    }
-
-    fn settings(&mut self, frame: &Frame<'_>, output: &mut BytesMut) -> Result<(), Broken> {
-        if frame.has(ACK) {
-            return Ok(());
+    fn fields(&mut self, block: Block, bytes: &[u8], replies: &mut Vec<Reply>) -> Result<(), Broken> {
+        // Also for a call that is over: later blocks may refer to what this one says.
+        let said = self.fields.read(bytes)?;
+        if block.is_last {
+            self.end(block.stream, said, replies)
+        } else {
+            self.call(block.stream).map(|_| ())
         }
-        let (settings, cut) = frame.payload.as_chunks();
-        if !cut.is_empty() {
-            return Err(Broken::Ill("settings that are cut off"));
-        }
-        for &[high, low, a, b, c, d] in settings {
-            let value = u32::from_be_bytes([a, b, c, d]);
-            match u16::from_be_bytes([high, low]) {
-                3 => self.permits.calls = value,
-                4 => self.permits.call_bytes = value,
-                _ => {}
-            }
-        }
-        self.permits.is_settled = true;
-        put_head(output, 0, Kind::Settings, ACK, 0);
-        Ok(())
     }
 
     /// The other side ends the connection, and says which call is the last that it answers.

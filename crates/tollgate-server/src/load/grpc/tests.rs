@@ -310,3 +310,30 @@ async fn errors_are_told_from_denials() {
     let replies = connection.exchange(3, &question, |out| question.write(out, || 1)).await.unwrap();
     assert_eq!(replies, [FAILED; 3]);
 }
+
+/// A server that asks for a sign of life between calls gets one, so a slow load keeps its connections.
+#[tokio::test]
+async fn a_resting_connection_answers() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut said = BytesMut::new();
+        put(&mut said, Kind::Settings, 0, 0, &[]);
+        put(&mut said, Kind::Ping, 0, 0, b"are you?");
+        stream.write_all(&said).await.unwrap();
+        let (mut heard, mut expected) = (Vec::new(), BytesMut::new());
+        put_hello(&mut expected);
+        put(&mut expected, Kind::Settings, ACK, 0, &[]);
+        put(&mut expected, Kind::Ping, ACK, 0, b"are you?");
+        while heard.len() < expected.len() && stream.read_buf(&mut heard).await.unwrap() > 0 {}
+        assert_eq!(heard, expected);
+        said.clear();
+        put(&mut said, Kind::GoAway, 0, 0, &[0; 8]);
+        stream.write_all(&said).await.unwrap();
+    });
+    let mut connection = Connection::open(address, &question()).await.unwrap();
+    connection.rest(Instant::now() + std::time::Duration::from_millis(500)).await.unwrap();
+    server.await.unwrap();
+    assert!(connection.calls.is_spent());
+}

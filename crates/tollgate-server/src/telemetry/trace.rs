@@ -204,17 +204,20 @@ mod tests {
     async fn a_caller_that_traces_decides() {
         let mut fixture = fixture(0);
         let parent = Parent { trace: 7, span: 8, is_sampled: true };
-        Parent::scope(Some(Parent { is_sampled: false, ..parent }), async {
-            fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
-        })
-        .await;
+        let unsampled = Parent { is_sampled: false, ..parent };
+        unsampled
+            .scope(async {
+                fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
+            })
+            .await;
         assert_eq!(taken(&mut fixture), 0);
-        Parent::scope(Some(parent), async {
-            for _ in 0..2_000 {
-                fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
-            }
-        })
-        .await;
+        parent
+            .scope(async {
+                for _ in 0..2_000 {
+                    fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+                }
+            })
+            .await;
         let span = fixture.spans.try_recv().unwrap();
         assert_eq!((span.trace, span.parent), (7, Some(8)));
         assert_eq!(taken(&mut fixture), 999);

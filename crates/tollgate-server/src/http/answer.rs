@@ -20,7 +20,6 @@ use crate::foreign::plain::Checked;
 use crate::readiness::{Audience, Report};
 use crate::rls::Unanswerable;
 use crate::service::{Service, Wire};
-use crate::telemetry::Stopwatch;
 
 /// What a request is answered with.
 #[derive(Debug)]
@@ -219,13 +218,15 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
-        let watch = Stopwatch::start();
+        let watch = self.meter.sampled_watch();
         // A decision is large, and each future that it passes through would have room for it, and copy it.
         let overtaken = match self.check_at_once(request, now, Wire::Http) {
             Some(mut decision) => self.write(&mut decision, request.units(), now, text),
             None => Box::pin(self.decide_later(request, now, text)).await,
         };
-        self.meter.took(Wire::Http, watch.elapsed());
+        if let Some(watch) = watch {
+            self.meter.took(Wire::Http, watch.elapsed());
+        }
         overtaken
     }
 

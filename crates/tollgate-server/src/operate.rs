@@ -12,6 +12,7 @@ pub(crate) use client::Client;
 
 use crate::cli::{GivenAttribute, GivenValue, OperateCommand, RulingArguments, ServerArguments};
 use crate::console::Console;
+use crate::telemetry::text::plain;
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Runs one of the commands, and tells how it ended.
@@ -50,6 +51,9 @@ async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, Str
         console.line(&answer);
     } else {
         show(&answer, console);
+    }
+    if let Some(warning) = answer["warning"].as_str() {
+        console.problem(format_args!("tollgate: warning: {}", plain(warning)));
     }
     let done = |name: &str| answer.get(name).and_then(Value::as_bool);
     // What was not there cannot be taken back: worth a status, for scripts.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
+use crate::orders::Orders;
 use crate::reload::{Failure, Reloader, Status};
 use crate::time_text::rfc3339;
 use crate::tls::Tls;
@@ -30,10 +31,17 @@ impl Readiness {
     }
 
     /// What to tell.
-    pub(crate) fn report(&self, reloader: Option<&Reloader>, audience: Audience) -> Report {
+    pub(crate) fn report(
+        &self,
+        reloader: Option<&Reloader>,
+        orders: Option<&Orders>,
+        audience: Audience,
+    ) -> Report {
         let policy = reloader.map(Reloader::status);
         let tls = self.tls.as_ref().map(|tls| tls.status());
-        let is_degraded = policy.as_ref().is_some_and(|status| status.is_degraded())
+        let unkept = orders.and_then(Orders::error);
+        let is_degraded = unkept.is_some()
+            || policy.as_ref().is_some_and(|status| status.is_degraded())
             || tls.as_ref().is_some_and(|status| status.error.is_some());
         let status = match (self.is_ready(), is_degraded) {
             (false, _) => "stopping",
@@ -41,7 +49,7 @@ impl Readiness {
             (true, false) => "ok",
         };
         match audience {
-            Audience::Anybody => Report { status, policy: None, tls: None },
+            Audience::Anybody => Report { status, policy: None, tls: None, orders: None },
             Audience::Admitted => Report {
                 status,
                 policy: policy.map(|status| PolicyReport::of(&status)),
@@ -50,6 +58,7 @@ impl Readiness {
                     loaded_at: rfc3339(status.loaded_at),
                     error: status.error.as_ref().map(ErrorReport::of),
                 }),
+                orders: unkept.map(|error| OrdersReport { error: ErrorReport::of(&error) }),
             },
         }
     }
@@ -72,6 +81,9 @@ pub(crate) struct Report {
     policy: Option<PolicyReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<TlsReport>,
+    /// What operators said over the policy, while it is not on disk or was not readable at the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    orders: Option<OrdersReport>,
 }
 
 #[derive(Debug, Serialize)]
@@ -99,6 +111,11 @@ struct TlsReport {
     loaded_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<ErrorReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct OrdersReport {
+    error: ErrorReport,
 }
 
 #[derive(Debug, Serialize)]
@@ -132,7 +149,7 @@ mod tests {
     use super::*;
 
     fn json(readiness: &Readiness) -> String {
-        serde_json::to_string(&readiness.report(None, Audience::Admitted)).unwrap()
+        serde_json::to_string(&readiness.report(None, None, Audience::Admitted)).unwrap()
     }
 
     /// Only a server that was told to stop is not ready.

@@ -14,6 +14,7 @@ use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments, StoreChoice};
 use crate::console::Console;
 use crate::listen::Door;
+use crate::orders::Orders;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
 use crate::snapshot::{self, Snapshots};
@@ -112,9 +113,12 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let state = arguments.reload.state_dir.as_deref();
     let state = state.map(|path| Snapshots::open(path, arguments.snapshot_every, memory, &clock));
     let state = state.transpose()?;
-    let told = state.as_ref().map(|state| state.line.as_str());
+    // After the snapshots, which take hold of the directory.
+    let said = arguments.reload.state_dir.as_deref().map(|path| Orders::open(path, clock.now()));
+    let told = state.iter().map(|state| state.line.as_str());
+    let told: Vec<&str> = told.chain(said.iter().filter_map(|said| said.line.as_deref())).collect();
     let credentials = admin::credentials(&arguments.admin)?;
-    for line in banner::lines(&start, &addresses, arguments, auth.is_required(), told, &credentials) {
+    for line in banner::lines(&start, &addresses, arguments, auth.is_required(), &told, &credentials) {
         console.line(line);
     }
     console.flush();
@@ -123,7 +127,9 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload, clock.now());
     let (policy, foreign) = start.loaded.rules.into_parts();
     let (engine, snapshots) = engine(arguments.store, memory, policy, state, &clock)?;
+    let orders = said.map(|said| said.resume(&engine, clock.now()));
     let mut service = Service::new(engine, clock.clone()).reading(reader);
+    service.orders = orders.clone();
     service.auth = auth;
     service.reloader = Some(reloader);
     service.readiness.tls = tls.clone();
@@ -162,10 +168,11 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         http::connection(stream, Arc::clone(&asked), stop)
     }));
     let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(&service))));
+    let keeping = orders.map(|orders| tokio::spawn(orders.run(Arc::clone(&service))));
     let plan = stop::Plan { servers, stop, health, spans, delay: arguments.drain_delay };
     let ended = plan.until_stopped(&mut signals, &service.readiness).await;
-    if let Some(writing) = writing {
-        writing.abort();
+    for task in [writing, keeping].into_iter().flatten() {
+        task.abort();
     }
     if let Some(snapshots) = snapshots {
         stop::keep(snapshots.last(service), signals.next()).await;

@@ -16,6 +16,7 @@ use crate::attributes::Reader;
 use crate::auth::Auth;
 use crate::decision_json::Hold;
 use crate::foreign::{Foreign, InForce, Options};
+use crate::orders::Orders;
 use crate::policy_file::Rules;
 use crate::readiness::Readiness;
 use crate::reload::Reloader;
@@ -85,6 +86,8 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) readiness: Readiness,
     /// What became of the snapshots of its counters; nothing if none are taken.
     pub(crate) snapshots: Arc<snapshot::Board>,
+    /// Where what operators say is kept; none without a state directory.
+    pub(crate) orders: Option<Arc<Orders>>,
     /// Who may operate the server; none where nobody can.
     pub(crate) admin: Option<Admin>,
     /// Another policy beside the one in force, if two are compared.
@@ -116,6 +119,7 @@ impl<S: Store> Service<S> {
             reloader: None,
             readiness: Readiness::default(),
             snapshots: Arc::default(),
+            orders: None,
             admin: None,
             beside: Beside::default(),
             foreign: ArcSwapOption::empty(),

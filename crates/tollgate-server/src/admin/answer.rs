@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hyper::Request;
 use hyper::body::Incoming;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tollgate::policy::Policy;
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Ruled, Ruling, RulingError, Scope, Timestamp};
@@ -43,6 +43,18 @@ impl Told {
         serde_json::to_vec(document)
             .map(Told::Json)
             .map_err(|error| Problem::new(Kind::StoreUnavailable, format!("the answer has no form: {error}")))
+    }
+
+    /// The same document with a warning in it.
+    fn warned(self, warning: String) -> Result<Self, Problem> {
+        let mut told = self;
+        if let Told::Json(bytes) = &told
+            && let Ok(Value::Object(mut document)) = serde_json::from_slice(bytes)
+        {
+            document.insert("warning".to_owned(), warning.into());
+            told = Self::json(&document)?;
+        }
+        Ok(told)
     }
 }
 
@@ -91,7 +103,7 @@ impl<S: Store> Service<S> {
         if !verb.knows_foreign() {
             self.native(&act)?;
         }
-        match verb {
+        let told = match verb {
             Verb::Limits => self.limits(&act),
             Verb::Get => self.explain(&act, &body(request).await?, Depth::State).await,
             Verb::Explain => self.explain(&act, &body(request).await?, Depth::Reasons).await,
@@ -118,6 +130,16 @@ impl<S: Store> Service<S> {
                 act.audit(&id.to_string(), "stopped");
                 standing(self.beside.stop(id, act.now))
             }
+        }?;
+        if verb.is_order() { self.kept(told).await } else { Ok(told) }
+    }
+
+    /// Answers when what was said is on disk. It is in force already: a disk that fails adds a warning, and takes nothing back.
+    async fn kept(&self, told: Told) -> Result<Told, Problem> {
+        let Some(orders) = &self.orders else { return Ok(told) };
+        match orders.keep().await {
+            Ok(()) => Ok(told),
+            Err(error) => told.warned(error),
         }
     }
 

@@ -109,6 +109,14 @@ impl Verb {
         !matches!(self, Verb::Get | Verb::Explain | Verb::Reset | Verb::Percent | Verb::Diff)
     }
 
+    /// Whether it changes what operators say over the policy, which is kept on disk.
+    pub(super) const fn is_order(self) -> bool {
+        matches!(
+            self,
+            Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent | Verb::Restore
+        )
+    }
+
     /// Its name in the audit log.
     pub(super) const fn name(self) -> &'static str {
         match self {

@@ -39,7 +39,7 @@ pub struct SecurityArguments {
 /// How changes of the policy are taken.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ReloadArguments {
-    /// Where to keep what must survive a restart: snapshots of the counters, and the last good policy
+    /// Where to keep what must survive a restart: snapshots of the counters, the last good policy, and what operators said
     #[arg(long, value_name = "DIR", env = "TOLLGATE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
     /// Take every policy that compiles, even if most limits vanish, one is switched off, or a number changes tenfold

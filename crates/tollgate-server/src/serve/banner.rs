@@ -20,7 +20,7 @@ pub(super) fn lines(
     addresses: &Addresses,
     arguments: &ServeArguments,
     needs_token: bool,
-    state: Option<&str>,
+    state: &[&str],
     credentials: &Credentials,
 ) -> Vec<String> {
     let loaded = &start.loaded;
@@ -38,7 +38,7 @@ pub(super) fn lines(
         format!("  policy  {}", loaded.name),
         format!("  admin   {}://{address}/admin/v1/ with {}", scheme(arguments), credentials.notice),
     ];
-    lines.extend(state.map(|state| format!("  state   {state}")));
+    lines.extend(state.iter().map(|state| format!("  state   {state}")));
     let is_guarded = needs_token || arguments.security.tls_client_ca.is_some();
     let all = [Some(address), addresses.grpc, addresses.resp];
     let open = all.into_iter().flatten().find(|open| !open.ip().is_loopback()).unwrap_or(address);

@@ -1,21 +1,17 @@
 //! The directory of snapshots: one file, replaced as a whole or not at all, readable by its owner only, and used by one server at
 //! a time.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, BufReader, BufWriter};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, BufReader};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use tollgate::{Engine, RestoreError, Snapshot, SnapshotError, SnapshotReport, Timestamp};
 
+use crate::disk::{self, DiskError, FILE_MODE};
+
 const NAME: &str = "counters.snapshot";
-/// What is being written; what a crash leaves of it is never read.
-const TEMPORARY_NAME: &str = "counters.snapshot.tmp";
 const LOCK_NAME: &str = "counters.lock";
-/// Most damaged snapshots that are set aside; a further one takes the place of the last.
-const ASIDE_MAX: u32 = 5;
-/// Nobody else's business: a snapshot holds the secret of the keys' hashes.
-const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 const BUFFER_BYTES: usize = 1 << 18;
 
@@ -54,13 +50,8 @@ impl Found {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WriteError {
     /// The disk did not take it.
-    #[error("{step}: {error}")]
-    Disk {
-        /// What was tried.
-        step: &'static str,
-        /// What the system says.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Disk(#[from] DiskError),
     /// Another one has to be taken.
     #[error("a policy was put in force meanwhile")]
     PolicyChanged,
@@ -110,73 +101,38 @@ impl Directory {
             Ok(snapshot) => Ok(Found::Whole(snapshot)),
             Err(RestoreError::Io(error)) => Err(unreadable(&error)),
             Err(error) => {
-                let aside = self.aside();
-                fs::rename(&path, &aside).map_err(|error| unreadable(&error))?;
+                let aside = disk::set_aside(&self.path, NAME).map_err(|error| unreadable(&error))?;
                 tracing::error!(%error, aside = %aside.display(), "the snapshot is damaged; counters start empty");
                 Ok(Found::Damaged { error, aside })
             }
         }
     }
 
-    /// A name for a damaged snapshot.
-    fn aside(&self) -> PathBuf {
-        let named = |number| self.path.join(format!("{NAME}.bad-{number}"));
-        (1..ASIDE_MAX).map(named).find(|path| !path.exists()).unwrap_or_else(|| named(ASIDE_MAX))
-    }
-
-    /// Writes a snapshot beside the one that is there, and then puts it in its place.
+    /// Writes a snapshot in the place of the one that is there.
     ///
     /// # Errors
     /// When the disk does not take it, or a policy was put in force meanwhile.
     pub(super) fn write(&self, engine: &Engine, now: Timestamp) -> Result<SnapshotReport, WriteError> {
-        let temporary = self.path.join(TEMPORARY_NAME);
-        let written = self.write_at(&temporary, engine, now);
-        if written.is_err() {
-            // A full disk is not helped by half a snapshot. If that fails, too, the next attempt will say why.
-            let _ = fs::remove_file(&temporary);
-        }
-        written
-    }
-
-    fn write_at(
-        &self,
-        temporary: &Path,
-        engine: &Engine,
-        now: Timestamp,
-    ) -> Result<SnapshotReport, WriteError> {
-        let failed = |step| move |error| WriteError::Disk { step, error };
-        match fs::remove_file(temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(failed("removing what was left of the last attempt")(error));
-            }
-            _ => {}
-        }
-        let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(temporary);
-        let file = file.map_err(failed("creating a file"))?;
-        let mut buffered = BufWriter::with_capacity(BUFFER_BYTES, &file);
-        let report = engine.snapshot(now, &mut buffered).map_err(|error| match error {
-            SnapshotError::Io(error) => failed("writing")(error),
-            SnapshotError::PolicyChanged => WriteError::PolicyChanged,
-        })?;
-        drop(buffered);
-        // Only what is known to be on the disk takes the place of what is.
-        file.sync_all().map_err(failed("waiting for the disk"))?;
-        fs::rename(temporary, self.path.join(NAME)).map_err(failed("putting it in place"))?;
-        // And the name, too.
-        File::open(&self.path)
-            .and_then(|directory| directory.sync_all())
-            .map_err(failed("waiting for the disk"))?;
-        Ok(report)
+        disk::replace(&self.path, NAME, |file| {
+            engine.snapshot(now, file).map_err(|error| match error {
+                SnapshotError::Io(error) => DiskError::at("writing")(error).into(),
+                SnapshotError::PolicyChanged => WriteError::PolicyChanged,
+            })
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use tollgate::{CheckRequest, Policy};
 
     use super::*;
+    use crate::disk::ASIDE_MAX;
+
+    const TEMPORARY_NAME: &str = "counters.snapshot.tmp";
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
     const CAPACITY: u64 = 1 << 20;

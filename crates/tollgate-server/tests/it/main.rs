@@ -38,6 +38,7 @@ mod metrics;
 mod migrate;
 mod nginx;
 mod openapi;
+mod orders;
 mod operate;
 mod pki;
 mod program;

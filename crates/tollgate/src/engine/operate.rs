@@ -1,11 +1,12 @@
 //! What an operator may do to a running engine. All of it is over the policy, none of it in a store: it works with the store down,
-//! outlives a reload, and ends with the process.
+//! and outlives a reload. It lives in memory; whoever wants it to outlive the process keeps what `rulings` and `blocks` tell, and says it
+//! again with `resume_rulings` and `block`.
 
 use std::sync::Arc;
 
 use super::Engine;
 use super::block::{Block, BlockError};
-use super::ruling::{Ruled, Ruling, RulingError, Scope};
+use super::ruling::{Ruled, Ruling, RulingError, Rulings, Scope};
 use crate::memory::MemoryStore;
 use crate::policy::Policy;
 use crate::request::CheckRequest;
@@ -92,5 +93,18 @@ impl<S: Store> Engine<S> {
     #[must_use]
     pub fn rulings(&self, now: Timestamp) -> (Option<Ruled>, Vec<(String, Ruled)>) {
         self.bench.list(now)
+    }
+
+    /// Takes up what [`Engine::rulings`] told earlier, as after a restart, instead of all rulings that there are. What has ended since
+    /// is left out. A ruling about a limit that the policy does not have waits for one that does, as it does over a swap.
+    ///
+    /// # Errors
+    /// When there are too many, or a share is more than all; nothing is changed then.
+    pub fn resume_rulings(
+        &self,
+        (all, single): (Option<Ruled>, Vec<(String, Ruled)>),
+        now: Timestamp,
+    ) -> Result<(), RulingError> {
+        self.bench.resume(Rulings::new(all, single), now)
     }
 }

@@ -1,6 +1,6 @@
 //! What an operator rules about limits for a while, over the policy: off, in shadow, or for a share of keys. Rulings stand beside
 //! the policy, by the limits' names, so a reload keeps them; and each is asked whether it still holds at the instant of the decision,
-//! so it ends by itself, without a timer and whatever the store does. They end with the process.
+//! so it ends by itself, without a timer and whatever the store does. They live in memory; `resume` takes up what was kept elsewhere.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +34,14 @@ impl Ruling {
             Ruling::Off => 0,
             Ruling::Shadow => 1,
             Ruling::Percent(percent) => 2 + percent,
+        }
+    }
+
+    /// The share, if it is more than all.
+    const fn excess(self) -> Option<u8> {
+        match self {
+            Ruling::Percent(percent @ 101..) => Some(percent),
+            _ => None,
         }
     }
 }
@@ -83,6 +91,10 @@ pub(super) struct Rulings {
 }
 
 impl Rulings {
+    pub(super) fn new(all: Option<Ruled>, by_limit: Vec<(String, Ruled)>) -> Self {
+        Self { all, by_limit: by_limit.into_iter().collect() }
+    }
+
     /// The ruling that holds for a limit: the milder one where two do.
     fn about(&self, limit: &str, now: Timestamp) -> Option<Ruled> {
         let both = [self.all, self.by_limit.get(limit).copied()];
@@ -133,7 +145,7 @@ impl Bench {
         ruled: Ruled,
         now: Timestamp,
     ) -> Result<(), RulingError> {
-        if let Ruling::Percent(percent @ 101..) = ruled.ruling {
+        if let Some(percent) = ruled.ruling.excess() {
             return Err(RulingError::Percent(percent));
         }
         let name = match scope {
@@ -165,13 +177,30 @@ impl Bench {
         })
     }
 
-    /// Takes over what another engine's operator has ruled.
-    pub(super) fn follow(&self, other: &Bench, now: Timestamp) {
-        let theirs = Rulings::clone(&other.rulings.load());
+    /// Puts these rulings in the place of all that there are, whatever limits the policy has: one about a limit that is gone waits, as
+    /// it does over a swap.
+    pub(super) fn resume(&self, rulings: Rulings, now: Timestamp) -> Result<(), RulingError> {
+        let kinds = rulings.by_limit.values().chain(&rulings.all).map(|ruled| ruled.ruling);
+        if let Some(percent) = kinds.into_iter().find_map(Ruling::excess) {
+            return Err(RulingError::Percent(percent));
+        }
+        if rulings.by_limit.len() > RULINGS_MAX {
+            return Err(RulingError::TooMany);
+        }
+        self.replace(rulings, now);
+        Ok(())
+    }
+
+    fn replace(&self, by: Rulings, now: Timestamp) {
         self.change(now, |rulings| {
-            *rulings = theirs;
+            *rulings = by;
             rulings.forget_ended(now);
         });
+    }
+
+    /// Takes over what another engine's operator has ruled.
+    pub(super) fn follow(&self, other: &Bench, now: Timestamp) {
+        self.replace(Rulings::clone(&other.rulings.load()), now);
     }
 
     /// Every ruling that holds, those about single limits by their names.

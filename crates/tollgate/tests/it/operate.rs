@@ -10,7 +10,7 @@ use tollgate::policy::{Change, Choice, EXAMPLE, Mode, Unmet};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{
     Answer, Audience, BLOCKS_MAX, Block, BlockError, CheckRequest, Engine, HeaderPolicy, MemoryStore, Policy,
-    Reason, Ruled, Ruling, RulingError, Scope, Secret, Stance, Ticks, Timestamp,
+    RULINGS_MAX, Reason, Ruled, Ruling, RulingError, Scope, Secret, Stance, Ticks, Timestamp,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -131,6 +131,28 @@ fn rulings_that_are_refused() {
     assert_eq!(rule("c", Ruling::Off), Err(RulingError::UnknownLimit("c".into())));
     assert_eq!(rule("gone", Ruling::Shadow), Err(RulingError::OffInPolicy("gone".into())));
     assert_eq!(rule("a", Ruling::Percent(101)), Err(RulingError::Percent(101)));
+}
+
+/// What one engine was told is taken up by the next, whatever its policy, without what has ended; too much is refused whole.
+#[test]
+fn rulings_are_resumed() {
+    let before = engine(HOUR);
+    let ruled = |ruling, seconds| Ruled { ruling, until: T0 + secs(seconds) };
+    before.rule(Scope::Limit("a"), ruled(Ruling::Percent(10), 5), T0).unwrap();
+    before.rule(Scope::Limit("b"), ruled(Ruling::Off, 9), T0).unwrap();
+    let (told, later) = (before.rulings(T0), T0 + secs(5));
+    let after = engine("limits: [{name: a, rate: 1/h}]");
+    after.resume_rulings(told, later).unwrap();
+    assert_eq!(after.rulings(later), (None, vec![("b".to_owned(), ruled(Ruling::Off, 9))]));
+    after.swap(policy(HOUR), later).unwrap();
+    for _ in 0..3 {
+        assert!(after.check_now(&CheckRequest::new(), later).is_allowed(), "b is off");
+    }
+    let wrong = (Some(ruled(Ruling::Percent(101), 9)), Vec::new());
+    assert_eq!(after.resume_rulings(wrong, later), Err(RulingError::Percent(101)));
+    let many = (0..=RULINGS_MAX).map(|number| (number.to_string(), ruled(Ruling::Off, 9))).collect();
+    assert_eq!(after.resume_rulings((None, many), later), Err(RulingError::TooMany));
+    assert_eq!(after.rulings(later).1.len(), 1);
 }
 
 /// A store that never answers.

@@ -1,0 +1,222 @@
+//! The form of the file: a line that names the form and the SHA-256 of the rest, then JSON. Pure: bytes in, bytes out.
+
+use serde::{Deserialize, Serialize};
+use tollgate::store::Store;
+use tollgate::{Block, CheckRequest, Engine, RequestError, Ruled, Ruling, Timestamp};
+
+use crate::reload::source::Version;
+
+/// What the first line begins with.
+const FORM: &str = "tollgate-orders 1 ";
+
+/// Everything that operators said and that has an end yet to come.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Said {
+    /// About all limits.
+    all: Option<RuledEntry>,
+    /// About single ones.
+    limits: Vec<LimitEntry>,
+    blocks: Vec<BlockEntry>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuledEntry {
+    ruling: RulingEntry,
+    until: Micros,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RulingEntry {
+    Off,
+    Shadow,
+    Percent(u8),
+}
+
+/// An instant, exactly: microseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Micros(u64);
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitEntry {
+    name: String,
+    ruled: RuledEntry,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BlockEntry {
+    attributes: Vec<(String, String)>,
+    until: Micros,
+}
+
+impl Micros {
+    const fn instant(self) -> Timestamp {
+        Timestamp::from_unix_micros(self.0)
+    }
+}
+
+impl From<Ruled> for RuledEntry {
+    fn from(Ruled { ruling, until }: Ruled) -> Self {
+        let ruling = match ruling {
+            Ruling::Off => RulingEntry::Off,
+            Ruling::Shadow => RulingEntry::Shadow,
+            Ruling::Percent(percent) => RulingEntry::Percent(percent),
+        };
+        Self { ruling, until: Micros(until.unix_micros()) }
+    }
+}
+
+impl From<RuledEntry> for Ruled {
+    fn from(RuledEntry { ruling, until }: RuledEntry) -> Self {
+        let ruling = match ruling {
+            RulingEntry::Off => Ruling::Off,
+            RulingEntry::Shadow => Ruling::Shadow,
+            RulingEntry::Percent(percent) => Ruling::Percent(percent),
+        };
+        Self { ruling, until: until.instant() }
+    }
+}
+
+impl From<&Block> for BlockEntry {
+    fn from(block: &Block) -> Self {
+        Self { attributes: block.attributes().to_vec(), until: Micros(block.until().unix_micros()) }
+    }
+}
+
+impl BlockEntry {
+    fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
+        let mut request = CheckRequest::new();
+        for (name, value) in &self.attributes {
+            request.push(name, value.as_str())?;
+        }
+        Ok(request)
+    }
+}
+
+impl Said {
+    /// What holds in an engine at this instant.
+    pub(super) fn of<S: Store>(engine: &Engine<S>, now: Timestamp) -> Self {
+        let (all, single) = engine.rulings(now);
+        Self {
+            all: all.map(RuledEntry::from),
+            limits: single
+                .into_iter()
+                .map(|(name, ruled)| LimitEntry { name, ruled: ruled.into() })
+                .collect(),
+            blocks: engine.blocks(now).iter().map(|block| BlockEntry::from(&**block)).collect(),
+        }
+    }
+
+    /// What the bytes of a file say, without what has ended.
+    ///
+    /// # Errors
+    /// When they are not exactly what was written.
+    pub(super) fn read(bytes: &[u8], now: Timestamp) -> Result<Self, String> {
+        let (head, body) = split(bytes).ok_or("it has no first line")?;
+        let written = head.strip_prefix(FORM).ok_or("its first line is not one that this version writes")?;
+        if written != Version::of(body).hex() {
+            return Err("it is not what was written: it was cut off or changed".to_owned());
+        }
+        let mut said: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        said.all = said.all.filter(|ruled| now < ruled.until.instant());
+        said.limits.retain(|limit| now < limit.ruled.until.instant());
+        said.blocks.retain(|block| now < block.until.instant());
+        Ok(said)
+    }
+
+    /// The bytes of a file that says it.
+    ///
+    /// # Errors
+    /// When it has no form, which cannot be; it costs one attempt, not the process.
+    pub(super) fn write(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let body = serde_json::to_vec(self)?;
+        let mut bytes = format!("{FORM}{}\n", Version::of(&body).hex()).into_bytes();
+        bytes.extend_from_slice(&body);
+        Ok(bytes)
+    }
+
+    /// How many blocks, and how many rulings.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.blocks.len(), self.limits.len() + usize::from(self.all.is_some()))
+    }
+
+    /// Says it again to an engine that has heard nothing yet. Tells what it would not take.
+    pub(super) fn tell<S: Store>(self, engine: &Engine<S>, now: Timestamp) -> Vec<String> {
+        let single = self.limits.into_iter().map(|limit| (limit.name, limit.ruled.into())).collect();
+        let ruled = engine.resume_rulings((self.all.map(Ruled::from), single), now);
+        let mut refused: Vec<String> = ruled.err().map(|error| error.to_string()).into_iter().collect();
+        for block in &self.blocks {
+            let until = block.until.instant();
+            let told = block.request().map_err(|error| error.to_string()).and_then(|request| {
+                engine.block(&request, until, now).map(|_| ()).map_err(|error| error.to_string())
+            });
+            refused.extend(told.err());
+        }
+        refused
+    }
+}
+
+fn split(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let (head, rest) = bytes.split_at_checked(end)?;
+    Some((std::str::from_utf8(head).ok()?, rest.get(1..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::{Policy, Scope, Ticks};
+
+    use super::*;
+
+    const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+    fn engine(policy: &str) -> Engine {
+        Engine::new(Policy::compile("test", policy.as_bytes()).unwrap().0, T0)
+    }
+
+    fn busy() -> Engine {
+        let engine = engine("limits: [{name: a, rate: 1/h}, {name: b, rate: 1/h}]");
+        let until = |seconds| T0 + Ticks::from_secs(seconds);
+        let rule = |scope, ruling, seconds| {
+            engine.rule(scope, Ruled { ruling, until: until(seconds) }, T0).unwrap();
+        };
+        rule(Scope::All, Ruling::Shadow, 10);
+        rule(Scope::Limit("a"), Ruling::Off, 20);
+        rule(Scope::Limit("b"), Ruling::Percent(30), 30);
+        let key = CheckRequest::new().with("api_key", "k\u{1b}\"1\n").unwrap().with("n", 5).unwrap();
+        engine.block(&key, until(25), T0).unwrap();
+        engine
+    }
+
+    /// What was said comes back to the tick, also under a policy that has lost a limit, and what has ended does not.
+    #[test]
+    fn what_was_said_comes_back() {
+        let before = busy();
+        let bytes = Said::of(&before, T0).write().unwrap();
+        for seconds in [0, 10, 22, 27, 30] {
+            let now = T0 + Ticks::from_secs(seconds);
+            let said = Said::read(&bytes, now).unwrap();
+            let after = engine("limits: [{name: a, rate: 1/h}]");
+            assert_eq!(said.tell(&after, now), Vec::<String>::new());
+            assert_eq!(after.rulings(now), before.rulings(now), "after {seconds} s");
+            assert_eq!(after.blocks(now), before.blocks(now), "after {seconds} s");
+        }
+    }
+
+    /// Any bit that is turned, and any end that is missing, is seen.
+    #[test]
+    fn damage_is_seen() {
+        let bytes = Said::of(&busy(), T0).write().unwrap();
+        assert!(Said::read(&bytes, T0).is_ok());
+        for place in 0..bytes.len() {
+            let mut turned = bytes.clone();
+            turned[place] ^= 1;
+            assert!(Said::read(&turned, T0).is_err(), "byte {place} is another");
+            assert!(Said::read(&bytes[..place], T0).is_err(), "only {place} bytes");
+        }
+    }
+}

@@ -78,7 +78,8 @@ pub struct TrustArguments {
 /// A key.
 #[derive(Debug, Args)]
 pub struct KeyArguments {
-    /// What the requests of the key have: name=text, or name:=5 for a number
+    /// What the requests of the key have: name=text, or name:=5 for a number. A key of CL.THROTTLE or THROTTLE is key=TEXT; add
+    /// command=cl.throttle or command=throttle for one of the two
     #[arg(value_name = "NAME=VALUE", required = true, value_parser = value::attribute)]
     pub attributes: Vec<GivenAttribute>,
     /// Which server, and who asks.
@@ -132,7 +133,7 @@ pub struct ScopeArguments {
     /// The name of the limit
     #[arg(value_name = "LIMIT")]
     pub limit: Option<String>,
-    /// All limits at once
+    /// All limits at once, and those that CL.THROTTLE and THROTTLE tell
     #[arg(long)]
     pub all: bool,
 }

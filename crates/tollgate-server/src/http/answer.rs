@@ -209,7 +209,9 @@ impl<S: Store> Service<S> {
             Some(decision) => self.write(decision, request.units(), now, text),
             None => self.write(self.check(request, now, Wire::Http).await, request.units(), now, text),
         };
-        self.meter.took(Wire::Http, watch.elapsed());
+        if overtaken.is_none() {
+            self.meter.took(Wire::Http, watch.elapsed());
+        }
         overtaken
     }
 

@@ -1,6 +1,6 @@
 //! The RESP wire: what any redis client can ask. Bytes become commands in [`frame`], a [`session`] carries them out, [`reply`]
 //! turns answers into bytes, and a [`connection`] moves both. `TG.CHECK` asks the service as every wire does; `CL.THROTTLE` tells
-//! its limit with each call, so its arithmetic ([`cell`]) and its memory ([`cells`]) are here.
+//! its limit with each call, so it has counters of its own there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate::MemoryStore;
 
 use crate::service::Service;
-use cells::Cells;
 
 mod frame;
 mod reply;
-mod cell;
-mod cells;
 mod catalog;
 mod session;
 mod check;
@@ -32,15 +29,14 @@ pub(crate) use connection::connection;
 /// What all connections share.
 pub(crate) struct Resp<S = MemoryStore> {
     service: Arc<Service<S>>,
-    cells: Cells,
     /// How many connections there ever were. Relaxed: the numbers need only differ.
     ids: AtomicU64,
 }
 
 impl<S> Resp<S> {
-    /// Answers by this service; what `CL.THROTTLE` remembers takes at most so many bytes.
-    pub(crate) fn new(service: Arc<Service<S>>, bytes: u64) -> Self {
-        Self { service, cells: Cells::new(bytes), ids: AtomicU64::new(0) }
+    /// Answers by this service.
+    pub(crate) const fn new(service: Arc<Service<S>>) -> Self {
+        Self { service, ids: AtomicU64::new(0) }
     }
 
     /// A number for another connection.

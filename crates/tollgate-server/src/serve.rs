@@ -17,7 +17,8 @@ use crate::listen::Door;
 use crate::orders::Orders;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
-use crate::snapshot::{self, Snapshots};
+use crate::service::cells::Table;
+use crate::snapshot::{self, Capacity, Snapshots};
 use crate::tls::{Inside, Tls};
 use crate::{FAILURE, SUCCESS};
 use crate::{config, grpc, http, listen, resp};
@@ -109,9 +110,9 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         resp: resp.as_ref().map(address_of).transpose()?,
     };
     let throttle_memory = if resp.is_some() { arguments.memory / THROTTLE_PART } else { 0 };
-    let memory = arguments.memory - throttle_memory;
+    let capacity = Capacity { bytes: arguments.memory - throttle_memory, throttle_bytes: throttle_memory };
     let state = arguments.reload.state_dir.as_deref();
-    let state = state.map(|path| Snapshots::open(path, arguments.snapshot_every, memory, &clock));
+    let state = state.map(|path| Snapshots::open(path, arguments.snapshot_every, capacity, &clock));
     let state = state.transpose()?;
     // After the snapshots, which take hold of the directory.
     let said = arguments.reload.state_dir.as_deref().map(|path| Orders::open(path, clock.now()));
@@ -126,9 +127,10 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let (reloader, watcher) =
         Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload, clock.now());
     let (policy, foreign) = start.loaded.rules.into_parts();
-    let (engine, snapshots) = engine(arguments.store, memory, policy, state, &clock)?;
+    let Counting { engine, throttled, snapshots } =
+        counting(arguments.store, capacity, policy, state, &clock)?;
     let orders = said.map(|said| said.resume(&engine, clock.now()));
-    let mut service = Service::new(engine, clock.clone()).reading(reader);
+    let mut service = Service::new(engine, clock.clone()).reading(reader).throttling(throttled);
     service.orders = orders.clone();
     service.auth = auth;
     service.reloader = Some(reloader);
@@ -157,7 +159,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         }));
     }
     if let Some(listener) = resp {
-        let resp = Arc::new(resp::Resp::new(Arc::clone(&service), throttle_memory));
+        let resp = Arc::new(resp::Resp::new(Arc::clone(&service)));
         let door = Door::new(tls.as_ref(), Inside::Unnamed);
         servers.spawn(listen::serve(listener, door, clock.clone(), stopped.clone(), move |stream, stop| {
             resp::connection(stream, Arc::clone(&resp), stop)
@@ -180,17 +182,26 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     ended
 }
 
-/// The engine, with the counters of the last run if there are any.
-fn engine(
+/// What counts, and where that is kept.
+struct Counting {
+    engine: Engine,
+    throttled: Table,
+    snapshots: Option<Arc<Snapshots>>,
+}
+
+/// What counts, with the counters of the last run if there are any.
+fn counting(
     store: StoreChoice,
-    memory: u64,
+    capacity: Capacity,
     policy: Policy,
     state: Option<snapshot::Start>,
     clock: &Clock,
-) -> Result<(Engine, Option<Arc<Snapshots>>), String> {
+) -> Result<Counting, String> {
     let now = clock.now();
-    let (snapshot, snapshots) =
-        state.map_or((None, None), |state| (state.snapshot, Some(Arc::new(state.snapshots))));
+    let (snapshot, throttled, snapshots) = match state {
+        Some(state) => (state.snapshot, state.throttled, Some(Arc::new(state.snapshots))),
+        None => (None, Table::new(capacity.throttle_bytes), None),
+    };
     let engine = match (snapshot, store) {
         (Some(snapshot), StoreChoice::Memory) => {
             let restored = Engine::restore(snapshot, policy, now);
@@ -198,10 +209,10 @@ fn engine(
             engine
         }
         (None, StoreChoice::Memory) => {
-            Engine::with_store(policy, MemoryStore::new(memory, now), Secret::random())
+            Engine::with_store(policy, MemoryStore::new(capacity.bytes, now), Secret::random())
         }
     };
-    Ok((engine, snapshots))
+    Ok(Counting { engine, throttled, snapshots })
 }
 
 /// Takes hold of a wire's address, if it is to have one.

@@ -24,10 +24,14 @@ use crate::rls::Envoy;
 use crate::seldom::Seldom;
 use crate::snapshot;
 use crate::telemetry::Meter;
+use cells::{Cells, Table};
 use holds::Holds;
 
+pub(crate) mod cell;
+pub(crate) mod cells;
 pub(crate) mod foreign;
 pub(crate) mod holds;
+pub(crate) mod throttle;
 
 /// Most permits that the server remembers; about 64 MiB of them.
 const PERMITS_MAX: usize = 1 << 18;
@@ -75,6 +79,8 @@ pub(crate) struct Service<S = MemoryStore> {
     pub(crate) reader: Reader,
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
+    /// Counters of limits that come with the call.
+    pub(crate) cells: Cells,
     pub(crate) meter: Arc<Meter>,
     /// Held by whoever reads all numbers.
     pub(crate) scraping: tokio::sync::Mutex<()>,
@@ -105,6 +111,7 @@ impl<S: Store> Service<S> {
         let meter = Arc::new(Meter::new());
         meter.adopt(&engine.policy());
         Self {
+            cells: Cells::new(Table::new(0), |name| engine.key_family(name)),
             engine,
             started_at: clock.now(),
             clock,
@@ -163,6 +170,9 @@ impl<S: Store> Service<S> {
     /// Tells whoever counts and compares.
     #[inline]
     fn note(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp, wire: Wire) {
+        if self.overtaken(decision).is_some() {
+            return; // It is no decision: foreign rules are asked instead, and that is counted.
+        }
         self.meter.record(request, decision, wire, now);
         self.beside.observe(std::slice::from_ref(request), decision, now);
     }
@@ -175,6 +185,9 @@ impl<S: Store> Service<S> {
         wire: Wire,
     ) -> Decision {
         let decision = self.engine.check_views(views, now).await;
+        if self.overtaken(&decision).is_some() {
+            return decision; // As in `note`.
+        }
         match views {
             [request] => self.meter.record(request, &decision, wire, now),
             _ => self.meter.record(&merged(views), &decision, wire, now),
@@ -215,11 +228,13 @@ impl<S: Store> Service<S> {
                 if swapped.is_err() {
                     // All or nothing: what decided before goes on.
                     self.foreign.store(before);
+                    self.name_rules();
                 }
                 swapped?
             }
         };
         self.meter.adopt(&self.engine.policy());
+        self.name_rules();
         Ok(report)
     }
 
@@ -231,7 +246,14 @@ impl<S: Store> Service<S> {
         let before = self.foreign.load_full();
         let next = InForce::new(rules, &self.engine, before.as_deref(), now)?;
         self.foreign.store(Some(Arc::new(next)));
+        self.name_rules();
         Ok(())
+    }
+
+    /// Tells the meter which foreign rules there are, so that they are shown before anybody asks.
+    fn name_rules(&self) {
+        let foreign = self.foreign();
+        self.meter.adopt_rules(&foreign.as_ref().map(|foreign| foreign.rules.metrics()).unwrap_or_default());
     }
 
     /// Somebody else's configuration, if one is in force. Taken once for each decision, so that a reload never splits one.

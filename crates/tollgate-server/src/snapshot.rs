@@ -10,6 +10,7 @@ use tollgate::{Clock, Engine, RestoreReport, Snapshot, SnapshotReport, Ticks, Ti
 use crate::cli::SnapshotInterval;
 use crate::seldom::Seldom;
 use crate::service::Service;
+use crate::service::cells::Table;
 use directory::{Directory, Found, WriteError};
 
 mod directory;
@@ -54,6 +55,28 @@ impl Board {
     }
 }
 
+/// Room for counters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capacity {
+    /// Bytes for those of the engine.
+    pub(crate) bytes: u64,
+    /// Bytes for those of limits that come with the call; 0 where no wire takes such calls.
+    pub(crate) throttle_bytes: u64,
+}
+
+/// What is written: the engine's counters, and those of limits that come with the call.
+#[derive(Clone, Copy)]
+struct Counters<'a> {
+    engine: &'a Engine,
+    throttled: &'a Table,
+}
+
+impl<'a> From<&'a Service> for Counters<'a> {
+    fn from(service: &'a Service) -> Self {
+        Self { engine: &service.engine, throttled: &service.cells.table }
+    }
+}
+
 /// Where snapshots are kept, and how often they are written.
 pub(crate) struct Snapshots {
     directory: Mutex<Directory>,
@@ -66,6 +89,7 @@ pub(crate) struct Snapshots {
 /// What a start found: the snapshot, and what to tell about it.
 pub(crate) struct Start {
     pub(crate) snapshot: Option<Snapshot>,
+    pub(crate) throttled: Table,
     pub(crate) line: String,
     pub(crate) snapshots: Snapshots,
 }
@@ -78,21 +102,22 @@ impl Snapshots {
     pub(crate) fn open(
         path: &Path,
         every: SnapshotInterval,
-        capacity_bytes: u64,
+        capacity: Capacity,
         clock: &Clock,
     ) -> Result<Start, String> {
         let directory = Directory::open(path)?;
         let now = clock.now();
-        let found = directory.read(capacity_bytes, now)?;
+        let found = directory.read(capacity, now)?;
         let board = Arc::new(Board::default());
         board.note(|status| {
-            status.restored = found.snapshot().map(Snapshot::report);
+            status.restored = found.report();
             status.was_damaged = matches!(found, Found::Damaged { .. });
         });
         let line = told(&found, path, now);
         let directory = Mutex::new(directory);
         let snapshots = Self { directory, every, clock: clock.clone(), failing: Seldom::default(), board };
-        Ok(Start { snapshot: found.into_snapshot(), line, snapshots })
+        let (snapshot, throttled) = found.into_parts(capacity);
+        Ok(Start { snapshot, throttled, line, snapshots })
     }
 
     /// Writes a snapshot now and then, as long as it is polled.
@@ -102,13 +127,13 @@ impl Snapshots {
             tokio::time::sleep(interval).await;
             let (snapshots, service) = (Arc::clone(&self), Arc::clone(&service));
             // A disk may take its time: decisions do not wait for it. If the thread panics the next round tries again.
-            let _ = tokio::task::spawn_blocking(move || snapshots.write(&service.engine)).await;
+            let _ = tokio::task::spawn_blocking(move || snapshots.write((&*service).into())).await;
         }
     }
 
     /// Writes the last one, when nothing is decided any more.
     pub(crate) async fn last(self: Arc<Self>, service: Arc<Service>) {
-        let writing = tokio::task::spawn_blocking(move || self.write(&service.engine));
+        let writing = tokio::task::spawn_blocking(move || self.write((&*service).into()));
         match tokio::time::timeout(LAST_TIMEOUT, writing).await {
             Ok(Ok(Some(written))) => tracing::info!(counters = written.keys, "counters are on disk"),
             Ok(_) => {} // It was told why not.
@@ -119,15 +144,15 @@ impl Snapshots {
     }
 
     /// Writes one, and notes what became of it.
-    fn write(&self, engine: &Engine) -> Option<SnapshotReport> {
+    fn write(&self, counters: Counters<'_>) -> Option<SnapshotReport> {
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
         let begun_at = self.clock.now();
-        let mut written = directory.write(engine, begun_at);
+        let mut written = directory.write(counters, begun_at);
         for _ in 1..ATTEMPTS {
             if !matches!(written, Err(WriteError::PolicyChanged)) {
                 break;
             }
-            written = directory.write(engine, self.clock.now());
+            written = directory.write(counters, self.clock.now());
         }
         let now = self.clock.now();
         match written {
@@ -155,8 +180,8 @@ impl Snapshots {
 fn told(found: &Found, path: &Path, now: Timestamp) -> String {
     match found {
         Found::Nothing => format!("no snapshot in {} yet; counters start empty", path.display()),
-        Found::Whole(snapshot) => {
-            let report = snapshot.report();
+        Found::Whole(restored) => {
+            let report = restored.report;
             let age = if report.taken_at > now {
                 "from the future: the clock was set back".to_owned()
             } else {
@@ -186,6 +211,8 @@ mod tests {
 
     use super::*;
 
+    const CAPACITY: Capacity = Capacity { bytes: 1 << 20, throttle_bytes: 1 << 20 };
+
     /// The board tells what became of each snapshot: good ones with their size, failures by number, and what a start found.
     #[test]
     fn the_board_tells_what_became_of_snapshots() {
@@ -195,11 +222,13 @@ mod tests {
         let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap();
         let engine = Engine::with_store(policy, MemoryStore::new(1 << 20, time.now()), Secret::random());
         assert!(engine.check_now(&CheckRequest::new(), time.now()).is_allowed());
-        let open = || Snapshots::open(&path, SnapshotInterval::Off, 1 << 20, &time.clock()).unwrap();
+        let throttled = Table::new(0);
+        let counters = Counters { engine: &engine, throttled: &throttled };
+        let open = || Snapshots::open(&path, SnapshotInterval::Off, CAPACITY, &time.clock()).unwrap();
 
         let start = open();
         assert_eq!((start.snapshot.is_none(), start.snapshots.board.status()), (true, Status::default()));
-        let written = start.snapshots.write(&engine).unwrap();
+        let written = start.snapshots.write(counters).unwrap();
         let expected = Status {
             last_good_at: Some(time.now()),
             keys: 1,
@@ -209,7 +238,7 @@ mod tests {
         };
         assert_eq!(start.snapshots.board.status(), expected);
         fs::create_dir(path.join("counters.snapshot.tmp")).unwrap();
-        assert!(start.snapshots.write(&engine).is_none());
+        assert!(start.snapshots.write(counters).is_none());
         assert_eq!(start.snapshots.board.status(), Status { failures: 1, ..expected });
         drop(start);
 

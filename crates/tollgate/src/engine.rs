@@ -36,7 +36,10 @@ pub use live::{SwapError, SwapReport};
 pub use ruling::{RULINGS_MAX, Ruled, Ruling, RulingError, Scope};
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;
-pub use snapshot::{RestoreError, RestoreReport, SNAPSHOT_VERSION, Snapshot, SnapshotError, SnapshotReport};
+pub use snapshot::{
+    RestoreError, RestoreReport, SNAPSHOT_PART_BYTES_MAX, SNAPSHOT_VERSION, Snapshot, SnapshotError,
+    SnapshotReport,
+};
 pub use tally::{Counted, Tally};
 
 use block::Blocks;

@@ -166,8 +166,9 @@ impl<S: Store> Service<S> {
 
     async fn explain(&self, act: &Act<'_>, body: &[u8], depth: Depth) -> Result<Told, Problem> {
         let question = Question::check(body)?;
-        let explanation = self.engine.explain(&question.request()?, act.now).await;
-        Told::json(&ExplanationView::new(&explanation, depth))
+        let request = question.request()?;
+        let explanation = self.engine.explain(&request, act.now).await;
+        Told::json(&ExplanationView::new(&explanation, depth, &self.throttled(&request, act.now)))
     }
 
     fn tail(&self, act: &Act<'_>, query: Option<&str>, asker: Asker) -> Result<Told, Problem> {
@@ -191,13 +192,19 @@ impl<S: Store> Service<S> {
         }
         let named: Vec<&str> = form.limits.iter().map(String::as_str).collect();
         let names = if named.is_empty() { own_limits(&policy, &request) } else { named.clone() };
-        if names.is_empty() {
+        let mut counters = 0;
+        if !names.is_empty() {
+            counters = self.engine.reset(&request, &names, act.now).await.map_err(|failure| {
+                act.audit(&told(&request), &format!("failed: {failure}"));
+                Problem::new(Kind::StoreUnavailable, failure.to_string())
+            })?;
+        }
+        if named.is_empty() {
+            counters += self.forget_throttled(&request, act.now);
+        }
+        if counters == 0 && names.is_empty() {
             return Told::json(&json!({ "counters": 0 }));
         }
-        let counters = self.engine.reset(&request, &names, act.now).await.map_err(|failure| {
-            act.audit(&told(&request), &format!("failed: {failure}"));
-            Problem::new(Kind::StoreUnavailable, failure.to_string())
-        })?;
         let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
         act.audit(&format!("{}{only}", told(&request)), &format!("{counters} counters forgotten"));
         Told::json(&json!({ "counters": counters }))

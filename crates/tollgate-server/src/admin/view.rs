@@ -5,6 +5,7 @@ use tollgate::policy::{Change, Difference, Mode, Policy};
 use tollgate::{Block, Explained, Explanation, Ruled, Ruling, Stance, State, Ticks, Timestamp};
 
 use crate::foreign::Foreign;
+use crate::service::cells::Asker;
 use crate::telemetry::{Event, TopKey};
 use crate::time_text::rfc3339_millis;
 
@@ -202,6 +203,15 @@ pub(super) struct ExplanationView<'a> {
     fault: Option<String>,
     limits: Vec<ExplainedView<'a>>,
     left_off: usize,
+    /// What commands have counted that tell their limit with each call.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    throttled: Vec<ThrottledView>,
+}
+
+#[derive(Serialize)]
+struct ThrottledView {
+    command: &'static str,
+    reset_after_ms: u64,
 }
 
 /// How much of an explanation is shown.
@@ -214,7 +224,7 @@ pub(super) enum Depth {
 }
 
 impl<'a> ExplanationView<'a> {
-    pub(super) fn new(explanation: &'a Explanation, depth: Depth) -> Self {
+    pub(super) fn new(explanation: &'a Explanation, depth: Depth, throttled: &[(Asker, Ticks)]) -> Self {
         let refuses = |limit: &Explained| {
             limit.state.as_ref().is_some_and(|state| state.stance == Stance::Enforced && !state.admits)
         };
@@ -227,7 +237,14 @@ impl<'a> ExplanationView<'a> {
             fault: explanation.fault.as_ref().map(ToString::to_string),
             limits: shown.map(explained).collect(),
             left_off: if depth == Depth::Reasons { explanation.left_off } else { 0 },
+            throttled: throttled.iter().map(ThrottledView::from).collect(),
         }
+    }
+}
+
+impl From<&(Asker, Ticks)> for ThrottledView {
+    fn from((asker, reset_after): &(Asker, Ticks)) -> Self {
+        Self { command: asker.command(), reset_after_ms: reset_after.ceil_millis() }
     }
 }
 

@@ -224,7 +224,7 @@ impl<S: Store> Service<S> {
             Some(mut decision) => self.write(&mut decision, request.units(), now, text),
             None => Box::pin(self.decide_later(request, now, text)).await,
         };
-        if let Some(watch) = watch {
+        if let Some(watch) = watch.filter(|_| overtaken.is_none()) {
             self.meter.took(Wire::Http, watch.elapsed());
         }
         overtaken

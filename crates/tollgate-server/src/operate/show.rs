@@ -54,9 +54,12 @@ fn verdict(answer: &Value, console: &mut Console) {
 /// What `get` shows.
 pub(super) fn state(answer: &Value, console: &mut Console) {
     verdict(answer, console);
+    throttled(answer, console);
     let limits = list(answer, "limits");
     if limits.is_empty() {
-        console.line("no limit applies to it; `tollgate explain` says why");
+        if list(answer, "throttled").is_empty() {
+            console.line("no limit applies to it; `tollgate explain` says why");
+        }
         return;
     }
     let rows: Vec<Vec<String>> = limits
@@ -84,8 +87,17 @@ fn lines(titles: &[&str], rows: &[Vec<String>], console: &mut Console) {
 }
 
 /// What `explain` shows.
+/// What commands have counted for the key that tell their limit with each call.
+fn throttled(answer: &Value, console: &mut Console) {
+    for throttled in list(answer, "throttled") {
+        let (command, rest) = (text(throttled, "command"), seconds(throttled, "reset_after_ms"));
+        console.line(format_args!("{}, by limits of its own: all back in {rest}", plain(command)));
+    }
+}
+
 pub(super) fn explanation(answer: &Value, console: &mut Console) {
     verdict(answer, console);
+    throttled(answer, console);
     for limit in list(answer, "limits") {
         let state = &limit["state"];
         let what = match (limit["applies"] == true, state["allowed"] == true, text(state, "stance")) {

@@ -10,6 +10,7 @@ use super::frame::Frame;
 use super::session::{Flow, Session};
 use crate::at_once::at_once;
 use crate::service::Service;
+use crate::service::cells::Table;
 
 /// A policy with limits that deny soon, never, and for holders of permits.
 const POLICY: &[u8] = b"limits:
@@ -45,8 +46,8 @@ pub fn replies(pieces: &[&[u8]]) -> Vec<u8> {
     let time = ManualClock::new();
     let Ok((policy, _)) = Policy::compile("fuzz", POLICY) else { return Vec::new() };
     let engine = Engine::with_store(policy, MemoryStore::new(BYTES, time.now()), Secret::repeatable(1));
-    let service = Arc::new(Service::new(engine, time.clock()));
-    let resp = Resp::new(service, BYTES);
+    let service = Arc::new(Service::new(engine, time.clock()).throttling(Table::new(BYTES)));
+    let resp = Resp::new(service);
     let mut session = Session::new(1);
     let (mut input, mut output) = (BytesMut::new(), BytesMut::new());
     at_once(async {

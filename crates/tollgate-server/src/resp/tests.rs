@@ -10,6 +10,7 @@ use tollgate::{Engine, ManualClock, Policy};
 
 use super::{Resp, connection};
 use crate::service::Service;
+use crate::service::cells::Table;
 
 mod check;
 mod greeting;
@@ -46,8 +47,8 @@ impl Server {
     fn new() -> Self {
         let time = ManualClock::new();
         let (policy, _) = Policy::compile("test", POLICY.as_bytes()).unwrap();
-        let service = Arc::new(Service::new(Engine::new(policy, time.now()), time.clock()));
-        let resp = Arc::new(Resp::new(service, 1 << 20));
+        let service = Service::new(Engine::new(policy, time.now()), time.clock());
+        let resp = Arc::new(Resp::new(Arc::new(service.throttling(Table::new(1 << 20)))));
         Self { resp, time, stop: watch::channel(false).0 }
     }
 

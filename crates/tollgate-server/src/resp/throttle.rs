@@ -1,21 +1,21 @@
 //! `CL.THROTTLE`, which answers as redis-cell does, and `THROTTLE`, which answers as throttlecrab does.
 
 use tollgate::Timestamp;
+use tollgate::store::Store;
 
 use super::Resp;
-use super::cell::{Limit, seconds_down, seconds_up};
-use super::cells::Asker;
 use super::frame::Arguments;
 use super::reply::{Reply, quoted};
 use super::session::{number, wrong_number};
-use crate::service::Wire;
+use crate::service::cell::{Limit, seconds_down, seconds_up};
+use crate::service::cells::Asker;
 
 const USAGE: &str =
     "Cell error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
 const ZERO_RATE: &str = "Cell error: Zero rates are not supported";
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
-pub(super) fn answer_cell<S>(
+pub(super) fn answer_cell<S: Store>(
     resp: &Resp<S>,
     arguments: Arguments<'_>,
     reply: &mut Reply<'_>,
@@ -35,8 +35,7 @@ pub(super) fn answer_cell<S>(
     let Some(limit) = Limit::beyond_one(max_burst, count, period) else {
         return reply.error(ZERO_RATE);
     };
-    let charged = resp.cells.charge(Asker::Cell, key, &limit, nanoseconds(now), quantity);
-    resp.service.meter.record_unnamed(!charged.limited, Wire::Resp);
+    let charged = resp.service.throttle(Asker::Cell, key, &limit, quantity, now);
     reply.array(5);
     reply.integer(i64::from(charged.limited));
     reply.integer(charged.most);
@@ -46,7 +45,7 @@ pub(super) fn answer_cell<S>(
 }
 
 /// `THROTTLE key max_burst count period [quantity]`.
-pub(super) fn answer_crab<S>(
+pub(super) fn answer_crab<S: Store>(
     resp: &Resp<S>,
     arguments: Arguments<'_>,
     reply: &mut Reply<'_>,
@@ -73,8 +72,7 @@ pub(super) fn answer_crab<S>(
     let Some(limit) = Limit::in_all(max_burst, count, period) else {
         return reply.error("ERR invalid limit: more than one unit in a nanosecond");
     };
-    let charged = resp.cells.charge(Asker::Crab, key, &limit, nanoseconds(now), quantity);
-    resp.service.meter.record_unnamed(!charged.limited, Wire::Resp);
+    let charged = resp.service.throttle(Asker::Crab, key, &limit, quantity, now);
     let never = if charged.limited { -1 } else { 0 };
     reply.array(5);
     reply.integer(i64::from(!charged.limited));
@@ -82,9 +80,4 @@ pub(super) fn answer_crab<S>(
     reply.integer(charged.remaining);
     reply.integer(seconds_down(charged.reset_after));
     reply.integer(charged.retry_after.map_or(never, seconds_down));
-}
-
-/// The instant as the counters keep it.
-fn nanoseconds(now: Timestamp) -> i64 {
-    i64::try_from(now.unix_micros()).unwrap_or(i64::MAX).saturating_mul(1_000)
 }

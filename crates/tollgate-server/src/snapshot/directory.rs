@@ -1,14 +1,18 @@
 //! The directory of snapshots: one file, replaced as a whole or not at all, readable by its owner only, and used by one server at
 //! a time.
 
+use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use tollgate::{Engine, RestoreError, Snapshot, SnapshotError, SnapshotReport, Timestamp};
+use tollgate::{RestoreError, RestoreReport, Snapshot, SnapshotError, SnapshotReport, Timestamp};
 
+use super::{Capacity, Counters};
 use crate::disk::{self, DiskError, FILE_MODE};
+use crate::service::cells::Table;
+use crate::service::throttle::nanoseconds;
 
 const NAME: &str = "counters.snapshot";
 const LOCK_NAME: &str = "counters.lock";
@@ -26,23 +30,56 @@ pub(super) struct Directory {
 #[derive(Debug)]
 pub(super) enum Found {
     Nothing,
-    Whole(Snapshot),
+    Whole(Box<Restored>),
     Damaged { error: RestoreError, aside: PathBuf },
 }
 
 impl Found {
-    pub(super) const fn snapshot(&self) -> Option<&Snapshot> {
+    pub(super) fn report(&self) -> Option<RestoreReport> {
         match self {
-            Found::Whole(snapshot) => Some(snapshot),
+            Found::Whole(restored) => Some(restored.report),
             Found::Nothing | Found::Damaged { .. } => None,
         }
     }
 
-    pub(super) fn into_snapshot(self) -> Option<Snapshot> {
+    /// What a start goes on with; nothing but an empty table where nothing was found.
+    pub(super) fn into_parts(self, capacity: Capacity) -> (Option<Snapshot>, Table) {
         match self {
-            Found::Whole(snapshot) => Some(snapshot),
-            Found::Nothing | Found::Damaged { .. } => None,
+            Found::Whole(restored) => (Some(restored.snapshot), restored.table),
+            Found::Nothing | Found::Damaged { .. } => (None, Table::new(capacity.throttle_bytes)),
         }
+    }
+}
+
+/// A snapshot that was read: the engine's, and the counters of limits that come with the call.
+pub(super) struct Restored {
+    snapshot: Snapshot,
+    table: Table,
+    pub(super) report: RestoreReport,
+}
+
+impl Restored {
+    fn read(capacity: Capacity, now: Timestamp, from: &mut impl io::Read) -> Result<Self, RestoreError> {
+        let table = Table::new(capacity.throttle_bytes);
+        let (mut kept, mut no_room) = (0, 0);
+        let put_back = |taken_at, piece: &[u8]| {
+            let put_back = table.put_back(piece, nanoseconds(taken_at), nanoseconds(now))?;
+            kept += put_back.kept;
+            no_room += put_back.no_room;
+            Ok(())
+        };
+        let snapshot = Snapshot::read_with(capacity.bytes, now, put_back, from)?;
+        // Where nobody can ask for them, no key starts anew.
+        let no_room = if capacity.throttle_bytes > 0 { no_room } else { 0 };
+        let report = snapshot.report();
+        let report = RestoreReport { keys: report.keys + kept, no_room: report.no_room + no_room, ..report };
+        Ok(Self { snapshot, table, report })
+    }
+}
+
+impl fmt::Debug for Restored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Restored").field(&self.report).finish()
     }
 }
 
@@ -84,7 +121,7 @@ impl Directory {
     ///
     /// # Errors
     /// When the disk does not give it: it may be whole, so nothing is overwritten.
-    pub(super) fn read(&self, capacity_bytes: u64, now: Timestamp) -> Result<Found, String> {
+    pub(super) fn read(&self, capacity: Capacity, now: Timestamp) -> Result<Found, String> {
         let path = self.path.join(NAME);
         let unreadable = |error: &dyn std::fmt::Display| {
             format!(
@@ -97,8 +134,8 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
             Err(error) => return Err(unreadable(&error)),
         };
-        match Snapshot::read(capacity_bytes, now, &mut BufReader::with_capacity(BUFFER_BYTES, file)) {
-            Ok(snapshot) => Ok(Found::Whole(snapshot)),
+        match Restored::read(capacity, now, &mut BufReader::with_capacity(BUFFER_BYTES, file)) {
+            Ok(restored) => Ok(Found::Whole(Box::new(restored))),
             Err(RestoreError::Io(error)) => Err(unreadable(&error)),
             Err(error) => {
                 let aside = disk::set_aside(&self.path, NAME).map_err(|error| unreadable(&error))?;
@@ -112,13 +149,17 @@ impl Directory {
     ///
     /// # Errors
     /// When the disk does not take it, or a policy was put in force meanwhile.
-    pub(super) fn write(&self, engine: &Engine, now: Timestamp) -> Result<SnapshotReport, WriteError> {
-        disk::replace(&self.path, NAME, |file| {
-            engine.snapshot(now, file).map_err(|error| match error {
+    pub(super) fn write(&self, counters: Counters<'_>, now: Timestamp) -> Result<SnapshotReport, WriteError> {
+        let mut throttled = 0;
+        let pieces = counters.throttled.pieces(nanoseconds(now));
+        let pieces = pieces.inspect(|piece| throttled += Table::entries_in(piece));
+        let report = disk::replace(&self.path, NAME, |file| {
+            counters.engine.snapshot_with(now, pieces, file).map_err(|error| match error {
                 SnapshotError::Io(error) => DiskError::at("writing")(error).into(),
                 SnapshotError::PolicyChanged => WriteError::PolicyChanged,
             })
-        })
+        })?;
+        Ok(SnapshotReport { keys: report.keys + throttled, ..report })
     }
 }
 
@@ -127,7 +168,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use tollgate::{CheckRequest, Policy};
+    use tollgate::{CheckRequest, Engine, Policy};
 
     use super::*;
     use crate::disk::ASIDE_MAX;
@@ -135,7 +176,7 @@ mod tests {
     const TEMPORARY_NAME: &str = "counters.snapshot.tmp";
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
-    const CAPACITY: u64 = 1 << 20;
+    const CAPACITY: Capacity = Capacity { bytes: 1 << 20, throttle_bytes: 1 << 20 };
 
     /// A directory of the test's own, removed when it is over.
     struct Scratch(PathBuf);
@@ -161,14 +202,18 @@ mod tests {
         engine
     }
 
+    fn write(directory: &Directory) -> Result<SnapshotReport, WriteError> {
+        directory.write(Counters { engine: &engine(), throttled: &Table::new(0) }, NOW)
+    }
+
     /// What was written is read; only its owner may; one server at a time has the directory.
     #[test]
     fn a_snapshot_is_written_and_read() {
         let scratch = Scratch::new("written");
         let directory = Directory::open(&scratch.0).unwrap();
         assert!(matches!(directory.read(CAPACITY, NOW), Ok(Found::Nothing)));
-        let report = directory.write(&engine(), NOW).unwrap();
-        assert_eq!(directory.read(CAPACITY, NOW).unwrap().snapshot().unwrap().report().keys, 1);
+        let report = write(&directory).unwrap();
+        assert_eq!(directory.read(CAPACITY, NOW).unwrap().report().unwrap().keys, 1);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&scratch.0), mode(&scratch.0.join(NAME))), (0o700, 0o600));
         assert_eq!(fs::metadata(scratch.0.join(NAME)).unwrap().len(), report.bytes);
@@ -177,20 +222,32 @@ mod tests {
         assert!(Directory::open(&scratch.0).is_ok());
     }
 
+    /// What an older version wrote, which knew no counters but the engine's, is read.
+    #[test]
+    fn an_older_snapshot_is_read() {
+        let older = include_bytes!("../../../tollgate/tests/it/snapshot/format-1.snapshot");
+        let scratch = Scratch::new("older");
+        let directory = Directory::open(&scratch.0).unwrap();
+        fs::write(scratch.0.join(NAME), older).unwrap();
+        let found = directory.read(CAPACITY, NOW).unwrap();
+        assert!(found.report().is_some_and(|report| report.keys > 0 && report.no_room == 0), "{found:?}");
+        assert_eq!(found.into_parts(CAPACITY).1.pieces(nanoseconds(NOW)).count(), 0);
+    }
+
     /// A write that fails leaves the snapshot that was there, and works again once the cause is gone.
     #[test]
     fn a_failed_write_leaves_the_last_one() {
         let scratch = Scratch::new("failed");
         let directory = Directory::open(&scratch.0).unwrap();
-        directory.write(&engine(), NOW).unwrap();
+        write(&directory).unwrap();
         let before = fs::read(scratch.0.join(NAME)).unwrap();
         fs::create_dir(scratch.0.join(TEMPORARY_NAME)).unwrap();
-        assert!(directory.write(&engine(), NOW).is_err());
+        assert!(write(&directory).is_err());
         assert_eq!(fs::read(scratch.0.join(NAME)).unwrap(), before);
         fs::remove_dir(scratch.0.join(TEMPORARY_NAME)).unwrap();
         // What a crash left behind is no obstacle.
         fs::write(scratch.0.join(TEMPORARY_NAME), b"half").unwrap();
-        assert!(directory.write(&engine(), NOW).is_ok());
+        assert!(write(&directory).is_ok());
         assert!(!scratch.0.join(TEMPORARY_NAME).exists());
     }
 

@@ -10,6 +10,7 @@ use crate::program::{SLOW_POLICY, Server, run, stderr};
 
 mod clients;
 mod guide;
+mod kept;
 
 impl Server {
     /// Where it listens for redis clients, by its own words.

@@ -34,6 +34,7 @@ mod frame;
 mod limits;
 mod quota;
 
+pub use frame::BLOCK_BYTES_MAX as SNAPSHOT_PART_BYTES_MAX;
 pub use frame::VERSION as SNAPSHOT_VERSION;
 #[cfg(feature = "fuzzing")]
 pub use frame::sealed;
@@ -87,7 +88,7 @@ pub enum RestoreError {
     Foreign,
     /// It was written by a newer version.
     #[error(
-        "the snapshot has format {found}, and this version reads format {SNAPSHOT_VERSION}; read it with the version that wrote it"
+        "the snapshot has format {found}, and this version reads formats up to {SNAPSHOT_VERSION}; read it with the version that wrote it"
     )]
     TooNew {
         /// Its format.
@@ -118,12 +119,30 @@ impl Engine<MemoryStore> {
     /// # Errors
     /// When it cannot be written, or another policy was put in force meanwhile; what was written is then of no use.
     pub fn snapshot(&self, now: Timestamp, to: &mut impl Write) -> Result<SnapshotReport, SnapshotError> {
+        self.snapshot_with(now, std::iter::empty::<[u8; 0]>(), to)
+    }
+
+    /// The same, with what the program counts by itself beside the engine, in parts of at most [`SNAPSHOT_PART_BYTES_MAX`]. They
+    /// are asked for one by one, and come back from [`Snapshot::read_with`] as they are and in this order. Hashes of an
+    /// [`Engine::key_family`] mean the same there.
+    ///
+    /// # Errors
+    /// As [`Engine::snapshot`]; and when a part is too large.
+    pub fn snapshot_with<P: AsRef<[u8]>>(
+        &self,
+        now: Timestamp,
+        parts: impl IntoIterator<Item = P>,
+        to: &mut impl Write,
+    ) -> Result<SnapshotReport, SnapshotError> {
         let (now, live) = (now.decidable(), self.live.load_full());
         let mut frames = Frames::new(to)?;
         frames.write(Block::Head, |fields| head(fields, &self.secret, self.store.origin(), now))?;
         limits::write(&mut frames, &live)?;
         frames.write(Block::Holds, |fields| holds(fields, &live, &self.store, now))?;
         let counted = counters::write(&mut frames, &self.store, now)?;
+        for part in parts {
+            frames.write(Block::Beside, |fields| fields.rest(part.as_ref()))?;
+        }
         // Permits that were written have lower numbers, and a policy put in force since then has another generation.
         let permits = self.permits.load(Ordering::Relaxed);
         if self.live.load().generation() != live.generation() {
@@ -182,9 +201,24 @@ impl Snapshot {
     /// # Errors
     /// When it is no snapshot, of a newer version, cut off or damaged.
     pub fn read(capacity_bytes: u64, now: Timestamp, from: &mut impl Read) -> Result<Self, RestoreError> {
+        Self::read_with(capacity_bytes, now, |_, _| Ok(()), from)
+    }
+
+    /// The same, and hands over what [`Engine::snapshot_with`] wrote beside the engine's counters: each part as it is, with the
+    /// instant at which the snapshot was begun. What follows it may still be found damaged, and then no part counts. A snapshot of
+    /// an older version has none.
+    ///
+    /// # Errors
+    /// As [`Snapshot::read`]; and when `part` says what is wrong with one.
+    pub fn read_with(
+        capacity_bytes: u64,
+        now: Timestamp,
+        mut part: impl FnMut(Timestamp, &[u8]) -> Result<(), String>,
+        from: &mut impl Read,
+    ) -> Result<Self, RestoreError> {
         let mut frames = Unframed::new(from)?;
         let mut reading = Reading::start(&mut frames, capacity_bytes, now.decidable())?;
-        while !reading.block(&mut frames)? {}
+        while !reading.block(&mut frames, &mut part)? {}
         frames.end()?;
         Ok(Self(Box::new(reading)))
     }
@@ -269,13 +303,18 @@ impl Reading {
     }
 
     /// Reads the next block; tells whether it was the last.
-    fn block<R: Read>(&mut self, frames: &mut Unframed<'_, R>) -> Result<bool, RestoreError> {
+    fn block<R: Read>(
+        &mut self,
+        frames: &mut Unframed<'_, R>,
+        part: &mut impl FnMut(Timestamp, &[u8]) -> Result<(), String>,
+    ) -> Result<bool, RestoreError> {
         let (block, payload) = frames.next()?;
         let read = Unread::whole(&payload, |fields| match block {
             Block::Limit if !self.is_ready => limits::read_limit(fields, &mut self.remembered),
             Block::Gone if !self.is_ready => limits::read_gone(fields, &mut self.remembered),
             Block::Holds if !self.is_ready => self.holds(fields),
             Block::Words | Block::Pairs | Block::Large if self.is_ready => self.counters(block, fields),
+            Block::Beside if self.is_ready => part(self.taken_at, fields.rest()),
             Block::End if self.is_ready => self.end(fields),
             _ => Err("a part is not where it belongs".to_owned()),
         });

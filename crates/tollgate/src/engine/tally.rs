@@ -1,10 +1,11 @@
 //! Counting without a limit: what other people's rules are decided by. The counters live in the engine's store beside all others,
-//! under its bound; what a count means is left to whoever asks.
+//! under its bound; what a count means is left to whoever asks. Who counts otherwise has a table of its own, by keys of the engine.
 
 use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::charge::{Charge, Family};
 use crate::decision::{Source, Stance};
+use crate::key::KeyFamily;
 use crate::memory::NUMBER_OF_TALLIES;
 use crate::quota::{Quota, QuotaError};
 use crate::store::{Store, StoreFailure};
@@ -31,6 +32,13 @@ pub struct Counted {
 }
 
 impl<S: Store> Engine<S> {
+    /// Keys that a program counts in a table of its own, hashed with this engine's secret: so they are the same after a snapshot,
+    /// which [`Engine::snapshot_with`] lets the table go into.
+    #[must_use]
+    pub fn key_family(&self, name: &str) -> KeyFamily {
+        KeyFamily::new(name, self.secret.copy())
+    }
+
     /// Windows to count in. Those of one name, length and alignment are the same ones, whoever asks for them.
     ///
     /// # Errors

@@ -7,8 +7,8 @@ use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::policy::{Limit, LimitBuilder, Mode};
 use tollgate::{
-    Decision, Engine, MemoryStore, Outcome, Permit, Policy, Quota, Rate, RestoreError, RestoreReport, Secret,
-    Snapshot, SnapshotError, Source, SwapReport, Ticks, Timestamp,
+    Decision, Engine, MemoryStore, Outcome, Permit, Policy, Quota, Rate, RestoreError, RestoreReport,
+    SNAPSHOT_PART_BYTES_MAX, Secret, Snapshot, SnapshotError, Source, SwapReport, Ticks, Timestamp,
 };
 
 use crate::fixture::{ALGORITHMS, HOUR, NOW, asking, bucket, limit, now_or_never, permits, policy};
@@ -425,4 +425,51 @@ fn nothing_is_restored_as_nothing() {
     let (new, report, _) = restored(&engine(vec![bucket("limit", 10)], NOW), vec![bucket("limit", 10)], NOW);
     assert_eq!((report.keys, report.overflow_keys, report.idle, report.no_room), (0, 0, 0, 0));
     assert_eq!(remaining(&new, "k", NOW), 10);
+}
+
+/// A snapshot with every kind of state, as the first format was written.
+const FORMAT_1: &[u8] = include_bytes!("snapshot/format-1.snapshot");
+
+/// What an older version wrote is read, and no less of it.
+#[test]
+fn the_format_before_is_read() {
+    let limits = || policy(ALGORITHMS.map(|(name, quota)| limit(name, quota(50))).into());
+    let (older, older_report, _) = read(FORMAT_1, limits(), NOW).expect("it was whole when it was written");
+    let (newer, report, _) = read(&sample(), limits(), NOW).expect("it was just written");
+    assert_eq!(older_report, report);
+    for key in ["a", "b", "never seen"] {
+        let look = |engine: &Engine| shown(&now_or_never(engine.peek(&asking(key, 1), NOW)));
+        assert_eq!(look(&older), look(&newer), "{key}");
+    }
+}
+
+/// What a program counts beside the engine comes back as it was, with its keys; who does not ask for it is not troubled by it; and
+/// what it finds wrong makes the snapshot a damaged one.
+#[test]
+fn what_is_counted_beside_comes_back() {
+    let engine = engine(vec![bucket("limit", 10)], NOW);
+    assert!(engine.check_now(&asking("k", 4), NOW).is_allowed());
+    let parts: [&[u8]; 3] = [b"one", b"", &[7; 100_000]];
+    let mut bytes = Vec::new();
+    engine.snapshot_with(NOW, parts, &mut bytes).expect("memory takes everything");
+
+    let mut found = Vec::new();
+    let keep = |taken_at: Timestamp, part: &[u8]| {
+        found.push((taken_at, part.to_vec()));
+        Ok(())
+    };
+    let snapshot = Snapshot::read_with(CAPACITY, NOW + HOUR, keep, &mut &*bytes).expect("it is whole");
+    assert_eq!(found, parts.map(|part| (NOW, part.to_vec())));
+    let (next, _) = Engine::restore(snapshot, policy(vec![bucket("limit", 10)]), NOW).expect("few quotas");
+    let hash = |engine: &Engine, name: &str| engine.key_family(name).hash(b"key");
+    assert_eq!(hash(&engine, "beside"), hash(&next, "beside"));
+    assert_ne!(hash(&engine, "beside"), hash(&engine, "other"));
+
+    let (next, report, _) = read(&bytes, policy(vec![bucket("limit", 10)]), NOW).expect("it is whole");
+    assert_eq!((report.keys, remaining(&next, "k", NOW)), (1, 6));
+    let wrong = |_, part: &[u8]| if part.is_empty() { Err("it is empty".to_owned()) } else { Ok(()) };
+    let refused = Snapshot::read_with(CAPACITY, NOW, wrong, &mut &*bytes).expect_err("a part is wrong");
+    assert!(refused.to_string().ends_with("it is empty"), "{refused}");
+    let large = vec![0; SNAPSHOT_PART_BYTES_MAX as usize + 1];
+    assert!(engine.snapshot_with(NOW, [large], &mut std::io::sink()).is_err());
 }

@@ -1,5 +1,7 @@
 //! `CL.THROTTLE` and `THROTTLE` over the wire.
 
+use tollgate::{CheckRequest, Ruled, Ruling, Scope, Ticks};
+
 use super::{Server, command, integers};
 
 /// redis-cell's example: the first, the last that passes, and the one too many; then time passes.
@@ -115,4 +117,43 @@ async fn as_throttlecrab() {
     ] {
         client.expect(command(wrong), format!("-ERR {reason}\r\n")).await;
     }
+}
+
+/// What an operator says is over the limit that comes with the call, to the millisecond, and moves no counter but in shadow.
+#[tokio::test]
+async fn operators_are_obeyed() {
+    let server = Server::new();
+    let mut client = server.connect();
+    let (engine, now) = (&server.resp.service.engine, server.time.now());
+    let ask = command("CL.THROTTLE k 1 1 60");
+    client.expect(&ask, integers([0, 2, 1, -1, 60])).await;
+
+    let key = CheckRequest::new().with("key", "k").unwrap();
+    engine.block(&key, now + Ticks::from_micros(9_000_001), now).unwrap();
+    client.expect(&ask, integers([1, 2, 0, 10, 10])).await;
+    client.expect(command("CL.THROTTLE k 1 1 60 -1"), integers([1, 2, 0, 10, 10])).await;
+    client.expect(command("THROTTLE k 2 1 60"), integers([0, 2, 0, 9, 9])).await;
+    server.advance(9_000);
+    client.expect(&ask, integers([1, 2, 0, 1, 1])).await;
+    server.advance(1);
+    client.expect(&ask, integers([0, 2, 0, -1, 111])).await;
+    // What is no text has no block of its own, and is under that of its command.
+    let mut bytes = command("CL.THROTTLE ~ 1 1 60");
+    bytes.iter_mut().filter(|byte| **byte == b'~').for_each(|byte| *byte = 0xff);
+    client.expect(&bytes, integers([0, 2, 1, -1, 60])).await;
+    let command_alone = CheckRequest::new().with("command", "cl.throttle").unwrap();
+    let now = server.time.now();
+    engine.block(&command_alone, now + Ticks::from_secs(5), now).unwrap();
+    client.expect(&bytes, integers([1, 2, 0, 5, 5])).await;
+    assert!(engine.unblock(&command_alone, now));
+
+    let rule = |ruling| engine.rule(Scope::All, Ruled { ruling, until: now + Ticks::from_secs(60) }, now);
+    client.expect(&ask, integers([1, 2, 0, 51, 111])).await;
+    rule(Ruling::Off).unwrap();
+    client.expect(&ask, integers([0, 2, 2, -1, 0])).await;
+    rule(Ruling::Shadow).unwrap();
+    client.expect(&ask, integers([0, 2, 0, -1, 111])).await;
+    rule(Ruling::Percent(0)).unwrap();
+    client.expect(&ask, integers([1, 2, 0, 51, 111])).await;
+    assert!(engine.lift(Scope::All, now));
 }

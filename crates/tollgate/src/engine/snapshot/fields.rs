@@ -33,6 +33,11 @@ impl Fields {
         self.u64(at.unix_micros());
     }
 
+    /// Bytes as they are, to the end of the part.
+    pub(super) fn rest(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
     pub(super) fn text(&mut self, text: &str) {
         self.length(text.len());
         self.0.extend_from_slice(text.as_bytes());
@@ -78,6 +83,13 @@ impl<'b> Unread<'b> {
 
     pub(super) const fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// All that is left.
+    pub(super) const fn rest(&mut self) -> &'b [u8] {
+        let rest = self.0;
+        self.0 = &[];
+        rest
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {

@@ -12,11 +12,13 @@ use std::io::{self, Read, Write};
 use super::RestoreError;
 use super::fields::Fields;
 
-/// The format that is written, and the newest that is read.
-pub const VERSION: u32 = 1;
+/// The format that is written, and the newest that is read. Format 1 is the same without [`Block::Beside`].
+pub const VERSION: u32 = 2;
+const VERSION_MIN: u32 = 1;
 const MAGIC: &[u8; 8] = b"tollgate";
-/// Largest block: the permits of one key may be a million.
-const BLOCK_BYTES_MAX: u32 = 32 << 20;
+/// Largest block, and so the largest part of [`Engine::snapshot_with`](crate::Engine::snapshot_with): the permits of one key may
+/// be a million.
+pub const BLOCK_BYTES_MAX: u32 = 32 << 20;
 
 /// What is in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +31,14 @@ pub(super) enum Block {
     Pairs = 6,
     Large = 7,
     End = 8,
+    Beside = 9,
 }
 
 impl Block {
     fn of(byte: u8) -> Option<Self> {
-        use Block::{End, Gone, Head, Holds, Large, Limit, Pairs, Words};
-        [Head, Limit, Gone, Holds, Words, Pairs, Large, End].into_iter().find(|block| *block as u8 == byte)
+        use Block::{Beside, End, Gone, Head, Holds, Large, Limit, Pairs, Words};
+        let all = [Head, Limit, Gone, Holds, Words, Pairs, Large, End, Beside];
+        all.into_iter().find(|block| *block as u8 == byte)
     }
 }
 
@@ -60,8 +64,8 @@ impl<'w, W: Write> Frames<'w, W> {
         fields.clear();
         fill(&mut fields);
         let length = u32::try_from(fields.bytes().len()).ok().filter(|&length| length <= BLOCK_BYTES_MAX);
-        let length =
-            length.ok_or_else(|| io::Error::other("a limit or a counter is too large to be written"))?;
+        let length = length
+            .ok_or_else(|| io::Error::other("a limit, a counter or a part is too large to be written"))?;
         self.put(&[block as u8])?;
         self.put(&length.to_le_bytes())?;
         self.put(fields.bytes())?;
@@ -100,7 +104,7 @@ impl<'r, R: Read> Unframed<'r, R> {
             return Err(RestoreError::Foreign);
         }
         match u32::from_le_bytes(frames.array()?) {
-            VERSION => Ok(frames),
+            VERSION_MIN..=VERSION => Ok(frames),
             0 => Err(RestoreError::Foreign),
             found => Err(RestoreError::TooNew { found }),
         }

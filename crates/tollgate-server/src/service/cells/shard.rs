@@ -1,7 +1,7 @@
 //! One part of the table: open addressing with linear probing in one piece of zeroed memory, whose pages the system gives when
 //! they are first touched. No growth, no allocation after the start.
 
-use crate::resp::cell::{Charged, Limit};
+use crate::service::cell::{Charged, Limit};
 
 /// Words of a slot: both halves of the key's hash, of which the upper is zero where the slot is free, and the instant.
 const SLOT_WORDS: usize = 3;
@@ -13,6 +13,13 @@ const SWEEP_SLOTS_WHEN_FULL: usize = 64;
 /// There is no room for another key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Full;
+
+/// What is remembered of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) hash: u128,
+    pub(super) instant: i64,
+}
 
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -63,6 +70,44 @@ impl Shard {
                     _ => Ok(charged), // Nothing to remember: it is as if never used.
                 }
             }
+        }
+    }
+
+    /// What is remembered of a key.
+    pub(super) fn instant_of(&self, hash: u128) -> Option<i64> {
+        match self.find(hash) {
+            Place::Known(slot) => Some(self.instant(slot)),
+            Place::Free(_) | Place::None => None,
+        }
+    }
+
+    /// Forgets a key, and tells what was remembered of it.
+    pub(super) fn forget(&mut self, hash: u128) -> Option<i64> {
+        let Place::Known(slot) = self.find(hash) else { return None };
+        let instant = self.instant(slot);
+        self.remove(slot);
+        Some(instant)
+    }
+
+    /// Everything that is still to come.
+    pub(super) fn entries(&self, now: i64) -> Vec<Entry> {
+        let used = self.words.as_chunks::<SLOT_WORDS>().0.iter().filter(|[upper, ..]| *upper != 0);
+        let entries = used.map(|&[upper, lower, instant]| Entry {
+            hash: u128::from(upper) << 64 | u128::from(lower),
+            instant: instant.cast_signed(),
+        });
+        entries.filter(|entry| entry.instant > now).collect()
+    }
+
+    /// Remembers a key as it was written down; the later instant counts.
+    pub(super) fn put_back(&mut self, hash: u128, instant: i64, now: i64) -> Result<(), Full> {
+        match self.find(hash) {
+            Place::Known(slot) => {
+                let later = self.instant(slot).max(instant);
+                self.words[slot * SLOT_WORDS + 2] = later.cast_unsigned();
+                Ok(())
+            }
+            Place::Free(_) | Place::None => self.insert(hash, instant, now),
         }
     }
 

@@ -2,21 +2,19 @@
 //! hashes, and the table never grows beyond its bytes. An entry is given up only when its instant is past, which is the same
 //! as no entry. When all of them matter, new keys share a few counters of their limit, and known keys stay exact.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use tollgate::{KeyFamily, Secret};
+use tollgate::KeyFamily;
 
 use super::cell::{Charged, Limit};
-use shard::{Full, Shard};
+use shard::Full;
+use table::Room;
 
 mod shard;
+mod table;
 
-/// Parts of the table, each with a lock of its own, so that keys seldom wait for each other.
-const SHARDS: usize = 256;
+pub(crate) use table::Table;
+
 /// How many counters the new keys of one limit share while there is no room.
 const SHARES: u128 = 8;
-/// Bytes of the hall where those counters are kept, as a part of all.
-const HALL_PART: u64 = 64;
 
 /// Which command asks. A key of one is another than the same key of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,41 +25,63 @@ pub(crate) enum Asker {
     Crab,
 }
 
-/// The table.
+impl Asker {
+    pub(crate) const ALL: [Asker; 2] = [Asker::Cell, Asker::Crab];
+
+    /// The command, as operators name it. It is also the name of its keys' family, so another name would forget all of them.
+    pub(crate) const fn command(self) -> &'static str {
+        match self {
+            Asker::Cell => "cl.throttle",
+            Asker::Crab => "throttle",
+        }
+    }
+}
+
+/// The counters.
 pub(crate) struct Cells {
     cell: KeyFamily,
     crab: KeyFamily,
     shared: KeyFamily,
-    shards: Box<[Mutex<Shard>]>,
-    hall: Mutex<Shard>,
+    pub(crate) table: Table,
 }
 
 impl Cells {
-    /// A table of at most so many bytes. They are taken as they are needed.
-    pub(crate) fn new(bytes: u64) -> Self {
-        let hall = bytes / HALL_PART;
-        let shard = (bytes - hall) / SHARDS as u64;
+    /// Counters in this table, whose keys are of these families.
+    pub(crate) fn new(table: Table, family: impl Fn(&str) -> KeyFamily) -> Self {
         Self {
-            cell: KeyFamily::new("cl.throttle", Secret::random()),
-            crab: KeyFamily::new("throttle", Secret::random()),
-            shared: KeyFamily::new("shared", Secret::random()),
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(shard))).collect(),
-            hall: Mutex::new(Shard::new(hall)),
+            cell: family(Asker::Cell.command()),
+            crab: family(Asker::Crab.command()),
+            shared: family("shared"),
+            table,
         }
     }
 
     /// Charges a key. It always answers: without room for a counter the key shares one, and without room for that it is
     /// refused.
     pub(crate) fn charge(&self, asker: Asker, key: &[u8], limit: &Limit, now: i64, quantity: i64) -> Charged {
-        let family = match asker {
-            Asker::Cell => &self.cell,
-            Asker::Crab => &self.crab,
-        };
-        let hash = family.hash(key);
-        self.shard(hash)
-            .charge(hash, limit, now, quantity)
+        let hash = self.hash(asker, key);
+        self.table
+            .charge(Room::Own, hash, limit, now, quantity)
             .or_else(|Full| self.charge_shared(hash, limit, now, quantity))
             .unwrap_or_else(|Full| limit.refused())
+    }
+
+    /// From when on a key is as if never used, if that is still to come.
+    pub(crate) fn instant(&self, asker: Asker, key: &[u8], now: i64) -> Option<i64> {
+        self.table.instant(self.hash(asker, key), now)
+    }
+
+    /// Makes a key as if never used; tells whether it was not.
+    pub(crate) fn forget(&self, asker: Asker, key: &[u8], now: i64) -> bool {
+        self.table.forget(self.hash(asker, key), now)
+    }
+
+    #[inline]
+    fn hash(&self, asker: Asker, key: &[u8]) -> u128 {
+        match asker {
+            Asker::Cell => self.cell.hash(key),
+            Asker::Crab => self.crab.hash(key),
+        }
     }
 
     #[cold]
@@ -69,29 +89,22 @@ impl Cells {
         let share = (key % SHARES).to_le_bytes();
         let [interval, most] = limit.identity().map(i64::to_le_bytes);
         let hash = self.shared.hash_parts(&[&interval, &most, &share]);
-        locked(&self.hall).charge(hash, limit, now, quantity)
+        self.table.charge(Room::Hall, hash, limit, now, quantity)
     }
-
-    #[inline]
-    fn shard(&self, hash: u128) -> MutexGuard<'_, Shard> {
-        // The low bits of the lower half; the place in the shard comes from the upper one.
-        let index = usize::try_from(hash % SHARDS as u128).unwrap_or(0);
-        locked(&self.shards[index])
-    }
-}
-
-/// A thread that panicked while it held the lock left a table that is still sound: each word is written at once.
-#[inline]
-fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
+    use tollgate::Secret;
+
     use super::*;
 
     const NOW: i64 = 1_700_000_000_000_000_000;
     const HOUR: i64 = 3_600_000_000_000;
+
+    fn cells(bytes: u64) -> Cells {
+        Cells::new(Table::new(bytes), |name| KeyFamily::new(name, Secret::random()))
+    }
 
     fn hourly() -> Limit {
         Limit::beyond_one(1, 1, 3_600).unwrap()
@@ -100,7 +113,7 @@ mod tests {
     /// Two commands count the same key apart, and two limits of one command together, as redis-cell does.
     #[test]
     fn keys_are_told_apart() {
-        let cells = Cells::new(1 << 20);
+        let cells = cells(1 << 20);
         let left = |asker, key: &[u8]| cells.charge(asker, key, &hourly(), NOW, 1).remaining;
         assert_eq!([left(Asker::Cell, b"k"), left(Asker::Cell, b"k")], [1, 0]);
         assert_eq!([left(Asker::Crab, b"k"), left(Asker::Cell, b"other")], [1, 1]);
@@ -112,7 +125,7 @@ mod tests {
     /// the counters that it shares.
     #[test]
     fn a_flood_changes_nothing_for_known_keys() {
-        let cells = Cells::new(1 << 20);
+        let cells = cells(1 << 20);
         let charge = |key: &str, now| cells.charge(Asker::Cell, key.as_bytes(), &hourly(), now, 1);
         for _ in 0..2 {
             assert!(!charge("throttled", NOW).limited);
@@ -133,7 +146,7 @@ mod tests {
     /// New keys of another limit do not share the counters of the one that floods.
     #[test]
     fn limits_share_apart() {
-        let cells = Cells::new(1 << 20);
+        let cells = cells(1 << 20);
         for key in 0..200_000u32 {
             cells.charge(Asker::Cell, &key.to_le_bytes(), &hourly(), NOW, 1);
         }
@@ -146,7 +159,7 @@ mod tests {
     /// Without room even for what is shared the answer is a denial.
     #[test]
     fn no_room_at_all() {
-        let cells = Cells::new(0);
+        let cells = cells(0);
         let refused = cells.charge(Asker::Cell, b"k", &hourly(), NOW, 1);
         assert_eq!(
             (refused.limited, refused.remaining, refused.retry_after),

@@ -32,6 +32,13 @@ pub(crate) struct Charged {
     pub(crate) reset_after: i128,
 }
 
+impl Charged {
+    /// The same where the limit only counts, and denies nobody.
+    pub(crate) const fn in_shadow(self) -> Self {
+        Self { limited: false, retry_after: None, ..self }
+    }
+}
+
 impl Limit {
     /// `count` units in `period` seconds, and `most` at once. None for a rate of zero: of nothing, in no time, or so many that
     /// one takes less than a nanosecond.
@@ -91,6 +98,16 @@ impl Limit {
             retry_after: Some(wait),
             reset_after: self.tolerance,
         }
+    }
+
+    /// The answer while an operator lets nobody have any, for so long.
+    pub(crate) fn blocked(&self, rest: i128) -> Charged {
+        Charged { limited: true, most: self.most, remaining: 0, retry_after: Some(rest), reset_after: rest }
+    }
+
+    /// The answer while an operator has every limit off: that of a key never used, and nothing is counted.
+    pub(crate) fn unasked(&self) -> Charged {
+        self.charged(false, None, 0)
     }
 
     fn charged(&self, limited: bool, retry_after: Option<i128>, reset_after: i128) -> Charged {

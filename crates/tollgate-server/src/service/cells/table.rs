@@ -1,0 +1,254 @@
+//! The memory of cells: shards with a lock each, so that keys seldom wait for each other, and a small hall for what is shared. It can
+//! be written down and read again.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::shard::{Entry, Full, Shard};
+use crate::service::cell::{Charged, Limit};
+
+/// Parts of the table.
+const SHARDS: usize = 256;
+/// Bytes of the hall, as a part of all.
+const HALL_PART: u64 = 64;
+/// Most entries that are written in one piece.
+const PIECE_ENTRIES: usize = 1 << 15;
+/// Bytes of a written entry: the key's hash and the instant.
+const ENTRY_BYTES: usize = 24;
+
+/// In which room an entry lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// Keys with a counter of their own.
+    Own = 0,
+    /// Counters that new keys share.
+    Hall = 1,
+}
+
+/// The table.
+pub(crate) struct Table {
+    shards: Box<[Mutex<Shard>]>,
+    hall: Mutex<Shard>,
+}
+
+/// What became of entries that were read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PutBack {
+    /// They are there again.
+    pub(crate) kept: u64,
+    /// There was no room: their keys are as if never used.
+    pub(crate) no_room: u64,
+}
+
+impl Table {
+    /// A table of at most so many bytes. They are taken as they are needed.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let hall = bytes / HALL_PART;
+        let shard = (bytes - hall) / SHARDS as u64;
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(shard))).collect(),
+            hall: Mutex::new(Shard::new(hall)),
+        }
+    }
+
+    /// Charges the counter of this hash.
+    #[inline]
+    pub(super) fn charge(
+        &self,
+        room: Room,
+        hash: u128,
+        limit: &Limit,
+        now: i64,
+        quantity: i64,
+    ) -> Result<Charged, Full> {
+        self.shard(room, hash).charge(hash, limit, now, quantity)
+    }
+
+    /// From when on a key is as if never used, if that is still to come.
+    pub(super) fn instant(&self, hash: u128, now: i64) -> Option<i64> {
+        self.shard(Room::Own, hash).instant_of(hash).filter(|instant| *instant > now)
+    }
+
+    /// Forgets a key; tells whether there was anything to forget.
+    pub(super) fn forget(&self, hash: u128, now: i64) -> bool {
+        self.shard(Room::Own, hash).forget(hash).is_some_and(|instant| instant > now)
+    }
+
+    /// Everything that matters, in pieces, while charges go on. Each shard is copied at one instant under its lock, and nothing is
+    /// written meanwhile.
+    pub(crate) fn pieces(&self, now: i64) -> impl Iterator<Item = Vec<u8>> {
+        let own = self.shards.iter().map(|shard| (Room::Own, shard));
+        own.chain([(Room::Hall, &self.hall)]).flat_map(move |(room, shard)| {
+            let entries = locked(shard).entries(now);
+            entries.chunks(PIECE_ENTRIES).map(|entries| piece(room, entries)).collect::<Vec<_>>()
+        })
+    }
+
+    /// How many entries are in a piece.
+    pub(crate) const fn entries_in(piece: &[u8]) -> u64 {
+        (piece.len().saturating_sub(1) / ENTRY_BYTES) as u64
+    }
+
+    /// Takes entries back from a piece that was written when the clock said `taken_at`. If it says less now, it was set back, and
+    /// the entries go back with it: nobody is gifted anything, and nobody waits longer than before.
+    ///
+    /// # Errors
+    /// When it is no piece.
+    pub(crate) fn put_back(&self, piece: &[u8], taken_at: i64, now: i64) -> Result<PutBack, String> {
+        let (room, entries) = match piece.split_first() {
+            Some((&room, entries)) if room == Room::Own as u8 => (Room::Own, entries),
+            Some((&room, entries)) if room == Room::Hall as u8 => (Room::Hall, entries),
+            _ => return Err("a part is counted by a command that this version does not know".to_owned()),
+        };
+        let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else {
+            return Err("a counter of a command is cut off".to_owned());
+        };
+        let back = taken_at.saturating_sub(now).max(0);
+        let mut put_back = PutBack::default();
+        for entry in entries {
+            let Entry { hash, instant } = read(entry)?;
+            let instant = instant.saturating_sub(back);
+            if instant <= now {
+                continue;
+            }
+            match self.shard(room, hash).put_back(hash, instant, now) {
+                Ok(()) => put_back.kept += 1,
+                Err(Full) => put_back.no_room += 1,
+            }
+        }
+        Ok(put_back)
+    }
+
+    #[inline]
+    fn shard(&self, room: Room, hash: u128) -> MutexGuard<'_, Shard> {
+        match room {
+            // The low bits of the lower half; the place in the shard comes from the upper one.
+            Room::Own => locked(&self.shards[usize::try_from(hash % SHARDS as u128).unwrap_or(0)]),
+            Room::Hall => locked(&self.hall),
+        }
+    }
+}
+
+/// A thread that panicked while it held the lock left a table that is still sound: each word is written at once.
+#[inline]
+fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn piece(room: Room, entries: &[Entry]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(1 + entries.len() * ENTRY_BYTES);
+    bytes.push(room as u8);
+    for Entry { hash, instant } in entries {
+        bytes.extend_from_slice(&hash.to_le_bytes());
+        bytes.extend_from_slice(&instant.to_le_bytes());
+    }
+    bytes
+}
+
+fn read(bytes: &[u8; ENTRY_BYTES]) -> Result<Entry, String> {
+    let (hash, instant) = bytes.split_at(16);
+    let hash = hash.try_into().map(u128::from_le_bytes);
+    let instant = instant.try_into().map(i64::from_le_bytes);
+    match (hash, instant) {
+        // A zero there is the mark of a free slot.
+        (Ok(hash), Ok(instant)) if hash >> 64 != 0 => Ok(Entry { hash, instant }),
+        _ => Err("a counter of a command has no key".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: i64 = 1_700_000_000_000_000_000;
+    const SECOND: i64 = 1_000_000_000;
+
+    fn filled(table: &Table, keys: u64) {
+        let limit = Limit::beyond_one(0, 1, 1).unwrap();
+        for key in 0..u128::from(keys) {
+            let hash = (key + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+            let room = if key % 10 == 9 { Room::Hall } else { Room::Own };
+            assert!(!table.charge(room, hash, &limit, NOW, 1).unwrap().limited);
+        }
+    }
+
+    fn put_back(pieces: &[Vec<u8>], bytes: u64, taken_at: i64, now: i64) -> (Table, PutBack) {
+        let (table, mut all) = (Table::new(bytes), PutBack::default());
+        for piece in pieces {
+            let PutBack { kept, no_room } = table.put_back(piece, taken_at, now).unwrap();
+            all = PutBack { kept: all.kept + kept, no_room: all.no_room + no_room };
+        }
+        (table, all)
+    }
+
+    fn sorted(table: &Table, now: i64) -> Vec<(u8, [u8; ENTRY_BYTES])> {
+        let pieces: Vec<Vec<u8>> = table.pieces(now).collect();
+        let entries = pieces
+            .iter()
+            .flat_map(|piece| piece[1..].as_chunks::<ENTRY_BYTES>().0.iter().map(|entry| (piece[0], *entry)));
+        let mut entries: Vec<_> = entries.collect();
+        entries.sort_unstable();
+        entries
+    }
+
+    /// What was written is there again, also in a table of another size; what is past is neither written nor kept.
+    #[test]
+    fn what_was_written_is_there_again() {
+        let table = Table::new(1 << 20);
+        filled(&table, 1_000);
+        let pieces: Vec<Vec<u8>> = table.pieces(NOW).collect();
+        assert_eq!(pieces.iter().map(|piece| Table::entries_in(piece)).sum::<u64>(), 1_000);
+        for bytes in [1 << 20, 1 << 22] {
+            let (again, report) = put_back(&pieces, bytes, NOW, NOW);
+            assert_eq!(report, PutBack { kept: 1_000, no_room: 0 });
+            assert_eq!(sorted(&again, NOW), sorted(&table, NOW));
+        }
+        let (small, report) = put_back(&pieces, 1 << 15, NOW, NOW);
+        assert_eq!((report.kept + report.no_room, report.kept), (1_000, sorted(&small, NOW).len() as u64));
+        assert!(report.no_room > 0 && report.kept > 100, "{report:?}");
+        assert_eq!(table.pieces(NOW + SECOND).count(), 0);
+        assert_eq!(put_back(&pieces, 1 << 20, NOW, NOW + SECOND).1, PutBack::default());
+    }
+
+    /// A clock that was set back takes the entries with it; one that was set forward has let that much time pass.
+    #[test]
+    fn clocks_that_were_set() {
+        let table = Table::new(1 << 20);
+        let limit = Limit::beyond_one(9, 1, 1).unwrap();
+        let key = 7 << 64 | 7;
+        table.charge(Room::Own, key, &limit, NOW, 10).unwrap();
+        let pieces: Vec<Vec<u8>> = table.pieces(NOW).collect();
+        for (moved, left) in [(0, 10), (-86_400, 10), (4, 6)] {
+            let now = NOW + moved * SECOND;
+            let (again, _) = put_back(&pieces, 1 << 20, NOW, now);
+            assert_eq!(again.instant(key, now), Some(now + left * SECOND), "moved by {moved} s");
+        }
+    }
+
+    /// A key is forgotten, and only that one.
+    #[test]
+    fn one_is_forgotten() {
+        let table = Table::new(1 << 20);
+        let limit = Limit::beyond_one(0, 1, 1).unwrap();
+        let keys = [1u128 << 64 | 256, 1 << 64 | 512, 2 << 64];
+        for key in keys {
+            table.charge(Room::Own, key, &limit, NOW, 1).unwrap();
+        }
+        assert_eq!([table.forget(keys[0], NOW), table.forget(keys[0], NOW)], [true, false]);
+        assert_eq!(keys.map(|key| table.instant(key, NOW).is_some()), [false, true, true]);
+        assert!(!table.forget(keys[1], NOW + SECOND), "what is past is nothing to forget");
+    }
+
+    proptest! {
+        /// No bytes make a panic or a table that is wrong: what was taken is written again.
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(0..4u8, 0..200), taken_at: i64, now: i64) {
+            let table = Table::new(1 << 16);
+            if let Ok(report) = table.put_back(&bytes, taken_at, now) {
+                prop_assert!(report.kept <= Table::entries_in(&bytes));
+                prop_assert!(sorted(&table, now).len() as u64 <= report.kept);
+            }
+        }
+    }
+}

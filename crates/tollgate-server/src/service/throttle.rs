@@ -1,0 +1,113 @@
+//! Limits that come with the call, as `CL.THROTTLE` tells them, so that no policy knows them. What an operator says reaches them all
+//! the same: to blocks such a call is a request with the attributes `key` and `command`, and what is ruled about all limits is
+//! ruled about these.
+
+use tollgate::store::Store;
+use tollgate::{CheckRequest, Ruling, Ticks, Timestamp, Value};
+
+use super::cell::{Charged, Limit};
+use super::cells::{Asker, Cells, Table};
+use super::{Service, Wire};
+
+/// The attributes of a call.
+const KEY: &str = "key";
+const COMMAND: &str = "command";
+
+impl<S: Store> Service<S> {
+    /// The same, with counters of such limits in this table.
+    pub(crate) fn throttling(mut self, table: Table) -> Self {
+        self.cells = Cells::new(table, |name| self.engine.key_family(name));
+        self
+    }
+
+    /// Charges a key by the limit that came with the call.
+    pub(crate) fn throttle(
+        &self,
+        asker: Asker,
+        key: &[u8],
+        limit: &Limit,
+        quantity: i64,
+        now: Timestamp,
+    ) -> Charged {
+        let charge = || self.cells.charge(asker, key, limit, nanoseconds(now), quantity);
+        let charged = match self.blocked_for(asker, key, now) {
+            Some(rest) => limit.blocked(rest),
+            None => match self.engine.ruling_about_all(now) {
+                Some(Ruling::Off) => limit.unasked(),
+                Some(Ruling::Shadow) => charge().in_shadow(),
+                // A share of keys means nothing here: no limit has a name by which keys could be chosen.
+                Some(Ruling::Percent(_)) | None => charge(),
+            },
+        };
+        self.meter.record_unnamed(!charged.limited, Wire::Resp);
+        charged
+    }
+
+    /// For how many nanoseconds an operator lets nobody make this call. In whole milliseconds rounded up, since that is what the
+    /// answer rounds to seconds.
+    #[inline]
+    fn blocked_for(&self, asker: Asker, key: &[u8], now: Timestamp) -> Option<i128> {
+        // What is no text cannot be named by a block.
+        let key = std::str::from_utf8(key).ok().map(|key| (KEY, key));
+        let command = (COMMAND, asker.command());
+        let block = match key {
+            Some(key) => self.engine.blocked(&[key, command], now),
+            None => self.engine.blocked(&[command], now),
+        };
+        block.map(|block| i128::from(block.until().since(now).ceil_millis()) * 1_000_000)
+    }
+
+    /// What is remembered of the key that these attributes name: for each command that is meant, how long until it is as if never
+    /// used.
+    pub(crate) fn throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> Vec<(Asker, Ticks)> {
+        let Some(named) = Named::by(request) else { return Vec::new() };
+        let now = nanoseconds(now);
+        let rest = |asker| {
+            let instant = self.cells.instant(asker, named.key.as_bytes(), now)?;
+            Some((asker, Ticks::from_micros(instant.abs_diff(now).div_ceil(1_000))))
+        };
+        named.askers().filter_map(rest).collect()
+    }
+
+    /// Makes the key that these attributes name as if never used; tells how many counters that were.
+    pub(crate) fn forget_throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> usize {
+        let Some(named) = Named::by(request) else { return 0 };
+        let forget = |asker: &Asker| self.cells.forget(*asker, named.key.as_bytes(), nanoseconds(now));
+        named.askers().filter(forget).count()
+    }
+}
+
+/// A key by its attributes: those of a call, and no others.
+struct Named {
+    key: String,
+    command: Option<String>,
+}
+
+impl Named {
+    fn by(request: &CheckRequest<'_>) -> Option<Self> {
+        let (mut key, mut command) = (None, None);
+        for given in request.attributes() {
+            let value = match given.value {
+                Value::Text(text) => text.to_owned(),
+                Value::Number(number) => number.to_string(),
+            };
+            match given.name {
+                KEY => key = Some(value),
+                COMMAND => command = Some(value),
+                _ => return None,
+            }
+        }
+        key.map(|key| Self { key, command })
+    }
+
+    /// The commands that are meant: all unless one is named.
+    fn askers(&self) -> impl Iterator<Item = Asker> {
+        let is_meant = |asker: &Asker| self.command.as_ref().is_none_or(|command| command == asker.command());
+        Asker::ALL.into_iter().filter(is_meant)
+    }
+}
+
+/// The instant as the counters keep it.
+pub(crate) fn nanoseconds(now: Timestamp) -> i64 {
+    i64::try_from(now.unix_micros()).unwrap_or(i64::MAX).saturating_mul(1_000)
+}

@@ -20,6 +20,7 @@ use crate::foreign::plain::Checked;
 use crate::readiness::{Audience, Report};
 use crate::rls::Unanswerable;
 use crate::service::{Service, Wire};
+use crate::telemetry::Stopwatch;
 
 /// What a request is answered with.
 #[derive(Debug)]
@@ -162,7 +163,7 @@ impl<S: Store> Service<S> {
             return Box::pin(self.answer_check_foreign(&foreign, &request)).await;
         }
         let mut text = Vec::with_capacity(DECISION_BYTES);
-        match self.decide(&request, self.now(), &mut text).await {
+        match self.decide(&request, self.now(), Some(Stopwatch::start()), &mut text).await {
             Some(foreign) => Box::pin(self.answer_check_foreign(&foreign, &request)).await,
             None => Ok(Answered::Decision(text)),
         }
@@ -199,7 +200,8 @@ impl<S: Store> Service<S> {
                 text.push(b',');
             }
             let start = text.len();
-            if let Some(foreign) = self.decide(request, now, &mut text).await {
+            let watch = self.meter.sampled_watch();
+            if let Some(foreign) = self.decide(request, now, watch, &mut text).await {
                 text.truncate(start);
                 let answers = self.check_foreign(&foreign, std::slice::from_ref(request), now).await;
                 let told = |(_, error)| Problem::invalid(format!("[{index}]: {error}"));
@@ -216,9 +218,9 @@ impl<S: Store> Service<S> {
         &self,
         request: &CheckRequest<'_>,
         now: Timestamp,
+        watch: Option<Stopwatch>,
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
-        let watch = self.meter.sampled_watch();
         // A decision is large, and each future that it passes through would have room for it, and copy it.
         let overtaken = match self.check_at_once(request, now, Wire::Http) {
             Some(mut decision) => self.write(&mut decision, request.units(), now, text),

@@ -22,7 +22,7 @@ pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
 pub use operate::{
     BlockArguments, DiffArguments, ExplainArguments, KeyArguments, ListArguments, OperateCommand,
     PercentArguments, ReloadNowArguments, ResetArguments, RestoreArguments, RulingArguments, ServerArguments,
-    TailArguments, TopArguments,
+    TailArguments, TopArguments, TrustArguments,
 };
 pub use see::{LogFormat, SeeArguments};
 pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval, StoreChoice};

@@ -26,23 +26,23 @@ pub(crate) enum Hold {
 
 /// A decision with the headers for whoever made the request.
 #[derive(Debug)]
-pub(crate) struct Decided {
-    decision: Decision,
+pub(crate) struct Decided<'d> {
+    decision: &'d Decision,
     headers: HeaderList,
     hold: Hold,
 }
 
-impl Decided {
+impl<'d> Decided<'d> {
     /// Adds the headers. Whoever asks is a service that speaks for its callers, so nothing is hidden from it.
     pub(crate) fn new(
-        decision: Decision,
+        decision: &'d Decision,
         hold: Hold,
         policy: &HeaderPolicy,
         cost: u64,
         now: Timestamp,
     ) -> Self {
         let audience = Audience { caller: Caller::Authenticated, cost: Some(cost), ..Audience::default() };
-        let headers = Answer::headers_of(&decision, policy, audience, now);
+        let headers = Answer::headers_of(decision, policy, audience, now);
         Self { decision, headers, hold }
     }
 }
@@ -60,7 +60,7 @@ pub(crate) const fn verdict_name(verdict: Verdict) -> &'static str {
     }
 }
 
-impl Decided {
+impl Decided<'_> {
     /// As JSON.
     pub(crate) fn text(&self) -> Vec<u8> {
         let mut text = Vec::with_capacity(DECISION_BYTES);
@@ -78,7 +78,7 @@ impl Decided {
             _ => None,
         };
         raw(out, if verdict.is_allowed() { "{\"allowed\":true" } else { "{\"allowed\":false" });
-        text(out, ",\"verdict\":", Some(verdict_name(verdict)));
+        name(out, ",\"verdict\":\"", verdict_name(verdict));
         number(out, ",\"retry_after_ms\":", verdict.retry_after().map(Ticks::ceil_millis));
         text(out, ",\"reason\":", reason);
         text(out, ",\"detail\":", self.decision.block().map(ToString::to_string).as_deref());
@@ -98,11 +98,11 @@ impl Decided {
             limit(out, &status);
         }
         raw(out, "],\"headers\":{");
-        for (index, (name, value)) in self.headers.iter().enumerate() {
+        for (index, (header, value)) in self.headers.iter().enumerate() {
             // Names are constants of the core, of letters and hyphens.
-            raw(out, if index == 0 { "\"" } else { ",\"" });
-            raw(out, name);
-            text(out, "\":", Some(value));
+            name(out, if index == 0 { "\"" } else { ",\"" }, header);
+            out.push(b':');
+            string(out, value);
         }
         raw(out, "}}");
     }
@@ -110,13 +110,14 @@ impl Decided {
 
 fn limit(out: &mut Vec<u8>, status: &LimitStatus<'_>) {
     let outcome = &status.outcome;
-    text(out, "{\"name\":", Some(status.limit.name()));
+    raw(out, "{\"name\":");
+    string(out, status.limit.name());
     raw(out, if outcome.is_allowed() { ",\"allowed\":true" } else { ",\"allowed\":false" });
     number(out, ",\"limit\":", Some(outcome.limit));
     number(out, ",\"remaining\":", Some(outcome.remaining));
     number(out, ",\"retry_after_ms\":", outcome.verdict.retry_after().map(Ticks::ceil_millis));
     number(out, ",\"reset_after_ms\":", Some(outcome.reset_after.ceil_millis()));
-    text(out, ",\"source\":", Some(status.source.name()));
+    name(out, ",\"source\":\"", status.source.name());
     raw(
         out,
         match status.stance {
@@ -139,6 +140,13 @@ fn number(out: &mut Vec<u8>, before: &str, number: Option<u64>) {
     }
 }
 
+/// A word of ours, which has nothing to escape, in the quotes of which `before` has the first.
+fn name(out: &mut Vec<u8>, before: &str, name: &str) {
+    raw(out, before);
+    raw(out, name);
+    out.push(b'"');
+}
+
 /// A member that is text, if there is one.
 fn text(out: &mut Vec<u8>, before: &str, text: Option<&str>) {
     if let Some(text) = text {
@@ -149,17 +157,28 @@ fn text(out: &mut Vec<u8>, before: &str, text: Option<&str>) {
 
 /// A string in quotes, with what JSON asks to escape.
 fn string(out: &mut Vec<u8>, text: &str) {
-    // No early end, so that the compiler looks at many bytes at once; most texts have nothing to escape.
-    let is_plain =
-        text.bytes().fold(true, |plain, byte| plain & (byte >= 0x20) & (byte != b'"') & (byte != b'\\'));
     out.push(b'"');
-    if is_plain {
-        raw(out, text);
-    } else {
+    // Most texts have nothing to escape, and are short.
+    if text.bytes().any(|byte| ESCAPED[usize::from(byte)]) {
         text.bytes().for_each(|byte| escaped(out, byte));
+    } else {
+        raw(out, text);
     }
     out.push(b'"');
 }
+
+/// Which bytes are not written as they are.
+const ESCAPED: [bool; 256] = {
+    let mut escaped = [false; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        escaped[byte] = true;
+        byte += 1;
+    }
+    escaped[b'"' as usize] = true;
+    escaped[b'\\' as usize] = true;
+    escaped
+};
 
 fn escaped(out: &mut Vec<u8>, byte: u8) {
     match byte {

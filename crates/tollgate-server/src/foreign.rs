@@ -21,6 +21,7 @@ use tollgate::store::Store;
 use tollgate::{Engine, Policy, QuotaError, Timestamp};
 
 use crate::rls::{Answer, Question};
+use crate::telemetry::Rule;
 use counters::{Counters, Tallies};
 use limitador::Ledger;
 use limitador::answer::{Asked, Ruling};
@@ -145,6 +146,14 @@ impl Foreign {
         }
     }
 
+    /// What metrics call its rules.
+    pub(crate) fn metrics(&self) -> Vec<&str> {
+        match self {
+            Foreign::Envoy(config) => config.metrics(),
+            Foreign::Limitador(config) => config.metrics(),
+        }
+    }
+
     /// The names of its domains, or namespaces.
     pub(crate) fn domains(&self) -> Vec<&str> {
         match self {
@@ -172,6 +181,12 @@ pub(crate) struct Numbered {
 /// When it does not compile, which a test would have told.
 pub(crate) fn guard() -> Result<Policy, Findings> {
     Policy::compile("the guard", GUARD.as_bytes()).map(|(policy, _)| policy)
+}
+
+/// An answer, and what single rules said to it.
+pub(crate) struct Answered<'c> {
+    pub(crate) answer: Answer,
+    pub(crate) rules: Vec<Rule<'c>>,
 }
 
 /// A configuration in force: its rules, and the windows that they count in.
@@ -216,7 +231,7 @@ impl InForce {
         engine: &Engine<S>,
         options: &Options,
         now: Timestamp,
-    ) -> Answer {
+    ) -> Answered<'_> {
         let counters = self.counters(engine);
         match &self.rules {
             Foreign::Envoy(config) => envoy::answer::answer(config, question, &counters, options, now).await,

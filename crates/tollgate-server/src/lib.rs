@@ -38,6 +38,7 @@ mod telemetry;
 pub mod fuzzing;
 #[cfg(any(test, feature = "fuzzing"))]
 mod at_once;
+mod within;
 #[cfg(test)]
 mod scratch;
 

@@ -2,6 +2,7 @@
 
 mod client;
 mod screen;
+mod secure;
 mod show;
 mod table;
 mod views;

@@ -170,6 +170,9 @@ impl<S: Store> Service<S> {
     /// Tells whoever counts and compares.
     #[inline]
     fn note(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp, wire: Wire) {
+        if self.overtaken(decision).is_some() {
+            return; // It is no decision: foreign rules are asked instead, and that is counted.
+        }
         self.meter.record(request, decision, wire, now);
         self.beside.observe(std::slice::from_ref(request), decision, now);
     }
@@ -182,6 +185,9 @@ impl<S: Store> Service<S> {
         wire: Wire,
     ) -> Decision {
         let decision = self.engine.check_views(views, now).await;
+        if self.overtaken(&decision).is_some() {
+            return decision; // As in `note`.
+        }
         match views {
             [request] => self.meter.record(request, &decision, wire, now),
             _ => self.meter.record(&merged(views), &decision, wire, now),
@@ -222,11 +228,13 @@ impl<S: Store> Service<S> {
                 if swapped.is_err() {
                     // All or nothing: what decided before goes on.
                     self.foreign.store(before);
+                    self.name_rules();
                 }
                 swapped?
             }
         };
         self.meter.adopt(&self.engine.policy());
+        self.name_rules();
         Ok(report)
     }
 
@@ -238,7 +246,14 @@ impl<S: Store> Service<S> {
         let before = self.foreign.load_full();
         let next = InForce::new(rules, &self.engine, before.as_deref(), now)?;
         self.foreign.store(Some(Arc::new(next)));
+        self.name_rules();
         Ok(())
+    }
+
+    /// Tells the meter which foreign rules there are, so that they are shown before anybody asks.
+    fn name_rules(&self) {
+        let foreign = self.foreign();
+        self.meter.adopt_rules(&foreign.as_ref().map(|foreign| foreign.rules.metrics()).unwrap_or_default());
     }
 
     /// Somebody else's configuration, if one is in force. Taken once for each decision, so that a reload never splits one.

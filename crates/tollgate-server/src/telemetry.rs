@@ -31,7 +31,8 @@ mod tests;
 
 pub(crate) use connections::Open;
 pub(crate) use exposition::METRICS_TYPE;
-pub(crate) use foreign::{Key, Verdict};
+pub(crate) use foreign::{Key, Rule, Verdict};
+pub(crate) use names::BROUGHT;
 
 use cells::Cells;
 use connections::Connections;
@@ -192,6 +193,11 @@ impl Meter {
     /// Gets to know a policy, so that its limits are shown before anybody asks.
     pub(crate) fn adopt(&self, policy: &Arc<Policy>) {
         self.ledger.adopt(policy);
+    }
+
+    /// Gets to know the rules of somebody else's configuration, in place of another's.
+    pub(crate) fn adopt_rules(&self, names: &[&str]) {
+        self.ledger.adopt_rules(names);
     }
 
     /// Shows numbers of somebody else's, asked for at each scrape. The function must be quick.

@@ -23,7 +23,7 @@ use crate::reload::{Failure, Wish};
 /// Largest file of certificates or keys.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 /// Both versions of TLS that are spoken, or one.
-const FROM_12: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+pub(crate) const FROM_12: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 const FROM_13: &[&SupportedProtocolVersion] = &[&TLS13];
 
 /// What is spoken inside TLS, as the handshake calls it.
@@ -38,7 +38,7 @@ pub(crate) enum Inside {
 }
 
 impl Inside {
-    fn protocols(self) -> Vec<Vec<u8>> {
+    pub(crate) fn protocols(self) -> Vec<Vec<u8>> {
         match self {
             Inside::Http => vec![b"http/1.1".to_vec()],
             Inside::Grpc => vec![b"h2".to_vec()],
@@ -192,16 +192,26 @@ fn verifier(
     path: &Path,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn tokio_rustls::rustls::server::danger::ClientCertVerifier>, String> {
+    let authorities = Arc::new(authorities(path)?);
+    let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider).build();
+    verifier.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The authorities in a file.
+///
+/// # Errors
+/// When it has none, or something else; the message says what would be accepted.
+pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, String> {
     let mut authorities = RootCertStore::empty();
     for certificate in certificates(path)? {
         let added = authorities.add(certificate);
         added.map_err(|error| format!("{}: not an authority: {error}", path.display()))?;
     }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider).build();
-    verifier.map_err(|error| format!("{}: {error}", path.display()))
+    Ok(authorities)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+/// The certificates in a file, as [`authorities`].
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wrong = |what: String| format!("{}: {what}; accepted are certificates in PEM", path.display());
     let bytes = read(path).map_err(|error| wrong(error.to_string()))?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -209,7 +219,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     if all.is_empty() { Err(wrong("no certificate".to_owned())) } else { Ok(all) }
 }
 
-fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+/// The private key in a file, as [`authorities`].
+pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     let wrong = |what: String| format!("{}: {what}; accepted is a private key in PEM", path.display());
     let bytes = read(path).map_err(|error| wrong(error.to_string()))?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| wrong(error.to_string()))

@@ -44,7 +44,7 @@ pub enum OperateCommand {
 /// Which server, and who asks.
 #[derive(Debug, Args)]
 pub struct ServerArguments {
-    /// The running server
+    /// The running server: http:// or https:// with its host and port
     #[arg(long, value_name = "URL", env = "TOLLGATE_SERVER", default_value = "http://127.0.0.1:8080")]
     pub server: String,
     /// The admin token, as the server printed it
@@ -53,9 +53,26 @@ pub struct ServerArguments {
     /// The file that the server wrote its token to
     #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
+    /// Whom to trust, and what to show.
+    #[command(flatten)]
+    pub trust: TrustArguments,
     /// Print what the server answered, as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// How both sides prove who they are, where the server speaks TLS.
+#[derive(Debug, Args)]
+pub struct TrustArguments {
+    /// The authorities, in PEM, one of which has signed the certificate of an https:// server
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CA")]
+    pub ca: Option<PathBuf>,
+    /// A certificate chain, in PEM, for a server that asks for one
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CLIENT_CERT", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// The private key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CLIENT_KEY", requires = "cert")]
+    pub key: Option<PathBuf>,
 }
 
 /// A key.

@@ -64,7 +64,7 @@ fn ask(rules: Foreign, questions: &[Question]) {
     let engine = Engine::with_store(guard, MemoryStore::new(256 << 10, NOW), Secret::repeatable(1));
     let Ok(in_force) = InForce::new(rules, &engine, None, NOW) else { return };
     for question in questions {
-        let answer = at_once(in_force.answer(question, &engine, &Options::default(), NOW));
+        let answer = at_once(in_force.answer(question, &engine, &Options::default(), NOW)).answer;
         assert_eq!(answer.statuses.len(), question.descriptors.len(), "one status for each descriptor");
         let _ = rls_document(&answer).to_string();
     }

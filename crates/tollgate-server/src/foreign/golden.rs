@@ -43,7 +43,7 @@ impl Bench {
     }
 
     pub(super) fn ask(&self, question: &Question) -> Answer {
-        at_once(self.in_force.answer(question, &self.engine, &self.options, self.now))
+        at_once(self.in_force.answer(question, &self.engine, &self.options, self.now)).answer
     }
 }
 

@@ -50,6 +50,8 @@ pub(crate) struct Limit {
     pub(crate) conditions: Vec<Cel>,
     /// Sorted, each once.
     pub(crate) variables: Vec<Cel>,
+    /// What metrics call it: its namespace, and its name or, without one, its length.
+    pub(crate) metric: String,
 }
 
 impl Config {
@@ -65,6 +67,12 @@ impl Config {
 
     pub(super) fn names(&self) -> Vec<&str> {
         self.namespaces.iter().map(|namespace| namespace.name.as_str()).collect()
+    }
+
+    /// What metrics call its limits.
+    pub(super) fn metrics(&self) -> Vec<&str> {
+        let limits = self.namespaces.iter().flat_map(|namespace| &namespace.limits);
+        limits.map(|limit| limit.metric.as_str()).collect()
     }
 
     /// The length of every window.

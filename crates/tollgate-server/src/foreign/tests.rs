@@ -126,7 +126,8 @@ async fn an_operator_rules_over_foreign_rules() {
                 .map(str::to_owned)
         };
         assert!(counted(r#""allow""#).unwrap().ends_with(" 5"), "{metrics}");
-        assert!(counted(r#""deny""#).unwrap().ends_with(" 3"), "{metrics}");
+        assert!(counted(r#""deny""#).unwrap().ends_with(" 2"), "{metrics}");
+        assert!(counted(r#""blocked""#).unwrap().ends_with(" 1"), "{metrics}");
         let top = service.meter.top(9);
         assert!(top.iter().any(|key| key.key == "k=v" && key.decisions == 6), "{top:?}");
     }

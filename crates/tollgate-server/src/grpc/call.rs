@@ -29,6 +29,7 @@ use crate::seldom::Seldom;
 use crate::service::{Service, Wire};
 use crate::telemetry::Open;
 use crate::telemetry::trace::parent::Parent;
+use crate::within::within;
 
 /// Largest message. Envoy takes 60 KiB of headers from a client unless told otherwise, and descriptors are made of them.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
@@ -66,9 +67,11 @@ impl Calls {
 
     /// Answers one call.
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        let parent = Parent::of(request.headers());
-        let answered = tokio::time::timeout(CALL_TIMEOUT, Parent::scope(parent, self.route(request))).await;
-        answered.unwrap_or_else(|_| {
+        let answered = match Parent::of(request.headers()) {
+            Some(parent) => Box::pin(within(CALL_TIMEOUT, parent.scope(self.route(request)))).await,
+            None => within(CALL_TIMEOUT, self.route(request)).await,
+        };
+        answered.unwrap_or_else(|| {
             Status::deadline_exceeded("the call took more than 10 s to arrive; send its message at once")
                 .into_http()
         })

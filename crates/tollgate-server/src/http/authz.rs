@@ -84,10 +84,10 @@ impl<S: Store> Service<S> {
         }
         let watch = Stopwatch::start();
         let (decision, hold) = self.check_and_hold(&question, now, Wire::Authz).await;
-        self.meter.took(Wire::Authz, watch.elapsed());
         if let Some(foreign) = self.overtaken(&decision) {
             return Err(elsewhere(&foreign));
         }
+        self.meter.took(Wire::Authz, watch.elapsed());
         if let Verdict::Wait(wait) = decision.verdict() {
             tokio::time::sleep(Duration::from(wait)).await;
         }

@@ -9,6 +9,7 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use hyper::{HeaderMap, Request};
 
 use super::problem::{Kind, Problem};
+use crate::within::within;
 
 /// Largest body of one question.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
@@ -23,22 +24,30 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// When it is larger than `limit`, too slow, cut off, or not JSON by its headers.
-pub(crate) async fn read(request: Request<Incoming>, limit: usize) -> Result<Bytes, Problem> {
-    is_json(request.headers())?;
-    read_any(request, limit).await
+pub(crate) fn read(request: Request<Incoming>, limit: usize) -> impl Future<Output = Result<Bytes, Problem>> {
+    let accepted = is_json(request.headers());
+    let bytes = read_any(request, limit);
+    async move {
+        accepted?;
+        bytes.await
+    }
 }
 
 /// Reads the whole body, whatever it is said to be.
 ///
 /// # Errors
 /// When it is larger than `limit`, too slow, or cut off.
-pub(crate) async fn read_any(request: Request<Incoming>, limit: usize) -> Result<Bytes, Problem> {
-    match tokio::time::timeout(BODY_TIMEOUT, collect(request.into_body(), limit)).await {
-        Ok(read) => read,
-        Err(_) => {
+pub(crate) fn read_any(
+    request: Request<Incoming>,
+    limit: usize,
+) -> impl Future<Output = Result<Bytes, Problem>> {
+    // The head is let go before anything waits for the body.
+    let body = request.into_body();
+    async move {
+        within(BODY_TIMEOUT, collect(body, limit)).await.unwrap_or_else(|| {
             let seconds = BODY_TIMEOUT.as_secs();
             Err(Problem::new(Kind::BodyTooSlow, format!("the body must arrive within {seconds} seconds")))
-        }
+        })
     }
 }
 

@@ -32,15 +32,20 @@ pub(crate) async fn connection(stream: Stream, service: Arc<Service>, stop: Stop
     let mut told = stop.clone();
     let _open = service.meter.opened(Wire::Http);
     let phase = Arc::new(Phase::default());
-    let answers = service_fn(|request: Request<Incoming>| {
-        let (service, answering, stop) = (Arc::clone(&service), phase.answering(), stop.clone());
-        let parent = Parent::of(request.headers());
+    // Borrowed by each answer: handles of its own would be counted up and down for each request.
+    let (asked, phase_now, stop_now) = (&service, &phase, &stop);
+    let answers = service_fn(move |request: Request<Incoming>| {
+        let (service, stop, answering) = (asked, stop_now, phase_now.answering());
         async move {
+            // What is rare is kept apart, since each request has a future with room for all that it may become.
             if request.uri().path().starts_with(admin::PREFIX) {
-                let asker = Asker { peer: Some(peer), stop, answering: Box::new(answering) };
-                return Ok(admin::respond(&service, request, asker).await);
+                let asker = Asker { peer: Some(peer), stop: stop.clone(), answering: Box::new(answering) };
+                return Ok(Box::pin(admin::respond(service, request, asker)).await);
             }
-            let answered = Parent::scope(parent, service.answer(request, peer)).await;
+            let answered = match Parent::of(request.headers()) {
+                Some(parent) => Box::pin(parent.scope(service.answer(request, peer))).await,
+                None => service.answer(request, peer).await,
+            };
             let mut response = reply(answered).map(Either::Left);
             if *stop.borrow() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

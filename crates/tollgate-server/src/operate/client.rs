@@ -1,19 +1,23 @@
-//! A conversation with a server's admin interface over HTTP/1.1. Every failure says its cause and its cure.
+//! A conversation with a server's admin interface over HTTP/1.1, inside TLS where it speaks that. Every failure says its cause and its cure.
 
+use std::error::Error;
+use std::fmt::Display;
 use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::secure::Secure;
 use crate::cli::{GivenToken, ServerArguments};
 use crate::telemetry::text::plain;
 
@@ -28,6 +32,7 @@ pub(crate) struct Client {
     url: String,
     authority: String,
     address: (String, u16),
+    secure: Option<Secure>,
     token: GivenToken,
 }
 
@@ -38,22 +43,27 @@ impl Client {
     /// When they name none that can be asked.
     pub(crate) fn new(arguments: &ServerArguments) -> Result<Self, String> {
         let url = arguments.server.trim_end_matches('/').to_owned();
-        let accepted = "accepted: --server http://127.0.0.1:8080";
-        let uri: Uri = url.parse().map_err(|error| format!("--server {url}: {error}; {accepted}"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(format!(
-                    "--server {url}: this version operates over plain HTTP, on the server's own machine or through a tunnel; {accepted}"
-                ));
-            }
-            _ => return Err(format!("--server {url}: not a URL; {accepted}")),
-        }
-        let authority = uri.authority().ok_or_else(|| format!("--server {url}: no host; {accepted}"))?;
+        let accepted = "accepted: --server http://127.0.0.1:8080, or https://";
+        let wrong = |what: &dyn Display| format!("--server {url}: {what}; {accepted}");
+        let uri: Uri = url.parse().map_err(|error| wrong(&error))?;
+        let authority = uri.authority().ok_or_else(|| wrong(&"no host"))?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let address = (host, authority.port_u16().unwrap_or(80));
+        let trust = &arguments.trust;
+        let (secure, port) = match uri.scheme_str() {
+            Some("https") => {
+                let secure = Secure::new(trust, &host);
+                (Some(secure.map_err(|error| format!("--server {url}: {error}"))?), 443)
+            }
+            // Whoever says whom to trust would believe that somebody was asked.
+            Some("http") if trust.ca.is_some() || trust.cert.is_some() => {
+                return Err(wrong(&"--ca, --cert and --key mean nothing without TLS"));
+            }
+            Some("http") => (None, 80),
+            _ => return Err(wrong(&"not a URL")),
+        };
+        let address = (host, authority.port_u16().unwrap_or(port));
         let token = token(arguments)?;
-        Ok(Self { authority: authority.to_string(), address, token, url })
+        Ok(Self { authority: authority.to_string(), address, secure, token, url })
     }
 
     /// Asks, and reads the whole answer.
@@ -92,6 +102,32 @@ impl Client {
         Ok(self.ask("GET", path, Vec::new(), "application/json").await?.into_body())
     }
 
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, String> {
+        let (host, port) = &self.address;
+        let stream = TcpStream::connect((host.as_str(), *port)).await;
+        let stream = stream.map_err(|error| self.unreachable(&error))?;
+        match &self.secure {
+            None => self.begin(stream).await,
+            Some(secure) => {
+                let stream = secure.over(stream).await.map_err(|error| self.broken(&error))?;
+                self.begin(stream).await
+            }
+        }
+    }
+
+    async fn begin(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) -> Result<SendRequest<Full<Bytes>>, String> {
+        let begun = http1::handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = begun.map_err(|error| self.broken(&error))?;
+        tokio::spawn(async move {
+            // What goes wrong here is told where the answer is awaited.
+            let _ = connection.await;
+        });
+        Ok(sender)
+    }
+
     async fn ask(
         &self,
         method: &str,
@@ -99,16 +135,7 @@ impl Client {
         body: Vec<u8>,
         kind: &'static str,
     ) -> Result<Response<Incoming>, String> {
-        let (host, port) = &self.address;
-        let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect((host.as_str(), *port))).await;
-        let stream = stream.map_err(|_| self.silent())?.map_err(|error| self.unreachable(&error))?;
-        let (mut sender, connection) = http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream))
-            .await
-            .map_err(|error| format!("{}: {error}; is it a Tollgate server?", self.url))?;
-        tokio::spawn(async move {
-            // What goes wrong here is told where the answer is awaited.
-            let _ = connection.await;
-        });
+        let mut sender = timeout(CONNECT_TIMEOUT, self.connect()).await.map_err(|_| self.silent())??;
         let mut bearer = HeaderValue::from_str(&format!("Bearer {}", self.token.reveal()))
             .map_err(|_| "the token has characters that no header can have".to_owned())?;
         bearer.set_sensitive(true);
@@ -122,8 +149,7 @@ impl Client {
             .map_err(|error| format!("the request has no form: {error}"))?;
         let response =
             timeout(ANSWER_TIMEOUT, sender.send_request(request)).await.map_err(|_| self.silent())?;
-        let response =
-            response.map_err(|error| format!("{}: {error}; is it a Tollgate server?", self.url))?;
+        let response = response.map_err(|error| self.broken(&error))?;
         if response.status() == StatusCode::OK { Ok(response) } else { Err(self.refused(response).await) }
     }
 
@@ -153,6 +179,20 @@ impl Client {
             ),
             _ => format!("{url} cannot be reached: {error}; check --server URL"),
         }
+    }
+
+    /// What broke a connection, by its innermost cause, and what to do.
+    fn broken(&self, error: &(dyn Error + 'static)) -> String {
+        let mut cause = error;
+        while let Some(source) = cause.source() {
+            cause = source;
+        }
+        let cause = cause.to_string();
+        let cure = match &self.secure {
+            None => "is it a Tollgate server, and without TLS? Else say https://",
+            Some(secure) => secure.cure(&cause),
+        };
+        plain(&format!("{}: {cause}; {cure}", self.url))
     }
 
     fn silent(&self) -> String {

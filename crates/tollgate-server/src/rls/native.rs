@@ -11,6 +11,7 @@ use super::{Answer, Code, Question};
 use crate::foreign::counters::Tallies;
 use crate::seldom::Seldom;
 use crate::service::{Service, Wire};
+use crate::telemetry::{BROUGHT, Key, Verdict as Refusal};
 
 mod brought;
 mod status;
@@ -60,6 +61,10 @@ pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, 
         return looked(service, question, &views, &brought, now).await;
     }
     let decision = service.check_views(&views, now, Wire::Rls).await;
+    // What the guard refused is asked again, and counted then.
+    if service.overtaken(&decision).is_none() {
+        service.meter.record_rules(&brought.rules(question), Wire::Rls);
+    }
     if !decision.is_allowed() {
         brought.give_back(service, question, now).await;
     }
@@ -81,7 +86,17 @@ async fn looked<S: Store>(
     if !brought.refuses() {
         return Answer { overall: Code::Ok, statuses, headers: Vec::new(), block: None, is_faulty: false };
     }
-    service.meter.record_unnamed(false, Wire::Rls);
+    let views = question.descriptors.iter().map(|descriptor| Key::unmet(&descriptor.entries));
+    let (keys, rules) = (views.collect::<Vec<_>>(), brought.rules(question));
+    let verdict = Refusal {
+        is_allowed: false,
+        is_blocked: false,
+        limit: BROUGHT,
+        retry_after: brought.retry_after(),
+        keys: &keys,
+        rules: &rules,
+    };
+    service.meter.record_foreign(&verdict, Wire::Rls, now);
     let mut headers = vec![("Cache-Control".to_owned(), "no-store".to_owned())];
     let retry = brought.retry_after().map(|retry| retry.ceil_seconds().to_string());
     headers.extend(retry.map(|retry| ("Retry-After".to_owned(), retry)));

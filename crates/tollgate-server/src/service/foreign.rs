@@ -8,7 +8,7 @@ use tollgate::{Block, Decision, Ruling, Timestamp};
 
 use super::{Service, Wire};
 use crate::foreign::limitador::answer::{Action, Asked, Ruling as Limits};
-use crate::foreign::{InForce, Options};
+use crate::foreign::{Answered, InForce, Options};
 use crate::rls::{Answer, Code, Question, Status};
 use crate::telemetry::{Key, Stopwatch, Verdict};
 
@@ -41,16 +41,18 @@ impl<S: Store> Service<S> {
         let asks = question.descriptors.iter().any(|descriptor| !descriptor.is_negative_hits);
         let views = question.descriptors.iter().map(|descriptor| descriptor.entries.as_slice());
         let block = if asks { self.blocking(&question.domain, views, now) } else { None };
-        let answer = match &block {
-            Some(block) => refused(question, block, now),
+        let Answered { answer, rules } = match &block {
+            Some(block) => Answered { answer: refused(question, block, now), rules: Vec::new() },
             None => foreign.answer(question, &self.engine, &self.options_at(now), now).await,
         };
         if asks {
             let keys = keys(question, &answer);
             let is_allowed = answer.overall == Code::Ok;
             let retry_after = answer.retry_after().filter(|_| !is_allowed);
-            let limit = cause(block.is_some(), &keys);
-            self.meter.record_foreign(&Verdict { is_allowed, limit, retry_after, keys: &keys }, wire, now);
+            let is_blocked = block.is_some();
+            let limit = cause(is_blocked, &keys);
+            let verdict = Verdict { is_allowed, is_blocked, limit, retry_after, keys: &keys, rules: &rules };
+            self.meter.record_foreign(&verdict, wire, now);
             self.meter.took(wire, watch.elapsed());
         }
         answer
@@ -87,8 +89,18 @@ impl<S: Store> Service<S> {
             let until_reset = tightest.map(|load| load.resets_after);
             let until_end = block.as_ref().map(|block| block.until().since(now));
             let retry_after = until_end.or(until_reset).filter(|_| is_refused);
-            let limit = cause(block.is_some(), &keys);
-            let verdict = Verdict { is_allowed: !is_refused, limit, retry_after, keys: &keys };
+            let is_blocked = block.is_some();
+            let limit = cause(is_blocked, &keys);
+            let is_shadow = self.options_at(now).is_shadow;
+            let rules = limits.as_ref().map(|limits| limits.rules(is_shadow)).unwrap_or_default();
+            let verdict = Verdict {
+                is_allowed: !is_refused,
+                is_blocked,
+                limit,
+                retry_after,
+                keys: &keys,
+                rules: &rules,
+            };
             self.meter.record_foreign(&verdict, Wire::Limitador, now);
             self.meter.took(Wire::Limitador, watch.elapsed());
         }
@@ -96,6 +108,7 @@ impl<S: Store> Service<S> {
     }
 
     /// Foreign rules, where they came into force while a decision was under way that the guard has therefore refused.
+    #[inline]
     pub(crate) fn overtaken(&self, decision: &Decision) -> Option<Arc<InForce>> {
         decision.fault().and_then(|_| self.foreign())
     }

@@ -1,22 +1,41 @@
-//! Decisions by somebody else's rules, as the meter counts them: verdicts, waits, top keys and the live view. What single rules
-//! answered is not counted by name, since requests may bring rules along.
+//! Decisions by somebody else's rules, as the meter counts them: as those by a policy. What single rules answered is counted by the
+//! names that the file gives them; limits that requests bring along are one.
 
 use std::sync::atomic::Ordering;
 
-use tollgate::{Ticks, Timestamp};
+use tollgate::{Source, Ticks, Timestamp};
 
-use super::{Event, Meter, text};
+use super::names::{ALLOW, BLOCKED, DENY, VERDICTS};
+use super::{Event, Meter, text, verdict_cell};
 use crate::service::Wire;
 
 /// A decision.
 #[derive(Debug)]
 pub(crate) struct Verdict<'a> {
     pub(crate) is_allowed: bool,
+    /// An operator blocks it; no rule was asked.
+    pub(crate) is_blocked: bool,
     /// The name of what denied, or of a rule that was asked; empty where none was.
     pub(crate) limit: &'a str,
     pub(crate) retry_after: Option<Ticks>,
     /// What was asked about, one for each view of the request.
     pub(crate) keys: &'a [Key<'a>],
+    /// What each rule said.
+    pub(crate) rules: &'a [Rule<'a>],
+}
+
+/// What one rule said.
+#[derive(Debug)]
+pub(crate) struct Rule<'a> {
+    /// What metrics call it.
+    pub(crate) name: &'a str,
+    /// The same with values of the request, where the rule asks for that.
+    pub(crate) detail: Option<String>,
+    pub(crate) is_denied: bool,
+    /// It is only counted, so that nobody was denied.
+    pub(crate) is_shadow: bool,
+    /// Less than a fifth of it is left.
+    pub(crate) is_near: bool,
 }
 
 /// One view of a request, and the rule that is about it.
@@ -39,7 +58,8 @@ impl<'a> Key<'a> {
 impl Meter {
     /// Counts one decision.
     pub(crate) fn record_foreign(&self, verdict: &Verdict<'_>, wire: Wire, now: Timestamp) {
-        self.record_unnamed(verdict.is_allowed, wire);
+        self.verdicts.add(verdict_cell(wire, verdict.index()), 1);
+        self.record_rules(verdict.rules, wire);
         if let Some(retry) = verdict.retry_after {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));
         }
@@ -48,7 +68,46 @@ impl Meter {
         if self.is_watched.load(Ordering::Relaxed) {
             self.publish(now, || event(verdict, wire, now));
         }
+        if let Some(tracer) = self.tracer.get() {
+            tracer.record_foreign(verdict, wire, now);
+        }
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            log(verdict, wire, now);
+        }
     }
+
+    /// Counts what single rules said, beside a decision that is counted already.
+    pub(crate) fn record_rules(&self, rules: &[Rule<'_>], wire: Wire) {
+        rules.iter().for_each(|rule| self.ledger.record_rule(rule, wire));
+    }
+}
+
+impl Verdict<'_> {
+    /// Its place in [`VERDICTS`].
+    pub(super) const fn index(&self) -> usize {
+        match (self.is_blocked, self.is_allowed) {
+            (true, _) => BLOCKED,
+            (false, true) => ALLOW,
+            (false, false) => DENY,
+        }
+    }
+}
+
+/// One line of the log for one decision.
+#[cold]
+fn log(verdict: &Verdict<'_>, wire: Wire, now: Timestamp) {
+    let event = event(verdict, wire, now);
+    let attributes: Vec<String> =
+        event.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    tracing::debug!(
+        wire = wire.name(),
+        verdict = VERDICTS[verdict.index()],
+        limit = event.limit,
+        source = event.source,
+        retry_after_ms = event.retry_after_ms,
+        attributes = attributes.join(" "),
+        "decided"
+    );
 }
 
 fn event(verdict: &Verdict<'_>, wire: Wire, now: Timestamp) -> Event {
@@ -63,9 +122,12 @@ fn event(verdict: &Verdict<'_>, wire: Wire, now: Timestamp) -> Event {
             .map(|(name, value)| (text::shown(name), text::shown(value)))
             .collect(),
         retry_after_ms: verdict.retry_after.map(Ticks::ceil_millis),
-        source: "exact",
+        source: SOURCE,
     }
 }
+
+/// Where every answer of such a rule comes from.
+pub(super) const SOURCE: &str = Source::Exact.name();
 
 /// Most attributes that the live view and the top keys show of one decision.
 pub(super) const ATTRIBUTES_SHOWN: usize = 32;

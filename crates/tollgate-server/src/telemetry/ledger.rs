@@ -8,8 +8,12 @@ use arc_swap::ArcSwap;
 use tollgate::{Decision, Policy};
 
 use super::cells::Cells;
-use super::names::{ALLOWED, OTHERS, OUTCOMES, SOURCES, USUAL, outcome_index, source_index};
+use super::names::{ALLOWED, BROUGHT, OTHERS, OUTCOMES, SOURCES, USUAL, outcome_index, source_index};
 use crate::service::Wire;
+
+pub(super) mod rules;
+
+use rules::Rules;
 
 /// Limits that have series of their own. Later ones, whether of one large policy or of many reloads, are counted together.
 pub(super) const LIMITS_SHOWN: usize = 500;
@@ -44,6 +48,16 @@ impl Series {
     #[inline]
     fn cells(&self) -> &Cells {
         self.cells.get_or_init(|| Cells::new(NEAR + 1))
+    }
+
+    /// Counts one answer, and whether it came near the limit. One in shadow does not.
+    #[inline]
+    fn count_one(&self, cell: Cell, is_near: bool) {
+        let cells = self.cells();
+        cells.add(cell.index(), 1);
+        if is_near && cell.outcome == ALLOWED {
+            cells.add(NEAR, 1);
+        }
     }
 
     fn sum(&self, index: usize) -> u64 {
@@ -98,16 +112,10 @@ impl Page {
             let Some(series) = self.series.get(status.index) else {
                 continue;
             };
-            let cells = series.cells();
             let cell = Cell { wire, outcome: outcome_index(&status), source: source_index(status.source) };
-            cells.add(cell.index(), 1);
             let outcome = status.outcome;
-            if cell.outcome == ALLOWED
-                && status.source.is_counted()
-                && outcome.remaining < outcome.limit.div_ceil(5)
-            {
-                cells.add(NEAR, 1);
-            }
+            let is_near = status.source.is_counted() && outcome.remaining < outcome.limit.div_ceil(5);
+            series.count_one(cell, is_near);
         }
     }
 }
@@ -117,6 +125,8 @@ struct Known {
     by_name: HashMap<Box<str>, Arc<Series>>,
     /// In order of appearance, the common one first.
     all: Vec<Arc<Series>>,
+    /// How many of them are limits of policies, or rules.
+    limits: usize,
     /// Names that have no series of their own, of the policy that came last.
     folded: usize,
     /// Numbers that have been shown once, by the place of their limit in `all`. A counter may not change its name.
@@ -128,6 +138,8 @@ pub(super) struct Ledger {
     pages: ArcSwap<Vec<Arc<Page>>>,
     /// Locked when a policy is met for the first time, and while counters are read.
     known: Mutex<Known>,
+    /// Rules of other people's files. Changed while `known` is locked.
+    rules: ArcSwap<Rules>,
 }
 
 /// One series to show.
@@ -140,13 +152,16 @@ pub(super) struct Shown {
 impl Ledger {
     pub(super) fn new() -> Self {
         let others = Arc::new(Series::new(OTHERS));
-        let known = Known {
+        let mut known = Known {
             by_name: HashMap::from([(OTHERS.into(), Arc::clone(&others))]),
             all: vec![others],
+            limits: 0,
             folded: 0,
             shown: HashSet::new(),
         };
-        Self { pages: ArcSwap::from_pointee(Vec::new()), known: Mutex::new(known) }
+        known.series_beside(BROUGHT);
+        let rules = ArcSwap::from_pointee(Rules::first(&mut known));
+        Self { pages: ArcSwap::from_pointee(Vec::new()), known: Mutex::new(known), rules }
     }
 
     /// Counts what each limit said.
@@ -191,13 +206,15 @@ impl Ledger {
 
     /// Limits of the last policy that are counted with others.
     pub(super) fn folded(&self) -> usize {
-        self.known().folded
+        self.known().folded + self.rules.load().folded
     }
 
-    /// The limits that have series, the common one only if anything was counted there.
+    /// The limits that have series; those that are in no file only if anything was counted there.
     pub(super) fn limits(&self) -> Vec<Arc<Series>> {
         let known = self.known();
-        let is_shown = |series: &&Arc<Series>| &*series.name != OTHERS || series.cells.get().is_some();
+        let is_shown = |series: &&Arc<Series>| {
+            ![OTHERS, BROUGHT].contains(&&*series.name) || series.cells.get().is_some()
+        };
         known.all.iter().filter(is_shown).cloned().collect()
     }
 
@@ -232,17 +249,27 @@ impl Ledger {
 impl Known {
     /// The counters of a policy's limits, old ones where the name is known.
     fn series(&mut self, policy: &Policy) -> Box<[Arc<Series>]> {
-        self.folded = 0;
-        policy.limits().iter().map(|limit| self.series_of(limit.name())).collect()
+        let series: Box<[Arc<Series>]> =
+            policy.limits().iter().map(|limit| self.series_of(limit.name())).collect();
+        self.folded = series.iter().filter(|series| &*series.name == OTHERS).count();
+        series
     }
 
     fn series_of(&mut self, name: &str) -> Arc<Series> {
         if let Some(series) = self.by_name.get(name) {
             return Arc::clone(series);
         }
-        if self.all.len() > LIMITS_SHOWN {
-            self.folded += 1;
+        if self.limits == LIMITS_SHOWN {
             return Arc::clone(&self.all[0]);
+        }
+        self.limits += 1;
+        self.series_beside(name)
+    }
+
+    /// The same for a name whose number is bounded elsewhere.
+    fn series_beside(&mut self, name: &str) -> Arc<Series> {
+        if let Some(series) = self.by_name.get(name) {
+            return Arc::clone(series);
         }
         let series = Arc::new(Series::new(name));
         self.by_name.insert(name.into(), Arc::clone(&series));

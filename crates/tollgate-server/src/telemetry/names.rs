@@ -139,14 +139,17 @@ pub(crate) mod label {
 
 /// What stands for the limits that have no series of their own.
 pub(crate) const OTHERS: &str = "(others)";
+/// What stands for limits that requests bring along.
+pub(crate) const BROUGHT: &str = "(request)";
 
 /// What a caller was told, as a label. The order is that of [`verdict_index`].
 pub(crate) const VERDICTS: [&str; 7] = ["allow", "wait", "deny", "never", "fault", "unavailable", "blocked"];
 
-/// The places of three of [`VERDICTS`].
+/// The places of some of [`VERDICTS`].
 pub(crate) const ALLOW: usize = 0;
 pub(crate) const DENY: usize = 2;
 pub(crate) const FAULT: usize = 4;
+pub(crate) const BLOCKED: usize = 6;
 
 /// Which of [`VERDICTS`] a decision is.
 pub(crate) fn verdict_index(decision: &Decision) -> usize {
@@ -155,7 +158,7 @@ pub(crate) fn verdict_index(decision: &Decision) -> usize {
         (Verdict::Wait(_), _) => 1,
         (_, Some(Reason::Unavailable)) => 5,
         (_, Some(Reason::Fault)) => FAULT,
-        (_, Some(Reason::Blocked)) => 6,
+        (_, Some(Reason::Blocked)) => BLOCKED,
         (Verdict::Deny { .. }, _) => DENY,
         (Verdict::Never, _) => 3,
     }
@@ -163,20 +166,23 @@ pub(crate) fn verdict_index(decision: &Decision) -> usize {
 
 /// What one limit said, as a label; the last two are of limits that only shadow. The order is that of [`outcome_index`].
 pub(crate) const OUTCOMES: [&str; 6] = ["allow", "wait", "deny", "never", "would_allow", "would_deny"];
-/// The place of the first of [`OUTCOMES`].
+/// The places of some of [`OUTCOMES`].
 pub(crate) const ALLOWED: usize = 0;
+pub(crate) const DENIED: usize = 2;
+pub(crate) const WOULD_ALLOW: usize = 4;
+pub(crate) const WOULD_DENY: usize = 5;
 /// Places of those that go together: what a limit that decides usually says, and what one in shadow does.
-pub(crate) const USUAL: [[usize; 2]; 2] = [[ALLOWED, 2], [4, 5]];
+pub(crate) const USUAL: [[usize; 2]; 2] = [[ALLOWED, DENIED], [WOULD_ALLOW, WOULD_DENY]];
 
 /// Which of [`OUTCOMES`] an answer is.
 pub(crate) const fn outcome_index(status: &LimitStatus<'_>) -> usize {
     match (status.stance, status.outcome.verdict) {
         (Stance::Enforced, Verdict::Allow) => ALLOWED,
         (Stance::Enforced, Verdict::Wait(_)) => 1,
-        (Stance::Enforced, Verdict::Deny { .. }) => 2,
+        (Stance::Enforced, Verdict::Deny { .. }) => DENIED,
         (Stance::Enforced, Verdict::Never) => 3,
-        (Stance::Shadow, Verdict::Allow | Verdict::Wait(_)) => 4,
-        (Stance::Shadow, Verdict::Deny { .. } | Verdict::Never) => 5,
+        (Stance::Shadow, Verdict::Allow | Verdict::Wait(_)) => WOULD_ALLOW,
+        (Stance::Shadow, Verdict::Deny { .. } | Verdict::Never) => WOULD_DENY,
     }
 }
 

@@ -11,6 +11,8 @@ use super::*;
 use crate::policy_file::Rules;
 use crate::service::Service;
 
+mod foreign;
+
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 3/h}, {name: plan, by: [tenant], rate: 100k/h, mode: shadow}, \
                       {name: all, rate: 10M/h}]";
 

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 use tollgate::{Clock, Decision, Ticks, Timestamp};
 
-use super::Sample;
+use super::foreign::{SOURCE, Verdict};
 use super::live::{Budget, deciding};
 use super::names::{SPANS, VERDICTS, label, verdict_index};
+use super::{Sample, text};
 use crate::random;
 use crate::service::Wire;
 
@@ -40,6 +41,14 @@ pub(crate) struct Span {
     limit: Option<String>,
     source: Option<&'static str>,
     retry_after_ms: Option<u64>,
+}
+
+/// What a span tells of a decision.
+struct Told {
+    verdict: &'static str,
+    limit: Option<String>,
+    source: Option<&'static str>,
+    retry_after: Option<Ticks>,
 }
 
 /// What became of spans. Each number stands for itself, so relaxed orderings are enough.
@@ -93,28 +102,49 @@ impl Tracer {
 
     /// Traces a decision, or does not.
     pub(super) fn record(&self, decision: &Decision, wire: Wire, now: Timestamp) {
+        self.record_told(decision.is_allowed(), wire, now, || {
+            let deciding = deciding(decision);
+            Told {
+                verdict: VERDICTS[verdict_index(decision)],
+                limit: deciding.map(|status| status.limit.name().to_owned()),
+                source: deciding.map(|status| status.source.name()),
+                retry_after: decision.retry_after(),
+            }
+        });
+    }
+
+    /// The same for a decision by somebody else's rules.
+    pub(super) fn record_foreign(&self, verdict: &Verdict<'_>, wire: Wire, now: Timestamp) {
+        self.record_told(verdict.is_allowed, wire, now, || Told {
+            verdict: VERDICTS[verdict.index()],
+            limit: (!verdict.limit.is_empty()).then(|| text::shown(verdict.limit)),
+            source: (!verdict.rules.is_empty()).then_some(SOURCE),
+            retry_after: verdict.retry_after,
+        });
+    }
+
+    fn record_told(&self, is_allowed: bool, wire: Wire, now: Timestamp, told: impl FnOnce() -> Told) {
         let parent = Parent::current();
-        if !self.is_taken(decision, parent, now) {
+        if !self.is_taken(is_allowed, parent, now) {
             return;
         }
-        let span = self.span(decision, wire, parent, now);
+        let span = self.span(told(), wire, parent, now);
         if self.queue.try_send(span).is_err() {
             self.fate.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// A caller that traces decides for itself, within bounds; of the others a share is taken, and denials.
-    fn is_taken(&self, decision: &Decision, parent: Option<Parent>, now: Timestamp) -> bool {
+    fn is_taken(&self, is_allowed: bool, parent: Option<Parent>, now: Timestamp) -> bool {
         match parent {
             Some(parent) => parent.is_sampled && self.asked.spend(now),
-            None => is_drawn(self.share) || (!decision.is_allowed() && self.denials.spend(now)),
+            None => is_drawn(self.share) || (!is_allowed && self.denials.spend(now)),
         }
     }
 
     #[cold]
-    fn span(&self, decision: &Decision, wire: Wire, parent: Option<Parent>, now: Timestamp) -> Span {
+    fn span(&self, told: Told, wire: Wire, parent: Option<Parent>, now: Timestamp) -> Span {
         let new_trace = || (u128::from(random::next()) << 64) | u128::from(random::next());
-        let deciding = deciding(decision);
         Span {
             trace: parent.map_or_else(new_trace, |parent| parent.trace),
             // Zero means that there is none.
@@ -123,10 +153,10 @@ impl Tracer {
             start: now,
             end: self.clock.now().max(now),
             wire: wire.name(),
-            verdict: VERDICTS[verdict_index(decision)],
-            limit: deciding.map(|status| status.limit.name().to_owned()),
-            source: deciding.map(|status| status.source.name()),
-            retry_after_ms: decision.retry_after().map(Ticks::ceil_millis),
+            verdict: told.verdict,
+            limit: told.limit,
+            source: told.source,
+            retry_after_ms: told.retry_after.map(Ticks::ceil_millis),
         }
     }
 }
@@ -204,17 +234,20 @@ mod tests {
     async fn a_caller_that_traces_decides() {
         let mut fixture = fixture(0);
         let parent = Parent { trace: 7, span: 8, is_sampled: true };
-        Parent::scope(Some(Parent { is_sampled: false, ..parent }), async {
-            fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
-        })
-        .await;
+        let unsampled = Parent { is_sampled: false, ..parent };
+        unsampled
+            .scope(async {
+                fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
+            })
+            .await;
         assert_eq!(taken(&mut fixture), 0);
-        Parent::scope(Some(parent), async {
-            for _ in 0..2_000 {
-                fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
-            }
-        })
-        .await;
+        parent
+            .scope(async {
+                for _ in 0..2_000 {
+                    fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+                }
+            })
+            .await;
         let span = fixture.spans.try_recv().unwrap();
         assert_eq!((span.trace, span.parent), (7, Some(8)));
         assert_eq!(taken(&mut fixture), 999);

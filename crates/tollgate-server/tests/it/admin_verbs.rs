@@ -212,7 +212,7 @@ fn failures_say_what_to_do() {
         ),
         (&["get", "a=b", "--server", &url], "no admin token; the server printed one"),
         (&["get", "a=b", "--server", &url, "--token", "another-token-0123456789"], "give it with --token"),
-        (&["get", "a=b", "--server", "https://127.0.0.1", "--token", TOKEN], "accepted: --server http://"),
+        (&["get", "a=b", "--server", "https://127.0.0.1", "--token", TOKEN], "give the authority"),
         (&["get", "a=b", "--server", "127.0.0.1:80", "--token", TOKEN], "accepted: --server http://"),
         (&["get", "a=b", "a=c", "--server", &url, "--token", TOKEN], "a is given twice"),
         (&["kill", "--server", &url, "--token", TOKEN], "required"),

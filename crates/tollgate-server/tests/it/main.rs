@@ -40,6 +40,7 @@ mod nginx;
 mod openapi;
 mod orders;
 mod operate;
+mod operate_tls;
 mod pki;
 mod program;
 mod proxy;

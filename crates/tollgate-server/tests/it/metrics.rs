@@ -98,7 +98,8 @@ fn numbers_are_the_decisions_made() {
     assert_eq!((of("per-key", "allow"), of("per-key", "deny")), (7, 3));
     assert_eq!((of("all", "allow"), of("all", "deny")), (11, 0));
     assert_eq!(numbers["tollgate_retry_after_seconds_count"], 3);
-    assert_eq!(numbers[r#"tollgate_decision_duration_seconds_count{wire="http"}"#], 11);
+    // Of the three in the batch, one in sixteen is timed.
+    assert!((8..=11).contains(&numbers[r#"tollgate_decision_duration_seconds_count{wire="http"}"#]));
     assert_eq!(numbers["tollgate_policy_limits"], 2);
     assert!(numbers["process_resident_memory_bytes"] > 1 << 20);
     assert!(numbers["tollgate_store_keys"] >= 1);

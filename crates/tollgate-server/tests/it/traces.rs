@@ -96,9 +96,13 @@ fn text<'a>(attributes: &'a [KeyValue], name: &str) -> Option<&'a str> {
 }
 
 fn serve(collector: &str, share: &str) -> Server {
+    serve_by(SLOW_POLICY, collector, share)
+}
+
+fn serve_by(policy: &str, collector: &str, share: &str) -> Server {
     let arguments =
         ["serve", "--http", "127.0.0.1:0", "--policy", "-", "--otlp", collector, "--otlp-sample", share];
-    Server::start_with(&arguments, SLOW_POLICY)
+    Server::start_with(&arguments, policy)
 }
 
 /// With a share of one every decision arrives, says what was decided, and nothing of what the request said.
@@ -163,6 +167,33 @@ fn a_trace_is_continued_over_grpc() {
     let spans = collector.gather(1);
     assert_eq!(spans[0].trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes());
     assert_eq!(text(&spans[0].attributes, "tollgate.wire"), Some("rls"));
+}
+
+/// Decisions by other people's rules make spans, too, and say no more of the request.
+#[test]
+fn foreign_decisions_arrive_as_spans() {
+    let envoy =
+        "domain: d\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1, name: once}}]";
+    let limitador = "- {namespace: d, max_value: 1, seconds: 86400, name: once, conditions: [], variables: [\"descriptors[0]['user']\"]}";
+    for policy in [envoy, limitador] {
+        let collector = Collector::start();
+        let server = serve_by(policy, &collector.url(), "1");
+        let client = Client::new(server.grpc.unwrap());
+        for _ in 0..2 {
+            client.ask(question("d", 0, "user=secret-value")).unwrap();
+        }
+        let spans = collector.gather(2);
+        let of = |span: &Span, name: &str| text(&span.attributes, name).map(str::to_owned);
+        let mut verdicts: Vec<_> = spans.iter().map(|span| of(span, "tollgate.verdict").unwrap()).collect();
+        verdicts.sort();
+        assert_eq!(verdicts, ["allow", "deny"]);
+        for span in &spans {
+            assert_eq!(of(span, "tollgate.limit").as_deref(), Some("once"));
+            assert_eq!(of(span, "tollgate.wire").as_deref(), Some("rls"));
+            assert_eq!(of(span, "tollgate.source").as_deref(), Some("exact"));
+            assert!(!format!("{span:?}").contains("secret-value"));
+        }
+    }
 }
 
 /// Spans that wait when the server is told to stop are sent before it ends.

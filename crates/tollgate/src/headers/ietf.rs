@@ -13,9 +13,9 @@ pub(super) fn write_11(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     headers.write("RateLimit", |out| {
         push_list(out, sheet.listed(), |out, reading| {
             push_string(out, &reading.name);
-            push_parameter(out, "r", reading.remaining);
+            push_parameter(out, ";r=", reading.remaining);
             if let Some(seconds) = reading.effective {
-                push_parameter(out, "t", seconds);
+                push_parameter(out, ";t=", seconds);
             }
             push_vendor(out, reading);
         });
@@ -28,12 +28,12 @@ pub(super) fn write_next(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     headers.write("RateLimit", |out| {
         push_list(out, sheet.listed(), |out, reading| {
             push_string(out, &reading.name);
-            push_parameter(out, "a", reading.remaining);
+            push_parameter(out, ";a=", reading.remaining);
             if let Some(seconds) = reading.effective {
-                push_parameter(out, "w", seconds);
+                push_parameter(out, ";w=", seconds);
             }
             if let Some(cost) = reading.cost(sheet.cost) {
-                push_parameter(out, "c", cost);
+                push_parameter(out, ";c=", cost);
             }
             push_vendor(out, reading);
         });
@@ -89,13 +89,13 @@ fn write_policies(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     headers.write("RateLimit-Policy", |out| {
         push_list(out, &sheet.readings, |out, reading| {
             push_string(out, &reading.name);
-            push_parameter(out, "q", reading.quota);
+            push_parameter(out, ";q=", reading.quota);
             if let Some(unit) = quota_unit(reading) {
                 out.push_str(";qu=");
                 push_string(out, unit);
             }
             if let Some(seconds) = reading.window {
-                push_parameter(out, "w", seconds);
+                push_parameter(out, ";w=", seconds);
             }
         });
     });
@@ -106,7 +106,7 @@ fn write_unnamed_policies(headers: &mut HeaderList, sheet: &Sheet<'_>) {
         push_list(out, &sheet.readings, |out, reading| {
             push_number(out, reading.quota);
             if let Some(seconds) = reading.window {
-                push_parameter(out, "w", seconds);
+                push_parameter(out, ";w=", seconds);
             }
         });
     });
@@ -124,7 +124,7 @@ fn quota_unit(reading: &Reading<'_>) -> Option<&'static str> {
 
 fn push_vendor(out: &mut String, reading: &Reading<'_>) {
     if let Verdict::Wait(wait) = reading.status.outcome.verdict {
-        push_parameter(out, "tollgate-wait", wait.ceil_millis());
+        push_parameter(out, ";tollgate-wait=", wait.ceil_millis());
     }
     if reading.is_approximate() {
         out.push_str(";tollgate-approx");

@@ -9,6 +9,9 @@ pub const HEADERS_MAX: usize = 32;
 /// Longest value of one header, so that all of them stay below what clients and proxies accept.
 pub const FIELD_BYTES_MAX: usize = 4_096;
 
+/// Room for the values of a usual answer.
+const TEXT_BYTES: usize = 256;
+
 /// The largest number that a structured field may hold: 15 digits.
 const NUMBER_MAX: u64 = 999_999_999_999_999;
 
@@ -57,26 +60,44 @@ impl HeaderList {
 
     /// Adds a header whose value is a number.
     pub(super) fn number(&mut self, name: &'static str, value: u64) {
-        self.write(name, |out| push_number(out, value));
+        self.begin();
+        push_number(&mut self.text, value);
+        self.end(name);
     }
 
     /// Adds a header that `write` appends. A value that may not be sent leaves the list as it was: this is the one place that
     /// a header's bytes pass through, so nothing that an operator names a limit can split a response.
     pub(super) fn write(&mut self, name: &'static str, write: impl FnOnce(&mut String)) {
-        let start = self.text.len();
-        if start == 0 {
-            self.text.reserve(256);
-        }
+        let start = self.begin();
         write(&mut self.text);
         let value = &self.text.as_bytes()[start..];
         let sendable = !value.is_empty()
             && value.len() <= FIELD_BYTES_MAX
             // No early end, so that the compiler looks at many bytes at once.
             && value.iter().fold(true, |printable, byte| printable & matches!(byte, b' '..=b'~'));
-        if sendable && self.entries.len() < HEADERS_MAX {
-            self.entries.push(Entry { name, end: self.text.len() });
+        if sendable {
+            self.end(name);
         } else {
             self.text.truncate(start);
+        }
+    }
+
+    /// Where the next value starts.
+    #[inline]
+    fn begin(&mut self) -> usize {
+        if self.text.is_empty() {
+            self.text.reserve(TEXT_BYTES);
+        }
+        self.text.len()
+    }
+
+    /// What was appended is the value of this header.
+    #[inline]
+    fn end(&mut self, name: &'static str) {
+        if self.entries.len() < HEADERS_MAX {
+            self.entries.push(Entry { name, end: self.text.len() });
+        } else {
+            self.text.truncate(self.entries.last().map_or(0, |last| last.end));
         }
     }
 }

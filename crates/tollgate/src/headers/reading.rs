@@ -147,13 +147,20 @@ fn pace(quota: &Quota) -> (u64, Ticks) {
 /// Microseconds in which a quota gives `units`, rounded up.
 fn refill_micros(quota: &Quota, units: u64) -> u128 {
     let (of, period) = pace(quota);
-    (u128::from(units) * u128::from(period.as_micros())).div_ceil(u128::from(of.max(1)))
+    match units.checked_mul(period.as_micros()) {
+        // Wide division is slow, and seldom needed.
+        Some(product) => u128::from(product.div_ceil(of.max(1))),
+        None => (u128::from(units) * u128::from(period.as_micros())).div_ceil(u128::from(of.max(1))),
+    }
 }
 
 /// Seconds in which a quota gives `units`, rounded up.
 fn refill_seconds(quota: &Quota, units: u64) -> u64 {
-    let seconds = refill_micros(quota, units).div_ceil(u128::from(TICKS_PER_SECOND));
-    u64::try_from(seconds).unwrap_or(u64::MAX)
+    let micros = refill_micros(quota, units);
+    match u64::try_from(micros) {
+        Ok(micros) => micros.div_ceil(TICKS_PER_SECOND),
+        Err(_) => u64::try_from(micros.div_ceil(u128::from(TICKS_PER_SECOND))).unwrap_or(u64::MAX),
+    }
 }
 
 /// The window of a policy: the time in which the whole capacity comes back. For a window that is its period. For a bucket it

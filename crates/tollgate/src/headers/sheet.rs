@@ -96,6 +96,10 @@ impl<'a> Sheet<'a> {
     }
 
     fn choose(&self) -> SmallVec<[usize; 4]> {
+        if let [only] = &self.readings[..] {
+            let matters = only.is_violated() || self.may_list(only);
+            return (0..usize::from(matters)).collect();
+        }
         let urgency = |&index: &usize| self.readings.get(index).map(Reading::urgency);
         let may_list =
             |index: &usize| self.readings.get(*index).is_some_and(|reading| self.may_list(reading));

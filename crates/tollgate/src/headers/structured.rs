@@ -12,7 +12,8 @@ const NAME_SHOWN_MAX: usize = 64;
 pub(super) fn shown_name(name: &str) -> Cow<'_, str> {
     let carried = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     // Outside quotes a value loses the spaces at its ends, and would then name another limit.
-    if carried && name.len() <= NAME_SHOWN_MAX && !name.is_empty() && name.trim() == name {
+    let is_trimmed = !name.starts_with(' ') && !name.ends_with(' ');
+    if carried && name.len() <= NAME_SHOWN_MAX && !name.is_empty() && is_trimmed {
         Cow::Borrowed(name)
     } else {
         Cow::Owned(format!("limit-{:016x}", name_hash(name)))
@@ -43,11 +44,10 @@ pub(super) fn push_string(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// Appends a parameter with an integer.
+/// Appends a parameter with an integer. The key comes with what stands around it, as in `;q=`.
+#[inline]
 pub(super) fn push_parameter(out: &mut String, key: &str, value: u64) {
-    out.push(';');
     out.push_str(key);
-    out.push('=');
     super::list::push_number(out, value);
 }
 

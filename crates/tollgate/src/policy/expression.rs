@@ -1,5 +1,6 @@
 //! CEL expressions over attributes. An expression that exists parses and calls only functions that exist.
 
+mod pattern;
 mod presence;
 pub(crate) mod scene;
 mod survey;
@@ -14,6 +15,7 @@ use cel::common::value::CowVal;
 use cel::context::VariableResolver;
 use cel::{Context, Env, ExecutionError, Program};
 
+use self::pattern::Patterns;
 use crate::policy::finding::{Problem, quoted};
 use crate::request::{COST_MAX, CheckRequest, Value};
 
@@ -30,7 +32,8 @@ const ACCEPTED: &str =
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut environment = Env::stdlib();
     let added = environment.add_macro(presence::expansion());
-    debug_assert!(added.is_ok(), "the standard library has no such name");
+    let declared = pattern::declare(&mut environment);
+    debug_assert!(added.is_ok() && declared.is_ok(), "the standard library has no such name");
     Arc::new(environment)
 });
 
@@ -38,6 +41,7 @@ static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
 pub struct Expression {
     source: String,
     program: Program,
+    patterns: Patterns,
     attributes: BTreeSet<String>,
     needed: BTreeSet<String>,
 }
@@ -58,7 +62,7 @@ impl Expression {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// When it does not parse, calls a function that does not exist, or is too long.
+    /// When it does not parse, calls a function that does not exist or with a pattern that is none, or is too long.
     pub fn new(source: &str) -> Result<Self, Problem> {
         if source.len() > EXPRESSION_BYTES_MAX {
             let message = format!("an expression of {} bytes", source.len());
@@ -67,7 +71,8 @@ impl Expression {
         let program = parse(source)?;
         let attributes = survey::attributes(program.expression())?;
         let needed = &survey::needed(program.expression()) & &attributes;
-        Ok(Self { source: source.trim().to_owned(), attributes, needed, program })
+        let patterns = Patterns::of(program.expression())?;
+        Ok(Self { source: source.trim().to_owned(), attributes, needed, patterns, program })
     }
 
     /// Every attribute that it mentions.
@@ -148,7 +153,8 @@ impl Expression {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         context.set_variable_resolver(&attributes);
         // The interpreter has code paths that panic; a request must not reach the caller as one.
-        match catch_unwind(AssertUnwindSafe(|| self.program.execute(&context))) {
+        let execute = || catch_unwind(AssertUnwindSafe(|| self.program.execute(&context)));
+        match self.patterns.during(execute) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(ExecutionError::UndeclaredReference(name))) => Err(Failure::Absent(name.to_string())),
             Ok(Err(error)) => Err(Failure::Other(error.to_string())),

@@ -4,10 +4,11 @@
 use tollgate::store::Store;
 use tollgate::{Ticks, Timestamp};
 
-use super::tree::{Allowance, Config, Domain, Limit};
-use crate::foreign::Options;
+use super::tree::{Allowance, Config, Domain, Met};
 use crate::foreign::counters::Counters;
+use crate::foreign::{Answered, Options};
 use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Question, Status, Unit};
+use crate::telemetry::{BROUGHT, Rule};
 
 /// Most that one descriptor adds to a counter: more than any limit allows, and so little that no counter soon runs over.
 const ADDEND_MAX: u64 = 1 << 33;
@@ -17,7 +18,7 @@ enum Ruling<'c> {
     /// Nothing: no rule, or one that another rule of this request replaces.
     None,
     /// A rule that allows everything.
-    Unlimited,
+    Unlimited { called: Called<'c> },
     /// So many in a unit.
     Counted {
         current: CurrentLimit,
@@ -25,28 +26,50 @@ enum Ruling<'c> {
         is_shadow: bool,
         is_quota: bool,
         patterns: Vec<Option<&'c str>>,
+        called: Called<'c>,
     },
 }
 
+/// What metrics call a rule: its name, and one with values of the request where it asks for that.
+type Called<'c> = (&'c str, Option<String>);
+
 /// Answers a question.
-pub(in crate::foreign) async fn answer<S: Store>(
-    config: &Config,
+pub(in crate::foreign) async fn answer<'c, S: Store>(
+    config: &'c Config,
     question: &Question,
     counters: &Counters<'_, S>,
     options: &Options,
     now: Timestamp,
-) -> Answer {
+) -> Answered<'c> {
     let rulings = rulings(config.domain(&question.domain), question, options);
     let mut statuses = Vec::with_capacity(rulings.len());
+    let mut outcomes = Vec::with_capacity(rulings.len());
     for (descriptor, ruling) in question.descriptors.iter().zip(&rulings) {
-        statuses.push(status(question, descriptor, ruling, counters, now).await);
+        let (status, is_over) = status(question, descriptor, ruling, counters, now).await;
+        outcomes.push((status.limit_remaining, is_over));
+        statuses.push(status);
     }
     let is_quota = |ruling: &Ruling<'_>| matches!(ruling, Ruling::Counted { is_quota, .. } if *is_quota || options.is_quota);
     let quotas: Vec<bool> = rulings.iter().map(is_quota).collect();
     let overall = overall(&statuses, &quotas);
     let headers = if options.has_headers { headers(&statuses, &quotas) } else { Vec::new() };
     let overall = if options.is_shadow { Code::Ok } else { overall };
-    Answer { overall, statuses, headers, block: None, is_faulty: false }
+    let asked = question.descriptors.iter().map(|descriptor| !descriptor.is_negative_hits);
+    let said = rulings.into_iter().zip(outcomes).zip(asked);
+    let rules = said.filter(|(_, asked)| *asked);
+    let rules = rules.filter_map(|((ruling, outcome), _)| rule(ruling, outcome, options)).collect();
+    Answered { answer: Answer { overall, statuses, headers, block: None, is_faulty: false }, rules }
+}
+
+/// What a rule said, for whoever counts: what is left of it, and whether the request is over it.
+fn rule<'c>(ruling: Ruling<'c>, (left, is_over): (u32, bool), options: &Options) -> Option<Rule<'c>> {
+    let ((name, detail), is_shadow, limit) = match ruling {
+        Ruling::None => return None,
+        Ruling::Unlimited { called } => (called, false, 0),
+        Ruling::Counted { called, is_shadow, current, .. } => (called, is_shadow, current.requests_per_unit),
+    };
+    let is_near = !is_over && left < limit.div_ceil(5);
+    Some(Rule { name, detail, is_denied: is_over, is_shadow: is_shadow || options.is_shadow, is_near })
 }
 
 /// What decides about each descriptor, once rules that others replace are left out.
@@ -74,41 +97,42 @@ fn rulings<'c>(domain: Option<&'c Domain>, question: &Question, options: &Option
                 is_shadow: false,
                 is_quota: false,
                 patterns: Vec::new(),
+                called: (BROUGHT, None),
             },
-            (None, Some(met)) if !replaced.contains(&met.limit.name.as_str()) => {
-                ruled(met.limit, met.patterns)
-            }
+            (None, Some(met)) if !replaced.contains(&met.limit.name.as_str()) => ruled(met),
             _ => Ruling::None,
         });
     }
     rulings
 }
 
-fn ruled<'c>(limit: &'c Limit, patterns: Vec<Option<&'c str>>) -> Ruling<'c> {
+fn ruled(Met { limit, patterns, detail }: Met<'_>) -> Ruling<'_> {
+    let called = (limit.metric.as_str(), detail);
     match limit.allowance {
-        Allowance::Unlimited => Ruling::Unlimited,
+        Allowance::Unlimited => Ruling::Unlimited { called },
         Allowance::PerUnit(requests_per_unit, unit) => Ruling::Counted {
             current: CurrentLimit { name: limit.name.clone(), requests_per_unit, unit: Some(unit) },
             unit,
             is_shadow: limit.is_shadow,
             is_quota: limit.is_quota,
             patterns,
+            called,
         },
     }
 }
 
-/// Charges one descriptor, and tells what its rule says.
+/// Charges one descriptor, and tells what its rule says: also whether it is over, where a rule in shadow tells nobody.
 async fn status<S: Store>(
     question: &Question,
     descriptor: &Descriptor,
     ruling: &Ruling<'_>,
     counters: &Counters<'_, S>,
     now: Timestamp,
-) -> Status {
+) -> (Status, bool) {
     let (current, unit, is_shadow, patterns) = match ruling {
-        Ruling::None => return Status::of_no_limit(Code::Ok),
-        Ruling::Unlimited => {
-            return Status { limit_remaining: u32::MAX, ..Status::of_no_limit(Code::Ok) };
+        Ruling::None => return (Status::of_no_limit(Code::Ok), false),
+        Ruling::Unlimited { .. } => {
+            return (Status { limit_remaining: u32::MAX, ..Status::of_no_limit(Code::Ok) }, false);
         }
         Ruling::Counted { current, unit, is_shadow, patterns, .. } => (current, *unit, *is_shadow, patterns),
     };
@@ -125,12 +149,13 @@ async fn status<S: Store>(
         counters.add(unit, &parts, addend, now).await
     };
     let is_over = after > limit && !descriptor.is_negative_hits;
-    Status {
+    let status = Status {
         code: if is_over && !is_shadow { Code::OverLimit } else { Code::Ok },
         limit_remaining: u32::try_from(limit.saturating_sub(after)).unwrap_or(u32::MAX),
         current_limit: Some(current.clone()),
         until_reset: Some(until_reset(unit, now)),
-    }
+    };
+    (status, is_over)
 }
 
 /// Whole seconds to the end of the window, at least one.

@@ -41,6 +41,7 @@ pub(in crate::foreign) fn compile(sources: &[Source], report: &mut Report) -> Co
             file(&merged(root), &mut config, report);
         }
     }
+    config.name_rules();
     config
 }
 
@@ -147,8 +148,7 @@ fn descriptor(item: &Value, path: &str, report: &mut Report) -> Option<Node> {
     let value = text(fields, "value", path, report).unwrap_or_default();
     let mut flag = |name: &str| flag(fields, name, path, report);
     let (is_shadow, is_quota, is_shared) = (flag("shadow_mode"), flag("quota_mode"), flag("share_threshold"));
-    // They choose the names of statistics, and no decision.
-    let _ = (flag("detailed_metric"), flag("value_to_metric"));
+    let (tells_values, tells_value) = (flag("detailed_metric"), flag("value_to_metric"));
     if is_shared && !value.contains('*') && !key.contains('*') {
         let problem =
             Problem::new("there is no * in this value", "share_threshold with a value such as files/*");
@@ -158,10 +158,10 @@ fn descriptor(item: &Value, path: &str, report: &mut Report) -> Option<Node> {
         .get("rate_limit")
         .filter(|value| !matches!(value.tree, Tree::Empty))
         .and_then(|value| rate_limit(value, &format!("{path}.rate_limit"), report))
-        .map(|limit| Limit { is_shadow, is_quota, ..limit });
+        .map(|limit| Limit { is_shadow, is_quota, tells_values, ..limit });
     let mut children = Level::default();
     level(fields, &format!("{path}.descriptors"), &mut children, report);
-    Some(Node { key: key.to_owned(), value: value.to_owned(), limit, is_shared, children })
+    Some(Node { key: key.to_owned(), value: value.to_owned(), limit, is_shared, tells_value, children })
 }
 
 fn rate_limit(value: &Value, path: &str, report: &mut Report) -> Option<Limit> {
@@ -199,7 +199,15 @@ fn rate_limit(value: &Value, path: &str, report: &mut Report) -> Option<Limit> {
         let problem = Problem::new("0 refuses every request", "at least 1, unless that is what is meant");
         report.warning(fields.place("requests_per_unit"), &format!("{path}.requests_per_unit"), problem);
     }
-    Some(Limit { allowance, name: name.to_owned(), replaces, is_shadow: false, is_quota: false })
+    Some(Limit {
+        allowance,
+        name: name.to_owned(),
+        replaces,
+        is_shadow: false,
+        is_quota: false,
+        metric: String::new(),
+        tells_values: false,
+    })
 }
 
 fn requests_per_unit(fields: Fields<'_>, path: &str, report: &mut Report) -> Option<u32> {

@@ -70,7 +70,7 @@ fn sentence(domain: &str, path: &[&Node]) -> Option<String> {
 /// One entry, as people say it.
 fn place(node: &Node) -> String {
     let Node { key, value, is_shared, .. } = node;
-    match (value.is_empty(), value.contains('*') || key.contains('*'), is_shared) {
+    match (value.is_empty(), node.has_star(), is_shared) {
         (true, false, _) => format!("each {key}"),
         (true, true, _) => format!("each of {key}"),
         (false, false, _) => format!("{key}={value}"),

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use tollgate::policy::glob::Glob;
 
 use crate::rls::Unit;
+use crate::telemetry::text;
 
 /// Every domain of a configuration.
 #[derive(Debug, Default)]
@@ -52,6 +53,8 @@ pub(super) struct Node {
     pub(super) limit: Option<Limit>,
     /// All values that its star stands for are counted together.
     pub(super) is_shared: bool,
+    /// Metrics tell the value that its entry has (`value_to_metric`).
+    pub(super) tells_value: bool,
     pub(super) children: Level,
 }
 
@@ -64,6 +67,10 @@ pub(super) struct Limit {
     pub(super) replaces: Vec<String>,
     pub(super) is_shadow: bool,
     pub(super) is_quota: bool,
+    /// What metrics call it: the domain and the way to it, as the original does.
+    pub(super) metric: String,
+    /// Metrics tell the value of every entry (`detailed_metric`).
+    pub(super) tells_values: bool,
 }
 
 /// How much a rule allows.
@@ -81,6 +88,8 @@ pub(super) struct Met<'c> {
     pub(super) limit: &'c Limit,
     /// For each entry the pattern that stands for its value, if values are counted together there.
     pub(super) patterns: Vec<Option<&'c str>>,
+    /// What metrics call it with values of the request, where the rule asks for that.
+    pub(super) detail: Option<String>,
 }
 
 impl Config {
@@ -94,6 +103,20 @@ impl Config {
         &mut self.domains[at]
     }
 
+    /// Tells each rule what metrics call it. For a configuration that is complete.
+    pub(super) fn name_rules(&mut self) {
+        for domain in &mut self.domains {
+            domain.root.name_rules(&text::plain(&domain.name));
+        }
+    }
+
+    /// What metrics call its rules.
+    pub(in crate::foreign) fn metrics(&self) -> Vec<&str> {
+        let mut limits = Vec::new();
+        self.domains.iter().for_each(|domain| domain.root.list(&mut limits));
+        limits.into_iter().map(|limit| limit.metric.as_str()).collect()
+    }
+
     pub(super) fn domain(&self, name: &str) -> Option<&Domain> {
         self.by_name.get(name).and_then(|&at| self.domains.get(at))
     }
@@ -104,20 +127,69 @@ impl Domain {
     /// before.
     pub(super) fn met<'c>(&'c self, entries: &[(String, String)]) -> Option<Met<'c>> {
         let mut level = &self.root;
-        let mut patterns = Vec::with_capacity(entries.len());
-        let mut last = None;
+        let mut path = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let node = level.find(key, value)?;
-            patterns.push(node.is_shared.then_some(node.value.as_str()));
             level = &node.children;
-            last = Some(node);
+            path.push(node);
         }
-        let limit = last?.limit.as_ref()?;
-        Some(Met { limit, patterns })
+        let limit = path.last()?.limit.as_ref()?;
+        let patterns = path.iter().map(|node| node.is_shared.then_some(node.value.as_str())).collect();
+        let is_detailed = limit.tells_values || path.iter().any(|node| node.tells_value);
+        let detail = is_detailed.then(|| self.detail(&path, entries, limit.tells_values));
+        Some(Met { limit, patterns, detail })
+    }
+
+    /// What metrics call a rule with the values of these entries.
+    fn detail(&self, path: &[&Node], entries: &[(String, String)], tells_values: bool) -> String {
+        let mut name = text::plain(&self.name);
+        for (node, (key, value)) in path.iter().zip(entries) {
+            name.push('.');
+            let is_open = node.value.is_empty() || node.has_star();
+            if is_open && !node.is_shared && (tells_values || node.tells_value) {
+                text::push(&mut name, key);
+                name.push('_');
+                text::push(&mut name, value);
+            } else {
+                name.push_str(&node.metric());
+            }
+        }
+        name
+    }
+}
+
+impl Node {
+    pub(super) fn has_star(&self) -> bool {
+        self.value.contains('*') || self.key.contains('*')
+    }
+
+    /// What metrics call its part of the way.
+    fn metric(&self) -> String {
+        let (key, value) = (text::plain(&self.key), text::plain(&self.value));
+        if value.is_empty() { key } else { format!("{key}_{value}") }
     }
 }
 
 impl Level {
+    /// Tells each rule below here what metrics call it.
+    fn name_rules(&mut self, way: &str) {
+        for node in &mut self.nodes {
+            let way = format!("{way}.{}", node.metric());
+            node.children.name_rules(&way);
+            if let Some(limit) = &mut node.limit {
+                limit.metric = way;
+            }
+        }
+    }
+
+    /// Adds every rule below here to the list.
+    fn list<'c>(&'c self, limits: &mut Vec<&'c Limit>) {
+        for node in &self.nodes {
+            limits.extend(&node.limit);
+            node.children.list(limits);
+        }
+    }
+
     /// Adds a rule. Where there is one for the same key and value that one stays; whether it was added is told.
     pub(super) fn add(&mut self, node: Node) -> bool {
         let at = self.nodes.len();

@@ -10,9 +10,10 @@ use tollgate::{Ticks, Timestamp};
 
 use super::matching::{Met, parts};
 use super::{Config, Ledger, Limit};
-use crate::foreign::Options;
 use crate::foreign::counters::Counters;
+use crate::foreign::{Answered, Options};
 use crate::rls::{Answer, Code, CurrentLimit, Question, Status, Unit};
+use crate::telemetry::Rule;
 
 /// What to do with the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,20 @@ pub(crate) struct Ruling<'c> {
     pub(crate) is_limited: bool,
     /// The tightest first.
     pub(crate) loads: Vec<Load<'c>>,
+}
+
+impl<'c> Ruling<'c> {
+    /// What each limit said, for whoever counts.
+    pub(crate) fn rules(&self, is_shadow: bool) -> Vec<Rule<'c>> {
+        let rule = |load: &Load<'c>| Rule {
+            name: &load.limit.metric,
+            detail: None,
+            is_denied: load.is_over,
+            is_shadow,
+            is_near: !load.is_over && load.remaining < load.limit.max_value.div_ceil(5),
+        };
+        self.loads.iter().map(rule).collect()
+    }
 }
 
 /// Decides, and counts.
@@ -111,14 +126,14 @@ fn load<'c>(met: &Met<'c>, total: u64, ends_after: Ticks, is_over: bool) -> Load
 
 /// Answers Envoy's question. The first status has the tightest limit; the others have none, since limits here are about the
 /// request as a whole.
-pub(in crate::foreign) async fn answer<S: Store>(
-    config: &Config,
+pub(in crate::foreign) async fn answer<'c, S: Store>(
+    config: &'c Config,
     question: &Question,
     counters: &Counters<'_, S>,
     ledger: &Ledger,
     options: &Options,
     now: Timestamp,
-) -> Answer {
+) -> Answered<'c> {
     let gives_back = question.descriptors.iter().all(|descriptor| descriptor.is_negative_hits);
     let mut asked = Asked {
         namespace: &question.domain,
@@ -138,7 +153,8 @@ pub(in crate::foreign) async fn answer<S: Store>(
     }
     let overall = if ruling.is_limited && !options.is_shadow { Code::OverLimit } else { Code::Ok };
     let headers = if options.has_headers { headers(&ruling.loads) } else { Vec::new() };
-    Answer { overall, statuses, headers, block: None, is_faulty: false }
+    let rules = if gives_back { Vec::new() } else { ruling.rules(options.is_shadow) };
+    Answered { answer: Answer { overall, statuses, headers, block: None, is_faulty: false }, rules }
 }
 
 /// Takes from every counter that the request meets what it gives back.

@@ -9,6 +9,7 @@ use tollgate::quota::PERIOD_MAX;
 use super::{Config, Limit};
 use crate::foreign::Source;
 use crate::foreign::envoy::integer;
+use crate::telemetry::text::plain;
 
 const READING: Reading = Reading { depth_max: 8, second_document: SecondDocument::Refused };
 const FIELDS: [&str; 7] = ["id", "namespace", "max_value", "seconds", "name", "conditions", "variables"];
@@ -80,11 +81,14 @@ fn limit(fields: Fields<'_>, index: usize, report: &mut Report) -> Option<Limit>
     let conditions = expressions(fields, "conditions", report);
     let variables = expressions(fields, "variables", report);
     let max_value = if fields.has("max_value") { max_value? } else { 0 };
+    let (namespace, seconds) = (namespace?, seconds?);
+    let called = name.or(id.as_deref()).map_or_else(|| format!("{seconds}s"), str::to_owned);
     Some(Limit {
+        metric: plain(&format!("{namespace}.{called}")),
         id,
-        namespace: namespace?.to_owned(),
+        namespace: namespace.to_owned(),
         max_value,
-        seconds: seconds?,
+        seconds,
         name: name.map(str::to_owned),
         conditions: conditions?,
         variables: variables?,

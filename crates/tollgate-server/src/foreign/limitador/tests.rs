@@ -27,7 +27,7 @@ fn findings(file: &str) -> Result<String, String> {
 #[test]
 fn wrong_files_are_refused_with_every_reason() {
     const REST: &str = "seconds: 1, conditions: [], variables: []";
-    let cases: [(String, &[&str]); 12] = [
+    let cases: [(String, &[&str]); 13] = [
         (format!("- {{max_value: 1, {REST}}}"), &["f:1:3: [0].namespace: has no value; accepted: the domain that is asked about"]),
         (format!("- {{namespace: '', max_value: 1, {REST}}}"), &["[0].namespace: has no value"]),
         (format!("- {{namespace: n, max_value: -1, {REST}}}"), &["f:1:29: [0].max_value: -1 is no such number"]),
@@ -37,7 +37,8 @@ fn wrong_files_are_refused_with_every_reason() {
         ("- {namespace: n, max_value: 1, seconds: 1}".to_owned(), &["[0].conditions: is not said; accepted: a list", "[0].variables: is not said"]),
         ("- {namespace: n, max_value: 1, seconds: 1, conditions: x, variables: []}".to_owned(), &["[0].conditions: is a text"]),
         ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['a =='], variables: ['(']}".to_owned(), &["[0].conditions[0]: not CEL", "[0].variables[0]: not CEL"]),
-        ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['descriptors[0].a.matches(\"x\")'], variables: []}".to_owned(), &["matches"]),
+        ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['timestamp(descriptors[0].a)'], variables: []}".to_owned(), &["the function timestamp does not exist"]),
+        ("- {namespace: n, max_value: 1, seconds: 1, conditions: ['descriptors[0].a.matches(\"(\")'], variables: ['descriptors[0].a.matches(limit.name)']}".to_owned(), &["[0].conditions[0]: the pattern ( is none: error: unclosed group", "[0].variables[0]: the pattern of matches() is computed"]),
         (format!("- {{namespace: n, max_value: 1, maxvalue: 2, {REST}}}"), &["[0].maxvalue: unknown field; did you mean max_value?"]),
         ("- x\n- [y]\n".to_owned(), &["f:1:3: [0]: is a text; accepted: a table", "f:2:3: [1]: is a list"]),
     ];

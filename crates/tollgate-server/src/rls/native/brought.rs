@@ -8,6 +8,7 @@ use tollgate::{Ruling, Ticks, Timestamp};
 use super::super::{Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
 use crate::foreign::counters::{Counters, Tallies};
 use crate::service::Service;
+use crate::telemetry::{BROUGHT, Rule};
 
 /// What the limits of a question's descriptors said, in the order of the descriptors.
 #[derive(Default)]
@@ -81,6 +82,21 @@ impl Brought {
             counters.subtract(said.limit.unit, &parts, said.added, now).await;
             (said.total, said.added) = (said.total.saturating_sub(said.added), 0);
         }
+    }
+
+    /// What they said, for whoever counts. Giving back asks nothing.
+    pub(super) fn rules(&self, question: &Question) -> Vec<Rule<'static>> {
+        let asks = |said: &&Said| {
+            question.descriptors.get(said.position).is_some_and(|descriptor| !descriptor.is_negative_hits)
+        };
+        let rule = |said: &Said| Rule {
+            name: BROUGHT,
+            detail: None,
+            is_denied: said.away.is_some(),
+            is_shadow: false,
+            is_near: said.remaining() < u64::from(said.limit.requests_per_unit).div_ceil(5),
+        };
+        self.said.iter().filter(asks).map(rule).collect()
     }
 
     /// What the limit said that this descriptor brought.

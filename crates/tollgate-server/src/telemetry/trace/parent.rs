@@ -41,11 +41,8 @@ impl Parent {
     }
 
     /// Runs a future as part of this trace.
-    pub(crate) async fn scope<F: Future>(parent: Option<Self>, future: F) -> F::Output {
-        match parent {
-            Some(parent) => PARENT.scope(parent, future).await,
-            None => future.await,
-        }
+    pub(crate) fn scope<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
+        PARENT.scope(self, future)
     }
 
     /// The trace that this task is part of.

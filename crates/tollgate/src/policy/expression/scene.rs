@@ -8,17 +8,24 @@ use std::sync::{Arc, LazyLock};
 
 use cel::{Context, Env, ExecutionError, Program, Value};
 
+use super::pattern::{self, Patterns};
 use super::{EXPRESSION_BYTES_MAX, parse_here, roomy, survey};
 use crate::policy::finding::Problem;
 
 const ACCEPTED: &str = "a CEL expression over descriptors, such as descriptors[0]['method'] == 'POST'";
 
-static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
+    let mut environment = Env::stdlib();
+    let declared = pattern::declare(&mut environment);
+    debug_assert!(declared.is_ok(), "the standard library has no such name");
+    Arc::new(environment)
+});
 
 /// An expression over descriptors.
 pub struct Cel {
     source: String,
     program: Program,
+    patterns: Patterns,
     unknown: Option<String>,
 }
 
@@ -87,7 +94,8 @@ impl Cel {
         let is_known =
             |name: &&String| ["descriptors", "limit"].contains(&name.split('.').next().unwrap_or_default());
         let unknown = names.iter().find(|name| !is_known(name)).cloned();
-        Ok(Self { source: source.to_owned(), program, unknown })
+        let patterns = Patterns::of(program.expression())?;
+        Ok(Self { source: source.to_owned(), program, patterns, unknown })
     }
 
     /// A name in it that no request can have, if there is one: where it is looked at, the expression has no value.
@@ -105,7 +113,8 @@ impl Cel {
     /// What it comes to. Never panics, whatever the request says.
     #[must_use]
     pub fn evaluate(&self, scene: &Scene<'_>) -> Evaluated {
-        let value = match catch_unwind(AssertUnwindSafe(|| self.program.execute(&scene.context))) {
+        let execute = || catch_unwind(AssertUnwindSafe(|| self.program.execute(&scene.context)));
+        let value = match self.patterns.during(execute) {
             Ok(Ok(value)) => value,
             Ok(Err(ExecutionError::UndeclaredReference(_) | ExecutionError::NoSuchKey(_))) => {
                 return Evaluated::Absent;

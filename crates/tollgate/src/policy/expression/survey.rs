@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 
-use super::presence;
+use super::{pattern, presence};
 
 use crate::policy::finding::{Problem, quoted};
 
 /// Functions that an expression may call.
-const FUNCTIONS: [&str; 12] = [
+const FUNCTIONS: [&str; 13] = [
     "bool",
     "bytes",
     "contains",
@@ -17,6 +17,7 @@ const FUNCTIONS: [&str; 12] = [
     "dyn",
     "endsWith",
     "int",
+    pattern::NAME,
     "size",
     "startsWith",
     "string",
@@ -144,7 +145,7 @@ pub(super) fn dotted(expression: &IdedExpr) -> Option<String> {
     }
 }
 
-fn children(expression: &IdedExpr) -> Vec<&IdedExpr> {
+pub(super) fn children(expression: &IdedExpr) -> Vec<&IdedExpr> {
     match &expression.expr {
         Expr::Call(call) => call.target.iter().map(|target| &**target).chain(&call.args).collect(),
         Expr::Comprehension(inner) => {

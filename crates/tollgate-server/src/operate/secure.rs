@@ -1,0 +1,76 @@
+//! TLS towards a server: whom to trust, and what to show. Only the authorities that the user names are trusted, none of the system's:
+//! a server that lets itself be operated has a certificate that its operator knows where to find.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use crate::cli::TrustArguments;
+use crate::tls;
+
+/// How a server proves who it is, and how the user does.
+pub(super) struct Secure {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+    /// Whether a certificate is shown to the server.
+    is_shown: bool,
+}
+
+impl Secure {
+    /// What the arguments say about a server of this name.
+    ///
+    /// # Errors
+    /// When they name nobody to trust, or files that are not what they should be.
+    pub(super) fn new(arguments: &TrustArguments, host: &str) -> Result<Self, String> {
+        let path = arguments.ca.as_deref().ok_or(
+            "whom to trust is not said; give the authority that signed the server's certificate with --ca FILE or TOLLGATE_CA",
+        )?;
+        let name = ServerName::try_from(host.to_owned());
+        let name = name.map_err(|_| format!("{host:?} is no name that a certificate can have"))?;
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_protocol_versions(tls::FROM_12).map_err(|error| error.to_string())?;
+        let builder = builder.with_root_certificates(tls::authorities(path)?);
+        let mut config = match (&arguments.cert, &arguments.key) {
+            (Some(certificate), Some(key)) => {
+                let pair = builder.with_client_auth_cert(tls::certificates(certificate)?, tls::key(key)?);
+                pair.map_err(|error| {
+                    format!("{} and {} are not a pair: {error}", certificate.display(), key.display())
+                })?
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = tls::Inside::Http.protocols();
+        let is_shown = config.client_auth_cert_resolver.has_certs();
+        Ok(Self { connector: TlsConnector::from(Arc::new(config)), name, is_shown })
+    }
+
+    /// Makes the handshake.
+    pub(super) async fn over(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        self.connector.connect(self.name.clone(), stream).await
+    }
+
+    /// What to do about a failure. A server that does not take what is shown says why, and hangs up; who is still sending then may
+    /// learn of the second only.
+    pub(super) fn cure(&self, error: &str) -> &'static str {
+        let cures = [
+            ("UnknownIssuer", "no authority in --ca FILE has signed its certificate"),
+            ("not valid for name", "call the server by a name that its certificate has"),
+            ("Expired", "its certificate has expired, or a clock is wrong"),
+            ("CaUsedAsEndEntity", "its certificate is an authority's own; have it sign one for the server"),
+            ("InvalidContentType", "it may speak no TLS: try http://"),
+        ];
+        match cures.iter().find(|(sign, _)| error.contains(sign)) {
+            Some((_, cure)) => cure,
+            None if self.is_shown => {
+                "it may not take the certificate of --cert FILE, or may be no Tollgate server"
+            }
+            None => "it may want a certificate: show one with --cert FILE and --key FILE",
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Rules of other people's files, which are found by name. Names come from the file; those with values of requests in them, where
+//! a rule asks for that, have room of their own, so that no traffic takes it from the rules.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::super::foreign::Rule;
+use super::super::names::{ALLOWED, BROUGHT, DENIED, OTHERS, WOULD_ALLOW, WOULD_DENY};
+use super::{Cell, Known, Ledger, Series};
+use crate::service::Wire;
+
+/// Names with values of requests in them that have series of their own. What would be more is counted under the rule's name.
+pub(in crate::telemetry) const VALUES_SHOWN: usize = 200;
+
+/// The series of rules by their names.
+#[derive(Default)]
+pub(super) struct Rules {
+    /// Those of the configuration in force, and the one of limits that requests bring along.
+    own: HashMap<Box<str>, Arc<Series>>,
+    /// Those with values of requests; they outlive a configuration.
+    values: HashMap<Box<str>, Arc<Series>>,
+    /// Rules that have no series of their own.
+    pub(super) folded: usize,
+}
+
+impl Rules {
+    /// None of a file.
+    pub(super) fn first(known: &mut Known) -> Self {
+        Self { own: HashMap::from([(BROUGHT.into(), known.series_of(BROUGHT))]), ..Self::default() }
+    }
+}
+
+impl Ledger {
+    /// Gets to know the rules of a configuration, in place of another's.
+    pub(in crate::telemetry) fn adopt_rules(&self, names: &[&str]) {
+        let mut known = self.known();
+        let mut rules = Rules::first(&mut known);
+        rules.values = self.rules.load().values.clone();
+        for &name in names {
+            let series = known.series_of(name);
+            let is_folded = *series.name == *OTHERS;
+            if rules.own.insert(name.into(), series).is_none() && is_folded {
+                rules.folded += 1;
+            }
+        }
+        self.rules.store(Arc::new(rules));
+    }
+
+    /// Counts what a rule said.
+    pub(in crate::telemetry) fn record_rule(&self, rule: &Rule<'_>, wire: Wire) {
+        let outcome = match (rule.is_shadow, rule.is_denied) {
+            (false, false) => ALLOWED,
+            (false, true) => DENIED,
+            (true, false) => WOULD_ALLOW,
+            (true, true) => WOULD_DENY,
+        };
+        self.series_of_rule(rule).count_one(Cell { wire, outcome, source: 0 }, rule.is_near);
+    }
+
+    fn series_of_rule(&self, rule: &Rule<'_>) -> Arc<Series> {
+        let rules = self.rules.load();
+        if let Some(detail) = rule.detail.as_deref() {
+            if let Some(series) = rules.own.get(detail).or_else(|| rules.values.get(detail)) {
+                return Arc::clone(series);
+            }
+            if rules.values.len() < VALUES_SHOWN {
+                return self.open_values(detail, rule.name);
+            }
+        }
+        match rules.own.get(rule.name) {
+            Some(series) => Arc::clone(series),
+            // Of a configuration that another has replaced while it decided.
+            None => self.known().series_of(rule.name),
+        }
+    }
+
+    /// The series of a name with values that was not there when somebody looked.
+    #[cold]
+    fn open_values(&self, detail: &str, name: &str) -> Arc<Series> {
+        let mut known = self.known();
+        let before = self.rules.load();
+        // Another thread may have been here since.
+        if let Some(series) = before.values.get(detail) {
+            return Arc::clone(series);
+        }
+        if before.values.len() >= VALUES_SHOWN {
+            return known.series_of(name);
+        }
+        let series = known.series_beside(detail);
+        let mut values = before.values.clone();
+        values.insert(detail.into(), Arc::clone(&series));
+        self.rules.store(Arc::new(Rules { own: before.own.clone(), values, folded: before.folded }));
+        series
+    }
+}

@@ -403,7 +403,7 @@ impl Live {
 
 /// The first number for permits. Several engines may share a store, and theirs must differ.
 fn first_permit() -> u64 {
-    RandomState::new().hash_one(0) >> 1
+    RandomState::new().hash_one(0) >> 3
 }
 
 /// Fills in what each limit said.

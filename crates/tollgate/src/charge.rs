@@ -1,5 +1,7 @@
 //! The question to a store: which counters a request wants to charge, and by how much.
 
+use std::sync::atomic::AtomicU32;
+
 use smallvec::SmallVec;
 
 use crate::algorithm::concurrency::PermitId;
@@ -21,6 +23,8 @@ pub struct Family {
     /// Whether its only quota is what any number stands for.
     is_single: bool,
     wide: bool,
+    id: u64,
+    marks: Box<[AtomicU32]>,
 }
 
 /// A quota that counters of a family were, or are, counted under. Its place in the family is its number.
@@ -62,10 +66,13 @@ impl Record {
 
 /// One step of carrying a counter over: the next quota, and from which instant on it applied.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Succession<'a> {
-    pub(crate) from: &'a Quota,
-    pub(crate) to: &'a Quota,
-    pub(crate) at: Timestamp,
+pub struct Succession<'a> {
+    /// The quota that a counter was counted under until then.
+    pub from: &'a Quota,
+    /// The one that took its place.
+    pub to: &'a Quota,
+    /// When.
+    pub at: Timestamp,
 }
 
 impl Family {
@@ -73,7 +80,9 @@ impl Family {
         let prefix = secret.prefix(identity);
         let overflow = std::array::from_fn(|share| prefix.overflow(secret, share as u64));
         let wide = records.iter().flatten().any(|record| is_wide(&record.quota));
-        Self { prefix, overflow, records, is_single: false, wide }
+        let id = prefix.overflow(secret, u64::MAX).digest();
+        let marks = records.iter().map(|_| AtomicU32::new(0)).collect();
+        Self { prefix, overflow, records, is_single: false, wide, id, marks }
     }
 
     /// Counters whose quota never changes: whatever number one of them has, also from an older snapshot, it is counted under this.
@@ -92,6 +101,23 @@ impl Family {
         self.overflow[usize::try_from(share).unwrap_or(0)]
     }
 
+    /// A number that stands for the family, the same in every process with the same secret.
+    #[must_use]
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Every quota that its counters may have been counted under, with its number.
+    pub fn quotas(&self) -> impl Iterator<Item = (u32, &Quota)> {
+        (0..).zip(&self.records).filter_map(|(number, record)| Some((number, &record.as_ref()?.quota)))
+    }
+
+    /// A number that a store may remember beside one of those quotas, at first 0; it lives as long as the family.
+    #[must_use]
+    pub fn mark(&self, number: u32) -> Option<&AtomicU32> {
+        self.marks.get(if self.is_single { 0 } else { number as usize })
+    }
+
     pub(crate) fn record(&self, number: u32) -> Option<&Record> {
         let place = if self.is_single { 0 } else { number as usize };
         self.records.get(place)?.as_ref()
@@ -99,7 +125,8 @@ impl Family {
 
     /// The way of a counter from the quota that it was last counted under to that of a charge, through all that were in force
     /// between: it must not matter whether anybody asked meanwhile. `None` if this family does not know that quota.
-    pub(crate) fn successions<'a>(
+    #[must_use]
+    pub fn successions<'a>(
         &'a self,
         from: u32,
         to: u32,
@@ -153,6 +180,64 @@ pub struct Charge<'a> {
     pub(crate) cost: u64,
     pub(crate) stance: Stance,
     pub(crate) permit: PermitId,
+    pub(crate) group: Option<u16>,
+}
+
+impl<'a> Charge<'a> {
+    /// The counter: a keyed hash that no two counters share.
+    #[must_use]
+    pub const fn key(&self) -> u128 {
+        self.key.whole()
+    }
+
+    /// All counters of its limit.
+    #[must_use]
+    pub const fn family(&self) -> &'a Family {
+        self.family
+    }
+
+    /// The number of its quota in the family.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The quota to count under.
+    #[must_use]
+    pub const fn quota(&self) -> &'a Quota {
+        self.quota
+    }
+
+    /// The units to take; 0 only looks.
+    #[must_use]
+    pub const fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Whether it takes part in the verdict.
+    #[must_use]
+    pub const fn stance(&self) -> Stance {
+        self.stance
+    }
+
+    /// The permit that a concurrency limit takes or gives back.
+    #[must_use]
+    pub const fn permit(&self) -> PermitId {
+        self.permit
+    }
+
+    /// Which counters it belongs together with, by the policy's `shard_by`: those of one group should be kept in one place. Told only
+    /// to a store that [asks](crate::store::Store::is_grouped); none where the request lacks the attribute.
+    #[must_use]
+    pub const fn group(&self) -> Option<u16> {
+        self.group
+    }
+
+    /// The same for other units.
+    #[must_use]
+    pub const fn costing(self, cost: u64) -> Self {
+        Self { cost, ..self }
+    }
 }
 
 /// What a store answers for one charge.

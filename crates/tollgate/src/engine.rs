@@ -1,5 +1,6 @@
 //! The engine: a policy, a store, and the way of a decision between them.
 
+use std::hash::{BuildHasher, RandomState};
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -67,7 +68,6 @@ type Charges<'a> = SmallVec<[Charge<'a>; 6]>;
 /// ```
 pub struct Engine<S = MemoryStore> {
     store: S,
-    secret: Secret,
     live: ArcSwap<Live>,
     /// Held while a policy is swapped in, so that two swaps do not build on the same predecessor.
     swapping: Mutex<()>,
@@ -150,13 +150,12 @@ impl<S: Store> Engine<S> {
     }
 
     fn with_shared(policy: Arc<Policy>, store: S, secret: Secret) -> Self {
-        Self::assemble(Live::first(policy, &secret), store, secret, 1)
+        Self::assemble(Live::first(policy, Arc::new(secret), store.is_grouped()), store, first_permit())
     }
 
-    fn assemble(live: Live, store: S, secret: Secret, permits: u64) -> Self {
+    fn assemble(live: Live, store: S, permits: u64) -> Self {
         Self {
             store,
-            secret,
             live: ArcSwap::from_pointee(live),
             swapping: Mutex::new(()),
             permits: AtomicU64::new(permits),
@@ -171,7 +170,7 @@ impl<S: Store> Engine<S> {
     /// makes millions of them.
     #[must_use]
     pub fn check_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Decision> {
-        if !S::ANSWERS_AT_ONCE {
+        if !self.store.answers_at_once() {
             return None;
         }
         let now = now.decidable();
@@ -250,7 +249,7 @@ impl<S: Store> Engine<S> {
         rulings.match_into(&live.policy, views, matches)?;
         *permit = self.next_permit(live, matches);
         let id = permit.unwrap_or(PermitId(0));
-        charges.extend(matches.iter().map(|matched| live.charge(&self.secret, views, matched, rulings, id)));
+        charges.extend(matches.iter().map(|matched| live.charge(views, matched, rulings, id)));
         Ok(())
     }
 
@@ -308,7 +307,7 @@ impl<S: Store> Engine<S> {
         let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
         let (policy, now) = (Arc::new(policy), now.decidable());
         let before = self.live.load_full();
-        let next = |before: &Live, policy| Live::after(before, policy, &self.secret, now);
+        let next = |before: &Live, policy| Live::after(before, policy, now);
         let next = match next(&before, Arc::clone(&policy)) {
             Ok(made) => made,
             // A number that nobody is counted under is free once the policy in force has forgotten it, so that comes first.
@@ -318,6 +317,20 @@ impl<S: Store> Engine<S> {
             }
         };
         Ok(self.put_in_force(next))
+    }
+
+    /// Hashes keys with another secret from now on, as when the one that a fleet shares is learnt late. Every counter of this
+    /// engine starts anew under it.
+    pub fn rekey(&self, secret: Secret) {
+        let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
+        let policy = self.policy();
+        self.live.store(Arc::new(Live::first(policy, Arc::new(secret), self.store.is_grouped())));
+    }
+
+    /// The store.
+    #[must_use]
+    pub const fn store(&self) -> &S {
+        &self.store
     }
 
     fn put_in_force(&self, next: Next) -> SwapReport {
@@ -342,14 +355,13 @@ impl Live {
     /// The charges that the matched limits make, in the policy's order.
     fn charges<'l>(
         &'l self,
-        secret: &Secret,
         views: &[CheckRequest<'_>],
         matches: &[Match],
         rulings: &InForce,
         permit: PermitId,
     ) -> Charges<'l> {
         let mut charges = Charges::new();
-        charges.extend(matches.iter().map(|matched| self.charge(secret, views, matched, rulings, permit)));
+        charges.extend(matches.iter().map(|matched| self.charge(views, matched, rulings, permit)));
         charges
     }
 
@@ -357,7 +369,6 @@ impl Live {
     #[inline]
     fn charge<'l>(
         &'l self,
-        secret: &Secret,
         views: &[CheckRequest<'_>],
         matched: &Match,
         rulings: &InForce,
@@ -366,19 +377,33 @@ impl Live {
         let request = &views[usize::from(matched.view)];
         let limit = &self.policy.limits()[matched.limit as usize];
         let counters = &self.counters[matched.limit as usize];
-        let mut key = counters.key(&counters.enforced, secret, request, matched);
+        let mut key = counters.key(&counters.enforced, &self.secret, request, matched);
         let (mode, percent) = rulings.footing(limit);
         let in_shadow = mode == Mode::Shadow || (percent < 100 && key.digest() % 100 >= u64::from(percent));
         let (stance, family) = if in_shadow {
-            key = counters.key(&counters.shadow, secret, request, matched);
+            key = counters.key(&counters.shadow, &self.secret, request, matched);
             (Stance::Shadow, &counters.shadow)
         } else {
             (Stance::Enforced, &counters.enforced)
         };
         let number = counters.numbers[matched.quota.0 as usize];
         let quota = limit.quota(matched.quota);
-        Charge { key, family, number, quota, cost: matched.cost, stance, permit }
+        Charge {
+            key,
+            family,
+            number,
+            quota,
+            cost: matched.cost,
+            stance,
+            permit,
+            group: self.group_of(request),
+        }
     }
+}
+
+/// The first number for permits. Several engines may share a store, and theirs must differ.
+fn first_permit() -> u64 {
+    RandomState::new().hash_one(0) >> 3
 }
 
 /// Fills in what each limit said.

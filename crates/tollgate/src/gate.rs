@@ -86,7 +86,7 @@ impl Shared {
             Quota::Concurrency(_) => PermitId(permits.fetch_add(1, Ordering::Relaxed)),
             _ => PermitId(0),
         };
-        Charge { key, family, number: *number, quota, cost, stance: Stance::Enforced, permit }
+        Charge { key, family, number: *number, quota, cost, stance: Stance::Enforced, permit, group: None }
     }
 }
 

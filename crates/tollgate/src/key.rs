@@ -133,6 +133,13 @@ impl Secret {
         (enough && left.next().is_none()).then_some(secret)
     }
 
+    /// The secret that these words make, each asked for by its number: for processes that must hash alike. The words must be as
+    /// secret, and as random, as the secret is to be.
+    #[must_use]
+    pub fn of_words(word: impl FnMut(u64) -> u64) -> Self {
+        Self::expand(word)
+    }
+
     fn expand(mut word: impl FnMut(u64) -> u64) -> Self {
         let mut counter = 0;
         let mut next = || {
@@ -250,7 +257,7 @@ fn added(lanes: [u128; 2], secrets: &[u64; 4], first: u64, second: u64) -> [u128
 
 impl Fingerprint {
     /// Both halves in one number, the tag above.
-    const fn whole(self) -> u128 {
+    pub(crate) const fn whole(self) -> u128 {
         ((self.tag as u128) << 64) | self.rest as u128
     }
 

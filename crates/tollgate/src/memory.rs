@@ -252,7 +252,10 @@ const NO_ROOM: Outcome = Outcome {
 };
 
 impl Store for MemoryStore {
-    const ANSWERS_AT_ONCE: bool = true;
+    #[inline]
+    fn answers_at_once(&self) -> bool {
+        true
+    }
 
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         self.charge_now(charges, now)

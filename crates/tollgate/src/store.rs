@@ -42,9 +42,18 @@ pub trait Store: Send + Sync {
     ) -> impl Future<Output = Result<Answers, StoreFailure>> + Send;
 
     /// Whether [`Store::charge_at_once`] answers, as memory does. Where it does not, nobody tries.
-    const ANSWERS_AT_ONCE: bool = false;
+    #[inline]
+    fn answers_at_once(&self) -> bool {
+        false
+    }
 
-    /// The same without waiting. `None`: nothing was charged, and [`Store::charge`] must be waited for.
+    /// Whether it wants to know which counters belong together; see [`Charge::group`].
+    #[inline]
+    fn is_grouped(&self) -> bool {
+        false
+    }
+
+    /// The same as [`Store::charge`] without waiting. `None`: nothing was charged, and [`Store::charge`] must be waited for.
     #[inline]
     fn charge_at_once(
         &self,

@@ -53,7 +53,7 @@ impl<S: Store> Engine<S> {
         let (rulings, views) = (self.bench.at(now), slice::from_ref(request));
         let mut matches = rulings.matches(&live.policy, views).unwrap_or_default();
         live.keep_named(&mut matches, limits);
-        for charge in live.charges(&self.secret, views, &matches, &rulings, PermitId(0)) {
+        for charge in live.charges(views, &matches, &rulings, PermitId(0)) {
             if !done.contains(&charge.key) {
                 self.store.refund(&[charge], now).await?;
                 done.push(charge.key);
@@ -79,8 +79,7 @@ impl<S: Store> Engine<S> {
             let (rulings, look) = (self.bench.at(now), request.clone().looking());
             let mut matches = rulings.matches(&live.policy, slice::from_ref(&look)).unwrap_or_default();
             live.keep_named(&mut matches, limits);
-            let charges =
-                live.charges(&self.secret, slice::from_ref(request), &matches, &rulings, PermitId(0));
+            let charges = live.charges(slice::from_ref(request), &matches, &rulings, PermitId(0));
             match self.store.reset(&charges, now.decidable()).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
                 answered => return answered.map(|()| charges.len()),

@@ -23,6 +23,7 @@ use crate::time::{Ticks, Timestamp};
 struct Held {
     limit: Arc<str>,
     key: Fingerprint,
+    group: Option<u16>,
     /// The quota of the key's own tier, and its place among the limit's quotas.
     quota: (Quota, QuotaIndex),
     stance: Stance,
@@ -104,6 +105,7 @@ impl Held {
         Self {
             limit: limit.name().into(),
             key: charge.key,
+            group: charge.group,
             quota: (charge.quota.clone(), matched.quota),
             stance: charge.stance,
             source,
@@ -147,7 +149,16 @@ impl Held {
         };
         let at = self.quota_in(limit);
         let (number, quota) = (*counters.numbers.get(at)?, limit.quotas().get(at)?);
-        Some(Charge { key: self.key, family, number, quota, cost, stance: self.stance, permit })
+        Some(Charge {
+            key: self.key,
+            family,
+            number,
+            quota,
+            cost,
+            stance: self.stance,
+            permit,
+            group: self.group,
+        })
     }
 
     /// Where the key's quota is among a limit's: the same quota, else the one in its place since it was changed.
@@ -180,7 +191,7 @@ impl<S: Store> Engine<S> {
             return (decision, None);
         }
         let permit = decision.take_permit();
-        let charges = live.charges(&self.secret, slice::from_ref(request), &matches, &rulings, PermitId(0));
+        let charges = live.charges(slice::from_ref(request), &matches, &rulings, PermitId(0));
         // What nobody counted cannot be given back.
         let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source.is_counted();
         let mut held: SmallVec<[Held; 4]> = decision

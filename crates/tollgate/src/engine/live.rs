@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::charge::{Family, Record, Reign, is_wide};
-use crate::key::{Fingerprint, Secret};
+use crate::key::{Fingerprint, Prefix, Secret};
 use crate::memory::QUOTA_NUMBERS_MAX;
 use crate::policy::{Limit, Match, Policy, QuotaIndex};
 use crate::quota::Quota;
@@ -25,6 +25,10 @@ type Gone = HashMap<Vec<String>, Vec<Option<Record>>>;
 /// A policy in force. Immutable; a swap makes a new one.
 pub(crate) struct Live {
     pub(crate) policy: Arc<Policy>,
+    /// What keys are hashed with.
+    pub(super) secret: Arc<Secret>,
+    /// Which counters belong together, where the store wants to know.
+    grouping: Grouping,
     pub(super) counters: Vec<Counters>,
     by_name: HashMap<String, usize>,
     /// Counters of limits that are gone, or were changed beyond recognition, until they are idle. If such a limit comes back
@@ -83,18 +87,23 @@ pub(super) struct Next {
 
 impl Live {
     /// The first policy of an engine.
-    pub(super) fn first(policy: Arc<Policy>, secret: &Secret) -> Self {
-        let counters = policy.limits().iter().map(|limit| Counters::new(limit, secret)).collect();
-        Self::assemble(policy, counters, Gone::new(), 0, HashMap::new())
+    pub(super) fn first(policy: Arc<Policy>, secret: Arc<Secret>, is_grouped: bool) -> Self {
+        let counters = policy.limits().iter().map(|limit| Counters::new(limit, &secret)).collect();
+        let grouping = Grouping::new(is_grouped, &policy, &secret);
+        Self {
+            by_name: by_name(&policy),
+            policy,
+            secret,
+            grouping,
+            counters,
+            gone: Gone::new(),
+            generation: 0,
+            held: HashMap::new(),
+        }
     }
 
     /// The next policy, with the counters of the one before.
-    pub(super) fn after(
-        before: &Live,
-        policy: Arc<Policy>,
-        secret: &Secret,
-        now: Timestamp,
-    ) -> Result<Next, SwapError> {
+    pub(super) fn after(before: &Live, policy: Arc<Policy>, now: Timestamp) -> Result<Next, SwapError> {
         let mut report = SwapReport::default();
         let pasts: Vec<Past<'_>> =
             policy.limits().iter().map(|limit| before.past_of(limit, &mut report)).collect();
@@ -116,10 +125,13 @@ impl Live {
         let from = Reign { policy: before.generation + 1, at: now };
         let counters = policy.limits().iter().zip(&pasts);
         let counters = counters
-            .map(|(limit, past)| Counters::after(past, limit, secret, from, &held))
+            .map(|(limit, past)| Counters::after(past, limit, &before.secret, from, &held))
             .collect::<Result<_, _>>()?;
         let gone = before.gone_after(&policy, now);
-        let live = Self::assemble(policy, counters, gone, from.policy, held);
+        let secret = Arc::clone(&before.secret);
+        let grouping = Grouping::new(before.grouping.is_wanted, &policy, &secret);
+        let by_name = by_name(&policy);
+        let live = Self { by_name, policy, secret, grouping, counters, gone, generation: from.policy, held };
         report
             .removed
             .extend(before.by_name.keys().filter(|name| !live.by_name.contains_key(*name)).cloned());
@@ -178,16 +190,10 @@ impl Live {
             .collect()
     }
 
-    fn assemble(
-        policy: Arc<Policy>,
-        counters: Vec<Counters>,
-        gone: Gone,
-        generation: u64,
-        held: HashMap<u32, Timestamp>,
-    ) -> Self {
-        let by_name =
-            policy.limits().iter().enumerate().map(|(index, limit)| (limit.name().to_owned(), index));
-        Self { by_name: by_name.collect(), policy, counters, gone, generation, held }
+    /// The group of a request's counters, if they have one.
+    #[inline]
+    pub(super) fn group_of(&self, request: &CheckRequest<'_>) -> Option<u16> {
+        self.grouping.of(request, &self.secret)
     }
 
     /// The counters of a limit, by its name.
@@ -199,6 +205,36 @@ impl Live {
     pub(super) fn takes_permit(&self, matched: &Match) -> bool {
         let limit = &self.policy.limits()[matched.limit as usize];
         matches!(limit.quota(matched.quota), Quota::Concurrency(_))
+    }
+}
+
+fn by_name(policy: &Policy) -> HashMap<String, usize> {
+    policy.limits().iter().enumerate().map(|(index, limit)| (limit.name().to_owned(), index)).collect()
+}
+
+/// Which counters belong together: those of requests with the same value of an attribute that the policy names.
+struct Grouping {
+    is_wanted: bool,
+    by: Option<(String, Prefix)>,
+}
+
+impl Grouping {
+    fn new(is_wanted: bool, policy: &Policy, secret: &Secret) -> Self {
+        let by = policy.shard_by().filter(|_| is_wanted);
+        Self { is_wanted, by: by.map(|attribute| (attribute.to_owned(), secret.prefix(&[b"group"]))) }
+    }
+
+    #[inline]
+    fn of(&self, request: &CheckRequest<'_>, secret: &Secret) -> Option<u16> {
+        let (attribute, prefix) = self.by.as_ref()?;
+        let given = request.attributes().iter().find(|given| given.name == attribute)?;
+        let mut key = *prefix;
+        key.value(secret, given.value);
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "sixteen bits of a hash are a hash of sixteen bits"
+        )]
+        Some(key.finish(secret).digest() as u16)
     }
 }
 

@@ -84,7 +84,8 @@ impl<S: Store> Engine<S> {
     /// decide. Rulings of this engine hold there, too, and `enforce_percent` chooses the same keys.
     pub fn beside(&self, policy: Arc<Policy>, bytes: u64, now: Timestamp) -> Engine<MemoryStore> {
         let now = now.decidable();
-        let engine = Engine::with_shared(policy, MemoryStore::new(bytes, now), self.secret.copy());
+        let engine =
+            Engine::with_shared(policy, MemoryStore::new(bytes, now), self.live.load().secret.copy());
         engine.bench.follow(&self.bench, now);
         engine
     }

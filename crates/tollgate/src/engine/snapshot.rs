@@ -16,6 +16,7 @@
 //! gifted, and a wait is at most one refill or window too long. If it is ahead, that much time has passed.
 
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::live::{Live, Remembered};
@@ -136,7 +137,8 @@ impl Engine<MemoryStore> {
     ) -> Result<SnapshotReport, SnapshotError> {
         let (now, live) = (now.decidable(), self.live.load_full());
         let mut frames = Frames::new(to)?;
-        frames.write(Block::Head, |fields| head(fields, &self.secret, self.store.origin(), now))?;
+        frames
+            .write(Block::Head, |fields| head(fields, &self.live.load().secret, self.store.origin(), now))?;
         limits::write(&mut frames, &live)?;
         frames.write(Block::Holds, |fields| holds(fields, &live, &self.store, now))?;
         let counted = counters::write(&mut frames, &self.store, now)?;
@@ -168,8 +170,8 @@ impl Engine<MemoryStore> {
         now: Timestamp,
     ) -> Result<(Self, SwapReport), SwapError> {
         let Reading { secret, store, remembered, permits, .. } = *snapshot.0;
-        let live = Live::recalled(remembered, &secret);
-        let engine = Self::assemble(live, store, secret, permits);
+        let live = Live::recalled(remembered, Arc::new(secret));
+        let engine = Self::assemble(live, store, permits);
         let report = engine.swap(policy, now)?;
         Ok((engine, report))
     }

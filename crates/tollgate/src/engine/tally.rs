@@ -36,7 +36,7 @@ impl<S: Store> Engine<S> {
     /// which [`Engine::snapshot_with`] lets the table go into.
     #[must_use]
     pub fn key_family(&self, name: &str) -> KeyFamily {
-        KeyFamily::new(name, self.secret.copy())
+        KeyFamily::new(name, self.live.load().secret.copy())
     }
 
     /// Windows to count in. Those of one name, length and alignment are the same ones, whoever asks for them.
@@ -51,7 +51,7 @@ impl<S: Store> Engine<S> {
         };
         let quota = Quota::FixedWindow(FixedWindow::counting(period, align)?);
         let identity = [&b"tally"[..], name.as_bytes(), alignment, &period.as_micros().to_le_bytes()];
-        let family = Family::single(&self.secret, &identity, quota.clone());
+        let family = Family::single(&self.live.load().secret, &identity, quota.clone());
         Ok(Tally { family, quota })
     }
 
@@ -91,18 +91,20 @@ impl<S: Store> Engine<S> {
     }
 
     fn entry<'t>(&self, tally: &'t Tally, parts: &[&[u8]], units: u64) -> Charge<'t> {
+        let live = self.live.load();
         let mut prefix = *tally.family.prefix();
         for part in parts {
-            prefix.part(&self.secret, part);
+            prefix.part(&live.secret, part);
         }
         Charge {
-            key: prefix.finish(&self.secret),
+            key: prefix.finish(&live.secret),
             family: &tally.family,
             number: NUMBER_OF_TALLIES,
             quota: &tally.quota,
             cost: units,
             stance: Stance::Enforced,
             permit: PermitId(0),
+            group: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Counters, Gone, Live};
+use super::{Counters, Gone, Grouping, Live, by_name};
 use crate::charge::Record;
 use crate::key::Secret;
 use crate::policy::{Limit, Policy};
@@ -27,14 +27,16 @@ pub(in crate::engine) struct Remembered {
 
 impl Live {
     /// A policy as it is remembered, for the next to be put in force after it. No request meets a limit of it.
-    pub(in crate::engine) fn recalled(remembered: Remembered, secret: &Secret) -> Self {
+    pub(in crate::engine) fn recalled(remembered: Remembered, secret: Arc<Secret>) -> Self {
         let Remembered { limits, gone, generation, held } = remembered;
         let (mut known, mut counters) = (Vec::with_capacity(limits.len()), Vec::with_capacity(limits.len()));
         for (limit, numbers, records) in limits {
-            counters.push(Counters::assemble(&limit, secret, records, numbers));
+            counters.push(Counters::assemble(&limit, &secret, records, numbers));
             known.push(limit);
         }
-        Self::assemble(Arc::new(Policy::of_limits(known)), counters, gone, generation, held)
+        let policy = Arc::new(Policy::of_limits(known));
+        let (by_name, grouping) = (by_name(&policy), Grouping::new(false, &policy, &secret));
+        Self { by_name, policy, secret, grouping, counters, gone, generation, held }
     }
 
     /// How many policies the engine had before this one.

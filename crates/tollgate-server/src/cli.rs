@@ -12,6 +12,7 @@ mod foreign;
 mod guard;
 mod operate;
 mod see;
+mod store;
 mod value;
 
 pub use crate::admin::GivenToken;
@@ -25,6 +26,7 @@ pub use operate::{
     TailArguments, TopArguments, TrustArguments,
 };
 pub use see::{LogFormat, SeeArguments};
+pub use store::{StoreCheckArguments, StoreCheckFiles, StoreCommand, StoreText};
 pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval, StoreChoice};
 pub(crate) use value::{duration, instant};
 
@@ -56,6 +58,12 @@ pub enum Command {
         /// What to do with them.
         #[command(subcommand)]
         command: PolicyCommand,
+    },
+    /// Work with the store that a fleet shares
+    Store {
+        /// What to do about it.
+        #[command(subcommand)]
+        command: StoreCommand,
     },
     /// Decide about requests here and now, without a server
     Decide(DecideArguments),

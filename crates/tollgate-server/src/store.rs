@@ -5,6 +5,10 @@ use tollgate::Timestamp;
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
 
+mod address;
+pub(crate) mod check;
+mod keys;
+
 /// A store of the server.
 pub(crate) enum Stores {
     /// In this process.
@@ -67,4 +71,9 @@ impl Store for Stores {
             Stores::Memory(store) => store.hold(hold),
         }
     }
+}
+
+/// A variable of the environment that may hold a secret; one without anything in it is none.
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -170,6 +170,18 @@ pub(crate) fn duration(text: &str) -> Result<Ticks, String> {
     Ok(Ticks::ceil_from(duration))
 }
 
+/// Shortest and longest time that a decision may wait for its store.
+const STORE_DEADLINES: (Ticks, Ticks) = (Ticks::from_millis(1), Ticks::from_millis(50));
+
+/// How long a decision may wait for its store.
+pub(crate) fn store_deadline(text: &str) -> Result<Ticks, String> {
+    let accepted = "accepted: 1ms to 50ms, such as 5ms";
+    let deadline = duration(text).map_err(|_| format!("not a duration; {accepted}"))?;
+    let deadline =
+        Some(deadline).filter(|deadline| (STORE_DEADLINES.0..=STORE_DEADLINES.1).contains(deadline));
+    deadline.ok_or_else(|| format!("out of range; {accepted}"))
+}
+
 /// Shortest and longest time between two snapshots.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(86_400));
 

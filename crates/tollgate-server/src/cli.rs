@@ -26,9 +26,11 @@ pub use operate::{
     TailArguments, TopArguments, TrustArguments,
 };
 pub use see::{LogFormat, SeeArguments};
-pub use store::{StoreCheckArguments, StoreCheckFiles, StoreCommand, StoreText};
-pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval, StoreChoice};
-pub(crate) use value::{duration, instant};
+pub use store::{
+    EntranceArguments, NodesChoice, StoreArguments, StoreCheckArguments, StoreCommand, StoreText,
+};
+pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval};
+pub(crate) use value::{duration, instant, nodes, store_deadline};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -107,9 +109,9 @@ pub struct ServeArguments {
     /// Where to listen for gRPC, as Envoy's rate-limit service; port 0 picks a free one, off does not listen
     #[arg(long, value_name = "ADDR|off", env = "TOLLGATE_GRPC", default_value = "127.0.0.1:8081", value_parser = value::listen)]
     pub grpc: ListenChoice,
-    /// Where counters live; this version knows `memory`
-    #[arg(long, value_name = "STORE", env = "TOLLGATE_STORE", default_value = "memory", value_parser = value::store)]
-    pub store: StoreChoice,
+    /// Where counters live.
+    #[command(flatten)]
+    pub store: StoreArguments,
     /// The most memory that counters may take
     #[arg(long, value_name = "SIZE", env = "TOLLGATE_MEMORY", default_value = "64MiB", value_parser = value::size)]
     pub memory: u64,

@@ -5,9 +5,11 @@ use tollgate::Timestamp;
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
 
-mod address;
 pub(crate) mod check;
+mod choice;
 mod keys;
+
+pub(crate) use choice::{Choice, Shared, StoreDocument};
 
 /// A store of the server.
 pub(crate) enum Stores {
@@ -71,9 +73,4 @@ impl Store for Stores {
             Stores::Memory(store) => store.hold(hold),
         }
     }
-}
-
-/// A variable of the environment that may hold a secret; one without anything in it is none.
-fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }

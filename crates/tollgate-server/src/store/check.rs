@@ -1,9 +1,13 @@
 //! `tollgate store check`: what is wrong with a store that a fleet is to share, and how to cure it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::address::{Address, Kind};
-use super::keys::{Keys, word};
+use redis::{ClientTlsConfig, TlsCertificates};
+use tollgate_redis::{Host, Place, Settings};
+
+use super::choice;
+use super::keys::bytes;
 use crate::cli::StoreCheckArguments;
 use crate::console::Console;
 use crate::{FAILURE, SUCCESS, USAGE};
@@ -27,11 +31,11 @@ const EVERY_SLOT: [(u16, u16); 1] = [(0, SLOTS - 1)];
 
 /// Checks a store and tells what was found.
 pub(crate) fn run(arguments: &StoreCheckArguments, console: &mut Console) -> u8 {
-    let report = prepared(arguments).and_then(|(address, keys)| {
+    let report = prepared(arguments).and_then(|prepared| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| format!("the system gives no resources: {error}; free some and try again"))?;
-        Ok(runtime.block_on(inspect(&address, &keys, arguments.deadline.into())))
+        Ok(runtime.block_on(inspect(&prepared)))
     });
     match report {
         Err(problem) => {
@@ -48,33 +52,41 @@ pub(crate) fn run(arguments: &StoreCheckArguments, console: &mut Console) -> u8 
     }
 }
 
-fn prepared(arguments: &StoreCheckArguments) -> Result<(Address, Keys), String> {
-    let mut address = Address::parse(arguments.url.text())?;
-    let files = &arguments.files;
-    if let Some(path) = &files.password_file {
-        address.password = Some(word(path)?);
-    } else if let Some(password) = super::environment("TOLLGATE_STORE_PASSWORD") {
-        address.password = Some(password);
-    }
-    let keys = Keys::read(files.ca.as_deref(), files.cert.as_deref(), files.key.as_deref())?;
-    if !keys.is_empty() && !address.is_secure {
-        return Err(
-            "certificates are for TLS; write rediss:// (or leave --ca, --cert and --key out)".to_owned()
-        );
-    }
-    Ok((address, keys))
+/// How to get into the store, with the certificates that are in files.
+struct Prepared {
+    settings: Settings,
+    certificates: TlsCertificates,
 }
 
-async fn inspect(address: &Address, keys: &Keys, deadline: Duration) -> Report {
-    let entrance = Entrance {
-        user: address.user.as_deref(),
-        password: address.password.as_deref(),
-        database: address.database,
-        is_secure: address.is_secure,
-        keys,
-    };
+fn prepared(arguments: &StoreCheckArguments) -> Result<Prepared, String> {
+    if arguments.url.text() == "memory" {
+        return Err(
+            "memory needs no check; name the address of a Redis or Valkey, such as redis://127.0.0.1:6379"
+                .to_owned(),
+        );
+    }
+    let mut settings = choice::settings(arguments.url.text(), &arguments.entrance)?;
+    if let Some(deadline) = arguments.store_deadline {
+        let deadline = Duration::from_micros(deadline.as_micros());
+        settings = settings.deadline(deadline).map_err(|error| error.to_string())?;
+    }
+    let files = settings.tls_files().cloned().unwrap_or_default();
+    let read = |path: &Option<PathBuf>| path.as_deref().map(bytes).transpose();
+    let client_tls = read(&files.certificate)?.zip(read(&files.key)?);
+    let client_tls = client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    Ok(Prepared {
+        certificates: TlsCertificates { client_tls, root_cert: read(&files.authorities)? },
+        settings,
+    })
+}
+
+async fn inspect(Prepared { settings, certificates }: &Prepared) -> Report {
+    let (user, password) = settings.credentials();
+    let is_secure = settings.is_encrypted();
+    let entrance = Entrance { user, password, database: settings.database(), is_secure, certificates };
+    let deadline = settings.patience();
     let mut lines = Vec::new();
-    if address.is_exposed() {
+    if settings.is_exposed() {
         let line = Line::new(
             Mark::Warn,
             "transport",
@@ -82,30 +94,36 @@ async fn inspect(address: &Address, keys: &Keys, deadline: Duration) -> Report {
         );
         lines.push(line.cured_by("let the store speak TLS (tls-port), and write rediss://"));
     }
-    match address.kind {
-        Kind::Single => lines.extend(single(&address.hosts[0], address.kind, &entrance, deadline).await),
-        Kind::Cluster => lines.extend(whole(address, &entrance, deadline).await),
-        Kind::Sentinel => {
+    match settings.place() {
+        Place::Bare(host) => lines.extend(single(host, Kind::Single, &entrance, deadline).await),
+        Place::Cluster(hosts) => lines.extend(whole(hosts, &entrance, deadline).await),
+        Place::Sentinel { sentinels, service } => {
             // Sentinels have no databases, and users of their own if any.
-            let (found, primary) =
-                sentinel::look(address, &Entrance { user: None, password: None, database: 0, ..entrance })
-                    .await;
+            let plain = Entrance { user: None, password: None, database: 0, ..entrance };
+            let (found, primary) = sentinel::look(sentinels, service, &plain).await;
             lines.extend(found);
             if let Some(primary) = primary {
-                lines.extend(single(&primary, address.kind, &entrance, deadline).await);
+                lines.extend(single(&primary, Kind::Sentinel, &entrance, deadline).await);
             }
         }
     }
-    Report::new(address.to_string(), lines)
+    let place = settings.place().to_string();
+    Report::new(if is_secure { place.replacen("redis", "rediss", 1) } else { place }, lines)
+}
+
+/// How the servers of a store belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// One server.
+    Single,
+    /// A cluster that shares the keys out.
+    Cluster,
+    /// One server that sentinels watch, and replace.
+    Sentinel,
 }
 
 /// One server that keeps all keys.
-async fn single(
-    host: &super::address::Host,
-    kind: Kind,
-    entrance: &Entrance<'_>,
-    deadline: Duration,
-) -> Vec<Line> {
+async fn single(host: &Host, kind: Kind, entrance: &Entrance<'_>, deadline: Duration) -> Vec<Line> {
     let node = match Node::reach(host, entrance).await {
         Ok(node) => node,
         Err(line) => return vec![line],
@@ -136,10 +154,10 @@ async fn tried(
 }
 
 /// A cluster: as a whole, and primary by primary.
-async fn whole(address: &Address, entrance: &Entrance<'_>, deadline: Duration) -> Vec<Line> {
+async fn whole(hosts: &[Host], entrance: &Entrance<'_>, deadline: Duration) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut door = None;
-    for host in &address.hosts {
+    for host in hosts {
         match Node::reach(host, entrance).await {
             Ok(node) => {
                 lines.push(Line::ok(

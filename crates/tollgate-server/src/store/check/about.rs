@@ -1,8 +1,8 @@
 //! What a server says about itself, judged: its version, its part, what it does when it is full, what it keeps.
 
+use super::Kind;
 use super::node::Node;
 use super::report::{Line, Mark};
-use crate::store::address::Kind;
 
 /// Oldest Redis that Tollgate counts on.
 const OLDEST: (u64, u64) = (6, 2);

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
+use tollgate_redis::Host;
+
 use super::node::{Node, fields, said};
 use super::report::{Line, Mark};
 use super::slot::SLOTS;
-use crate::store::address::Host;
 
 /// Longest `cluster-node-timeout` that is not worth a word, in milliseconds: so long a failed primary's keys are nowhere.
 const NODE_TIMEOUT_MS: u64 = 5_000;

@@ -6,12 +6,11 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo,
-    RedisConnectionInfo, RedisError, Value,
+    RedisConnectionInfo, RedisError, TlsCertificates, Value,
 };
+use tollgate_redis::Host;
 
 use super::report::{Line, Mark};
-use crate::store::address::Host;
-use crate::store::keys::Keys;
 use crate::telemetry::Stopwatch;
 
 /// How long a server may take to be reached, and to answer once.
@@ -21,9 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(super) struct Entrance<'a> {
     pub(super) user: Option<&'a str>,
     pub(super) password: Option<&'a str>,
-    pub(super) database: u32,
+    pub(super) database: i64,
     pub(super) is_secure: bool,
-    pub(super) keys: &'a Keys,
+    pub(super) certificates: &'a TlsCertificates,
 }
 
 impl Entrance<'_> {
@@ -38,14 +37,13 @@ impl Entrance<'_> {
             false => ConnectionAddr::Tcp(name, port),
             true => ConnectionAddr::TcpTls { host: name, port, insecure: false, tls_params: None },
         };
-        let mut settings =
-            RedisConnectionInfo::default().set_db(i64::from(self.database)).set_skip_set_lib_name();
+        let mut settings = RedisConnectionInfo::default().set_db(self.database).set_skip_set_lib_name();
         settings = self.user.map_or(settings.clone(), |user| settings.set_username(user));
         settings = self.password.map_or(settings.clone(), |password| settings.set_password(password));
         let connection = address.into_connection_info()?.set_redis_settings(settings);
         match self.is_secure {
             false => Client::open(connection),
-            true => Client::build_with_tls(connection, self.keys.certificates()),
+            true => Client::build_with_tls(connection, self.certificates.clone()),
         }
     }
 }
@@ -145,7 +143,7 @@ fn unreachable(host: &Host, entrance: &Entrance<'_>, error: &RedisError) -> Line
     }
     if has("NOAUTH") {
         return fail(format!("{host} asks for a password"))
-            .cured_by("name a user and --password-file, or set TOLLGATE_STORE_PASSWORD");
+            .cured_by("name --store-user and --store-password-file, or set TOLLGATE_STORE_PASSWORD");
     }
     if has("WRONGPASS") || has("invalid username-password") || error.kind() == ErrorKind::AuthenticationFailed
     {
@@ -164,8 +162,8 @@ fn unreachable(host: &Host, entrance: &Entrance<'_>, error: &RedisError) -> Line
     }
     if entrance.is_secure {
         return fail(format!("{host}: no TLS: {text}")).cured_by(
-            "see whether the port speaks TLS, whether --ca has the authority of its certificate, whether the certificate names this host and is \
-             in date, and whether it wants a certificate of ours (--cert, --key)",
+            "see whether the port speaks TLS, whether --store-ca has the authority of its certificate, whether the certificate names this host and is \
+             in date, and whether it wants a certificate of ours (--store-cert, --store-key)",
         );
     }
     fail(format!("{host}: {text}")).cured_by("see whether the host's name can be looked up, and whether the port speaks TLS (then write rediss://)")

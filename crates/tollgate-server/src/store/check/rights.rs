@@ -2,10 +2,10 @@
 
 use redis::{Cmd, RedisError, Value};
 
+use super::Kind;
 use super::node::{Entrance, Node, said};
 use super::report::{Line, Mark};
 use super::slot;
-use crate::store::address::Kind;
 
 /// How long the keys of a check live, should it be cut off before it removes them.
 const LIFE_MS: u64 = 10_000;

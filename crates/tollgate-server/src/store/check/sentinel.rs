@@ -3,20 +3,24 @@
 use std::collections::HashMap;
 
 use redis::Cmd;
+use tollgate_redis::Host;
 
 use super::node::{Entrance, Node, said};
 use super::report::{Line, Mark};
-use crate::store::address::{Address, Host};
 
 /// Sentinels below this cannot agree that one of two is wrong.
 const SENTINELS_MIN: usize = 3;
 
 /// Asks the sentinels in turn for the server that they watch.
-pub(super) async fn look(address: &Address, entrance: &Entrance<'_>) -> (Vec<Line>, Option<Host>) {
+pub(super) async fn look(
+    sentinels: &[Host],
+    service: &str,
+    entrance: &Entrance<'_>,
+) -> (Vec<Line>, Option<Host>) {
     let mut lines = Vec::new();
     let mut primary: Option<Host> = None;
     let mut others = 0;
-    for host in &address.hosts {
+    for host in sentinels {
         let node = match Node::reach(host, entrance).await {
             Ok(node) => node,
             Err(line) => {
@@ -24,7 +28,7 @@ pub(super) async fn look(address: &Address, entrance: &Entrance<'_>) -> (Vec<Lin
                 continue;
             }
         };
-        match asked(&node, &address.service).await {
+        match asked(&node, service).await {
             Ok((found, known)) => {
                 if primary.as_ref().is_some_and(|primary| *primary != found) {
                     let said = format!("{host} names another primary than the others: {found}");
@@ -35,13 +39,13 @@ pub(super) async fn look(address: &Address, entrance: &Entrance<'_>) -> (Vec<Lin
                 }
                 primary.get_or_insert(found);
                 others = others.max(known);
-                lines.extend(quorum(&node, &address.service).await);
+                lines.extend(quorum(&node, service).await);
             }
             Err(line) => lines.push(line),
         }
     }
     if let Some(primary) = &primary {
-        let found = format!("{} know {} at {primary}", others + 1, address.service);
+        let found = format!("{} know {} at {primary}", others + 1, service);
         lines.push(match others + 1 {
             SENTINELS_MIN.. => Line::ok("sentinels", found),
             _ => Line::new(Mark::Warn, "sentinels", found)

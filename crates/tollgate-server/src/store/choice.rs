@@ -56,6 +56,23 @@ pub(crate) struct Shared {
     pub(crate) secret: Option<Vec<u8>>,
 }
 
+impl Shared {
+    /// What it is, in a line without anything secret.
+    pub(crate) fn line(&self) -> String {
+        let settings = &self.settings;
+        let tls = if settings.is_encrypted() { ", over TLS" } else { "" };
+        format!("{}{tls}, each decision within {} ms", settings.place(), settings.patience().as_millis())
+    }
+
+    /// An engine that counts there.
+    ///
+    /// # Errors
+    /// When the settings do not go together.
+    pub(crate) fn engine(self, _policy: tollgate::Policy) -> Result<tollgate::Engine<super::Stores>, String> {
+        Err("not yet".to_owned())
+    }
+}
+
 impl Choice {
     /// What was chosen.
     ///

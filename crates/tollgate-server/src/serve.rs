@@ -19,7 +19,7 @@ use crate::listen::Door;
 use crate::orders::Orders;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
-use crate::store::Choice;
+use crate::store::{Choice, Watch};
 use crate::tls::{Inside, Tls};
 use crate::{FAILURE, SUCCESS};
 use crate::{grpc, http, listen, resp};
@@ -128,13 +128,14 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let (reloader, watcher) =
         Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload, clock.now());
     let (policy, foreign) = start.loaded.rules.into_parts();
-    let Counting { engine, throttled, snapshots, held: _held } = opened.counting(policy, &clock)?;
+    let Counting { engine, throttled, snapshots, held: _held, watch: store } = opened.counting(policy, &clock)?;
     let orders = said.map(|said| said.resume(&engine, clock.now()));
     let mut service = Service::new(engine, clock.clone()).reading(reader).throttling(throttled);
     service.orders = orders.clone();
     service.auth = auth;
     service.reloader = Some(reloader);
     service.readiness.tls = tls.clone();
+    service.readiness.store = store.clone();
     if let Some(snapshots) = &snapshots {
         service.snapshots = Arc::clone(&snapshots.board);
     }
@@ -145,6 +146,10 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         service.put_in_force(foreign, clock.now()).map_err(|error| error.to_string())?;
     }
     let service = Arc::new(service);
+    if let Some(store) = store {
+        Watch::join(&service).await;
+        tokio::spawn(store.run(Arc::clone(&service), clock.clone()));
+    }
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
     let spans = see::start(&service, &arguments.see, &clock)?;
@@ -175,6 +180,9 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let ended = plan.until_stopped(&mut signals, &service.readiness).await;
     for task in [writing, keeping].into_iter().flatten() {
         task.abort();
+    }
+    if let Some(fleet) = service.engine.store().fleet() {
+        fleet.store.leave().await;
     }
     if let Some(snapshots) = snapshots {
         stop::keep(snapshots.last(service), signals.next()).await;

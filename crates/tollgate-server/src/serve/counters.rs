@@ -8,7 +8,7 @@ use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
 use crate::cli::ServeArguments;
 use crate::service::cells::Table;
 use crate::snapshot::{self, Capacity, Held, Snapshots};
-use crate::store::{Choice, Stores};
+use crate::store::{Choice, Stores, Watch};
 
 /// What part of the memory for counters `CL.THROTTLE` may take, whose keys no policy knows.
 const THROTTLE_PART: u64 = 8;
@@ -28,6 +28,8 @@ pub(super) struct Counting {
     pub(super) throttled: Table,
     pub(super) snapshots: Option<Arc<Snapshots>>,
     pub(super) held: Option<Held>,
+    /// Looks after a store that servers share.
+    pub(super) watch: Option<Arc<Watch>>,
 }
 
 impl Opened {
@@ -91,6 +93,10 @@ impl Opened {
             Some(state) => (state.snapshot, state.throttled, Some(Arc::new(state.snapshots))),
             None => (None, Table::new(capacity.throttle_bytes), None),
         };
+        let watch = match &choice {
+            Choice::Memory => None,
+            Choice::Shared(shared) => Some(Watch::new(shared.settings.place().to_string())),
+        };
         let engine = match (choice, snapshot) {
             (Choice::Memory, Some(snapshot)) => {
                 let restored = Engine::restore(snapshot, policy, now);
@@ -104,6 +110,6 @@ impl Opened {
             }
             (Choice::Shared(shared), _) => shared.engine(policy)?,
         };
-        Ok(Counting { engine, throttled, snapshots, held })
+        Ok(Counting { engine, throttled, snapshots, held, watch })
     }
 }

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate_redis::{Nodes, Settings, TlsFiles};
+use tollgate::{Engine, Policy, Secret};
+use tollgate_redis::{Nodes, RedisStore, Settings, TlsFiles};
 
 use super::keys::word;
+use super::{Fleet, Stores};
 use crate::cli::{EntranceArguments, NodesChoice, StoreArguments, nodes, store_deadline};
 
 /// What a config file says about the store.
@@ -52,8 +54,6 @@ pub(crate) enum Choice {
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) min_nodes: Option<u32>,
-    /// The secret that all of them hash keys with, where the operator says it.
-    pub(crate) secret: Option<Vec<u8>>,
 }
 
 impl Shared {
@@ -64,12 +64,15 @@ impl Shared {
         format!("{}{tls}, each decision within {} ms", settings.place(), settings.patience().as_millis())
     }
 
-    /// An engine that counts there.
+    /// An engine that counts there. It begins to connect, and does not wait for it.
     ///
     /// # Errors
     /// When the settings do not go together.
-    pub(crate) fn engine(self, _policy: tollgate::Policy) -> Result<tollgate::Engine<super::Stores>, String> {
-        Err("not yet".to_owned())
+    pub(crate) fn engine(self, policy: Policy) -> Result<Engine<Stores>, String> {
+        let store = RedisStore::connect(self.settings).map_err(|error| format!("--store: {error}"))?;
+        let secret = store.secret().unwrap_or_else(Secret::random);
+        let fleet = Fleet::new(store, self.min_nodes.unwrap_or(0));
+        Ok(Engine::with_store(policy, Stores::Redis(fleet), secret))
     }
 }
 
@@ -121,12 +124,11 @@ impl Choice {
             NodesChoice::Fixed(number) => Nodes::Fixed(number),
         };
         settings = settings.nodes(nodes).map_err(|error| told(&error))?;
-        let secret = secret(given.store_secret_file.as_deref().or(file.secret_file.as_deref()))?;
-        if let Some(secret) = &secret {
-            settings = settings.secret(secret).map_err(|error| told(&error))?;
+        if let Some(secret) = secret(given.store_secret_file.as_deref().or(file.secret_file.as_deref()))? {
+            settings = settings.secret(&secret).map_err(|error| told(&error))?;
         }
         let min_nodes = given.store_min_nodes.or(file.min_nodes);
-        Ok(Choice::Shared(Box::new(Shared { settings, min_nodes, secret })))
+        Ok(Choice::Shared(Box::new(Shared { settings, min_nodes })))
     }
 }
 

@@ -3,4 +3,6 @@
 #[allow(dead_code, reason = "the link that uses it is being built")]
 mod key;
 #[allow(dead_code, reason = "the link that uses it is being built")]
+mod registry;
+#[allow(dead_code, reason = "the link that uses it is being built")]
 mod script;

@@ -73,9 +73,9 @@ impl Bucket {
         let mut tree = Tree::new(starts.iter().map(|&start| self.refill(start)).collect());
         let mut ends: Vec<(u64, u64, i128)> =
             admitted.iter().map(|seen| (seen.replied, seen.sent, self.scaled(seen.cost))).collect();
-        ends.extend(allowances.iter().map(|allowance| {
-            (allowance.at, allowance.at, -self.scaled(allowance.units))
-        }));
+        ends.extend(
+            allowances.iter().map(|allowance| (allowance.at, allowance.at, -self.scaled(allowance.units))),
+        );
         // At one instant the allowances come first: the interval that ends there holds them.
         ends.sort_unstable_by_key(|&(end, _, scaled)| (end, scaled));
         let mut worst: Option<(i128, u64, u64)> = None;
@@ -114,14 +114,16 @@ impl Bucket {
         denials.sort_unstable_by_key(|seen| seen.replied);
         let (mut next, mut wrong) = (0, Vec::new());
         for denial in denials {
-            while let Some(&(_, end, scaled)) = charges.get(next).filter(|charge| charge.0 <= denial.replied) {
+            while let Some(&(_, end, scaled)) = charges.get(next).filter(|charge| charge.0 <= denial.replied)
+            {
                 tree.add(ends.partition_point(|&known| known <= end), scaled);
                 next += 1;
             }
             let before = ends.partition_point(|&end| end < denial.sent);
             let earlier = tree.max_of(before).map(|(most, _)| most - self.refill(denial.sent));
             // What overlaps the denial itself may have come right before it.
-            let overlapping = tree.at(before).map(|most| most - self.refill(ends[before].min(i64::MAX as u64)));
+            let overlapping =
+                tree.at(before).map(|most| most - self.refill(ends[before].min(i64::MAX as u64)));
             let taken = earlier.into_iter().chain(overlapping).max().unwrap_or_default().max(0);
             if self.scaled(self.burst) - taken >= self.scaled(denial.cost) {
                 wrong.push(*denial);
@@ -156,9 +158,11 @@ impl Log {
         let admitted = seen.into_iter().filter(|seen| seen.admitted);
         let mut events: Vec<(u64, u64, i64)> =
             admitted.map(|seen| (seen.sent, seen.replied, i64::try_from(seen.cost).unwrap())).collect();
-        events.extend(allowances.iter().map(|allowance| {
-            (allowance.at, allowance.at, -i64::try_from(allowance.units).unwrap())
-        }));
+        events.extend(
+            allowances
+                .iter()
+                .map(|allowance| (allowance.at, allowance.at, -i64::try_from(allowance.units).unwrap())),
+        );
         // From the last start to the first; at one instant the allowances first.
         events.sort_unstable_by_key(|&(sent, _, units)| (std::cmp::Reverse(sent), units));
         let (mut inside, mut sum, mut worst) = (BinaryHeap::new(), 0, None::<Excess>);

@@ -100,9 +100,11 @@ impl Cluster {
             });
             let views = self.servers.iter().map(|server| {
                 let nodes = nodes_of(server)?;
-                let primaries = nodes.iter().filter(|node| node.is("master") && !node.slots.is_empty()).count();
+                let primaries =
+                    nodes.iter().filter(|node| node.is("master") && !node.slots.is_empty()).count();
                 let replicas = nodes.iter().filter(|node| node.is("slave")).count();
-                let sick = nodes.iter().any(|node| node.is("fail") || node.is("fail?") || node.is("handshake"));
+                let sick =
+                    nodes.iter().any(|node| node.is("fail") || node.is("fail?") || node.is("handshake"));
                 Some(primaries == 3 && replicas == 3 && !sick)
             });
             (whole && views.into_iter().all(|view| view == Some(true)) && self.agrees()).then_some(())

@@ -16,11 +16,8 @@ impl Watched {
     /// Starts all five, and returns once the sentinels know each other and the replica.
     pub(crate) fn start() -> Self {
         let primary = Server::redis();
-        let replica =
-            Plan::new(Program::Redis).line(format!("replicaof 127.0.0.1 {}", primary.port)).start();
-        until("the replica is in step", || {
-            (replica.info("master_link_status")? == "up").then_some(())
-        });
+        let replica = Plan::new(Program::Redis).line(format!("replicaof 127.0.0.1 {}", primary.port)).start();
+        until("the replica is in step", || (replica.info("master_link_status")? == "up").then_some(()));
         let sentinel = || {
             Plan::new(Program::Redis)
                 .sentinel()

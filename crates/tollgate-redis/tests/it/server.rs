@@ -189,8 +189,9 @@ impl Server {
 
     /// What it wrote.
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path("log"))
-            .unwrap_or_else(|_| format!("{} wrote nothing; is it installed?", self.plan.program.path().display()))
+        std::fs::read_to_string(self.folder.path("log")).unwrap_or_else(|_| {
+            format!("{} wrote nothing; is it installed?", self.plan.program.path().display())
+        })
     }
 
     fn connection(&self) -> RedisResult<redis::Connection> {

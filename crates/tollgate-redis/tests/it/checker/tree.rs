@@ -45,8 +45,7 @@ impl Tree {
             self.raise(node, number);
         }
         for node in path.into_iter().rev() {
-            self.greatest[node] =
-                self.greatest[2 * node].max(self.greatest[2 * node + 1]) + self.added[node];
+            self.greatest[node] = self.greatest[2 * node].max(self.greatest[2 * node + 1]) + self.added[node];
         }
     }
 

@@ -328,3 +328,26 @@ fn permit_lifetime(decision: &Decision) -> Ticks {
     };
     decision.limits().map(|status| lifetime(status.quota)).max().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use tollgate::Policy;
+
+    use super::*;
+    use crate::rls::{self, Descriptor, Question};
+
+    /// Every call of every wire has a future of its own, which is copied when it is made and when it is spawned. So what waits for
+    /// nothing has no room in it for what may have to wait.
+    #[test]
+    fn futures_are_small() {
+        let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 1/s}]").unwrap();
+        let clock = Clock::precise();
+        let service = Service::new(Engine::new(policy, clock.now()), clock);
+        let (request, now) = (CheckRequest::new(), service.now());
+        let check = size_of_val(&service.check(&request, now, Wire::Http));
+        let descriptors = vec![Descriptor::default()];
+        let question = Question { domain: "d".to_owned(), descriptors, hits_addend: 0 };
+        let rls = size_of_val(&rls::answer(&service, &question, now));
+        assert!(check <= 640 && rls <= 2_048, "{check} and {rls} bytes");
+    }
+}

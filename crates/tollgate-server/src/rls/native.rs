@@ -53,20 +53,24 @@ pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, 
         Err(error) => return refused(service, question, &error, now),
     };
     if descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
-        give_back(service, question, &mut views, now).await;
+        Box::pin(give_back(service, question, &mut views, now)).await;
     }
-    let mut brought = Brought::charge(service, question, now).await;
+    // What is rare is kept apart, so that its futures take no room in this one.
+    let mut brought = match descriptors.iter().any(|descriptor| descriptor.limit.is_some()) {
+        true => Box::pin(Brought::charge(service, question, now)).await,
+        false => Brought::default(),
+    };
     let only_gives_back = descriptors.iter().all(|descriptor| descriptor.is_negative_hits);
     if only_gives_back || brought.refuses() {
-        return looked(service, question, &views, &brought, now).await;
+        return Box::pin(looked(service, question, &views, &brought, now)).await;
     }
     let decision = service.check_views(&views, now, Wire::Rls).await;
     // What the guard refused is asked again, and counted then.
     if service.overtaken(&decision).is_none() {
         service.meter.record_rules(&brought.rules(question), Wire::Rls);
     }
-    if !decision.is_allowed() {
-        brought.give_back(service, question, now).await;
+    if !decision.is_allowed() && !brought.is_empty() {
+        Box::pin(brought.give_back(service, question, now)).await;
     }
     told(service, question, &views, &decision, &brought, now)
 }

@@ -42,8 +42,28 @@ impl Envoy {
     }
 }
 
-/// Answers a question by the policy in force.
+/// Answers a question by the policy in force. What waits for nothing is answered without a future of its own, which would be large.
 pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
+    match answer_at_once(service, question, now) {
+        Some(answer) => answer,
+        None => Box::pin(answer_later(service, question, now)).await,
+    }
+}
+
+/// The usual question on a store that need not be waited for.
+fn answer_at_once<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Option<Answer> {
+    let descriptors = &question.descriptors;
+    let is_usual =
+        descriptors.iter().all(|descriptor| descriptor.limit.is_none() && !descriptor.is_negative_hits);
+    if !is_usual || service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
+        return None;
+    }
+    let views = views(question).ok()?;
+    let decision = service.check_views_at_once(&views, now, Wire::Rls)?;
+    Some(told(service, question, &views, &decision, &Brought::default(), now))
+}
+
+async fn answer_later<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
     let descriptors = &question.descriptors;
     if service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
         return Answer::blank(Code::Ok, descriptors.len());
@@ -53,24 +73,20 @@ pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, 
         Err(error) => return refused(service, question, &error, now),
     };
     if descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
-        Box::pin(give_back(service, question, &mut views, now)).await;
+        give_back(service, question, &mut views, now).await;
     }
-    // What is rare is kept apart, so that its futures take no room in this one.
-    let mut brought = match descriptors.iter().any(|descriptor| descriptor.limit.is_some()) {
-        true => Box::pin(Brought::charge(service, question, now)).await,
-        false => Brought::default(),
-    };
+    let mut brought = Brought::charge(service, question, now).await;
     let only_gives_back = descriptors.iter().all(|descriptor| descriptor.is_negative_hits);
     if only_gives_back || brought.refuses() {
-        return Box::pin(looked(service, question, &views, &brought, now)).await;
+        return looked(service, question, &views, &brought, now).await;
     }
     let decision = service.check_views(&views, now, Wire::Rls).await;
     // What the guard refused is asked again, and counted then.
     if service.overtaken(&decision).is_none() {
         service.meter.record_rules(&brought.rules(question), Wire::Rls);
     }
-    if !decision.is_allowed() && !brought.is_empty() {
-        Box::pin(brought.give_back(service, question, now)).await;
+    if !decision.is_allowed() {
+        brought.give_back(service, question, now).await;
     }
     told(service, question, &views, &decision, &brought, now)
 }

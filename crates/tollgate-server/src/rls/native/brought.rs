@@ -33,6 +33,9 @@ impl Brought {
     /// Charges what the descriptors bring along; if one of them does not admit, nothing stays charged.
     pub(super) async fn charge<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Self {
         let mut brought = Self::default();
+        if question.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
+            return brought;
+        }
         // What an operator rules about all limits holds for these, too.
         let ruling = service.engine.ruling_about_all(now);
         let Some(counters) = counters(service).filter(|_| ruling != Some(Ruling::Off)) else {
@@ -52,11 +55,6 @@ impl Brought {
             brought.give_back(service, question, now).await;
         }
         brought
-    }
-
-    /// Whether there are none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.said.is_empty()
     }
 
     /// Whether one of them does not admit.

@@ -1,11 +1,11 @@
 //! Requests as the script reads them: fixed records of little-endian doubles, which hold every number of a quota exactly.
 
+use tollgate::Stance;
 use tollgate::Timestamp;
 use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::charge::Charge;
-use tollgate::Stance;
 use tollgate::quota::{EXACT_MAX, Quota};
 
 use super::{Operation, Tag};

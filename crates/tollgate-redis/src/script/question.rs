@@ -130,7 +130,9 @@ impl<'c> Question<'c> {
 
     /// Tells what the fleet knows of a tag that this node does not. Then the request is to be asked again.
     pub(crate) fn tell(&mut self, place: usize, tag: Tag, known: Option<&Registered>) {
-        let (Some(charge), Some(origin)) = (self.charges.get(place), self.origins.get_mut(place)) else { return };
+        let (Some(charge), Some(origin)) = (self.charges.get(place), self.origins.get_mut(place)) else {
+            return;
+        };
         *origin = known
             .and_then(|known| known.ancestor(charge.quota(), self.now))
             .map_or(Origin::Nobody, |ancestor| Origin::Lineage(tag, vec![ancestor]));

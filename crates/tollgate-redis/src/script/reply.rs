@@ -45,7 +45,8 @@ impl Reply {
                 Reply::Answers(each.map(|(bytes, charge)| answer(bytes, charge)).collect::<Option<_>>()?)
             }
             1 => {
-                let tags = rest.chunks_exact(4).map(|part| Some((usize::from(part[0]), Tag::parse(&part[1..])?)));
+                let tags =
+                    rest.chunks_exact(4).map(|part| Some((usize::from(part[0]), Tag::parse(&part[1..])?)));
                 Reply::Unknown(tags.collect::<Option<_>>()?)
             }
             2 => Reply::Bounds(Timestamp::from_unix_micros(number(rest)?)),
@@ -81,7 +82,11 @@ fn answer(bytes: &[u8], charge: &Charge<'_>) -> Option<Answer> {
 /// A whole number from a double, if it is one.
 fn number(bytes: &[u8]) -> Option<u64> {
     let number = f64::from_le_bytes(bytes.try_into().ok()?);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the comparison finds what was lost")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the comparison finds what was lost"
+    )]
     let whole = number as u64;
     (whole as f64 == number).then_some(whole)
 }

@@ -1,7 +1,8 @@
 //! Tollgate's counters in Redis or Valkey: the same decisions as memory, one round trip each, for a whole fleet.
-#![allow(dead_code, reason = "under construction")]
+#![allow(unused, reason = "under construction")]
 mod breaker;
 mod key;
+mod registry;
 mod script;
 mod settings;
 

@@ -48,7 +48,7 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) async fn keep(self: Arc<Self>) {
         let shard = &self.shard;
-        let mut pause = PAUSE_FIRST;
+        let mut pause = Duration::ZERO;
         loop {
             shard.standing.send_replace(Standing::Connecting);
             let waits = match self.finder.connect().await {
@@ -56,20 +56,20 @@ impl Keeper {
                     let made = Instant::now();
                     self.serve(Arc::new(wire), made).await;
                     self.stale.notify_one();
+                    // A connection that ends is made anew at once; one that ends again soon is not.
                     if made.elapsed() >= GOOD {
-                        pause = PAUSE_FIRST;
-                        continue;
+                        pause = Duration::ZERO;
                     }
                     pause
                 }
                 Err(failure) => {
                     self.stale.notify_one();
                     self.not_connected(&failure);
-                    if failure.class == Class::Refused { PAUSE_REFUSED } else { pause }
+                    if failure.class == Class::Refused { PAUSE_REFUSED } else { pause.max(PAUSE_FIRST) }
                 }
             };
             sleep(fraction(waits, luck()).max(waits / 10)).await;
-            pause = (pause * 2).min(PAUSE_MOST);
+            pause = (pause * 2).clamp(PAUSE_FIRST, PAUSE_MOST);
         }
     }
 

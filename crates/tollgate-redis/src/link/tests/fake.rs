@@ -60,6 +60,7 @@ impl Fake {
 }
 
 async fn converse(mut stream: TcpStream, part: Arc<Part>, log: Arc<Mutex<Vec<Words>>>) {
+    stream.set_nodelay(true).unwrap();
     let mut buffer = Vec::new();
     loop {
         while let Some((words, used)) = parse(&buffer) {

@@ -16,7 +16,7 @@ mod slots;
 mod tally;
 mod task;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tls;
 mod wire;
 
@@ -25,9 +25,10 @@ use std::time::Duration;
 
 use redis::{Cmd, Script, Value};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
+use tollgate::Timestamp;
 
 pub use class::Class;
 pub(crate) use class::Failure;
@@ -78,6 +79,30 @@ impl Drop for Asker {
     }
 }
 
+/// The time that a test injects.
+pub(crate) type Time = Option<Timestamp>;
+
+/// A request that is lined up.
+pub(crate) struct Pending {
+    asker: Asker,
+    answer: oneshot::Receiver<Result<Value, Failure>>,
+    deadline: Instant,
+    _place: shard::Place,
+}
+
+impl Pending {
+    /// The answer, or that there is none in time.
+    pub(crate) async fn answer(self) -> Result<Value, Failure> {
+        match timeout_at(self.deadline, self.answer).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(Class::Disconnected.into()),
+            // Whoever is first has it: what was not sent until now never will be.
+            Err(_) if self.asker.0.take() => Err(Class::Late.into()),
+            Err(_) => Err(Class::Timeout.into()),
+        }
+    }
+}
+
 impl Link {
     /// Starts to connect, and does not wait for it.
     pub(crate) fn new(settings: &Settings, source: &'static str, runtime: Handle) -> Self {
@@ -99,30 +124,21 @@ impl Link {
 
     /// Asks the script, together with whatever else is asked at the time. Answered or given up at the deadline.
     pub(crate) async fn ask(&self, asked: Asked, deadline: Instant) -> Result<Value, Failure> {
-        let result = self.ask_uncounted(asked, deadline).await;
-        if let Err(Failure { class: class @ (Class::Open | Class::Shed), .. }) = result {
-            self.0.tally.failed(class);
-        }
-        result
+        self.begin(asked, None, deadline)?.answer().await
     }
 
-    async fn ask_uncounted(&self, asked: Asked, deadline: Instant) -> Result<Value, Failure> {
+    /// Lines a request up at once. What is lined up later for the same slot is decided later.
+    /// In service the store's own clock counts; only tests tell another time.
+    pub(crate) fn begin(&self, asked: Asked, time: Time, deadline: Instant) -> Result<Pending, Failure> {
         let hub = &self.0;
         let slot = asked.keys.first().map_or(0, |key| key.slot());
         let shard = hub.routing.for_slot(slot).ok_or(Class::NoConnection)?;
-        let _place = shard.enter()?;
-        let (waiting, claim, answer) = Waiting::new(asked, deadline);
-        let asker = Asker(claim);
+        let place = shard.enter().inspect_err(|failure| hub.tally.failed(failure.class))?;
+        let (waiting, claim, answer) = Waiting::new(asked, time, deadline);
         if shard.queue.push(waiting) {
-            hub.runtime.spawn(Arc::clone(hub).run_rounds(Arc::clone(&shard)));
+            hub.runtime.spawn(Arc::clone(hub).run_rounds(shard));
         }
-        match timeout_at(deadline, answer).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(Class::Disconnected.into()),
-            // Whoever is first has it: what was not sent until now never will be.
-            Err(_) if asker.0.take() => Err(Class::Late.into()),
-            Err(_) => Err(Class::Timeout.into()),
-        }
+        Ok(Pending { asker: Asker(claim), answer, deadline, _place: place })
     }
 
     /// Sends a plain command to the shard of a slot, or to any. For what is not a decision: it has no part in the breaker.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, Value};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::Hub;
+use super::{Hub, Time};
 use super::class::{Class, Failure};
 use super::queue::Waiting;
 use super::redirect::redirected;
@@ -24,6 +24,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(1);
 /// Requests that share a slot, or all of a round where there are no slots: one script call.
 pub(super) struct Call {
     slot: u16,
+    time: Time,
     requests: Vec<Waiting>,
     redirections: u8,
     lessons: u8,
@@ -52,9 +53,10 @@ struct Parcel {
 type Again = (Arc<Shard>, Way, Call);
 
 impl Call {
-    fn new(slot: u16, requests: Vec<Waiting>) -> Self {
+    fn new(slot: u16, request: Waiting) -> Self {
+        let (time, requests) = (request.time, vec![request]);
         let (has_waited, has_reconnected, is_alone) = (false, false, false);
-        Self { slot, requests, redirections: 0, lessons: 0, has_waited, has_reconnected, is_alone }
+        Self { slot, time, requests, redirections: 0, lessons: 0, has_waited, has_reconnected, is_alone }
     }
 
     fn fail(self, class: Class) {
@@ -69,7 +71,7 @@ impl Call {
         keys().for_each(|key| {
             command.arg(key.as_bytes());
         });
-        command.arg(b""); // The product never injects a time.
+        command.arg(self.time.map_or_else(String::new, |time| time.unix_micros().to_string()));
         self.requests.iter().for_each(|request| {
             command.arg(&request.asked.body[..]);
         });
@@ -113,10 +115,11 @@ impl Hub {
                 continue;
             }
             let slot = request.asked.keys.first().map_or(0, |key| key.slot());
-            let call = calls.iter_mut().find(|call| !self.is_cluster() || call.slot == slot);
+            let fits = |call: &&mut Call| call.time == request.time && (!self.is_cluster() || call.slot == slot);
+            let call = calls.iter_mut().find(fits);
             match call {
                 Some(call) => call.requests.push(request),
-                None => calls.push(Call::new(slot, vec![request])),
+                None => calls.push(Call::new(slot, request)),
             }
         }
         calls
@@ -254,7 +257,7 @@ impl Hub {
             // One key that holds what it should not must not spoil the others: each is asked for by itself.
             Class::WrongType if may_repeat && call.requests.len() > 1 && !call.is_alone => {
                 for request in call.requests {
-                    let single = Call { is_alone: true, ..Call::new(call.slot, vec![request]) };
+                    let single = Call { is_alone: true, ..Call::new(call.slot, request) };
                     again.push((here(), way, single));
                 }
                 return None;

@@ -8,6 +8,7 @@ use redis::Value;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::Time;
 use super::class::Failure;
 use crate::script::Asked;
 
@@ -20,6 +21,7 @@ const ROUND_KEYS_MAX: usize = 256;
 /// A request that waits for its answer.
 pub(super) struct Waiting {
     pub(super) asked: Asked,
+    pub(super) time: Time,
     pub(super) deadline: Instant,
     claim: Claim,
     reply: oneshot::Sender<Result<Value, Failure>>,
@@ -44,11 +46,12 @@ impl Claim {
 impl Waiting {
     pub(super) fn new(
         asked: Asked,
+        time: Time,
         deadline: Instant,
     ) -> (Self, Claim, oneshot::Receiver<Result<Value, Failure>>) {
         let (reply, answer) = oneshot::channel();
         let claim = Claim::new();
-        (Self { asked, deadline, claim: claim.clone(), reply }, claim, answer)
+        (Self { asked, time, deadline, claim: claim.clone(), reply }, claim, answer)
     }
 
     /// Takes it for sending, unless its asker has given up.

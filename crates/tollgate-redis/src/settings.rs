@@ -122,6 +122,7 @@ pub struct Settings {
     pub(crate) in_flight_max: usize,
     pub(crate) nodes: Nodes,
     pub(crate) secret: Option<Vec<u8>>,
+    pub(crate) is_told_time: bool,
 }
 
 impl Settings {
@@ -141,6 +142,7 @@ impl Settings {
             in_flight_max: IN_FLIGHT,
             nodes: Nodes::Counted,
             secret: None,
+            is_told_time: false,
         })
     }
 
@@ -226,6 +228,14 @@ impl Settings {
         }
         self.secret = Some(bytes.to_owned());
         Ok(self)
+    }
+
+    /// Decides by the `now` of each call instead of the store's clock: for suites of tests whose time stands still.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn told_time(mut self) -> Self {
+        self.is_told_time = true;
+        self
     }
 
     /// Where the store is, without anything secret: for logs and status pages.

@@ -128,7 +128,8 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let (reloader, watcher) =
         Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload, clock.now());
     let (policy, foreign) = start.loaded.rules.into_parts();
-    let Counting { engine, throttled, snapshots, held: _held, watch: store } = opened.counting(policy, &clock)?;
+    let Counting { engine, throttled, snapshots, held: _held, watch: store } =
+        opened.counting(policy, &clock)?;
     let orders = said.map(|said| said.resume(&engine, clock.now()));
     let mut service = Service::new(engine, clock.clone()).reading(reader).throttling(throttled);
     service.orders = orders.clone();

@@ -2,7 +2,7 @@
 
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
-use tollgate::{MemoryStore, Ticks, Timestamp};
+use tollgate::{MemoryStore, Timestamp};
 use tollgate_redis::RedisStore;
 
 pub(crate) mod check;
@@ -10,11 +10,14 @@ mod choice;
 mod keys;
 mod watch;
 
-pub(crate) use choice::{Choice, Shared, StoreDocument};
+pub(crate) use choice::{Choice, StoreDocument};
 pub(crate) use watch::{StoreReport, Watch};
 
 /// A store of the server.
-#[allow(clippy::large_enum_variant, reason = "there is one for each server, and a box would cost every decision")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one for each server, and a box would cost every decision"
+)]
 pub(crate) enum Stores {
     /// In this process.
     Memory(MemoryStore),
@@ -76,7 +79,11 @@ impl Store for Stores {
     }
 
     #[inline]
-    fn charge_at_once(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Result<Answers, StoreFailure>> {
+    fn charge_at_once(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Option<Result<Answers, StoreFailure>> {
         match self {
             Stores::Memory(store) => store.charge_at_once(charges, now),
             Stores::Redis(_) => None,
@@ -97,38 +104,10 @@ impl Store for Stores {
         }
     }
 
-    async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
-        match self {
-            Stores::Memory(store) => store.debit(charges, now).await,
-            Stores::Redis(fleet) => fleet.store.debit(charges, now).await,
-        }
-    }
-
     fn hold(&self, hold: &Hold) {
         match self {
             Stores::Memory(store) => store.hold(hold),
             Stores::Redis(fleet) => fleet.store.hold(hold),
-        }
-    }
-
-    fn nodes(&self) -> u32 {
-        match self {
-            Stores::Memory(store) => store.nodes(),
-            Stores::Redis(fleet) => fleet.store.nodes().max(fleet.min_nodes),
-        }
-    }
-
-    fn away_for(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Ticks> {
-        match self {
-            Stores::Memory(store) => store.away_for(charge, now),
-            Stores::Redis(fleet) => fleet.store.away_for(charge, now),
-        }
-    }
-
-    fn is_away(&self, charge: &Charge<'_>) -> bool {
-        match self {
-            Stores::Memory(store) => store.is_away(charge),
-            Stores::Redis(fleet) => fleet.store.is_away(charge),
         }
     }
 }

@@ -55,7 +55,9 @@ pub(super) fn start(
         meter.show_store(move || {
             let service = watched.upgrade();
             let fleet = service.as_ref().and_then(|service| service.engine.store().fleet());
-            fleet.map_or_else(StoreNumbers::default, |fleet| store.numbers(&fleet.store.report(), 0, clock.now()))
+            fleet.map_or_else(StoreNumbers::default, |fleet| {
+                store.numbers(&fleet.store.report(), 0, clock.now())
+            })
         });
     }
     let Some(endpoint) = &arguments.otlp else {

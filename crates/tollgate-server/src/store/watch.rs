@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
+use tollgate::algorithm::fixed_window::Align;
 use tollgate::{Clock, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, LATENCY_BOUNDS, Report, ShardReport};
 
@@ -16,6 +17,8 @@ use crate::time_text::rfc3339;
 const JOIN_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often a greeting is tried; what it is for can wait for a caller.
+const GREETINGS_MAX: usize = 5;
 /// Shards that a report names.
 const NAMED_MAX: usize = 8;
 
@@ -91,9 +94,12 @@ impl Watch {
         let joining = tokio::spawn({
             let service = Arc::clone(service);
             async move {
-                let Some(fleet) = service.engine.store().fleet().filter(|fleet| !fleet.store.has_joined()) else { return };
-                fleet.store.join(|secret| service.rekey(secret)).await;
-                tracing::info!("the fleet's secret is known: counters are shared from now on");
+                let Some(fleet) = service.engine.store().fleet() else { return };
+                if !fleet.store.has_joined() {
+                    fleet.store.join(|secret| service.rekey(secret)).await;
+                    tracing::info!("the fleet's secret is known: counters are shared from now on");
+                }
+                greet(&service).await;
             }
         });
         let _ = tokio::time::timeout(JOIN_PATIENCE, joining).await; // Dropped, it goes on.
@@ -109,7 +115,11 @@ impl Watch {
             (None, true) => {
                 seen.since = Some(now);
                 let shards = seen.troubled.join("; ");
-                tracing::warn!(place = self.place, shards, "the store does not serve: each limit decides by its on_store_failure");
+                tracing::warn!(
+                    place = self.place,
+                    shards,
+                    "the store does not serve: each limit decides by its on_store_failure"
+                );
             }
             (Some(since), false) => {
                 seen.since = None;
@@ -145,6 +155,16 @@ impl Watch {
             nodes: u64::from(report.nodes),
             outage_seconds: outage.as_micros() / 1_000_000,
             shards: report.shards.iter().map(shard).collect(),
+        }
+    }
+}
+
+/// Asks for a counter that nobody has, so that the store knows the script before a caller has to wait for it.
+async fn greet(service: &Service) {
+    let Ok(tally) = service.engine.tally("greeting", Ticks::from_secs(1), Align::Epoch) else { return };
+    for _ in 0..GREETINGS_MAX {
+        if service.engine.add(&tally, &[], 0, service.now()).await.is_ok() {
+            return;
         }
     }
 }

@@ -50,6 +50,7 @@ mod resp;
 mod rls;
 mod runbook;
 mod scratch;
+mod shared;
 mod store_check;
 mod tls;
 mod restart;

@@ -100,7 +100,9 @@ pub(crate) async fn learn_secret(link: &Link) -> Secret {
     loop {
         match try_secret(link).await {
             Ok(bytes) => return secret_of(&bytes),
-            Err(failure) => tracing::debug!(class = failure.class.name(), "the fleet's secret is not known yet"),
+            Err(failure) => {
+                tracing::debug!(class = failure.class.name(), "the fleet's secret is not known yet")
+            }
         }
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MOST);

@@ -67,7 +67,10 @@ struct Hub {
 enum Routing {
     /// There is only one.
     Single(Arc<Shard>),
-    Cluster { cluster: Arc<Cluster>, keeper: AbortHandle },
+    Cluster {
+        cluster: Arc<Cluster>,
+        keeper: AbortHandle,
+    },
 }
 
 /// Gives a request up when its asker does.
@@ -142,12 +145,22 @@ impl Link {
     }
 
     /// Sends a plain command to the shard of a slot, or to any. For what is not a decision: it has no part in the breaker.
-    pub(crate) async fn command(&self, slot: Option<u16>, command: &Cmd, deadline: Instant) -> Result<Value, Failure> {
+    pub(crate) async fn command(
+        &self,
+        slot: Option<u16>,
+        command: &Cmd,
+        deadline: Instant,
+    ) -> Result<Value, Failure> {
         let sent = timeout_at(deadline, self.send_command(slot, command, deadline)).await;
         sent.unwrap_or_else(|_| Err(Class::Timeout.into()))
     }
 
-    async fn send_command(&self, slot: Option<u16>, command: &Cmd, deadline: Instant) -> Result<Value, Failure> {
+    async fn send_command(
+        &self,
+        slot: Option<u16>,
+        command: &Cmd,
+        deadline: Instant,
+    ) -> Result<Value, Failure> {
         let routing = &self.0.routing;
         let mut shard = match slot {
             Some(slot) => routing.for_slot(slot),

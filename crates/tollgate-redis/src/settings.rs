@@ -33,19 +33,27 @@ pub enum SettingsError {
     )]
     Scheme(String),
     /// No host, or one that cannot be.
-    #[error("{0}: accepted are a name, an IPv4 address or an IPv6 address in brackets, each with an optional :port, as in redis://cache.internal:6379")]
+    #[error(
+        "{0}: accepted are a name, an IPv4 address or an IPv6 address in brackets, each with an optional :port, as in redis://cache.internal:6379"
+    )]
     Host(String),
     /// More hosts than one where one is meant.
-    #[error("{0} names one host; for several write redis-cluster://one,two,three or redis-sentinel://one,two,three/service")]
+    #[error(
+        "{0} names one host; for several write redis-cluster://one,two,three or redis-sentinel://one,two,three/service"
+    )]
     Hosts(&'static str),
     /// What follows the hosts is not what this kind of URL has there.
     #[error("after the hosts {0}")]
     Path(&'static str),
     /// A user name or password that is not percent-encoded UTF-8.
-    #[error("the user name and password of a URL must be percent-encoded UTF-8: write %40 for @, %3A for :, %2F for /")]
+    #[error(
+        "the user name and password of a URL must be percent-encoded UTF-8: write %40 for @, %3A for :, %2F for /"
+    )]
     Login,
     /// Something after `?` or `#`.
-    #[error("a store's URL has no `?` or `#` part; certificates, deadline and the rest are settings of their own")]
+    #[error(
+        "a store's URL has no `?` or `#` part; certificates, deadline and the rest are settings of their own"
+    )]
     Query,
     /// TLS files for a URL that does not speak TLS.
     #[error("certificates are only used with rediss://, rediss-cluster:// and rediss-sentinel:// URLs")]
@@ -69,7 +77,9 @@ pub enum SettingsError {
     #[error("the fleet's secret has {0} bytes; accepted are 16 to 1024 bytes that nobody can guess")]
     Secret(usize),
     /// Called where there is no runtime to keep connections in.
-    #[error("the store needs a tokio runtime with its timer and network enabled, and was made outside of one")]
+    #[error(
+        "the store needs a tokio runtime with its timer and network enabled, and was made outside of one"
+    )]
     NoRuntime,
 }
 

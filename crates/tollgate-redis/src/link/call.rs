@@ -6,12 +6,12 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, Value};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Hub, Time};
 use super::class::{Class, Failure};
 use super::queue::Waiting;
 use super::redirect::redirected;
 use super::shard::Shard;
 use super::wire::Wire;
+use super::{Hub, Time};
 use crate::breaker::{BreakerState, Severity};
 
 /// A request whose deadline is nearer than this is not sent.
@@ -115,7 +115,8 @@ impl Hub {
                 continue;
             }
             let slot = request.asked.keys.first().map_or(0, |key| key.slot());
-            let fits = |call: &&mut Call| call.time == request.time && (!self.is_cluster() || call.slot == slot);
+            let fits =
+                |call: &&mut Call| call.time == request.time && (!self.is_cluster() || call.slot == slot);
             let call = calls.iter_mut().find(fits);
             match call {
                 Some(call) => call.requests.push(request),
@@ -127,7 +128,8 @@ impl Hub {
 
     async fn deliver(&self, parcel: Parcel, may_repeat: bool, again: &mut Vec<Again>) {
         let Parcel { shard, way, mut calls } = parcel;
-        let Some(deadline) = calls.iter().flat_map(|call| &call.requests).map(|one| one.deadline).max() else {
+        let Some(deadline) = calls.iter().flat_map(|call| &call.requests).map(|one| one.deadline).max()
+        else {
             return;
         };
         let Some(wire) = shard.wire(deadline).await else {
@@ -165,7 +167,13 @@ impl Hub {
     }
 
     /// Sends all calls in one message. An error here is one of all of them.
-    async fn send(&self, wire: &Wire, way: Way, calls: &[Call], deadline: Instant) -> Result<Vec<Value>, Class> {
+    async fn send(
+        &self,
+        wire: &Wire,
+        way: Way,
+        calls: &[Call],
+        deadline: Instant,
+    ) -> Result<Vec<Value>, Class> {
         let mut message = Pipeline::with_capacity(calls.len() * 2);
         for (position, call) in calls.iter().enumerate() {
             self.tally.sent(call.requests.len());
@@ -182,9 +190,10 @@ impl Hub {
         let replies = timeout_at(deadline, async {
             match calls {
                 // One command by itself spares the collecting.
-                [call] if way == Way::default() => {
-                    connection.send_packed_command(&call.command("EVALSHA", &self.sha)).await.map(|one| vec![one])
-                }
+                [call] if way == Way::default() => connection
+                    .send_packed_command(&call.command("EVALSHA", &self.sha))
+                    .await
+                    .map(|one| vec![one]),
                 _ => connection.send_packed_commands(&message, 0, message.len()).await,
             }
         })
@@ -213,10 +222,15 @@ impl Hub {
     ) -> Option<Class> {
         let (class, details) = match reply {
             Value::Array(answers) if answers.len() == call.requests.len() => {
-                call.requests.into_iter().zip(answers).for_each(|(request, answer)| request.answer(Ok(answer)));
+                call.requests
+                    .into_iter()
+                    .zip(answers)
+                    .for_each(|(request, answer)| request.answer(Ok(answer)));
                 return None;
             }
-            Value::ServerError(error) => (Class::of_reply(&error), error.details().unwrap_or_default().to_owned()),
+            Value::ServerError(error) => {
+                (Class::of_reply(&error), error.details().unwrap_or_default().to_owned())
+            }
             _ => (Class::Malformed, String::new()),
         };
         let here = || Arc::clone(shard);

@@ -160,8 +160,16 @@ impl Class {
     }
 
     fn of_wrapped(details: &str) -> Self {
-        let known =
-            ["-READONLY", "-OOM", "-MISCONF", "-NOREPLICAS", "-WRONGTYPE", "-NOPERM", "-LOADING", "-MASTERDOWN"];
+        let known = [
+            "-READONLY",
+            "-OOM",
+            "-MISCONF",
+            "-NOREPLICAS",
+            "-WRONGTYPE",
+            "-NOPERM",
+            "-LOADING",
+            "-MASTERDOWN",
+        ];
         let found = known.iter().find(|code| details.contains(**code));
         found.map_or(Class::Other, |code| Self::of_code(&code[1..], ""))
     }
@@ -171,9 +179,9 @@ impl Class {
         match error.kind() {
             ErrorKind::AuthenticationFailed => Class::Refused,
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Class::Malformed,
-            ErrorKind::Server(_) | ErrorKind::Extension => {
-                error.code().map_or(Class::Other, |code| Self::of_code(code, error.detail().unwrap_or_default()))
-            }
+            ErrorKind::Server(_) | ErrorKind::Extension => error
+                .code()
+                .map_or(Class::Other, |code| Self::of_code(code, error.detail().unwrap_or_default())),
             _ if error.is_timeout() => Class::Timeout,
             _ => Class::Disconnected,
         }
@@ -216,7 +224,11 @@ mod tests {
         ];
         for (code, class, severity, may_have_run) in classes {
             let found = Class::of_code(code, "");
-            assert_eq!((found, found.severity(), found.may_have_run()), (class, severity, may_have_run), "{code}");
+            assert_eq!(
+                (found, found.severity(), found.may_have_run()),
+                (class, severity, may_have_run),
+                "{code}"
+            );
         }
         let old = "Error running script (call to f_1): @user_script:1: -OOM command not allowed";
         assert_eq!(Class::of_code("ERR", old), Class::OutOfMemory);

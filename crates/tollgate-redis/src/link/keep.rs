@@ -137,7 +137,8 @@ impl Keeper {
                     0
                 }
                 Err(class) => {
-                    let severity = if class.severity() == Severity::Fatal { Severity::Fatal } else { Severity::Counts };
+                    let severity =
+                        if class.severity() == Severity::Fatal { Severity::Fatal } else { Severity::Counts };
                     breaker.failed(severity, Instant::now(), luck());
                     self.tally.failed(class);
                     self.stale.notify_one();

@@ -220,8 +220,10 @@ mod tests {
     #[test]
     fn ranges_are_read() {
         let asked = Host { name: "seed".to_owned(), port: 1 };
-        let range = |first, last, node| parse(&Value::Array(vec![Value::Int(first), Value::Int(last), node]), &asked);
-        let host = |found: Option<Range>| found.map(|range| (range.first, range.last, range.host.to_string()));
+        let range =
+            |first, last, node| parse(&Value::Array(vec![Value::Int(first), Value::Int(last), node]), &asked);
+        let host =
+            |found: Option<Range>| found.map(|range| (range.first, range.last, range.host.to_string()));
         let named = node(Value::BulkString(b"10.0.0.7".to_vec()), 6381);
         assert_eq!(host(range(0, 5_460, named)), Some((0, 5_460, "10.0.0.7:6381".to_owned())));
         assert_eq!(host(range(7, 7, node(Value::Nil, 5))), Some((7, 7, "seed:5".to_owned())));

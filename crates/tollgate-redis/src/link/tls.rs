@@ -19,7 +19,11 @@ use crate::settings::TlsFiles;
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// Speaks TLS on a connection, as a client of `name`.
-pub(super) async fn wrap(stream: TcpStream, name: &str, files: &TlsFiles) -> io::Result<TlsStream<TcpStream>> {
+pub(super) async fn wrap(
+    stream: TcpStream,
+    name: &str,
+    files: &TlsFiles,
+) -> io::Result<TlsStream<TcpStream>> {
     let files = files.clone();
     // Reading files, and the system's authorities above all, must not hold up decisions.
     let config = tokio::task::spawn_blocking(move || config(&files)).await.map_err(io::Error::other)??;
@@ -47,7 +51,9 @@ fn config(files: &TlsFiles) -> io::Result<ClientConfig> {
         (Some(certificate), Some(key)) => {
             let text = read(key)?;
             let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| about(key, &error))?;
-            builder.with_client_auth_cert(certificates(certificate)?, private).map_err(|error| about(key, &error))
+            builder
+                .with_client_auth_cert(certificates(certificate)?, private)
+                .map_err(|error| about(key, &error))
         }
         _ => Ok(builder.with_no_client_auth()),
     }

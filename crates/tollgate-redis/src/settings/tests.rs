@@ -69,10 +69,18 @@ fn options_have_bounds() {
 /// Neither a printed setting nor an error shows a password or the secret.
 #[test]
 fn nothing_secret_is_shown() {
-    let settings = Settings::parse("redis://user:hunter2@h").unwrap().secret(b"correct horse battery").unwrap();
+    let settings =
+        Settings::parse("redis://user:hunter2@h").unwrap().secret(b"correct horse battery").unwrap();
     let shown = format!("{settings:?} {}", settings.place());
     assert!(!shown.contains("hunter2") && !shown.contains("horse") && !shown.contains("user"), "{shown}");
-    let errors = ["hunter2@h", "redis:hunter2@h", "redis://:hunter2@h:0", "redis://:hunter2@h?x", "redis://hunter2@h", "redis://user:hunter2"];
+    let errors = [
+        "hunter2@h",
+        "redis:hunter2@h",
+        "redis://:hunter2@h:0",
+        "redis://:hunter2@h?x",
+        "redis://hunter2@h",
+        "redis://user:hunter2",
+    ];
     for text in errors {
         let said = Settings::parse(text).unwrap_err().to_string();
         assert!(!said.contains("hunter2"), "{said}");

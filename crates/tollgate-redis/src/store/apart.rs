@@ -51,10 +51,16 @@ impl RedisStore {
 
     /// What a denied request tells of the limits that would have let it pass: how they are without it.
     async fn look_again(&self, answered: &mut [(&Part<'_>, Answers)], now: Timestamp, deadline: Instant) {
-        let looks: Vec<SmallVec<[Charge<'_>; 6]>> =
-            answered.iter().map(|(part, _)| part.charges.iter().map(|charge| charge.costing(0)).collect()).collect();
+        let looks: Vec<SmallVec<[Charge<'_>; 6]>> = answered
+            .iter()
+            .map(|(part, _)| part.charges.iter().map(|charge| charge.costing(0)).collect())
+            .collect();
         let each = answered.iter().zip(&looks).map(|((part, answers), look)| async move {
-            if part.is_admitted(answers) { self.ask(Operation::Charge, look, now, deadline).await.ok() } else { None }
+            if part.is_admitted(answers) {
+                self.ask(Operation::Charge, look, now, deadline).await.ok()
+            } else {
+                None
+            }
         });
         let seen = together(each).await;
         for ((part, answers), seen) in answered.iter_mut().zip(seen) {

@@ -65,7 +65,10 @@ impl Corrections {
                 match answer {
                     Ok(_) => return,
                     Err(failure) if failure.may_have_run || began.elapsed() >= AGE_MAX => {
-                        tracing::warn!(class = failure.class.name(), "units could not be given back; they stay taken");
+                        tracing::warn!(
+                            class = failure.class.name(),
+                            "units could not be given back; they stay taken"
+                        );
                         return;
                     }
                     Err(_) => sleep(PAUSE).await,

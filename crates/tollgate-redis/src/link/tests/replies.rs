@@ -51,7 +51,11 @@ async fn errors_are_told_by_class_and_not_repeated() {
         for request in 1..=8 {
             let failure = echo(&link, "x").await.unwrap_err();
             let expected = if request > opens_after { Class::Open } else { class };
-            assert_eq!(failure, Failure { class: expected, may_have_run: may_have_run && request <= opens_after }, "{text}");
+            assert_eq!(
+                failure,
+                Failure { class: expected, may_have_run: may_have_run && request <= opens_after },
+                "{text}"
+            );
         }
         assert_eq!(fake.heard("EVALSHA").len(), 8.min(opens_after as usize), "{text}");
     }
@@ -87,7 +91,8 @@ async fn a_hanging_store_costs_the_deadline_and_then_nothing() {
         waits += 1;
     }
     assert!(waits <= 6, "{waits}"); // Whoever asks may give up a moment before the call does.
-    let mut bodies: Vec<_> = fake.heard("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
+    let mut bodies: Vec<_> =
+        fake.heard("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
     let sent = bodies.len();
     bodies.dedup();
     assert_eq!(bodies.len(), sent, "{bodies:?}");
@@ -106,7 +111,10 @@ async fn a_connection_closed_after_the_write_is_not_tried_again() {
     })
     .await;
     let link = linked(&fake.url());
-    assert_eq!(echo(&link, "x").await.unwrap_err(), Failure { class: Class::Disconnected, may_have_run: true });
+    assert_eq!(
+        echo(&link, "x").await.unwrap_err(),
+        Failure { class: Class::Disconnected, may_have_run: true }
+    );
     until(|| link.report(1, 0).connections == 2).await;
     assert_eq!(echo(&link, "y").await, echoed("y"));
     let bodies: Vec<_> = fake.heard("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
@@ -119,7 +127,10 @@ async fn nonsense_is_no_answer() {
     for nonsense in ["*3\r\n:1\r\n:2\r\n:3\r\n", "+OK\r\n", ":1\r\n"] {
         let fake = Fake::playing(|_| Does::Says(nonsense.to_owned())).await;
         let link = linked(&fake.url());
-        assert_eq!(echo(&link, "x").await.unwrap_err(), Failure { class: Class::Malformed, may_have_run: true });
+        assert_eq!(
+            echo(&link, "x").await.unwrap_err(),
+            Failure { class: Class::Malformed, may_have_run: true }
+        );
     }
     let fake = Fake::playing(|_| Does::Says("?what\r\n".to_owned())).await;
     let link = linked(&fake.url());
@@ -157,7 +168,8 @@ async fn a_spoilt_key_fails_alone() {
     until(|| link.report(1, 0).connections == 1).await;
     let asked: Vec<_> = (0..40)
         .map(|number| {
-            let (link, body) = (link.clone(), if number == 20 { "spoilt".to_owned() } else { number.to_string() });
+            let (link, body) =
+                (link.clone(), if number == 20 { "spoilt".to_owned() } else { number.to_string() });
             tokio::spawn(async move { (echo(&link, &body).await, body) })
         })
         .collect();

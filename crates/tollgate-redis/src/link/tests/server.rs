@@ -28,9 +28,19 @@ impl Server {
 
     pub(crate) fn at(port: u16, arguments: &[&str]) -> Self {
         let mut command = Command::new("redis-server");
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        command.args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]);
         command.args(["--dir", "/tmp", "--loglevel", "warning"]).args(arguments);
-        let child = command.stdout(Stdio::null()).spawn().expect("redis-server must be installed for this test");
+        let child =
+            command.stdout(Stdio::null()).spawn().expect("redis-server must be installed for this test");
         let server = Self { port, child };
         server.wait();
         server

@@ -18,6 +18,10 @@ pub(crate) use question::{Heard, Problem, Question};
 pub(crate) const SOURCE: &str = concat!(
     include_str!("script/head.lua"),
     include_str!("script/reservoir.lua"),
+    include_str!("script/fixed_window.lua"),
+    include_str!("script/sliding_window.lua"),
+    include_str!("script/sliding_log.lua"),
+    include_str!("script/permits.lua"),
     include_str!("script/main.lua")
 );
 /// Most keys of one call: the script holds them all at once.

@@ -15,10 +15,9 @@ const RESERVOIR: u8 = 1;
 const EPOCH: u8 = 2;
 const FIRST_HIT: u8 = 3;
 const CALENDAR: u8 = 4;
-const STRICT: u8 = 5;
-const INTERPOLATE: u8 = 6;
-const LOG: u8 = 7;
-const PERMITS: u8 = 8;
+const SLIDING: u8 = 5;
+const LOG: u8 = 6;
+const PERMITS: u8 = 7;
 
 /// Where a state comes from that was counted under another quota.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,12 +68,9 @@ impl Numbers {
             }
             Quota::FixedWindow(window) => return Self::of_window(window, now, bounds),
             Quota::SlidingWindow(window) => {
-                let kind = match window.estimate() {
-                    Estimate::Strict => STRICT,
-                    Estimate::Interpolate => INTERPOLATE,
-                };
+                let is_strict = u64::from(window.estimate() == Estimate::Strict);
                 let sub = window.sub_window().as_micros();
-                (kind, [window.limit(), sub, u64::from(window.precision()), 0])
+                (SLIDING, [window.limit(), sub, u64::from(window.precision()), is_strict])
             }
             Quota::SlidingLog(log) => (LOG, [log.limit(), log.period().as_micros(), 0, 0]),
             Quota::Concurrency(permits) => (PERMITS, [permits.limit(), permits.ttl().as_micros(), 0, 0]),
@@ -147,7 +143,7 @@ pub(crate) fn charge(
 }
 
 fn ancestor(body: &mut Vec<u8>, ancestor: &Ancestor) {
-    body.push(u8::from(ancestor.is_counted_like));
+    body.extend([ancestor.numbers.kind, u8::from(ancestor.is_counted_like)]);
     ancestor.numbers.numbers.iter().for_each(|&each| number(body, each));
     number(body, ancestor.at.unix_micros());
     number(body, ancestor.next_end.unix_micros());

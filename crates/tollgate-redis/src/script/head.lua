@@ -6,8 +6,8 @@
 --   kind, whether in shadow, where a state of another quota comes from (0: ask, 1: its lineage follows, 2: nobody knows), the tag
 --   of the quota in three digits, the seconds that the state must at least be kept, the cost, and four numbers of the quota.
 --   A calendar window has a fifth. A permit's name takes the place of the fourth number.
---   A lineage is a count, a tag, and for each quota that the state was counted under whether its successor's windows are its
---   own, five numbers, and when it was succeeded.
+--   A lineage is a count, a tag, and for each quota that the state was counted under its kind, whether its successor's windows are
+--   its own, five numbers, when it was succeeded, and when its successor's first window ended.
 -- Answers one string for each request: a byte 0 and, for a charge, the verdict, its time, what remains, the time until one unit
 --   more, and until nothing is used; or another byte that says why nothing was charged.
 --
@@ -15,7 +15,7 @@
 -- has changed nothing.
 
 local CHARGE, REFUND, RESET, DEBIT = 1, 2, 3, 4
-local RESERVOIR, EPOCH, FIRST_HIT, CALENDAR, STRICT, INTERPOLATE, LOG, PERMITS = 1, 2, 3, 4, 5, 6, 7, 8
+local RESERVOIR, EPOCH, FIRST_HIT, CALENDAR, SLIDING, LOG, PERMITS = 1, 2, 3, 4, 5, 6, 7
 local ALLOW, WAIT, DENY, NEVER = 0, 1, 2, 3
 local UNKNOWN, BOUNDS, MALFORMED, REFUSED = -1, -2, -3, -4
 local EXACT = 9007199254740991

@@ -1,5 +1,5 @@
 
-local RECORD_BYTES, ANCESTOR_BYTES = 50, 57
+local RECORD_BYTES, ANCESTOR_BYTES = 50, 58
 
 -- The numbers of a quota, checked; nothing if they are out of range.
 local function is_sound(kind, a, b, c, d, e)
@@ -9,8 +9,8 @@ local function is_sound(kind, a, b, c, d, e)
     return whole(a, 1, EXACT) and whole(b, 1, PERIOD_MAX)
   elseif kind == CALENDAR then
     return whole(a, 1, EXACT) and whole(b, 1, PERIOD_MAX) and whole(c, 0, EXACT) and whole(d, c, EXACT) and whole(e, 0, EXACT)
-  elseif kind == STRICT or kind == INTERPOLATE then
-    return whole(a, 1, EXACT) and whole(b, 1, PERIOD_MAX) and whole(c, 1, PRECISION_MAX) and a * b <= EXACT
+  elseif kind == SLIDING then
+    return whole(a, 1, EXACT) and whole(b, 1, PERIOD_MAX) and whole(c, 1, PRECISION_MAX) and a * b <= EXACT and whole(d, 0, 1)
   elseif kind == LOG then
     return whole(a, 1, LOG_MAX) and whole(b, 1, PERIOD_MAX)
   elseif kind == PERMITS then
@@ -29,25 +29,32 @@ local function of_kind(kind)
   return made
 end
 
--- Carries a state over through the quotas of its lineage. Tells what is wrong if that cannot be.
-local function carry_over(body, from, count, kind, state, tag, a, b, c, d, e)
-  local ops = of_kind(kind)
+-- Reads a quota that a state was counted under; nothing if it is out of range.
+local function ancestor_at(body, at)
+  local kind, a, b, c, d, e, old
+  old = { unpack_at('<Bddddddd', body, at + 1) }
+  kind, a, b, c, d, e = byte(body, at), old[2], old[3], old[4], old[5], old[6]
+  if is_sound(kind, a, b, c, d, e) and whole(old[7], 0, EXACT) and whole(old[8], 0, EXACT) then
+    old[9] = kind
+    return old
+  end
+end
+
+-- Carries a state over through the quotas of its lineage: nothing and the state, or what is wrong.
+local function carry_over(body, from, count, state, heir)
   local ancestors = {}
   for index = 1, count do
-    local old = { unpack_at('<Bddddddd', body, from + (index - 1) * ANCESTOR_BYTES) }
-    if not (is_sound(kind, old[2], old[3], old[4], old[5], old[6]) and whole(old[7], 0, EXACT) and whole(old[8], 0, EXACT)) then return REFUSED end
-    ancestors[index] = old
+    ancestors[index] = ancestor_at(body, from + (index - 1) * ANCESTOR_BYTES)
+    if not ancestors[index] then return REFUSED end
   end
-  for index, old in ipairs(ancestors) do
-    local heir = ancestors[index + 1]
+  ancestors[count + 1] = heir
+  for index = 1, count do
+    local old, next_one = ancestors[index], ancestors[index + 1]
     local at = old[7] < now and old[7] or now
-    if heir then
-      state = ops.inherit(state, old, at, tag, heir[2], heir[3], heir[4], heir[5], heir[6])
-    else
-      state = ops.inherit(state, old, at, tag, a, b, c, d, e)
-    end
+    state = of_kind(next_one[9]).inherit(
+      state, old, at, heir[1], next_one[2], next_one[3], next_one[4], next_one[5], next_one[6])
     if state == nil then return MALFORMED end
-    if not state then return nil end
+    if not state then return nil, false end
   end
   return nil, state
 end
@@ -110,17 +117,15 @@ local function step(body, at, state, operation, looks)
     elseif ancestor_tag ~= from then
       return nil, UNKNOWN, from, next_at
     elseif operation == REFUND then
-      local old = { unpack_at('<Bddddddd', body, ancestors_at) }
-      if not (is_sound(kind, old[2], old[3], old[4], old[5], old[6]) and whole(old[7], 0, EXACT)) then
-        return nil, REFUSED, 'a quota out of range'
-      end
+      local old = ancestor_at(body, ancestors_at)
+      if not old then return nil, REFUSED, 'a quota out of range' end
       local instant = old[7] < now and old[7] or now
-      local next_state, idle_at = of_kind(kind).refund(state, instant, cost, old[2], old[3], old[4], old[5], old[6])
+      local next_state, idle_at = of_kind(old[9]).refund(state, instant, cost, old[2], old[3], old[4], old[5], old[6])
       if next_state == nil then return nil, idle_at or MALFORMED end
       return next_at, nil, nil, nil, nil, nil, next_state, idle_at, nil, nil, seconds
     else
       local problem
-      problem, state = carry_over(body, ancestors_at, ancestors, kind, state, tag, a, b, c, d, e)
+      problem, state = carry_over(body, ancestors_at, ancestors, state, { tag, a, b, c, d, e, 0, 0, kind })
       if problem then return nil, problem, 'a lineage out of range' end
       is_carried = true
     end

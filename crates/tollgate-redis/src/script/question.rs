@@ -33,6 +33,10 @@ pub(crate) struct Question<'c> {
 
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly every answer is the large one, and it lives for a moment"
+)]
 pub(crate) enum Heard {
     /// The answers of a charge.
     Answers(Answers),

@@ -12,6 +12,10 @@ const ANSWER_BYTES: usize = 33;
 
 /// What the script says to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly every reply is the large one, and it lives for a moment"
+)]
 pub(super) enum Reply {
     /// Charged, or refused.
     Answers(Answers),

@@ -1,7 +1,11 @@
 //! The same random requests to memory and to the script, at the same instants, steps back of the clock included.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
+use tollgate::algorithm::fixed_window::Align;
+use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::policy::{Cost, Limit, LimitBuilder, Mode};
 use tollgate::{CheckRequest, Engine, Policy, Quota, Rate, Secret, Ticks, Timestamp};
 
@@ -45,6 +49,59 @@ fn reservoir(random: &mut Random) -> Quota {
     }
 }
 
+fn rate(random: &mut Random) -> Rate {
+    let units = random.of(&[1, 2, 3, 7, 10, 100, 999, 65_536]);
+    let period = random.of(&[7, 1_000, 60_000, 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000]);
+    Rate::per_ticks(units, Ticks::from_micros(period))
+}
+
+fn fixed_window(random: &mut Random) -> Quota {
+    use CalendarUnit::{Day, Hour, Minute, Month, Week, Year};
+    loop {
+        let unit = random.of(&[Minute, Hour, Day, Week, Month, Year]);
+        let zone = random.of(&["UTC", "Europe/Rome", "Australia/Lord_Howe", "Asia/Kathmandu"]);
+        let rate = rate(random);
+        let (rate, align) = match random.below(3) {
+            0 => (rate, Align::Epoch),
+            1 => (rate, Align::FirstHit),
+            _ => {
+                let calendar = Calendar::new(unit, zone).unwrap();
+                (Rate::per_ticks(rate.units(), unit.usual()), Align::Calendar(calendar))
+            }
+        };
+        if let Ok(quota) = Quota::fixed_window(rate, align) {
+            return quota;
+        }
+    }
+}
+
+fn sliding_window(random: &mut Random) -> Quota {
+    loop {
+        let precision = random.of(&[1, 1, 2, 3, 10, 60]);
+        let estimate = random.of(&[Estimate::Strict, Estimate::Interpolate]);
+        if let Ok(quota) = Quota::sliding_window(rate(random), precision, estimate) {
+            return quota;
+        }
+    }
+}
+
+fn sliding_log(random: &mut Random) -> Quota {
+    loop {
+        if let Ok(quota) = Quota::sliding_log(rate(random)) {
+            return quota;
+        }
+    }
+}
+
+fn permits(random: &mut Random) -> Quota {
+    let life = random.of(&[1, 1_000, 1_000_000, 60_000_000]);
+    Quota::concurrency(random.of(&[1, 2, 3, 10, 1_000]), Duration::from_micros(life)).unwrap()
+}
+
+fn any(random: &mut Random) -> Quota {
+    random.of(&[reservoir, fixed_window, sliding_window, sliding_log, permits])(random)
+}
+
 /// The time by which a quota's answers change most.
 fn pulse(quota: &Quota) -> u64 {
     quota.memory().as_micros() / quota.capacity().clamp(1, 1_000)
@@ -84,7 +141,8 @@ async fn session(engine: &Engine<Twin>, quotas: &[Quota], random: &mut Random) -
             14 => now - Ticks::from_micros(random.below(2 * pulse + 2)),
             _ => now - Ticks::from_micros(random.below(200 * pulse + 2)),
         };
-        now = now.max(START - Ticks::from_secs(300 * 86_400));
+        // Within what memory tells apart.
+        now = now.clamp(START - Ticks::from_secs(300 * 86_400), START + Ticks::from_secs(4 * 366 * 86_400));
         let capacity = quotas.iter().map(Quota::capacity).min().unwrap_or(1);
         let cost = match random.below(8) {
             0 => 0,
@@ -107,8 +165,37 @@ async fn session(engine: &Engine<Twin>, quotas: &[Quota], random: &mut Random) -
     engine.store().steps.load(std::sync::atomic::Ordering::Relaxed)
 }
 
+async fn agree(steps: u64, make: fn(&mut Random) -> Quota) {
+    let server = Arc::new(Server::start().await);
+    assert!(run(&server, 1, steps, make).await >= steps);
+}
+
 #[tokio::test]
 async fn reservoirs_answer_as_in_memory() {
-    let server = Arc::new(Server::start().await);
-    run(&server, 1, 20_000, reservoir).await;
+    agree(20_000, reservoir).await;
+}
+
+#[tokio::test]
+async fn fixed_windows_answer_as_in_memory() {
+    agree(20_000, fixed_window).await;
+}
+
+#[tokio::test]
+async fn sliding_windows_answer_as_in_memory() {
+    agree(20_000, sliding_window).await;
+}
+
+#[tokio::test]
+async fn sliding_logs_answer_as_in_memory() {
+    agree(20_000, sliding_log).await;
+}
+
+#[tokio::test]
+async fn permits_answer_as_in_memory() {
+    agree(20_000, permits).await;
+}
+
+#[tokio::test]
+async fn all_algorithms_answer_as_in_memory() {
+    agree(20_000, any).await;
 }

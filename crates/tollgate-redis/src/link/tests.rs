@@ -45,7 +45,7 @@ fn failures(link: &Link, class: Class) -> u64 {
 }
 
 /// Waits until something is so, for as long as tests may take.
-async fn until(mut is_so: impl FnMut() -> bool) {
+pub(crate) async fn until(mut is_so: impl FnMut() -> bool) {
     for _ in 0..1_000 {
         if is_so() {
             return;

@@ -1,10 +1,7 @@
 //! The store with a real redis-server, through an engine.
 
-use std::sync::Arc;
-
-use tollgate::algorithm::concurrency::Concurrency;
 use tollgate::policy::{Cost, Limit, LimitBuilder};
-use tollgate::{CheckRequest, Clock, Engine, Policy, Quota, Rate, Source, Ticks};
+use tollgate::{CheckRequest, Clock, Engine, Policy, Quota, Rate, Source};
 
 use super::*;
 use crate::link::tests::server::Server;
@@ -45,11 +42,11 @@ async fn charges_are_counted_in_redis() {
     for node in [&one, &other] {
         let decision = node.check(&asking("k", 4), clock.now()).await;
         assert!(decision.is_allowed());
-        assert_eq!(decision.limits()[0].source, Source::Exact);
+        assert_eq!(decision.limits().next().unwrap().source, Source::Exact);
     }
     let decision = other.check(&asking("k", 3), clock.now()).await;
     assert!(!decision.is_allowed());
-    assert_eq!(decision.limits()[0].outcome.remaining, 2);
+    assert_eq!(decision.limits().next().unwrap().outcome.remaining, 2);
     assert!(one.check(&asking("k", 2), clock.now()).await.is_allowed());
     assert!(one.check(&asking("other", 10), clock.now()).await.is_allowed());
     let keys = server.tell(&["KEYS", "tg:*"]);

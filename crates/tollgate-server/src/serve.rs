@@ -149,7 +149,8 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let service = Arc::new(service);
     if let Some(store) = store {
         Watch::join(&service).await;
-        tokio::spawn(store.run(Arc::clone(&service), clock.clone()));
+        store.look_at(&service);
+        tokio::spawn(store.run(Arc::clone(&service)));
     }
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tollgate::algorithm::fixed_window::Align;
-use tollgate::{Clock, Ticks, Timestamp};
+use tollgate::{Ticks, Timestamp};
 use tollgate_redis::{BreakerState, LATENCY_BOUNDS, Report, ShardReport};
 
 use crate::service::Service;
@@ -80,12 +80,17 @@ impl Watch {
     }
 
     /// Looks again and again, as long as it is polled.
-    pub(crate) async fn run(self: Arc<Self>, service: Arc<Service>, clock: Clock) {
+    pub(crate) async fn run(self: Arc<Self>, service: Arc<Service>) {
         loop {
-            if let Some(fleet) = service.engine.store().fleet() {
-                self.look(&fleet.store.report(), clock.now());
-            }
             tokio::time::sleep(LOOK_EVERY).await;
+            self.look_at(&service);
+        }
+    }
+
+    /// Looks once.
+    pub(crate) fn look_at(&self, service: &Service) {
+        if let Some(fleet) = service.engine.store().fleet() {
+            self.look(&fleet.store.report(), service.now());
         }
     }
 

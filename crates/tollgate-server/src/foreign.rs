@@ -214,15 +214,16 @@ impl InForce {
     /// # Errors
     /// When a window's length is out of range.
     pub(crate) fn new<S: Store>(
-        rules: Foreign,
+        rules: impl Into<Arc<Foreign>>,
         engine: &Engine<S>,
         before: Option<&InForce>,
         now: Timestamp,
     ) -> Result<Self, QuotaError> {
+        let rules = rules.into();
         let tallies = rules.tallies(engine)?;
         let ledger: Arc<Ledger> = before.map(|before| Arc::clone(&before.ledger)).unwrap_or_default();
         let version = before.map_or(1, |before| before.version + 1);
-        Ok(Self { rules: Arc::new(rules), tallies, ledger, applied_at: now, version })
+        Ok(Self { rules, tallies, ledger, applied_at: now, version })
     }
 
     /// The same for an engine that hashes keys with another secret by now.

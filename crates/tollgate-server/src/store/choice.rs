@@ -97,7 +97,8 @@ impl Choice {
             store_cert: given.entrance.store_cert.clone().or_else(|| file.cert.clone()),
             store_key: given.entrance.store_key.clone().or_else(|| file.key.clone()),
         };
-        let mut settings = settings(url, &entrance)?;
+        let mut settings = settings(url, &entrance)
+            .map_err(|error| format!("--store: {error}; or `memory`, to count in this process"))?;
         let told = |error: &dyn std::fmt::Display| format!("--store: {error}");
         let deadline = match (given.store_deadline, &file.deadline) {
             (Some(deadline), _) => Some(deadline),
@@ -137,9 +138,7 @@ impl Choice {
 /// # Errors
 /// As [`Choice::of`].
 pub(crate) fn settings(url: &str, entrance: &EntranceArguments) -> Result<Settings, String> {
-    let told = |error: &dyn std::fmt::Display| format!("--store: {error}");
-    let mut settings = Settings::parse(url)
-        .map_err(|error| format!("--store: {error}; or `memory`, to count in this process"))?;
+    let mut settings = Settings::parse(url).map_err(|error| error.to_string())?;
     let user = entrance.store_user.as_deref().or(settings.credentials().0).map(str::to_owned);
     match password(entrance)? {
         Some(password) => settings = settings.login(user.as_deref(), &password),
@@ -157,7 +156,7 @@ pub(crate) fn settings(url: &str, entrance: &EntranceArguments) -> Result<Settin
         key: entrance.store_key.clone(),
     };
     if files != TlsFiles::default() {
-        settings = settings.tls(files).map_err(|error| told(&error))?;
+        settings = settings.tls(files).map_err(|error| error.to_string())?;
     }
     Ok(settings)
 }

@@ -11,6 +11,7 @@ use crate::program::{Server, run, stderr, stdout, tollgate};
 use crate::redis::{Cluster, Redis, free_port};
 use crate::rls;
 use crate::scratch::{Scratch, rest, until};
+use crate::store_check::recommended_user;
 
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 10/h}]";
 const KEY: &str = r#"{"attributes":{"api_key":"k"}}"#;
@@ -446,4 +447,34 @@ fn servers_on_a_store_with_tls() {
     let stranger = on_with(&url, POLICY, &["--store-ca", &path("ca.pem")]);
     rest(Duration::from_millis(200));
     assert_eq!(stranger.source(KEY), "local");
+}
+
+/// The user that `store check` recommends can do everything: decide, hold and give back, reset, agree on a secret, sign itself.
+#[test]
+fn a_user_with_few_rights_is_enough() {
+    let _turn = turn();
+    let redis = Redis::start(&[]);
+    recommended_user(&redis, &redis.url());
+    redis.tell(&["ACL", "SETUSER", "default", "off"]);
+    let policy = "limits: [{name: per-key, by: [api_key], rate: 10/h}, {name: in-flight, by: [worker], concurrency: 1}]";
+    let mut server = on(&format!("redis://tollgate:s3cret@127.0.0.1:{}", redis.port), policy);
+    server.joined();
+    quick(|key| {
+        server.charged(key)?;
+        let output = operate(&server, &["reset", &format!("api_key={key}")]).output().unwrap();
+        assert!(stdout(&output).contains("1 counter forgotten"), "{}{}", stdout(&output), stderr(&output));
+        assert_eq!(server.left(key), 10);
+        let worker = format!(r#"{{"attributes":{{"worker":"{key}"}}}}"#);
+        let held = server.check(&worker);
+        (held["limits"][0]["source"] == "exact").then_some(())?;
+        let release = format!("/v1/permits/{}", held["permit"].as_str().unwrap());
+        assert!(server.send("DELETE", &release, "").status < 300);
+        (server.check(&worker)["allowed"] == true).then_some(())
+    });
+    until("it is counted", || (server.metric("tollgate_store_nodes") == 1).then_some(()));
+    assert_eq!(server.metric("tollgate_store_failures_total{class=\"refused\"}"), 0);
+    server.signal("-TERM");
+    server.wait();
+    let log = server.rest_of_log();
+    assert!(!log.contains("NOPERM"), "{log}");
 }

@@ -122,16 +122,21 @@ fn rights_are_tried_and_named() {
     found.says("rights", "fail", &["blind lacks +eval"]);
 }
 
-/// The user that the check itself recommends may do all that is needed, and nothing else.
-#[test]
-fn the_recommended_user_is_enough() {
-    let redis = Redis::start(&GOOD);
-    let found = checked(&[&redis.url()]);
+/// Makes the user that the check of a store itself recommends, with the password s3cret.
+pub(crate) fn recommended_user(redis: &Redis, url: &str) {
+    let found = checked(&[url]);
     let advice = found.about("rights").into_iter().find(|(mark, _)| *mark == "note").unwrap().1;
     let (_, command) = advice.split_once("ACL SETUSER ").unwrap();
     let mut words = vec!["ACL", "SETUSER"];
     words.extend(command.split_whitespace().map(|word| if word == ">PASSWORD" { ">s3cret" } else { word }));
     redis.tell(&words);
+}
+
+/// The user that the check itself recommends may do all that is needed, and nothing else.
+#[test]
+fn the_recommended_user_is_enough() {
+    let redis = Redis::start(&GOOD);
+    recommended_user(&redis, &redis.url());
     let found = checked(&[&format!("redis://tollgate:s3cret@127.0.0.1:{}", redis.port)]);
     assert_eq!((found.failures(), found.status), (vec![], Some(0)), "{}", found.text);
     assert_eq!(found.about("rights").len(), 1, "{}", found.text);
@@ -168,7 +173,7 @@ fn wrong_usage_shows_no_password() {
         let output = run(&["store", "check", url], b"");
         let said = stdout(&output) + &stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("redis-cluster://") && !said.contains("s3cret"), "{said}");
+        assert!(said.contains("redis") && !said.contains("s3cret"), "{said}");
     }
 }
 

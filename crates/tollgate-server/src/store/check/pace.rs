@@ -7,7 +7,7 @@ use tollgate::Clock;
 
 use super::node::{Node, said};
 use super::report::{Line, Mark};
-use super::rights::is_forbidden;
+use super::rights::{is_forbidden, tidy};
 use super::slot;
 use crate::telemetry::Stopwatch;
 
@@ -69,9 +69,7 @@ pub(super) async fn latency(node: &Node, slots: &[(u16, u16)], deadline: Duratio
             Err(error) => lines.push(Line::new(Mark::Fail, "latency", format!("{what}: {}", said(&error)))),
         }
     }
-    let mut tidy = redis::cmd("DEL");
-    tidy.arg(&key);
-    let _ = node.does(&tidy).await; // It expires by itself otherwise.
+    let _ = node.does(&tidy(&[&key])).await; // It expires by itself otherwise.
     lines
 }
 

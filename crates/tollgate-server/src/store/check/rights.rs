@@ -7,12 +7,14 @@ use super::node::{Entrance, Node, said};
 use super::report::{Line, Mark};
 use super::slot;
 
+/// The script `return 1`, as EVALSHA names it.
+const RETURN_1: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 /// How long the keys of a check live, should it be cut off before it removes them.
 const LIFE_MS: u64 = 10_000;
-/// All rights that a user of Tollgate needs, for whoever makes one.
-pub(super) const RIGHTS: &str = "~tg:* resetchannels -@all +ping +hello +auth +time +eval +evalsha +get +mget +set +del +pttl +pexpire \
-                                 +hget +hgetall +hset +hsetnx +hdel +zadd +zcard +zcount +zremrangebyscore +info +select \
-                                 +cluster|slots +cluster|shards +cluster|info +cluster|nodes +asking +client|setname";
+/// All rights that a user of Tollgate needs, for whoever makes one; the last line is for this check.
+pub(super) const RIGHTS: &str = "~tg:* resetchannels -@all +ping +role +select +time +eval +evalsha +set +getex +mget +del +expire +pexpire \
+                                 +hget +hgetall +hset +hsetnx +zadd +zcard +zrem +zremrangebyscore +cluster|slots +asking \
+                                 +info +cluster|info +cluster|nodes";
 
 /// Something that Tollgate does.
 struct Trial {
@@ -54,9 +56,7 @@ pub(super) async fn lines(
             }
         }
     }
-    let mut tidy = redis::cmd("DEL");
-    tidy.arg(&key);
-    let _ = node.does(&tidy).await; // They expire by themselves otherwise.
+    let _ = node.does(&tidy(&[&key, &format!("{key}-hash"), &format!("{key}-nodes")])).await; // They expire by themselves otherwise.
     let user = entrance.user();
     let mut lines = match missing.as_slice() {
         [] => vec![Line::ok("rights", format!("{user} may do all that is needed"))],
@@ -73,6 +73,13 @@ pub(super) async fn lines(
     lines.extend(excess(node, user).await);
     lines.extend(other);
     lines
+}
+
+/// Removes keys of ours. In a script, since that is where a user of Tollgate may do it.
+pub(super) fn tidy(keys: &[&str]) -> Cmd {
+    let mut command = redis::cmd("EVAL");
+    command.arg("return redis.call('DEL', unpack(KEYS))").arg(keys.len()).arg(keys);
+    command
 }
 
 /// Whether the user may do much more than is needed.
@@ -92,33 +99,35 @@ fn trials(key: &str, kind: Kind) -> Vec<Trial> {
         Trial { right, command }
     };
     let life = LIFE_MS.to_string();
-    let (hash, set, nodes) = (format!("{key}-hash"), key.to_owned(), format!("{key}-nodes"));
-    let script = |right: &'static str, body: &str| one(right, "EVAL", &[body, "1", key]);
+    let (hash, nodes) = (format!("{key}-hash"), format!("{key}-nodes"));
+    let script = |right: &'static str, body: &str, key: &str| one(right, "EVAL", &[body, "1", key]);
     let mut all = vec![
         one("+ping", "PING", &[]),
-        one("+time", "TIME", &[]),
-        one("+set", "SET", &[&set, "1", "PX", &life]),
-        one("+get", "GET", &[&set]),
-        one("+pttl", "PTTL", &[&set]),
-        one("+pexpire", "PEXPIRE", &[&set, &life]),
+        one("+set", "SET", &[key, "1", "NX", "PX", &life]),
+        one("+getex", "GETEX", &[key, "PX", &life]),
         one("+hsetnx", "HSETNX", &[&hash, "a", "1"]),
-        one("+pexpire", "PEXPIRE", &[&hash, &life]),
+        one("+expire", "EXPIRE", &[&hash, "10"]),
+        one("+hset", "HSET", &[&hash, "a", "2"]),
         one("+hget", "HGET", &[&hash, "a"]),
         one("+hgetall", "HGETALL", &[&hash]),
-        one("+zadd", "ZADD", &[&nodes, "1", "a"]),
-        one("+pexpire", "PEXPIRE", &[&nodes, &life]),
-        one("+zcount", "ZCOUNT", &[&nodes, "-inf", "+inf"]),
-        one("+zremrangebyscore", "ZREMRANGEBYSCORE", &[&nodes, "-inf", "+inf"]),
-        one("+del", "DEL", &[&hash, &nodes]),
         one("+eval", "EVAL", &["return 1", "1", key]),
-        one("+evalsha", "EVALSHA", &["e0e1f9fabfc9d4800c877a703b823ac0578ff8db", "1", key]),
-        script("+time", "return redis.call('TIME')"),
-        script("+mget", "return redis.call('MGET', KEYS[1])"),
-        script("+set", "return redis.call('SET', KEYS[1], '1', 'PX', '10000')"),
-        script("+del", "return redis.call('DEL', KEYS[1])"),
+        one("+evalsha", "EVALSHA", &[RETURN_1, "1", key]),
+        script("+time", "return redis.call('TIME')", key),
+        script("+mget", "return redis.call('MGET', KEYS[1])", key),
+        script("+set", "return redis.call('SET', KEYS[1], '1', 'PX', '10000')", key),
+        script("+zadd", "return redis.call('ZADD', KEYS[1], 1, 'a')", &nodes),
+        script("+pexpire", "return redis.call('PEXPIRE', KEYS[1], 10000)", &nodes),
+        script("+zcard", "return redis.call('ZCARD', KEYS[1])", &nodes),
+        script("+zremrangebyscore", "return redis.call('ZREMRANGEBYSCORE', KEYS[1], 5, 6)", &nodes),
+        one("+zrem", "ZREM", &[&nodes, "a"]),
+        script("+del", "return redis.call('DEL', KEYS[1])", key),
     ];
-    if kind == Kind::Cluster {
-        all.push(one("+cluster|slots", "CLUSTER", &["SLOTS"]));
+    match kind {
+        Kind::Single => {}
+        Kind::Sentinel => all.push(one("+role", "ROLE", &[])),
+        Kind::Cluster => {
+            all.extend([one("+cluster|slots", "CLUSTER", &["SLOTS"]), one("+asking", "ASKING", &[])])
+        }
     }
     all
 }

@@ -1,8 +1,8 @@
 //! Two stores in one: memory and the script. Whatever is asked is asked of both, and both must say the same.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::Value;
 use tollgate::charge::{Answers, Charge};
@@ -22,6 +22,9 @@ pub(crate) struct Twin {
     quotas: Mutex<HashMap<u64, Vec<(u32, Quota)>>>,
     /// What was asked, for whoever wonders how it came to a difference.
     history: Mutex<Vec<String>>,
+    /// Whether memory gave the number of a forgotten quota to another: it may take an idle state for one of that, and is no
+    /// model any more.
+    pub(crate) is_over: AtomicBool,
     /// Charges that both decided.
     pub(crate) steps: AtomicU64,
 }
@@ -35,7 +38,14 @@ impl Twin {
             since: Timestamp::default(),
             until: Timestamp::LAST,
         });
-        Self { memory, server: Arc::clone(server), quotas: Mutex::default(), history: Mutex::default(), steps: AtomicU64::new(0) }
+        Self {
+            memory,
+            server: Arc::clone(server),
+            quotas: Mutex::default(),
+            history: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            steps: AtomicU64::new(0),
+        }
     }
 
     /// Asks the script until it answers.
@@ -73,7 +83,8 @@ impl Twin {
             let key = charge.key() >> 112;
             let (number, quota) = (charge.number(), charge.quota());
             let (cost, stance) = (charge.cost(), charge.stance());
-            history.push(format!("{now:?} {operation:?} {key:x} {cost} {stance:?} under {number}: {quota:?}"));
+            history
+                .push(format!("{now:?} {operation:?} {key:x} {cost} {stance:?} under {number}: {quota:?}"));
         }
     }
 
@@ -85,6 +96,9 @@ impl Twin {
         for (number, quota) in family.quotas() {
             let entry = (number, quota.clone());
             let index = known.iter().position(|each| *each == entry).unwrap_or_else(|| {
+                if known.iter().any(|each| each.0 == number) {
+                    self.is_over.store(true, Ordering::Relaxed);
+                }
                 known.push(entry);
                 known.len() - 1
             });
@@ -102,6 +116,9 @@ impl Store for Twin {
             return expected;
         }
         let answers = self.ask(Operation::Charge, charges, now).await.unwrap();
+        if self.is_over.load(Ordering::Relaxed) {
+            return Ok(answers);
+        }
         assert_eq!(Ok(&answers), expected.as_ref(), "after {:#?}", self.history.lock().unwrap());
         Ok(answers)
     }

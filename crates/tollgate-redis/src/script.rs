@@ -11,8 +11,7 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use encode::Ancestor;
-pub(crate) use question::{Heard, Problem, Question};
+pub(crate) use question::{Heard, Problem, Question, tag_of};
 
 /// The script's source.
 pub(crate) const SOURCE: &str = concat!(
@@ -57,6 +56,9 @@ pub(crate) struct Tag(u16);
 impl Tag {
     /// The least and the most. Above it a state would not fit 63 bits.
     pub(crate) const RANGE: std::ops::RangeInclusive<u16> = 100..=921;
+
+    /// The least.
+    pub(crate) const FIRST: Tag = Tag(100);
 
     /// A tag, if it is one.
     pub(crate) fn new(number: u32) -> Option<Self> {

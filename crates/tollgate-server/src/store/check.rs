@@ -65,7 +65,8 @@ fn prepared(arguments: &StoreCheckArguments) -> Result<Prepared, String> {
                 .to_owned(),
         );
     }
-    let mut settings = choice::settings(arguments.url.text(), &arguments.entrance)?;
+    let settings = choice::settings(arguments.url.text(), &arguments.entrance);
+    let mut settings = settings.map_err(|error| format!("the store's address: {error}"))?;
     if let Some(deadline) = arguments.store_deadline {
         let deadline = Duration::from_micros(deadline.as_micros());
         settings = settings.deadline(deadline).map_err(|error| error.to_string())?;

@@ -41,6 +41,17 @@ impl Redis {
         redis
     }
 
+    /// Starts a server by a configuration file and what is said besides.
+    pub(crate) fn with_file(file: &str, arguments: &[&str]) -> Self {
+        let (folder, port) = (Scratch::new(), free_port());
+        let mut all =
+            [file, "--port", &port.to_string(), "--dir", &folder.text("")].map(str::to_owned).to_vec();
+        all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        let redis = Self { child: spawned(&all), port, arguments: all, _folder: folder };
+        redis.answers();
+        redis
+    }
+
     /// Starts a sentinel by its file, in the folder of which it lives.
     pub(crate) fn sentinel(folder: Scratch, file: &str) -> Self {
         let port = free_port();

@@ -203,6 +203,9 @@ impl<S: Store> Service<S> {
     }
 
     fn note_views(&self, views: &[CheckRequest<'_>], decision: &Decision, now: Timestamp, wire: Wire) {
+        if self.overtaken(decision).is_some() {
+            return; // As in `note`.
+        }
         match views {
             [request] => self.meter.record(request, decision, wire, now),
             _ => self.meter.record(&merged(views), decision, wire, now),

@@ -3,6 +3,9 @@
 /// Slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
+/// Tags that are tried to find one in a given slot: several for each.
+const TAGS_MAX: u32 = 1_000_000;
+
 /// The slot of a tag: CRC-16 (XMODEM) of it, by the number of slots.
 fn slot(tag: &str) -> u16 {
     let add = |mut sum: u16, byte: u8| {
@@ -18,7 +21,7 @@ fn slot(tag: &str) -> u16 {
 /// A tag in one of these ranges of slots. None for a server that has no slots.
 pub(super) fn tag_within(ranges: &[(u16, u16)]) -> Option<String> {
     let is_there = |tag: &String| ranges.iter().any(|(first, last)| (*first..=*last).contains(&slot(tag)));
-    (0..=u16::MAX).map(|number| format!("{number:04x}")).find(is_there)
+    (0..TAGS_MAX).map(|number: u32| number.to_string()).find(is_there)
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ fn on_with(store: &str, policy: &str, more: &[&str]) -> Server {
 }
 
 /// One of these tests at a time: what a decision waits for the store is milliseconds, and all tests share a few processors.
-fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }

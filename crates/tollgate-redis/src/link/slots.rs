@@ -150,7 +150,9 @@ impl Cluster {
         self.map.store(Arc::new(Map { owners }));
         let now = Instant::now();
         self.lock().retain(|host, shard| {
-            let stays = primaries.contains_key(host) || shard.was_named_within(NAMED, now);
+            let is_of_use =
+                || shard.was_named_within(NAMED, now) && shard.breaker.state() == BreakerState::Closed;
+            let stays = primaries.contains_key(host) || is_of_use();
             if !stays {
                 shard.retire();
             }

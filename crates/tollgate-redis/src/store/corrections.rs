@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use crate::link::{Link, Time};
+use crate::link::{Failure, Link, Pending, Time};
 use crate::script::Asked;
 
 /// Corrections that may be on their way at a time.
@@ -45,6 +45,12 @@ impl Corrections {
 
     /// Sends it, and again as long as it provably was not executed: twice would be a gift.
     pub(super) fn send(&self, asked: Asked, time: Time) {
+        let first = self.link.begin(asked.clone(), time, Instant::now() + TRY);
+        self.follow(asked, first, time);
+    }
+
+    /// Does the same for one that is already lined up.
+    pub(super) fn follow(&self, asked: Asked, first: Result<Pending, Failure>, time: Time) {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("too many units are on their way back to the store; some stay taken");
@@ -52,11 +58,10 @@ impl Corrections {
         }
         let counted = Counted(Arc::clone(&self.waiting));
         let link = self.link.clone();
-        let began = Instant::now();
-        // Lined up before anything that the caller asks next.
-        let mut pending = link.begin(asked.clone(), time, began + TRY);
         self.runtime.spawn(async move {
             let _counted = counted;
+            let began = Instant::now();
+            let mut pending = first;
             loop {
                 let answer = match pending {
                     Ok(pending) => pending.answer().await,
@@ -65,10 +70,8 @@ impl Corrections {
                 match answer {
                     Ok(_) => return,
                     Err(failure) if failure.may_have_run || began.elapsed() >= AGE_MAX => {
-                        tracing::warn!(
-                            class = failure.class.name(),
-                            "units could not be given back; they stay taken"
-                        );
+                        let class = failure.class.name();
+                        tracing::warn!(class, "units could not be given back; they stay taken");
                         return;
                     }
                     Err(_) => sleep(PAUSE).await,

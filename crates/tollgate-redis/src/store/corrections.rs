@@ -13,7 +13,7 @@ use crate::script::Asked;
 
 /// Corrections that may be on their way at a time.
 const WAITING_MAX: u64 = 10_000;
-/// How long one is tried, and how long each try may take.
+/// How long one is tried, and how long each try may take at least.
 const AGE_MAX: Duration = Duration::from_secs(1);
 const TRY: Duration = Duration::from_millis(100);
 /// The pause before it is tried again.
@@ -22,6 +22,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Corrections {
     link: Link,
     runtime: Handle,
+    /// How long each try may take.
+    patience: Duration,
     waiting: Arc<AtomicU64>,
 }
 
@@ -35,8 +37,8 @@ impl Drop for Counted {
 }
 
 impl Corrections {
-    pub(super) fn new(link: Link, runtime: Handle) -> Self {
-        Self { link, runtime, waiting: Arc::default() }
+    pub(super) fn new(link: Link, runtime: Handle, deadline: Duration) -> Self {
+        Self { link, runtime, patience: TRY.max(deadline), waiting: Arc::default() }
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -45,7 +47,7 @@ impl Corrections {
 
     /// Sends it, and again as long as it provably was not executed: twice would be a gift.
     pub(super) fn send(&self, asked: Asked, time: Time) {
-        let first = self.link.begin(asked.clone(), time, Instant::now() + TRY);
+        let first = self.link.begin(asked.clone(), time, Instant::now() + self.patience);
         self.follow(asked, first, time);
     }
 
@@ -57,7 +59,7 @@ impl Corrections {
             return;
         }
         let counted = Counted(Arc::clone(&self.waiting));
-        let link = self.link.clone();
+        let (link, patience) = (self.link.clone(), self.patience);
         self.runtime.spawn(async move {
             let _counted = counted;
             let began = Instant::now();
@@ -76,7 +78,7 @@ impl Corrections {
                     }
                     Err(_) => sleep(PAUSE).await,
                 }
-                pending = link.begin(asked.clone(), time, Instant::now() + TRY);
+                pending = link.begin(asked.clone(), time, Instant::now() + patience);
             }
         });
     }

@@ -1,5 +1,10 @@
 //! The ways to a store: a cluster whose slots move and whose primaries change, sentinels, TLS. One store each, through an engine.
 
+#![allow(
+    clippy::await_holding_lock,
+    reason = "the guard keeps tests apart that need the machine to themselves, and each test has a thread"
+)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

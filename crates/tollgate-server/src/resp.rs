@@ -5,9 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::MemoryStore;
-
 use crate::service::Service;
+use crate::store::Stores;
 
 mod frame;
 mod reply;
@@ -27,7 +26,7 @@ mod tests;
 pub(crate) use connection::connection;
 
 /// What all connections share.
-pub(crate) struct Resp<S = MemoryStore> {
+pub(crate) struct Resp<S = Stores> {
     service: Arc<Service<S>>,
     /// How many connections there ever were. Relaxed: the numbers need only differ.
     ids: AtomicU64,

@@ -19,6 +19,7 @@ use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
 use crate::service::cells::Table;
 use crate::snapshot::{self, Capacity, Snapshots};
+use crate::store::Stores;
 use crate::tls::{Inside, Tls};
 use crate::{FAILURE, SUCCESS};
 use crate::{config, grpc, http, listen, resp};
@@ -184,7 +185,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
 
 /// What counts, and where that is kept.
 struct Counting {
-    engine: Engine,
+    engine: Engine<Stores>,
     throttled: Table,
     snapshots: Option<Arc<Snapshots>>,
 }
@@ -206,10 +207,11 @@ fn counting(
         (Some(snapshot), StoreChoice::Memory) => {
             let restored = Engine::restore(snapshot, policy, now);
             let (engine, _) = restored.map_err(|error| format!("the snapshot cannot be used: {error}"))?;
-            engine
+            engine.map_store(Stores::Memory)
         }
         (None, StoreChoice::Memory) => {
-            Engine::with_store(policy, MemoryStore::new(capacity.bytes, now), Secret::random())
+            let store = Stores::Memory(MemoryStore::new(capacity.bytes, now));
+            Engine::with_store(policy, store, Secret::random())
         }
     };
     Ok(Counting { engine, throttled, snapshots })

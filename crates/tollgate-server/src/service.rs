@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use tollgate::store::Store;
 use tollgate::{
-    CheckRequest, Clock, Decision, Engine, HeaderPolicy, MemoryStore, Permit, Quota, QuotaError, Reservation,
-    SwapError, SwapReport, Ticks, Timestamp,
+    CheckRequest, Clock, Decision, Engine, HeaderPolicy, Permit, Quota, QuotaError, Reservation, SwapError,
+    SwapReport, Ticks, Timestamp,
 };
 
 use crate::admin::Admin;
@@ -23,6 +23,7 @@ use crate::reload::Reloader;
 use crate::rls::Envoy;
 use crate::seldom::Seldom;
 use crate::snapshot;
+use crate::store::Stores;
 use crate::telemetry::Meter;
 use cells::{Cells, Table};
 use holds::Holds;
@@ -70,7 +71,7 @@ impl Wire {
 }
 
 /// The engine, and what its callers hold.
-pub(crate) struct Service<S = MemoryStore> {
+pub(crate) struct Service<S = Stores> {
     pub(crate) engine: Engine<S>,
     clock: Clock,
     pub(crate) started_at: Timestamp,

@@ -11,6 +11,7 @@ use crate::cli::SnapshotInterval;
 use crate::seldom::Seldom;
 use crate::service::Service;
 use crate::service::cells::Table;
+use crate::store::Stores;
 use directory::{Directory, Found, WriteError};
 
 mod directory;
@@ -67,7 +68,7 @@ pub(crate) struct Capacity {
 /// What is written: the engine's counters, and those of limits that come with the call.
 #[derive(Clone, Copy)]
 struct Counters<'a> {
-    engine: &'a Engine,
+    engine: &'a Engine<Stores>,
     throttled: &'a Table,
 }
 
@@ -222,7 +223,7 @@ mod tests {
         let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap();
         let engine = Engine::with_store(policy, MemoryStore::new(1 << 20, time.now()), Secret::random());
         assert!(engine.check_now(&CheckRequest::new(), time.now()).is_allowed());
-        let throttled = Table::new(0);
+        let (engine, throttled) = (engine.map_store(Stores::Memory), Table::new(0));
         let counters = Counters { engine: &engine, throttled: &throttled };
         let open = || Snapshots::open(&path, SnapshotInterval::Off, CAPACITY, &time.clock()).unwrap();
 

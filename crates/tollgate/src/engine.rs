@@ -327,6 +327,13 @@ impl<S: Store> Engine<S> {
         self.live.store(Arc::new(Live::first(policy, Arc::new(secret), self.store.is_grouped())));
     }
 
+    /// The same engine, for a program whose stores are of one type. What is made of the store must keep its counters.
+    #[must_use]
+    pub fn map_store<T: Store>(self, map: impl FnOnce(S) -> T) -> Engine<T> {
+        let Self { store, live, swapping, permits, local, bench, blocks } = self;
+        Engine { store: map(store), live, swapping, permits, local, bench, blocks }
+    }
+
     /// The store.
     #[must_use]
     pub const fn store(&self) -> &S {

@@ -257,6 +257,11 @@ impl Store for MemoryStore {
         true
     }
 
+    #[inline]
+    fn memory(&self) -> Option<&MemoryStore> {
+        Some(self)
+    }
+
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         self.charge_now(charges, now)
     }

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use crate::charge::{Answers, Charge};
+use crate::memory::MemoryStore;
 use crate::time::{Ticks, Timestamp};
 
 /// Why a store did not answer. It is never the caller's fault, and never becomes an error for the caller to interpret.
@@ -55,6 +56,12 @@ pub trait Store: Send + Sync {
     #[inline]
     fn is_grouped(&self) -> bool {
         false
+    }
+
+    /// The memory store that it is, if it is one: only such counters can be written to a snapshot, and counted.
+    #[inline]
+    fn memory(&self) -> Option<&MemoryStore> {
+        None
     }
 
     /// The same as [`Store::charge`] without waiting. `None`: nothing was charged, and [`Store::charge`] must be waited for.

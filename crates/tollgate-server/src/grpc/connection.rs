@@ -130,12 +130,14 @@ mod tests {
 
     use super::*;
     use crate::service::Service;
+    use crate::store::Stores;
 
     /// A connection without a network, its other side, and how to stop it.
     async fn connected() -> (JoinHandle<()>, DuplexStream, watch::Sender<bool>) {
         let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 1/s}]").unwrap();
         let clock = Clock::precise();
-        let service = Service::new(Engine::new(policy, clock.now()), clock);
+        let engine = Engine::new(policy, clock.now()).map_store(Stores::Memory);
+        let service = Service::new(engine, clock);
         let calls = Arc::new(Calls::new(Arc::new(service)).await);
         let (ours, theirs) = duplex(64 << 10);
         let (stop, stopped) = watch::channel(false);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tollgate::{Engine, ManualClock, Policy};
+use tollgate::{Engine, ManualClock, MemoryStore, Policy};
 
 use super::{Resp, connection};
 use crate::service::Service;
@@ -30,7 +30,7 @@ const PIPE_BYTES: usize = 1 << 20;
 
 /// A server, and the clock that it goes by.
 struct Server {
-    resp: Arc<Resp>,
+    resp: Arc<Resp<MemoryStore>>,
     time: ManualClock,
     stop: watch::Sender<bool>,
 }

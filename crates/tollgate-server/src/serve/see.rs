@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tollgate::store::Store;
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Clock, Ruled, Ruling, Timestamp};
 
@@ -41,7 +42,9 @@ pub(super) fn start(
     meter.probe(move |now| {
         // Weak, so that the numbers do not keep alive what they are about.
         let Some(service) = watched.upgrade() else { return Vec::new() };
-        let mut samples = counted.samples(now, || service.engine.usage(now)).to_vec();
+        let memory = service.engine.store().memory();
+        let mut samples =
+            memory.map_or_else(Vec::new, |memory| counted.samples(now, || memory.usage(now)).to_vec());
         samples.extend(policy(&service));
         samples.extend(operated(&service, now));
         samples.extend(snapshots(&service));

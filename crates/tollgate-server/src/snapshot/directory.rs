@@ -92,6 +92,9 @@ pub(super) enum WriteError {
     /// Another one has to be taken.
     #[error("a policy was put in force meanwhile")]
     PolicyChanged,
+    /// There is nothing to take it of.
+    #[error("the counters are not in memory")]
+    NotInMemory,
 }
 
 impl Directory {
@@ -157,6 +160,7 @@ impl Directory {
             counters.engine.snapshot_with(now, pieces, file).map_err(|error| match error {
                 SnapshotError::Io(error) => DiskError::at("writing")(error).into(),
                 SnapshotError::PolicyChanged => WriteError::PolicyChanged,
+                SnapshotError::NotInMemory => WriteError::NotInMemory,
             })
         })?;
         Ok(SnapshotReport { keys: report.keys + throttled, ..report })
@@ -172,6 +176,7 @@ mod tests {
 
     use super::*;
     use crate::disk::ASIDE_MAX;
+    use crate::store::Stores;
 
     const TEMPORARY_NAME: &str = "counters.snapshot.tmp";
 
@@ -195,11 +200,11 @@ mod tests {
         }
     }
 
-    fn engine() -> Engine {
+    fn engine() -> Engine<Stores> {
         let policy = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap().0;
         let engine = Engine::new(policy, NOW);
         assert!(engine.check_now(&CheckRequest::new(), NOW).is_allowed());
-        engine
+        engine.map_store(Stores::Memory)
     }
 
     fn write(directory: &Directory) -> Result<SnapshotReport, WriteError> {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tollgate::{CheckRequest, Engine, ManualClock, Policy, Timestamp};
+use tollgate::{CheckRequest, Engine, ManualClock, MemoryStore, Policy, Timestamp};
 
 use super::ledger::{LIMITS_SHOWN, SERIES_MAX};
 use super::names::{self, OTHERS};
@@ -20,11 +20,11 @@ fn compiled(text: &str) -> Policy {
     Policy::compile("test", text.as_bytes()).unwrap().0
 }
 
-fn service(time: &ManualClock, policy: &str) -> Service {
+fn service(time: &ManualClock, policy: &str) -> Service<MemoryStore> {
     Service::new(Engine::new(compiled(policy), time.now()), time.clock())
 }
 
-fn ask(service: &Service, attributes: &[(&str, &str)], wire: Wire, now: Timestamp) -> Decision {
+fn ask(service: &Service<MemoryStore>, attributes: &[(&str, &str)], wire: Wire, now: Timestamp) -> Decision {
     let mut request = CheckRequest::new();
     for (name, value) in attributes {
         request.push(name, *value).unwrap();

@@ -24,6 +24,7 @@ use super::{Engine, SwapError, SwapReport};
 use crate::key::Secret;
 use crate::memory::{Full, MemoryStore, Origin};
 use crate::policy::Policy;
+use crate::store::Store;
 use crate::time::Timestamp;
 use counters::Counted;
 use fields::{Fields, Unread};
@@ -60,6 +61,9 @@ pub enum SnapshotError {
     /// What was written belongs to two policies; take another.
     #[error("another policy was put in force while the snapshot was taken; throw it away and take another")]
     PolicyChanged,
+    /// The counters are somewhere else, where they outlive this process by themselves.
+    #[error("only counters in memory can be written to a snapshot")]
+    NotInMemory,
 }
 
 /// What was read.
@@ -113,12 +117,13 @@ pub enum RestoreError {
     },
 }
 
-impl Engine<MemoryStore> {
+impl<S: Store> Engine<S> {
     /// Writes every counter that matters, while decisions go on. Give it a buffered writer. What it writes lets its reader aim at
     /// buckets of this process, so it is as private as a key.
     ///
     /// # Errors
-    /// When it cannot be written, or another policy was put in force meanwhile; what was written is then of no use.
+    /// When it cannot be written, or another policy was put in force meanwhile; what was written is then of no use. And when the
+    /// counters are not in memory.
     pub fn snapshot(&self, now: Timestamp, to: &mut impl Write) -> Result<SnapshotReport, SnapshotError> {
         self.snapshot_with(now, std::iter::empty::<[u8; 0]>(), to)
     }
@@ -135,13 +140,13 @@ impl Engine<MemoryStore> {
         parts: impl IntoIterator<Item = P>,
         to: &mut impl Write,
     ) -> Result<SnapshotReport, SnapshotError> {
+        let store = self.store.memory().ok_or(SnapshotError::NotInMemory)?;
         let (now, live) = (now.decidable(), self.live.load_full());
         let mut frames = Frames::new(to)?;
-        frames
-            .write(Block::Head, |fields| head(fields, &self.live.load().secret, self.store.origin(), now))?;
+        frames.write(Block::Head, |fields| head(fields, &self.live.load().secret, store.origin(), now))?;
         limits::write(&mut frames, &live)?;
-        frames.write(Block::Holds, |fields| holds(fields, &live, &self.store, now))?;
-        let counted = counters::write(&mut frames, &self.store, now)?;
+        frames.write(Block::Holds, |fields| holds(fields, &live, store, now))?;
+        let counted = counters::write(&mut frames, store, now)?;
         for part in parts {
             frames.write(Block::Beside, |fields| fields.rest(part.as_ref()))?;
         }
@@ -158,7 +163,9 @@ impl Engine<MemoryStore> {
         let bytes = frames.finish()?;
         Ok(SnapshotReport { keys: counted.keys, overflow_keys: counted.overflow_keys, bytes })
     }
+}
 
+impl Engine<MemoryStore> {
     /// An engine with the counters of a snapshot, by this policy from `now` on. It follows the policy under which the snapshot was
     /// taken as after [`Engine::swap`].
     ///

@@ -14,7 +14,7 @@ use super::*;
 
 const POLICY: &[u8] = b"limits: [{name: in-flight, by: [k], concurrency: 2, permit_ttl: 30s}, {name: units, by: [t], rate: 5/h}]";
 
-fn service(time: &ManualClock, room: usize) -> Service {
+fn service(time: &ManualClock, room: usize) -> Service<MemoryStore> {
     let (policy, _) = Policy::compile("test", POLICY).unwrap();
     let mut service = Service::new(Engine::new(policy, time.now()), time.clock());
     service.permits = Holds::new(room);

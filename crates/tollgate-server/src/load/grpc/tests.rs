@@ -11,6 +11,7 @@ use super::calls::Calls;
 use super::frame::{ACK, Broken, END_HEADERS, END_STREAM, HIGHEST, Kind, PADDED, put_head};
 use super::*;
 use crate::service::Service;
+use crate::store::Stores;
 
 const ALLOWED: Reply = Reply { length: 0, allowed: 1, answered: true };
 const DENIED: Reply = Reply { length: 0, allowed: 0, answered: true };
@@ -239,7 +240,7 @@ fn the_window_for_answers_does_not_run_out() {
 async fn served(policy: &str, connections: usize) -> (SocketAddr, watch::Sender<bool>) {
     let (policy, _) = Policy::compile("policy.yaml", policy.as_bytes()).unwrap();
     let clock = Clock::precise();
-    let service = Service::new(Engine::new(policy, clock.now()), clock);
+    let service = Service::new(Engine::new(policy, clock.now()).map_store(Stores::Memory), clock);
     let calls = Arc::new(crate::grpc::Calls::new(Arc::new(service)).await);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

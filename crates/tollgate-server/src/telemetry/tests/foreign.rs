@@ -1,6 +1,6 @@
 //! Decisions by other people's rules in the metrics: by rule, near and in shadow, each once, and bounded whatever the traffic.
 
-use tollgate::{Engine, ManualClock};
+use tollgate::{Engine, ManualClock, MemoryStore};
 
 use super::super::ledger::LIMITS_SHOWN;
 use super::super::ledger::rules::VALUES_SHOWN;
@@ -16,7 +16,7 @@ fn rules(format: Format, text: &str) -> Rules {
     Rules::Foreign(Foreign::compile(format, &[source]).unwrap().0, guard().unwrap())
 }
 
-fn served(time: &ManualClock, format: Format, text: &str) -> Service {
+fn served(time: &ManualClock, format: Format, text: &str) -> Service<MemoryStore> {
     let service = Service::new(Engine::new(guard().unwrap(), time.now()), time.clock());
     service.replace(rules(format, text), time.now()).unwrap();
     service
@@ -29,11 +29,11 @@ fn question(domain: &str, entries: &[(&str, &str)]) -> Question {
     Question { domain: domain.to_owned(), descriptors, hits_addend: 1 }
 }
 
-fn ask_rls(service: &Service, time: &ManualClock, question: &Question) {
+fn ask_rls(service: &Service<MemoryStore>, time: &ManualClock, question: &Question) {
     at_once(rls::answer(service, question, time.now())).unwrap();
 }
 
-fn page(service: &Service, time: &ManualClock) -> HashMap<String, u64> {
+fn page(service: &Service<MemoryStore>, time: &ManualClock) -> HashMap<String, u64> {
     series(&service.meter.exposition(time.now()))
 }
 

@@ -222,8 +222,10 @@ impl<S: Store> Engine<S> {
                     return Made::unasked(&live, decision, self.bench.at(now));
                 }
             };
-            self.pay_first(&live, &question.charges, now).await;
-            let answers = self.store.charge(&question.charges, now).await;
+            let answers = match self.pay_first(&live, &question.charges, now).await {
+                Ok(()) => self.store.charge(&question.charges, now).await,
+                Err(failure) => Err(failure),
+            };
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
             }
@@ -357,16 +359,13 @@ impl<S: Store> Engine<S> {
     }
 
     fn put_in_force(&self, next: Next, now: Timestamp) -> SwapReport {
-        let (standby, live) = (self.standby.get(), Arc::new(next.live));
         if !next.hold.numbers.is_empty() {
             self.store.hold(&next.hold);
-            if let Some(standby) = standby {
-                standby.hold(&next.hold);
-            }
         }
-        self.live.store(Arc::clone(&live));
-        if let Some(standby) = standby {
-            standby.local.follow(&live, now);
+        let live = Arc::new(next.live);
+        let before = self.live.swap(Arc::clone(&live));
+        if let Some(standby) = self.standby.get() {
+            standby.follow(&before, &live, now);
         }
         next.report
     }

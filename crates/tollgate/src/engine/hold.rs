@@ -315,12 +315,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    async fn adjust_in_store(
-        &self,
-        held: &Held,
-        cost: u64,
-        now: Timestamp,
-    ) -> Result<Settled, StoreFailure> {
+    async fn adjust_in_store(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
         let mut attempts = 0;
         loop {
             let live = self.live.load_full();

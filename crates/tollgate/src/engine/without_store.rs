@@ -13,7 +13,7 @@ use crate::decision::{Source, Stance};
 use crate::outcome::{Outcome, Verdict};
 use crate::policy::{Match, Stages};
 use crate::quota::Quota;
-use crate::store::{Hold, Store, StoreFailure};
+use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 mod debts;
@@ -24,9 +24,9 @@ mod share;
 mod watch;
 
 pub use debts::DEBTS_MAX;
-pub use replay::Replayed;
 use debts::Debts;
 use local::{AWAY_RETRY, Local};
+pub use replay::Replayed;
 use watch::{Stage, Watch};
 
 /// What stands in for a store that can be away. A store that answers at once has none.
@@ -68,13 +68,23 @@ impl Standby {
         Self {
             local: Local::new(live, nodes, now),
             watch: Watch::default(),
-            debts: Debts::new(now),
+            debts: Debts::new(),
             answers: [const { AtomicU64::new(0) }; 3],
         }
     }
 
-    pub(super) fn hold(&self, hold: &Hold) {
-        self.debts.hold(hold);
+    /// Follows a policy that was put in force after another.
+    pub(super) fn follow(&self, before: &Live, live: &Live, now: Timestamp) {
+        self.debts.carry(&self.local, before, now);
+        self.local.reshape(live, self.local.nodes(), now);
+    }
+
+    /// Follows the number of nodes, and the policy in force if that was missed.
+    fn attend(&self, nodes: u32, live: &Live, now: Timestamp) {
+        if let Some(nodes) = self.local.wants(nodes, || self.watch.is_shaken(now), live) {
+            self.debts.carry(&self.local, live, now);
+            self.local.reshape(live, nodes, now);
+        }
     }
 
     pub(super) fn drop_debts(&self) {
@@ -141,7 +151,7 @@ impl<S: Store> Engine<S> {
     ) -> Answers {
         match answered {
             Ok(answers) => {
-                self.follow_store(live, question, &answers, now).await;
+                self.follow_store(live, question, &answers, now);
                 answers
             }
             Err(failure) => {
@@ -169,20 +179,15 @@ impl<S: Store> Engine<S> {
         answers
     }
 
-    /// Counts here what the store has admitted, and tells it what these keys owe if it was away until now.
-    async fn follow_store(&self, live: &Live, question: &Question<'_>, answers: &[Answer], now: Timestamp) {
+    /// Counts here what the store has admitted.
+    fn follow_store(&self, live: &Live, question: &Question<'_>, answers: &[Answer], now: Timestamp) {
         if self.store.answers_at_once() {
             return;
         }
         let standby = self.standby(live, now);
-        let Standby { local, watch, .. } = standby;
-        let was_up = watch.is_up();
-        watch.answered();
-        local.told_nodes(self.store.nodes(), || watch.is_shaken(now), live, now);
+        standby.watch.answered(now);
+        standby.attend(self.store.nodes(), live, now);
         self.keep_warm(standby, live, &asked(question), answers, now);
-        if !was_up {
-            self.pay(live, &question.charges, now).await;
-        }
     }
 
     fn keep_warm(
@@ -254,20 +259,24 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> Answers {
         let standby = self.standby(live, now);
-        let Standby { local, watch, .. } = standby;
         if is_outage(failure) {
-            watch.failed(now);
+            standby.watch.failed(now);
         }
-        local.told_nodes(self.store.nodes(), || watch.is_shaken(now), live, now);
+        standby.attend(self.store.nodes(), live, now);
         let stages: SmallVec<[(Stage, Stages); 6]> = asked
             .iter()
-            .map(|(matched, charge)| (self.stage(standby, stages(live, matched), charge, failure, now), stages(live, matched)))
+            .map(|(matched, charge)| {
+                (self.stage(standby, stages(live, matched), charge, failure, now), stages(live, matched))
+            })
             .collect();
         let all = |takes: bool| -> Answers {
             let each = asked.iter().zip(&stages);
-            each.map(|((matched, charge), stage)| one(standby, live, matched, charge, *stage, takes, now)).collect()
+            each.map(|((matched, charge), stage)| one(standby, live, matched, charge, *stage, takes, now))
+                .collect()
         };
-        let refused = |answers: &Answers| asked.iter().zip(answers).any(|((_, charge), answer)| refuses(charge, answer));
+        let refused = |answers: &Answers| {
+            asked.iter().zip(answers).any(|((_, charge), answer)| refuses(charge, answer))
+        };
         // One limit is asked and charged in one step; of several each is asked before any is charged.
         let takes_at_once = asked.len() == 1;
         let answers = all(takes_at_once);
@@ -319,7 +328,8 @@ impl<S: Store> Engine<S> {
             let may_be_there =
                 failure == StoreFailure::Unanswered && matches!(charge.quota, Quota::Concurrency(_));
             if is_admitted && answer.source == Source::Local && is_outage(failure) && !may_be_there {
-                standby.debts.add(charge, || Held::new(live, matched, charge, Source::Local), now);
+                let held = Held::new(live, matched, charge, Source::Local);
+                standby.debts.add(&standby.local, live, charge, held, now);
             }
         }
     }
@@ -332,7 +342,7 @@ impl<S: Store> Engine<S> {
             if was_taken && matches!(answer.source, Source::Local | Source::Open) {
                 local.refund(live, matched.limit as usize, matched.quota, charge, now);
                 if answer.source == Source::Local {
-                    debts.forgive(charge, now);
+                    debts.forgive(local, live, charge, now);
                 }
             }
         }

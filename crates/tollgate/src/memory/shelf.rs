@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::algorithm::{concurrency, sliding_log, sliding_window};
 use crate::charge::Charge;
 use crate::key::Fingerprint;
-use crate::memory::{Demand, NO_ROOM};
 use crate::memory::holds::Holds;
 use crate::memory::region::Budget;
 use crate::memory::table::Full;
+use crate::memory::{Demand, NO_ROOM};
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 use crate::store::StoreFailure;
@@ -135,12 +135,12 @@ impl Shelf {
         let mut shard = self.lock(Self::shard_of(charge.key));
         let mut change = Change::default();
         let mut step = |shard: &mut Shard, cost| {
-            self.step(shard, charge.key, &charge.costing(cost), now, &mut change).map(|outcome| (cost, outcome))
+            self.step(shard, charge.key, &charge.costing(cost), now, &mut change)
+                .map(|outcome| (cost, outcome))
         };
         let asked = match demand {
-            Demand::UpTo(left) => step(&mut shard, 0).and_then(|(_, look)| {
-                step(&mut shard, charge.cost.min(look.remaining.saturating_sub(left)))
-            }),
+            Demand::UpTo(left) => step(&mut shard, 0)
+                .and_then(|(_, look)| step(&mut shard, charge.cost.min(look.remaining.saturating_sub(left)))),
             // What is large has no room beside its share, so it would admit what it admits.
             Demand::If(_) => step(&mut shard, charge.cost),
             Demand::Would(units) => step(&mut shard, units),

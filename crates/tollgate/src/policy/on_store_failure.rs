@@ -43,7 +43,8 @@ pub struct Stages {
 
 impl Stages {
     /// This node's share from the first moment to the last.
-    pub const LOCAL: Stages = Stages { open_for: Ticks::ZERO, open_up_to: Some(OPEN_UP_TO), deny_after: None };
+    pub const LOCAL: Stages =
+        Stages { open_for: Ticks::ZERO, open_up_to: Some(OPEN_UP_TO), deny_after: None };
     /// Open as long and as far as a limit is that says `allow`.
     pub const ALLOW: Stages = Stages { open_for: OPEN_FOR, ..Stages::LOCAL };
     /// Closed at once.

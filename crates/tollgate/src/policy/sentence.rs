@@ -6,9 +6,7 @@ use crate::algorithm::calendar::CalendarUnit;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_window::Estimate;
-use crate::policy::limit::{
-    Condition, Consistency, Cost, Fallback, Limit, Mode, QuotaIndex, stricter,
-};
+use crate::policy::limit::{Condition, Consistency, Cost, Fallback, Limit, Mode, QuotaIndex, stricter};
 use crate::policy::on_store_failure::Stages;
 use crate::policy::text::TextMap;
 use crate::quota::{Quota, Rate};

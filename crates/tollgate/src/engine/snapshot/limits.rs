@@ -10,9 +10,7 @@ use crate::charge::{Record, Reign};
 use crate::engine::live::{Live, Records, Remembered};
 use crate::memory::NUMBERS_MAX;
 use crate::policy::limit::{Fallback, Quotas};
-use crate::policy::{
-    BY_MAX, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex,
-};
+use crate::policy::{BY_MAX, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex};
 
 /// Writes what is remembered of every limit, those that are gone included.
 pub(super) fn write<W: Write>(frames: &mut Frames<'_, W>, live: &Live) -> io::Result<()> {

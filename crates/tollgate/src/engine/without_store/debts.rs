@@ -5,21 +5,19 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use smallvec::SmallVec;
+
+use super::local::Local;
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Answer, Charge};
-use crate::decision::Source;
+use crate::charge::Charge;
 use crate::engine::hold::Held;
 use crate::engine::live::Live;
 use crate::key::Fingerprint;
-use crate::memory::{Demand, MemoryStore};
 use crate::quota::Quota;
-use crate::store::{Hold, Store};
 use crate::time::Timestamp;
 
 /// Most counters with debts. What another owes is dropped, and counted.
 pub const DEBTS_MAX: usize = 10_000;
-/// Bytes for what is owed of each.
-const LEDGER_BYTES: u64 = 2 << 20;
 
 /// Whose debt it is. A place in flight has a name; units have none.
 type Debtor = (Fingerprint, PermitId);
@@ -29,8 +27,6 @@ pub(super) struct Debts {
     /// How many there are, to be asked without the lock.
     held: AtomicUsize,
     book: Mutex<HashMap<Debtor, Debt>>,
-    /// What each key owes, counted as the store would count it.
-    ledger: MemoryStore,
     pub(super) replayed: AtomicU64,
     pub(super) dropped: AtomicU64,
 }
@@ -46,8 +42,8 @@ pub(super) struct Debt {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Units in the ledger.
-    Units,
+    /// Units in the ledger, and so many beside it, from shares that are no more.
+    Units(u64),
     /// A place in flight.
     Place,
     /// Units to be given back.
@@ -62,11 +58,10 @@ pub(super) struct Due<'d> {
 }
 
 impl Debts {
-    pub(super) fn new(now: Timestamp) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             held: AtomicUsize::new(0),
             book: Mutex::new(HashMap::new()),
-            ledger: MemoryStore::new(LEDGER_BYTES, now),
             replayed: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         }
@@ -84,14 +79,27 @@ impl Debts {
         self.held.load(Ordering::Relaxed)
     }
 
-    pub(super) fn hold(&self, hold: &Hold) {
-        self.ledger.hold(hold);
+    /// Whether one of these counters owes units.
+    #[inline]
+    pub(super) fn owes(&self, charges: &[Charge<'_>]) -> bool {
+        self.held() > 0 && {
+            let book = self.book();
+            charges.iter().any(|charge| book.contains_key(&(charge.key, PermitId(0))))
+        }
+    }
+
+    /// A look at some counter that owes something.
+    pub(super) fn look<'l>(&self, live: &'l Live) -> SmallVec<[Charge<'l>; 1]> {
+        let book = self.book();
+        book.values().find_map(|debt| debt.held.charge(live, debt.permit, 0)).into_iter().collect()
     }
 
     /// Takes down what a charge of the store would have taken.
-    pub(super) fn add(&self, charge: &Charge<'_>, held: impl FnOnce() -> Held, now: Timestamp) {
+    pub(super) fn add(&self, local: &Local, live: &Live, charge: &Charge<'_>, held: Held, now: Timestamp) {
         let is_place = matches!(charge.quota, Quota::Concurrency(_));
-        let (kind, permit) = if is_place { (Kind::Place, charge.permit) } else { (Kind::Units, PermitId(0)) };
+        let (kind, permit) =
+            if is_place { (Kind::Place, charge.permit) } else { (Kind::Units(0), PermitId(0)) };
+        let Some((limit, quota)) = held.place(live) else { return };
         let (mut book, mut cost) = (self.book(), charge.cost);
         let is_full = book.len() >= DEBTS_MAX;
         match book.get_mut(&(charge.key, permit)) {
@@ -100,26 +108,44 @@ impl Debts {
                 if let Kind::Refund(units) = &mut debt.kind {
                     let set_off = cost.min(*units);
                     (*units, cost) = (*units - set_off, cost - set_off);
+                    if cost > 0 {
+                        debt.kind = kind;
+                    }
                 }
-                if cost == 0 {
-                    return;
-                }
-                debt.kind = kind;
             }
             None if is_full => return self.drop_one(),
             None => {
-                book.insert((charge.key, permit), Debt { held: held(), permit, kind, at: now });
+                book.insert((charge.key, permit), Debt { held, permit, kind, at: now });
                 self.held.store(book.len(), Ordering::Relaxed);
             }
         }
-        if kind == Kind::Units {
-            let _ = self.ledger.ask(&charge.costing(cost), Demand::UpTo(0), now);
+        if !is_place && cost > 0 {
+            local.owe(live, limit, quota, &charge.costing(cost), now);
+        }
+    }
+
+    /// Takes what is owed out of the ledger, before the shares that it is counted by are replaced. It does not fade any more.
+    pub(super) fn carry(&self, local: &Local, live: &Live, now: Timestamp) {
+        if self.held() == 0 {
+            return;
+        }
+        for debt in self.book().values_mut() {
+            if let Kind::Units(_) = debt.kind {
+                debt.kind = Kind::Units(self.owed(local, live, debt, now));
+            }
         }
     }
 
     /// Takes down what could not be given back: from the debt if there is one, else as a debt of ours.
-    pub(super) fn add_refund(&self, charge: &Charge<'_>, held: impl FnOnce() -> Held, now: Timestamp) {
-        if self.forgive(charge, now) {
+    pub(super) fn add_refund(
+        &self,
+        local: &Local,
+        live: &Live,
+        charge: &Charge<'_>,
+        held: Held,
+        now: Timestamp,
+    ) {
+        if self.forgive(local, live, charge, now) {
             return;
         }
         let mut book = self.book();
@@ -130,38 +156,48 @@ impl Debts {
             None if is_full => self.drop_one(),
             None => {
                 let kind = Kind::Refund(charge.cost);
-                book.insert(debtor, Debt { held: held(), permit: PermitId(0), kind, at: now });
+                book.insert(debtor, Debt { held, permit: PermitId(0), kind, at: now });
                 self.held.store(book.len(), Ordering::Relaxed);
             }
         }
     }
 
     /// Takes back what was taken down, if it was not told to the store yet.
-    pub(super) fn forgive(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
+    pub(super) fn forgive(&self, local: &Local, live: &Live, charge: &Charge<'_>, now: Timestamp) -> bool {
         if self.held() == 0 {
             return false;
         }
         let mut book = self.book();
         let is_place = matches!(charge.quota, Quota::Concurrency(_));
         let debtor = (charge.key, if is_place { charge.permit } else { PermitId(0) });
-        match book.get(&debtor).map(|debt| debt.kind) {
-            Some(Kind::Place) => {
+        match book.get_mut(&debtor) {
+            Some(Debt { kind: Kind::Place, .. }) => {
                 book.remove(&debtor);
                 self.held.store(book.len(), Ordering::Relaxed);
                 true
             }
-            Some(Kind::Units) => self.ledger.refund_now(charge, now).is_ok(),
-            Some(Kind::Refund(_)) | None => false,
+            Some(Debt { kind: Kind::Units(carried), held, .. }) => {
+                // What does not fade is forgiven first.
+                let first = charge.cost.min(*carried);
+                *carried -= first;
+                if let Some((limit, quota)) = held.place(live) {
+                    local.unowe(live, limit, quota, &charge.costing(charge.cost - first), now);
+                }
+                true
+            }
+            Some(_) | None => false,
         }
     }
 
     /// Forgets what a counter owes.
-    pub(super) fn forget(&self, charge: &Charge<'_>, now: Timestamp) {
+    pub(super) fn forget(&self, local: &Local, live: &Live, charge: &Charge<'_>, now: Timestamp) {
         if self.held() > 0 {
             let mut book = self.book();
+            if let Some(debt) = book.get(&(charge.key, PermitId(0))) {
+                self.owed(local, live, debt, now);
+            }
             book.retain(|(key, _), _| *key != charge.key);
             self.held.store(book.len(), Ordering::Relaxed);
-            self.ledger.reset_now(charge, now);
         }
     }
 
@@ -178,18 +214,24 @@ impl Debts {
     }
 
     /// Takes out what these charges owe, or, of nobody in particular, as many as `most`.
-    pub(super) fn take(&self, live: &Live, of: Option<&[Charge<'_>]>, most: usize, now: Timestamp) -> Vec<Due<'_>> {
+    pub(super) fn take(
+        &self,
+        local: &Local,
+        live: &Live,
+        of: Option<&[Charge<'_>]>,
+        most: usize,
+        now: Timestamp,
+    ) -> Vec<Due<'_>> {
         let mut book = self.book();
-        let wanted = |(key, _): &&Debtor| of.is_none_or(|charges| charges.iter().any(|charge| charge.key == *key));
         let debtors: Vec<Debtor> = match of {
             // Units are found by their key; places of it wait for whoever takes all.
             Some(charges) => charges.iter().map(|charge| (charge.key, PermitId(0))).collect(),
-            None => book.keys().filter(wanted).take(most).copied().collect(),
+            None => book.keys().take(most).copied().collect(),
         };
         let mut due = Vec::new();
         for debtor in debtors {
             let Some(debt) = book.remove(&debtor) else { continue };
-            let units = self.owed(live, &debt, now);
+            let units = self.owed(local, live, &debt, now);
             if units > 0 {
                 due.push(Due { debts: self, debt: Some(debt), units });
             }
@@ -199,35 +241,32 @@ impl Debts {
     }
 
     /// What is still owed; taken out of the ledger.
-    fn owed(&self, live: &Live, debt: &Debt, now: Timestamp) -> u64 {
+    fn owed(&self, local: &Local, live: &Live, debt: &Debt, now: Timestamp) -> u64 {
         let charge = debt.held.charge(live, debt.permit, 0);
-        match (debt.kind, charge) {
-            (_, None) => 0, // The limit is gone, and with it what it counted.
-            (Kind::Place, Some(charge)) if now.since(debt.at) < charge.quota.memory() => debt.held.cost(),
-            (Kind::Place, Some(_)) => 0,
-            (Kind::Refund(units), Some(charge)) => charge.quota.still_counted(units, debt.at, now),
-            (Kind::Units, Some(charge)) => {
-                let look = self.ledger.ask(&charge, Demand::UpTo(0), now);
-                self.ledger.reset_now(&charge, now);
-                match look {
-                    Ok(Answer { outcome, source: Source::Exact }) => outcome.limit.saturating_sub(outcome.remaining),
-                    // There was no room to count it apart from others.
-                    Ok(_) | Err(_) => {
-                        self.drop_one();
-                        0
-                    }
+        let (Some(charge), Some((limit, quota))) = (charge, debt.held.place(live)) else {
+            return 0; // The limit is gone, and with it what it counted.
+        };
+        match debt.kind {
+            Kind::Place if now.since(debt.at) < charge.quota.memory() => debt.held.cost(),
+            Kind::Place => 0,
+            Kind::Refund(units) => charge.quota.still_counted(units, debt.at, now),
+            Kind::Units(carried) => {
+                let counted = local.take_owed(live, limit, quota, &charge, now);
+                if counted.is_none() {
+                    self.drop_one();
                 }
+                carried.saturating_add(counted.unwrap_or(0)).min(charge.quota.capacity())
             }
         }
     }
 
     /// Takes down again what the store was not asked for after all.
-    fn put_back(&self, live: &Live, debt: Debt, units: u64, now: Timestamp) {
+    fn put_back(&self, local: &Local, live: &Live, debt: Debt, units: u64, now: Timestamp) {
         let Some(charge) = debt.held.charge(live, debt.permit, units) else { return };
         let Debt { held, kind, at, .. } = debt;
         match kind {
-            Kind::Units | Kind::Place => self.add(&charge, || held, now),
-            Kind::Refund(_) => self.add_refund(&charge, || held, at),
+            Kind::Units(_) | Kind::Place => self.add(local, live, &charge, held, now),
+            Kind::Refund(_) => self.add_refund(local, live, &charge, held, at),
         }
     }
 }
@@ -250,9 +289,9 @@ impl Due<'_> {
     }
 
     /// The store was not asked.
-    pub(super) fn put_back(mut self, live: &Live, now: Timestamp) {
+    pub(super) fn put_back(mut self, local: &Local, live: &Live, now: Timestamp) {
         if let Some(debt) = self.debt.take() {
-            self.debts.put_back(live, debt, self.units, now);
+            self.debts.put_back(local, live, debt, self.units, now);
         }
     }
 }

@@ -20,6 +20,8 @@ use crate::time::{Ticks, Timestamp};
 const LOCAL_BYTES: u64 = 8 << 20;
 /// Bytes of those that bound open limits.
 const CEILING_BYTES: u64 = 1 << 20;
+/// Bytes of what is owed.
+const LEDGER_BYTES: u64 = 2 << 20;
 /// How many nodes share a store that cannot tell.
 const NODES_UNKNOWN: u32 = 3;
 /// What is told whom a share can never admit: the store is expected back, not the share to grow.
@@ -29,6 +31,9 @@ pub(super) const AWAY_RETRY: Ticks = Ticks::from_secs(1);
 pub(crate) struct Local {
     counters: MemoryStore,
     ceilings: MemoryStore,
+    /// What was admitted by the shares and the store does not know, counted as the shares are: together they come back as fast as the
+    /// limit's own units do.
+    ledger: MemoryStore,
     shares: ArcSwap<Shares>,
     /// Held while shares change.
     shaping: Mutex<()>,
@@ -66,7 +71,13 @@ impl Shares {
     }
 
     /// The charge of this process's own counter for one of the store's.
-    fn own<'s>(&'s self, live: &Live, limit: usize, quota: QuotaIndex, charge: &Charge<'_>) -> Option<Own<'s>> {
+    fn own<'s>(
+        &'s self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+    ) -> Option<Own<'s>> {
         // A decision that began before a swap has another order of limits.
         let position = if Arc::ptr_eq(&self.of, &live.policy) {
             limit
@@ -92,6 +103,7 @@ impl Local {
         Self {
             counters: MemoryStore::new(LOCAL_BYTES, now),
             ceilings: MemoryStore::new(CEILING_BYTES, now),
+            ledger: MemoryStore::new(LEDGER_BYTES, now),
             shares: ArcSwap::from_pointee(Shares::first(live, nodes.min(NODES_MAX))),
             shaping: Mutex::new(()),
         }
@@ -102,24 +114,17 @@ impl Local {
         self.shares.load().nodes
     }
 
-    /// Takes note of how many nodes there are, and of the policy in force if that was missed. While the store is shaken their number may only grow: a node that cannot be seen may still
-    /// be there.
-    pub(super) fn told_nodes(&self, told: u32, is_shaken: impl FnOnce() -> bool, live: &Live, now: Timestamp) {
+    /// The number of nodes that the shares should be for, if they are not: another one, or another policy. While the store is shaken it
+    /// may only grow: a node that cannot be seen may still be there.
+    pub(super) fn wants(&self, told: u32, is_shaken: impl FnOnce() -> bool, live: &Live) -> Option<u32> {
         let (shares, told) = (self.shares.load(), told.min(NODES_MAX));
         let is_older = shares.generation < live.generation() && !Arc::ptr_eq(&shares.of, &live.policy);
         let stays = told == 0 || told == shares.nodes || (told < shares.nodes && is_shaken());
-        if is_older || !stays {
-            self.reshape(live, if stays { shares.nodes } else { told }, now);
-        }
-    }
-
-    /// Follows a policy that was put in force.
-    pub(in crate::engine) fn follow(&self, live: &Live, now: Timestamp) {
-        self.reshape(live, self.nodes(), now);
+        (is_older || !stays).then_some(if stays { shares.nodes } else { told })
     }
 
     /// Shares for another policy or another number of nodes. Counters are kept, as in a swap.
-    fn reshape(&self, live: &Live, nodes: u32, now: Timestamp) {
+    pub(super) fn reshape(&self, live: &Live, nodes: u32, now: Timestamp) {
         let _one_at_a_time = self.shaping.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.shares.load();
         if before.nodes == nodes && Arc::ptr_eq(&before.of, &live.policy) {
@@ -137,7 +142,14 @@ impl Local {
     }
 
     /// Takes what was admitted elsewhere, as far as the share has it. Nobody waits for an answer.
-    pub(super) fn keep_warm(&self, live: &Live, limit: usize, quota: QuotaIndex, charge: &Charge<'_>, now: Timestamp) {
+    pub(super) fn keep_warm(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(live, limit, quota, charge) {
             let _ = self.counters.ask(&own.charge, Demand::UpTo(own.share.spare), now);
@@ -195,7 +207,14 @@ impl Local {
     }
 
     /// Gives back what a charge took from the share.
-    pub(super) fn refund(&self, live: &Live, limit: usize, quota: QuotaIndex, charge: &Charge<'_>, now: Timestamp) {
+    pub(super) fn refund(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(live, limit, quota, charge) {
             // Memory answers, and what is not there is not given back.
@@ -207,15 +226,75 @@ impl Local {
     }
 
     /// Forgets a counter.
-    pub(super) fn reset(&self, live: &Live, limit: usize, quota: QuotaIndex, charge: &Charge<'_>, now: Timestamp) {
+    pub(super) fn reset(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(live, limit, quota, charge) {
             self.counters.reset_now(&own.charge, now);
         }
     }
 
+    /// Takes down what the store is to be told of a charge.
+    pub(super) fn owe(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        let shares = self.shares.load();
+        if let Some(own) = shares.own(live, limit, quota, charge) {
+            let _ = self.ledger.ask(&own.charge, Demand::UpTo(0), now);
+        }
+    }
+
+    /// Takes it back.
+    pub(super) fn unowe(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        let shares = self.shares.load();
+        if let Some(own) = shares.own(live, limit, quota, charge) {
+            let _ = self.ledger.refund_now(&own.charge, now);
+        }
+    }
+
+    /// What is still owed for a counter; the ledger forgets it. None if there was no room to count it apart from others.
+    pub(super) fn take_owed(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Option<u64> {
+        let shares = self.shares.load();
+        let own = shares.own(live, limit, quota, charge)?;
+        let look = Charge { cost: 0, ..own.charge };
+        let Answer { outcome, source } = self.ledger.ask(&look, Demand::UpTo(0), now).ok()?;
+        self.ledger.reset_now(&look, now);
+        (source == Source::Exact).then(|| outcome.limit.saturating_sub(outcome.remaining))
+    }
+
     /// Whether an open limit lets a request pass: up to so many times this node's share.
-    pub(super) fn is_below_ceiling(&self, charge: &Charge<'_>, up_to: Option<u32>, takes: bool, now: Timestamp) -> bool {
+    pub(super) fn is_below_ceiling(
+        &self,
+        charge: &Charge<'_>,
+        up_to: Option<u32>,
+        takes: bool,
+        now: Timestamp,
+    ) -> bool {
         let Some(times) = up_to.filter(|_| charge.cost > 0) else { return true };
         let Some(quota) = share::ceiling(charge.quota, self.nodes(), times) else { return true };
         let bound = Charge { quota: &quota, number: 0, ..*charge };
@@ -225,6 +304,6 @@ impl Local {
 
     /// Bytes that the counters take.
     pub(super) fn bytes(&self) -> u64 {
-        self.counters.bytes() + self.ceilings.bytes()
+        self.counters.bytes() + self.ceilings.bytes() + self.ledger.bytes()
     }
 }

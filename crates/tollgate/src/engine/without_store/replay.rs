@@ -4,7 +4,7 @@
 use super::{Standby, is_outage};
 use crate::charge::Charge;
 use crate::engine::live::Live;
-use crate::engine::Engine;
+use crate::engine::{Charges, Engine};
 use crate::store::{Store, StoreFailure};
 use crate::time::Timestamp;
 
@@ -32,28 +32,58 @@ impl<S: Store> Engine<S> {
             return Ok(Replayed::default());
         };
         let live = self.live.load_full();
-        let mut told = 0;
-        if standby.watch.is_up() {
-            told = self.tell(standby, &live, None, now).await?;
-        }
+        let looks = standby.debts.look(&live);
+        // Without a look there are only debts of limits that are gone.
+        let told = if looks.is_empty() || self.is_back(standby, &looks, now).await? {
+            self.tell(standby, &live, None, now).await?
+        } else {
+            0
+        };
         Ok(Replayed { told, left: standby.debts.held() })
     }
 
-    /// Tells the store what these keys owe, before they are asked about. Only if it is there.
-    pub(in crate::engine) async fn pay_first(&self, live: &Live, charges: &[Charge<'_>], now: Timestamp) {
-        if self.standby.get().is_some_and(|standby| standby.debts.held() > 0 && standby.watch.is_up()) {
-            self.pay(live, charges, now).await;
-        }
-    }
-
-    /// The same, whatever is known of the store.
-    pub(super) async fn pay(&self, live: &Live, charges: &[Charge<'_>], now: Timestamp) {
-        let Some(standby) = self.standby.get().filter(|standby| standby.debts.held() > 0) else { return };
+    /// Tells the store what these keys owe, before they are asked about.
+    ///
+    /// # Errors
+    /// When the store is away, and need not be asked.
+    pub(in crate::engine) async fn pay_first(
+        &self,
+        live: &Live,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
+        let Some(standby) = self.standby.get().filter(|standby| standby.debts.owes(charges)) else {
+            return Ok(());
+        };
         let is_there =
             |charge: &&Charge<'_>| self.store.away_for(charge, now).is_none() || !self.store.is_away(charge);
-        let there: super::Charges<'_> = charges.iter().filter(is_there).copied().collect();
-        // What cannot be told now is told later.
-        let _ = self.tell(standby, live, Some(&there), now).await;
+        let there: Charges<'_> = charges.iter().filter(is_there).copied().collect();
+        let looks: Charges<'_> = there.iter().map(|charge| charge.costing(0)).collect();
+        if self.is_back(standby, &looks, now).await? {
+            // What cannot be told now is told later.
+            let _ = self.tell(standby, live, Some(&there), now).await;
+        }
+        Ok(())
+    }
+
+    /// Whether the store is there: by the last that was heard of it, or after an absence by a look. A debt is not risked for that.
+    async fn is_back(
+        &self,
+        standby: &Standby,
+        looks: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Result<bool, StoreFailure> {
+        if standby.watch.is_up() || looks.is_empty() {
+            return Ok(!looks.is_empty());
+        }
+        match self.store.charge(looks, now).await {
+            Ok(_) => {
+                standby.watch.answered(now);
+                Ok(true)
+            }
+            Err(failure) if is_outage(failure) => Err(StoreFailure::Unreachable), // A look changes nothing.
+            Err(_) => Ok(false),
+        }
     }
 
     async fn tell(
@@ -63,12 +93,12 @@ impl<S: Store> Engine<S> {
         of: Option<&[Charge<'_>]>,
         now: Timestamp,
     ) -> Result<usize, StoreFailure> {
-        let due = standby.debts.take(live, of, AT_ONCE, now);
+        let due = standby.debts.take(&standby.local, live, of, AT_ONCE, now);
         let (mut told, mut failed) = (0, None);
         for due in due {
             let Some(charge) = due.charge(live) else { continue };
             if failed.is_some() {
-                due.put_back(live, now);
+                due.put_back(&standby.local, live, now);
                 continue;
             }
             let answered = if due.is_refund() {
@@ -86,7 +116,7 @@ impl<S: Store> Engine<S> {
                     failed = Some(StoreFailure::Unanswered);
                 }
                 Err(failure) => {
-                    due.put_back(live, now);
+                    due.put_back(&standby.local, live, now);
                     failed = Some(failure);
                 }
             }

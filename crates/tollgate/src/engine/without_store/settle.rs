@@ -24,7 +24,7 @@ impl<S: Store> Engine<S> {
             settled.refunded = held.cost() - cost;
             if let Some(charge) = held.charge(&live, PermitId(0), settled.refunded) {
                 local.refund(&live, limit, quota, &charge, now);
-                debts.forgive(&charge, now);
+                debts.forgive(local, &live, &charge, now);
             }
         } else if let Some(look) = held.charge(&live, PermitId(0), 0) {
             let extra = cost - held.cost();
@@ -34,7 +34,7 @@ impl<S: Store> Engine<S> {
             let charge = look.costing(settled.charged);
             local.keep_warm(&live, limit, quota, &charge, now);
             if settled.charged > 0 {
-                debts.add(&charge, || held.clone(), now);
+                debts.add(local, &live, &charge, held.clone(), now);
             }
         }
         settled
@@ -67,14 +67,20 @@ impl<S: Store> Engine<S> {
         let (Some(charge), Some((limit, quota))) = (charge, held.place(live)) else { return false };
         standby.local.refund(live, limit, quota, &charge, now);
         match held.source() {
-            Source::Local => standby.debts.forgive(&charge, now),
+            Source::Local => standby.debts.forgive(&standby.local, live, &charge, now),
             Source::Open => true,
             _ => false,
         }
     }
 
     /// Gives back here what was given back in the store.
-    pub(in crate::engine) fn refund_here(&self, live: &Live, matched: &Match, charge: &Charge<'_>, now: Timestamp) {
+    pub(in crate::engine) fn refund_here(
+        &self,
+        live: &Live,
+        matched: &Match,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
         if let Some(standby) = self.standby.get() {
             standby.local.refund(live, matched.limit as usize, matched.quota, charge, now);
         }
@@ -84,14 +90,21 @@ impl<S: Store> Engine<S> {
     pub(in crate::engine) fn owe(&self, live: &Live, matched: &Match, charge: &Charge<'_>, now: Timestamp) {
         let standby = self.standby(live, now);
         standby.local.refund(live, matched.limit as usize, matched.quota, charge, now);
-        standby.debts.add_refund(charge, || Held::new(live, matched, charge, Source::Exact), now);
+        let held = Held::new(live, matched, charge, Source::Exact);
+        standby.debts.add_refund(&standby.local, live, charge, held, now);
     }
 
     /// Forgets here what was forgotten in the store.
-    pub(in crate::engine) fn reset_here(&self, live: &Live, matched: &Match, charge: &Charge<'_>, now: Timestamp) {
+    pub(in crate::engine) fn reset_here(
+        &self,
+        live: &Live,
+        matched: &Match,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
         if let Some(standby) = self.standby.get() {
             standby.local.reset(live, matched.limit as usize, matched.quota, charge, now);
-            standby.debts.forget(charge, now);
+            standby.debts.forget(&standby.local, live, charge, now);
         }
     }
 }

@@ -162,14 +162,20 @@ mod tests {
                     let rate = Rate::per_ticks(units, Ticks::from_secs(seconds)).burst(burst);
                     let Ok(quota) = Quota::token_bucket(rate) else { continue };
                     let share = share(quota, nodes);
-                    assert!(share.units() * u64::from(nodes) <= burst.max(u64::from(nodes)), "{rate:?} {nodes}");
+                    assert!(
+                        share.units() * u64::from(nodes) <= burst.max(u64::from(nodes)),
+                        "{rate:?} {nodes}"
+                    );
                     let slow = share.quota.rate().unwrap();
                     let fleet = u128::from(slow.units()) * u128::from(nodes) * u128::from(seconds);
                     let whole = u128::from(units) * u128::from(slow.period().as_micros());
                     let year = slow.period() == PERIOD_MAX && slow.units() == 1;
                     assert!(fleet * 1_000_000 <= whole || year, "{rate:?} {nodes}: {slow:?}");
                     // Not much less either: what is rounded off the rate is at most a millionth.
-                    assert!(year || fleet * 1_000_000 >= whole - whole / 100_000, "{rate:?} {nodes}: {slow:?}");
+                    assert!(
+                        year || fleet * 1_000_000 >= whole - whole / 100_000,
+                        "{rate:?} {nodes}: {slow:?}"
+                    );
                 }
             }
         }
@@ -193,7 +199,8 @@ mod tests {
     /// Every quota has a share, whatever its numbers and however many nodes there are.
     #[test]
     fn every_quota_has_a_share() {
-        let rates = [Rate::per_second(10_000_000), Rate::per_second(9_999_991), Rate::per_ticks(1, PERIOD_MAX)];
+        let rates =
+            [Rate::per_second(10_000_000), Rate::per_second(9_999_991), Rate::per_ticks(1, PERIOD_MAX)];
         for rate in rates {
             for nodes in [0, 1, 999, u32::MAX] {
                 for quota in [

@@ -8,6 +8,8 @@ use crate::time::{Ticks, Timestamp};
 
 /// A store that has not failed for so long is well again; one that fails earlier has been away all the time.
 pub(super) const HEALTH: Ticks = Ticks::from_secs(30);
+/// What a stretch of open time counts at least, so that there are not many short ones.
+const STRETCH_MIN: Ticks = Ticks::from_millis(10);
 /// Most stretches of open time that are remembered; while there are so many no limit is opened.
 const STRETCHES_MAX: usize = 64;
 
@@ -26,6 +28,8 @@ pub(super) struct Watch {
     has_answered: AtomicBool,
     /// Whether the last that was heard of the store is an answer.
     is_up: AtomicBool,
+    /// Since when, in microseconds.
+    up_since: AtomicU64,
     absence: Mutex<Absence>,
     open: Mutex<Vec<Stretch>>,
     open_micros: AtomicU64,
@@ -34,8 +38,7 @@ pub(super) struct Watch {
 /// The absence that is, or was last.
 #[derive(Clone, Copy, Debug, Default)]
 struct Absence {
-    began: Timestamp,
-    last_failure: Option<Timestamp>,
+    began: Option<Timestamp>,
     /// How long it was at most. A clock that steps back does not make it shorter.
     lasted: Ticks,
 }
@@ -55,9 +58,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Watch {
     /// The store has answered.
     #[inline]
-    pub(super) fn answered(&self) {
+    pub(super) fn answered(&self, now: Timestamp) {
         // Relaxed: one decision more or less may go by what was before. Written only when it changes, so that all may read it.
         if !self.is_up.load(Ordering::Relaxed) {
+            self.up_since.store(now.unix_micros(), Ordering::Relaxed);
             self.is_up.store(true, Ordering::Relaxed);
             self.has_answered.store(true, Ordering::Relaxed);
         }
@@ -68,26 +72,31 @@ impl Watch {
         self.is_up.load(Ordering::Relaxed)
     }
 
+    /// Whether it has answered for so long that the last absence is over.
+    fn is_well(&self, now: Timestamp) -> bool {
+        let up_since = Timestamp::from_unix_micros(self.up_since.load(Ordering::Relaxed));
+        self.is_up() && now.since(up_since) >= HEALTH
+    }
+
     /// The store has failed.
     pub(super) fn failed(&self, now: Timestamp) {
+        let is_new = self.is_well(now);
         self.is_up.store(false, Ordering::Relaxed);
         let mut absence = locked(&self.absence);
-        if absence.last_failure.is_none_or(|last| now.since(last) > HEALTH) {
-            *absence = Absence { began: now, last_failure: None, lasted: Ticks::ZERO };
-        }
-        absence.lasted = absence.lasted.max(now.since(absence.began));
-        absence.last_failure = Some(absence.last_failure.map_or(now, |last| last.max(now)));
+        let began = absence.began.filter(|_| !is_new).unwrap_or(now);
+        let lasted = if absence.began == Some(began) { absence.lasted } else { Ticks::ZERO };
+        *absence = Absence { began: Some(began), lasted: lasted.max(now.since(began)) };
     }
 
     /// How long the store has been away, as far as was seen here.
     pub(super) fn away_for(&self, now: Timestamp) -> Ticks {
         let absence = locked(&self.absence);
-        absence.lasted.max(now.since(absence.began))
+        absence.began.map_or(Ticks::ZERO, |began| absence.lasted.max(now.since(began)))
     }
 
     /// Whether the store has failed lately.
     pub(super) fn is_shaken(&self, now: Timestamp) -> bool {
-        locked(&self.absence).last_failure.is_some_and(|last| now.since(last) <= HEALTH)
+        locked(&self.absence).began.is_some() && !self.is_well(now)
     }
 
     /// What a limit does whose counter has been away for so long.
@@ -117,16 +126,15 @@ impl Watch {
                 others.push(*stretch);
             }
         }
-        let length = |stretches: &[Stretch]| stretches.iter().map(|each| each.to.since(each.from)).fold(Ticks::ZERO, |a, b| a + b);
-        let before = length(&open);
         others.push(merged);
-        let after = length(&others);
-        if after > OPEN_BUDGET || others.len() > STRETCHES_MAX {
+        let spent = total(&others, STRETCH_MIN);
+        if spent > OPEN_BUDGET || others.len() > STRETCHES_MAX {
             return false;
         }
+        let more = total(&others, Ticks::ZERO) - total(&open, Ticks::ZERO);
         *open = others;
         // Relaxed: a number for people.
-        self.open_micros.fetch_add((after - before).as_micros(), Ordering::Relaxed);
+        self.open_micros.fetch_add(more.as_micros(), Ordering::Relaxed);
         true
     }
 
@@ -134,4 +142,10 @@ impl Watch {
     pub(super) fn open_for(&self) -> Ticks {
         Ticks::from_micros(self.open_micros.load(Ordering::Relaxed))
     }
+}
+
+/// How long stretches are together, if each counts for at least so long.
+fn total(stretches: &[Stretch], least: Ticks) -> Ticks {
+    let lengths = stretches.iter().map(|stretch| stretch.to.since(stretch.from).max(least));
+    lengths.fold(Ticks::ZERO, |sum, length| sum + length)
 }

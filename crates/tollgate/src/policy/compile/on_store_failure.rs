@@ -3,16 +3,15 @@
 use crate::policy::document::{Node, Tree};
 use crate::policy::fields::Fields;
 use crate::policy::finding::{Problem, Report, quoted};
-use crate::policy::on_store_failure::{
-    DENY_AFTER_MAX, OPEN_BUDGET, OPEN_UP_TO_MAX, OnStoreFailure, Stages,
-};
+use crate::policy::on_store_failure::{DENY_AFTER_MAX, OPEN_BUDGET, OPEN_UP_TO_MAX, OnStoreFailure, Stages};
 use crate::policy::rate;
 use crate::time::Ticks;
 
 const WORDS: [(&str, OnStoreFailure); 3] =
     [("allow", OnStoreFailure::Allow), ("local", OnStoreFailure::Local), ("deny", OnStoreFailure::Deny)];
 const STAGES: [&str; 5] = ["first", "for", "up_to", "then", "deny_after"];
-const EXAMPLE: &str = "allow, local, deny, or a table such as {first: allow, for: 1s, then: local, deny_after: 60s}";
+const EXAMPLE: &str =
+    "allow, local, deny, or a table such as {first: allow, for: 1s, then: local, deny_after: 60s}";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Word {
@@ -38,17 +37,12 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<OnStoreFai
     }
 }
 
-/// A field of the table, for whoever reads findings.
-fn path(field: &str) -> String {
-    format!("on_store_failure.{}", quoted(field))
-}
-
 fn staged(node: &Node, report: &mut Report) -> Option<Stages> {
-    let fields = Fields::of(node, "on_store_failure", EXAMPLE, report)?;
+    let fields = Fields::of(node, "on_store_failure", EXAMPLE, report)?.within("on_store_failure");
     fields.only(&STAGES, report);
     if !fields.has("first") {
         let problem = Problem::new("missing: what it does first", "allow or local");
-        report.error(fields.place("first"), &path("first"), problem);
+        report.error(fields.place("first"), &fields.path("first"), problem);
     }
     let first = fields.choice("first", &FIRSTS, report);
     let then = fields.choice("then", &THENS, report).unwrap_or(Word::Local);
@@ -67,7 +61,7 @@ fn staged(node: &Node, report: &mut Report) -> Option<Stages> {
     } else if deny_after.is_some_and(|after| after <= stages.open_for) {
         let accepted = "a longer time than `for`, or `then: deny`";
         let problem = Problem::new("it would close before it has counted by its share", accepted);
-        report.error(fields.place("deny_after"), &path("deny_after"), problem);
+        report.error(fields.place("deny_after"), &fields.path("deny_after"), problem);
     }
     Some(stages)
 }
@@ -84,17 +78,11 @@ fn unused(fields: Fields<'_>, field: &str, why: &str, report: &mut Report) {
     if fields.has(field) {
         let accepted = "no such field here, or `first: allow`";
         let accepted = if field == "deny_after" { "no such field here, or `then: local`" } else { accepted };
-        report.error(fields.key_place(field), &path(field), Problem::new(why, accepted));
+        report.error(fields.key_place(field), &fields.path(field), Problem::new(why, accepted));
     }
 }
 
-fn time(
-    fields: Fields<'_>,
-    field: &str,
-    most: Ticks,
-    because: &str,
-    report: &mut Report,
-) -> Option<Ticks> {
+fn time(fields: Fields<'_>, field: &str, most: Ticks, because: &str, report: &mut Report) -> Option<Ticks> {
     let accepted = format!("a time such as 1s, up to {} s: {because}", most.ceil_seconds());
     let written = fields.text(field, &accepted, report)?;
     let problem = match rate::period(written.trim()).map(rate::Period::ticks) {
@@ -102,7 +90,7 @@ fn time(
         Ok(_) => Problem::new(format!("{} is too long", quoted(written)), accepted),
         Err(problem) => problem,
     };
-    report.error(fields.place(field), &path(field), problem);
+    report.error(fields.place(field), &fields.path(field), problem);
     None
 }
 
@@ -120,7 +108,7 @@ fn up_to(fields: Fields<'_>, report: &mut Report) -> Option<Option<u32>> {
     let times = times.filter(|times| (1..=OPEN_UP_TO_MAX).contains(times));
     if times.is_none() {
         let message = format!("{} is not how far a limit may be open", quoted(written));
-        report.error(fields.place("up_to"), &path("up_to"), Problem::new(message, accepted));
+        report.error(fields.place("up_to"), &fields.path("up_to"), Problem::new(message, accepted));
     }
     times.map(Some)
 }

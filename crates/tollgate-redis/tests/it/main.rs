@@ -1,0 +1,19 @@
+//! The store on real servers: Redis and Valkey, alone, in a cluster, behind Sentinel and inside TLS; in good and in bad times.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that meets the unexpected fails, and says where"
+)]
+#![allow(dead_code, reason = "the rig is built before the store that it tries")]
+
+mod checker;
+mod cluster;
+mod pki;
+mod proxy;
+mod record;
+mod scratch;
+mod sentinel;
+mod server;
+mod starters;

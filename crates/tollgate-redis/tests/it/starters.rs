@@ -1,0 +1,130 @@
+//! The rig itself is tried first: servers start, answer, and are gone when the test is over, however it ends.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::cluster::{Cluster, SLOTS};
+use crate::proxy::{Proxy, Weather};
+use crate::scratch::{among_others, until};
+use crate::sentinel::Watched;
+use crate::server::{Plan, Program, Server};
+
+fn is_reachable(port: u16) -> bool {
+    std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+}
+
+/// A server is stopped by its own id when its owner goes, also because of a panic.
+#[test]
+fn a_server_does_not_outlive_its_test() {
+    let _others = among_others();
+    let server = Server::redis();
+    let port = server.port;
+    assert!(is_reachable(port));
+    let panicked = std::thread::spawn(move || {
+        let _owned = server;
+        std::panic::resume_unwind(Box::new("as a failing test does"));
+    });
+    assert!(panicked.join().is_err());
+    assert!(!is_reachable(port));
+}
+
+/// A killed server is gone with all it knew, and comes back where it was.
+#[test]
+fn a_killed_server_comes_back_empty() {
+    let _others = among_others();
+    let mut server = Server::redis();
+    server.tell(&["SET", "key", "value"]);
+    assert_eq!(server.lives(), [("key".to_owned(), -1)]);
+    server.kill();
+    assert!(!is_reachable(server.port));
+    server.restart();
+    assert!(server.lives().is_empty());
+    assert_eq!(server.calls("set"), (0, 0));
+}
+
+/// Six nodes with all slots; a planned failover changes who is primary; slots move.
+#[test]
+fn a_cluster_is_whole() {
+    let _others = among_others();
+    let cluster = Cluster::start(Program::Redis);
+    let primary = cluster.primary_of(0);
+    let replica = cluster.replica_of(primary);
+    cluster.servers[replica].tell(&["CLUSTER", "FAILOVER"]);
+    until("the replica takes over", || (cluster.primary_of(0) == replica).then_some(()));
+    let other = cluster.primary_of(SLOTS - 1);
+    cluster.reshard(10, replica, other);
+    until("the slots have moved", || {
+        let owned = cluster.nodes().into_iter().find(|node| node.port == cluster.servers[other].port)?;
+        (owned.slots.len() == 2).then_some(())
+    });
+}
+
+/// The sentinels replace a primary that is gone.
+#[test]
+fn sentinels_replace_a_dead_primary() {
+    let _others = among_others();
+    let mut watched = Watched::start();
+    assert_eq!(watched.primary(), watched.servers[0].port);
+    watched.servers[0].kill();
+    until("the replica is promoted", || (watched.primary() == watched.servers[1].port).then_some(()));
+}
+
+/// Inside TLS only those get in who show a certificate.
+#[test]
+fn tls_wants_a_certificate() {
+    let _others = among_others();
+    let server = Plan::new(Program::Redis).tls().start();
+    let (port, [authority, certificate, key]) = server.tls();
+    let port = port.to_string();
+    let with = ["-p", &port, "--tls", "--cacert", &authority, "--cert", &certificate, "--key", &key, "PING"];
+    assert_eq!(crate::cluster::cli(&with).trim(), "PONG");
+    let without = ["-p", &port, "--tls", "--cacert", &authority, "PING"];
+    let output = std::process::Command::new("redis-cli").args(without).output().unwrap();
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("PONG"));
+}
+
+/// Valkey is a real one, and its clock does what it is told.
+#[test]
+fn a_clock_steps() {
+    let _others = among_others();
+    let server = Plan::new(Program::Valkey).wrong_clock().start();
+    assert_eq!(server.info("server_name").unwrap(), "valkey");
+    let before = server.time();
+    for hours in [1, -1, 0] {
+        server.step_clock(hours * 3_600);
+        let passed = server.time().checked_signed_diff(before).unwrap() - hours * 3_600_000_000;
+        assert!((0..20_000_000).contains(&passed), "{hours} h, and {passed} µs");
+    }
+}
+
+/// Each weather of the proxy is felt, and counted.
+#[test]
+fn the_proxy_does_what_it_is_told() {
+    let _others = among_others();
+    let server = Server::redis();
+    let proxy = Proxy::before(server.port);
+    let client = redis::Client::open(proxy.url()).unwrap();
+    let connect = || {
+        let connection = client.get_connection_with_timeout(Duration::from_millis(300))?;
+        connection.set_read_timeout(Some(Duration::from_millis(300)))?;
+        Ok::<_, redis::RedisError>(connection)
+    };
+    let ping = |connection: &mut redis::Connection| redis::cmd("PING").query::<String>(connection);
+
+    let mut connection = connect().unwrap();
+    ping(&mut connection).unwrap();
+    proxy.set(Weather::Slow(Duration::from_millis(20)));
+    ping(&mut connection).unwrap();
+    assert!(proxy.deeds.delayed.load(Ordering::Relaxed) >= 2);
+    proxy.set(Weather::HalfOpen);
+    assert!(ping(&mut connection).unwrap_err().is_timeout());
+    assert!(proxy.deeds.swallowed_bytes.load(Ordering::Relaxed) > 0);
+    proxy.set(Weather::CutAfter(3));
+    let cut = until("a connection is cut", || connect().and_then(|mut fresh| ping(&mut fresh)).err());
+    assert!(!cut.is_timeout(), "{cut}");
+    assert!(proxy.deeds.cut.load(Ordering::Relaxed) > 0);
+    proxy.set(Weather::Refuse);
+    until("connections are refused", || connect().err().filter(|error| error.is_connection_refusal()));
+    proxy.set(Weather::Fair);
+    until("the weather is fair again", || connect().and_then(|mut fresh| ping(&mut fresh)).ok());
+}

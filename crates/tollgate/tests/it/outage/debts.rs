@@ -136,7 +136,7 @@ fn places_in_flight_are_shared() {
     fleet.see(NOW);
     fleet.shared.set(true);
     let mut held: Vec<_> = (0..2)
-        .flat_map(|node| (0..3).filter_map(move |_| Some(node)))
+        .flat_map(|node| [node; 3])
         .filter_map(|node| fleet.check(node, "k", 1, NOW).take_permit().map(|permit| (node, permit)))
         .collect();
     assert_eq!(held.len(), 4);

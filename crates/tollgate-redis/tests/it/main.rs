@@ -17,3 +17,4 @@ mod scratch;
 mod sentinel;
 mod server;
 mod starters;
+mod ways;

@@ -7,24 +7,29 @@ use std::task::Poll;
 /// What all of them say, in their order. They begin in this order, and then each goes on whenever it can. Give it a bounded number: each
 /// is asked whenever one of them may go on.
 pub(crate) async fn together<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut going: Vec<(Option<Pin<Box<F>>>, Option<F::Output>)> =
-        futures.map(|future| (Some(Box::pin(future)), None)).collect();
+    let mut all: Vec<Going<F>> = futures.map(|future| Going::On(Box::pin(future))).collect();
     poll_fn(|context| {
         let mut is_done = true;
-        for (future, output) in &mut going {
-            let Some(waiting) = future else { continue };
-            match waiting.as_mut().poll(context) {
-                Poll::Ready(said) => {
-                    *output = Some(said);
-                    *future = None;
-                }
+        for one in &mut all {
+            let Going::On(future) = one else { continue };
+            match future.as_mut().poll(context) {
+                Poll::Ready(said) => *one = Going::Done(said),
                 Poll::Pending => is_done = false,
             }
         }
         if is_done { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-    going.into_iter().filter_map(|(_, output)| output).collect()
+    let said = |one| match one {
+        Going::Done(said) => Some(said),
+        Going::On(_) => None,
+    };
+    all.into_iter().filter_map(said).collect()
+}
+
+enum Going<F: Future> {
+    On(Pin<Box<F>>),
+    Done(F::Output),
 }
 
 #[cfg(test)]

@@ -99,6 +99,9 @@ kinds[RESERVOIR] = function()
   -- a unit rounded against the caller.
   function kind.inherit(state, old, at, tag, gain, price, units)
     local old_price, old_credits = old[3], old[4] * old[3]
+    -- Further ahead than a bucket can be: another node has counted under the old quota since, and is judged by what there is now.
+    local tick = at < now and tonumber(sub(state, 4, 19))
+    if tick and (tick - at) * old[2] > old_credits then at = now end
     local missing = missing_at(state, at, old[2], old_credits)
     if not missing then return nil end
     if old[2] == gain and old_price == price and old[4] == units then return tag .. sub(state, 4) end

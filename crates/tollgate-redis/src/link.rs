@@ -90,6 +90,7 @@ pub(crate) struct Pending {
     asker: Asker,
     answer: oneshot::Receiver<Result<Value, Failure>>,
     deadline: Instant,
+    tally: Arc<Tally>,
     _place: shard::Place,
 }
 
@@ -100,7 +101,10 @@ impl Pending {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(Class::Disconnected.into()),
             // Whoever is first has it: what was not sent until now never will be.
-            Err(_) if self.asker.0.take() => Err(Class::Late.into()),
+            Err(_) if self.asker.0.take() => {
+                self.tally.failed(Class::Late);
+                Err(Class::Late.into())
+            }
             Err(_) => Err(Class::Timeout.into()),
         }
     }
@@ -167,7 +171,8 @@ impl Link {
     ) -> Result<(Waiting, Pending), Failure> {
         let place = shard.enter().inspect_err(|failure| self.0.tally.failed(failure.class))?;
         let (waiting, claim, answer) = Waiting::new(asked, time, deadline);
-        Ok((waiting, Pending { asker: Asker(claim), answer, deadline, _place: place }))
+        let tally = Arc::clone(&self.0.tally);
+        Ok((waiting, Pending { asker: Asker(claim), answer, deadline, tally, _place: place }))
     }
 
     fn push(&self, shard: Arc<Shard>, waiting: impl IntoIterator<Item = Waiting>) {
@@ -228,13 +233,11 @@ impl Link {
     }
 
     /// How long the shard of a slot has been failing.
-    #[allow(dead_code, reason = "asked for by the failure modes, which are being merged")]
     pub(crate) fn away_for(&self, slot: u16, now: Instant) -> Option<Duration> {
         self.0.routing.for_slot(slot).and_then(|shard| shard.breaker.away_for(now))
     }
 
     /// Whether the shard of a slot is not asked at this moment, or not always.
-    #[allow(dead_code, reason = "asked for by the failure modes, which are being merged")]
     pub(crate) fn is_away(&self, slot: u16) -> bool {
         let well = |shard: Arc<Shard>| shard.is_connected() && shard.breaker.state() == BreakerState::Closed;
         !self.0.routing.for_slot(slot).is_some_and(well)
@@ -321,8 +324,15 @@ impl Routing {
         }
     }
 
+    /// The shard to ask about a slot. A slot that nobody has is nobody's fault: whoever was asked would seem to be failing.
     fn for_slot(&self, slot: u16) -> Option<Arc<Shard>> {
-        self.owner(slot).or_else(|| self.any())
+        match self {
+            Routing::Single(shard) => Some(Arc::clone(shard)),
+            Routing::Cluster { cluster, .. } => match cluster.owner(slot) {
+                None if !cluster.has_map() => cluster.any(),
+                owner => owner,
+            },
+        }
     }
 
     fn at(&self, host: &crate::settings::Host) -> Arc<Shard> {

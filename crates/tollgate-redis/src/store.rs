@@ -5,8 +5,8 @@ mod corrections;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -14,9 +14,9 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
-use tollgate::{Quota, Secret, Timestamp};
+use tollgate::{Quota, Secret, Ticks, Timestamp};
 
-use crate::health::{Fleet, learn_secret, secret_of};
+use crate::health::{Fleet, keep_secret, learn_secret, secret_of};
 use crate::key::Key;
 use crate::link::{Failure, Link, Report, Time, supervise};
 use crate::registry::Registry;
@@ -26,6 +26,26 @@ use corrections::Corrections;
 
 /// How long corrections may take: nobody's decision waits for them.
 const CORRECTION: Duration = Duration::from_millis(50);
+
+/// What runs beside decisions, as long as the store lives.
+#[derive(Default)]
+struct Tasks(Mutex<Vec<AbortHandle>>);
+
+impl Tasks {
+    fn add(&self, task: AbortHandle) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+    }
+
+    fn end(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
 
 /// Counters in Redis or Valkey, shared by a fleet.
 ///
@@ -37,10 +57,12 @@ pub struct RedisStore {
     secret: Option<Vec<u8>>,
     has_joined: AtomicBool,
     fleet: Arc<Fleet>,
-    beat: Option<AbortHandle>,
+    tasks: Tasks,
+    runtime: Handle,
     corrections: Corrections,
     registry: Registry,
     is_told_time: bool,
+    made: Instant,
 }
 
 impl RedisStore {
@@ -52,20 +74,23 @@ impl RedisStore {
         let runtime = Handle::try_current().map_err(|_| SettingsError::NoRuntime)?;
         let link = Link::new(&settings, SOURCE, runtime.clone());
         let fleet = Arc::new(Fleet::new(settings.nodes));
-        let beat = (settings.nodes == Nodes::Counted).then(|| {
+        let tasks = Tasks::default();
+        if settings.nodes == Nodes::Counted {
             let (fleet, link) = (Arc::clone(&fleet), link.clone());
-            supervise(&runtime, "heartbeat", move || Arc::clone(&fleet).beat(link.clone()))
-        });
+            tasks.add(supervise(&runtime, "heartbeat", move || Arc::clone(&fleet).beat(link.clone())));
+        }
         Ok(Self {
-            corrections: Corrections::new(link.clone(), runtime, settings.deadline),
+            corrections: Corrections::new(link.clone(), runtime.clone(), settings.deadline),
             deadline: settings.deadline,
             has_joined: AtomicBool::new(settings.secret.is_some()),
             secret: settings.secret,
             registry: Registry::default(),
             link,
             fleet,
-            beat,
+            tasks,
+            runtime,
             is_told_time: settings.is_told_time,
+            made: Instant::now(),
         })
     }
 
@@ -77,11 +102,17 @@ impl RedisStore {
 
     /// Learns the fleet's secret from the store, for as long as that takes, hands it over, and counts from then on.
     pub async fn join(&self, rekey: impl FnOnce(Secret)) {
-        let secret = match self.secret() {
-            Some(secret) => secret,
-            None => learn_secret(&self.link).await,
-        };
-        rekey(secret);
+        match self.secret() {
+            Some(secret) => rekey(secret),
+            None => {
+                let bytes = learn_secret(&self.link).await;
+                rekey(secret_of(&bytes));
+                let link = self.link.clone();
+                let task =
+                    supervise(&self.runtime, "secret", move || keep_secret(link.clone(), bytes.clone()));
+                self.tasks.add(task);
+            }
+        }
         // Release: whoever sees it sees what the handing over wrote.
         self.has_joined.store(true, Ordering::Release);
     }
@@ -94,10 +125,8 @@ impl RedisStore {
 
     /// Tells the other nodes that this one goes. For a process that ends in order.
     pub async fn leave(&self) {
-        if let Some(beat) = &self.beat {
-            beat.abort();
-            self.fleet.leave(&self.link).await;
-        }
+        self.tasks.end();
+        self.fleet.leave(&self.link).await;
     }
 
     /// What it has done, and how it is.
@@ -148,7 +177,7 @@ impl RedisStore {
     /// Agrees with the fleet on the tags of quotas that have none yet.
     async fn tag(&self, charges: &[Charge<'_>], deadline: Instant) -> Result<(), StoreFailure> {
         for charge in charges.iter().filter(|charge| tag_of(charge).is_none()) {
-            self.registry.claim(&self.link, charge.family(), deadline).await.map_err(unanswered)?;
+            self.registry.claim(&self.link, charge.family(), deadline).await.map_err(untold)?;
         }
         Ok(())
     }
@@ -160,7 +189,7 @@ impl RedisStore {
         tag: Tag,
         deadline: Instant,
     ) -> Result<Option<Quota>, StoreFailure> {
-        self.registry.look_up(&self.link, charge.family(), tag, deadline).await.map_err(unanswered)
+        self.registry.look_up(&self.link, charge.family(), tag, deadline).await.map_err(untold)
     }
 
     const fn time(&self, now: Timestamp) -> Time {
@@ -192,14 +221,6 @@ impl RedisStore {
     }
 }
 
-impl Drop for RedisStore {
-    fn drop(&mut self) {
-        if let Some(beat) = &self.beat {
-            beat.abort();
-        }
-    }
-}
-
 impl Store for RedisStore {
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         if !self.is_ready(charges)? {
@@ -224,7 +245,29 @@ impl Store for RedisStore {
         self.correct(Operation::Reset, charges, now).await
     }
 
+    async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.correct(Operation::Debit, charges, now).await
+    }
+
+    /// A state in Redis ends when its own quota has no more use for it; nobody can tell those to stay that are not asked for.
     fn hold(&self, _hold: &Hold) {}
+
+    fn nodes(&self) -> u32 {
+        self.fleet.count()
+    }
+
+    fn away_for(&self, charge: &Charge<'_>, _now: Timestamp) -> Option<Ticks> {
+        let now = Instant::now();
+        let away = match self.has_joined() {
+            true => self.link.away_for(Key::of(charge).slot(), now).unwrap_or_default(),
+            false => now.saturating_duration_since(self.made),
+        };
+        Some(Ticks::ceil_from(away))
+    }
+
+    fn is_away(&self, charge: &Charge<'_>) -> bool {
+        !self.has_joined() || self.link.is_away(Key::of(charge).slot())
+    }
 }
 
 fn share_a_slot(charges: &[Charge<'_>]) -> bool {
@@ -233,7 +276,13 @@ fn share_a_slot(charges: &[Charge<'_>]) -> bool {
     slots.all(|slot| Some(slot) == first)
 }
 
-fn unanswered(_failure: Failure) -> StoreFailure {
+/// Whoever asks must know whether it may have been done.
+fn unanswered(failure: Failure) -> StoreFailure {
+    if failure.may_have_run { StoreFailure::Unanswered } else { StoreFailure::Unreachable }
+}
+
+/// What had to be known first is not known, so nothing was asked.
+fn untold(_failure: Failure) -> StoreFailure {
     StoreFailure::Unreachable
 }
 

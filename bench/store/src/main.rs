@@ -76,14 +76,18 @@ fn row(name: &str, asker: Asker) -> Row {
 
 fn print(rows: &[Row], rounds: usize) {
     let find = |name: &str| rows.iter().find(|row| row.name == name);
-    let ratio = |own: &[f64], base: &[f64]| median(own.iter().zip(base).map(|(own, base)| own / base).collect());
+    let ratio =
+        |own: &[f64], base: &[f64]| median(own.iter().zip(base).map(|(own, base)| own / base).collect());
     println!("### One redis-server: closed loop, 256 under way, 1M keys, medians of {rounds} rounds\n");
-    println!("| | a second (least–most) | beside the hash | µs of the store's processor |\n|---|---:|---:|---:|");
+    println!(
+        "| | a second (least–most) | beside the hash | µs of the store's processor |\n|---|---:|---:|---:|"
+    );
     let speeds = |row: &Row| row.speeds.iter().map(|speed| speed.per_second).collect::<Vec<_>>();
     let base = find(BASE).map(speeds).unwrap_or_default();
     for row in rows {
         let own = speeds(row);
-        let (least, most) = (own.iter().copied().fold(f64::MAX, f64::min), own.iter().copied().fold(0.0, f64::max));
+        let (least, most) =
+            (own.iter().copied().fold(f64::MAX, f64::min), own.iter().copied().fold(0.0, f64::max));
         let micros = median(row.speeds.iter().map(|speed| speed.store_micros).collect());
         let (shown, beside) = (median(own.clone()), ratio(&own, &base));
         println!("| {} | {shown:.0} ({least:.0}–{most:.0}) | {beside:.2}× | {micros:.1} |", row.name);
@@ -98,9 +102,13 @@ fn print(rows: &[Row], rounds: usize) {
         let (p99, beside) = (median(p99s(row)), ratio(&p99s(row), &base));
         println!("| {} | {p50:.0} | {p99:.0} | {beside:.2}× | {elsewhere:.1} % |", row.name);
     }
-    let p50s = |name: &str| find(name).map(|row| row.delays.iter().map(|delay| delay.p50).collect::<Vec<_>>());
+    let p50s =
+        |name: &str| find(name).map(|row| row.delays.iter().map(|delay| delay.p50).collect::<Vec<_>>());
     if let (Some(five), Some(one)) = (p50s("tollgate five limits"), p50s("tollgate token-bucket")) {
-        println!("\nFive limits in one request take {:.2}× the time of one (median latency).", ratio(&five, &one));
+        println!(
+            "\nFive limits in one request take {:.2}× the time of one (median latency).",
+            ratio(&five, &one)
+        );
     }
     println!("\n### Bytes a key\n\n| | bytes |\n|---|---:|");
     for row in rows {

@@ -31,7 +31,9 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|error| format!("redis-server cannot be started: {error}; apt-get install redis-server"))?;
+            .map_err(|error| {
+                format!("redis-server cannot be started: {error}; apt-get install redis-server")
+            })?;
         let server = Self { child, address };
         for _ in 0..TRIES {
             if TcpStream::connect(address).await.is_ok() {
@@ -50,7 +52,9 @@ impl Server {
         let fields: Vec<&str> = after.split_whitespace().collect();
         let ticks = |place: usize| fields.get(place).and_then(|text| text.parse::<f64>().ok());
         let (user, system) = (ticks(11), ticks(12));
-        user.zip(system).map(|(user, system)| (user + system) / TICKS).ok_or_else(|| "unreadable /proc stat".into())
+        user.zip(system)
+            .map(|(user, system)| (user + system) / TICKS)
+            .ok_or_else(|| "unreadable /proc stat".into())
     }
 }
 

@@ -163,7 +163,8 @@ impl Cluster {
 
     /// Keys of all primaries that would live for ever.
     pub(crate) fn immortal(&self) -> Vec<String> {
-        let lives = self.servers.iter().flat_map(Server::lives);
+        let primaries = self.servers.iter().filter(|server| server.info("role").as_deref() == Some("master"));
+        let lives = primaries.flat_map(Server::lives);
         lives.filter(|(_, life)| *life < 0).map(|(key, _)| key).collect()
     }
 }

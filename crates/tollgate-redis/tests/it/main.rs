@@ -10,6 +10,8 @@
 
 mod checker;
 mod cluster;
+mod faults;
+mod fleet;
 mod pki;
 mod proxy;
 mod record;
@@ -17,3 +19,4 @@ mod scratch;
 mod sentinel;
 mod server;
 mod starters;
+mod store;

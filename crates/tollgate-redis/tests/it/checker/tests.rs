@@ -8,7 +8,7 @@ use crate::record::{Mode, Seen};
 const BUCKET: Bucket = Bucket { burst: 5, limit: 2, period: 1_000 };
 
 fn seen(sent: u64, replied: u64, cost: u64, admitted: bool) -> Seen {
-    Seen { key: 0, cost, sent, replied, admitted, mode: Mode::Exact, node: 0 }
+    Seen { key: 0, cost, sent, replied, admitted, mode: Mode::Exact, node: 0, late: false }
 }
 
 /// An honest store: decides each question at one instant, exactly.

@@ -1,0 +1,143 @@
+//! Real faults on real servers, under load, with every promise measured.
+//!
+//! A short run is part of every `cargo test`. `TOLLGATE_FAULTS=all` runs all of them, as `./test --long` does. A fault that was not seen to
+//! happen fails the run: a test that hurts nobody proves nothing.
+
+mod bare;
+mod clustered;
+mod judge;
+mod report;
+
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tollgate::{Engine, Secret};
+
+use crate::fleet::{Fleet, Load, Running, policy};
+use crate::record::Mode;
+use crate::scratch::{alone, rest, until};
+use crate::store::{Shared, connect};
+use judge::{Happened, judge};
+use report::{Promise, Row, table};
+
+/// Nodes of the fleet.
+const NODES: usize = 3;
+/// How long a run goes on before the fault, and after it at least and at most.
+const BEFORE: Duration = Duration::from_millis(1_500);
+const AFTER: Duration = Duration::from_millis(1_500);
+const AFTER_MAX: Duration = Duration::from_secs(8);
+/// Decisions a second of the short run, in a build for debugging beside other work; and of the whole.
+const GENTLE: u64 = 600;
+const FULL: u64 = 2_000;
+
+/// Where faults are tried, and what came of them.
+struct Rig {
+    runtime: Runtime,
+    rate: u64,
+    rows: Vec<Row>,
+}
+
+impl Rig {
+    fn new(rate: u64) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        Self { runtime, rate, rows: Vec::new() }
+    }
+
+    /// Nodes of one fleet, each by its own way to the store. Returns once the store answers all of them.
+    fn fleet(&self, urls: [&str; NODES]) -> Fleet<Shared> {
+        let _inside = self.runtime.enter();
+        let engine = |url: &str| Engine::with_store(policy(), connect(url), secret());
+        let fleet = Fleet::new(urls.map(engine).into_iter().collect());
+        self.await_health(&fleet, "before");
+        fleet
+    }
+
+    /// Waits until a short load is answered by the store alone.
+    fn await_health(&self, fleet: &Fleet<Shared>, when: &str) {
+        let mut turn = 0;
+        until("the store answers every node", || {
+            turn += 1;
+            let running = fleet.ask(&self.runtime, &format!("health-{when}-{turn}"), Load::of(300));
+            rest(Duration::from_millis(200));
+            let seen = running.stop();
+            let well = seen.len() > 20 && seen.iter().all(|seen| seen.mode == Mode::Exact);
+            well.then_some(())
+        });
+    }
+
+    /// One fault: load, then the fault while the load goes on, then the load until the store answers again; then the judgement.
+    fn run(
+        &mut self,
+        name: &'static str,
+        promise: Promise,
+        fleet: &Fleet<Shared>,
+        fault: impl FnOnce(&Running) -> Happened,
+    ) {
+        progress(&format!("{name}: begins"));
+        let load = Load::of(self.rate);
+        let running = fleet.ask(&self.runtime, name, load);
+        rest(BEFORE);
+        let happened = fault(&running);
+        await_calm(&running);
+        let skipped = running.skipped.clone();
+        let seen = running.stop();
+        let judged = judge(&seen, &happened);
+        let row = Row { name, promise, happened, judged, immortal: Vec::new(), hot_keys: load.hot };
+        let skipped = skipped.load(std::sync::atomic::Ordering::Relaxed);
+        progress(&format!("{name}: {:?}, {skipped} skipped, {:?}", row.judged, row.happened.evidence));
+        self.rows.push(row);
+    }
+
+    /// After the last fault, these keys were found that would live for ever.
+    fn found(&mut self, immortal: Vec<String>) {
+        self.rows.last_mut().unwrap().immortal = immortal;
+    }
+
+    /// Prints the table, and fails if a promise was broken.
+    fn finish(self) {
+        let text = table(&self.rows);
+        progress(&format!("\n{text}"));
+        let broken: Vec<String> = self.rows.iter().flat_map(Row::broken).collect();
+        assert!(broken.is_empty(), "broken promises:\n{}\n\n{text}", broken.join("\n"));
+    }
+}
+
+/// Goes on for a while, and until the store has answered everything for some time; but not for ever.
+fn await_calm(running: &Running) {
+    rest(AFTER);
+    let mut waited = AFTER;
+    while waited < AFTER_MAX {
+        let first = running.recorder.len();
+        rest(Duration::from_millis(750));
+        waited += Duration::from_millis(750);
+        let seen = running.recorder.since(first);
+        if seen.iter().all(|seen| seen.mode == Mode::Exact) {
+            return;
+        }
+    }
+}
+
+/// The secret of the fleet: its nodes must agree which key is which.
+pub(crate) fn secret() -> Secret {
+    Secret::of_words(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+#[allow(clippy::print_stdout, reason = "whoever waits for minutes wants to see where it is")]
+fn progress(text: &str) {
+    println!("{text}");
+}
+
+/// What every commit must survive; and, when told so, everything.
+#[test]
+fn promises_are_kept_under_faults() {
+    let _quiet = alone();
+    let all = std::env::var("TOLLGATE_FAULTS").is_ok_and(|wanted| wanted == "all");
+    let mut rig = Rig::new(if all { FULL } else { GENTLE });
+    clustered::short(&mut rig);
+    if all {
+        clustered::long(&mut rig);
+        bare::long(&mut rig);
+    }
+    rig.finish();
+}

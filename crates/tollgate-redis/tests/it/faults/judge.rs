@@ -1,0 +1,112 @@
+//! What a run under a fault comes to: the worst key against what the fault allows, denials, latency, and how soon all was well.
+
+use std::collections::BTreeMap;
+
+use crate::checker::{Allowance, Bucket};
+use crate::fleet::{HOT, QUIET, QUIET_BIT};
+use crate::record::{Mode, Seen};
+
+/// After a fault, decisions are looked at in pieces of this many microseconds.
+const PIECE: u64 = 250_000;
+/// A piece is well again if this share of its decisions, in percent, came from the store.
+const WELL_PERCENT: usize = 95;
+
+/// What was done to the store, by the clock of the record.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Happened {
+    /// Proof that it happened: what was counted, and how often. Each must be above zero.
+    pub(crate) evidence: Vec<(String, u64)>,
+    /// State that may have been lost, or a clock that stepped: once the burst each.
+    pub(crate) losses: Vec<u64>,
+    /// Times at which nodes may have gone over to their own buckets: once the burst each.
+    pub(crate) outages: Vec<u64>,
+    /// When the store was healthy again.
+    pub(crate) healthy: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Judged {
+    pub(crate) decisions: usize,
+    pub(crate) modes: BTreeMap<Mode, usize>,
+    /// Most units that a key was admitted above burst and refill, nothing allowed for. Negative if none was.
+    pub(crate) over: i64,
+    /// The same beyond what the promise allows; above zero it is broken. By the store alone, and by all that counted.
+    pub(crate) broken_exact: i64,
+    pub(crate) broken_counted: i64,
+    /// Denials of the store that no charge explains, and any denial of a quiet key.
+    pub(crate) unexplained: usize,
+    pub(crate) quiet_denied: usize,
+    pub(crate) late: usize,
+    /// Microseconds.
+    pub(crate) slowest: u64,
+    pub(crate) p9999: u64,
+    /// Milliseconds from health until the store answered nearly all, and all.
+    pub(crate) recovered_nearly: Option<u64>,
+    pub(crate) recovered: Option<u64>,
+}
+
+/// Judges a record.
+pub(crate) fn judge(seen: &[Seen], happened: &Happened) -> Judged {
+    let mut judged = Judged { decisions: seen.len(), over: i64::MIN, ..Judged::default() };
+    judged.broken_exact = i64::MIN;
+    judged.broken_counted = i64::MIN;
+    let mut keys: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
+    for one in seen {
+        *judged.modes.entry(one.mode).or_default() += 1;
+        keys.entry(one.key).or_default().push(*one);
+    }
+    for (key, seen) in &keys {
+        judged.add_key(if key & QUIET_BIT == 0 { HOT } else { QUIET }, *key & QUIET_BIT != 0, seen, happened);
+    }
+    judged.late = seen.iter().filter(|seen| seen.late).count();
+    let mut took: Vec<u64> = seen.iter().map(Seen::took).collect();
+    took.sort_unstable();
+    judged.slowest = took.last().copied().unwrap_or_default();
+    judged.p9999 = took.get(took.len() * 9_999 / 10_000).copied().unwrap_or_default();
+    (judged.recovered_nearly, judged.recovered) = recovery(seen, happened.healthy);
+    judged
+}
+
+impl Judged {
+    pub(crate) fn of(&self, mode: Mode) -> usize {
+        self.modes.get(&mode).copied().unwrap_or_default()
+    }
+
+    fn add_key(&mut self, bucket: Bucket, quiet: bool, seen: &[Seen], happened: &Happened) {
+        let allow = |at: &[u64]| -> Vec<Allowance> {
+            at.iter().map(|&at| Allowance { at, units: bucket.burst }).collect()
+        };
+        let (losses, outages) = (allow(&happened.losses), allow(&happened.outages));
+        let exact = seen.iter().filter(|seen| seen.mode == Mode::Exact);
+        // What was let pass without being counted is counted apart, and has a ceiling of its own.
+        let counted = || seen.iter().filter(|seen| matches!(seen.mode, Mode::Exact | Mode::Local));
+        let units = |excess: Option<crate::checker::Excess>| excess.map_or(i64::MIN, |excess| excess.units);
+        self.over = self.over.max(units(bucket.excess(counted(), &[])));
+        self.broken_exact = self.broken_exact.max(units(bucket.excess(exact, &losses)));
+        let both = [losses, outages].concat();
+        self.broken_counted = self.broken_counted.max(units(bucket.excess(counted(), &both)));
+        self.unexplained += bucket.wrong_denials(seen).len();
+        if quiet {
+            self.quiet_denied += seen.iter().filter(|seen| !seen.admitted).count();
+        }
+    }
+}
+
+/// How long after `healthy` the store answered nearly all of a piece, and when the last decision without it was sent; in milliseconds.
+fn recovery(seen: &[Seen], healthy: u64) -> (Option<u64>, Option<u64>) {
+    let mut pieces: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
+    for one in seen.iter().filter(|seen| seen.sent >= healthy) {
+        let piece = pieces.entry((one.sent - healthy) / PIECE).or_default();
+        piece.0 += usize::from(one.mode == Mode::Exact);
+        piece.1 += 1;
+    }
+    let well = pieces.iter().find(|(_, (exact, all))| exact * 100 >= all * WELL_PERCENT);
+    let nearly = well.map(|(piece, _)| piece * PIECE / 1_000);
+    let last_piece = pieces.keys().next_back().copied().unwrap_or_default();
+    let without = seen.iter().filter(|seen| seen.sent >= healthy && seen.mode != Mode::Exact);
+    let last = without.map(|seen| seen.sent - healthy).max().map_or(0, |last| last + 1);
+    // Known only if some whole piece came after it.
+    let all = (last / PIECE < last_piece).then_some(last / 1_000);
+    (nearly, all)
+}

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
+use envoy_types::pb::envoy::config::core::v3::HeaderValue as HeaderField;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
@@ -59,8 +60,20 @@ impl RateLimitService for Same {
             duration_until_reset: Some(Duration { seconds: 1, nanos: 0 }),
             ..Default::default()
         };
-        let answer =
-            RateLimitResponse { overall_code: Code::Ok.into(), statuses: vec![status], ..Default::default() };
+        let header = |key: &str, value: &str| HeaderField {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            raw_value: Vec::new(),
+        };
+        let answer = RateLimitResponse {
+            overall_code: Code::Ok.into(),
+            statuses: vec![status],
+            response_headers_to_add: vec![
+                header("RateLimit-Policy", "\"per-key\";q=200;w=2"),
+                header("RateLimit", "\"per-key\";r=199;t=2"),
+            ],
+            ..Default::default()
+        };
         Ok(Reply::new(answer))
     }
 }

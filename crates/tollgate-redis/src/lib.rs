@@ -1,6 +1,8 @@
 //! Tollgate's counters in Redis or Valkey: the same decisions as memory, one round trip each, for a whole fleet.
 
-#[allow(dead_code, reason = "the link that uses it is being built")]
+#[allow(unused, reason = "the link that uses it is being built")]
 mod key;
-#[allow(dead_code, reason = "the link that uses it is being built")]
+#[allow(unused, reason = "the link that uses it is being built")]
+mod registry;
+#[allow(unused, reason = "the link that uses it is being built")]
 mod script;

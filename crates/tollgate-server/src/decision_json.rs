@@ -158,12 +158,17 @@ fn text(out: &mut Vec<u8>, before: &str, text: Option<&str>) {
 /// A string in quotes, with what JSON asks to escape.
 fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
-    // Most texts have nothing to escape, and are short.
-    if text.bytes().any(|byte| ESCAPED[usize::from(byte)]) {
-        text.bytes().for_each(|byte| escaped(out, byte));
-    } else {
-        raw(out, text);
+    let mut rest = text;
+    // Run by run, since most texts have nothing to escape, and headers little.
+    while let Some(place) = rest.bytes().position(|byte| ESCAPED[usize::from(byte)]) {
+        let (run, special) = rest.split_at(place);
+        raw(out, run);
+        // What is escaped is one byte long.
+        let (byte, after) = special.split_at(1);
+        byte.bytes().for_each(|byte| escaped(out, byte));
+        rest = after;
     }
+    raw(out, rest);
     out.push(b'"');
 }
 
@@ -183,8 +188,7 @@ const ESCAPED: [bool; 256] = {
 fn escaped(out: &mut Vec<u8>, byte: u8) {
     match byte {
         b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-        0..0x20 => raw(out, &format!("\\u{byte:04x}")),
-        _ => out.push(byte),
+        _ => raw(out, &format!("\\u{byte:04x}")),
     }
 }
 

@@ -1,8 +1,9 @@
 //! The gRPC wire: Envoy's rate-limit service, and gRPC's own health check. The way of a call: `connection` (HTTP/2, bounded)
-//! → `call` (which method) → `codec` (bytes, whatever they are) → `message` (Envoy's types ↔ ours) → [`crate::rls`].
+//! → `call` (which method) → `unary` (its one message) → `codec` (bytes, whatever they are) → `message` (Envoy's types ↔ ours) → [`crate::rls`].
 
 mod connection;
 mod call;
+mod unary;
 mod codec;
 mod message;
 #[cfg(feature = "fuzzing")]

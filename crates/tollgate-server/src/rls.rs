@@ -23,7 +23,7 @@ pub(crate) async fn answer<S: Store>(
 ) -> Result<Answer, Unanswerable> {
     question.check()?;
     if let Some(foreign) = service.foreign() {
-        return Ok(service.answer_foreign(&foreign, question, Wire::Rls, now).await);
+        return Ok(Box::pin(service.answer_foreign(&foreign, question, Wire::Rls, now)).await);
     }
     let watch = Stopwatch::start();
     let answer = native::answer(service, question, now).await;
@@ -31,7 +31,7 @@ pub(crate) async fn answer<S: Store>(
     if answer.is_faulty
         && let Some(foreign) = service.foreign()
     {
-        return Ok(service.answer_foreign(&foreign, question, Wire::Rls, now).await);
+        return Ok(Box::pin(service.answer_foreign(&foreign, question, Wire::Rls, now)).await);
     }
     service.meter.took(Wire::Rls, watch.elapsed());
     Ok(answer)

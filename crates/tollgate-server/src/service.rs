@@ -147,7 +147,7 @@ impl<S: Store> Service<S> {
         self.clock.now()
     }
 
-    /// Answers one question. This, [`Self::check_at_once`], [`Self::check_views`] and [`Self::reserve`] are the only ways from a wire
+    /// Answers one question. This, [`Self::check_at_once`], [`Self::check_views`], [`Self::check_views_at_once`] and [`Self::reserve`] are the only ways from a wire
     /// to a decision of the engine, so that each is counted once and compared. A look that decides nothing may go to the engine.
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
         let decision = self.engine.check(request, now).await;
@@ -186,15 +186,28 @@ impl<S: Store> Service<S> {
         wire: Wire,
     ) -> Decision {
         let decision = self.engine.check_views(views, now).await;
-        if self.overtaken(&decision).is_some() {
-            return decision; // As in `note`.
-        }
-        match views {
-            [request] => self.meter.record(request, &decision, wire, now),
-            _ => self.meter.record(&merged(views), &decision, wire, now),
-        }
-        self.beside.observe(views, &decision, now);
+        self.note_views(views, &decision, now, wire);
         decision
+    }
+
+    /// The same where the store need not be waited for; `None` where it must be.
+    pub(crate) fn check_views_at_once(
+        &self,
+        views: &[CheckRequest<'_>],
+        now: Timestamp,
+        wire: Wire,
+    ) -> Option<Decision> {
+        let decision = self.engine.check_at_once(views, now)?;
+        self.note_views(views, &decision, now, wire);
+        Some(decision)
+    }
+
+    fn note_views(&self, views: &[CheckRequest<'_>], decision: &Decision, now: Timestamp, wire: Wire) {
+        match views {
+            [request] => self.meter.record(request, decision, wire, now),
+            _ => self.meter.record(&merged(views), decision, wire, now),
+        }
+        self.beside.observe(views, decision, now);
     }
 
     /// The same, and reserves what it costs until the real cost is known.
@@ -328,4 +341,27 @@ fn permit_lifetime(decision: &Decision) -> Ticks {
         _ => Ticks::ZERO,
     };
     decision.limits().map(|status| lifetime(status.quota)).max().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::Policy;
+
+    use super::*;
+    use crate::rls::{self, Descriptor, Question};
+
+    /// Every call of every wire has a future of its own, which is copied when it is made and when it is spawned. So what waits for
+    /// nothing has no room in it for what may have to wait.
+    #[test]
+    fn futures_are_small() {
+        let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 1/s}]").unwrap();
+        let clock = Clock::precise();
+        let service = Service::new(Engine::new(policy, clock.now()), clock);
+        let (request, now) = (CheckRequest::new(), service.now());
+        let check = size_of_val(&service.check(&request, now, Wire::Http));
+        let descriptors = vec![Descriptor::default()];
+        let question = Question { domain: "d".to_owned(), descriptors, hits_addend: 0 };
+        let rls = size_of_val(&rls::answer(&service, &question, now));
+        assert!(check <= 640 && rls <= 512, "{check} and {rls} bytes");
+    }
 }

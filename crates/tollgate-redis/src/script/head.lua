@@ -1,1 +1,79 @@
-return {}
+-- Tollgate's counters in Redis: the twin of the Rust functions, answer for answer. Read crates/tollgate/src/algorithm first.
+--
+-- KEYS    the counters of all requests, request after request.
+-- ARGV[1] the time in microseconds, for tests; empty in service, and then Redis tells it.
+-- ARGV[2] and on: one request each. A request is a byte for its operation, one for the number of its charges, and its charges:
+--   kind, whether in shadow, where a state of another quota comes from (0: ask, 1: its lineage follows, 2: nobody knows), the tag
+--   of the quota in three digits, the seconds that the state must at least be kept, the cost, and four numbers of the quota.
+--   A calendar window has a fifth. A permit's name takes the place of the fourth number.
+--   A lineage is a count, a tag, and for each quota that the state was counted under its kind, whether its successor's windows are
+--   its own, five numbers, when it was succeeded, and when its successor's first window ended.
+-- Answers one string for each request: a byte 0 and, for a charge, the verdict, its time, what remains, the time until one unit
+--   more, and until nothing is used; or another byte that says why nothing was charged.
+--
+-- A state is a string that begins with the tag of the quota that it was counted under. All writes come last: a script that fails
+-- has changed nothing.
+
+local CHARGE, REFUND, RESET, DEBIT = 1, 2, 3, 4
+local RESERVOIR, EPOCH, FIRST_HIT, CALENDAR, SLIDING, LOG, PERMITS = 1, 2, 3, 4, 5, 6, 7
+local ALLOW, WAIT, DENY, NEVER = 0, 1, 2, 3
+local UNKNOWN, BOUNDS, MALFORMED, REFUSED = -1, -2, -3, -4
+local EXACT = 9007199254740991
+local PERIOD_MAX, PRECISION_MAX, LOG_MAX, PERMITS_MAX = 31622400000000, 60, 65536, 1000000
+local LAST = 4503599627370495 - 94867200000000
+-- How long keys outlive their states while the time is injected: Redis expires them by its own clock.
+local INJECTED_MILLISECONDS = 3600000
+
+local call = redis.call
+local pack, unpack_at = struct.pack, struct.unpack
+local sub, byte, format = string.sub, string.byte, string.format
+local tonumber = tonumber
+
+-- Whether a number is whole and within its bounds; what is not a number is not.
+local function whole(number, least, most)
+  return number >= least and number <= most and number % 1 == 0
+end
+
+local injected = ARGV[1] ~= ''
+local now
+if injected then
+  now = tonumber(ARGV[1])
+  if not (now and whole(now, 0, EXACT)) then
+    return redis.error_reply('TOLLGATE the time must be whole microseconds')
+  end
+else
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+if now > LAST then now = LAST end
+
+-- The product of two numbers over a third, rounded down, where the product may not be exact. The first is less than the third.
+local function multiply_divide(first, second, divisor)
+  if first * second <= EXACT then
+    local product = first * second
+    return (product - product % divisor) / divisor
+  end
+  -- Long multiplication by bits: what is left stays below the divisor.
+  local bit = 4503599627370496
+  local quotient, rest = 0, 0
+  while bit >= 1 do
+    quotient = quotient + quotient
+    if rest >= divisor - rest then
+      rest = rest - (divisor - rest)
+      quotient = quotient + 1
+    else
+      rest = rest + rest
+    end
+    if second >= bit then
+      second = second - bit
+      if rest >= divisor - first then
+        rest = rest - (divisor - first)
+        quotient = quotient + 1
+      else
+        rest = rest + first
+      end
+    end
+    bit = bit / 2
+  end
+  return quotient
+end

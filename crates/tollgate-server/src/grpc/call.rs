@@ -1,29 +1,23 @@
 //! One call: which method it is, how large and how slow it may be, and the one place where a question that cannot be answered
 //! becomes a gRPC status.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
-use http_body_util::{BodyExt, Full};
+use http_body_util::Either;
+use hyper::Request;
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
-use hyper::{Request, Response};
-use prost::Message;
-use tonic::body::Body;
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use tonic::Status;
 use tonic::codegen::Service as _;
-use tonic::metadata::GRPC_CONTENT_TYPE;
-use tonic::server::{Grpc, UnaryService};
-use tonic::{Code, Status};
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use super::codec::{Asked, RateLimitCodec, unreadable};
+use super::codec::{self, Asked, unreadable};
+use super::unary::{self, Reply, Unread};
 use crate::rls::{self, Unanswerable};
 use crate::seldom::Seldom;
 use crate::service::{Service, Wire};
@@ -66,59 +60,54 @@ impl Calls {
     }
 
     /// Answers one call.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> Reply {
         let answered = match Parent::of(request.headers()) {
             Some(parent) => Box::pin(within(CALL_TIMEOUT, parent.scope(self.route(request)))).await,
             None => within(CALL_TIMEOUT, self.route(request)).await,
         };
         answered.unwrap_or_else(|| {
-            Status::deadline_exceeded("the call took more than 10 s to arrive; send its message at once")
-                .into_http()
+            unary::failure(Status::deadline_exceeded(
+                "the call took more than 10 s to arrive; send its message at once",
+            ))
         })
     }
 
-    async fn route(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn route(&self, request: Request<Incoming>) -> Reply {
         let is_health = request.uri().path().starts_with(HEALTH);
         let token = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
         if !is_health && !self.service.auth.admits_header(token) {
-            return Status::unauthenticated(
+            return unary::failure(Status::unauthenticated(
                 "a token is needed; send it as metadata, `authorization: Bearer TOKEN`",
-            )
-            .into_http();
+            ));
         }
         match request.uri().path() {
             SHOULD_RATE_LIMIT => self.should_rate_limit(request).await,
-            path if path.starts_with(HEALTH) => match self.health.clone().call(request).await {
-                Ok(response) => response,
+            path if path.starts_with(HEALTH) => match Box::pin(self.health.clone().call(request)).await {
+                Ok(response) => response.map(Either::Right),
                 Err(never) => match never {},
             },
-            _ => Status::unimplemented(format!(
+            _ => unary::failure(Status::unimplemented(format!(
                 "no such method; there are {SHOULD_RATE_LIMIT} and {HEALTH}Check and Watch"
-            ))
-            .into_http(),
+            ))),
         }
     }
 
-    async fn should_rate_limit(&self, request: Request<Incoming>) -> Response<Body> {
-        let method = ShouldRateLimit(self);
-        let mut grpc = Grpc::new(RateLimitCodec).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let response = grpc.unary(method, request).await;
-        if is_too_large(&response) {
-            return over_limit(&self.refuse("it is too large"));
-        }
-        response
-    }
-
-    async fn decide(&self, asked: Asked) -> Result<RateLimitResponse, Status> {
-        let question = match asked {
+    async fn should_rate_limit(&self, request: Request<Incoming>) -> Reply {
+        let message = match unary::message(request.into_body(), MESSAGE_BYTES_MAX).await {
+            Ok(message) => message,
+            Err(Unread::TooLarge) => return unary::reply(&self.refuse("it is too large")),
+            Err(Unread::Malformed(reason)) => return unary::failure(Status::internal(reason)),
+        };
+        let question = match codec::read(message) {
             Asked::Readable(question) => question,
             Asked::Unreadable => {
-                return Ok(self.refuse("it is no message of Envoy's, or has text that is not UTF-8"));
+                let reason = "it is no message of Envoy's, or has text that is not UTF-8";
+                return unary::reply(&self.refuse(reason));
             }
         };
         match rls::answer(&self.service, &question, self.service.now()).await {
-            Ok(answer) => Ok(answer.into()),
-            Err(Unanswerable::Invalid(reason)) => Err(Status::invalid_argument(reason)),
+            Ok(answer) => unary::reply(&RateLimitResponse::from(answer)),
+            Err(Unanswerable::Invalid(reason)) => unary::failure(Status::invalid_argument(reason)),
         }
     }
 
@@ -145,38 +134,4 @@ impl Calls {
             reporter.clear_service_status(name).await;
         }
     }
-}
-
-/// The method, for as long as one call takes.
-struct ShouldRateLimit<'c>(&'c Calls);
-
-impl<'c> UnaryService<Asked> for ShouldRateLimit<'c> {
-    type Response = RateLimitResponse;
-    type Future =
-        Pin<Box<dyn Future<Output = Result<tonic::Response<RateLimitResponse>, Status>> + Send + 'c>>;
-
-    fn call(&mut self, request: tonic::Request<Asked>) -> Self::Future {
-        let calls = self.0;
-        Box::pin(async move { calls.decide(request.into_inner()).await.map(tonic::Response::new) })
-    }
-}
-
-/// Whether this is what tonic answers to a message above the bound, which it does not read.
-fn is_too_large(response: &Response<Body>) -> bool {
-    let told = response.headers().get(Status::GRPC_STATUS);
-    told.is_some_and(|told| Code::from_bytes(told.as_bytes()) == Code::OutOfRange)
-}
-
-/// A whole response with this message, for a call whose message was never read.
-fn over_limit(message: &RateLimitResponse) -> Response<Body> {
-    let encoded = message.encode_to_vec();
-    let mut frame = BytesMut::with_capacity(5 + encoded.len());
-    frame.put_u8(0); // Not compressed.
-    frame.put_u32(u32::try_from(encoded.len()).unwrap_or(u32::MAX));
-    frame.put_slice(&encoded);
-    let trailers = HeaderMap::from_iter([(Status::GRPC_STATUS, HeaderValue::from_static("0"))]);
-    let body = Full::new(Bytes::from(frame)).with_trailers(std::future::ready(Some(Ok(trailers))));
-    let mut response = Response::new(Body::new(body));
-    response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
-    response
 }

@@ -28,7 +28,8 @@ impl<S: Store> Engine<S> {
     pub async fn check_views(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Decision {
         match self.check_at_once(views, now) {
             Some(decision) => decision,
-            None => self.decide(views, now).await.decision,
+            // Apart: the future of a decision that waits is large, and most never do.
+            None => Box::pin(self.decide(views, now)).await.decision,
         }
     }
 }

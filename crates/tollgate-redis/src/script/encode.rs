@@ -1,0 +1,155 @@
+//! Requests as the script reads them: fixed records of little-endian doubles, which hold every number of a quota exactly.
+
+use tollgate::Stance;
+use tollgate::Timestamp;
+use tollgate::algorithm::fixed_window::{Align, FixedWindow};
+use tollgate::algorithm::reservoir::Reservoir;
+use tollgate::algorithm::sliding_window::Estimate;
+use tollgate::charge::Charge;
+use tollgate::quota::{EXACT_MAX, Quota};
+
+use super::{Operation, Tag};
+
+/// The kinds of state that the script knows.
+const RESERVOIR: u8 = 1;
+const EPOCH: u8 = 2;
+const FIRST_HIT: u8 = 3;
+const CALENDAR: u8 = 4;
+const SLIDING: u8 = 5;
+const LOG: u8 = 6;
+const PERMITS: u8 = 7;
+
+/// Where a state comes from that was counted under another quota.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Origin {
+    /// The script is to ask.
+    Ask,
+    /// It was counted under the first of these quotas, by this tag, then by the others, then by the charge's.
+    Lineage(Tag, Vec<Ancestor>),
+    /// Nobody knows the quota: the counter is taken to be exhausted.
+    Nobody,
+}
+
+/// A quota that a state was counted under.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Ancestor {
+    /// Whether the windows of the quota that follows are its own.
+    pub(crate) is_counted_like: bool,
+    pub(crate) numbers: Numbers,
+    /// When the next followed.
+    pub(crate) at: Timestamp,
+    /// When the window of the next one ends that began with that.
+    pub(crate) next_end: Timestamp,
+}
+
+/// A quota as the script knows it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Numbers {
+    kind: u8,
+    numbers: [u64; 5],
+}
+
+/// How many bounds of a calendar's windows are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bounds {
+    /// Those of the window around now.
+    One,
+    /// Also the end of the next, which is needed when a clock stepped back.
+    Two,
+}
+
+impl Numbers {
+    pub(crate) fn of(quota: &Quota, now: Timestamp, bounds: Bounds) -> Self {
+        let (kind, [a, b, c, d]) = match quota {
+            Quota::TokenBucket(bucket) => (RESERVOIR, reservoir(bucket.reservoir(), bucket.burst())),
+            Quota::Gcra(bucket) => (RESERVOIR, reservoir(bucket.reservoir(), bucket.burst())),
+            Quota::LeakyBucket(bucket) => {
+                (RESERVOIR, reservoir(bucket.shape().reservoir(), bucket.capacity() - bucket.queue()))
+            }
+            Quota::FixedWindow(window) => return Self::of_window(window, now, bounds),
+            Quota::SlidingWindow(window) => {
+                let is_strict = u64::from(window.estimate() == Estimate::Strict);
+                let sub = window.sub_window().as_micros();
+                (SLIDING, [window.limit(), sub, u64::from(window.precision()), is_strict])
+            }
+            Quota::SlidingLog(log) => (LOG, [log.limit(), log.period().as_micros(), 0, 0]),
+            Quota::Concurrency(permits) => (PERMITS, [permits.limit(), permits.ttl().as_micros(), 0, 0]),
+        };
+        Self { kind, numbers: [a, b, c, d, 0] }
+    }
+
+    fn of_window(window: &FixedWindow, now: Timestamp, bounds: Bounds) -> Self {
+        let (limit, period) = (window.limit(), window.period().as_micros());
+        let (kind, [c, d, e]) = match window.align() {
+            Align::Epoch => (EPOCH, [0; 3]),
+            Align::FirstHit => (FIRST_HIT, [0; 3]),
+            Align::Calendar(calendar) => {
+                let (start, end) = calendar.window(now);
+                let latest = match bounds {
+                    Bounds::One => Timestamp::default(),
+                    Bounds::Two => window.latest_end(now),
+                };
+                (CALENDAR, [start, end, latest].map(Timestamp::unix_micros))
+            }
+        };
+        Self { kind, numbers: [limit, period, c, d, e] }
+    }
+}
+
+fn reservoir(reservoir: &Reservoir, at_once: u64) -> [u64; 4] {
+    let pace = reservoir.pace();
+    [pace.gain().get(), pace.price().get(), reservoir.units(), at_once]
+}
+
+/// The beginning of a request.
+pub(crate) fn head(body: &mut Vec<u8>, operation: Operation, charges: u8) {
+    body.extend([operation as u8, charges]);
+}
+
+/// One charge.
+pub(crate) fn charge(
+    body: &mut Vec<u8>,
+    charge: &Charge<'_>,
+    tag: Tag,
+    numbers: &Numbers,
+    origin: &Origin,
+    keep_seconds: u32,
+) {
+    let origin_code = match origin {
+        Origin::Ask => 0,
+        Origin::Lineage(..) => 1,
+        Origin::Nobody => 2,
+    };
+    body.extend([numbers.kind, u8::from(charge.stance() == Stance::Shadow), origin_code]);
+    body.extend(tag.digits());
+    body.extend(keep_seconds.to_le_bytes());
+    // A cost beyond what numbers can tell is above every capacity, and so is the first that they cannot.
+    number(body, charge.cost().min(EXACT_MAX + 1));
+    let [a, b, c, d, e] = numbers.numbers;
+    [a, b, c].into_iter().for_each(|each| number(body, each));
+    if numbers.kind == PERMITS {
+        body.extend(charge.permit().0.to_le_bytes());
+    } else {
+        number(body, d);
+    }
+    if numbers.kind == CALENDAR {
+        number(body, e);
+    }
+    if let Origin::Lineage(tag, ancestors) = origin {
+        body.push(u8::try_from(ancestors.len()).unwrap_or(0));
+        body.extend(tag.digits());
+        ancestors.iter().for_each(|each| ancestor(body, each));
+    }
+}
+
+fn ancestor(body: &mut Vec<u8>, ancestor: &Ancestor) {
+    body.extend([ancestor.numbers.kind, u8::from(ancestor.is_counted_like)]);
+    ancestor.numbers.numbers.iter().for_each(|&each| number(body, each));
+    number(body, ancestor.at.unix_micros());
+    number(body, ancestor.next_end.unix_micros());
+}
+
+/// A number below 2^53, which a double holds exactly.
+fn number(body: &mut Vec<u8>, number: u64) {
+    body.extend((number as f64).to_le_bytes());
+}

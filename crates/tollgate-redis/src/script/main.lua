@@ -1,0 +1,263 @@
+
+local RECORD_BYTES, ANCESTOR_BYTES = 50, 58
+
+-- The numbers of a quota, checked; nothing if they are out of range.
+local function is_sound(kind, a, b, c, d, e)
+  if kind == RESERVOIR then
+    return whole(a, 1, EXACT) and whole(b, 1, EXACT) and whole(c, 1, EXACT) and whole(d, 0, c) and c * b + a <= EXACT
+  elseif kind == EPOCH or kind == FIRST_HIT then
+    return whole(a, 1, EXACT) and whole(b, 1, PERIOD_MAX)
+  elseif kind == CALENDAR then
+    return whole(a, 1, EXACT) and whole(b, 1, PERIOD_MAX) and whole(c, 0, EXACT) and whole(d, c, EXACT) and whole(e, 0, EXACT)
+  elseif kind == SLIDING then
+    return whole(a, 1, EXACT) and whole(b, 1, PERIOD_MAX) and whole(c, 1, PRECISION_MAX) and a * b <= EXACT and whole(d, 0, 1)
+  elseif kind == LOG then
+    return whole(a, 1, LOG_MAX) and whole(b, 1, PERIOD_MAX)
+  elseif kind == PERMITS then
+    return whole(a, 1, PERMITS_MAX) and whole(b, 1, PERIOD_MAX)
+  end
+  return false
+end
+
+-- What a kind of state can do.
+local function of_kind(kind)
+  local made = kinds[kind]
+  if type(made) == 'function' then
+    made = made(kind)
+    kinds[kind] = made
+  end
+  return made
+end
+
+-- Reads a quota that a state was counted under; nothing if it is out of range.
+local function ancestor_at(body, at)
+  local kind, a, b, c, d, e, old
+  old = { unpack_at('<Bddddddd', body, at + 1) }
+  kind, a, b, c, d, e = byte(body, at), old[2], old[3], old[4], old[5], old[6]
+  if is_sound(kind, a, b, c, d, e) and whole(old[7], 0, EXACT) and whole(old[8], 0, EXACT) then
+    old[9] = kind
+    return old
+  end
+end
+
+-- Carries a state over through the quotas of its lineage: nothing and the state, or what is wrong.
+local function carry_over(body, from, count, state, heir)
+  local ancestors = {}
+  for index = 1, count do
+    ancestors[index] = ancestor_at(body, from + (index - 1) * ANCESTOR_BYTES)
+    if not ancestors[index] then return REFUSED end
+  end
+  ancestors[count + 1] = heir
+  for index = 1, count do
+    local old, next_one = ancestors[index], ancestors[index + 1]
+    local at = old[7] < now and old[7] or now
+    state = of_kind(next_one[9]).inherit(
+      state, old, at, heir[1], next_one[2], next_one[3], next_one[4], next_one[5], next_one[6])
+    if state == nil then return MALFORMED end
+    if not state then return nil, false end
+  end
+  return nil, state
+end
+
+local keys = #KEYS
+local held = keys > 0 and call('MGET', unpack(KEYS)) or {}
+-- A key that several requests name has its state at its first place.
+local places
+if #ARGV > 2 then
+  places = {}
+  local place_of = {}
+  for index = 1, keys do
+    local key = KEYS[index]
+    local place = place_of[key] or index
+    place_of[key], places[index] = place, place
+  end
+end
+local changed, lasts_until, kept_for, changes = {}, {}, {}, 0
+
+-- Notes what a key is to hold, until when that matters, and how many seconds it is kept at least. It is written at the end.
+local function keep(index, state, idle_at, seconds)
+  local place = places and places[index] or index
+  held[place] = state
+  if not lasts_until[place] then
+    changes = changes + 1
+    changed[changes] = place
+  end
+  lasts_until[place], kept_for[place] = idle_at or 0, seconds
+end
+
+-- Reads the charge at a place of a request and decides it on a state. Tells where the next one begins, the verdict and its numbers, the
+-- state to keep if it is admitted and until when that matters, the same if it is not, the seconds to keep it, and whether it is in
+-- shadow. If it cannot be decided: nothing, the reason, and what belongs to it.
+local function step(body, at, state, operation, looks)
+  if #body < at + RECORD_BYTES - 1 then return nil, REFUSED, 'a request that is too short' end
+  local kind, shadow, origin, tag, seconds, cost, a, b, c, d = unpack_at('<BBBc3I4ddddd', body, at)
+  local next_at, e = at + RECORD_BYTES, 0
+  if kind == CALENDAR then
+    if #body < next_at + 7 then return nil, REFUSED, 'a request that is too short' end
+    e = unpack_at('<d', body, next_at)
+    next_at = next_at + 8
+  end
+  if not (cost >= 0 and cost <= EXACT + 1 and cost % 1 == 0) then return nil, REFUSED, 'a cost out of range' end
+  if not is_sound(kind, a, b, c, d, e) then return nil, REFUSED, 'a quota out of range' end
+  local ancestors, ancestors_at, ancestor_tag = 0, 0, nil
+  if origin == 1 then
+    if #body < next_at + 3 then return nil, REFUSED, 'a request that is too short' end
+    ancestors, ancestor_tag, ancestors_at = unpack_at('<Bc3', body, next_at)
+    next_at = ancestors_at + ancestors * ANCESTOR_BYTES
+    if ancestors == 0 or #body < next_at - 1 then return nil, REFUSED, 'a request that is too short' end
+  end
+  if looks then cost = 0 end
+  local permit = kind == PERMITS and sub(body, at + 42, at + 49) or nil
+  local is_carried = false
+  if state and sub(state, 1, 3) ~= tag and kind ~= PERMITS then
+    local from = sub(state, 1, 3)
+    if origin == 2 then
+      if operation == REFUND then return next_at end
+      state, is_carried = of_kind(kind).exhausted(tag, a, b, c, d, e), true
+    elseif ancestor_tag ~= from then
+      return nil, UNKNOWN, from, next_at
+    elseif operation == REFUND then
+      local old = ancestor_at(body, ancestors_at)
+      if not old then return nil, REFUSED, 'a quota out of range' end
+      local instant = old[7] < now and old[7] or now
+      local next_state, idle_at = of_kind(old[9]).refund(state, instant, cost, old[2], old[3], old[4], old[5], old[6])
+      if next_state == nil then return nil, idle_at or MALFORMED end
+      return next_at, nil, nil, nil, nil, nil, next_state, idle_at, nil, nil, seconds
+    else
+      local problem
+      problem, state = carry_over(body, ancestors_at, ancestors, state, { tag, a, b, c, d, e, 0, 0, kind })
+      if problem then return nil, problem, 'a lineage out of range' end
+      is_carried = true
+    end
+  end
+  if operation == CHARGE then
+    local verdict, time, remaining, next_unit, reset, next_state, idle_at, base, base_idle_at
+    if kind == RESERVOIR then
+      verdict, time, remaining, next_unit, reset, next_state, idle_at = charge_reservoir(state, tag, cost, a, b, c, d)
+    else
+      verdict, time, remaining, next_unit, reset, next_state, idle_at, base, base_idle_at =
+        of_kind(kind).charge(state, tag, cost, a, b, c, d, e, permit, is_carried)
+    end
+    if verdict < 0 then return nil, verdict end
+    return next_at, verdict, time, remaining, next_unit, reset, next_state, idle_at, base, base_idle_at, seconds, shadow
+  end
+  local next_state, idle_at
+  if operation == DEBIT then
+    next_state, idle_at = of_kind(kind).debit(state, tag, cost, a, b, c, d, e, permit)
+  elseif state then
+    next_state, idle_at = of_kind(kind).refund(state, now, cost, a, b, c, d, e, permit)
+  else
+    return next_at
+  end
+  if next_state == nil then return nil, idle_at or MALFORMED end
+  return next_at, nil, nil, nil, nil, nil, next_state, idle_at, nil, nil, seconds
+end
+
+-- Why a request was not decided.
+local function problem_of(index, reason, detail)
+  if reason == UNKNOWN then return '\1' .. pack('<Bc3', index, detail) end
+  if reason == BOUNDS then return '\2' .. pack('<d', now) end
+  if reason == MALFORMED then return '\3' .. pack('<B', index) end
+  return '\4' .. (detail or 'a request out of range')
+end
+
+local function state_of(index)
+  return held[places and places[index] or index]
+end
+
+-- Gives back, or debits: each charge for itself.
+local function settle(body, first, count, operation)
+  local at, notes = 3, {}
+  for index = 0, count - 1 do
+    local next_at, reason, detail, _, _, _, state, idle_at, _, _, seconds = step(body, at, state_of(first + index), operation)
+    if not next_at then return problem_of(index, reason, detail) end
+    if state ~= nil then notes[#notes + 1] = { first + index, state, idle_at, seconds } end
+    at = next_at
+  end
+  for _, note in ipairs(notes) do keep(note[1], note[2], note[3], note[4]) end
+  return '\0'
+end
+
+-- Charges several counters, all or none; those in shadow each for itself.
+local function charge_all(body, first, count)
+  local at, items, unknown, is_admitted = 3, {}, nil, true
+  for index = 1, count do
+    local item = { step(body, at, state_of(first + index - 1), CHARGE) }
+    if not item[1] then
+      if item[2] ~= UNKNOWN then return problem_of(index - 1, item[2], item[3]) end
+      unknown = (unknown or '\1') .. pack('<Bc3', index - 1, item[3])
+      -- The others may be unknown too: they are told at once.
+      at = item[4]
+    else
+      items[index], item[13] = item, at
+      at = item[1]
+      if item[12] == 0 and item[2] > WAIT then is_admitted = false end
+    end
+  end
+  if unknown then return unknown end
+  local answers = { '\0' }
+  for index = 1, count do
+    local item = items[index]
+    local slot = first + index - 1
+    local is_allowed = item[2] <= WAIT
+    if is_admitted == is_allowed and item[7] ~= nil then
+      keep(slot, item[7], item[8], item[11])
+    elseif item[9] ~= nil then
+      keep(slot, item[9], item[10], item[11])
+    end
+    if not is_admitted and is_allowed then
+      local _, _, _, remaining, next_unit, reset = step(body, item[13], state_of(slot), CHARGE, true)
+      item[2], item[3], item[4], item[5], item[6] = ALLOW, 0, remaining, next_unit, reset
+    end
+    answers[index + 1] = pack('<Bdddd', item[2], item[3], item[4], item[5], item[6])
+  end
+  return table.concat(answers)
+end
+
+local function answer(body, first, operation, count)
+  if operation == CHARGE then
+    if count > 1 then return charge_all(body, first, count) end
+    local at, verdict, time, remaining, next_unit, reset, state, idle_at, base, base_idle_at, seconds =
+      step(body, 3, state_of(first), CHARGE)
+    if not at then return problem_of(0, verdict, time) end
+    if state ~= nil then
+      keep(first, state, idle_at, seconds)
+    elseif base ~= nil then
+      keep(first, base, base_idle_at, seconds)
+    end
+    return pack('<BBdddd', 0, verdict, time, remaining, next_unit, reset)
+  elseif operation == RESET then
+    for index = first, first + count - 1 do keep(index, false, 0, 0) end
+    return '\0'
+  elseif operation == REFUND or operation == DEBIT then
+    return settle(body, first, count, operation)
+  end
+  return problem_of(0, REFUSED, 'an operation that is not known')
+end
+
+local answers, first = {}, 1
+for index = 2, #ARGV do
+  local body = ARGV[index]
+  local operation, count = byte(body, 1, 2)
+  if not count or first + count - 1 > keys then
+    return redis.error_reply('TOLLGATE a request whose keys are not those of its charges')
+  end
+  answers[index - 1] = answer(body, first, operation, count)
+  first = first + count
+end
+if first ~= keys + 1 then return redis.error_reply('TOLLGATE more keys than charges') end
+
+for index = 1, changes do
+  local place = changed[index]
+  local state = held[place]
+  if state then
+    local left = lasts_until[place] - now
+    local milliseconds = left > 0 and (left - left % 1000) / 1000 + 2 or 2
+    if milliseconds < kept_for[place] * 1000 then milliseconds = kept_for[place] * 1000 end
+    if injected then milliseconds = milliseconds + INJECTED_MILLISECONDS end
+    call('SET', KEYS[place], state, 'PX', milliseconds)
+  else
+    call('DEL', KEYS[place])
+  end
+end
+return answers

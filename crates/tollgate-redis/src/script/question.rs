@@ -1,0 +1,193 @@
+//! One request to the script, asked until it is answered: mostly once, and again where the script has to be told more, which it says
+//! without having charged anything.
+
+use std::sync::atomic::Ordering;
+
+use redis::Value;
+use smallvec::SmallVec;
+use tollgate::charge::{Answers, Charge, Succession};
+use tollgate::{Quota, Timestamp};
+
+use super::encode::{self, Ancestor, Bounds, Numbers, Origin};
+use super::reply::Reply;
+use super::{Asked, Operation, Tag};
+use crate::key::Key;
+use crate::registry::Registered;
+
+/// Most charges of a request.
+pub(crate) const CHARGES_MAX: usize = u8::MAX as usize;
+/// Most times that a request is asked. Each time it knows more, unless others change its counters meanwhile.
+const ROUNDS_MAX: u32 = 8;
+
+/// A request with what has been learned about it.
+#[derive(Debug)]
+pub(crate) struct Question<'c> {
+    operation: Operation,
+    charges: &'c [Charge<'c>],
+    /// By the node's clock, until the script told its own.
+    now: Timestamp,
+    bounds: Bounds,
+    origins: SmallVec<[Origin; 6]>,
+    rounds: u32,
+}
+
+/// What came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly every answer is the large one, and it lives for a moment"
+)]
+pub(crate) enum Heard {
+    /// The answers of a charge.
+    Answers(Answers),
+    /// It is done.
+    Done,
+    /// Nothing was done; it is to be asked again.
+    Again,
+    /// Nothing was done: this tag of this charge's family must be looked up first, and told with [`Question::tell`].
+    LookUp(usize, Tag),
+    /// Nothing was done, and asking again would not help.
+    Problem(Problem),
+}
+
+/// Why a request cannot be answered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Problem {
+    /// A quota has no tag yet.
+    #[error("a quota has no tag yet")]
+    Untagged,
+    /// More charges than a request can have.
+    #[error("a request of more than {CHARGES_MAX} charges")]
+    TooMany,
+    /// A state that is none.
+    #[error("the counter {0:?} holds what is no state")]
+    Malformed(Key),
+    /// The script did not accept the request.
+    #[error("the script refuses {0}")]
+    Refused(String),
+    /// The answer is none.
+    #[error("an answer that the script does not give")]
+    Unreadable,
+    /// Asked again and again.
+    #[error("the counter changes its quota faster than it can be asked")]
+    Endless,
+}
+
+impl<'c> Question<'c> {
+    /// A question at an instant of the node's clock.
+    pub(crate) fn new(operation: Operation, charges: &'c [Charge<'c>], now: Timestamp) -> Self {
+        let origins = SmallVec::from_elem(Origin::Ask, charges.len());
+        Self { operation, charges, now, bounds: Bounds::One, origins, rounds: 0 }
+    }
+
+    /// The request as it is to be sent.
+    ///
+    /// # Errors
+    /// When a quota has no tag yet, or there are too many charges.
+    pub(crate) fn asked(&self) -> Result<Asked, Problem> {
+        let count = u8::try_from(self.charges.len()).map_err(|_| Problem::TooMany)?;
+        let mut body = Vec::with_capacity(2 + self.charges.len() * 60);
+        encode::head(&mut body, self.operation, count);
+        let mut keys = SmallVec::with_capacity(self.charges.len());
+        for (charge, origin) in self.charges.iter().zip(&self.origins) {
+            keys.push(Key::of(charge));
+            let tag = tag_of(charge).ok_or(Problem::Untagged)?;
+            let numbers = Numbers::of(charge.quota(), self.now, self.bounds);
+            encode::charge(&mut body, charge, tag, &numbers, origin, 0);
+        }
+        Ok(Asked { keys, body })
+    }
+
+    /// Reads the answer.
+    pub(crate) fn hear(&mut self, value: &Value) -> Heard {
+        self.rounds += 1;
+        match Reply::read(value, self.charges) {
+            Reply::Answers(answers) => Heard::Answers(answers),
+            Reply::Done => Heard::Done,
+            _ if self.rounds >= ROUNDS_MAX => Heard::Problem(Problem::Endless),
+            Reply::Unknown(tags) => self.trace(&tags),
+            Reply::Bounds(now) => {
+                (self.now, self.bounds) = (now, Bounds::Two);
+                Heard::Again
+            }
+            Reply::Malformed(place) => Heard::Problem(
+                self.charges
+                    .get(place)
+                    .map_or(Problem::Unreadable, |charge| Problem::Malformed(Key::of(charge))),
+            ),
+            Reply::Refused(what) => Heard::Problem(Problem::Refused(what)),
+            Reply::Unreadable => Heard::Problem(Problem::Unreadable),
+        }
+    }
+
+    /// Finds out where states come from, as far as this node knows.
+    fn trace(&mut self, tags: &[(usize, Tag)]) -> Heard {
+        for &(place, tag) in tags {
+            let Some(charge) = self.charges.get(place) else { return Heard::Problem(Problem::Unreadable) };
+            match lineage(charge, tag, self.operation, self.now) {
+                Some(origin) => self.origins[place] = origin,
+                None => return Heard::LookUp(place, tag),
+            }
+        }
+        Heard::Again
+    }
+
+    /// Tells what the fleet knows of a tag that this node does not. Then the request is to be asked again.
+    pub(crate) fn tell(&mut self, place: usize, tag: Tag, known: Option<&Registered>) {
+        let (Some(charge), Some(origin)) = (self.charges.get(place), self.origins.get_mut(place)) else {
+            return;
+        };
+        *origin = known
+            .and_then(|known| known.ancestor(charge.quota(), self.now))
+            .map_or(Origin::Nobody, |ancestor| Origin::Lineage(tag, vec![ancestor]));
+    }
+}
+
+/// The tag of a charge's quota, if it has one yet.
+pub(crate) fn tag_of(charge: &Charge<'_>) -> Option<Tag> {
+    // Relaxed: the number says all.
+    Tag::new(charge.family().mark(charge.number())?.load(Ordering::Relaxed))
+}
+
+/// Where the states of a tag come from, if the charge's family has its quota.
+fn lineage(charge: &Charge<'_>, tag: Tag, operation: Operation, now: Timestamp) -> Option<Origin> {
+    let family = charge.family();
+    let has_tag = |number: u32| {
+        family.mark(number).is_some_and(|mark| mark.load(Ordering::Relaxed) == u32::from(tag.get()))
+    };
+    let (from, _) = family.quotas().find(|&(number, _)| number != charge.number() && has_tag(number))?;
+    let steps = family.successions(from, charge.number(), now)?;
+    let ancestors: Vec<Ancestor> = steps.iter().map(|step| ancestor(step, operation, now)).collect();
+    (!ancestors.is_empty() && ancestors.len() <= usize::from(u8::MAX))
+        .then_some(Origin::Lineage(tag, ancestors))
+}
+
+fn ancestor(step: &Succession<'_>, operation: Operation, now: Timestamp) -> Ancestor {
+    let next_end = match step.to {
+        Quota::FixedWindow(window) => window.window_end(step.at),
+        _ => Timestamp::default(),
+    };
+    let bounds = if operation == Operation::Refund { Bounds::Two } else { Bounds::One };
+    Ancestor {
+        is_counted_like: is_counted_like(step.from, step.to),
+        numbers: Numbers::of(step.from, step.at, bounds),
+        // Now is what the script's clock says.
+        at: if step.at >= now { Timestamp::MAX } else { step.at },
+        next_end,
+    }
+}
+
+/// Whether counts mean the same under both quotas.
+fn is_counted_like(from: &Quota, to: &Quota) -> bool {
+    use tollgate::algorithm::fixed_window::Align;
+    match (from, to) {
+        (Quota::FixedWindow(from), Quota::FixedWindow(to)) => {
+            from.align() == to.align()
+                && (from.period() == to.period() || matches!(to.align(), Align::Calendar(_)))
+        }
+        (Quota::SlidingWindow(from), Quota::SlidingWindow(to)) => {
+            (from.sub_window(), from.precision()) == (to.sub_window(), to.precision())
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,96 @@
+//! Answers as the script gives them.
+
+use redis::Value;
+use tollgate::charge::{Answer, Answers, Charge};
+
+use tollgate::{Outcome, Source, Ticks, Timestamp, Verdict};
+
+use super::Tag;
+
+/// Bytes of the answer to one charge.
+const ANSWER_BYTES: usize = 33;
+
+/// What the script says to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly every reply is the large one, and it lives for a moment"
+)]
+pub(super) enum Reply {
+    /// Charged, or refused.
+    Answers(Answers),
+    /// Done, where there is nothing to tell.
+    Done,
+    /// States of these charges, by place, were counted under quotas of these tags.
+    Unknown(Vec<(usize, Tag)>),
+    /// The bounds of calendar windows were not those around this instant.
+    Bounds(Timestamp),
+    /// The state of this charge is none.
+    Malformed(usize),
+    /// The request is not what the script accepts.
+    Refused(String),
+    /// The answer is not what the script gives.
+    Unreadable,
+}
+
+impl Reply {
+    /// Reads the answer to a request of these charges.
+    pub(super) fn read(value: &Value, charges: &[Charge<'_>]) -> Self {
+        let Value::BulkString(bytes) = value else { return Reply::Unreadable };
+        Self::parse(bytes, charges).unwrap_or(Reply::Unreadable)
+    }
+
+    fn parse(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Self> {
+        let (&status, rest) = bytes.split_first()?;
+        Some(match status {
+            0 if rest.is_empty() => Reply::Done,
+            0 if rest.len() == ANSWER_BYTES * charges.len() => {
+                let each = rest.chunks_exact(ANSWER_BYTES).zip(charges);
+                Reply::Answers(each.map(|(bytes, charge)| answer(bytes, charge)).collect::<Option<_>>()?)
+            }
+            1 => {
+                let tags =
+                    rest.chunks_exact(4).map(|part| Some((usize::from(part[0]), Tag::parse(&part[1..])?)));
+                Reply::Unknown(tags.collect::<Option<_>>()?)
+            }
+            2 => Reply::Bounds(Timestamp::from_unix_micros(number(rest)?)),
+            3 => Reply::Malformed(usize::from(*rest.first()?)),
+            4 => Reply::Refused(String::from_utf8_lossy(rest).into_owned()),
+            _ => return None,
+        })
+    }
+}
+
+fn answer(bytes: &[u8], charge: &Charge<'_>) -> Option<Answer> {
+    let (&verdict, numbers) = bytes.split_first()?;
+    let mut numbers = numbers.chunks_exact(8).map(number);
+    let mut next = || numbers.next().flatten();
+    let time = Ticks::from_micros(next()?);
+    let verdict = match verdict {
+        0 => Verdict::Allow,
+        1 => Verdict::Wait(time),
+        2 => Verdict::Deny { retry_after: time },
+        3 => Verdict::Never,
+        _ => return None,
+    };
+    let outcome = Outcome {
+        verdict,
+        limit: charge.quota().capacity(),
+        remaining: next()?,
+        next_unit_after: Ticks::from_micros(next()?),
+        reset_after: Ticks::from_micros(next()?),
+    };
+    Some(Answer { outcome, source: Source::Exact })
+}
+
+/// A whole number from a double, if it is one.
+fn number(bytes: &[u8]) -> Option<u64> {
+    let number = f64::from_le_bytes(bytes.try_into().ok()?);
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the comparison finds what was lost"
+    )]
+    let whole = number as u64;
+    (whole as f64 == number).then_some(whole)
+}

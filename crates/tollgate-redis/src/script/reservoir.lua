@@ -1,0 +1,127 @@
+
+-- Token bucket, GCRA and leaky bucket: the tag and sixteen digits of the microsecond at which the bucket is full again, which Redis
+-- keeps as one integer; behind a point the credits missing beyond it, if there are any.
+-- Their numbers: credits gained a microsecond, credits a unit, units when full, units that leave without waiting.
+
+-- The credits that are missing at an instant; none that it can tell if the state is malformed.
+local function missing_at(state, at, gain, credits)
+  if not state then return 0 end
+  local tick, fraction = tonumber(sub(state, 4, 19)), 0
+  if #state ~= 19 then fraction = byte(state, 20) == 46 and tonumber(sub(state, 21)) end
+  if not (tick and fraction and whole(tick, 0, EXACT) and whole(fraction, 0, EXACT)) then return nil end
+  if tick < at then return 0 end
+  local missing = (tick - at) * gain + fraction
+  if missing > credits then return credits end
+  return missing
+end
+
+-- The state of a bucket that lacks credits at an instant.
+local function lacking(tag, missing, gain, at)
+  local fraction = missing % gain
+  local tick = at + (missing - fraction) / gain
+  if fraction == 0 then return tag .. format('%016d', tick) end
+  return tag .. format('%016d.%d', tick, fraction)
+end
+
+local function charge_reservoir(state, tag, cost, gain, price, units, at_once)
+  local credits = units * price
+  local missing = missing_at(state, now, gain, credits)
+  if not missing then return MALFORMED end
+  local left, verdict, time = missing, ALLOW, 0
+  local rest
+  if cost > units then
+    verdict = NEVER
+  else
+    local short = cost * price - (credits - missing)
+    if short > 0 then
+      rest = short % gain
+      verdict, time = DENY, (short - rest) / gain
+      if rest > 0 then time = time + 1 end
+    else
+      left = missing + cost * price
+      local queued = left - at_once * price
+      if cost > 0 and queued > 0 then
+        rest = queued % gain
+        verdict, time = WAIT, (queued - rest) / gain
+        if rest > 0 then time = time + 1 end
+      end
+    end
+  end
+  rest = left % gain
+  local reset = (left - rest) / gain
+  if rest > 0 then reset = reset + 1 end
+  local available = credits - left
+  local beyond = available % price
+  local next_unit = 0
+  if left > 0 then
+    local to_next = price - beyond
+    rest = to_next % gain
+    next_unit = (to_next - rest) / gain
+    if rest > 0 then next_unit = next_unit + 1 end
+  end
+  local next_state
+  if (verdict <= WAIT and cost > 0) or missing == credits then
+    -- Out of range only after the clock stepped back, or the quota shrank: kept, so that it costs one interval, not the step.
+    next_state = lacking(tag, left, gain, now)
+    if next_state == state then next_state = nil end
+  end
+  return verdict, time, (available - beyond) / price, next_unit, reset, next_state, now + reset
+end
+
+-- What a kind of state can do, made when it is first needed: a call mostly needs one.
+local kinds = {}
+
+kinds[RESERVOIR] = function()
+  local kind = { charge = charge_reservoir }
+
+  function kind.refund(state, at, units, gain, price, full)
+    local credits = full * price
+    local missing = missing_at(state, at, gain, credits)
+    if not missing then return nil end
+    missing = units >= full and 0 or missing - units * price
+    if missing < 0 then missing = 0 end
+    local fraction = missing % gain
+    local idle = at + (missing - fraction) / gain
+    if fraction > 0 then idle = idle + 1 end
+    return lacking(sub(state, 1, 3), missing, gain, at), idle
+  end
+
+  function kind.debit(state, tag, units, gain, price, full)
+    local credits = full * price
+    local missing = missing_at(state, now, gain, credits)
+    if not missing then return nil end
+    missing = units >= full and credits or missing + units * price
+    if missing > credits then missing = credits end
+    local fraction = missing % gain
+    local idle = now + (missing - fraction) / gain
+    if fraction > 0 then idle = idle + 1 end
+    return lacking(tag, missing, gain, now), idle
+  end
+
+  -- The credits that a bucket lacks when it takes over at an instant: available units are kept, down to its size, a fraction of
+  -- a unit rounded against the caller.
+  function kind.inherit(state, old, at, tag, gain, price, units)
+    local old_price, old_credits = old[3], old[4] * old[3]
+    local missing = missing_at(state, at, old[2], old_credits)
+    if not missing then return nil end
+    if old[2] == gain and old_price == price and old[4] == units then return tag .. sub(state, 4) end
+    if missing > 0 then
+      local available = old_credits - missing
+      local rest = available % old_price
+      local available_units = (available - rest) / old_price
+      if available_units >= units then
+        missing = 0
+      else
+        missing = units * price - available_units * price - multiply_divide(rest, price, old_price)
+        if missing < 0 then missing = 0 end
+      end
+    end
+    return lacking(tag, missing, gain, at)
+  end
+
+  function kind.exhausted(tag, gain, price, units)
+    return lacking(tag, units * price, gain, now)
+  end
+
+  return kind
+end

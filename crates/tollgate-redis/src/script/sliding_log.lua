@@ -1,0 +1,164 @@
+
+-- Sliding log: the tag, an L, three bytes of the units forgotten, and ten bytes for each instant with units, oldest first: the
+-- microsecond in seven, and in three the total of all units up to and with it. Totals go around at 2^24, far above what a log holds.
+-- Nothing is unpacked but what a search looks at. Its numbers: the limit, the period.
+
+kinds[LOG] = function()
+  local made = {}
+  local HEAD, ENTRY, AROUND = 7, 10, 16777216
+
+  local function entry(state, index)
+    return unpack_at('<I7I3', state, HEAD + 1 + (index - 1) * ENTRY)
+  end
+
+  -- The number of entries and the units forgotten; nothing if the state is malformed.
+  local function read(state)
+    if byte(state, 4) ~= 76 or (#state - HEAD) % ENTRY ~= 0 or #state <= HEAD then return nil end
+    return (#state - HEAD) / ENTRY, (unpack_at('<I3', state, 5))
+  end
+
+  -- How many entries no longer count at an instant.
+  local function expired(state, length, at, period)
+    local low, high = 0, length
+    while low < high do
+      local middle = low + high
+      middle = (middle - middle % 2) / 2
+      if entry(state, middle + 1) + period <= at then low = middle + 1 else high = middle end
+    end
+    return low
+  end
+
+  -- The units up to and with an entry.
+  local function total(state, index, forgotten)
+    if index == 0 then return 0 end
+    local _, units = entry(state, index)
+    return (units - forgotten) % AROUND
+  end
+
+  -- The first instant at which at most so many units count, given that more do now.
+  local function falls_to(state, length, forgotten, most, period)
+    local surplus = total(state, length, forgotten) - most
+    local low, high = 0, length
+    while low < high do
+      local middle = low + high
+      middle = (middle - middle % 2) / 2
+      if total(state, middle + 1, forgotten) < surplus then low = middle + 1 else high = middle end
+    end
+    if low >= length then return 0 end
+    return (entry(state, low + 1)) + period
+  end
+
+  -- Draws back units that lie more than a window ahead.
+  local function clamp(state, length, at, period)
+    local furthest = at + period
+    if (entry(state, length)) <= furthest then return state end
+    local first = length
+    while first > 1 and entry(state, first - 1) > furthest do first = first - 1 end
+    local parts = { sub(state, 1, HEAD + (first - 1) * ENTRY) }
+    for index = first, length do
+      local _, units = entry(state, index)
+      parts[#parts + 1] = pack('<I7I3', furthest, units)
+    end
+    return table.concat(parts)
+  end
+
+  -- The same log without its first entries; nothing of it if those were all.
+  local function forget(state, length, count)
+    if count == 0 then return state, length end
+    if count == length then return false, 0 end
+    local _, units = entry(state, count)
+    return sub(state, 1, 4) .. pack('<I3', units) .. sub(state, HEAD + 1 + count * ENTRY), length - count
+  end
+
+  -- Adds units at an instant that is not before the last.
+  local function add(state, tag, length, at, units)
+    if not state then return tag .. 'L\0\0\0' .. pack('<I7I3', at, units) end
+    local last, before = entry(state, length)
+    local sum = (before + units) % AROUND
+    if last == at then return tag .. sub(state, 4, -1 - ENTRY) .. pack('<I7I3', at, sum) end
+    return tag .. sub(state, 4) .. pack('<I7I3', at, sum)
+  end
+
+  -- A log as it counts at an instant: the log, its length, the units forgotten, the instant to judge at, how many no longer count, the
+  -- units that do, and whether it is not what is kept.
+  local function load(state, at, period, is_carried)
+    if not state then return false, 0, 0, at, 0, 0, is_carried end
+    local length, forgotten = read(state)
+    if not length then return nil end
+    if not is_carried and (entry(state, length)) + period <= at then return false, 0, 0, at, 0, 0, true end
+    local clamped = clamp(state, length, at, period)
+    local reached = (entry(clamped, length))
+    if reached < at then reached = at end
+    local gone = expired(clamped, length, reached, period)
+    local units = total(clamped, length, forgotten) - total(clamped, gone, forgotten)
+    return clamped, length, forgotten, reached, gone, units, is_carried or clamped ~= state
+  end
+
+  function made.charge(state, tag, cost, limit, period, _, _, _, _, is_carried)
+    local log, length, forgotten, at, gone, units, is_changed = load(state, now, period, is_carried)
+    if log == nil then return MALFORMED end
+    local base, base_idle_at
+    if is_changed then
+      base, base_idle_at = log and tag .. sub(log, 4), log and (entry(log, length)) + period
+    end
+    local verdict, time, next_state, next_idle_at = ALLOW, 0, nil, nil
+    if cost > limit then
+      verdict = NEVER
+    elseif cost > 0 then
+      if units + cost <= limit then
+        local rest, left = forget(log, length, gone)
+        if gone > 0 and state then
+          -- An admission forgets, even one that is taken back since another counter denies.
+          base, base_idle_at = rest and tag .. sub(rest, 4), rest and (entry(rest, left)) + period
+        end
+        log = add(rest, tag, left, at, cost)
+        length, forgotten = read(log)
+        units = units + cost
+        next_state, next_idle_at = log, at + period
+      else
+        verdict, time = DENY, falls_to(log, length, forgotten, limit - cost, period) - now
+      end
+    end
+    local remaining, next_unit, reset = units < limit and limit - units or 0, 0, 0
+    if units > 0 then
+      next_unit = falls_to(log, length, forgotten, limit - remaining - 1, period) - now
+      reset = falls_to(log, length, forgotten, 0, period) - now
+    end
+    return verdict, time, remaining, next_unit, reset, next_state, next_idle_at, base, base_idle_at
+  end
+
+  function made.refund(state, at, units, limit, period)
+    local log, length, forgotten, reached = load(state, at, period, true)
+    if log == nil then return nil end
+    local sum = total(log, length, forgotten) - units
+    if sum <= 0 then return false end
+    while length > 1 and total(log, length - 1, forgotten) >= sum do length = length - 1 end
+    log = sub(log, 1, HEAD + (length - 1) * ENTRY) .. pack('<I7I3', (entry(log, length)), (sum + forgotten) % AROUND)
+    local gone = expired(log, length, reached, period)
+    if sum == total(log, gone, forgotten) then return false end
+    return log, (entry(log, length)) + period
+  end
+
+  function made.debit(state, tag, units, limit, period)
+    local log, length, _, at, gone, counted = load(state, now, period, false)
+    if log == nil then return nil end
+    local room = limit - counted
+    if room <= 0 then return log and tag .. sub(log, 4), (entry(log, length)) + period end
+    local rest, left = forget(log, length, gone)
+    return add(rest, tag, left, at, units < room and units or room), at + period
+  end
+
+  -- The log itself: its instants are true under any period. What no longer counted under the old one is dropped.
+  function made.inherit(state, old, at, tag)
+    local log, length, _, _, gone = load(state, at, old[3], true)
+    if log == nil then return nil end
+    log = forget(log, length, gone)
+    return log and tag .. sub(log, 4)
+  end
+
+  function made.exhausted(tag, limit)
+    return add(false, tag, 0, now, limit)
+  end
+
+  return made
+end

@@ -1,0 +1,5 @@
+//! The script on a real Redis, beside the Rust functions that it is the twin of.
+
+mod differential;
+mod server;
+mod twin;

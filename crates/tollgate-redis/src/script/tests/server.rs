@@ -1,0 +1,93 @@
+//! A Redis of the test's own, on a free port, ended with its owner.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::script::{Asked, SOURCE};
+
+/// How often a server is tried to be started: somebody else may take the port.
+const STARTS_MAX: u32 = 10;
+
+/// A running server with a connection.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) connection: redis::aio::MultiplexedConnection,
+    script: redis::Script,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        for _ in 0..STARTS_MAX {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let mut child = Command::new("redis-server")
+                .args([
+                    "--port",
+                    &port.to_string(),
+                    "--bind",
+                    "127.0.0.1",
+                    "--save",
+                    "",
+                    "--appendonly",
+                    "no",
+                ])
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("redis-server is installed; `./test tools` does that");
+            let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+            for _ in 0..200 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                if child.try_wait().unwrap().is_some() {
+                    break;
+                }
+                if let Ok(connection) = client.get_multiplexed_async_connection().await {
+                    return Self { child, connection, script: redis::Script::new(SOURCE) };
+                }
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        panic!("redis-server does not start");
+    }
+
+    /// Asks several requests in one call.
+    pub(crate) async fn call(&self, asked: &[Asked], time: &str) -> redis::RedisResult<Value> {
+        let bodies: Vec<&[u8]> = asked.iter().map(|each| each.body.as_slice()).collect();
+        let keys = asked.iter().flat_map(|each| &each.keys).map(|key| key.as_bytes());
+        self.raw(keys, time, &bodies).await
+    }
+
+    /// Asks whatever is said.
+    pub(crate) async fn raw<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k [u8]>,
+        time: &str,
+        bodies: &[&[u8]],
+    ) -> redis::RedisResult<Value> {
+        let mut invocation = self.script.prepare_invoke();
+        keys.for_each(|key| {
+            invocation.key(key);
+        });
+        invocation.arg(time);
+        bodies.iter().for_each(|body| {
+            invocation.arg(*body);
+        });
+        invocation.invoke_async(&mut self.connection.clone()).await
+    }
+
+    /// Any command.
+    pub(crate) async fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query_async(&mut self.connection.clone()).await.unwrap()
+    }
+}

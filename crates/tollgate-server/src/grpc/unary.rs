@@ -1,0 +1,170 @@
+//! A call with one message each way, by hand: gRPC frames it with five bytes, and a general way through streams and codecs costs
+//! more than a decision.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, Either};
+use hyper::Response;
+use hyper::body::{Body, Frame};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use prost::Message;
+use tonic::Status;
+use tonic::metadata::GRPC_CONTENT_TYPE;
+
+/// Bytes before a message: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+
+/// What a call is answered with: one message, or what tonic makes.
+pub(super) type Reply = Response<Either<Unary, tonic::body::Body>>;
+
+/// Why a message was not read.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// It is larger than it may be.
+    TooLarge,
+    /// The call is not one whole message.
+    Malformed(&'static str),
+}
+
+/// The message of a call, without its prefix. One that says to be larger than `limit` is not waited for.
+pub(super) async fn message<B>(mut body: B, limit: usize) -> Result<Bytes, Unread>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let mut read = Bytes::new();
+    let mut parts = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Unread::Malformed("the call ended inside its message"))?;
+        let Ok(data) = frame.into_data() else { continue }; // Trailers mean nothing here.
+        if read.is_empty() && parts.is_empty() {
+            read = data; // The usual message comes in one piece, which is then used as it is.
+        } else {
+            if parts.is_empty() {
+                parts.extend_from_slice(&std::mem::take(&mut read));
+            }
+            parts.extend_from_slice(&data);
+        }
+        let so_far = if parts.is_empty() { &read[..] } else { &parts[..] };
+        match length_of(so_far) {
+            Some(length) if length > limit => return Err(Unread::TooLarge),
+            Some(length) if so_far.len() > PREFIX_BYTES + length => {
+                return Err(Unread::Malformed("the call has more than one message"));
+            }
+            _ => {}
+        }
+    }
+    let mut whole = if parts.is_empty() { read } else { parts.freeze() };
+    match length_of(&whole) {
+        Some(length) if whole.len() == PREFIX_BYTES + length => {}
+        _ => return Err(Unread::Malformed("the call has no whole message")),
+    }
+    if whole[0] != 0 {
+        return Err(Unread::Malformed("the message is compressed; send it as it is"));
+    }
+    whole.advance(PREFIX_BYTES);
+    Ok(whole)
+}
+
+fn length_of(bytes: &[u8]) -> Option<usize> {
+    let prefix = bytes.get(1..PREFIX_BYTES)?;
+    let length = u32::from_be_bytes(prefix.try_into().ok()?);
+    usize::try_from(length).ok()
+}
+
+/// A whole answer with this message.
+pub(super) fn reply(message: &impl Message) -> Reply {
+    let length = message.encoded_len();
+    let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
+    framed.put_u8(0); // Not compressed.
+    framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    message.encode_raw(&mut framed);
+    let mut response = Response::new(Either::Left(Unary { message: Some(framed.freeze()), is_ended: false }));
+    response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+    response
+}
+
+/// An answer that is an error.
+pub(super) fn failure(status: Status) -> Reply {
+    status.into_http().map(Either::Right)
+}
+
+/// One message, then the status that says that all is well.
+#[derive(Debug)]
+pub(super) struct Unary {
+    message: Option<Bytes>,
+    is_ended: bool,
+}
+
+impl Body for Unary {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(message) = self.message.take() {
+            return Poll::Ready(Some(Ok(Frame::data(message))));
+        }
+        if std::mem::replace(&mut self.is_ended, true) {
+            return Poll::Ready(None);
+        }
+        let mut trailers = HeaderMap::with_capacity(1);
+        trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::at_once::at_once;
+
+    /// A body that comes in these pieces.
+    struct Pieces(VecDeque<Bytes>);
+
+    impl Body for Pieces {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Ready(self.0.pop_front().map(|piece| Ok(Frame::data(piece))))
+        }
+    }
+
+    fn read(pieces: &[&[u8]]) -> Result<Bytes, Unread> {
+        let pieces = pieces.iter().map(|piece| Bytes::copy_from_slice(piece)).collect();
+        at_once(message(Pieces(pieces), 100))
+    }
+
+    /// However it is cut, a message is the same; what is not exactly one message is refused, and a large one is not waited for.
+    #[test]
+    fn messages_are_whole() {
+        let whole = b"\0\0\0\0\x03abc";
+        for cut in 0..=whole.len() {
+            let (start, end) = whole.split_at(cut);
+            assert_eq!(read(&[start, b"", end]).unwrap(), "abc", "{cut}");
+        }
+        assert_eq!(read(&[b"\0\0\0\0\0"]).unwrap(), "");
+        let one_by_one: Vec<&[u8]> = whole.chunks(1).collect();
+        assert_eq!(read(&one_by_one).unwrap(), "abc");
+        for wrong in [&b""[..], b"\0", b"\0\0\0\0\x03ab", b"\0\0\0\0\x03abcd", b"\x01\0\0\0\x03abc"] {
+            assert!(matches!(read(&[wrong]), Err(Unread::Malformed(_))), "{wrong:?}");
+        }
+        for large in [&b"\0\0\0\0\x65"[..], b"\0\xff\xff\xff\xff"] {
+            assert!(matches!(read(&[large]), Err(Unread::TooLarge)), "{large:?}");
+        }
+    }
+}

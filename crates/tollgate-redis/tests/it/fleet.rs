@@ -14,11 +14,12 @@ use tollgate::store::Store;
 use tollgate::{CheckRequest, Clock, Decision, Engine, Quota, Rate, Source};
 
 use crate::checker::Bucket;
+use crate::faults::DEADLINE;
 use crate::record::{Mode, Recorder, Seen};
 use crate::scratch::rest;
 
-/// A decision has at most this long: fifteen milliseconds, twice.
-pub(crate) const LATE: Duration = Duration::from_millis(30);
+/// No decision takes longer than its deadline, twice.
+pub(crate) const LATE: Duration = DEADLINE.saturating_mul(2);
 /// Turns of the runtime that a decision gets beyond that before it is called late: they are the machine's fault, not its own.
 const TURNS: u32 = 32;
 /// How often the load catches up with the clock.
@@ -76,7 +77,11 @@ pub(crate) struct Fleet<S> {
 
 impl<S: Store + 'static> Fleet<S> {
     pub(crate) fn new(engines: Vec<Engine<S>>) -> Self {
-        Self { engines: engines.into_iter().map(Arc::new).collect(), clock: Clock::precise() }
+        Self::of(engines.into_iter().map(Arc::new).collect())
+    }
+
+    pub(crate) fn of(engines: Vec<Arc<Engine<S>>>) -> Self {
+        Self { engines, clock: Clock::precise() }
     }
 
     /// Asks from now on, in the background, about keys that no other run has.

@@ -44,10 +44,13 @@ pub(crate) struct Judged {
     /// Milliseconds from health until the store answered nearly all, and all.
     pub(crate) recovered_nearly: Option<u64>,
     pub(crate) recovered: Option<u64>,
+    /// Decisions without the store, those apart that the machine itself was too busy for; and how many those are.
+    pub(crate) without: usize,
+    pub(crate) excused: usize,
 }
 
-/// Judges a record.
-pub(crate) fn judge(seen: &[Seen], happened: &Happened) -> Judged {
+/// Judges a record. `sober` is the same without the decisions that missed the store because the machine was busy with something else.
+pub(crate) fn judge(seen: &[Seen], sober: &[Seen], happened: &Happened) -> Judged {
     let mut judged = Judged { decisions: seen.len(), over: i64::MIN, ..Judged::default() };
     judged.broken_exact = i64::MIN;
     judged.broken_counted = i64::MIN;
@@ -64,7 +67,9 @@ pub(crate) fn judge(seen: &[Seen], happened: &Happened) -> Judged {
     took.sort_unstable();
     judged.slowest = took.last().copied().unwrap_or_default();
     judged.p9999 = took.get(took.len() * 9_999 / 10_000).copied().unwrap_or_default();
-    (judged.recovered_nearly, judged.recovered) = recovery(seen, happened.healthy);
+    (judged.recovered_nearly, judged.recovered) = recovery(sober, happened.healthy);
+    judged.without = sober.iter().filter(|seen| seen.mode != Mode::Exact).count();
+    judged.excused = seen.len() - sober.len();
     judged
 }
 

@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use super::judge::{Happened, Judged};
 use crate::fleet::{HOT, LATE};
-use crate::record::Mode;
 
 /// What is promised under a fault.
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +58,7 @@ impl Row {
         check(judged.late == 0, format!("{} decisions after {LATE:?}", judged.late));
         check(self.immortal.is_empty(), format!("keys without an end: {:?}", self.immortal));
         if self.promise.stays_exact {
-            let others = judged.decisions - judged.of(Mode::Exact);
-            check(others == 0, format!("{others} decisions did not come from the store"));
+            check(judged.without == 0, format!("{} decisions did not come from the store", judged.without));
         } else {
             let nearly = judged.recovered_nearly.is_some_and(|after| after <= self.promise.nearly);
             check(nearly, format!("nearly recovered after {:?} ms", judged.recovered_nearly));
@@ -89,7 +87,11 @@ pub(crate) fn table(rows: &[Row]) -> String {
         let modes: Vec<String> =
             judged.modes.iter().map(|(mode, count)| format!("{count} {mode:?}")).collect();
         let promised = if row.promise.stays_exact { "all Exact" } else { "Exact, Local while away" };
-        line("decisions", promised.to_owned(), modes.join(", "));
+        let excused = match judged.excused {
+            0 => String::new(),
+            some => format!("; {some} while the machine stood still"),
+        };
+        line("decisions", promised.to_owned(), modes.join(", ") + &excused);
         line(
             "units above the quota, worst key",
             format!("≤ {}", row.allowed()),

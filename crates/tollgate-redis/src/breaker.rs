@@ -1,0 +1,304 @@
+//! When to stop asking a shard, and how to start again: one breaker for each shard, so that one that fails costs nothing to the others.
+//!
+//! It opens on failures in a row, on a second in which half of the calls failed or were slow, on missed heartbeats, and at once on what
+//! only an operator can cure. It closes through probes that write, and then in steps. Time is an argument, so tests need no clock.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Failures in a row that open it.
+const CONSECUTIVE: u32 = 5;
+/// Calls that a second must have had before their share of failures counts.
+const RATIO_CALLS: u32 = 20;
+const RATIO_PERIOD: Duration = Duration::from_secs(1);
+/// How long it stays open the first time; each time after that twice as long, up to the most.
+const OPEN_FIRST: Duration = Duration::from_millis(200);
+/// Promises of a second after the store's recovery leave no more.
+const OPEN_MOST: Duration = Duration::from_secs(1);
+/// How long it stays open when only an operator can help: one try every ten seconds.
+const OPEN_FATAL: Duration = Duration::from_secs(10);
+/// Probes that must succeed one after the other.
+const PROBES: u32 = 3;
+/// Shares of the requests let through while it recovers, in per cent, and how long each lasts.
+const RAMP: [u32; 3] = [1, 10, 50];
+const RAMP_STEP: Duration = Duration::from_millis(250);
+/// How often a step is repeated because the store answers slowly: a far store must not be kept out for ever.
+const RAMP_HOLDS: u32 = 2;
+const WHOLE: u32 = 100;
+/// Health that ends a spell of failures.
+const HEALTH: Duration = Duration::from_secs(30);
+
+/// How a shard is, for reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerState {
+    /// All requests go to the store.
+    Closed,
+    /// None do.
+    Open,
+    /// None do, and a probe is asking whether they may.
+    Probing,
+    /// Some do, more every moment.
+    Ramping,
+}
+
+/// How bad a failure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Severity {
+    /// It says nothing about the shard's health.
+    None,
+    /// Enough of them open the breaker.
+    Counts,
+    /// One opens it, since nothing can be sent.
+    Trips,
+    /// One opens it, for long: passwords, rights, certificates.
+    Fatal,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Closed,
+    Open { until: Instant },
+    Probing { successes: u32 },
+    Ramping { step: usize, since: Instant, good: u32, bad: u32, slow: u32, holds: u32 },
+}
+
+struct Inner {
+    stage: Stage,
+    consecutive: u32,
+    /// The first of the failures in a row.
+    suspected: Option<Instant>,
+    period: Instant,
+    calls: u32,
+    failures: u32,
+    /// How often it opened in this spell.
+    trips: u32,
+    /// When the spell began, and when the last failure in it was.
+    spell: Option<(Instant, Instant)>,
+}
+
+pub(crate) struct Breaker {
+    deadline: Duration,
+    /// The share of requests let through, in per cent. Relaxed: a request more or less at a turn does no harm.
+    share: AtomicU32,
+    turn: AtomicU32,
+    opened: AtomicU32,
+    inner: Mutex<Inner>,
+}
+
+impl Breaker {
+    pub(crate) fn new(deadline: Duration, now: Instant) -> Self {
+        let inner = Inner {
+            stage: Stage::Closed,
+            consecutive: 0,
+            suspected: None,
+            period: now,
+            calls: 0,
+            failures: 0,
+            trips: 0,
+            spell: None,
+        };
+        let share = AtomicU32::new(WHOLE);
+        let (turn, opened) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { deadline, share, turn, opened, inner: Mutex::new(inner) }
+    }
+
+    /// Whether this request may go to the store.
+    pub(crate) fn admits(&self) -> bool {
+        match self.share.load(Ordering::Relaxed) {
+            WHOLE => true,
+            0 => false,
+            share => {
+                // Stepping by a number that has no divisor in common with a hundred spreads them evenly.
+                let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+                turn.wrapping_mul(61) % WHOLE < share
+            }
+        }
+    }
+
+    /// A call was answered, after so long.
+    pub(crate) fn succeeded(&self, took: Duration, now: Instant, luck: u64) {
+        let mut inner = self.lock();
+        let slow = took > self.deadline * 4 / 5;
+        inner.consecutive = 0;
+        inner.suspected = None;
+        match &mut inner.stage {
+            Stage::Closed => {
+                inner.count(now, slow);
+                if inner.is_mostly_failing() {
+                    self.open(&mut inner, now, luck, Severity::Counts);
+                }
+            }
+            Stage::Ramping { good, slow: slower, .. } => {
+                *good += 1;
+                *slower += u32::from(took > self.deadline / 2);
+            }
+            Stage::Open { .. } | Stage::Probing { .. } => {}
+        }
+    }
+
+    /// A call failed.
+    pub(crate) fn failed(&self, severity: Severity, now: Instant, luck: u64) {
+        if severity == Severity::None {
+            return;
+        }
+        let mut inner = self.lock();
+        if let Some((_, last)) = &mut inner.spell {
+            *last = now;
+        }
+        let trips_now = matches!(severity, Severity::Trips | Severity::Fatal);
+        match &mut inner.stage {
+            Stage::Open { until } => {
+                if severity == Severity::Fatal {
+                    *until = (*until).max(now + OPEN_FATAL);
+                }
+            }
+            Stage::Probing { .. } => self.open(&mut inner, now, luck, severity),
+            Stage::Ramping { bad, good, .. } => {
+                *bad += 1;
+                // More than one in a hundred, but one of a few is not yet many.
+                if trips_now || (*bad * WHOLE > *good + *bad && *bad >= 2) {
+                    self.open(&mut inner, now, luck, severity);
+                }
+            }
+            Stage::Closed => {
+                inner.consecutive += 1;
+                inner.suspected.get_or_insert(now);
+                inner.count(now, true);
+                if trips_now || inner.consecutive >= CONSECUTIVE || inner.is_mostly_failing() {
+                    self.open(&mut inner, now, luck, severity);
+                }
+            }
+        }
+    }
+
+    /// Whether a probe should be sent now.
+    pub(crate) fn wants_probe(&self, now: Instant) -> bool {
+        let mut inner = self.lock();
+        match inner.stage {
+            Stage::Open { until } if until <= now => {
+                inner.stage = Stage::Probing { successes: 0 };
+                true
+            }
+            Stage::Probing { .. } => true,
+            Stage::Open { .. } | Stage::Closed | Stage::Ramping { .. } => false,
+        }
+    }
+
+    /// A new connection was made while it is open: there is no reason to wait for a probe, unless an operator is awaited.
+    pub(crate) fn connected(&self, now: Instant) {
+        let mut inner = self.lock();
+        if let Stage::Open { until } = &mut inner.stage
+            && until.saturating_duration_since(now) <= OPEN_MOST
+        {
+            *until = now;
+        }
+    }
+
+    /// A probe wrote what it should.
+    pub(crate) fn probed(&self, now: Instant) {
+        let mut inner = self.lock();
+        if let Stage::Probing { successes } = &mut inner.stage {
+            *successes += 1;
+            if *successes >= PROBES {
+                self.ramp(&mut inner, 0, now, 0);
+            }
+        }
+    }
+
+    /// Time has passed: a step of the recovery may be over.
+    pub(crate) fn tick(&self, now: Instant) {
+        let mut inner = self.lock();
+        match inner.stage {
+            Stage::Ramping { step, since, good, slow, holds, .. } if now >= since + RAMP_STEP => {
+                let is_slow = slow * WHOLE > good.max(1);
+                if is_slow && holds < RAMP_HOLDS {
+                    self.ramp(&mut inner, step, now, holds + 1);
+                } else if step + 1 < RAMP.len() {
+                    self.ramp(&mut inner, step + 1, now, 0);
+                } else {
+                    inner.stage = Stage::Closed;
+                    (inner.period, inner.calls, inner.failures) = (now, 0, 0);
+                    (inner.consecutive, inner.suspected) = (0, None);
+                    self.share.store(WHOLE, Ordering::Relaxed);
+                }
+            }
+            Stage::Closed => {
+                if inner.spell.is_some_and(|(_, last)| now >= last + HEALTH) {
+                    inner.spell = None;
+                    inner.trips = 0;
+                }
+            }
+            Stage::Open { .. } | Stage::Probing { .. } | Stage::Ramping { .. } => {}
+        }
+    }
+
+    /// How long the shard has been failing; none while it is well. Begins anew only after half a minute of health.
+    pub(crate) fn away_for(&self, now: Instant) -> Option<Duration> {
+        let spell = self.lock().spell;
+        spell.filter(|(_, last)| now < *last + HEALTH).map(|(since, _)| now.saturating_duration_since(since))
+    }
+
+    pub(crate) fn state(&self) -> BreakerState {
+        match self.lock().stage {
+            Stage::Closed => BreakerState::Closed,
+            Stage::Open { .. } => BreakerState::Open,
+            Stage::Probing { .. } => BreakerState::Probing,
+            Stage::Ramping { .. } => BreakerState::Ramping,
+        }
+    }
+
+    /// How often it opened since the start.
+    pub(crate) fn opened(&self) -> u32 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    fn open(&self, inner: &mut Inner, now: Instant, luck: u64, severity: Severity) {
+        let longest = OPEN_FIRST.saturating_mul(1 << inner.trips.min(8)).min(OPEN_MOST);
+        let wait = if severity == Severity::Fatal { OPEN_FATAL } else { fraction(longest, luck) };
+        inner.stage = Stage::Open { until: now + wait };
+        inner.trips += 1;
+        let began = inner.suspected.unwrap_or(now);
+        inner.spell = Some((inner.spell.map_or(began, |(since, _)| since), now));
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        self.share.store(0, Ordering::Relaxed);
+    }
+
+    fn ramp(&self, inner: &mut Inner, step: usize, now: Instant, holds: u32) {
+        inner.stage = Stage::Ramping { step, since: now, good: 0, bad: 0, slow: 0, holds };
+        if let Some((_, last)) = &mut inner.spell {
+            *last = now;
+        }
+        self.share.store(RAMP[step], Ordering::Relaxed);
+    }
+
+    /// Poisoned or not, its numbers are whole: nothing panics between two of its writes.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn count(&mut self, now: Instant, failed: bool) {
+        if now >= self.period + RATIO_PERIOD {
+            (self.period, self.calls, self.failures) = (now, 0, 0);
+        }
+        self.calls += 1;
+        self.failures += u32::from(failed);
+    }
+
+    const fn is_mostly_failing(&self) -> bool {
+        self.calls >= RATIO_CALLS && self.failures * 2 >= self.calls
+    }
+}
+
+/// A part of a duration chosen by `luck`, evenly from nothing to all of it.
+pub(crate) fn fraction(whole: Duration, luck: u64) -> Duration {
+    let micros = u64::try_from(whole.as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(luck % micros.saturating_add(1))
+}

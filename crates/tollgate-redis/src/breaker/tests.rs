@@ -1,0 +1,195 @@
+//! The breaker's turns, each with its own clock.
+
+use super::*;
+
+const DEADLINE: Duration = Duration::from_millis(5);
+const QUICK: Duration = Duration::from_micros(300);
+const LUCK: u64 = u64::MAX / 3;
+
+fn after(start: Instant, millis: u64) -> Instant {
+    start + Duration::from_millis(millis)
+}
+
+fn closed() -> (Breaker, Instant) {
+    let start = Instant::now();
+    (Breaker::new(DEADLINE, start), start)
+}
+
+fn opened() -> (Breaker, Instant) {
+    let (breaker, start) = closed();
+    (0..5).for_each(|_| breaker.failed(Severity::Counts, start, LUCK));
+    assert_eq!(breaker.state(), BreakerState::Open);
+    (breaker, start)
+}
+
+/// Five failures in a row open it; four and an answer do not.
+#[test]
+fn failures_in_a_row_open_it() {
+    let (breaker, start) = closed();
+    for _ in 0..4 {
+        (0..4).for_each(|_| breaker.failed(Severity::Counts, start, LUCK));
+        breaker.succeeded(QUICK, start, LUCK);
+        (0..8).for_each(|_| breaker.succeeded(QUICK, start, LUCK));
+    }
+    assert!(breaker.admits());
+    (0..5).for_each(|_| breaker.failed(Severity::Counts, start, LUCK));
+    assert!(!breaker.admits());
+    assert_eq!(breaker.opened(), 1);
+}
+
+/// A second in which half of the calls were slow opens it, although each was answered.
+#[test]
+fn slow_answers_open_it() {
+    let (breaker, start) = closed();
+    for _ in 0..10 {
+        breaker.succeeded(QUICK, start, LUCK);
+        breaker.succeeded(Duration::from_micros(4_100), start, LUCK);
+    }
+    assert_eq!(breaker.state(), BreakerState::Open);
+}
+
+/// The same share over more than a second, in fewer than twenty calls each, does not.
+#[test]
+fn few_calls_prove_nothing() {
+    let (breaker, start) = closed();
+    for second in 0..5 {
+        (0..9).for_each(|_| breaker.succeeded(QUICK, after(start, second * 1_000), LUCK));
+        (0..9).for_each(|_| breaker.succeeded(DEADLINE, after(start, second * 1_000), LUCK));
+    }
+    assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+/// What says nothing about the shard changes nothing, however often it comes.
+#[test]
+fn harmless_failures_are_not_counted() {
+    let (breaker, start) = closed();
+    (0..1_000).for_each(|_| breaker.failed(Severity::None, start, LUCK));
+    assert!(breaker.admits());
+    assert_eq!(breaker.away_for(start), None);
+}
+
+/// One refused password opens it for ten seconds, also if it was already open for less, and a new connection does not shorten that.
+#[test]
+fn what_needs_an_operator_opens_it_for_long() {
+    let (breaker, start) = closed();
+    breaker.failed(Severity::Fatal, start, LUCK);
+    breaker.connected(start);
+    assert!(!breaker.wants_probe(after(start, 9_999)));
+    assert!(breaker.wants_probe(after(start, 10_000)));
+    let (breaker, start) = opened();
+    breaker.failed(Severity::Fatal, start, LUCK);
+    assert!(!breaker.wants_probe(after(start, 9_999)));
+}
+
+/// The pauses grow to their most, and chance shortens them.
+#[test]
+fn pauses_grow_and_are_jittered() {
+    let (breaker, mut now) = closed();
+    let mut longest = Vec::new();
+    for _ in 0..6 {
+        breaker.failed(Severity::Trips, now, u64::MAX);
+        let mut waited = 0;
+        while !breaker.wants_probe(after(now, waited)) {
+            waited += 1;
+        }
+        longest.push(waited);
+        now = after(now, waited);
+    }
+    assert!(longest.iter().all(|&waited| waited <= 1_000), "{longest:?}");
+    assert_eq!(fraction(OPEN_MOST, 0), Duration::ZERO);
+    assert_eq!(fraction(OPEN_MOST, 1_000_000), OPEN_MOST);
+}
+
+/// Three probes that wrote, then one request in a hundred, ten, fifty, all.
+#[test]
+fn it_closes_through_probes_and_in_steps() {
+    let (breaker, start) = opened();
+    let mut now = after(start, 1_000);
+    for _ in 0..3 {
+        assert!(breaker.wants_probe(now));
+        assert!(!breaker.admits());
+        breaker.probed(now);
+    }
+    for share in [1, 10, 50] {
+        assert_eq!(breaker.state(), BreakerState::Ramping);
+        let admitted = (0..1_000).filter(|_| breaker.admits()).count();
+        assert_eq!(admitted, share * 10);
+        breaker.succeeded(QUICK, now, LUCK);
+        breaker.tick(after(now, 0));
+        now = after(now, 250);
+        breaker.tick(now);
+    }
+    assert_eq!(breaker.state(), BreakerState::Closed);
+    assert!((0..1_000).all(|_| breaker.admits()));
+}
+
+/// Failures while it recovers open it again; slow answers only hold it back, and not for ever.
+#[test]
+fn a_recovery_that_fails_starts_over() {
+    let recovering = || {
+        let (breaker, start) = opened();
+        let now = after(start, 1_000);
+        (0..3).for_each(|_| {
+            breaker.wants_probe(now);
+            breaker.probed(now);
+        });
+        (breaker, now)
+    };
+    let (breaker, now) = recovering();
+    breaker.failed(Severity::Counts, now, LUCK);
+    assert_eq!(breaker.state(), BreakerState::Ramping);
+    breaker.failed(Severity::Counts, now, LUCK);
+    assert_eq!(breaker.state(), BreakerState::Open);
+
+    let (breaker, start) = recovering();
+    let mut steps = 0;
+    let mut now = start;
+    while breaker.state() != BreakerState::Closed {
+        breaker.succeeded(Duration::from_millis(3), now, LUCK);
+        now = after(now, 250);
+        breaker.tick(now);
+        steps += 1;
+    }
+    assert_eq!(steps, 9);
+}
+
+/// A probe that fails opens it again.
+#[test]
+fn a_failed_probe_opens_it_again() {
+    let (breaker, start) = opened();
+    let now = after(start, 1_000);
+    assert!(breaker.wants_probe(now));
+    breaker.probed(now);
+    breaker.failed(Severity::Counts, now, LUCK);
+    assert_eq!(breaker.state(), BreakerState::Open);
+}
+
+/// A spell is measured from the first of the failures that opened it, goes on through a short recovery, and ends after half a minute.
+#[test]
+fn a_flapping_store_stays_in_one_spell() {
+    let (breaker, start) = closed();
+    (0..5).for_each(|millis| breaker.failed(Severity::Counts, after(start, millis), LUCK));
+    let recover = |from: Instant| {
+        let mut now = after(from, 1_000);
+        (0..3).for_each(|_| {
+            breaker.wants_probe(now);
+            breaker.probed(now);
+        });
+        while breaker.state() != BreakerState::Closed {
+            now = after(now, 250);
+            breaker.tick(now);
+        }
+        now
+    };
+    let well = recover(start);
+    assert_eq!(breaker.away_for(well), Some(well - start));
+    let again = after(well, 20_000);
+    breaker.failed(Severity::Trips, again, LUCK);
+    assert_eq!(breaker.away_for(again), Some(again - start));
+    let well = recover(again);
+    assert_eq!(breaker.away_for(after(well, 31_000)), None);
+    breaker.tick(after(well, 31_000));
+    let anew = after(well, 40_000);
+    breaker.failed(Severity::Trips, anew, LUCK);
+    assert_eq!(breaker.away_for(after(anew, 7)), Some(Duration::from_millis(7)));
+}

@@ -1,0 +1,138 @@
+//! What the nodes of a fleet tell each other through the store: that they are there, and the secret that they hash keys with.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::time::{Instant, sleep};
+use tollgate::Secret;
+
+use crate::key::slot_of;
+use crate::link::{Failure, Link, luck};
+use crate::settings::Nodes;
+
+/// How often a node signs itself, and for how long that counts.
+const BEAT: Duration = Duration::from_secs(2);
+const LIFE_MILLIS: u32 = 10_000;
+/// How long these commands may take. Nobody waits for them.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// Pauses between attempts to learn the secret.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MOST: Duration = Duration::from_secs(1);
+
+const NODES_KEY: &str = "tg:{nodes}";
+const SECRET_KEY: &str = "tg:{secret}";
+/// Randomness of a new secret.
+const SECRET_BYTES: usize = 32;
+/// The secret is kept for a year after it was last read: longer than any counter that was hashed with it.
+const SECRET_MILLIS: u64 = 366 * 86_400_000;
+
+/// Signs a node and counts who else did lately, by the store's clock. A step back of that clock leaves nobody there for ever.
+const SIGN: &str = "local time = redis.call('TIME') \
+    local now = time[1] * 1000 + math.floor(time[2] / 1000) \
+    redis.call('ZADD', KEYS[1], now, ARGV[1]) \
+    redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2]) \
+    redis.call('ZREMRANGEBYSCORE', KEYS[1], now + ARGV[2], '+inf') \
+    redis.call('PEXPIRE', KEYS[1], ARGV[2]) \
+    return redis.call('ZCARD', KEYS[1])";
+
+/// Who shares the store.
+pub(crate) struct Fleet {
+    nodes: Nodes,
+    name: String,
+    /// How many signed themselves; 0 until that is known. The last count stands while the store is away.
+    counted: AtomicU32,
+}
+
+impl Fleet {
+    pub(crate) fn new(nodes: Nodes) -> Self {
+        // A name that no other node has; chance is enough, and nothing is secret about it.
+        let name = format!("{:016x}{:016x}", luck(), luck());
+        Self { nodes, name, counted: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        match self.nodes {
+            Nodes::Fixed(count) => count,
+            Nodes::Counted => self.counted.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Signs this node as long as the process lives.
+    pub(crate) async fn beat(self: Arc<Self>, link: Link) {
+        loop {
+            let signed = link.command(Some(slot_of(b"nodes")), &self.sign(), Instant::now() + PATIENCE).await;
+            let pause = match signed {
+                Ok(Value::Int(count)) => {
+                    self.counted.store(u32::try_from(count).unwrap_or(1).max(1), Ordering::Relaxed);
+                    BEAT
+                }
+                Ok(_) => BEAT,
+                Err(_) => BEAT / 4,
+            };
+            sleep(pause).await;
+        }
+    }
+
+    /// Takes this node's name away, so that the others need not wait for it to be forgotten.
+    pub(crate) async fn leave(&self, link: &Link) {
+        let mut command = redis::cmd("ZREM");
+        command.arg(NODES_KEY).arg(&self.name);
+        let left = link.command(Some(slot_of(b"nodes")), &command, Instant::now() + PATIENCE).await;
+        if left.is_err() {
+            tracing::debug!("the store was not there to be told that this node leaves");
+        }
+    }
+
+    fn sign(&self) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(SIGN).arg(1).arg(NODES_KEY).arg(&self.name).arg(LIFE_MILLIS);
+        command
+    }
+}
+
+/// Learns the fleet's secret, or makes it if this node is the first. Waits for the store for as long as it takes.
+pub(crate) async fn learn_secret(link: &Link) -> Secret {
+    let mut pause = PAUSE_FIRST;
+    loop {
+        match try_secret(link).await {
+            Ok(bytes) => return secret_of(&bytes),
+            Err(failure) => {
+                tracing::debug!(class = failure.class.name(), "the fleet's secret is not known yet")
+            }
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MOST);
+    }
+}
+
+async fn try_secret(link: &Link) -> Result<Vec<u8>, Failure> {
+    let slot = Some(slot_of(b"secret"));
+    let mut random = [0; SECRET_BYTES];
+    if SystemRandom::new().fill(&mut random).is_ok() {
+        let mut create = redis::cmd("SET");
+        create.arg(SECRET_KEY).arg(&random[..]).arg("NX").arg("PX").arg(SECRET_MILLIS);
+        link.command(slot, &create, Instant::now() + PATIENCE).await?;
+    }
+    // Read also by the one that made it: with a failover in between, another may have been first after all.
+    let mut read = redis::cmd("GETEX");
+    read.arg(SECRET_KEY).arg("PX").arg(SECRET_MILLIS);
+    match link.command(slot, &read, Instant::now() + PATIENCE).await? {
+        Value::BulkString(bytes) if bytes.len() == SECRET_BYTES => Ok(bytes),
+        _ => Err(crate::link::Class::Malformed.into()),
+    }
+}
+
+/// The secret that bytes stand for: every process that has them hashes alike.
+pub(crate) fn secret_of(bytes: &[u8]) -> Secret {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, bytes);
+    Secret::of_words(|number| {
+        let tag = hmac::sign(&key, &number.to_le_bytes());
+        let mut word = [0; 8];
+        word.copy_from_slice(&tag.as_ref()[..8]);
+        u64::from_le_bytes(word)
+    })
+}

@@ -1,0 +1,313 @@
+//! The way to the store: connections, routing, deadlines, batches, and what to do about each reply that is not an answer.
+//!
+//! The deadline is ours: the Redis library below neither waits nor tries again by itself. A call of which a byte may have been
+//! written is never sent a second time, unless the reply proves that it was not executed.
+
+mod call;
+mod class;
+mod find;
+mod keep;
+mod luck;
+mod maker;
+mod queue;
+mod redirect;
+mod shard;
+mod slots;
+mod tally;
+mod task;
+#[cfg(test)]
+pub(crate) mod tests;
+mod tls;
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, Script, Value};
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, Notify, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+use tollgate::Timestamp;
+
+pub use class::Class;
+pub(crate) use class::Failure;
+use find::{Finder, Known, Sentinels};
+pub(crate) use luck::luck;
+use maker::Maker;
+use queue::{Claim, Waiting};
+use redirect::redirected;
+use shard::Shard;
+use slots::Cluster;
+use tally::Tally;
+pub use tally::{LATENCY_BOUNDS, Report, ShardReport};
+pub(crate) use task::supervise;
+use wire::Manners;
+
+use crate::breaker::BreakerState;
+use crate::script::Asked;
+use crate::settings::{Place, Settings};
+
+/// Where a plain command may lead before it is given up.
+const COMMAND_SENDINGS: usize = 3;
+
+/// The way to the store. Copies share everything.
+#[derive(Clone)]
+pub(crate) struct Link(Arc<Hub>);
+
+struct Hub {
+    runtime: Handle,
+    source: &'static str,
+    sha: String,
+    tally: Arc<Tally>,
+    routing: Routing,
+}
+
+/// Which shard has a slot.
+enum Routing {
+    /// There is only one.
+    Single(Arc<Shard>),
+    Cluster {
+        cluster: Arc<Cluster>,
+        keeper: AbortHandle,
+    },
+}
+
+/// Gives a request up when its asker does.
+struct Asker(Claim);
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        self.0.take();
+    }
+}
+
+/// The time that a test injects.
+pub(crate) type Time = Option<Timestamp>;
+
+/// A request that is lined up.
+pub(crate) struct Pending {
+    asker: Asker,
+    answer: oneshot::Receiver<Result<Value, Failure>>,
+    deadline: Instant,
+    _place: shard::Place,
+}
+
+impl Pending {
+    /// The answer, or that there is none in time.
+    pub(crate) async fn answer(self) -> Result<Value, Failure> {
+        match timeout_at(self.deadline, self.answer).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(Class::Disconnected.into()),
+            // Whoever is first has it: what was not sent until now never will be.
+            Err(_) if self.asker.0.take() => Err(Class::Late.into()),
+            Err(_) => Err(Class::Timeout.into()),
+        }
+    }
+}
+
+impl Link {
+    /// Starts to connect, and does not wait for it.
+    pub(crate) fn new(settings: &Settings, source: &'static str, runtime: Handle) -> Self {
+        let manners =
+            Manners { login: settings.login.clone(), database: settings.database, tls: settings.tls.clone() };
+        let tally = Arc::new(Tally::default());
+        let maker = Maker {
+            runtime: runtime.clone(),
+            manners,
+            tally: Arc::clone(&tally),
+            stale: Arc::new(Notify::new()),
+            deadline: settings.deadline,
+            in_flight_max: settings.in_flight_max,
+        };
+        let routing = Routing::new(settings, maker);
+        let sha = Script::new(source).get_hash().to_owned();
+        Self(Arc::new(Hub { runtime, source, sha, tally, routing }))
+    }
+
+    /// Asks the script, together with whatever else is asked at the time. Answered or given up at the deadline.
+    pub(crate) async fn ask(&self, asked: Asked, deadline: Instant) -> Result<Value, Failure> {
+        self.begin(asked, None, deadline)?.answer().await
+    }
+
+    /// Lines a request up at once. What is lined up later for the same slot is decided later.
+    /// In service the store's own clock counts; only tests tell another time.
+    pub(crate) fn begin(&self, asked: Asked, time: Time, deadline: Instant) -> Result<Pending, Failure> {
+        let hub = &self.0;
+        let slot = asked.keys.first().map_or(0, |key| key.slot());
+        let shard = hub.routing.for_slot(slot).ok_or(Class::NoConnection)?;
+        let place = shard.enter().inspect_err(|failure| hub.tally.failed(failure.class))?;
+        let (waiting, claim, answer) = Waiting::new(asked, time, deadline);
+        if shard.queue.push(waiting) {
+            hub.runtime.spawn(Arc::clone(hub).run_rounds(shard));
+        }
+        Ok(Pending { asker: Asker(claim), answer, deadline, _place: place })
+    }
+
+    /// Sends a plain command to the shard of a slot, or to any. For what is not a decision: it has no part in the breaker.
+    pub(crate) async fn command(
+        &self,
+        slot: Option<u16>,
+        command: &Cmd,
+        deadline: Instant,
+    ) -> Result<Value, Failure> {
+        let sent = timeout_at(deadline, self.send_command(slot, command, deadline)).await;
+        sent.unwrap_or_else(|_| Err(Class::Timeout.into()))
+    }
+
+    async fn send_command(
+        &self,
+        slot: Option<u16>,
+        command: &Cmd,
+        deadline: Instant,
+    ) -> Result<Value, Failure> {
+        let routing = &self.0.routing;
+        let mut shard = match slot {
+            Some(slot) => routing.for_slot(slot),
+            None => routing.any(),
+        }
+        .ok_or(Class::NoConnection)?;
+        let mut asking = false;
+        for _ in 0..COMMAND_SENDINGS {
+            if matches!(shard.breaker.state(), BreakerState::Open | BreakerState::Probing) {
+                return Err(Class::Open.into());
+            }
+            let wire = shard.wire(deadline).await.ok_or(Class::NoConnection)?;
+            let mut message = redis::Pipeline::with_capacity(2);
+            if asking {
+                message.cmd("ASKING");
+            }
+            message.add_command(command.clone());
+            let replies = wire.connection().send_packed_commands(&message, 0, message.len()).await;
+            let reply = replies.map_err(|error| Class::of_error(&error))?.pop().ok_or(Class::Malformed)?;
+            wire.heard(Instant::now());
+            let Value::ServerError(error) = reply else { return Ok(reply) };
+            let class = Class::of_reply(&error);
+            let target = redirected(error.details().unwrap_or_default(), &shard.host);
+            match (class, target) {
+                (Class::Moved | Class::Ask, Some(target)) if self.0.is_cluster() => {
+                    asking = class == Class::Ask;
+                    shard = routing.at(&target);
+                }
+                _ => return Err(class.into()),
+            }
+        }
+        Err(Class::Moved.into())
+    }
+
+    /// How long the shard of a slot has been failing.
+    pub(crate) fn away_for(&self, slot: u16, now: Instant) -> Option<Duration> {
+        self.0.routing.for_slot(slot).and_then(|shard| shard.breaker.away_for(now))
+    }
+
+    /// Whether a request for this slot would be sent now.
+    pub(crate) fn is_closed(&self, slot: u16) -> bool {
+        self.0.routing.for_slot(slot).is_some_and(|shard| shard.breaker.state() == BreakerState::Closed)
+    }
+
+    /// Whether keys in different slots may be in one call.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.0.is_cluster()
+    }
+
+    pub(crate) fn report(&self, nodes: u32, corrections: u64) -> Report {
+        let now = Instant::now();
+        let shards = self.0.routing.shards().iter().map(|shard| shard.report(now)).collect();
+        self.0.tally.report(shards, nodes, corrections)
+    }
+}
+
+impl Hub {
+    fn is_cluster(&self) -> bool {
+        matches!(self.routing, Routing::Cluster { .. })
+    }
+
+    fn luck(&self) -> u64 {
+        luck()
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        if let Routing::Cluster { keeper, .. } = &self.routing {
+            keeper.abort();
+        }
+        self.routing.shards().iter().for_each(|shard| shard.retire());
+    }
+}
+
+impl Routing {
+    fn new(settings: &Settings, maker: Maker) -> Self {
+        match settings.place() {
+            Place::Bare(host) => {
+                let shard = maker.shard(host.clone());
+                let manners = maker.manners.clone();
+                maker.keep(&shard, Finder::Fixed { host: host.clone(), manners });
+                Routing::Single(shard)
+            }
+            Place::Sentinel { sentinels, service } => {
+                let theirs = Manners {
+                    login: settings.sentinel_login.clone(),
+                    database: 0,
+                    tls: settings.tls.clone(),
+                };
+                let found = Sentinels {
+                    hosts: sentinels.clone(),
+                    service: service.clone(),
+                    manners: maker.manners.clone(),
+                    theirs,
+                    known: Mutex::new(Known::default()),
+                };
+                let shard = maker.shard(crate::settings::Host { name: service.clone(), port: 0 });
+                maker.keep(&shard, Finder::Watched(Box::new(found)));
+                Routing::Single(shard)
+            }
+            Place::Cluster(seeds) => {
+                let runtime = maker.runtime.clone();
+                let cluster = Arc::new(Cluster::new(maker, seeds.clone()));
+                let kept = Arc::clone(&cluster);
+                let keeper = supervise(&runtime, "slots", move || Arc::clone(&kept).keep_map());
+                Routing::Cluster { cluster, keeper }
+            }
+        }
+    }
+
+    fn owner(&self, slot: u16) -> Option<Arc<Shard>> {
+        match self {
+            Routing::Single(shard) => Some(Arc::clone(shard)),
+            Routing::Cluster { cluster, .. } => cluster.owner(slot),
+        }
+    }
+
+    fn any(&self) -> Option<Arc<Shard>> {
+        match self {
+            Routing::Single(shard) => Some(Arc::clone(shard)),
+            Routing::Cluster { cluster, .. } => cluster.any(),
+        }
+    }
+
+    fn for_slot(&self, slot: u16) -> Option<Arc<Shard>> {
+        self.owner(slot).or_else(|| self.any())
+    }
+
+    fn at(&self, host: &crate::settings::Host) -> Arc<Shard> {
+        match self {
+            Routing::Single(shard) => Arc::clone(shard),
+            Routing::Cluster { cluster, .. } => cluster.at(host),
+        }
+    }
+
+    /// The map of slots may be out of date.
+    fn doubt(&self) {
+        if let Routing::Cluster { cluster, .. } = self {
+            cluster.stale.notify_one();
+        }
+    }
+
+    fn shards(&self) -> Vec<Arc<Shard>> {
+        match self {
+            Routing::Single(shard) => vec![Arc::clone(shard)],
+            Routing::Cluster { cluster, .. } => cluster.shards(),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Keeps one shard's connection: makes it, listens to its heart, makes it anew, and probes when the breaker asks.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tokio::sync::Notify;
+use tokio::time::{Instant, interval, sleep, timeout};
+
+use super::class::Class;
+use super::find::Finder;
+use super::luck::luck;
+use super::shard::{Shard, Standing};
+use super::tally::Tally;
+use super::wire::{ConnectFailure, Wire};
+use crate::breaker::{BreakerState, Severity, fraction};
+use crate::key::Key;
+
+/// Pauses between attempts to connect: they double, and chance shortens them.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MOST: Duration = Duration::from_secs(1);
+/// The pause after a refusal that only an operator can cure.
+const PAUSE_REFUSED: Duration = Duration::from_secs(10);
+/// A connection that lasted so long was a good one.
+const GOOD: Duration = Duration::from_secs(1);
+/// How often the connection is looked after.
+const TICK: Duration = Duration::from_millis(20);
+/// A connection that was silent for so long is asked whether it lives; so long it may take to answer.
+const HEARTBEAT: Duration = Duration::from_millis(100);
+/// Heartbeats missed in a row that open the breaker.
+const MISSES: u32 = 3;
+/// How long what a probe writes stays.
+const PROBE_MILLIS: u32 = 5_000;
+/// It writes from a script, as decisions do: a ping would not notice a store that refuses that.
+const PROBE: &str = "return redis.call('SET', KEYS[1], '1', 'PX', ARGV[1])";
+
+/// What a keeper needs besides its shard.
+pub(super) struct Keeper {
+    pub(super) shard: Arc<Shard>,
+    pub(super) finder: Finder,
+    pub(super) tally: Arc<Tally>,
+    /// Told when the cluster may have changed.
+    pub(super) stale: Arc<Notify>,
+    pub(super) deadline: Duration,
+}
+
+impl Keeper {
+    pub(super) async fn keep(self: Arc<Self>) {
+        let shard = &self.shard;
+        let mut pause = Duration::ZERO;
+        loop {
+            shard.standing.send_replace(Standing::Connecting);
+            let waits = match self.finder.connect().await {
+                Ok(wire) => {
+                    let made = Instant::now();
+                    self.serve(Arc::new(wire), made).await;
+                    self.stale.notify_one();
+                    // A connection that ends is made anew at once; one that ends again soon is not.
+                    if made.elapsed() >= GOOD {
+                        pause = Duration::ZERO;
+                    }
+                    pause
+                }
+                Err(failure) => {
+                    self.stale.notify_one();
+                    self.not_connected(&failure);
+                    if failure.class == Class::Refused { PAUSE_REFUSED } else { pause.max(PAUSE_FIRST) }
+                }
+            };
+            sleep(fraction(waits, luck()).max(waits / 10)).await;
+            pause = (pause * 2).clamp(PAUSE_FIRST, PAUSE_MOST);
+        }
+    }
+
+    fn not_connected(&self, failure: &ConnectFailure) {
+        let shard = &self.shard;
+        self.tally.not_connected();
+        self.tally.failed(failure.class);
+        // Whatever the reason, nothing can be sent.
+        let severity = if failure.class == Class::Refused { Severity::Fatal } else { Severity::Trips };
+        shard.breaker.failed(severity, Instant::now(), luck());
+        shard.standing.send_replace(Standing::Away);
+        if shard.note(Some(failure.reason.clone())) {
+            tracing::warn!(store = %shard.host, reason = failure.reason, "the store cannot be reached");
+        }
+    }
+
+    /// Offers a connection until it is no good any more.
+    async fn serve(&self, wire: Arc<Wire>, made: Instant) {
+        let shard = &self.shard;
+        self.tally.connected();
+        if shard.note(None) {
+            tracing::info!(store = %shard.host, "the store is connected");
+        }
+        shard.breaker.connected(made);
+        shard.wire.store(Some(Arc::clone(&wire)));
+        shard.standing.send_replace(Standing::Connected);
+        let mut ticks = interval(TICK);
+        let mut misses = 0;
+        loop {
+            tokio::select! {
+                () = wire.closed() => break,
+                () = shard.doubted.notified() => {
+                    if !self.is_in_use(&wire) {
+                        break;
+                    }
+                }
+                _ = ticks.tick() => {
+                    misses = self.look_after(&wire, misses).await;
+                    if misses >= MISSES || self.finder.has_moved().await {
+                        break;
+                    }
+                }
+            }
+        }
+        if self.is_in_use(&wire) {
+            shard.standing.send_replace(Standing::Connecting);
+            shard.wire.store(None);
+        }
+        wire.close();
+    }
+
+    fn is_in_use(&self, wire: &Arc<Wire>) -> bool {
+        self.shard.wire.load().as_ref().is_some_and(|used| Arc::ptr_eq(used, wire))
+    }
+
+    /// One look at the connection. How many heartbeats it has missed in a row.
+    async fn look_after(&self, wire: &Wire, misses: u32) -> u32 {
+        let breaker = &self.shard.breaker;
+        let now = Instant::now();
+        breaker.tick(now);
+        if breaker.wants_probe(now) {
+            return match self.probe(wire).await {
+                Ok(()) => {
+                    breaker.probed(Instant::now());
+                    0
+                }
+                Err(class) => {
+                    let severity =
+                        if class.severity() == Severity::Fatal { Severity::Fatal } else { Severity::Counts };
+                    breaker.failed(severity, Instant::now(), luck());
+                    self.tally.failed(class);
+                    self.stale.notify_one();
+                    if class.may_have_run() || class == Class::ReadOnly { MISSES } else { 0 }
+                }
+            };
+        }
+        if breaker.state() == BreakerState::Open || wire.silent_for(now) < HEARTBEAT {
+            return 0;
+        }
+        match timeout(HEARTBEAT, wire.connection().send_packed_command(&redis::cmd("PING"))).await {
+            // Any reply is a sign of life: what it says about decisions, they will find out.
+            Ok(Ok(_)) => {
+                wire.heard(Instant::now());
+                0
+            }
+            Ok(Err(_)) => MISSES,
+            Err(_) => {
+                if misses + 1 >= MISSES {
+                    breaker.failed(Severity::Trips, Instant::now(), luck());
+                    self.tally.failed(Class::Timeout);
+                }
+                misses + 1
+            }
+        }
+    }
+
+    /// Writes what decisions would write, in a slot of this shard.
+    async fn probe(&self, wire: &Wire) -> Result<(), Class> {
+        let command = match u16::try_from(self.shard.group.load(Ordering::Relaxed)) {
+            Ok(group) => probe(group),
+            Err(_) => redis::cmd("PING"), // A node without slots has nothing to write.
+        };
+        let reply = timeout(self.deadline, wire.connection().send_packed_command(&command)).await;
+        match reply.map_err(|_| Class::Timeout)?.map_err(|error| Class::of_error(&error))? {
+            Value::ServerError(error) => Err(Class::of_reply(&error)),
+            _ => {
+                wire.heard(Instant::now());
+                Ok(())
+            }
+        }
+    }
+}
+
+fn probe(group: u16) -> Cmd {
+    let key = Key::new(0, Some(group));
+    let mut name = key.as_bytes()[..9].to_vec();
+    name.extend_from_slice(b"probe");
+    let mut command = redis::cmd("EVAL");
+    command.arg(PROBE).arg(1).arg(name).arg(PROBE_MILLIS);
+    command
+}

@@ -1,0 +1,32 @@
+//! Where a redirection leads.
+
+use crate::settings::Host;
+
+/// The node named in `3999 10.0.0.7:6381`. A node that does not know its own name leaves it out: then it is the sender's.
+pub(super) fn redirected(details: &str, sender: &Host) -> Option<Host> {
+    let target = details.split(' ').nth(1)?;
+    let (name, port) = target.rsplit_once(':')?;
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    let name = if name.is_empty() || name == "?" { &sender.name } else { name };
+    let port = port.parse().ok().filter(|&port: &u16| port > 0)?;
+    Some(Host { name: name.to_owned(), port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Addresses of both kinds, names, and none at all.
+    #[test]
+    fn targets_are_read() {
+        let sender = Host { name: "here".to_owned(), port: 1 };
+        let target = |details: &str| redirected(details, &sender).map(|host| host.to_string());
+        assert_eq!(target("3999 127.0.0.1:6381").as_deref(), Some("127.0.0.1:6381"));
+        assert_eq!(target("3999 ::1:6381").as_deref(), Some("[::1]:6381"));
+        assert_eq!(target("3999 cache.internal:6381").as_deref(), Some("cache.internal:6381"));
+        assert_eq!(target("3999 :6381").as_deref(), Some("here:6381"));
+        assert_eq!(target("3999"), None);
+        assert_eq!(target("3999 h:0"), None);
+        assert_eq!(target("3999 h:x"), None);
+    }
+}

@@ -1,0 +1,105 @@
+//! A Redis of the test's own: it says what the test wants it to say, also what a real one seldom says.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+
+/// What the fake does about a command.
+pub(crate) enum Does {
+    /// Sends these bytes.
+    Says(String),
+    /// Never answers this command, nor any after it.
+    Hangs,
+    /// Closes the connection.
+    Closes,
+}
+
+pub(crate) type Words = Vec<String>;
+type Part = dyn Fn(&Words) -> Does + Send + Sync;
+
+/// A fake, and everything that it was told.
+pub(crate) struct Fake {
+    pub(crate) port: u16,
+    heard: Arc<Mutex<Vec<Words>>>,
+    task: AbortHandle,
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Fake {
+    /// One that plays this part for script calls and cluster commands, and is an ordinary Redis otherwise.
+    pub(crate) async fn playing(part: impl Fn(&Words) -> Does + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let heard: Arc<Mutex<Vec<Words>>> = Arc::default();
+        let (part, log): (Arc<Part>, _) = (Arc::new(part), Arc::clone(&heard));
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(converse(stream, Arc::clone(&part), Arc::clone(&log)));
+            }
+        });
+        Self { port, heard, task: task.abort_handle() }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The commands that began with this word.
+    pub(crate) fn heard(&self, first: &str) -> Vec<Words> {
+        let heard = self.heard.lock().unwrap();
+        heard.iter().filter(|words| words[0].eq_ignore_ascii_case(first)).cloned().collect()
+    }
+}
+
+async fn converse(mut stream: TcpStream, part: Arc<Part>, log: Arc<Mutex<Vec<Words>>>) {
+    stream.set_nodelay(true).unwrap();
+    let mut buffer = Vec::new();
+    loop {
+        while let Some((words, used)) = parse(&buffer) {
+            buffer.drain(..used);
+            log.lock().unwrap().push(words.clone());
+            let does = match words[0].to_ascii_uppercase().as_str() {
+                "PING" => Does::Says("+PONG\r\n".to_owned()),
+                "CLIENT" | "ASKING" | "SELECT" => Does::Says("+OK\r\n".to_owned()),
+                _ => part(&words),
+            };
+            match does {
+                Does::Says(text) => stream.write_all(text.as_bytes()).await.unwrap_or_default(),
+                Does::Hangs => std::future::pending().await,
+                Does::Closes => return,
+            }
+        }
+        if !matches!(stream.read_buf(&mut buffer).await, Ok(read) if read > 0) {
+            return;
+        }
+    }
+}
+
+/// A whole command at the start of the bytes, and how many of them it has.
+fn parse(bytes: &[u8]) -> Option<(Words, usize)> {
+    let (count, mut at) = line(bytes, 0)?;
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let (length, start) = line(bytes, at)?;
+        bytes.get(start + length + 1)?;
+        words.push(String::from_utf8_lossy(&bytes[start..start + length]).into_owned());
+        at = start + length + 2;
+    }
+    Some((words, at))
+}
+
+/// The number on a line after its sign, and where the next one starts.
+fn line(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
+    let rest = bytes.get(at..)?;
+    let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+    let number = std::str::from_utf8(&rest[1..end]).unwrap().parse().unwrap();
+    Some((number, at + end + 2))
+}

@@ -1,0 +1,320 @@
+//! Every class of reply, and what becomes of the request.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::fake::{Does, Fake, Words};
+use super::*;
+
+/// What the echo script would say.
+fn echo_reply(words: &Words) -> Does {
+    let keys: usize = words[2].parse().unwrap();
+    let bodies = &words[4 + keys..];
+    let bodies: String = bodies.iter().map(|body| format!("${}\r\n{body}\r\n", body.len())).collect();
+    Does::Says(format!("*{}\r\n{bodies}", words.len() - 4 - keys))
+}
+
+fn error(text: &str) -> Does {
+    Does::Says(format!("-{text}\r\n"))
+}
+
+/// A fake that answers script calls with this error, always.
+async fn failing(text: &'static str) -> (Fake, Link) {
+    let fake = Fake::playing(move |words| match words[0].as_str() {
+        "EVALSHA" | "EVAL" => error(text),
+        _ => error("ERR unknown command"),
+    })
+    .await;
+    let link = linked(&fake.url());
+    (fake, link)
+}
+
+/// Errors that prove that nothing was executed say so, are not sent again, and open the breaker or not as their class says.
+#[tokio::test]
+async fn errors_are_told_by_class_and_not_repeated() {
+    let cases = [
+        ("LOADING Redis is loading the dataset in memory", Class::NotReady, false, 5),
+        ("MASTERDOWN Link with MASTER is down", Class::NotReady, false, 5),
+        ("CLUSTERDOWN The cluster is down", Class::NotReady, false, 5),
+        ("BUSY Redis is busy running a script", Class::Busy, false, 5),
+        ("OOM command not allowed when used memory > 'maxmemory'.", Class::OutOfMemory, false, 5),
+        ("MISCONF Redis is configured to save RDB snapshots", Class::NotWritable, false, 5),
+        ("NOREPLICAS Not enough good replicas to write.", Class::NotWritable, false, 5),
+        ("NOPERM this user has no permissions", Class::Refused, false, 1),
+        ("NOAUTH Authentication required.", Class::Refused, false, 1),
+        ("ERR something else", Class::Other, true, 5),
+        ("WRONGTYPE Operation against a key", Class::WrongType, false, u32::MAX),
+        ("CROSSSLOT Keys in request don't hash to the same slot", Class::CrossSlot, false, u32::MAX),
+    ];
+    for (text, class, may_have_run, opens_after) in cases {
+        let (fake, link) = failing(text).await;
+        for request in 1..=8 {
+            let failure = echo(&link, "x").await.unwrap_err();
+            let expected = if request > opens_after { Class::Open } else { class };
+            assert_eq!(
+                failure,
+                Failure { class: expected, may_have_run: may_have_run && request <= opens_after },
+                "{text}"
+            );
+        }
+        assert_eq!(fake.heard("EVALSHA").len(), 8.min(opens_after as usize), "{text}");
+    }
+}
+
+/// A node that does not know the script is taught it, in the same request, on the same connection.
+#[tokio::test]
+async fn an_unknown_script_is_taught() {
+    let fake = Fake::playing(|words| match words[0].as_str() {
+        "EVALSHA" => error("NOSCRIPT No matching script."),
+        _ => echo_reply(words),
+    })
+    .await;
+    let link = linked(&fake.url());
+    assert_eq!(echo(&link, "one").await, echoed("one"));
+    assert_eq!((fake.heard("EVALSHA").len(), fake.heard("EVAL").len()), (1, 1));
+    assert_eq!(fake.heard("EVAL")[0][1], ECHO);
+    assert_eq!(failures(&link, Class::NoScript), 1);
+}
+
+/// A call that hangs is given up at the deadline, is not sent again, and may have been executed. Five of them open the breaker, and
+/// then nobody waits.
+#[tokio::test]
+async fn a_hanging_store_costs_the_deadline_and_then_nothing() {
+    let fake = Fake::playing(|_| Does::Hangs).await;
+    let link = linked(&fake.url());
+    let began = Instant::now();
+    let failure = echo(&link, "x").await.unwrap_err();
+    assert_eq!(failure, Failure { class: Class::Timeout, may_have_run: true });
+    assert!(began.elapsed() < PATIENCE * 2, "{:?}", began.elapsed());
+    let mut waits = 1;
+    while !matches!(echo(&link, &waits.to_string()).await, Err(Failure { class: Class::Open, .. })) {
+        waits += 1;
+    }
+    assert!(waits <= 6, "{waits}"); // Whoever asks may give up a moment before the call does.
+    let mut bodies: Vec<_> =
+        fake.heard("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
+    let sent = bodies.len();
+    bodies.dedup();
+    assert_eq!(bodies.len(), sent, "{bodies:?}");
+    let began = Instant::now();
+    assert_eq!(echo(&link, "x").await.unwrap_err().class, Class::Open);
+    assert!(began.elapsed() < Duration::from_millis(5));
+}
+
+/// A connection that ends after the call was written leaves open whether it was executed; the next request has a new one.
+#[tokio::test]
+async fn a_connection_closed_after_the_write_is_not_tried_again() {
+    let calls = AtomicU32::new(0);
+    let fake = Fake::playing(move |words| match (words[0].as_str(), calls.fetch_add(1, Ordering::Relaxed)) {
+        ("EVALSHA", 0) => Does::Closes,
+        _ => echo_reply(words),
+    })
+    .await;
+    let link = linked(&fake.url());
+    assert_eq!(
+        echo(&link, "x").await.unwrap_err(),
+        Failure { class: Class::Disconnected, may_have_run: true }
+    );
+    until(|| link.report(1, 0).connections == 2).await;
+    assert_eq!(echo(&link, "y").await, echoed("y"));
+    let bodies: Vec<_> = fake.heard("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
+    assert_eq!(bodies, ["x", "y"]);
+}
+
+/// An answer that makes no sense is nobody's answer, and the connection is not trusted any more.
+#[tokio::test]
+async fn nonsense_is_no_answer() {
+    for nonsense in ["*3\r\n:1\r\n:2\r\n:3\r\n", "+OK\r\n", ":1\r\n"] {
+        let fake = Fake::playing(|_| Does::Says(nonsense.to_owned())).await;
+        let link = linked(&fake.url());
+        assert_eq!(
+            echo(&link, "x").await.unwrap_err(),
+            Failure { class: Class::Malformed, may_have_run: true }
+        );
+    }
+    let fake = Fake::playing(|_| Does::Says("?what\r\n".to_owned())).await;
+    let link = linked(&fake.url());
+    assert!(echo(&link, "x").await.unwrap_err().may_have_run);
+}
+
+/// A replica is left: the request goes once more, on a new connection.
+#[tokio::test]
+async fn a_replica_is_left() {
+    let calls = AtomicU32::new(0);
+    let fake = Fake::playing(move |words| match calls.fetch_add(1, Ordering::Relaxed) {
+        0 => error("READONLY You can't write against a read only replica."),
+        _ => echo_reply(words),
+    })
+    .await;
+    let link = linked(&fake.url());
+    until(|| link.report(1, 0).connections == 1).await;
+    // The new connection may take longer than the deadline; then the request was not executed.
+    match echo(&link, "x").await {
+        Ok(value) => assert_eq!(Ok(value), echoed("x")),
+        Err(failure) => assert!(!failure.may_have_run),
+    }
+    until(|| link.report(1, 0).connections == 2).await;
+}
+
+/// One key that holds something else fails alone, also when its request travelled with others.
+#[tokio::test]
+async fn a_spoilt_key_fails_alone() {
+    let fake = Fake::playing(|words| match words.iter().any(|word| word == "spoilt") {
+        true => error("WRONGTYPE Operation against a key holding the wrong kind of value"),
+        false => echo_reply(words),
+    })
+    .await;
+    let link = linked(&fake.url());
+    until(|| link.report(1, 0).connections == 1).await;
+    let asked: Vec<_> = (0..40)
+        .map(|number| {
+            let (link, body) =
+                (link.clone(), if number == 20 { "spoilt".to_owned() } else { number.to_string() });
+            tokio::spawn(async move { (echo(&link, &body).await, body) })
+        })
+        .collect();
+    for one in asked {
+        let (answer, body) = one.await.unwrap();
+        match body.as_str() {
+            "spoilt" => assert_eq!(answer.unwrap_err().class, Class::WrongType),
+            _ => assert_eq!(answer, echoed(&body)),
+        }
+    }
+}
+
+/// The slots of a cluster of two: the first has all, and says so for as long as nothing else is known.
+async fn two() -> (Arc<OnceLock<u16>>, impl Fn(u16) -> String) {
+    let other = Arc::new(OnceLock::new());
+    let slots = |port: u16| format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
+    (other, slots)
+}
+
+/// What has moved is followed once, and the map is learnt anew.
+#[tokio::test]
+async fn moved_slots_are_followed() {
+    let (other, slots) = two().await;
+    let told = Arc::clone(&other);
+    let first = Fake::playing(move |words| match words[0].as_str() {
+        "CLUSTER" => Does::Says(slots(*told.get().unwrap())),
+        _ => error(&format!("MOVED 1 127.0.0.1:{}", told.get().unwrap())),
+    })
+    .await;
+    let second = Fake::playing(|words| match words[0].as_str() {
+        "CLUSTER" => error("ERR not now"),
+        _ => echo_reply(words),
+    })
+    .await;
+    other.set(second.port).unwrap();
+    let link = linked(&first.url().replace("redis:", "redis-cluster:"));
+    assert_eq!(echo(&link, "x").await, echoed("x"));
+    until(|| link.0.routing.owner(0).is_some_and(|shard| shard.host.port == second.port)).await;
+    assert_eq!(echo(&link, "y").await, echoed("y"));
+    assert!(first.heard("EVALSHA").len() <= 1);
+}
+
+/// A slot on its way is asked for with `ASKING`, each time, and the map stays as it is.
+#[tokio::test]
+async fn migrating_slots_are_asked_for() {
+    let (other, slots) = two().await;
+    let own = Arc::new(OnceLock::new());
+    let (told, me) = (Arc::clone(&other), Arc::clone(&own));
+    let first = Fake::playing(move |words| match words[0].as_str() {
+        "CLUSTER" => Does::Says(slots(*me.get().unwrap())),
+        _ => error(&format!("ASK 1 127.0.0.1:{}", told.get().unwrap())),
+    })
+    .await;
+    own.set(first.port).unwrap();
+    let second = Fake::playing(|words| match words[0].as_str() {
+        "EVALSHA" => error("NOSCRIPT No matching script."),
+        _ => echo_reply(words),
+    })
+    .await;
+    other.set(second.port).unwrap();
+    let link = linked(&first.url().replace("redis:", "redis-cluster:"));
+    for body in ["x", "y"] {
+        assert_eq!(echo(&link, body).await, echoed(body));
+    }
+    assert_eq!(first.heard("EVALSHA").len(), 2);
+    assert_eq!(second.heard("ASKING").len(), 4); // Before the call, and before the lesson.
+    assert_eq!(failures(&link, Class::Ask), 2);
+}
+
+/// Two nodes that send each other's callers back and forth do not keep a request for ever, and nothing was executed.
+#[tokio::test]
+async fn redirections_in_a_circle_end() {
+    let (other, slots) = two().await;
+    let own = Arc::new(OnceLock::new());
+    let (told, me) = (Arc::clone(&other), Arc::clone(&own));
+    let first = Fake::playing(move |words| match words[0].as_str() {
+        "CLUSTER" => Does::Says(slots(*me.get().unwrap())),
+        _ => error(&format!("MOVED 1 127.0.0.1:{}", told.get().unwrap())),
+    })
+    .await;
+    own.set(first.port).unwrap();
+    let back = first.port;
+    let second = Fake::playing(move |_| error(&format!("MOVED 1 127.0.0.1:{back}"))).await;
+    other.set(second.port).unwrap();
+    let link = linked(&first.url().replace("redis:", "redis-cluster:"));
+    let failure = echo(&link, "x").await.unwrap_err();
+    assert_eq!(failure, Failure { class: Class::Moved, may_have_run: false });
+    assert_eq!(first.heard("EVALSHA").len() + second.heard("EVALSHA").len(), 3);
+}
+
+/// Keys on both sides of a move: one more try, a moment later.
+#[tokio::test]
+async fn keys_on_both_sides_are_tried_once_more() {
+    let calls = AtomicU32::new(0);
+    let fake = Fake::playing(move |words| match calls.fetch_add(1, Ordering::Relaxed) {
+        1 => echo_reply(words),
+        _ => error("TRYAGAIN Multiple keys request during rehashing of slot"),
+    })
+    .await;
+    let link = linked(&fake.url());
+    assert_eq!(echo(&link, "x").await, echoed("x"));
+    assert_eq!(echo(&link, "y").await.unwrap_err(), Failure { class: Class::TryAgain, may_have_run: false });
+    assert_eq!(fake.heard("EVALSHA").len(), 4);
+}
+
+/// A Redis that belongs to a cluster but is not called one: the report says what to write instead.
+#[tokio::test]
+async fn a_cluster_that_is_not_called_one_is_explained() {
+    let (_fake, link) = failing("MOVED 1 127.0.0.1:7001").await;
+    assert_eq!(echo(&link, "x").await.unwrap_err().class, Class::Moved);
+    assert!(link.report(1, 0).shards[0].last_error.as_ref().unwrap().contains("redis-cluster://"));
+}
+
+/// Nobody listens: nothing was executed, nobody waits for the deadline once that is known, and the reason is told.
+#[tokio::test]
+async fn a_store_that_is_not_there_is_known_at_once() {
+    let port = Fake::playing(|_| Does::Hangs).await.port; // Gone when this line is over.
+    let link = linked(&format!("redis://127.0.0.1:{port}"));
+    until(|| link.report(1, 0).connection_failures > 0).await;
+    let began = Instant::now();
+    assert_eq!(echo(&link, "x").await.unwrap_err(), Failure { class: Class::Open, may_have_run: false });
+    assert!(began.elapsed() < Duration::from_millis(20));
+    let report = link.report(1, 0);
+    assert!(report.shards[0].last_error.as_ref().unwrap().contains("refused"), "{report:?}");
+    assert_eq!(report.shards[0].state, BreakerState::Open);
+}
+
+/// More requests than a shard may have are turned away at once; the breaker does not mind.
+#[tokio::test]
+async fn too_many_requests_are_shed() {
+    let fake = Fake::playing(|_| Does::Hangs).await;
+    let settings = Settings::parse(&fake.url()).unwrap().deadline(PATIENCE).unwrap().in_flight(8).unwrap();
+    let link = Link::new(&settings, ECHO, Handle::current());
+    until(|| link.report(1, 0).connections == 1).await;
+    let asked: Vec<_> = (0..20)
+        .map(|_| {
+            let link = link.clone();
+            tokio::spawn(async move { echo(&link, "x").await.unwrap_err().class })
+        })
+        .collect();
+    let mut shed = 0;
+    for one in asked {
+        shed += u32::from(one.await.unwrap() == Class::Shed);
+    }
+    assert_eq!(shed, 12);
+    assert_eq!(link.report(1, 0).shed, 12);
+    assert_eq!(link.report(1, 0).shards[0].in_flight, 0);
+}

@@ -1,0 +1,82 @@
+//! TLS to the store: the peer's name is always checked, and certificates are read anew for each connection.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::settings::TlsFiles;
+
+/// Largest file of certificates or keys.
+const PEM_BYTES_MAX: u64 = 1 << 20;
+
+/// Speaks TLS on a connection, as a client of `name`.
+pub(super) async fn wrap(
+    stream: TcpStream,
+    name: &str,
+    files: &TlsFiles,
+) -> io::Result<TlsStream<TcpStream>> {
+    let files = files.clone();
+    // Reading files, and the system's authorities above all, must not hold up decisions.
+    let config = tokio::task::spawn_blocking(move || config(&files)).await.map_err(io::Error::other)??;
+    let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+fn config(files: &TlsFiles) -> io::Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    match &files.authorities {
+        Some(path) => {
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| about(path, &error))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots);
+    match (&files.certificate, &files.key) {
+        (Some(certificate), Some(key)) => {
+            let text = read(key)?;
+            let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| about(key, &error))?;
+            builder
+                .with_client_auth_cert(certificates(certificate)?, private)
+                .map_err(|error| about(key, &error))
+        }
+        _ => Ok(builder.with_no_client_auth()),
+    }
+}
+
+fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let text = read(path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let found = found.map_err(|error| about(path, &error))?;
+    if found.is_empty() {
+        return Err(about(path, &"it holds no certificate in PEM format"));
+    }
+    Ok(found)
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let bytes = std::fs::metadata(path).map_err(|error| about(path, &error))?.len();
+    if bytes > PEM_BYTES_MAX {
+        return Err(about(path, &"it is larger than 1 MiB"));
+    }
+    std::fs::read(path).map_err(|error| about(path, &error))
+}
+
+fn about(path: &Path, error: &dyn std::fmt::Display) -> io::Error {
+    io::Error::other(format!("{}: {error}", path.display()))
+}

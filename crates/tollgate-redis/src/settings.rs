@@ -1,0 +1,273 @@
+//! How to reach the store: parsed once, from a URL and a few options, into values that are valid. Secrets are never printed.
+
+mod url;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use url::{Host, Place};
+
+/// How long a decision waits for the store unless told otherwise.
+const DEADLINE: Duration = Duration::from_millis(5);
+const DEADLINE_MIN: Duration = Duration::from_millis(1);
+const DEADLINE_MAX: Duration = Duration::from_millis(50);
+/// Requests that one shard may have under way.
+const IN_FLIGHT: usize = 512;
+const IN_FLIGHT_MAX: usize = 65_536;
+/// Nodes that a fleet may say it has.
+const NODES_MAX: u32 = 10_000;
+/// Bytes of randomness that a configured secret must have, and may have.
+const SECRET_BYTES_MIN: usize = 16;
+const SECRET_BYTES_MAX: usize = 1_024;
+
+/// What is wrong with a setting. Says what would be accepted, and never repeats a password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// The URL's beginning is none of ours.
+    #[error(
+        "a store's URL begins with redis://, rediss://, redis-cluster://, rediss-cluster://, redis-sentinel:// or \
+         rediss-sentinel://; this one begins with `{0}`"
+    )]
+    Scheme(String),
+    /// No host, or one that cannot be.
+    #[error(
+        "{0}: accepted are a name, an IPv4 address or an IPv6 address in brackets, each with an optional :port, as in redis://cache.internal:6379"
+    )]
+    Host(String),
+    /// More hosts than one where one is meant.
+    #[error(
+        "{0} names one host; for several write redis-cluster://one,two,three or redis-sentinel://one,two,three/service"
+    )]
+    Hosts(&'static str),
+    /// What follows the hosts is not what this kind of URL has there.
+    #[error("after the hosts {0}")]
+    Path(&'static str),
+    /// A user name or password that is not percent-encoded UTF-8.
+    #[error(
+        "the user name and password of a URL must be percent-encoded UTF-8: write %40 for @, %3A for :, %2F for /"
+    )]
+    Login,
+    /// Something after `?` or `#`.
+    #[error(
+        "a store's URL has no `?` or `#` part; certificates, deadline and the rest are settings of their own"
+    )]
+    Query,
+    /// TLS files for a URL that does not speak TLS.
+    #[error("certificates are only used with rediss://, rediss-cluster:// and rediss-sentinel:// URLs")]
+    TlsUnused,
+    /// A client certificate without its key, or the other way round.
+    #[error("a client certificate and its key go together: give both files or neither")]
+    TlsHalf,
+    /// A sentinel's login for a store without sentinels.
+    #[error("a login for sentinels is only used with redis-sentinel:// and rediss-sentinel:// URLs")]
+    SentinelUnused,
+    /// A deadline out of bounds.
+    #[error("the store's deadline is {0:?}; accepted are 1 ms to 50 ms")]
+    Deadline(Duration),
+    /// A bound on requests out of bounds.
+    #[error("{0} requests in flight; accepted are 1 to 65536 a shard")]
+    InFlight(usize),
+    /// A number of nodes out of bounds.
+    #[error("{0} nodes; accepted are 1 to 10000")]
+    Nodes(u32),
+    /// A secret that is too short or too long.
+    #[error("the fleet's secret has {0} bytes; accepted are 16 to 1024 bytes that nobody can guess")]
+    Secret(usize),
+    /// Called where there is no runtime to keep connections in.
+    #[error(
+        "the store needs a tokio runtime with its timer and network enabled, and was made outside of one"
+    )]
+    NoRuntime,
+}
+
+/// A user's name and password. Has no `Debug`: it must not be printed.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: String,
+}
+
+/// The files that TLS needs. They are read at each new connection, so a renewed certificate needs no restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Authorities that sign the store's certificates; without it those of the system.
+    pub authorities: Option<PathBuf>,
+    /// The certificate that this node shows.
+    pub certificate: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+}
+
+/// How many nodes share the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nodes {
+    /// As many as sign themselves in the store.
+    Counted,
+    /// As many as the operator says.
+    Fixed(u32),
+}
+
+/// How to reach the store, and how patient to be.
+#[derive(Clone)]
+pub struct Settings {
+    pub(crate) place: Place,
+    pub(crate) login: Option<Login>,
+    pub(crate) sentinel_login: Option<Login>,
+    pub(crate) database: i64,
+    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) deadline: Duration,
+    pub(crate) in_flight_max: usize,
+    pub(crate) nodes: Nodes,
+    pub(crate) secret: Option<Vec<u8>>,
+    pub(crate) is_told_time: bool,
+}
+
+impl Settings {
+    /// What a URL says, with the defaults for everything else.
+    ///
+    /// # Errors
+    /// The first thing wrong with it, and what would be accepted.
+    pub fn parse(text: &str) -> Result<Self, SettingsError> {
+        let parsed = url::parse(text)?;
+        Ok(Self {
+            place: parsed.place,
+            login: parsed.login,
+            sentinel_login: None,
+            database: parsed.database,
+            tls: parsed.is_encrypted.then(TlsFiles::default),
+            deadline: DEADLINE,
+            in_flight_max: IN_FLIGHT,
+            nodes: Nodes::Counted,
+            secret: None,
+            is_told_time: false,
+        })
+    }
+
+    /// Waits this long for the store, 1 to 50 ms.
+    ///
+    /// # Errors
+    /// Out of these bounds.
+    pub fn deadline(mut self, deadline: Duration) -> Result<Self, SettingsError> {
+        if !(DEADLINE_MIN..=DEADLINE_MAX).contains(&deadline) {
+            return Err(SettingsError::Deadline(deadline));
+        }
+        self.deadline = deadline;
+        Ok(self)
+    }
+
+    /// Has at most this many requests under way at each shard.
+    ///
+    /// # Errors
+    /// Out of 1 to 65,536.
+    pub fn in_flight(mut self, most: usize) -> Result<Self, SettingsError> {
+        if !(1..=IN_FLIGHT_MAX).contains(&most) {
+            return Err(SettingsError::InFlight(most));
+        }
+        self.in_flight_max = most;
+        Ok(self)
+    }
+
+    /// How many nodes share the store.
+    ///
+    /// # Errors
+    /// Out of 1 to 10,000.
+    pub fn nodes(mut self, nodes: Nodes) -> Result<Self, SettingsError> {
+        if let Nodes::Fixed(count) = nodes
+            && !(1..=NODES_MAX).contains(&count)
+        {
+            return Err(SettingsError::Nodes(count));
+        }
+        self.nodes = nodes;
+        Ok(self)
+    }
+
+    /// Logs in as this user, instead of the URL's. Better than a URL: a file or a variable does not end up in a list of processes.
+    #[must_use]
+    pub fn login(mut self, user: Option<&str>, password: &str) -> Self {
+        self.login = Some(Login { user: user.map(str::to_owned), password: password.to_owned() });
+        self
+    }
+
+    /// Logs in to the sentinels as this user.
+    ///
+    /// # Errors
+    /// The store is not watched by sentinels.
+    pub fn sentinel_login(mut self, user: Option<&str>, password: &str) -> Result<Self, SettingsError> {
+        if !matches!(self.place, Place::Sentinel { .. }) {
+            return Err(SettingsError::SentinelUnused);
+        }
+        self.sentinel_login = Some(Login { user: user.map(str::to_owned), password: password.to_owned() });
+        Ok(self)
+    }
+
+    /// Certificates for TLS.
+    ///
+    /// # Errors
+    /// The URL does not speak TLS, or half of a pair is missing.
+    pub fn tls(mut self, files: TlsFiles) -> Result<Self, SettingsError> {
+        if self.tls.is_none() {
+            return Err(SettingsError::TlsUnused);
+        }
+        if files.certificate.is_some() != files.key.is_some() {
+            return Err(SettingsError::TlsHalf);
+        }
+        self.tls = Some(files);
+        Ok(self)
+    }
+
+    /// The secret that the whole fleet hashes its keys with, instead of one kept in the store.
+    ///
+    /// # Errors
+    /// Fewer than 16 bytes, or more than 1024.
+    pub fn secret(mut self, bytes: &[u8]) -> Result<Self, SettingsError> {
+        if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&bytes.len()) {
+            return Err(SettingsError::Secret(bytes.len()));
+        }
+        self.secret = Some(bytes.to_owned());
+        Ok(self)
+    }
+
+    /// Decides by the `now` of each call instead of the store's clock: for suites of tests whose time stands still.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn told_time(mut self) -> Self {
+        self.is_told_time = true;
+        self
+    }
+
+    /// Where the store is, without anything secret: for logs and status pages.
+    #[must_use]
+    pub const fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Whether what is sent can be read on the way.
+    #[must_use]
+    pub const fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Whether what is sent leaves the machine unencrypted, password and all.
+    #[must_use]
+    pub fn is_exposed(&self) -> bool {
+        self.tls.is_none() && !self.place.hosts().iter().all(Host::is_loopback)
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Settings")
+            .field("place", &self.place)
+            .field("logs_in", &self.login.is_some())
+            .field("database", &self.database)
+            .field("tls", &self.tls)
+            .field("deadline", &self.deadline)
+            .field("in_flight_max", &self.in_flight_max)
+            .field("nodes", &self.nodes)
+            .finish_non_exhaustive()
+    }
+}

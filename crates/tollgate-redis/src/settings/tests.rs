@@ -1,0 +1,98 @@
+//! URLs that are accepted, URLs that are not, and that nothing secret is ever shown.
+
+use super::*;
+
+fn place(text: &str) -> String {
+    Settings::parse(text).unwrap().place().to_string()
+}
+
+/// Every kind of store is written in one URL.
+#[test]
+fn every_kind_of_store_has_its_url() {
+    assert_eq!(place("redis://cache"), "redis://cache:6379");
+    assert_eq!(place("redis://[::1]:7000/3"), "redis://[::1]:7000");
+    assert_eq!(place("rediss://cache.internal:6380/"), "redis://cache.internal:6380");
+    assert_eq!(place("redis-cluster://a,b:7001,10.0.0.3"), "redis-cluster://a:6379,b:7001,10.0.0.3:6379");
+    assert_eq!(place("redis-sentinel://s1,s2:5000/main"), "redis-sentinel://s1:26379,s2:5000/main");
+    assert_eq!(Settings::parse("redis-sentinel://s1/main/4").unwrap().database, 4);
+    assert_eq!(Settings::parse("redis://h/7").unwrap().database, 7);
+    assert!(Settings::parse("rediss-cluster://a").unwrap().is_encrypted());
+    assert!(!Settings::parse("redis-cluster://a").unwrap().is_encrypted());
+}
+
+/// A user and a password are decoded, and a password may stand alone.
+#[test]
+fn logins_are_percent_decoded() {
+    let login = |text: &str| {
+        let login = Settings::parse(text).unwrap().login.unwrap();
+        (login.user, login.password)
+    };
+    assert_eq!(login("redis://toll:p%40s%3As@h"), (Some("toll".to_owned()), "p@s:s".to_owned()));
+    assert_eq!(login("redis://:word@h"), (None, "word".to_owned()));
+    assert_eq!(Settings::parse("redis://:%zz@h").unwrap_err(), SettingsError::Login);
+    assert_eq!(Settings::parse("redis://word@h").unwrap_err(), SettingsError::Login);
+}
+
+/// What cannot be is refused with what could.
+#[test]
+fn wrong_urls_say_what_would_be_accepted() {
+    let said = |text: &str| Settings::parse(text).unwrap_err().to_string();
+    assert!(said("http://h").contains("begins with `http`"));
+    assert!(said("cache:6379").contains("begins with redis://"));
+    assert!(said("redis://").contains("names no host"));
+    assert!(said("redis://h:0").contains("`h` with what follows it is not a host"));
+    assert!(said("redis://h:99999").contains("not a host"));
+    assert!(said("redis://[::1").contains("not a host"));
+    assert!(said("redis://a,b").contains("redis-cluster://"));
+    assert!(said("redis://h/x").contains("number of a database"));
+    assert!(said("redis-cluster://h/1").contains("only database 0"));
+    assert!(said("redis-sentinel://h").contains("/mymaster"));
+    assert!(said("redis://h?x=1").contains("`?`"));
+}
+
+/// Numbers and files are checked where they are given.
+#[test]
+fn options_have_bounds() {
+    let settings = || Settings::parse("redis://h").unwrap();
+    assert!(settings().deadline(Duration::from_millis(51)).is_err());
+    assert!(settings().deadline(Duration::from_micros(900)).is_err());
+    assert!(settings().deadline(Duration::from_millis(50)).is_ok());
+    assert!(settings().in_flight(0).is_err());
+    assert!(settings().nodes(Nodes::Fixed(0)).is_err());
+    assert!(settings().secret(b"short").is_err());
+    assert_eq!(settings().tls(TlsFiles::default()).unwrap_err(), SettingsError::TlsUnused);
+    let half = TlsFiles { key: Some("key.pem".into()), ..TlsFiles::default() };
+    assert_eq!(Settings::parse("rediss://h").unwrap().tls(half).unwrap_err(), SettingsError::TlsHalf);
+    assert!(settings().sentinel_login(None, "x").is_err());
+}
+
+/// Neither a printed setting nor an error shows a password or the secret.
+#[test]
+fn nothing_secret_is_shown() {
+    let settings =
+        Settings::parse("redis://user:hunter2@h").unwrap().secret(b"correct horse battery").unwrap();
+    let shown = format!("{settings:?} {}", settings.place());
+    assert!(!shown.contains("hunter2") && !shown.contains("horse") && !shown.contains("user"), "{shown}");
+    let errors = [
+        "hunter2@h",
+        "redis:hunter2@h",
+        "redis://:hunter2@h:0",
+        "redis://:hunter2@h?x",
+        "redis://hunter2@h",
+        "redis://user:hunter2",
+    ];
+    for text in errors {
+        let said = Settings::parse(text).unwrap_err().to_string();
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+/// A plain URL to another machine is known as such.
+#[test]
+fn exposure_is_known() {
+    assert!(Settings::parse("redis://10.0.0.1").unwrap().is_exposed());
+    assert!(!Settings::parse("redis://127.0.0.1").unwrap().is_exposed());
+    assert!(!Settings::parse("redis://localhost").unwrap().is_exposed());
+    assert!(!Settings::parse("rediss://10.0.0.1").unwrap().is_exposed());
+    assert!(Settings::parse("redis-cluster://127.0.0.1,10.0.0.1").unwrap().is_exposed());
+}

@@ -1,0 +1,256 @@
+//! The store itself: charges become questions to the script, answered in one round trip or given up in time.
+
+mod apart;
+mod corrections;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use tollgate::charge::{Answers, Charge};
+use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::{Secret, Timestamp};
+
+use crate::health::{Fleet, learn_secret, secret_of};
+use crate::key::Key;
+use crate::link::{Failure, Link, Report, Time, supervise};
+use crate::registry::Registered;
+use crate::script::{Heard, Operation, Problem, Question, SOURCE, Tag};
+use crate::settings::{Nodes, Settings, SettingsError};
+use corrections::Corrections;
+
+/// How long corrections may take: nobody's decision waits for them.
+const CORRECTION: Duration = Duration::from_millis(50);
+
+/// Counters in Redis or Valkey, shared by a fleet.
+///
+/// Until the fleet's secret is known every charge fails as if the store were away: keys hashed with another would be nobody's.
+/// A server calls [`RedisStore::join`] once; where the secret is configured, it gives the engine [`RedisStore::secret`] instead.
+pub struct RedisStore {
+    link: Link,
+    deadline: Duration,
+    secret: Option<Vec<u8>>,
+    has_joined: AtomicBool,
+    fleet: Arc<Fleet>,
+    beat: Option<AbortHandle>,
+    corrections: Corrections,
+    is_told_time: bool,
+}
+
+impl RedisStore {
+    /// Starts to connect, and does not wait for it: a process starts, and is ready, without its store.
+    ///
+    /// # Errors
+    /// There is no tokio runtime to keep connections in.
+    pub fn connect(settings: Settings) -> Result<Self, SettingsError> {
+        let runtime = Handle::try_current().map_err(|_| SettingsError::NoRuntime)?;
+        let link = Link::new(&settings, SOURCE, runtime.clone());
+        let fleet = Arc::new(Fleet::new(settings.nodes));
+        let beat = (settings.nodes == Nodes::Counted).then(|| {
+            let (fleet, link) = (Arc::clone(&fleet), link.clone());
+            supervise(&runtime, "heartbeat", move || Arc::clone(&fleet).beat(link.clone()))
+        });
+        Ok(Self {
+            corrections: Corrections::new(link.clone(), runtime),
+            deadline: settings.deadline,
+            has_joined: AtomicBool::new(settings.secret.is_some()),
+            secret: settings.secret,
+            link,
+            fleet,
+            beat,
+            is_told_time: settings.is_told_time,
+        })
+    }
+
+    /// The secret that was configured. Without one the fleet's is in the store; see [`RedisStore::join`].
+    #[must_use]
+    pub fn secret(&self) -> Option<Secret> {
+        self.secret.as_deref().map(secret_of)
+    }
+
+    /// Learns the fleet's secret from the store, for as long as that takes, hands it over, and counts from then on.
+    pub async fn join(&self, rekey: impl FnOnce(Secret)) {
+        let secret = match self.secret() {
+            Some(secret) => secret,
+            None => learn_secret(&self.link).await,
+        };
+        rekey(secret);
+        // Release: whoever sees it sees what the handing over wrote.
+        self.has_joined.store(true, Ordering::Release);
+    }
+
+    /// Whether the fleet's secret is known, so that charges are counted in the store.
+    #[must_use]
+    pub fn has_joined(&self) -> bool {
+        self.has_joined.load(Ordering::Acquire)
+    }
+
+    /// Tells the other nodes that this one goes. For a process that ends in order.
+    pub async fn leave(&self) {
+        if let Some(beat) = &self.beat {
+            beat.abort();
+            self.fleet.leave(&self.link).await;
+        }
+    }
+
+    /// What it has done, and how it is.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.link.report(self.fleet.count(), self.corrections.waiting())
+    }
+
+    /// How many nodes share the store, by their signatures or as configured; 0 while that is not known.
+    #[must_use]
+    pub fn node_count(&self) -> u32 {
+        self.fleet.count()
+    }
+
+    /// Asks one question until it is answered. All its keys share a slot, or there are no slots.
+    async fn ask(
+        &self,
+        operation: Operation,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        deadline: Instant,
+    ) -> Result<Answers, StoreFailure> {
+        let mut question = Question::new(operation, charges, now);
+        loop {
+            let asked = match question.asked() {
+                Err(Problem::Untagged) => {
+                    self.tag(charges, deadline).await?;
+                    question.asked()
+                }
+                asked => asked,
+            };
+            let asked = asked.map_err(|problem| failed(&problem))?;
+            let pending = self.link.begin(asked, self.time(now), deadline).map_err(unanswered)?;
+            let value = pending.answer().await.map_err(unanswered)?;
+            match question.hear(&value) {
+                Heard::Answers(answers) => return Ok(answers),
+                Heard::Done => return Ok(Answers::new()),
+                Heard::Again => {}
+                Heard::LookUp(place, tag) => {
+                    let known = self.look_up(&charges[place], tag, deadline).await?;
+                    question.tell(place, tag, known.as_ref());
+                }
+                Heard::Problem(problem) => return Err(failed(&problem)),
+            }
+        }
+    }
+
+    /// Agrees with the fleet on the tags of quotas that have none yet.
+    async fn tag(&self, charges: &[Charge<'_>], _deadline: Instant) -> Result<(), StoreFailure> {
+        for charge in charges {
+            let Some(mark) = charge.family().mark(charge.number()) else { continue };
+            if mark.load(Ordering::Relaxed) == 0 {
+                mark.store(provisional(charge), Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_up(
+        &self,
+        _charge: &Charge<'_>,
+        _tag: Tag,
+        _deadline: Instant,
+    ) -> Result<Option<Registered>, StoreFailure> {
+        Ok(None)
+    }
+
+    const fn time(&self, now: Timestamp) -> Time {
+        if self.is_told_time { Some(now) } else { None }
+    }
+
+    fn is_ready(&self, charges: &[Charge<'_>]) -> Result<bool, StoreFailure> {
+        if !self.has_joined() {
+            return Err(StoreFailure::Unreachable);
+        }
+        Ok(!charges.is_empty())
+    }
+
+    /// Does something to every counter, each slot for itself.
+    async fn correct(
+        &self,
+        operation: Operation,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
+        if !self.is_ready(charges)? {
+            return Ok(());
+        }
+        let deadline = Instant::now() + CORRECTION.max(self.deadline);
+        if !self.link.is_cluster() {
+            return self.ask(operation, charges, now, deadline).await.map(drop);
+        }
+        self.correct_apart(operation, charges, now, deadline).await
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        if let Some(beat) = &self.beat {
+            beat.abort();
+        }
+    }
+}
+
+impl Store for RedisStore {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        if !self.is_ready(charges)? {
+            return Ok(Answers::new());
+        }
+        let deadline = Instant::now() + self.deadline;
+        if !self.link.is_cluster() || share_a_slot(charges) {
+            return self.ask(Operation::Charge, charges, now, deadline).await;
+        }
+        self.charge_apart(charges, now, deadline).await
+    }
+
+    fn is_grouped(&self) -> bool {
+        self.link.is_cluster()
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.correct(Operation::Refund, charges, now).await
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.correct(Operation::Reset, charges, now).await
+    }
+
+    fn hold(&self, _hold: &Hold) {}
+}
+
+fn share_a_slot(charges: &[Charge<'_>]) -> bool {
+    let mut slots = charges.iter().map(|charge| Key::of(charge).slot());
+    let first = slots.next();
+    slots.all(|slot| Some(slot) == first)
+}
+
+fn unanswered(_failure: Failure) -> StoreFailure {
+    StoreFailure::Unreachable
+}
+
+fn failed(problem: &Problem) -> StoreFailure {
+    tracing::warn!(%problem, "the store did not decide a request");
+    match problem {
+        Problem::Malformed(_) => StoreFailure::WrongKind,
+        _ => StoreFailure::Unreachable,
+    }
+}
+
+/// A tag that every node finds by itself.
+fn provisional(charge: &Charge<'_>) -> u32 {
+    use std::hash::{Hash, Hasher};
+    #[allow(deprecated, reason = "until the registry is there: every process must find the same")]
+    let mut hasher = std::hash::SipHasher::new();
+    format!("{:?}", charge.quota()).hash(&mut hasher);
+    let span = u64::from(Tag::RANGE.end() - Tag::RANGE.start()) + 1;
+    u32::from(*Tag::RANGE.start()) + u32::try_from(hasher.finish() % span).unwrap_or(0)
+}

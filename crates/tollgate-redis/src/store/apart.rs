@@ -1,0 +1,190 @@
+//! Requests whose counters lie in several slots of a cluster: one call to each, all at once. If one denies or fails, what the others
+//! took is given back; whatever goes wrong on the way, too much is taken, never too little.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+use tollgate::charge::{Answer, Answers, Charge};
+use tollgate::store::StoreFailure;
+use tollgate::{Stance, Timestamp};
+
+use super::RedisStore;
+use crate::key::Key;
+use crate::script::{Operation, Question};
+
+/// The charges of one slot, and their places in the request.
+struct Part<'c> {
+    slot: u16,
+    places: SmallVec<[usize; 6]>,
+    charges: SmallVec<[Charge<'c>; 6]>,
+}
+
+impl RedisStore {
+    pub(super) async fn charge_apart(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        deadline: Instant,
+    ) -> Result<Answers, StoreFailure> {
+        let parts = parts(charges);
+        let each = parts.iter().map(|part| self.ask(Operation::Charge, &part.charges, now, deadline));
+        let results = together(each).await;
+        let failure = results.iter().find_map(|result| result.as_ref().err().copied());
+        let mut answered: Vec<(&Part<'_>, Answers)> =
+            parts.iter().zip(results).filter_map(|(part, result)| Some((part, result.ok()?))).collect();
+        let is_denied = answered.iter().any(|(part, answers)| !part.is_admitted(answers));
+        if failure.is_none() && !is_denied {
+            return Ok(in_order(charges.len(), &answered));
+        }
+        for (part, answers) in &answered {
+            self.give_back(&part.taken(answers), now);
+        }
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        self.look_again(&mut answered, now, deadline).await;
+        Ok(in_order(charges.len(), &answered))
+    }
+
+    /// What a denied request tells of the limits that would have let it pass: how they are without it.
+    async fn look_again(&self, answered: &mut [(&Part<'_>, Answers)], now: Timestamp, deadline: Instant) {
+        let looks: Vec<SmallVec<[Charge<'_>; 6]>> = answered
+            .iter()
+            .map(|(part, _)| part.charges.iter().map(|charge| charge.costing(0)).collect())
+            .collect();
+        let each = answered.iter().zip(&looks).map(|((part, answers), look)| async move {
+            if part.is_admitted(answers) {
+                self.ask(Operation::Charge, look, now, deadline).await.ok()
+            } else {
+                None
+            }
+        });
+        let seen = together(each).await;
+        for ((part, answers), seen) in answered.iter_mut().zip(seen) {
+            match seen {
+                Some(seen) => *answers = seen,
+                // Without a look, what was given back is added up again.
+                None if part.is_admitted(answers) => part.add_back(answers),
+                None => {}
+            }
+        }
+    }
+
+    /// Gives units back, in the background. What cannot be sent any more in time stays taken.
+    fn give_back(&self, taken: &[Charge<'_>], now: Timestamp) {
+        if taken.is_empty() {
+            return;
+        }
+        if let Ok(asked) = Question::new(Operation::Refund, taken, now).asked() {
+            self.corrections.send(asked, self.time(now));
+        }
+    }
+
+    pub(super) async fn correct_apart(
+        &self,
+        operation: Operation,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        deadline: Instant,
+    ) -> Result<(), StoreFailure> {
+        let parts = parts(charges);
+        let each = parts.iter().map(|part| self.ask(operation, &part.charges, now, deadline));
+        together(each).await.into_iter().try_for_each(|result| result.map(drop))
+    }
+}
+
+impl<'c> Part<'c> {
+    /// Whether its enforced charges were all admitted.
+    fn is_admitted(&self, answers: &Answers) -> bool {
+        let mut each = self.charges.iter().zip(answers);
+        each.all(|(charge, answer)| charge.stance() == Stance::Shadow || answer.outcome.is_allowed())
+    }
+
+    /// The charges that took something.
+    fn taken(&self, answers: &Answers) -> SmallVec<[Charge<'c>; 6]> {
+        if !self.is_admitted(answers) {
+            return SmallVec::new();
+        }
+        let each = self.charges.iter().zip(answers);
+        each.filter(|(charge, answer)| charge.cost() > 0 && answer.outcome.is_allowed())
+            .map(|(charge, _)| *charge)
+            .collect()
+    }
+
+    fn add_back(&self, answers: &mut Answers) {
+        for (charge, answer) in self.charges.iter().zip(answers) {
+            if answer.outcome.is_allowed() {
+                let remaining = answer.outcome.remaining.saturating_add(charge.cost());
+                answer.outcome.remaining = remaining.min(answer.outcome.limit);
+            }
+        }
+    }
+}
+
+fn parts<'c>(charges: &[Charge<'c>]) -> Vec<Part<'c>> {
+    let mut parts: Vec<Part<'c>> = Vec::new();
+    for (place, charge) in charges.iter().enumerate() {
+        let slot = Key::of(charge).slot();
+        let known = parts.iter().position(|part| part.slot == slot);
+        let at = known.unwrap_or_else(|| {
+            parts.push(Part { slot, places: SmallVec::new(), charges: SmallVec::new() });
+            parts.len() - 1
+        });
+        parts[at].places.push(place);
+        parts[at].charges.push(*charge);
+    }
+    parts
+}
+
+fn in_order(count: usize, answered: &[(&Part<'_>, Answers)]) -> Answers {
+    let mut placed: SmallVec<[Option<Answer>; 6]> = SmallVec::from_elem(None, count);
+    for (part, answers) in answered {
+        for (&place, answer) in part.places.iter().zip(answers) {
+            placed[place] = Some(*answer);
+        }
+    }
+    placed.into_iter().flatten().collect()
+}
+
+/// Waits for all of them at once.
+async fn together<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut waiting: Vec<Pin<Box<F>>> = futures.map(Box::pin).collect();
+    let mut results: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut is_over = true;
+        for (future, result) in waiting.iter_mut().zip(&mut results) {
+            if result.is_none() {
+                match future.as_mut().poll(context) {
+                    Poll::Ready(value) => *result = Some(value),
+                    Poll::Pending => is_over = false,
+                }
+            }
+        }
+        if is_over { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    results.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All are started before any is waited for, and each has its own answer.
+    #[tokio::test]
+    async fn all_run_at_once() {
+        let barrier = tokio::sync::Barrier::new(5);
+        let numbers = together((0..5).map(|number| {
+            let barrier = &barrier;
+            async move {
+                barrier.wait().await;
+                number
+            }
+        }))
+        .await;
+        assert_eq!(numbers, [0, 1, 2, 3, 4]);
+    }
+}

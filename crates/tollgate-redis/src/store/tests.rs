@@ -1,0 +1,54 @@
+//! The store with a real redis-server, through an engine.
+
+use tollgate::policy::{Cost, Limit, LimitBuilder};
+use tollgate::{CheckRequest, Clock, Engine, Policy, Quota, Rate, Source};
+
+use super::*;
+use crate::link::tests::server::Server;
+use crate::link::tests::until;
+
+fn settings(url: &str) -> Settings {
+    let settings = Settings::parse(url).unwrap().deadline(Duration::from_millis(50)).unwrap();
+    settings.secret(b"sixteen bytes, or more").unwrap()
+}
+
+async fn store(url: &str) -> RedisStore {
+    let store = RedisStore::connect(settings(url)).unwrap();
+    until(|| store.report().shards.iter().any(|shard| shard.is_connected)).await;
+    store
+}
+
+fn bucket(name: &str, units: u64) -> LimitBuilder {
+    let quota = Quota::token_bucket(Rate::per_hour(units)).unwrap();
+    Limit::new(name, quota).by(["key"]).cost(Cost::Asked)
+}
+
+fn engine(store: RedisStore, limits: Vec<LimitBuilder>) -> Engine<RedisStore> {
+    let secret = store.secret().unwrap();
+    Engine::with_store(Policy::new(limits).unwrap(), store, secret)
+}
+
+fn asking(key: &str, cost: u64) -> CheckRequest<'_> {
+    CheckRequest::new().with("key", key).unwrap().cost(cost).unwrap()
+}
+
+/// A request is charged, counted, denied when nothing is left, and given back; two nodes share the counter.
+#[tokio::test]
+async fn charges_are_counted_in_redis() {
+    let server = Server::start();
+    let one = engine(store(&server.url()).await, vec![bucket("a", 10)]);
+    let other = engine(store(&server.url()).await, vec![bucket("a", 10)]);
+    let clock = Clock::precise();
+    for node in [&one, &other] {
+        let decision = node.check(&asking("k", 4), clock.now()).await;
+        assert!(decision.is_allowed());
+        assert_eq!(decision.limits().next().unwrap().source, Source::Exact);
+    }
+    let decision = other.check(&asking("k", 3), clock.now()).await;
+    assert!(!decision.is_allowed());
+    assert_eq!(decision.limits().next().unwrap().outcome.remaining, 2);
+    assert!(one.check(&asking("k", 2), clock.now()).await.is_allowed());
+    assert!(one.check(&asking("other", 10), clock.now()).await.is_allowed());
+    let keys = server.tell(&["KEYS", "tg:*"]);
+    assert_eq!(keys.lines().filter(|key| key.len() == 30).count(), 2, "{keys}");
+}

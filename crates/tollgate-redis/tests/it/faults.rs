@@ -17,7 +17,7 @@ use crate::bystander::Bystander;
 use crate::fleet::{Fleet, Load, Running, policy};
 use crate::record::Mode;
 use crate::scratch::{alone, rest, until};
-use crate::store::{Shared, connect, new_runtime, secret};
+use crate::store::{Shared, hasty, new_runtime, secret};
 use judge::{Happened, judge};
 use report::{Promise, Row, table};
 
@@ -50,7 +50,7 @@ impl Rig {
     /// Nodes of one fleet, each by its own way to the store. Returns once the store answers all of them.
     fn fleet(&self, urls: [&str; NODES]) -> Fleet<Shared> {
         let _inside = self.runtime.enter();
-        let engine = |url: &str| Engine::with_store(policy(), connect(url), secret());
+        let engine = |url: &str| Engine::with_store(policy(), hasty(url, DEADLINE), secret());
         let fleet = Fleet::new(urls.map(engine).into_iter().collect());
         self.await_health(&fleet, "before");
         fleet
@@ -104,7 +104,7 @@ impl Rig {
         let text = table(&self.rows);
         progress(&format!("\n{text}"));
         let broken: Vec<String> = self.rows.iter().flat_map(Row::broken).collect();
-        assert!(broken.is_empty(), "broken promises:\n{}\n\n{text}", broken.join("\n"));
+        assert!(broken.is_empty(), "broken promises:\n{}", broken.join("\n"));
     }
 }
 

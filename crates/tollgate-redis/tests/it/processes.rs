@@ -169,7 +169,10 @@ async fn ask(engine: Arc<Engine<Shared>>, key: String) -> (u64, u64) {
             let (engine, clock, key) = (Arc::clone(&engine), clock.clone(), key.clone());
             let (admitted, without, left) = (Arc::clone(&admitted), Arc::clone(&without), Arc::clone(&left));
             tokio::spawn(async move {
-                while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
+                while left
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                    .is_ok()
+                {
                     let request = CheckRequest::new().with("key", &key).unwrap();
                     let decision = engine.check(&request, clock.now()).await;
                     admitted.fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);

@@ -20,9 +20,12 @@ const WIDE: u64 = 1_000;
 const TIGHT: u64 = 3;
 
 fn policy() -> Policy {
-    let slow = |burst| Quota::token_bucket(Rate::per_day(1).burst(burst)).unwrap();
-    Policy::new(vec![Limit::new("wide", slow(WIDE)).by(["wide"]), Limit::new("tight", slow(TIGHT)).by(["tight"])])
-        .unwrap()
+    let slow = |burst| Quota::token_bucket(Rate::per_day(5).burst(burst)).unwrap();
+    Policy::new(vec![
+        Limit::new("wide", slow(WIDE)).by(["wide"]),
+        Limit::new("tight", slow(TIGHT)).by(["tight"]),
+    ])
+    .unwrap()
 }
 
 fn left(decision: &Decision, name: &str) -> u64 {
@@ -36,7 +39,8 @@ fn a_denial_leaves_no_counter_changed() {
     let cluster = Cluster::start(Program::Redis);
     let runtime = new_runtime();
     let _inside = runtime.enter();
-    let engine: Arc<Engine<Shared>> = Arc::new(Engine::with_store(policy(), connect(&cluster.url()), secret()));
+    let engine: Arc<Engine<Shared>> =
+        Arc::new(Engine::with_store(policy(), connect(&cluster.url()), secret()));
     let clock = Clock::precise();
     let ask = |pair: usize| {
         let (engine, clock) = (Arc::clone(&engine), clock.clone());

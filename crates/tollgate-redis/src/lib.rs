@@ -6,12 +6,9 @@
 
 mod breaker;
 mod health;
-#[allow(unused, reason = "the script's second half is being built")]
 mod key;
 mod link;
-#[allow(unused, reason = "the script's second half is being built")]
 mod registry;
-#[allow(unused, reason = "the script's second half is being built")]
 mod script;
 mod settings;
 mod store;

@@ -11,8 +11,7 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use encode::Ancestor;
-pub(crate) use question::{Heard, Problem, Question};
+pub(crate) use question::{Heard, Problem, Question, tag_of};
 
 /// The script's source.
 pub(crate) const SOURCE: &str = concat!(
@@ -24,8 +23,6 @@ pub(crate) const SOURCE: &str = concat!(
     include_str!("script/permits.lua"),
     include_str!("script/main.lua")
 );
-/// Most keys of one call: the script holds them all at once.
-pub(crate) const KEYS_MAX: usize = 1_024;
 
 /// One request to the script, ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +43,7 @@ pub(crate) enum Operation {
     Refund = 2,
     /// Forgets the counters.
     Reset = 3,
+    #[allow(dead_code, reason = "debts are replayed by the part that is being built")]
     /// Takes up to so many units without asking, down to an empty bucket or a full window.
     Debit = 4,
 }
@@ -57,6 +55,9 @@ pub(crate) struct Tag(u16);
 impl Tag {
     /// The least and the most. Above it a state would not fit 63 bits.
     pub(crate) const RANGE: std::ops::RangeInclusive<u16> = 100..=921;
+
+    /// The least.
+    pub(crate) const FIRST: Tag = Tag(100);
 
     /// A tag, if it is one.
     pub(crate) fn new(number: u32) -> Option<Self> {

@@ -14,13 +14,13 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
-use tollgate::{Secret, Timestamp};
+use tollgate::{Quota, Secret, Timestamp};
 
 use crate::health::{Fleet, learn_secret, secret_of};
 use crate::key::Key;
 use crate::link::{Failure, Link, Report, Time, supervise};
-use crate::registry::Registered;
-use crate::script::{Heard, Operation, Problem, Question, SOURCE, Tag};
+use crate::registry::Registry;
+use crate::script::{Heard, Operation, Problem, Question, SOURCE, Tag, tag_of};
 use crate::settings::{Nodes, Settings, SettingsError};
 use corrections::Corrections;
 
@@ -39,6 +39,7 @@ pub struct RedisStore {
     fleet: Arc<Fleet>,
     beat: Option<AbortHandle>,
     corrections: Corrections,
+    registry: Registry,
     is_told_time: bool,
 }
 
@@ -60,6 +61,7 @@ impl RedisStore {
             deadline: settings.deadline,
             has_joined: AtomicBool::new(settings.secret.is_some()),
             secret: settings.secret,
+            registry: Registry::default(),
             link,
             fleet,
             beat,
@@ -144,23 +146,21 @@ impl RedisStore {
     }
 
     /// Agrees with the fleet on the tags of quotas that have none yet.
-    async fn tag(&self, charges: &[Charge<'_>], _deadline: Instant) -> Result<(), StoreFailure> {
-        for charge in charges {
-            let Some(mark) = charge.family().mark(charge.number()) else { continue };
-            if mark.load(Ordering::Relaxed) == 0 {
-                mark.store(provisional(charge), Ordering::Relaxed);
-            }
+    async fn tag(&self, charges: &[Charge<'_>], deadline: Instant) -> Result<(), StoreFailure> {
+        for charge in charges.iter().filter(|charge| tag_of(charge).is_none()) {
+            self.registry.claim(&self.link, charge.family(), deadline).await.map_err(unanswered)?;
         }
         Ok(())
     }
 
+    /// The quota of a tag that only other nodes have.
     async fn look_up(
         &self,
-        _charge: &Charge<'_>,
-        _tag: Tag,
-        _deadline: Instant,
-    ) -> Result<Option<Registered>, StoreFailure> {
-        Ok(None)
+        charge: &Charge<'_>,
+        tag: Tag,
+        deadline: Instant,
+    ) -> Result<Option<Quota>, StoreFailure> {
+        self.registry.look_up(&self.link, charge.family(), tag, deadline).await.map_err(unanswered)
     }
 
     const fn time(&self, now: Timestamp) -> Time {
@@ -243,14 +243,4 @@ fn failed(problem: &Problem) -> StoreFailure {
         Problem::Malformed(_) => StoreFailure::WrongKind,
         _ => StoreFailure::Unreachable,
     }
-}
-
-/// A tag that every node finds by itself.
-fn provisional(charge: &Charge<'_>) -> u32 {
-    use std::hash::{Hash, Hasher};
-    #[allow(deprecated, reason = "until the registry is there: every process must find the same")]
-    let mut hasher = std::hash::SipHasher::new();
-    format!("{:?}", charge.quota()).hash(&mut hasher);
-    let span = u64::from(Tag::RANGE.end() - Tag::RANGE.start()) + 1;
-    u32::from(*Tag::RANGE.start()) + u32::try_from(hasher.finish() % span).unwrap_or(0)
 }

@@ -5,7 +5,7 @@ use tollgate::Timestamp;
 use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::algorithm::sliding_window::Estimate;
-use tollgate::charge::Charge;
+use tollgate::charge::{Charge, Succession};
 use tollgate::quota::{EXACT_MAX, Quota};
 
 use super::{Operation, Tag};
@@ -33,13 +33,24 @@ pub(crate) enum Origin {
 /// A quota that a state was counted under.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ancestor {
-    /// Whether the windows of the quota that follows are its own.
-    pub(crate) is_counted_like: bool,
+    pub(crate) likeness: Likeness,
     pub(crate) numbers: Numbers,
     /// When the next followed.
     pub(crate) at: Timestamp,
     /// When the window of the next one ends that began with that.
     pub(crate) next_end: Timestamp,
+}
+
+/// How like a quota the one that follows it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Likeness {
+    /// Its states must be carried over.
+    Other = 0,
+    /// Its windows are the same, so that counts mean the same.
+    CountedLike = 1,
+    /// It is the same.
+    Same = 2,
 }
 
 /// A quota as the script knows it.
@@ -96,6 +107,41 @@ impl Numbers {
     }
 }
 
+impl Likeness {
+    fn of(from: &Quota, to: &Quota) -> Self {
+        let is_counted_like = match (from, to) {
+            _ if from == to => return Likeness::Same,
+            (Quota::FixedWindow(from), Quota::FixedWindow(to)) => {
+                from.align() == to.align()
+                    && (from.period() == to.period() || matches!(to.align(), Align::Calendar(_)))
+            }
+            (Quota::SlidingWindow(from), Quota::SlidingWindow(to)) => {
+                (from.sub_window(), from.precision()) == (to.sub_window(), to.precision())
+            }
+            _ => false,
+        };
+        if is_counted_like { Likeness::CountedLike } else { Likeness::Other }
+    }
+}
+
+impl Ancestor {
+    /// One step of a lineage.
+    pub(crate) fn of(step: &Succession<'_>, now: Timestamp) -> Self {
+        let next_end = match step.to {
+            Quota::FixedWindow(window) => window.window_end(step.at),
+            _ => Timestamp::default(),
+        };
+        Self {
+            likeness: Likeness::of(step.from, step.to),
+            // A refund may need both bounds, and a lineage is rare.
+            numbers: Numbers::of(step.from, step.at, Bounds::Two),
+            // Now is what the script's clock says.
+            at: if step.at >= now { Timestamp::MAX } else { step.at },
+            next_end,
+        }
+    }
+}
+
 fn reservoir(reservoir: &Reservoir, at_once: u64) -> [u64; 4] {
     let pace = reservoir.pace();
     [pace.gain().get(), pace.price().get(), reservoir.units(), at_once]
@@ -143,7 +189,7 @@ pub(crate) fn charge(
 }
 
 fn ancestor(body: &mut Vec<u8>, ancestor: &Ancestor) {
-    body.extend([ancestor.numbers.kind, u8::from(ancestor.is_counted_like)]);
+    body.extend([ancestor.numbers.kind, ancestor.likeness as u8]);
     ancestor.numbers.numbers.iter().for_each(|&each| number(body, each));
     number(body, ancestor.at.unix_micros());
     number(body, ancestor.next_end.unix_micros());

@@ -6,8 +6,8 @@
 --   kind, whether in shadow, where a state of another quota comes from (0: ask, 1: its lineage follows, 2: nobody knows), the tag
 --   of the quota in three digits, the seconds that the state must at least be kept, the cost, and four numbers of the quota.
 --   A calendar window has a fifth. A permit's name takes the place of the fourth number.
---   A lineage is a count, a tag, and for each quota that the state was counted under its kind, whether its successor's windows are
---   its own, five numbers, when it was succeeded, and when its successor's first window ended.
+--   A lineage is a count, a tag, and for each quota that the state was counted under its kind, how like it its successor is
+--   (1: its windows are the same, 2: it is the same), five numbers, when it was succeeded, and when its successor's first window ended.
 -- Answers one string for each request: a byte 0 and, for a charge, the verdict, its time, what remains, the time until one unit
 --   more, and until nothing is used; or another byte that says why nothing was charged.
 --

@@ -51,8 +51,12 @@ local function carry_over(body, from, count, state, heir)
   for index = 1, count do
     local old, next_one = ancestors[index], ancestors[index + 1]
     local at = old[7] < now and old[7] or now
-    state = of_kind(next_one[9]).inherit(
-      state, old, at, heir[1], next_one[2], next_one[3], next_one[4], next_one[5], next_one[6])
+    if old[1] == 2 then
+      state = heir[1] .. sub(state, 4)
+    else
+      state = of_kind(next_one[9]).inherit(
+        state, old, at, heir[1], next_one[2], next_one[3], next_one[4], next_one[5], next_one[6])
+    end
     if state == nil then return MALFORMED end
     if not state then return nil, false end
   end
@@ -216,7 +220,7 @@ end
 
 local function answer(body, first, operation, count)
   if operation == CHARGE then
-    if count > 1 then return charge_all(body, first, count) end
+    if count ~= 1 then return charge_all(body, first, count) end
     local at, verdict, time, remaining, next_unit, reset, state, idle_at, base, base_idle_at, seconds =
       step(body, 3, state_of(first), CHARGE)
     if not at then return problem_of(0, verdict, time) end

@@ -12,7 +12,6 @@ use super::encode::{self, Ancestor, Bounds, Numbers, Origin};
 use super::reply::Reply;
 use super::{Asked, Operation, Tag};
 use crate::key::Key;
-use crate::registry::Registered;
 
 /// Most charges of a request.
 pub(crate) const CHARGES_MAX: usize = u8::MAX as usize;
@@ -124,7 +123,7 @@ impl<'c> Question<'c> {
     fn trace(&mut self, tags: &[(usize, Tag)]) -> Heard {
         for &(place, tag) in tags {
             let Some(charge) = self.charges.get(place) else { return Heard::Problem(Problem::Unreadable) };
-            match lineage(charge, tag, self.operation, self.now) {
+            match lineage(charge, tag, self.now) {
                 Some(origin) => self.origins[place] = origin,
                 None => return Heard::LookUp(place, tag),
             }
@@ -133,13 +132,15 @@ impl<'c> Question<'c> {
     }
 
     /// Tells what the fleet knows of a tag that this node does not. Then the request is to be asked again.
-    pub(crate) fn tell(&mut self, place: usize, tag: Tag, known: Option<&Registered>) {
+    pub(crate) fn tell(&mut self, place: usize, tag: Tag, known: Option<&Quota>) {
         let (Some(charge), Some(origin)) = (self.charges.get(place), self.origins.get_mut(place)) else {
             return;
         };
-        *origin = known
-            .and_then(|known| known.ancestor(charge.quota(), self.now))
-            .map_or(Origin::Nobody, |ancestor| Origin::Lineage(tag, vec![ancestor]));
+        let step = known.filter(|known| known.algorithm() == charge.quota().algorithm());
+        *origin = step.map_or(Origin::Nobody, |from| {
+            let step = Succession { from, to: charge.quota(), at: self.now };
+            Origin::Lineage(tag, vec![Ancestor::of(&step, self.now)])
+        });
     }
 }
 
@@ -150,44 +151,14 @@ pub(crate) fn tag_of(charge: &Charge<'_>) -> Option<Tag> {
 }
 
 /// Where the states of a tag come from, if the charge's family has its quota.
-fn lineage(charge: &Charge<'_>, tag: Tag, operation: Operation, now: Timestamp) -> Option<Origin> {
+fn lineage(charge: &Charge<'_>, tag: Tag, now: Timestamp) -> Option<Origin> {
     let family = charge.family();
     let has_tag = |number: u32| {
         family.mark(number).is_some_and(|mark| mark.load(Ordering::Relaxed) == u32::from(tag.get()))
     };
     let (from, _) = family.quotas().find(|&(number, _)| number != charge.number() && has_tag(number))?;
     let steps = family.successions(from, charge.number(), now)?;
-    let ancestors: Vec<Ancestor> = steps.iter().map(|step| ancestor(step, operation, now)).collect();
+    let ancestors: Vec<Ancestor> = steps.iter().map(|step| Ancestor::of(step, now)).collect();
     (!ancestors.is_empty() && ancestors.len() <= usize::from(u8::MAX))
         .then_some(Origin::Lineage(tag, ancestors))
-}
-
-fn ancestor(step: &Succession<'_>, operation: Operation, now: Timestamp) -> Ancestor {
-    let next_end = match step.to {
-        Quota::FixedWindow(window) => window.window_end(step.at),
-        _ => Timestamp::default(),
-    };
-    let bounds = if operation == Operation::Refund { Bounds::Two } else { Bounds::One };
-    Ancestor {
-        is_counted_like: is_counted_like(step.from, step.to),
-        numbers: Numbers::of(step.from, step.at, bounds),
-        // Now is what the script's clock says.
-        at: if step.at >= now { Timestamp::MAX } else { step.at },
-        next_end,
-    }
-}
-
-/// Whether counts mean the same under both quotas.
-fn is_counted_like(from: &Quota, to: &Quota) -> bool {
-    use tollgate::algorithm::fixed_window::Align;
-    match (from, to) {
-        (Quota::FixedWindow(from), Quota::FixedWindow(to)) => {
-            from.align() == to.align()
-                && (from.period() == to.period() || matches!(to.align(), Align::Calendar(_)))
-        }
-        (Quota::SlidingWindow(from), Quota::SlidingWindow(to)) => {
-            (from.sub_window(), from.precision()) == (to.sub_window(), to.precision())
-        }
-        _ => false,
-    }
 }

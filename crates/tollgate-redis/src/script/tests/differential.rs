@@ -1,6 +1,7 @@
 //! The same random requests to memory and to the script, at the same instants, steps back of the clock included.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
@@ -99,7 +100,8 @@ fn permits(random: &mut Random) -> Quota {
 }
 
 fn any(random: &mut Random) -> Quota {
-    random.of(&[reservoir, fixed_window, sliding_window, sliding_log, permits])(random)
+    let all: [Make; 5] = [reservoir, fixed_window, sliding_window, sliding_log, permits];
+    random.of(&all)(random)
 }
 
 /// The time by which a quota's answers change most.
@@ -107,43 +109,91 @@ fn pulse(quota: &Quota) -> u64 {
     quota.memory().as_micros() / quota.capacity().clamp(1, 1_000)
 }
 
-async fn run(server: &Arc<Server>, seed: u64, steps: u64, make: fn(&mut Random) -> Quota) -> u64 {
+/// How a quota of a limit is changed: to another of the same algorithm.
+type Make = fn(&mut Random) -> Quota;
+
+/// A limit as it is now, and how it may change.
+struct Changing {
+    make: Make,
+    quotas: Vec<Quota>,
+    is_shadow: bool,
+}
+
+impl Changing {
+    fn new(random: &mut Random, make: Make) -> Self {
+        let mut changing = Self { make, quotas: Vec::new(), is_shadow: random.below(4) == 0 };
+        changing.change(random);
+        changing
+    }
+
+    /// Other numbers, for one tier or for two.
+    fn change(&mut self, random: &mut Random) {
+        let first = self.quotas.first().cloned().unwrap_or_else(|| (self.make)(random));
+        let another = |random: &mut Random| {
+            let mut tries = std::iter::repeat_with(|| (self.make)(random));
+            tries.find(|quota| quota.algorithm() == first.algorithm()).unwrap()
+        };
+        self.quotas = match random.below(4) {
+            0 => vec![another(random), another(random)],
+            1 => vec![first.clone(), another(random)],
+            _ => vec![another(random)],
+        };
+    }
+
+    fn limit(&self, number: usize) -> LimitBuilder {
+        let limit = Limit::new(&format!("limit-{number}"), self.quotas[0].clone());
+        let limit = match &self.quotas[1..] {
+            [other] => limit.tiers("plan", [("free", self.quotas[0].clone()), ("pro", other.clone())]),
+            _ => limit,
+        };
+        let limit = limit.by(["key"]).cost(Cost::Asked);
+        if self.is_shadow { limit.mode(Mode::Shadow) } else { limit }
+    }
+}
+
+fn policy(limits: &[Changing]) -> Policy {
+    Policy::new(limits.iter().enumerate().map(|(number, each)| each.limit(number)).collect()).unwrap()
+}
+
+async fn run(server: &Arc<Server>, seed: u64, steps: u64, make: Make) -> u64 {
     let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut done = 0;
     while done < steps {
-        let quotas: Vec<Quota> = (0..random.of(&[1, 1, 2, 3])).map(|_| make(&mut random)).collect();
-        let limits: Vec<LimitBuilder> = (0..)
-            .zip(&quotas)
-            .map(|(number, quota): (u32, _)| {
-                let limit =
-                    Limit::new(&format!("limit-{number}"), quota.clone()).by(["key"]).cost(Cost::Asked);
-                if random.below(4) == 0 { limit.mode(Mode::Shadow) } else { limit }
-            })
-            .collect();
-        let policy = Policy::new(limits).unwrap();
-        let engine = Engine::with_store(policy, Twin::new(server, START), Secret::random());
-        done += session(&engine, &quotas, &mut random).await;
+        let limits = (0..random.of(&[1, 1, 2, 3])).map(|_| Changing::new(&mut random, make)).collect();
+        done += session(server, limits, &mut random).await;
     }
     done
 }
 
+/// The next instant: mostly later, sometimes the same, sometimes before.
+fn next_instant(now: Timestamp, pulse: u64, random: &mut Random) -> Timestamp {
+    let now = match random.below(16) {
+        0..6 => now,
+        6..12 => now + Ticks::from_micros(random.below(2 * pulse + 2)),
+        12 => now + Ticks::from_micros(random.below(30 * pulse + 2)),
+        13 => now + Ticks::ONE,
+        14 => now - Ticks::from_micros(random.below(2 * pulse + 2)),
+        _ => now - Ticks::from_micros(random.below(200 * pulse + 2)),
+    };
+    // Within what memory tells apart.
+    now.clamp(START - Ticks::from_secs(300 * 86_400), START + Ticks::from_secs(4 * 366 * 86_400))
+}
+
 /// Some dozen requests of two keys.
-async fn session(engine: &Engine<Twin>, quotas: &[Quota], random: &mut Random) -> u64 {
+async fn session(server: &Arc<Server>, mut limits: Vec<Changing>, random: &mut Random) -> u64 {
+    let engine = Engine::with_store(policy(&limits), Twin::new(server, START), Secret::random());
     let mut now = START + Ticks::from_micros(random.below(1 << 40));
-    let pulses: Vec<u64> = quotas.iter().map(pulse).collect();
+    let mut permits = Vec::new();
+    let swaps = random.below(3) == 0;
+    // Memory forgets a quota whose counters were idle a minute before a swap. No clock is stepped back further.
+    let mut earliest = Timestamp::default();
     for _ in 0..60 {
-        let pulse = random.of(&pulses);
-        now = match random.below(16) {
-            0..6 => now,
-            6..12 => now + Ticks::from_micros(random.below(2 * pulse + 2)),
-            12 => now + Ticks::from_micros(random.below(30 * pulse + 2)),
-            13 => now + Ticks::ONE,
-            14 => now - Ticks::from_micros(random.below(2 * pulse + 2)),
-            _ => now - Ticks::from_micros(random.below(200 * pulse + 2)),
-        };
-        // Within what memory tells apart.
-        now = now.clamp(START - Ticks::from_secs(300 * 86_400), START + Ticks::from_secs(4 * 366 * 86_400));
-        let capacity = quotas.iter().map(Quota::capacity).min().unwrap_or(1);
+        if engine.store().is_over.load(Ordering::Relaxed) {
+            break;
+        }
+        let quotas: Vec<&Quota> = limits.iter().flat_map(|limit| &limit.quotas).collect();
+        now = next_instant(now, pulse(random.of(&quotas)), random).max(earliest);
+        let capacity = quotas.iter().map(|quota| quota.capacity()).min().unwrap_or(1);
         let cost = match random.below(8) {
             0 => 0,
             1 => random.below(capacity + 2),
@@ -151,51 +201,79 @@ async fn session(engine: &Engine<Twin>, quotas: &[Quota], random: &mut Random) -
             3 => random.of(&[2, 3, 1 << 40]),
             _ => 1,
         };
-        let key = random.of(&["a", "b"]);
-        let request = CheckRequest::new().with("key", key).unwrap().cost(cost).unwrap();
-        match random.below(24) {
-            0 | 1 => engine.refund(&request, now).await.unwrap(),
+        let (key, plan) = (random.of(&["a", "b"]), random.of(&["free", "pro"]));
+        let request = CheckRequest::new().with("key", key).unwrap().with("plan", plan).unwrap();
+        let request = request.cost(cost).unwrap();
+        match random.below(26) {
+            0 | 1 => {
+                let _ = engine.refund(&request, now).await;
+            }
             2 => {
                 engine.reset(&request, &[], now).await.unwrap();
             }
             3 | 4 => drop(engine.peek(&request, now).await),
-            _ => drop(engine.check(&request, now).await),
+            5 | 6 if !permits.is_empty() => {
+                let index = usize::try_from(random.below(permits.len() as u64)).unwrap();
+                let permit = &permits[index];
+                let _ = engine.release(permit, now).await;
+            }
+            7 | 8 if swaps => {
+                random_of_mut(&mut limits, random);
+                engine.swap(policy(&limits), now).unwrap();
+                earliest = earliest.max(now - Ticks::from_secs(50));
+            }
+            _ => permits.extend(engine.check(&request, now).await.take_permit()),
         }
     }
-    engine.store().steps.load(std::sync::atomic::Ordering::Relaxed)
+    engine.store().steps.load(Ordering::Relaxed)
 }
 
-async fn agree(steps: u64, make: fn(&mut Random) -> Quota) {
+fn random_of_mut(limits: &mut [Changing], random: &mut Random) {
+    let index = usize::try_from(random.below(limits.len() as u64)).unwrap();
+    limits[index].change(random);
+}
+
+/// Random steps of each test, unless `TOLLGATE_STEPS` says more, as `./test --long` does.
+const STEPS: u64 = 10_000;
+
+fn said(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|said| said.parse().ok())
+}
+
+async fn agree(make: Make) {
     let server = Arc::new(Server::start().await);
-    assert!(run(&server, 1, steps, make).await >= steps);
+    let (seed, steps) = (said("TOLLGATE_SEED").unwrap_or(1), said("TOLLGATE_STEPS").unwrap_or(STEPS));
+    let done = run(&server, seed, steps, make).await;
+    assert!(done >= steps);
+    server.all_keys_expire().await;
 }
 
 #[tokio::test]
 async fn reservoirs_answer_as_in_memory() {
-    agree(20_000, reservoir).await;
+    agree(reservoir).await;
 }
 
 #[tokio::test]
 async fn fixed_windows_answer_as_in_memory() {
-    agree(20_000, fixed_window).await;
+    agree(fixed_window).await;
 }
 
 #[tokio::test]
 async fn sliding_windows_answer_as_in_memory() {
-    agree(20_000, sliding_window).await;
+    agree(sliding_window).await;
 }
 
 #[tokio::test]
 async fn sliding_logs_answer_as_in_memory() {
-    agree(20_000, sliding_log).await;
+    agree(sliding_log).await;
 }
 
 #[tokio::test]
 async fn permits_answer_as_in_memory() {
-    agree(20_000, permits).await;
+    agree(permits).await;
 }
 
 #[tokio::test]
 async fn all_algorithms_answer_as_in_memory() {
-    agree(20_000, any).await;
+    agree(any).await;
 }

@@ -90,4 +90,18 @@ impl Server {
         command.arg(&words[1..]);
         command.query_async(&mut self.connection.clone()).await.unwrap()
     }
+
+    /// Asserts that no key is there for ever.
+    pub(crate) async fn all_keys_expire(&self) {
+        let keys: Vec<String> = self.command(&["KEYS", "*"]).await;
+        assert!(!keys.is_empty());
+        for chunk in keys.chunks(1_000) {
+            let mut pipeline = redis::pipe();
+            chunk.iter().for_each(|key| {
+                pipeline.cmd("PTTL").arg(key);
+            });
+            let lives: Vec<i64> = pipeline.query_async(&mut self.connection.clone()).await.unwrap();
+            assert!(!lives.contains(&-1), "a key without a life");
+        }
+    }
 }

@@ -1,0 +1,147 @@
+//! Tags on a real Redis, through nodes of different minds.
+
+use std::time::Duration;
+
+use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
+use tollgate::algorithm::fixed_window::{Align, FixedWindow};
+use tollgate::algorithm::sliding_window::Estimate;
+use tollgate::policy::{Cost, Limit};
+use tollgate::{CheckRequest, Engine, Policy, Quota, Rate, Source, Ticks, Timestamp, Verdict};
+
+use super::{Entry, text};
+use crate::link::tests::server::Server;
+use crate::link::tests::until;
+use crate::{RedisStore, Settings};
+
+const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+/// Every quota that is read is the one that was written.
+#[test]
+fn quotas_survive_as_text() {
+    let calendar = |unit, zone| Align::Calendar(Calendar::new(unit, zone).unwrap());
+    let window = |align| Quota::fixed_window(Rate::per_day(7), align).unwrap();
+    let quotas = [
+        Quota::token_bucket(Rate::per_second(9_999_991).burst(3)).unwrap(),
+        Quota::token_bucket(Rate::per_minute(7)).unwrap(),
+        Quota::gcra(Rate::per_hour(10).burst(4)).unwrap(),
+        Quota::leaky_bucket(Rate::per_second(5).burst(2), 9).unwrap(),
+        window(Align::Epoch),
+        window(Align::FirstHit),
+        window(calendar(CalendarUnit::Month, "Europe/Rome")),
+        window(calendar(CalendarUnit::Minute, "UTC")),
+        Quota::FixedWindow(FixedWindow::counting(Ticks::from_secs(60), Align::Epoch).unwrap()),
+        Quota::sliding_window(Rate::per_minute(60), 10, Estimate::Strict).unwrap(),
+        Quota::sliding_window(Rate::per_minute(60), 1, Estimate::Interpolate).unwrap(),
+        Quota::sliding_log(Rate::per_minute(60)).unwrap(),
+        Quota::concurrency(60, Duration::from_secs(3)).unwrap(),
+    ];
+    for quota in quotas {
+        let text = text::write(&quota);
+        assert_eq!(text::parse(&text), Some(quota), "{text}");
+        let entry = Entry { turn: 2, quota: text };
+        assert_eq!(Entry::parse(entry.text().as_bytes()), Some(entry));
+    }
+    for wrong in [
+        "",
+        "gcra",
+        "gcra 1 0 -",
+        "gcra 1 1 - 9",
+        "token-bucket -1 1 -",
+        "magic 1 2",
+        "fixed-window 1 1 eon UTC",
+    ] {
+        assert_eq!(text::parse(wrong), None, "{wrong}");
+    }
+}
+
+async fn node(server: &Server, units: u64) -> Engine<RedisStore> {
+    let settings = Settings::parse(&server.url()).unwrap().deadline(Duration::from_millis(50)).unwrap();
+    let store = RedisStore::connect(settings.secret(b"sixteen bytes, or more").unwrap().told_time()).unwrap();
+    until(|| store.report().shards.iter().any(|shard| shard.is_connected)).await;
+    let secret = store.secret().unwrap();
+    Engine::with_store(policy(units), store, secret)
+}
+
+fn policy(units: u64) -> Policy {
+    let quota = Quota::gcra(Rate::per_hour(units)).unwrap();
+    Policy::new(vec![Limit::new("limit", quota).by(["key"]).cost(Cost::Asked)]).unwrap()
+}
+
+/// What is left after taking some, by a counter in the store.
+async fn take(node: &Engine<RedisStore>, cost: u64, now: Timestamp) -> (Verdict, u64) {
+    let request = CheckRequest::new().with("key", "k").unwrap().cost(cost).unwrap();
+    let decision = node.check(&request, now).await;
+    let status = decision.limits().next().unwrap();
+    assert_eq!(status.source, Source::Exact);
+    (status.outcome.verdict, status.outcome.remaining)
+}
+
+/// Two nodes with different policies share a counter: what one took, the other sees, down to its own size.
+#[tokio::test]
+async fn nodes_with_other_policies_share_counters() {
+    let server = Server::start();
+    let (small, large) = (node(&server, 10).await, node(&server, 20).await);
+    assert_eq!(take(&small, 4, START).await, (Verdict::Allow, 6));
+    assert_eq!(take(&large, 1, START).await, (Verdict::Allow, 5));
+    assert_eq!(take(&small, 1, START).await, (Verdict::Allow, 4));
+    assert_eq!(take(&large, 0, START).await, (Verdict::Allow, 4));
+    let names = server.tell(&["KEYS", "tg:{quotas}:*"]);
+    let fields = server.tell(&["HVALS", names.trim()]);
+    assert_eq!(fields.lines().count(), 2, "{fields}");
+    assert!(fields.contains("1 gcra 10 3600000000 -"), "{fields}");
+    assert!(server.tell(&["TTL", names.trim()]).trim().parse::<i64>().unwrap() > 86_400 * 366);
+}
+
+/// Nodes of one mind agree on tags, and one that starts later finds them.
+#[tokio::test]
+async fn nodes_of_one_mind_use_one_tag() {
+    let server = Server::start();
+    let nodes = [node(&server, 10).await, node(&server, 10).await, node(&server, 10).await];
+    let (first, second, third) =
+        tokio::join!(take(&nodes[0], 1, START), take(&nodes[1], 1, START), take(&nodes[2], 1, START));
+    let mut left = [first.1, second.1, third.1];
+    left.sort_unstable();
+    assert_eq!(left, [7, 8, 9]);
+    let late = node(&server, 10).await;
+    assert_eq!(take(&late, 1, START).await, (Verdict::Allow, 6));
+    let names = server.tell(&["KEYS", "tg:{quotas}:*"]);
+    assert_eq!(server.tell(&["HLEN", names.trim()]).trim(), "1");
+}
+
+/// A quota that returns after another was in force has a tag of its own, also on the node that only follows.
+#[tokio::test]
+async fn a_quota_that_returns_has_another_tag() {
+    let server = Server::start();
+    let (one, other) = (node(&server, 10).await, node(&server, 10).await);
+    for (step, units) in [10, 20, 10].into_iter().enumerate() {
+        let now = START + Ticks::from_secs(60 * step as u64);
+        for node in [&one, &other] {
+            if step > 0 {
+                node.swap(policy(units), now).unwrap();
+            }
+            take(node, 1, now).await;
+        }
+    }
+    let names = server.tell(&["KEYS", "tg:{quotas}:*"]);
+    let mut fields: Vec<String> =
+        server.tell(&["HVALS", names.trim()]).lines().map(|line| line.trim_matches('"').to_owned()).collect();
+    fields.sort();
+    let of = |turn: u32, units: u32| format!("{turn} gcra {units} 3600000000 -");
+    assert_eq!(fields, [of(1, 10), of(1, 20), of(2, 10)]);
+    // Six units in two minutes; what came back meanwhile is less than one.
+    assert_eq!(take(&one, 0, START + Ticks::from_secs(120)).await.1, 4);
+}
+
+/// A state whose quota nobody knows any more is an empty bucket, not a full one.
+#[tokio::test]
+async fn what_nobody_knows_is_no_gift() {
+    let server = Server::start();
+    let node = node(&server, 10).await;
+    take(&node, 1, START).await;
+    let key = server.tell(&["KEYS", "tg:*"]);
+    let key = key.lines().find(|key| key.len() == crate::key::KEY_BYTES).unwrap().to_owned();
+    let state = server.tell(&["GET", &key]);
+    let tag = if state.starts_with("555") { "556" } else { "555" };
+    server.tell(&["SET", &key, &format!("{tag}{}", &state.trim()[3..]), "PX", "60000"]);
+    assert_eq!(take(&node, 1, START).await, (Verdict::Deny { retry_after: Ticks::from_secs(360) }, 0));
+}

@@ -1,7 +1,6 @@
 //! The store under test, and the fleet's secret.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::{Handle, Runtime};
 use tollgate::charge::{Answers, Charge};
@@ -57,11 +56,6 @@ pub(crate) fn secret() -> Secret {
     Secret::of_words(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// A store that answers in time, or not at all.
-pub(crate) fn hasty(url: &str, deadline: Duration) -> Shared {
-    ready(settings(url).deadline(deadline).unwrap())
-}
-
 /// A store that waits, whatever else the machine does.
 pub(crate) fn connect(url: &str) -> Shared {
     ready(settings(url).patient())
@@ -77,7 +71,7 @@ pub(crate) fn told_with(settings: Settings) -> Shared {
 }
 
 /// Connects inside of the current runtime, and returns once every shard can be asked.
-fn ready(settings: Settings) -> Shared {
+pub(crate) fn ready(settings: Settings) -> Shared {
     let _runtime = Handle::current();
     let store = Arc::new(RedisStore::connect(settings).unwrap());
     until("the store is connected", || {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::Rig;
 use super::clustered::without_store;
 use super::judge::Happened;
-use super::report::{AWAY, Promise};
-use crate::fleet::{HOT, Running};
+use super::report::{AWAY, Promise, UNNOTICED};
+use crate::fleet::Running;
 use crate::proxy::{Proxy, Weather};
 use crate::scratch::{rest, until};
 use crate::server::{Plan, Program, Server};
@@ -19,7 +19,7 @@ const LOADED: u32 = 4_000;
 const LOAD_DELAY: u32 = 500;
 
 /// A clock that steps back costs at most what it stepped over, and never more than the burst.
-const STEPS: Promise = Promise { fault: "F10", unexplained_a_key: HOT.burst as usize, ..AWAY };
+const STEPS: Promise = Promise { fault: "F10", steps: true, ..UNNOTICED };
 
 fn immortal(server: &Server) -> Vec<String> {
     server.lives().into_iter().filter(|(_, life)| *life < 0).map(|(key, _)| key).collect()
@@ -62,7 +62,12 @@ fn network(rig: &mut Rig) {
                 ),
                 ("decision without the store".to_owned(), without),
             ];
-            Happened { evidence, outages: vec![began], healthy: running.recorder.now(), losses: vec![] }
+            Happened {
+                evidence,
+                outages: vec![began],
+                healthy: running.recorder.now(),
+                ..Happened::default()
+            }
         });
         rig.found(immortal(&server));
     };
@@ -95,7 +100,13 @@ fn read_only(server: &Server, other: &Server, running: &Running) -> Happened {
     let healthy = running.recorder.now();
     let evidence = vec![("READONLY".to_owned(), refused), ("decision without the store".to_owned(), without)];
     // It took over the other's state, which is none.
-    Happened { evidence, losses: vec![healthy], outages: vec![began], healthy }
+    Happened {
+        evidence,
+        losses: vec![(began, healthy)],
+        outages: vec![began],
+        healthy,
+        ..Happened::default()
+    }
 }
 
 /// A server dies, and takes its time to load what it had written down.
@@ -115,28 +126,36 @@ fn loading(server: &mut Server, running: &Running) -> Happened {
         ("LOADING".to_owned(), refused),
         ("decision without the store".to_owned(), without_store(running, first)),
     ];
-    Happened { evidence, losses: vec![healthy], outages: vec![began], healthy }
+    Happened {
+        evidence,
+        losses: vec![(began, healthy)],
+        outages: vec![began],
+        healthy,
+        ..Happened::default()
+    }
 }
 
 /// The store's clock steps, an hour and a few seconds, back and forth.
 fn clocks(rig: &mut Rig) {
     let server = Plan::new(Program::Valkey).wrong_clock().start();
-    let fleet = rig.fleet([&server.url(), &server.url(), &server.url()]);
-    for (name, steps) in [
+    let fleet = rig.patient_fleet([&server.url(), &server.url(), &server.url()]);
+    for (name, offsets) in [
         ("clock −5 s, +5 s", [-5, 0]),
         ("clock +5 s, −5 s", [5, 0]),
         ("clock −1 h, +1 h", [-3_600, 0]),
         ("clock +1 h, −1 h", [3_600, 0]),
     ] {
         rig.run(name, STEPS, &fleet, |running| {
-            let mut losses = Vec::new();
-            for seconds in steps {
-                losses.push(running.recorder.now());
+            let (mut losses, mut steps) = (Vec::new(), Vec::new());
+            for seconds in offsets {
+                let began = running.recorder.now();
                 server.step_clock(seconds);
+                losses.push((began, running.recorder.now()));
+                steps.push(began);
                 rest(Duration::from_secs(2));
             }
             let evidence = vec![("step".to_owned(), losses.len() as u64)];
-            Happened { evidence, losses, outages: vec![], healthy: running.recorder.now() }
+            Happened { evidence, losses, steps, healthy: running.recorder.now(), outages: vec![] }
         });
         rig.found(immortal(&server));
     }

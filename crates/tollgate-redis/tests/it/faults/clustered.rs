@@ -22,9 +22,11 @@ const FAILOVER: Promise = Promise { fault: "F4", ..AWAY };
 pub(super) fn short(rig: &mut Rig) {
     let mut cluster = Cluster::start(Program::Redis);
     let url = cluster.url();
-    let fleet = rig.fleet([&url; 3]);
+    let fleet = rig.patient_fleet([&url; 3]);
     rig.run("SCRIPT FLUSH every 100 ms", UNNOTICED, &fleet, |running| flush(&cluster, running, 20));
     rig.found(cluster.immortal());
+    drop(fleet);
+    let fleet = rig.fleet([&url; 3]);
     rig.run("STOP for 1 s, CONT", AWAY, &fleet, |running| pause(&cluster, running, 1_000));
     rig.found(cluster.immortal());
     rig.run("CLUSTER FAILOVER", FAILOVER, &fleet, |running| failover(&cluster, running, ""));
@@ -39,10 +41,12 @@ pub(super) fn short(rig: &mut Rig) {
 pub(super) fn long(rig: &mut Rig) {
     let mut cluster = Cluster::start(Program::Redis);
     let url = cluster.url();
-    let fleet = rig.fleet([&url; 3]);
     let whole = |cluster: &Cluster| cluster.await_whole();
+    let fleet = rig.patient_fleet([&url; 3]);
     rig.run("reshard under load", UNNOTICED, &fleet, |running| reshard(&cluster, running));
     rig.found(cluster.immortal());
+    drop(fleet);
+    let fleet = rig.fleet([&url; 3]);
     rig.run("FAILOVER FORCE", FAILOVER, &fleet, |running| failover(&cluster, running, "FORCE"));
     rig.found(cluster.immortal());
     whole(&cluster);
@@ -98,7 +102,7 @@ fn pause(cluster: &Cluster, running: &Running, millis: u64) -> Happened {
             covered.contains("cluster_state:ok").then_some(())
         });
         happened.evidence.push(("promotion".to_owned(), 1));
-        happened.losses.push(running.recorder.now());
+        happened.losses.push((began, running.recorder.now()));
         happened.healthy = running.recorder.now();
         let passed = running.recorder.now() - began;
         rest(Duration::from_micros((millis * 1_000).saturating_sub(passed)));
@@ -128,7 +132,6 @@ fn failover(cluster: &Cluster, running: &Running, how: &str) -> Happened {
     let words: Vec<&str> = ["CLUSTER", "FAILOVER", how].into_iter().filter(|word| !word.is_empty()).collect();
     cluster.servers[replica].tell(&words);
     until("the replica takes over", || (cluster.servers[replica].info("role")? == "master").then_some(()));
-    let now = running.recorder.now();
     until("all know the new primary", || {
         let owner = cluster.servers.iter().all(|server| {
             let text: String = server.ask(&["CLUSTER", "NODES"]).unwrap_or_default();
@@ -139,8 +142,9 @@ fn failover(cluster: &Cluster, running: &Running, how: &str) -> Happened {
         owner.then_some(())
     });
     let evidence = vec![("promotion".to_owned(), u64::from(cluster.primary_of(0) == replica))];
-    let losses = if how.is_empty() { vec![] } else { vec![now] };
-    Happened { evidence, losses, outages: vec![began], healthy: running.recorder.now() }
+    let healthy = running.recorder.now();
+    let losses = if how.is_empty() { vec![] } else { vec![(began, healthy)] };
+    Happened { evidence, losses, outages: vec![began], healthy, ..Happened::default() }
 }
 
 /// A primary dies in the middle of the load, its replica takes over, and it comes back as a replica.
@@ -163,7 +167,13 @@ fn kill(cluster: &mut Cluster, running: &Running) -> Happened {
         ("promotion".to_owned(), 1),
         ("decision without the store".to_owned(), without_store(running, first)),
     ];
-    Happened { evidence, losses: vec![promoted], outages: vec![began], healthy }
+    Happened {
+        evidence,
+        losses: vec![(began, healthy)],
+        outages: vec![began],
+        healthy,
+        ..Happened::default()
+    }
 }
 
 /// A thousand slots move from one primary to the next, and back.
@@ -201,7 +211,7 @@ fn memory(cluster: &Cluster, running: &Running) -> Happened {
         ("OOM".to_owned(), refused),
         ("decision without the store".to_owned(), without_store(running, first)),
     ];
-    Happened { evidence, outages: vec![began], healthy: running.recorder.now(), losses: vec![] }
+    Happened { evidence, outages: vec![began], healthy: running.recorder.now(), ..Happened::default() }
 }
 
 /// A primary holds all its clients up for a second.
@@ -216,7 +226,7 @@ fn client_pause(cluster: &Cluster, running: &Running) -> Happened {
         ("millisecond that a PING took".to_owned(), (healthy - began) / 1_000),
         ("decision without the store".to_owned(), without_store(running, first)),
     ];
-    Happened { evidence, outages: vec![began], healthy, losses: vec![] }
+    Happened { evidence, outages: vec![began], healthy, ..Happened::default() }
 }
 
 /// All six are killed, and come back empty after a minute.
@@ -233,5 +243,11 @@ fn outage(cluster: &mut Cluster, running: &Running) -> Happened {
     cluster.await_whole();
     let healthy = running.recorder.now();
     let evidence = vec![("node killed".to_owned(), 6), ("decision without the store".to_owned(), without)];
-    Happened { evidence, losses: vec![healthy], outages: vec![began], healthy }
+    Happened {
+        evidence,
+        losses: vec![(began, healthy)],
+        outages: vec![began],
+        healthy,
+        ..Happened::default()
+    }
 }

@@ -16,10 +16,12 @@ const WELL_PERCENT: usize = 95;
 pub(crate) struct Happened {
     /// Proof that it happened: what was counted, and how often. Each must be above zero.
     pub(crate) evidence: Vec<(String, u64)>,
-    /// State that may have been lost, or a clock that stepped: once the burst each.
-    pub(crate) losses: Vec<u64>,
-    /// Times at which nodes may have gone over to their own buckets: once the burst each.
+    /// Spans in which state may have been lost, or a clock has stepped: once the burst each.
+    pub(crate) losses: Vec<(u64, u64)>,
+    /// Times from which on nodes may have gone over to their own buckets, until all are back: once the burst each.
     pub(crate) outages: Vec<u64>,
+    /// When a clock stepped back, or may be taken to have: units may have vanished then.
+    pub(crate) steps: Vec<u64>,
     /// When the store was healthy again.
     pub(crate) healthy: u64,
 }
@@ -34,8 +36,9 @@ pub(crate) struct Judged {
     /// The same beyond what the promise allows; above zero it is broken. By the store alone, and by all that counted.
     pub(crate) broken_exact: i64,
     pub(crate) broken_counted: i64,
-    /// Denials of the store that no charge explains, and any denial of a quiet key.
+    /// Denials of the store that no charge explains, and units that vanished, if that explains them; and any denial of a quiet key.
     pub(crate) unexplained: usize,
+    pub(crate) vanished: u64,
     pub(crate) quiet_denied: usize,
     pub(crate) late: usize,
     /// Microseconds.
@@ -79,10 +82,12 @@ impl Judged {
     }
 
     fn add_key(&mut self, bucket: Bucket, quiet: bool, seen: &[Seen], happened: &Happened) {
-        let allow = |at: &[u64]| -> Vec<Allowance> {
-            at.iter().map(|&at| Allowance { at, units: bucket.burst }).collect()
-        };
-        let (losses, outages) = (allow(&happened.losses), allow(&happened.outages));
+        let allow = |(from, to)| Allowance { from, to, units: bucket.burst };
+        let losses: Vec<Allowance> = happened.losses.iter().copied().map(allow).collect();
+        let without = seen.iter().filter(|seen| seen.mode != Mode::Exact).map(|seen| seen.replied);
+        let back = without.max().unwrap_or_default();
+        let outages: Vec<Allowance> =
+            happened.outages.iter().map(|&began| allow((began, began.max(back)))).collect();
         let exact = seen.iter().filter(|seen| seen.mode == Mode::Exact);
         // What was let pass without being counted is counted apart, and has a ceiling of its own.
         let counted = || seen.iter().filter(|seen| matches!(seen.mode, Mode::Exact | Mode::Local));
@@ -91,7 +96,10 @@ impl Judged {
         self.broken_exact = self.broken_exact.max(units(bucket.excess(exact, &losses)));
         let both = [losses, outages].concat();
         self.broken_counted = self.broken_counted.max(units(bucket.excess(counted(), &both)));
-        self.unexplained += bucket.wrong_denials(seen).len();
+        match bucket.vanished(seen, &happened.steps) {
+            Some(units) => self.vanished = self.vanished.max(units),
+            None => self.unexplained += bucket.wrong_denials(seen, &[]).len(),
+        }
         if quiet {
             self.quiet_denied += seen.iter().filter(|seen| !seen.admitted).count();
         }

@@ -13,7 +13,7 @@ use crate::script::Asked;
 
 /// Corrections that may be on their way at a time.
 const WAITING_MAX: u64 = 10_000;
-/// How long one is tried, and how long each try may take.
+/// How long one is tried, and how long each try may take at least.
 const AGE_MAX: Duration = Duration::from_secs(1);
 const TRY: Duration = Duration::from_millis(100);
 /// The pause before it is tried again.
@@ -22,6 +22,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Corrections {
     link: Link,
     runtime: Handle,
+    /// How long each try may take.
+    patience: Duration,
     waiting: Arc<AtomicU64>,
 }
 
@@ -35,8 +37,8 @@ impl Drop for Counted {
 }
 
 impl Corrections {
-    pub(super) fn new(link: Link, runtime: Handle) -> Self {
-        Self { link, runtime, waiting: Arc::default() }
+    pub(super) fn new(link: Link, runtime: Handle, deadline: Duration) -> Self {
+        Self { link, runtime, patience: TRY.max(deadline), waiting: Arc::default() }
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -51,10 +53,10 @@ impl Corrections {
             return;
         }
         let counted = Counted(Arc::clone(&self.waiting));
-        let link = self.link.clone();
+        let (link, patience) = (self.link.clone(), self.patience);
         let began = Instant::now();
         // Lined up before anything that the caller asks next.
-        let mut pending = link.begin(asked.clone(), time, began + TRY);
+        let mut pending = link.begin(asked.clone(), time, began + patience);
         self.runtime.spawn(async move {
             let _counted = counted;
             loop {
@@ -73,7 +75,7 @@ impl Corrections {
                     }
                     Err(_) => sleep(PAUSE).await,
                 }
-                pending = link.begin(asked.clone(), time, Instant::now() + TRY);
+                pending = link.begin(asked.clone(), time, Instant::now() + patience);
             }
         });
     }

@@ -1,8 +1,9 @@
 //! A real cluster: three primaries, and a replica of each.
 
 use std::process::Command;
+use std::time::Duration;
 
-use crate::scratch::{free_port, until};
+use crate::scratch::{free_port, rest, until};
 use crate::server::{Plan, Program, Server};
 
 /// How long nodes wait for each other before they call one dead, in milliseconds.
@@ -159,6 +160,27 @@ impl Cluster {
         let (from, to) = (id(from), id(to));
         let arguments = ["--cluster", "reshard", &address, "--cluster-from", &from, "--cluster-to", &to];
         cli(&[&arguments[..], &["--cluster-slots", &slots, "--cluster-yes"]].concat());
+    }
+
+    /// Moves one slot as an operator does by hand, and takes its time before anybody else is told: who asks is sent on, each time.
+    pub(crate) fn move_slot(&self, slot: u16, from: usize, to: usize, pause: Duration) {
+        let nodes = self.nodes();
+        let id = |index: usize| {
+            let port = self.servers[index].port;
+            nodes.iter().find(|node| node.port == port).unwrap().id.clone()
+        };
+        let (slot, old, new) = (slot.to_string(), id(from), id(to));
+        let (source, target) = (&self.servers[from], &self.servers[to]);
+        target.tell(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &old]);
+        source.tell(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &new]);
+        let keys: Vec<String> = source.ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "1000"]).unwrap();
+        let port = target.port.to_string();
+        for key in &keys {
+            source.tell(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+        }
+        rest(pause);
+        target.tell(&["CLUSTER", "SETSLOT", &slot, "NODE", &new]);
+        source.tell(&["CLUSTER", "SETSLOT", &slot, "NODE", &new]);
     }
 
     /// Keys of all primaries that would live for ever.

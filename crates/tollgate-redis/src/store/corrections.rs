@@ -13,7 +13,7 @@ use crate::script::Asked;
 
 /// Corrections that may be on their way at a time.
 const WAITING_MAX: u64 = 10_000;
-/// How long one is tried, and how long each try may take at least.
+/// How long one is tried, and how long each try may take.
 const AGE_MAX: Duration = Duration::from_secs(1);
 const TRY: Duration = Duration::from_millis(100);
 /// The pause before it is tried again.
@@ -22,8 +22,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Corrections {
     link: Link,
     runtime: Handle,
-    /// How long each try may take.
-    patience: Duration,
     waiting: Arc<AtomicU64>,
 }
 
@@ -37,8 +35,8 @@ impl Drop for Counted {
 }
 
 impl Corrections {
-    pub(super) fn new(link: Link, runtime: Handle, deadline: Duration) -> Self {
-        Self { link, runtime, patience: TRY.max(deadline), waiting: Arc::default() }
+    pub(super) fn new(link: Link, runtime: Handle) -> Self {
+        Self { link, runtime, waiting: Arc::default() }
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -53,10 +51,10 @@ impl Corrections {
             return;
         }
         let counted = Counted(Arc::clone(&self.waiting));
-        let (link, patience) = (self.link.clone(), self.patience);
+        let link = self.link.clone();
         let began = Instant::now();
         // Lined up before anything that the caller asks next.
-        let mut pending = link.begin(asked.clone(), time, began + patience);
+        let mut pending = link.begin(asked.clone(), time, began + TRY);
         self.runtime.spawn(async move {
             let _counted = counted;
             loop {
@@ -75,7 +73,7 @@ impl Corrections {
                     }
                     Err(_) => sleep(PAUSE).await,
                 }
-                pending = link.begin(asked.clone(), time, Instant::now() + patience);
+                pending = link.begin(asked.clone(), time, Instant::now() + TRY);
             }
         });
     }

@@ -126,22 +126,54 @@ impl Link {
     }
 
     /// Asks the script, together with whatever else is asked at the time. Answered or given up at the deadline.
+    #[cfg(test)]
     pub(crate) async fn ask(&self, asked: Asked, deadline: Instant) -> Result<Value, Failure> {
         self.begin(asked, None, deadline)?.answer().await
     }
 
-    /// Lines a request up at once. What is lined up later for the same slot is decided later.
-    /// In service the store's own clock counts; only tests tell another time.
+    /// Lines a request up at once. In service the store's own clock counts; only tests tell another time.
     pub(crate) fn begin(&self, asked: Asked, time: Time, deadline: Instant) -> Result<Pending, Failure> {
-        let hub = &self.0;
+        let shard = self.shard(&asked)?;
+        let (waiting, pending) = self.lined_up(&shard, asked, time, deadline)?;
+        self.push(shard, [waiting]);
+        Ok(pending)
+    }
+
+    /// Lines two requests for the same slot up, so that the first is decided before the second.
+    pub(crate) fn begin_both(
+        &self,
+        [first, second]: [Asked; 2],
+        time: Time,
+        deadline: Instant,
+    ) -> Result<[Pending; 2], Failure> {
+        let shard = self.shard(&first)?;
+        let (first, pending) = self.lined_up(&shard, first, time, deadline)?;
+        let (second, then) = self.lined_up(&shard, second, time, deadline)?;
+        self.push(shard, [first, second]);
+        Ok([pending, then])
+    }
+
+    fn shard(&self, asked: &Asked) -> Result<Arc<Shard>, Failure> {
         let slot = asked.keys.first().map_or(0, |key| key.slot());
-        let shard = hub.routing.for_slot(slot).ok_or(Class::NoConnection)?;
-        let place = shard.enter().inspect_err(|failure| hub.tally.failed(failure.class))?;
+        self.0.routing.for_slot(slot).ok_or_else(|| Class::NoConnection.into())
+    }
+
+    fn lined_up(
+        &self,
+        shard: &Arc<Shard>,
+        asked: Asked,
+        time: Time,
+        deadline: Instant,
+    ) -> Result<(Waiting, Pending), Failure> {
+        let place = shard.enter().inspect_err(|failure| self.0.tally.failed(failure.class))?;
         let (waiting, claim, answer) = Waiting::new(asked, time, deadline);
+        Ok((waiting, Pending { asker: Asker(claim), answer, deadline, _place: place }))
+    }
+
+    fn push(&self, shard: Arc<Shard>, waiting: impl IntoIterator<Item = Waiting>) {
         if shard.queue.push(waiting) {
-            hub.runtime.spawn(Arc::clone(hub).run_rounds(shard));
+            self.0.runtime.spawn(Arc::clone(&self.0).run_rounds(shard));
         }
-        Ok(Pending { asker: Asker(claim), answer, deadline, _place: place })
     }
 
     /// Sends a plain command to the shard of a slot, or to any. For what is not a decision: it has no part in the breaker.
@@ -196,16 +228,19 @@ impl Link {
     }
 
     /// How long the shard of a slot has been failing.
+    #[allow(dead_code, reason = "asked for by the failure modes, which are being merged")]
     pub(crate) fn away_for(&self, slot: u16, now: Instant) -> Option<Duration> {
         self.0.routing.for_slot(slot).and_then(|shard| shard.breaker.away_for(now))
     }
 
-    /// Whether a request for this slot would be sent now.
-    pub(crate) fn is_closed(&self, slot: u16) -> bool {
-        self.0.routing.for_slot(slot).is_some_and(|shard| shard.breaker.state() == BreakerState::Closed)
+    /// Whether the shard of a slot is not asked at this moment, or not always.
+    #[allow(dead_code, reason = "asked for by the failure modes, which are being merged")]
+    pub(crate) fn is_away(&self, slot: u16) -> bool {
+        let well = |shard: Arc<Shard>| shard.is_connected() && shard.breaker.state() == BreakerState::Closed;
+        !self.0.routing.for_slot(slot).is_some_and(well)
     }
 
-    /// Whether keys in different slots may be in one call.
+    /// Whether keys of different slots must not be in one call.
     pub(crate) fn is_cluster(&self) -> bool {
         self.0.is_cluster()
     }

@@ -57,7 +57,7 @@ impl RedisStore {
             supervise(&runtime, "heartbeat", move || Arc::clone(&fleet).beat(link.clone()))
         });
         Ok(Self {
-            corrections: Corrections::new(link.clone(), runtime),
+            corrections: Corrections::new(link.clone(), runtime, settings.deadline),
             deadline: settings.deadline,
             has_joined: AtomicBool::new(settings.secret.is_some()),
             secret: settings.secret,

@@ -87,10 +87,11 @@ impl Drop for Turn<'_> {
 }
 
 impl Queue {
-    /// Lines up. Whether the caller must start a round, since nobody who is under way will take this one along.
-    pub(super) fn push(&self, waiting: Waiting) -> bool {
+    /// Lines up, one directly after the other. Whether the caller must start a round, since nobody who is under way will take them
+    /// along.
+    pub(super) fn push(&self, waiting: impl IntoIterator<Item = Waiting>) -> bool {
         let mut inner = self.lock();
-        inner.waiting.push_back(waiting);
+        inner.waiting.extend(waiting);
         let starts = inner.rounds < ROUNDS_MAX;
         inner.rounds += usize::from(starts);
         starts

@@ -42,8 +42,8 @@ pub(super) struct Shard {
     in_flight_max: usize,
     error: Mutex<Option<String>>,
     keeper: Mutex<Option<AbortHandle>>,
-    /// When it was last named by somebody.
-    named: Mutex<Instant>,
+    /// When somebody was last sent here by another node.
+    named: Mutex<Option<Instant>>,
 }
 
 /// A request's place among those under way.
@@ -69,7 +69,7 @@ impl Shard {
             in_flight_max,
             error: Mutex::new(None),
             keeper: Mutex::new(None),
-            named: Mutex::new(now),
+            named: Mutex::new(None),
         }
     }
 
@@ -112,12 +112,13 @@ impl Shard {
 
     /// Somebody was sent here.
     pub(super) fn name(&self, now: Instant) {
-        *self.named.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
     /// Whether somebody was sent here in this time.
     pub(super) fn was_named_within(&self, time: Duration, now: Instant) -> bool {
-        now < *self.named.lock().unwrap_or_else(PoisonError::into_inner) + time
+        let named = *self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        named.is_some_and(|named| now < named + time)
     }
 
     pub(super) fn is_connected(&self) -> bool {

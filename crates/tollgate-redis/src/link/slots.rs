@@ -49,7 +49,7 @@ impl Cluster {
         let map = ArcSwap::from_pointee(Map { owners: vec![None; usize::from(SLOTS)] });
         let stale = Arc::clone(&maker.stale);
         let cluster = Self { maker, seeds, map, shards: Mutex::default(), stale };
-        cluster.seeds.iter().for_each(|seed| drop(cluster.at(seed)));
+        cluster.seeds.iter().for_each(|seed| drop(cluster.known(seed)));
         cluster
     }
 
@@ -63,11 +63,17 @@ impl Cluster {
         shards.values().find(|shard| shard.is_connected()).or_else(|| shards.values().next()).cloned()
     }
 
-    /// The node at this address, known or not.
+    /// The node that another one names.
     pub(super) fn at(&self, host: &Host) -> Arc<Shard> {
+        let shard = self.known(host);
+        shard.name(Instant::now());
+        shard
+    }
+
+    /// The node at this address, from now on one that we know.
+    fn known(&self, host: &Host) -> Arc<Shard> {
         let mut shards = self.lock();
         if let Some(shard) = shards.get(host) {
-            shard.name(Instant::now());
             return Arc::clone(shard);
         }
         let shard = self.maker.shard(host.clone());
@@ -130,7 +136,7 @@ impl Cluster {
             if primaries.len() >= SHARDS_MAX && !primaries.contains_key(&range.host) {
                 continue;
             }
-            let shard = primaries.entry(range.host.clone()).or_insert_with(|| self.at(&range.host));
+            let shard = primaries.entry(range.host.clone()).or_insert_with(|| self.known(&range.host));
             if let Some(slots) = owners.get_mut(usize::from(range.first)..=usize::from(range.last)) {
                 slots.fill(Some(Arc::clone(shard)));
             }
@@ -144,7 +150,9 @@ impl Cluster {
         self.map.store(Arc::new(Map { owners }));
         let now = Instant::now();
         self.lock().retain(|host, shard| {
-            let stays = primaries.contains_key(host) || shard.was_named_within(NAMED, now);
+            let is_of_use =
+                || shard.was_named_within(NAMED, now) && shard.breaker.state() == BreakerState::Closed;
+            let stays = primaries.contains_key(host) || is_of_use();
             if !stays {
                 shard.retire();
             }

@@ -13,7 +13,7 @@ use tollgate::{Stance, Timestamp};
 
 use super::RedisStore;
 use crate::key::Key;
-use crate::script::{Operation, Question};
+use crate::script::{Heard, Operation, Question};
 
 /// The charges of one slot, and their places in the request.
 struct Part<'c> {
@@ -39,29 +39,11 @@ impl RedisStore {
         if failure.is_none() && !is_denied {
             return Ok(in_order(charges.len(), &answered));
         }
-        for (part, answers) in &answered {
-            self.give_back(&part.taken(answers), now);
-        }
         if let Some(failure) = failure {
+            answered.iter().for_each(|(part, answers)| self.give_back(&part.taken(answers), now));
             return Err(failure);
         }
-        self.look_again(&mut answered, now, deadline).await;
-        Ok(in_order(charges.len(), &answered))
-    }
-
-    /// What a denied request tells of the limits that would have let it pass: how they are without it.
-    async fn look_again(&self, answered: &mut [(&Part<'_>, Answers)], now: Timestamp, deadline: Instant) {
-        let looks: Vec<SmallVec<[Charge<'_>; 6]>> = answered
-            .iter()
-            .map(|(part, _)| part.charges.iter().map(|charge| charge.costing(0)).collect())
-            .collect();
-        let each = answered.iter().zip(&looks).map(|((part, answers), look)| async move {
-            if part.is_admitted(answers) {
-                self.ask(Operation::Charge, look, now, deadline).await.ok()
-            } else {
-                None
-            }
-        });
+        let each = answered.iter().map(|(part, answers)| self.undo(part, answers, now, deadline));
         let seen = together(each).await;
         for ((part, answers), seen) in answered.iter_mut().zip(seen) {
             match seen {
@@ -70,6 +52,39 @@ impl RedisStore {
                 None if part.is_admitted(answers) => part.add_back(answers),
                 None => {}
             }
+        }
+        Ok(in_order(charges.len(), &answered))
+    }
+
+    /// Gives back what a denied request took of the limits that would have let it pass, and looks how they are without it.
+    async fn undo(
+        &self,
+        part: &Part<'_>,
+        answers: &Answers,
+        now: Timestamp,
+        deadline: Instant,
+    ) -> Option<Answers> {
+        let taken = part.taken(answers);
+        if taken.is_empty() {
+            return None;
+        }
+        let refund = Question::new(Operation::Refund, &taken, now).asked().ok()?;
+        let looks: SmallVec<[Charge<'_>; 6]> = part.charges.iter().map(|charge| charge.costing(0)).collect();
+        let mut look = Question::new(Operation::Charge, &looks, now);
+        let time = self.time(now);
+        let looked = match self.link.begin_both([refund.clone(), look.asked().ok()?], time, deadline) {
+            Ok([first, then]) => {
+                self.corrections.follow(refund, Ok(first), time);
+                then.answer().await.ok()?
+            }
+            Err(failure) => {
+                self.corrections.follow(refund, Err(failure), time);
+                return None;
+            }
+        };
+        match look.hear(&looked) {
+            Heard::Answers(answers) => Some(answers),
+            _ => None,
         }
     }
 

@@ -25,3 +25,4 @@ mod server;
 mod slots;
 mod starters;
 mod store;
+mod ways;

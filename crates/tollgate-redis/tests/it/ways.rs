@@ -1,0 +1,328 @@
+//! The ways to a store: a cluster whose slots move and whose primaries change, sentinels, TLS. One store each, through an engine.
+
+#![allow(
+    clippy::await_holding_lock,
+    reason = "the guard keeps tests apart that need the machine to themselves, and each test has a thread"
+)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::policy::{Cost, Limit, LimitBuilder};
+use tollgate::{CheckRequest, Clock, Engine, Policy, Quota, Rate, Source};
+use tollgate_redis::{BreakerState, Class, Nodes, RedisStore, Settings, TlsFiles};
+
+use crate::cluster::Cluster;
+use crate::scratch::among_others;
+use crate::sentinel::Watched;
+use crate::server::{Plan, Program, Server};
+
+/// Patient enough for a machine that runs all tests at once.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// Units that no test uses up.
+const MANY: u64 = 1_000_000;
+
+fn settings(url: &str) -> Settings {
+    let settings = Settings::parse(url).unwrap().deadline(PATIENCE).unwrap();
+    settings.secret(b"the secret of these tests").unwrap()
+}
+
+fn bucket(name: &str, by: &str, units: u64) -> LimitBuilder {
+    let quota = Quota::token_bucket(Rate::per_day(units)).unwrap();
+    Limit::new(name, quota).by([by]).cost(Cost::Asked)
+}
+
+fn engine(settings: Settings, limits: Vec<LimitBuilder>) -> Engine<RedisStore> {
+    let store = RedisStore::connect(settings).unwrap();
+    let secret = store.secret().unwrap();
+    Engine::with_store(Policy::new(limits).unwrap(), store, secret)
+}
+
+async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..4_000 {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never: {what}");
+}
+
+async fn is_well(engine: &Engine<RedisStore>) {
+    eventually("all shards are well", || {
+        let shards = engine.store().report().shards;
+        shards.iter().all(|shard| shard.is_connected && shard.state == BreakerState::Closed)
+    })
+    .await;
+}
+
+async fn is_mapped(engine: &Engine<RedisStore>) {
+    eventually("three shards are known", || engine.store().report().shards.len() == 3).await;
+    is_well(engine).await;
+}
+
+fn asking<'a>(user: &'a str, tenant: &'a str, cost: u64) -> CheckRequest<'a> {
+    CheckRequest::new().with("user", user).unwrap().with("tenant", tenant).unwrap().cost(cost).unwrap()
+}
+
+/// Whether it was allowed, and whether by the store.
+async fn check(
+    engine: &Engine<RedisStore>,
+    clock: &Clock,
+    user: &str,
+    tenant: &str,
+    cost: u64,
+) -> (bool, bool) {
+    let decision = engine.check(&asking(user, tenant, cost), clock.now()).await;
+    (decision.is_allowed(), decision.limits().all(|limit| limit.source == Source::Exact))
+}
+
+/// Counters in different slots are charged together, and what is denied by one is given back to the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_apart_are_charged_together() {
+    let _others = among_others();
+    let cluster = Cluster::start(Program::Redis);
+    let engine =
+        engine(settings(&cluster.url()), vec![bucket("user", "user", 100), bucket("tenant", "tenant", 10)]);
+    let clock = Clock::precise();
+    is_mapped(&engine).await;
+    for tenant in 0..20 {
+        let (user, tenant) = (format!("u{tenant}"), format!("t{tenant}"));
+        assert_eq!(check(&engine, &clock, &user, &tenant, 7).await, (true, true));
+        for _ in 0..5 {
+            let decision = engine.check(&asking(&user, &tenant, 7), clock.now()).await;
+            assert!(!decision.is_allowed());
+            let left: Vec<u64> = decision.limits().map(|limit| limit.outcome.remaining).collect();
+            assert_eq!(left, [93, 3], "what the tenant's limit denied must not cost the user");
+        }
+    }
+    eventually("all refunds are settled", || engine.store().report().corrections == 0).await;
+    for tenant in 0..20 {
+        let (user, other) = (format!("u{tenant}"), format!("o{tenant}"));
+        let decision = engine.check(&asking(&user, &other, 0), clock.now()).await;
+        assert_eq!(decision.limits().next().unwrap().outcome.remaining, 93);
+    }
+    let primaries = cluster.servers.iter().filter(|server| server.info("role").as_deref() == Some("master"));
+    let immortal: Vec<_> = primaries.flat_map(Server::lives).filter(|(_, life)| *life < 0).collect();
+    assert!(immortal.is_empty(), "{immortal:?}");
+}
+
+/// Everything in a slot of its own: a request costs one round trip, many at once are pipelined.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_all_over_a_cluster_are_counted_exactly() {
+    let _others = among_others();
+    let cluster = Cluster::start(Program::Redis);
+    let engine = Arc::new(engine(settings(&cluster.url()), vec![bucket("user", "user", 5)]));
+    let clock = Arc::new(Clock::precise());
+    is_mapped(&engine).await;
+    let tasks: Vec<_> = (0..64)
+        .map(|task| {
+            let (engine, clock) = (Arc::clone(&engine), Arc::clone(&clock));
+            tokio::spawn(async move {
+                let mut allowed = 0;
+                for key in 0..40 {
+                    // Eight tasks share each key.
+                    let user = format!("{}-{key}", task / 8);
+                    let (is_allowed, is_exact) = check(&engine, &clock, &user, "t", 1).await;
+                    assert!(is_exact);
+                    allowed += u64::from(is_allowed);
+                }
+                allowed
+            })
+        })
+        .collect();
+    let mut allowed = 0;
+    for task in tasks {
+        allowed += task.await.unwrap();
+    }
+    assert_eq!(allowed, 8 * 40 * 5);
+}
+
+/// A load that goes on while the cluster changes: how many were decided by the store, and how many not.
+struct Load {
+    stop: Arc<AtomicBool>,
+    exact: Arc<AtomicU64>,
+    other: Arc<AtomicU64>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Load {
+    fn start(engine: &Arc<Engine<RedisStore>>) -> Self {
+        let (stop, exact, other) = (Arc::default(), Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let (stopped, good, bad) = (Arc::<AtomicBool>::clone(&stop), Arc::clone(&exact), Arc::clone(&other));
+        let engine = Arc::clone(engine);
+        let task = tokio::spawn(async move {
+            let clock = Clock::precise();
+            let mut turn = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                turn += 1;
+                let (_, is_exact) = check(&engine, &clock, &format!("{}", turn % 500), "t", 1).await;
+                if is_exact { &good } else { &bad }.fetch_add(1, Ordering::Relaxed);
+                // Decisions without the store wait for nothing, and would keep the runtime to themselves.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        Self { stop, exact, other, task }
+    }
+
+    async fn end(self) -> (u64, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.task.await.unwrap();
+        (self.exact.load(Ordering::Relaxed), self.other.load(Ordering::Relaxed))
+    }
+}
+
+/// What all counters have lost, as the store tells.
+async fn spent(engine: &Engine<RedisStore>) -> u64 {
+    let clock = Clock::precise();
+    let mut spent = 0;
+    for user in 0..500 {
+        let decision = engine.check(&asking(&user.to_string(), "t", 0), clock.now()).await;
+        let status = decision.limits().next().unwrap();
+        assert_eq!(status.source, Source::Exact);
+        spent += MANY - status.outcome.remaining;
+    }
+    spent
+}
+
+/// Slots that move under load cost nothing: every decision is the store's, and every unit is counted once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_move_under_load() {
+    let _others = among_others();
+    let cluster = Cluster::start(Program::Redis);
+    // A day's units of which none comes back while the test runs.
+    let engine = Arc::new(engine(settings(&cluster.url()), vec![slow_bucket()]));
+    is_mapped(&engine).await;
+    let load = Load::start(&engine);
+    let (from, to) = (cluster.primary_of(0), cluster.primary_of(16_383));
+    cluster.reshard(300, from, to);
+    let (exact, other) = load.end().await;
+    let report = engine.store().report();
+    let redirected = report.failures[Class::Moved as usize].1 + report.failures[Class::Ask as usize].1;
+    assert!(redirected > 0, "no slot moved under the load");
+    assert_eq!(other, 0, "{exact} decided by the store; {report:?}");
+    is_well(&engine).await;
+    assert_eq!(spent(&engine).await, exact);
+}
+
+fn slow_bucket() -> LimitBuilder {
+    use tollgate::algorithm::fixed_window::{Align, FixedWindow};
+    let window = FixedWindow::new(Rate::per_day(MANY), Align::FirstHit).unwrap();
+    Limit::new("user", Quota::FixedWindow(window)).by(["user"]).cost(Cost::Asked)
+}
+
+/// A primary that hands over in order, and one that is killed: the others go on, and its keys are back soon.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn primaries_change() {
+    let _others = among_others();
+    let mut cluster = Cluster::start(Program::Redis);
+    let engine = Arc::new(engine(settings(&cluster.url()), vec![slow_bucket()]));
+    is_mapped(&engine).await;
+    let load = Load::start(&engine);
+    let primary = cluster.primary_of(0);
+    let replica = cluster.replica_of(primary);
+    cluster.servers[replica].tell(&["CLUSTER", "FAILOVER"]);
+    eventually("the replica takes over", || cluster.primary_of(0) == replica).await;
+    is_mapped(&engine).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (exact, other) = load.end().await;
+    assert!(exact > other * 20, "{exact} decided by the store, {other} not");
+
+    let load = Load::start(&engine);
+    cluster.servers[replica].kill();
+    eventually("another takes over", || {
+        let nodes = cluster.nodes();
+        nodes.iter().any(|node| {
+            node.is("master")
+                && !node.is("fail")
+                && node.owns(0)
+                && node.port != cluster.servers[replica].port
+        })
+    })
+    .await;
+    let promoted = tokio::time::Instant::now();
+    is_mapped(&engine).await;
+    let learnt = promoted.elapsed();
+    let (exact, other) = load.end().await;
+    assert!(exact > 0 && other > 0, "{exact} decided by the store, {other} not: no fault was seen");
+    assert!(learnt < Duration::from_secs(5), "{learnt:?}");
+    let (_, is_exact) = check(&engine, &Clock::precise(), "u", "t", 1).await;
+    assert!(is_exact);
+}
+
+/// Sentinels name the primary, and the next one when it is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_are_followed() {
+    let _others = among_others();
+    let mut watched = Watched::start();
+    let engine = engine(settings(&watched.url()), vec![bucket("user", "user", MANY)]);
+    let clock = Clock::precise();
+    is_well(&engine).await;
+    assert_eq!(check(&engine, &clock, "u", "t", 1).await, (true, true));
+    assert!(watched.servers[0].calls("evalsha").0 > 0);
+    watched.servers[0].kill();
+    eventually("the store is missed", || engine.store().report().shards[0].state != BreakerState::Closed)
+        .await;
+    assert!(!check(&engine, &clock, "u", "t", 1).await.1);
+    eventually("the replica is promoted", || watched.primary() == watched.servers[1].port).await;
+    is_well(&engine).await;
+    assert_eq!(check(&engine, &clock, "u", "t", 1).await, (true, true));
+}
+
+/// TLS with a certificate of ours is let in; without one, or with an authority that did not sign, nothing is sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_is_spoken() {
+    let _others = among_others();
+    let server = Plan::new(Program::Redis).tls().start();
+    let (port, [authority, certificate, key]) = server.tls();
+    let url = format!("rediss://127.0.0.1:{port}");
+    let files = TlsFiles {
+        authorities: Some(authority.clone().into()),
+        certificate: Some(certificate.into()),
+        key: Some(key.into()),
+    };
+    let limits = || vec![bucket("user", "user", MANY)];
+    let good = engine(settings(&url).tls(files.clone()).unwrap(), limits());
+    is_well(&good).await;
+    assert_eq!(check(&good, &Clock::precise(), "u", "t", 1).await, (true, true));
+
+    let strangers = TlsFiles { authorities: None, ..files.clone() };
+    let anonymous = TlsFiles { authorities: Some(authority.into()), ..TlsFiles::default() };
+    for files in [strangers, anonymous] {
+        let bad = engine(settings(&url).tls(files).unwrap(), limits());
+        eventually("the connection is refused", || bad.store().report().connection_failures > 0).await;
+        assert!(!check(&bad, &Clock::precise(), "u", "t", 1).await.1);
+        let error = bad.store().report().shards[0].last_error.clone();
+        assert!(error.is_some_and(|error| !error.is_empty()));
+    }
+}
+
+/// Nodes that share a store know how many they are, and find the same secret; one that leaves is forgotten at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_finds_itself() {
+    let _others = among_others();
+    let server = Server::redis();
+    let plain = || Settings::parse(&server.url()).unwrap().deadline(PATIENCE).unwrap();
+    let stores: Vec<_> = (0..3).map(|_| RedisStore::connect(plain()).unwrap()).collect();
+    let policy = || Policy::new(vec![bucket("user", "user", 10)]).unwrap();
+    let clock = Clock::precise();
+    let mut engines = Vec::new();
+    for store in stores {
+        let engine = Engine::with_store(policy(), store, tollgate::Secret::random());
+        assert!(!check(&engine, &clock, "u", "t", 1).await.1, "nobody counts before the secret is known");
+        engine.store().join(|secret| engine.rekey(secret)).await;
+        engines.push(engine);
+    }
+    for (node, engine) in engines.iter().enumerate() {
+        let (is_allowed, is_exact) = check(engine, &clock, "u", "t", 4).await;
+        assert_eq!((is_allowed, is_exact), (node < 2, true), "one bucket for all");
+    }
+    eventually("all are counted", || engines.iter().all(|engine| engine.store().node_count() == 3)).await;
+    engines.pop().unwrap().store().leave().await;
+    eventually("one has left", || engines.iter().all(|engine| engine.store().node_count() == 2)).await;
+    let fixed = RedisStore::connect(plain().nodes(Nodes::Fixed(7)).unwrap()).unwrap();
+    assert_eq!(fixed.node_count(), 7);
+    let immortal: Vec<_> = server.lives().into_iter().filter(|(_, life)| *life < 0).collect();
+    assert!(immortal.is_empty(), "{immortal:?}");
+}

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
-use tollgate::{Quota, Secret, Timestamp};
+use tollgate::{Quota, Secret, Ticks, Timestamp};
 
 use crate::health::{Fleet, learn_secret, secret_of};
 use crate::key::Key;
@@ -224,7 +224,24 @@ impl Store for RedisStore {
         self.correct(Operation::Reset, charges, now).await
     }
 
+    async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.correct(Operation::Debit, charges, now).await
+    }
+
     fn hold(&self, _hold: &Hold) {}
+
+    fn nodes(&self) -> u32 {
+        self.node_count()
+    }
+
+    fn away_for(&self, charge: &Charge<'_>, _now: Timestamp) -> Option<Ticks> {
+        let away = self.link.away_for(Key::of(charge).slot(), Instant::now());
+        Some(away.map_or(Ticks::ZERO, Ticks::ceil_from))
+    }
+
+    fn is_away(&self, charge: &Charge<'_>) -> bool {
+        self.link.is_away(Key::of(charge).slot())
+    }
 }
 
 fn share_a_slot(charges: &[Charge<'_>]) -> bool {
@@ -233,8 +250,8 @@ fn share_a_slot(charges: &[Charge<'_>]) -> bool {
     slots.all(|slot| Some(slot) == first)
 }
 
-fn unanswered(_failure: Failure) -> StoreFailure {
-    StoreFailure::Unreachable
+fn unanswered(failure: Failure) -> StoreFailure {
+    if failure.may_have_run { StoreFailure::Unanswered } else { StoreFailure::Unreachable }
 }
 
 fn failed(problem: &Problem) -> StoreFailure {

@@ -24,6 +24,8 @@ pub(crate) const LATE: Duration = DEADLINE.saturating_mul(2);
 const TURNS: u32 = 32;
 /// How often the load catches up with the clock.
 const BEAT: Duration = Duration::from_millis(2);
+/// How often debts are settled.
+const SETTLE_EVERY: Duration = Duration::from_millis(100);
 /// Decisions under way at once, at most.
 const UNDER_WAY_MAX: u64 = 4_096;
 
@@ -104,6 +106,7 @@ impl<S: Store + 'static> Fleet<S> {
                 run: run.into(),
                 load,
             };
+            runtime.spawn(settle(Arc::clone(engine), self.clock.clone(), running.clone()));
             runtime.spawn(asker.run());
         }
         running
@@ -130,6 +133,15 @@ impl Running {
             rest(Duration::from_millis(20));
         }
         panic!("{} decisions were never answered", self.under_way.load(Ordering::Acquire));
+    }
+}
+
+/// Tells the store now and then what its node admitted without it, as a server does.
+async fn settle<S: Store + 'static>(engine: Arc<Engine<S>>, clock: Clock, running: Running) {
+    while !running.stopped.load(Ordering::Relaxed) {
+        tokio::time::sleep(SETTLE_EVERY).await;
+        // What cannot be told now is told the next time.
+        let _ = engine.settle_debts(clock.now()).await;
     }
 }
 

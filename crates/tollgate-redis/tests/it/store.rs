@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::runtime::{Handle, Runtime};
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
-use tollgate::{Secret, Timestamp};
+use tollgate::{Secret, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, RedisStore, Settings, ShardReport};
 
 use crate::scratch::until;
@@ -38,8 +38,24 @@ impl Store for Shared {
         self.0.reset(charges, now).await
     }
 
+    async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.0.debit(charges, now).await
+    }
+
     fn hold(&self, hold: &Hold) {
         self.0.hold(hold);
+    }
+
+    fn nodes(&self) -> u32 {
+        self.0.nodes()
+    }
+
+    fn away_for(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Ticks> {
+        self.0.away_for(charge, now)
+    }
+
+    fn is_away(&self, charge: &Charge<'_>) -> bool {
+        self.0.is_away(charge)
     }
 }
 

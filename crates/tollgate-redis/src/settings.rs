@@ -252,7 +252,32 @@ impl Settings {
         &self.place
     }
 
-    /// Whether what is sent can be read on the way.
+    /// The user and the password, for whoever looks at the store by itself; not to be shown.
+    #[must_use]
+    pub fn credentials(&self) -> (Option<&str>, Option<&str>) {
+        let login = self.login.as_ref();
+        (login.and_then(|login| login.user.as_deref()), login.map(|login| login.password.as_str()))
+    }
+
+    /// The number of the database.
+    #[must_use]
+    pub const fn database(&self) -> i64 {
+        self.database
+    }
+
+    /// The files of TLS; none where it is not spoken.
+    #[must_use]
+    pub const fn tls_files(&self) -> Option<&TlsFiles> {
+        self.tls.as_ref()
+    }
+
+    /// How long a decision waits for the store.
+    #[must_use]
+    pub const fn patience(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Whether what is sent cannot be read on the way.
     #[must_use]
     pub const fn is_encrypted(&self) -> bool {
         self.tls.is_some()

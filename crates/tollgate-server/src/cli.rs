@@ -12,6 +12,7 @@ mod foreign;
 mod guard;
 mod operate;
 mod see;
+mod store;
 mod value;
 
 pub use crate::admin::GivenToken;
@@ -25,8 +26,11 @@ pub use operate::{
     TailArguments, TopArguments, TrustArguments,
 };
 pub use see::{LogFormat, SeeArguments};
-pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval, StoreChoice};
-pub(crate) use value::{duration, instant};
+pub use store::{
+    EntranceArguments, NodesChoice, StoreArguments, StoreCheckArguments, StoreCommand, StoreText,
+};
+pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval};
+pub(crate) use value::{duration, instant, nodes, store_deadline};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,6 +60,12 @@ pub enum Command {
         /// What to do with them.
         #[command(subcommand)]
         command: PolicyCommand,
+    },
+    /// Work with the store that a fleet shares
+    Store {
+        /// What to do about it.
+        #[command(subcommand)]
+        command: StoreCommand,
     },
     /// Decide about requests here and now, without a server
     Decide(DecideArguments),
@@ -99,9 +109,9 @@ pub struct ServeArguments {
     /// Where to listen for gRPC, as Envoy's rate-limit service; port 0 picks a free one, off does not listen
     #[arg(long, value_name = "ADDR|off", env = "TOLLGATE_GRPC", default_value = "127.0.0.1:8081", value_parser = value::listen)]
     pub grpc: ListenChoice,
-    /// Where counters live; this version knows `memory`
-    #[arg(long, value_name = "STORE", env = "TOLLGATE_STORE", default_value = "memory", value_parser = value::store)]
-    pub store: StoreChoice,
+    /// Where counters live.
+    #[command(flatten)]
+    pub store: StoreArguments,
     /// The most memory that counters may take
     #[arg(long, value_name = "SIZE", env = "TOLLGATE_MEMORY", default_value = "64MiB", value_parser = value::size)]
     pub memory: u64,

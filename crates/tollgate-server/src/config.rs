@@ -15,6 +15,7 @@ use crate::attributes::path::EscapedSlashes;
 use crate::attributes::source::{SetBy, Source};
 use crate::attributes::template::{TEMPLATES_MAX, Template};
 use crate::attributes::{BUILT_IN, MAPPED_MAX, Mapped, Reader};
+use crate::store::StoreDocument;
 
 /// Largest config file.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
@@ -33,6 +34,17 @@ struct Document {
     escaped_slashes: Slashes,
     #[serde(default)]
     attributes: BTreeMap<String, Mapping>,
+    #[serde(default)]
+    store: Option<StoreDocument>,
+}
+
+/// What a config file means.
+#[derive(Debug, Default)]
+pub(crate) struct Config {
+    /// How attributes are read from requests.
+    pub(crate) reader: Reader,
+    /// Where counters live, as far as the file says; the command line counts before it.
+    pub(crate) store: StoreDocument,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -76,9 +88,9 @@ enum Templates {
 ///
 /// # Errors
 /// When it is not one; the message says what would be accepted.
-pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Reader, String> {
-    let mut reader = match path {
-        None => Reader::default(),
+pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Config, String> {
+    let mut config = match path {
+        None => Config::default(),
         Some(path) => {
             let name = path.display();
             let text = File::open(path).and_then(bounded);
@@ -87,9 +99,9 @@ pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Reader, S
         }
     };
     if !trusted.is_empty() {
-        reader.trusted = Trusted::new(trusted.to_vec());
+        config.reader.trusted = Trusted::new(trusted.to_vec());
     }
-    Ok(reader)
+    Ok(config)
 }
 
 fn bounded(file: File) -> io::Result<String> {
@@ -102,7 +114,7 @@ fn bounded(file: File) -> io::Result<String> {
 }
 
 /// What a file means. Pure.
-fn compile(text: &str) -> Result<Reader, Vec<String>> {
+fn compile(text: &str) -> Result<Config, Vec<String>> {
     let document: Option<Document> = serde_saphyr::from_str(text).map_err(|error| vec![error.to_string()])?;
     let document = document.unwrap_or_default();
     let mut problems = Vec::new();
@@ -119,7 +131,8 @@ fn compile(text: &str) -> Result<Reader, Vec<String>> {
     if !IPV6_PREFIX.contains(&reader.ipv6_prefix) {
         problems.push(format!("ipv6_prefix: {} is not accepted; accepted: 48 to 128", reader.ipv6_prefix));
     }
-    if problems.is_empty() { Ok(reader) } else { Err(problems) }
+    let store = document.store.unwrap_or_default();
+    if problems.is_empty() { Ok(Config { reader, store }) } else { Err(problems) }
 }
 
 fn trusted(networks: Option<Vec<String>>, problems: &mut Vec<String>) -> Trusted {
@@ -228,7 +241,7 @@ attributes:
   route: { path: ['/users/{id}', /health] }
   api_key: { header: X-Customer-Key, set_by: client }
 ";
-        let reader = compile(text).unwrap();
+        let reader = compile(text).unwrap().reader;
         assert!(reader.trusted.contains("10.9.9.9".parse().unwrap()));
         assert!(!reader.trusted.contains("127.0.0.1".parse().unwrap()));
         assert_eq!((reader.ipv6_prefix, reader.slashes), (56, EscapedSlashes::Keep));

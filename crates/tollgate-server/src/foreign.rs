@@ -146,6 +146,15 @@ impl Foreign {
         }
     }
 
+    /// The windows that it counts in.
+    fn tallies<S: Store>(&self, engine: &Engine<S>) -> Result<Tallies, QuotaError> {
+        let lengths = match self {
+            Foreign::Envoy(_) => Vec::new(),
+            Foreign::Limitador(config) => config.lengths(),
+        };
+        Tallies::new(engine, lengths.into_iter())
+    }
+
     /// What metrics call its rules.
     pub(crate) fn metrics(&self) -> Vec<&str> {
         match self {
@@ -191,7 +200,7 @@ pub(crate) struct Answered<'c> {
 
 /// A configuration in force: its rules, and the windows that they count in.
 pub(crate) struct InForce {
-    pub(crate) rules: Foreign,
+    pub(crate) rules: Arc<Foreign>,
     tallies: Tallies,
     pub(crate) ledger: Arc<Ledger>,
     /// Since when, and the how manieth configuration of this server it is.
@@ -205,19 +214,32 @@ impl InForce {
     /// # Errors
     /// When a window's length is out of range.
     pub(crate) fn new<S: Store>(
-        rules: Foreign,
+        rules: impl Into<Arc<Foreign>>,
         engine: &Engine<S>,
         before: Option<&InForce>,
         now: Timestamp,
     ) -> Result<Self, QuotaError> {
-        let lengths = match &rules {
-            Foreign::Envoy(_) => Vec::new(),
-            Foreign::Limitador(config) => config.lengths(),
-        };
-        let tallies = Tallies::new(engine, lengths.into_iter())?;
+        let rules = rules.into();
+        let tallies = rules.tallies(engine)?;
         let ledger: Arc<Ledger> = before.map(|before| Arc::clone(&before.ledger)).unwrap_or_default();
         let version = before.map_or(1, |before| before.version + 1);
         Ok(Self { rules, tallies, ledger, applied_at: now, version })
+    }
+
+    /// The same for an engine that hashes keys with another secret by now.
+    ///
+    /// # Errors
+    /// As [`InForce::new`].
+    pub(crate) fn rekeyed<S: Store>(&self, engine: &Engine<S>) -> Result<Self, QuotaError> {
+        let Self { rules, ledger, applied_at, version, .. } = self;
+        let tallies = rules.tallies(engine)?;
+        Ok(Self {
+            rules: Arc::clone(rules),
+            tallies,
+            ledger: Arc::clone(ledger),
+            applied_at: *applied_at,
+            version: *version,
+        })
     }
 
     fn counters<'s, S>(&'s self, engine: &'s Engine<S>) -> Counters<'s, S> {
@@ -233,7 +255,7 @@ impl InForce {
         now: Timestamp,
     ) -> Answered<'_> {
         let counters = self.counters(engine);
-        match &self.rules {
+        match &*self.rules {
             Foreign::Envoy(config) => envoy::answer::answer(config, question, &counters, options, now).await,
             Foreign::Limitador(config) => {
                 limitador::answer::answer(config, question, &counters, &self.ledger, options, now).await
@@ -248,7 +270,7 @@ impl InForce {
         engine: &Engine<S>,
         now: Timestamp,
     ) -> Option<Ruling<'_>> {
-        let Foreign::Limitador(config) = &self.rules else { return None };
+        let Foreign::Limitador(config) = &*self.rules else { return None };
         Some(limitador::answer::decide(config, asked, &self.counters(engine), &self.ledger, now).await)
     }
 

@@ -48,7 +48,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use cli::{Cli, Command, PolicyCommand};
+use cli::{Cli, Command, PolicyCommand, StoreCommand};
 use console::Console;
 
 /// Everything was as asked.
@@ -79,6 +79,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Policy { command: PolicyCommand::Convert(arguments) } => {
             policy_convert::run(&arguments, &mut console)
+        }
+        Command::Store { command: StoreCommand::Check(arguments) } => {
+            store::check::run(&arguments, &mut console)
         }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
         Command::Bench(arguments) => load::command::run(&arguments, &mut console),

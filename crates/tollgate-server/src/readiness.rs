@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::orders::Orders;
 use crate::reload::{Failure, Reloader, Status};
+use crate::store::{StoreReport, Watch};
 use crate::time_text::rfc3339;
 use crate::tls::Tls;
 
@@ -15,6 +16,8 @@ use crate::tls::Tls;
 #[derive(Default)]
 pub(crate) struct Readiness {
     pub(crate) tls: Option<Arc<Tls>>,
+    /// The store that servers share, if there is one.
+    pub(crate) store: Option<Arc<Watch>>,
     stopping: AtomicBool,
 }
 
@@ -41,6 +44,7 @@ impl Readiness {
         let tls = self.tls.as_ref().map(|tls| tls.status());
         let unkept = orders.and_then(Orders::error);
         let is_degraded = unkept.is_some()
+            || self.store.as_ref().is_some_and(|store| store.is_degraded())
             || policy.as_ref().is_some_and(|status| status.is_degraded())
             || tls.as_ref().is_some_and(|status| status.error.is_some());
         let status = match (self.is_ready(), is_degraded) {
@@ -49,7 +53,7 @@ impl Readiness {
             (true, false) => "ok",
         };
         match audience {
-            Audience::Anybody => Report { status, policy: None, tls: None, orders: None },
+            Audience::Anybody => Report { status, policy: None, tls: None, orders: None, store: None },
             Audience::Admitted => Report {
                 status,
                 policy: policy.map(|status| PolicyReport::of(&status)),
@@ -58,6 +62,7 @@ impl Readiness {
                     loaded_at: rfc3339(status.loaded_at),
                     error: status.error.as_ref().map(ErrorReport::of),
                 }),
+                store: self.store.as_ref().map(|store| store.report()),
                 orders: unkept.map(|error| OrdersReport { error: ErrorReport::of(&error) }),
             },
         }
@@ -81,6 +86,9 @@ pub(crate) struct Report {
     policy: Option<PolicyReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<TlsReport>,
+    /// The store that servers share. It never makes a server unready: all of them would be at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<StoreReport>,
     /// What operators said over the policy, while it is not on disk or was not readable at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     orders: Option<OrdersReport>,

@@ -7,32 +7,32 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
+use tollgate::Clock;
 
 use crate::admin::{self, Admin};
+use crate::attributes::Reader;
 use crate::auth::Auth;
-use crate::cli::{ListenChoice, ServeArguments, StoreChoice};
+use crate::cli::{ListenChoice, ServeArguments};
+use crate::config::{self, Config};
 use crate::console::Console;
 use crate::listen::Door;
 use crate::orders::Orders;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
-use crate::service::cells::Table;
-use crate::snapshot::{self, Capacity, Snapshots};
-use crate::store::Stores;
+use crate::store::{Choice, Watch};
 use crate::tls::{Inside, Tls};
 use crate::{FAILURE, SUCCESS};
-use crate::{config, grpc, http, listen, resp};
+use crate::{grpc, http, listen, resp};
+use counters::{Counting, Opened};
 
 mod banner;
+mod counters;
 pub(crate) mod log;
 mod sample;
 mod see;
 mod signal;
 mod stop;
 
-/// What part of the memory for counters `CL.THROTTLE` may take, whose keys no policy knows.
-const THROTTLE_PART: u64 = 8;
 /// How long threads that wait for a disk may keep a server that has ended.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -70,7 +70,9 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     }
     let start = reload::start(arguments.policy.as_ref(), arguments.reload.state_dir.as_deref())
         .map_err(|error| format!("no policy to serve\n{error}"))?;
-    Ok(Prepared { clock, auth, tls, start })
+    let Config { reader, store } = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
+    let choice = Choice::of(&arguments.store, &store)?;
+    Ok(Prepared { clock, auth, tls, start, reader, choice })
 }
 
 /// What a server needs before it opens anything.
@@ -79,6 +81,8 @@ struct Prepared {
     auth: Auth,
     tls: Option<Arc<Tls>>,
     start: Start,
+    reader: Reader,
+    choice: Choice,
 }
 
 /// Whoever can connect can use up anybody's quota, so only this machine may, unless strangers are kept out or the operator insists.
@@ -95,8 +99,7 @@ fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String>
 }
 
 async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Console) -> Result<(), String> {
-    let Prepared { clock, auth, tls, mut start } = prepared;
-    let reader = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
+    let Prepared { clock, auth, tls, mut start, reader, choice } = prepared;
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
@@ -110,15 +113,12 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         grpc: grpc.as_ref().map(address_of).transpose()?,
         resp: resp.as_ref().map(address_of).transpose()?,
     };
-    let throttle_memory = if resp.is_some() { arguments.memory / THROTTLE_PART } else { 0 };
-    let capacity = Capacity { bytes: arguments.memory - throttle_memory, throttle_bytes: throttle_memory };
-    let state = arguments.reload.state_dir.as_deref();
-    let state = state.map(|path| Snapshots::open(path, arguments.snapshot_every, capacity, &clock));
-    let state = state.transpose()?;
-    // After the snapshots, which take hold of the directory.
+    let opened = Opened::open(choice, arguments, resp.is_some(), &clock)?;
+    // After the counters, which take hold of the directory.
     let said = arguments.reload.state_dir.as_deref().map(|path| Orders::open(path, clock.now()));
-    let told = state.iter().map(|state| state.line.as_str());
-    let told: Vec<&str> = told.chain(said.iter().filter_map(|said| said.line.as_deref())).collect();
+    let state: Vec<&str> =
+        opened.state_line().into_iter().chain(said.iter().filter_map(|said| said.line.as_deref())).collect();
+    let told = banner::Told { store: &opened.store_lines(), state: &state };
     let credentials = admin::credentials(&arguments.admin)?;
     for line in banner::lines(&start, &addresses, arguments, auth.is_required(), &told, &credentials) {
         console.line(line);
@@ -128,14 +128,15 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let (reloader, watcher) =
         Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload, clock.now());
     let (policy, foreign) = start.loaded.rules.into_parts();
-    let Counting { engine, throttled, snapshots } =
-        counting(arguments.store, capacity, policy, state, &clock)?;
+    let Counting { engine, throttled, snapshots, held: _held, watch: store } =
+        opened.counting(policy, &clock)?;
     let orders = said.map(|said| said.resume(&engine, clock.now()));
     let mut service = Service::new(engine, clock.clone()).reading(reader).throttling(throttled);
     service.orders = orders.clone();
     service.auth = auth;
     service.reloader = Some(reloader);
     service.readiness.tls = tls.clone();
+    service.readiness.store = store.clone();
     if let Some(snapshots) = &snapshots {
         service.snapshots = Arc::clone(&snapshots.board);
     }
@@ -146,6 +147,11 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         service.put_in_force(foreign, clock.now()).map_err(|error| error.to_string())?;
     }
     let service = Arc::new(service);
+    if let Some(store) = store {
+        Watch::join(&service).await;
+        store.look_at(&service);
+        tokio::spawn(store.run(Arc::clone(&service)));
+    }
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
     let spans = see::start(&service, &arguments.see, &clock)?;
@@ -177,44 +183,13 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     for task in [writing, keeping].into_iter().flatten() {
         task.abort();
     }
+    if let Some(fleet) = service.engine.store().fleet() {
+        fleet.store.leave().await;
+    }
     if let Some(snapshots) = snapshots {
         stop::keep(snapshots.last(service), signals.next()).await;
     }
     ended
-}
-
-/// What counts, and where that is kept.
-struct Counting {
-    engine: Engine<Stores>,
-    throttled: Table,
-    snapshots: Option<Arc<Snapshots>>,
-}
-
-/// What counts, with the counters of the last run if there are any.
-fn counting(
-    store: StoreChoice,
-    capacity: Capacity,
-    policy: Policy,
-    state: Option<snapshot::Start>,
-    clock: &Clock,
-) -> Result<Counting, String> {
-    let now = clock.now();
-    let (snapshot, throttled, snapshots) = match state {
-        Some(state) => (state.snapshot, state.throttled, Some(Arc::new(state.snapshots))),
-        None => (None, Table::new(capacity.throttle_bytes), None),
-    };
-    let engine = match (snapshot, store) {
-        (Some(snapshot), StoreChoice::Memory) => {
-            let restored = Engine::restore(snapshot, policy, now);
-            let (engine, _) = restored.map_err(|error| format!("the snapshot cannot be used: {error}"))?;
-            engine.map_store(Stores::Memory)
-        }
-        (None, StoreChoice::Memory) => {
-            let store = Stores::Memory(MemoryStore::new(capacity.bytes, now));
-            Engine::with_store(policy, store, Secret::random())
-        }
-    };
-    Ok(Counting { engine, throttled, snapshots })
 }
 
 /// Takes hold of a wire's address, if it is to have one.

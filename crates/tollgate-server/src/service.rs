@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use tollgate::store::Store;
 use tollgate::{
-    CheckRequest, Clock, Decision, Engine, HeaderPolicy, Permit, Quota, QuotaError, Reservation, SwapError,
-    SwapReport, Ticks, Timestamp,
+    CheckRequest, Clock, Decision, Engine, HeaderPolicy, Permit, Quota, QuotaError, Reservation, Secret,
+    SwapError, SwapReport, Ticks, Timestamp,
 };
 
 use crate::admin::Admin;
@@ -203,6 +203,9 @@ impl<S: Store> Service<S> {
     }
 
     fn note_views(&self, views: &[CheckRequest<'_>], decision: &Decision, now: Timestamp, wire: Wire) {
+        if self.overtaken(decision).is_some() {
+            return; // As in `note`.
+        }
         match views {
             [request] => self.meter.record(request, decision, wire, now),
             _ => self.meter.record(&merged(views), decision, wire, now),
@@ -250,6 +253,17 @@ impl<S: Store> Service<S> {
         self.meter.adopt(&self.engine.policy());
         self.name_rules();
         Ok(report)
+    }
+
+    /// Hashes keys with the secret that a fleet shares, once it is known. Every counter starts anew under it.
+    pub(crate) fn rekey(&self, secret: Secret) {
+        self.engine.rekey(secret);
+        self.envoy.rekeyed();
+        // Windows of a length that was good once are good again. A reload that comes between makes its own.
+        let again = |foreign: &Arc<InForce>| {
+            foreign.rekeyed(&self.engine).map_or_else(|_| Arc::clone(foreign), Arc::new)
+        };
+        self.foreign.rcu(|foreign| foreign.as_ref().map(again));
     }
 
     /// Lets somebody else's configuration decide from now on.

@@ -87,6 +87,19 @@ pub(crate) struct Snapshots {
     pub(crate) board: Arc<Board>,
 }
 
+/// The directory of a server whose counters are elsewhere, kept from other servers as long as this lives.
+pub(crate) struct Held {
+    _directory: Directory,
+}
+
+/// Takes hold of a directory without reading or writing counters there.
+///
+/// # Errors
+/// As [`Snapshots::open`].
+pub(crate) fn hold(path: &Path) -> Result<Held, String> {
+    Ok(Held { _directory: Directory::open(path)? })
+}
+
 /// What a start found: the snapshot, and what to tell about it.
 pub(crate) struct Start {
     pub(crate) snapshot: Option<Snapshot>,

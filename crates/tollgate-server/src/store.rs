@@ -1,34 +1,73 @@
 //! Where the server's counters live: one type for all of its stores, so that everything above it is compiled once.
 
-use tollgate::MemoryStore;
-use tollgate::Timestamp;
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::{MemoryStore, Timestamp};
+use tollgate_redis::RedisStore;
+
+pub(crate) mod check;
+mod choice;
+mod keys;
+mod watch;
+
+pub(crate) use choice::{Choice, StoreDocument};
+pub(crate) use watch::{StoreReport, Watch};
 
 /// A store of the server.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one for each server, and a box would cost every decision"
+)]
 pub(crate) enum Stores {
     /// In this process.
     Memory(MemoryStore),
+    /// Where other servers count, too.
+    Redis(Fleet),
+}
+
+/// A store that servers share.
+pub(crate) struct Fleet {
+    pub(crate) store: RedisStore,
+    /// How many servers there are at least, however few are seen.
+    #[allow(dead_code, reason = "shares are the failure modes', which come next")]
+    min_nodes: u32,
+}
+
+impl Fleet {
+    /// A store that at least so many servers share.
+    pub(crate) const fn new(store: RedisStore, min_nodes: u32) -> Self {
+        Self { store, min_nodes }
+    }
+}
+
+impl Stores {
+    /// The store that servers share, if it is one.
+    pub(crate) const fn fleet(&self) -> Option<&Fleet> {
+        match self {
+            Stores::Memory(_) => None,
+            Stores::Redis(fleet) => Some(fleet),
+        }
+    }
 }
 
 impl Store for Stores {
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         match self {
             Stores::Memory(store) => store.charge(charges, now).await,
+            Stores::Redis(fleet) => fleet.store.charge(charges, now).await,
         }
     }
 
     #[inline]
     fn answers_at_once(&self) -> bool {
-        match self {
-            Stores::Memory(_) => true,
-        }
+        matches!(self, Stores::Memory(_))
     }
 
     #[inline]
     fn is_grouped(&self) -> bool {
         match self {
             Stores::Memory(store) => store.is_grouped(),
+            Stores::Redis(fleet) => fleet.store.is_grouped(),
         }
     }
 
@@ -36,6 +75,7 @@ impl Store for Stores {
     fn memory(&self) -> Option<&MemoryStore> {
         match self {
             Stores::Memory(store) => Some(store),
+            Stores::Redis(_) => None,
         }
     }
 
@@ -47,24 +87,28 @@ impl Store for Stores {
     ) -> Option<Result<Answers, StoreFailure>> {
         match self {
             Stores::Memory(store) => store.charge_at_once(charges, now),
+            Stores::Redis(_) => None,
         }
     }
 
     async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         match self {
             Stores::Memory(store) => store.refund(charges, now).await,
+            Stores::Redis(fleet) => fleet.store.refund(charges, now).await,
         }
     }
 
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         match self {
             Stores::Memory(store) => store.reset(charges, now).await,
+            Stores::Redis(fleet) => fleet.store.reset(charges, now).await,
         }
     }
 
     fn hold(&self, hold: &Hold) {
         match self {
             Stores::Memory(store) => store.hold(hold),
+            Stores::Redis(fleet) => fleet.store.hold(hold),
         }
     }
 }

@@ -25,6 +25,7 @@ pub(crate) mod process;
 mod exposition;
 mod foreign;
 mod scrape;
+mod shared;
 pub(crate) mod trace;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ pub(crate) use connections::Open;
 pub(crate) use exposition::METRICS_TYPE;
 pub(crate) use foreign::{Key, Rule, Verdict};
 pub(crate) use names::BROUGHT;
+pub(crate) use shared::{ShardNumbers, ShardState, StoreNumbers};
 
 use cells::Cells;
 use connections::Connections;
@@ -90,6 +92,8 @@ impl Sample {
 
 /// Asked for numbers at each scrape.
 type Probe = Box<dyn Fn(Timestamp) -> Vec<Sample> + Send + Sync>;
+/// The same about a store that servers share.
+type Shared = Box<dyn Fn() -> StoreNumbers + Send + Sync>;
 
 /// Counts decisions.
 pub(crate) struct Meter {
@@ -106,6 +110,7 @@ pub(crate) struct Meter {
     /// Locked when somebody registers, and at a scrape.
     probes: Mutex<Vec<Probe>>,
     tracer: OnceLock<Tracer>,
+    shared: OnceLock<Shared>,
 }
 
 impl Meter {
@@ -122,6 +127,7 @@ impl Meter {
             connections: Connections::default(),
             probes: Mutex::default(),
             tracer: OnceLock::new(),
+            shared: OnceLock::new(),
         }
     }
 
@@ -203,6 +209,11 @@ impl Meter {
     /// Shows numbers of somebody else's, asked for at each scrape. The function must be quick.
     pub(crate) fn probe(&self, probe: impl Fn(Timestamp) -> Vec<Sample> + Send + Sync + 'static) {
         self.probes().push(Box::new(probe));
+    }
+
+    /// Shows numbers of a store that servers share, asked for at each scrape. There is one; a second changes nothing.
+    pub(crate) fn show_store(&self, numbers: impl Fn() -> StoreNumbers + Send + Sync + 'static) {
+        let _ = self.shared.set(Box::new(numbers));
     }
 
     /// Traces decisions from now on. A meter has one tracer; a second changes nothing.

@@ -6,17 +6,12 @@ use std::time::Duration;
 
 use tollgate::{Ticks, Timestamp};
 
+use super::NodesChoice;
+
 /// Most decisions of one `decide`.
 pub(super) const TIMES_MAX: u64 = 1_000_000;
 /// Least and most memory for counters.
 const MEMORY_BYTES: (u64, u64) = (1 << 20, 1 << 40);
-
-/// Where counters live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreChoice {
-    /// In this process.
-    Memory,
-}
 
 /// Where a wire listens, if it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,13 +58,6 @@ pub enum GivenValue {
     Text(String),
     /// A whole number.
     Number(i64),
-}
-
-pub(super) fn store(text: &str) -> Result<StoreChoice, String> {
-    match text {
-        "memory" => Ok(StoreChoice::Memory),
-        _ => Err("this version keeps counters in memory only; accepted: memory".to_owned()),
-    }
 }
 
 /// How many connections a load generator may open.
@@ -168,6 +156,31 @@ pub(crate) fn duration(text: &str) -> Result<Ticks, String> {
     let duration: jiff::SignedDuration = text.parse().map_err(|_| format!("not a duration; {accepted}"))?;
     let duration = Duration::try_from(duration).map_err(|_| format!("time only moves on; {accepted}"))?;
     Ok(Ticks::ceil_from(duration))
+}
+
+/// Shortest and longest time that a decision may wait for its store.
+const STORE_DEADLINES: (Ticks, Ticks) = (Ticks::from_millis(1), Ticks::from_millis(50));
+
+/// How long a decision may wait for its store.
+pub(crate) fn store_deadline(text: &str) -> Result<Ticks, String> {
+    let accepted = "accepted: 1ms to 50ms, such as 5ms";
+    let deadline = duration(text).map_err(|_| format!("not a duration; {accepted}"))?;
+    let deadline =
+        Some(deadline).filter(|deadline| (STORE_DEADLINES.0..=STORE_DEADLINES.1).contains(deadline));
+    deadline.ok_or_else(|| format!("out of range; {accepted}"))
+}
+
+/// How many servers share a store.
+pub(crate) fn nodes(text: &str) -> Result<NodesChoice, String> {
+    match text {
+        "auto" => Ok(NodesChoice::Counted),
+        _ => {
+            let number = text.parse().ok().filter(|number| (1..=10_000).contains(number));
+            number
+                .map(NodesChoice::Fixed)
+                .ok_or_else(|| "accepted: auto, or a whole number from 1 to 10000".to_owned())
+        }
+    }
 }
 
 /// Shortest and longest time between two snapshots.

@@ -112,7 +112,7 @@ impl<S: Store> Service<S> {
 }
 
 fn config(foreign: &InForce) -> Option<&Config> {
-    match &foreign.rules {
+    match &*foreign.rules {
         foreign::Foreign::Limitador(config) => Some(config),
         foreign::Foreign::Envoy(_) => None,
     }

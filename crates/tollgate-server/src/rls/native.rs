@@ -1,8 +1,7 @@
 //! How a policy of our own answers Envoy. Each descriptor is a view of the request with its entries as attributes; a limit
 //! applies at most once, to the first descriptor that has what it asks for; all limits that apply are one decision.
 
-use std::sync::OnceLock;
-
+use arc_swap::ArcSwapOption;
 use tollgate::headers::{Caller, Dialect, Dialects};
 use tollgate::store::Store;
 use tollgate::{Audience, CheckRequest, Decision, HeaderPolicy, RequestError, Timestamp};
@@ -27,7 +26,7 @@ pub(crate) struct Envoy {
     refused: Seldom,
     not_given_back: Seldom,
     /// Windows of limits that descriptors bring along; made for the first of them.
-    tallies: OnceLock<Option<Tallies>>,
+    tallies: ArcSwapOption<Tallies>,
 }
 
 impl Envoy {
@@ -39,6 +38,11 @@ impl Envoy {
         let headers = HeaderPolicy { dialects, ..headers.clone() };
         let (refused, not_given_back, tallies) = Default::default();
         Self { headers, refused, not_given_back, tallies }
+    }
+
+    /// The engine hashes keys with another secret by now: windows are made anew when they are next needed.
+    pub(crate) fn rekeyed(&self) {
+        self.tallies.store(None);
     }
 }
 

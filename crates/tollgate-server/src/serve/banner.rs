@@ -14,13 +14,19 @@ use crate::reload::Start;
 /// Limits that are spelled out; `policy check` shows the others.
 const SENTENCES_SHOWN: usize = 50;
 
+/// What others have to say: about the store, and about the state directory.
+pub(super) struct Told<'a> {
+    pub(super) store: &'a [String],
+    pub(super) state: &'a [&'a str],
+}
+
 /// The lines of the banner.
 pub(super) fn lines(
     start: &Start,
     addresses: &Addresses,
     arguments: &ServeArguments,
     needs_token: bool,
-    state: &[&str],
+    told: &Told<'_>,
     credentials: &Credentials,
 ) -> Vec<String> {
     let loaded = &start.loaded;
@@ -34,11 +40,11 @@ pub(super) fn lines(
             "  RESP    {}",
             addresses.resp.map_or("off".to_owned(), |resp| format!("{}://{resp}", redis(arguments)))
         ),
-        format!("  store   memory, at most {}", bytes(arguments.memory)),
+        told.store.iter().map(|line| format!("  store   {line}")).collect::<Vec<_>>().join("\n"),
         format!("  policy  {}", loaded.name),
         format!("  admin   {}://{address}/admin/v1/ with {}", scheme(arguments), credentials.notice),
     ];
-    lines.extend(state.iter().map(|state| format!("  state   {state}")));
+    lines.extend(told.state.iter().map(|state| format!("  state   {state}")));
     let is_guarded = needs_token || arguments.security.tls_client_ca.is_some();
     let all = [Some(address), addresses.grpc, addresses.resp];
     let open = all.into_iter().flatten().find(|open| !open.ip().is_loopback()).unwrap_or(address);
@@ -169,7 +175,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-fn bytes(bytes: u64) -> String {
+pub(super) fn bytes(bytes: u64) -> String {
     let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let exact = units.iter().find(|(_, unit)| bytes.is_multiple_of(*unit));
     exact.map_or_else(|| format!("{bytes} bytes"), |(name, unit)| format!("{} {name}", bytes / unit))

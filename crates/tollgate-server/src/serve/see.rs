@@ -15,7 +15,7 @@ use crate::service::Service;
 use crate::telemetry::names::{self, label};
 use crate::telemetry::trace::{Fate, Tracer, export};
 use crate::telemetry::usage::Counted;
-use crate::telemetry::{Sample, process};
+use crate::telemetry::{Sample, StoreNumbers, process};
 
 /// How long the last spans may take on their way once everything else has ended.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -50,6 +50,16 @@ pub(super) fn start(
         samples.extend(snapshots(&service));
         samples
     });
+    if let Some(store) = service.readiness.store.clone() {
+        let (watched, clock) = (Arc::downgrade(service), clock.clone());
+        meter.show_store(move || {
+            let service = watched.upgrade();
+            let fleet = service.as_ref().and_then(|service| service.engine.store().fleet());
+            fleet.map_or_else(StoreNumbers::default, |fleet| {
+                store.numbers(&fleet.store.report(), 0, clock.now())
+            })
+        });
+    }
     let Some(endpoint) = &arguments.otlp else {
         return Ok(None);
     };

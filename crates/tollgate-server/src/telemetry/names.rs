@@ -73,6 +73,44 @@ pub(crate) static STORE_OVERFLOW: Metric = gauge(
 pub(crate) static STORE_BYTES: Metric = gauge("tollgate_store_bytes", "Bytes that counters take.");
 pub(crate) static STORE_CAPACITY: Metric =
     gauge("tollgate_store_capacity_bytes", "Bytes that counters may take.");
+pub(crate) static STORE_CALLS: Metric =
+    counter("tollgate_store_calls_total", "Script calls that were sent to the shared store.");
+pub(crate) static STORE_REQUESTS: Metric = counter(
+    "tollgate_store_requests_total",
+    "Requests that were decided in calls to the shared store; a call decides one or many.",
+);
+pub(crate) static STORE_DURATION: Metric = histogram(
+    "tollgate_store_call_duration_seconds",
+    "How long a call to the shared store took, until its answer came.",
+);
+pub(crate) static STORE_FAILURES: Metric = counter(
+    "tollgate_store_failures_total",
+    "Calls to the shared store that were not answered, and requests that were not sent, by class.",
+);
+pub(crate) static STORE_CONNECTIONS: Metric =
+    counter("tollgate_store_connections_total", "Attempts to connect to the shared store, by result.");
+pub(crate) static STORE_BREAKER: Metric =
+    gauge("tollgate_store_breaker", "1 for the state that a shard's breaker is in, and 0 for the others.");
+pub(crate) static STORE_SHARDS: Metric =
+    gauge("tollgate_store_shards", "Shards of the shared store, by the state of their breaker.");
+pub(crate) static STORE_OPENED: Metric =
+    counter("tollgate_store_breaker_opened_total", "How often a shard's breaker opened.");
+pub(crate) static STORE_AWAY: Metric =
+    gauge("tollgate_store_away_seconds", "How long a shard has been failing; 0 for one that is well.");
+pub(crate) static STORE_IN_FLIGHT: Metric =
+    gauge("tollgate_store_in_flight", "Requests that are under way to a shard, or wait to be.");
+pub(crate) static STORE_OUTAGE: Metric = counter(
+    "tollgate_store_outage_seconds_total",
+    "Seconds in which at least one shard of the shared store did not serve.",
+);
+pub(crate) static STORE_CORRECTIONS: Metric =
+    gauge("tollgate_store_corrections", "Refunds to the shared store that wait to be sent.");
+pub(crate) static STORE_DEBTS: Metric = gauge(
+    "tollgate_store_debts",
+    "Counters whose units were admitted without the shared store, and are taken from it when it is back.",
+);
+pub(crate) static STORE_NODES: Metric =
+    gauge("tollgate_store_nodes", "Servers that share the store, as this one knows; 0 while it does not.");
 pub(crate) static KILL_SWITCHES: Metric = gauge(
     "tollgate_kill_switches",
     "Kill switches that are on now; each turns a limit, or all of them, off.",
@@ -98,7 +136,7 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 24] = [
+pub(crate) static ALL: [&Metric; 38] = [
     &BUILD,
     &DECISIONS,
     &LIMIT_DECISIONS,
@@ -114,6 +152,20 @@ pub(crate) static ALL: [&Metric; 24] = [
     &STORE_OVERFLOW,
     &STORE_BYTES,
     &STORE_CAPACITY,
+    &STORE_CALLS,
+    &STORE_REQUESTS,
+    &STORE_DURATION,
+    &STORE_FAILURES,
+    &STORE_CONNECTIONS,
+    &STORE_BREAKER,
+    &STORE_SHARDS,
+    &STORE_OPENED,
+    &STORE_AWAY,
+    &STORE_IN_FLIGHT,
+    &STORE_OUTAGE,
+    &STORE_CORRECTIONS,
+    &STORE_DEBTS,
+    &STORE_NODES,
     &KILL_SWITCHES,
     &SNAPSHOT_SINCE,
     &SNAPSHOTS,
@@ -133,6 +185,9 @@ pub(crate) mod label {
     pub(crate) const WIRE: &str = "wire";
     pub(crate) const RESULT: &str = "result";
     pub(crate) const VERSION: &str = "version";
+    pub(crate) const CLASS: &str = "class";
+    pub(crate) const SHARD: &str = "shard";
+    pub(crate) const STATE: &str = "state";
     /// Bound of a histogram's bucket; the exposition format prescribes it.
     pub(crate) const BOUND: &str = "le";
 }
@@ -225,7 +280,8 @@ mod tests {
         assert_eq!(names.len(), ALL.len());
         for metric in ALL {
             assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
-            assert_eq!(metric.name.ends_with("_seconds"), metric.name.contains("seconds"), "{}", metric.name);
+            let is_time = metric.name.ends_with("_seconds") || metric.name.ends_with("_seconds_total");
+            assert_eq!(is_time, metric.name.contains("seconds"), "{}", metric.name);
             assert!(
                 metric.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'),
                 "{}",

@@ -11,10 +11,14 @@ impl Meter {
     /// All numbers, as `/metrics` shows them. It may take some milliseconds: not for a thread that answers requests.
     pub(crate) fn exposition(&self, now: Timestamp) -> String {
         let samples = self.samples(now);
+        let shared = self.shared.get().map(|numbers| numbers());
         let mut page = Page::default();
         for metric in names::ALL {
             page.metric(metric);
             self.counted(metric, &mut page);
+            if let Some(numbers) = &shared {
+                numbers.show(metric, &mut page);
+            }
             for sample in samples.iter().filter(|sample| sample.metric == metric) {
                 let labels: Vec<(&str, &str)> = sample.label.into_iter().collect();
                 page.number(metric, &labels, sample.value);

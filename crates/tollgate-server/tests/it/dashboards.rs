@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::metrics::promtool;
 use crate::program::{SLOW_POLICY, Server};
+use crate::redis::Redis;
 
 const DASHBOARD: &str = include_str!("../../../../deploy/grafana/tollgate.json");
 const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/prometheus/alerts.yaml");
@@ -26,12 +27,25 @@ struct Known {
 impl Known {
     /// What a server shows that was asked, and traces.
     fn get() -> Self {
-        let arguments = ["serve", "--http", "127.0.0.1:0", "--policy", "-", "--otlp", "http://127.0.0.1:9"];
+        let redis = Redis::start(&[]);
+        let url = redis.url();
+        let arguments = [
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--policy",
+            "-",
+            "--otlp",
+            "http://127.0.0.1:9",
+            "--store",
+            &url,
+        ];
         let server = Server::start_with(&arguments, SLOW_POLICY);
         for _ in 0..7 {
             server.send("POST", "/v1/check", r#"{"attributes":{"api_key":"k"}}"#);
         }
-        let page = server.metrics();
+        // What a server shows that counts in memory, and what one that counts elsewhere.
+        let page = server.metrics() + &Server::start(SLOW_POLICY).metrics();
         let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let metrics = types.filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect();
         let labels = page

@@ -9,6 +9,7 @@ use crate::haproxy::haproxy;
 use crate::nginx::nginx;
 use crate::program::{Server, run, stderr, tollgate};
 use crate::proxy::{App, Folder, Proxy, file};
+use crate::redis::Redis;
 
 const GUIDE: &str = include_str!("../../../../docs/proxies.md");
 
@@ -176,4 +177,62 @@ fn the_composition_names_what_exists() {
     }
     let policy = file("deploy/envoy/policy.yaml").display().to_string();
     assert!(run(&["policy", "check", &policy], b"").status.success());
+}
+
+/// The composition with a shared store mounts what is there, says settings of the program, and its Redis is fit: started as it starts
+/// it, by a user who may do just what is needed.
+#[test]
+fn the_composition_with_redis_works() {
+    let text = std::fs::read_to_string(file("deploy/redis/compose.yaml")).unwrap();
+    let document: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+    let services = document["services"].as_object().unwrap();
+    assert_eq!(services.keys().collect::<Vec<_>>(), ["one", "redis", "two"]);
+    let help = String::from_utf8(run(&["serve", "--help"], b"").stdout).unwrap();
+    for name in ["one", "two"] {
+        for (setting, _) in services[name]["environment"].as_object().unwrap() {
+            assert!(help.contains(setting.as_str()), "{setting}");
+        }
+    }
+    for service in services.values() {
+        for volume in service["volumes"].as_array().into_iter().flatten() {
+            let path = volume.as_str().unwrap().split(':').next().unwrap();
+            let is_there = match path.strip_prefix("./") {
+                Some(path) => file("deploy/redis").join(path).is_file(),
+                None => document["volumes"].as_object().unwrap().contains_key(path),
+            };
+            assert!(is_there, "{path}");
+        }
+        for secret in service["secrets"].as_array().unwrap() {
+            assert!(document["secrets"].as_object().unwrap().contains_key(secret.as_str().unwrap()));
+        }
+    }
+    let policy = file("deploy/redis/policy.yaml").display().to_string();
+    assert!(run(&["policy", "check", &policy], b"").status.success());
+
+    let command = services["redis"]["command"][0].as_str().unwrap();
+    let (_, settings) = command.split_once("redis.conf ").unwrap();
+    let settings = settings.replace("--bind 0.0.0.0 --protected-mode no", "");
+    let words = settings.split_whitespace().map(|word| word.trim_matches('\'').to_owned());
+    // The shell reads the password from its file.
+    let mut words: Vec<String> = words.filter(|word| word != "/run/secrets/store-password)\"").collect();
+    words
+        .iter_mut()
+        .filter(|word| word.starts_with("\">$$(cat"))
+        .for_each(|word| *word = ">s3cret".to_owned());
+    let conf = file("deploy/redis/redis.conf").display().to_string();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let redis = Redis::with_file(&conf, &words);
+    let url = format!("redis://tollgate:s3cret@127.0.0.1:{}", redis.port);
+    let output = run(&["store", "check", &url, "--store-deadline", "50ms"], b"");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && !said.contains("  FAIL"), "{said}");
+    for line in [
+        "  ok    eviction",
+        "  ok    memory",
+        "  ok    rights       tollgate may do all that is needed",
+        "  ok    scripts",
+    ] {
+        assert!(said.contains(line), "{line}\n{said}");
+    }
+    assert!(!said.contains("may do everything"), "{said}");
 }

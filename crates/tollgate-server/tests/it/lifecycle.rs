@@ -112,7 +112,7 @@ fn refused_starts() {
         (&["serve", "--http", "8080"], "", 2, "accepted: 127.0.0.1:8080"),
         (&["serve", "--http", "127.0.0.1:0", "--grpc", "0.0.0.0:0"], "", 1, "add --insecure"),
         (&["serve", "--grpc", "of"], "", 2, "or off"),
-        (&["serve", "--store", "redis://localhost"], "", 2, "accepted: memory"),
+        (&["serve", "--store", "localhost"], "", 1, "a store's URL begins with redis://"),
         (&["serve", "--memory", "5"], "", 2, "accepted: 1MiB to 1TiB"),
         (&["serve", "--policy", "no/such/file.yaml"], "", 1, "no/such/file.yaml: no such file"),
         (

@@ -140,7 +140,7 @@ fn counters_are_listed() {
     let mut bench = Bench::new(Format::Limitador, TWO);
     decide(&bench, Action::CheckAndReport, 40);
     let listed = |bench: &Bench| -> Vec<(usize, u64, u64)> {
-        let Foreign::Limitador(config) = &bench.in_force.rules else { panic!("another format") };
+        let Foreign::Limitador(config) = &*bench.in_force.rules else { panic!("another format") };
         let mut all = Vec::new();
         for limit in config.limits("n") {
             let counters = at_once(bench.in_force.listed(limit, &bench.engine, bench.now));
@@ -218,7 +218,7 @@ fn a_huge_report_fills_the_counter() {
 #[test]
 fn long_values_are_counted_and_not_listed() {
     let bench = Bench::new(Format::Limitador, PAIR);
-    let Foreign::Limitador(config) = &bench.in_force.rules else { panic!("another format") };
+    let Foreign::Limitador(config) = &*bench.in_force.rules else { panic!("another format") };
     let (short, long) = ("v".repeat(512), "v".repeat(513));
     for value in [&short, &long] {
         let codes = [(); 3].map(|()| bench.ask(&one(value, false)).overall);

@@ -2,6 +2,8 @@
 //! must admit. Its counter is named by the descriptor's entries and the unit, so whatever number a request says decides on the
 //! same count, and numbers that nobody foresaw take no memory. It counts what brings a limit along; the policy counts everything.
 
+use std::sync::Arc;
+
 use tollgate::store::{Store, StoreFailure};
 use tollgate::{Ruling, Ticks, Timestamp};
 
@@ -38,9 +40,10 @@ impl Brought {
         }
         // What an operator rules about all limits holds for these, too.
         let ruling = service.engine.ruling_about_all(now);
-        let Some(counters) = counters(service).filter(|_| ruling != Some(Ruling::Off)) else {
+        let Some(tallies) = tallies(service).filter(|_| ruling != Some(Ruling::Off)) else {
             return brought;
         };
+        let counters = Counters { engine: &service.engine, tallies: &tallies };
         for (position, descriptor) in question.descriptors.iter().enumerate() {
             let Some(limit) = descriptor.limit else { continue };
             let mut said = Said { position, limit, added: 0, total: 0, away: None };
@@ -75,7 +78,8 @@ impl Brought {
         question: &Question,
         now: Timestamp,
     ) {
-        let Some(counters) = counters(service) else { return };
+        let Some(tallies) = tallies(service) else { return };
+        let counters = Counters { engine: &service.engine, tallies: &tallies };
         for said in self.said.iter_mut().filter(|said| said.added > 0) {
             let Some(descriptor) = question.descriptors.get(said.position) else { continue };
             let parts = descriptor.counted_by(&question.domain);
@@ -155,11 +159,14 @@ impl Said {
     }
 }
 
-fn counters<S: Store>(service: &Service<S>) -> Option<Counters<'_, S>> {
-    let engine = &service.engine;
-    // Every unit is a length that windows may have.
-    let tallies = service.envoy.tallies.get_or_init(|| Tallies::new(engine, std::iter::empty()).ok());
-    tallies.as_ref().map(|tallies| Counters { engine, tallies })
+fn tallies<S: Store>(service: &Service<S>) -> Option<Arc<Tallies>> {
+    if let Some(tallies) = service.envoy.tallies.load_full() {
+        return Some(tallies);
+    }
+    // Every unit is a length that windows may have. Two that are made at once are the same.
+    let tallies = Arc::new(Tallies::new(&service.engine, std::iter::empty()).ok()?);
+    service.envoy.tallies.store(Some(Arc::clone(&tallies)));
+    Some(tallies)
 }
 
 /// Until the window of a unit ends.

@@ -1,0 +1,124 @@
+//! What the user may say about the store: where counters live, and how to get in.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand};
+use tollgate::Ticks;
+
+use super::value;
+
+/// An address as it was typed. It may have a password in it, so nothing prints it: neither a message of clap's nor `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreText(String);
+
+impl StoreText {
+    /// What was typed.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for StoreText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreText(…)")
+    }
+}
+
+/// Taken as it is: a refusal here would be printed with the password.
+impl FromStr for StoreText {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// How many servers share a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodesChoice {
+    /// As many as sign themselves there.
+    Counted,
+    /// This many.
+    Fixed(u32),
+}
+
+/// Where counters live. What is not said here may be said in the config file.
+#[derive(Clone, Debug, Default, Args)]
+pub struct StoreArguments {
+    /// Where counters live: `memory`, redis://, rediss://, redis-cluster:// or redis-sentinel://…/service; memory unless said
+    #[arg(long, value_name = "STORE", env = "TOLLGATE_STORE", hide_env_values = true)]
+    pub store: Option<StoreText>,
+    /// How long a decision may wait for the store before it is made without: 1ms to 50ms; 5ms unless said
+    #[arg(long, value_name = "DURATION", env = "TOLLGATE_STORE_DEADLINE", value_parser = value::store_deadline)]
+    pub store_deadline: Option<Ticks>,
+    /// How many servers share the store, for their shares while it is away: a number, or `auto` to count those that sign themselves there
+    #[arg(long, value_name = "N|auto", env = "TOLLGATE_STORE_NODES", value_parser = value::nodes)]
+    pub store_nodes: Option<NodesChoice>,
+    /// Count on at least so many servers, however few are seen
+    #[arg(long, value_name = "N", env = "TOLLGATE_STORE_MIN_NODES", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub store_min_nodes: Option<u32>,
+    /// A file with the secret that all servers hash keys with, 16 bytes or more; the variable TOLLGATE_STORE_SECRET may have the secret
+    /// itself. Without one they agree on one in the store
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_SECRET_FILE")]
+    pub store_secret_file: Option<PathBuf>,
+    /// How to get in.
+    #[command(flatten)]
+    pub entrance: EntranceArguments,
+}
+
+/// What lets into a store.
+#[derive(Clone, Debug, Default, Args)]
+pub struct EntranceArguments {
+    /// The store's user; its password is in --store-password-file or in the variable TOLLGATE_STORE_PASSWORD
+    #[arg(long, value_name = "NAME", env = "TOLLGATE_STORE_USER")]
+    pub store_user: Option<String>,
+    /// A file with the store's password; the variable TOLLGATE_STORE_PASSWORD may have the password itself
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_PASSWORD_FILE")]
+    pub store_password_file: Option<PathBuf>,
+    /// Authorities in PEM that signed the store's certificate; those of the system unless said
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_CA")]
+    pub store_ca: Option<PathBuf>,
+    /// A certificate in PEM to show to the store
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_CERT")]
+    pub store_cert: Option<PathBuf>,
+    /// The key of that certificate in PEM
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_KEY")]
+    pub store_key: Option<PathBuf>,
+}
+
+/// What to do about a store.
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Say what is wrong with a Redis or Valkey, and how to cure it
+    Check(Box<StoreCheckArguments>),
+}
+
+const CHECK_HELP: &str = "\
+Examples:
+  tollgate store check redis://127.0.0.1:6379
+  tollgate store check redis-cluster://10.0.0.1,10.0.0.2,10.0.0.3 --json
+  TOLLGATE_STORE_PASSWORD=… tollgate store check rediss://cache.internal --store-user tollgate --store-ca authority.pem
+
+It writes a few keys that begin with tg: and removes them. Exit status: 0 when the store is fit (warnings are allowed), 1 when it is
+not, 2 for wrong usage.";
+
+/// The arguments of `store check`.
+#[derive(Debug, Args)]
+#[command(after_help = CHECK_HELP)]
+pub struct StoreCheckArguments {
+    /// The store: redis://, rediss://, redis-cluster:// or redis-sentinel://…/service
+    #[arg(value_name = "URL", env = "TOLLGATE_STORE", hide_env_values = true)]
+    pub url: StoreText,
+    /// How to get in.
+    #[command(flatten)]
+    pub entrance: EntranceArguments,
+    /// The deadline that latencies are judged by; 5ms unless said
+    #[arg(long, value_name = "DURATION", env = "TOLLGATE_STORE_DEADLINE", value_parser = value::store_deadline)]
+    pub store_deadline: Option<Ticks>,
+    /// Print what was found as JSON
+    #[arg(long)]
+    pub json: bool,
+}

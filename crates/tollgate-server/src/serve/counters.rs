@@ -1,0 +1,115 @@
+//! Where a server counts, and what it keeps of that over a restart.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
+
+use crate::cli::ServeArguments;
+use crate::service::cells::Table;
+use crate::snapshot::{self, Capacity, Held, Snapshots};
+use crate::store::{Choice, Stores, Watch};
+
+/// What part of the memory for counters `CL.THROTTLE` may take, whose keys no policy knows.
+const THROTTLE_PART: u64 = 8;
+
+/// What is known about the counters before any are there.
+pub(super) struct Opened {
+    choice: Choice,
+    capacity: Capacity,
+    state: Option<snapshot::Start>,
+    /// Kept as long as the server lives, so that no other has its directory.
+    held: Option<Held>,
+}
+
+/// What counts, and where that is kept.
+pub(super) struct Counting {
+    pub(super) engine: Engine<Stores>,
+    pub(super) throttled: Table,
+    pub(super) snapshots: Option<Arc<Snapshots>>,
+    pub(super) held: Option<Held>,
+    /// Looks after a store that servers share.
+    pub(super) watch: Option<Arc<Watch>>,
+}
+
+impl Opened {
+    /// Takes hold of the state directory, and reads the counters in it if they belong there.
+    ///
+    /// # Errors
+    /// When the directory or what is in it cannot be read, or another server uses it.
+    pub(super) fn open(
+        choice: Choice,
+        arguments: &ServeArguments,
+        throttles: bool,
+        clock: &Clock,
+    ) -> Result<Self, String> {
+        let throttle_bytes = if throttles { arguments.memory / THROTTLE_PART } else { 0 };
+        let capacity = Capacity { bytes: arguments.memory - throttle_bytes, throttle_bytes };
+        let directory: Option<&Path> = arguments.reload.state_dir.as_deref();
+        let (mut state, mut held) = (None, None);
+        match (&choice, directory) {
+            (Choice::Memory, Some(path)) => {
+                state = Some(Snapshots::open(path, arguments.snapshot_every, capacity, clock)?);
+            }
+            (Choice::Shared(_), Some(path)) => held = Some(snapshot::hold(path)?),
+            (_, None) => {}
+        }
+        Ok(Self { choice, capacity, state, held })
+    }
+
+    /// What the banner says about the store, line by line.
+    pub(super) fn store_lines(&self) -> Vec<String> {
+        let Choice::Shared(shared) = &self.choice else {
+            let bytes = self.capacity.bytes + self.capacity.throttle_bytes;
+            return vec![format!("memory, at most {}", super::banner::bytes(bytes))];
+        };
+        let mut lines = vec![shared.line()];
+        if self.capacity.throttle_bytes > 0 {
+            lines.push("CL.THROTTLE and THROTTLE count in this process alone, and start empty".to_owned());
+        }
+        if shared.settings.is_exposed() {
+            lines.push("warning: without TLS the store's password and its answers can be read and changed on their way; write rediss://".to_owned());
+        }
+        lines
+    }
+
+    /// What the banner says about the state directory.
+    pub(super) fn state_line(&self) -> Option<&str> {
+        let held = self
+            .held
+            .as_ref()
+            .map(|_| "the policy and what operators say are kept here; counters are in the store");
+        self.state.as_ref().map(|state| state.line.as_str()).or(held)
+    }
+
+    /// What counts, with the counters of the last run if there are any here.
+    ///
+    /// # Errors
+    /// When they cannot be used under this policy.
+    pub(super) fn counting(self, policy: Policy, clock: &Clock) -> Result<Counting, String> {
+        let Self { choice, capacity, state, held } = self;
+        let now = clock.now();
+        let (snapshot, throttled, snapshots) = match state {
+            Some(state) => (state.snapshot, state.throttled, Some(Arc::new(state.snapshots))),
+            None => (None, Table::new(capacity.throttle_bytes), None),
+        };
+        let watch = match &choice {
+            Choice::Memory => None,
+            Choice::Shared(shared) => Some(Watch::new(shared.settings.place().to_string())),
+        };
+        let engine = match (choice, snapshot) {
+            (Choice::Memory, Some(snapshot)) => {
+                let restored = Engine::restore(snapshot, policy, now);
+                let (engine, _) =
+                    restored.map_err(|error| format!("the snapshot cannot be used: {error}"))?;
+                engine.map_store(Stores::Memory)
+            }
+            (Choice::Memory, None) => {
+                let store = Stores::Memory(MemoryStore::new(capacity.bytes, now));
+                Engine::with_store(policy, store, Secret::random())
+            }
+            (Choice::Shared(shared), _) => shared.engine(policy)?,
+        };
+        Ok(Counting { engine, throttled, snapshots, held, watch })
+    }
+}

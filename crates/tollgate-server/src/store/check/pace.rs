@@ -1,0 +1,143 @@
+//! How far a server is away, in time: its clock against ours, and how long it takes to answer.
+
+use std::time::Duration;
+
+use redis::{Cmd, RedisError, Value};
+use tollgate::Clock;
+
+use super::node::{Node, said};
+use super::report::{Line, Mark};
+use super::rights::{is_forbidden, tidy};
+use super::slot;
+use crate::telemetry::Stopwatch;
+
+/// How many times something is asked to learn how long it takes.
+const ROUNDS: usize = 100;
+/// How many times the clock is asked; the quickest answer counts.
+const LOOKS: usize = 5;
+/// From here on a difference of clocks is told, in microseconds.
+const OFFSET_WARN: i64 = 1_000_000;
+/// From here on windows of the calendar begin at another time than people expect.
+const OFFSET_FAIL: i64 = 300_000_000;
+
+/// Its clock against that of this machine, in microseconds: more than 0 if it is ahead.
+pub(super) async fn offset(node: &Node) -> Option<i64> {
+    let clock = Clock::precise();
+    let mut best: Option<(Duration, i64)> = None;
+    for _ in 0..LOOKS {
+        let (watch, before) = (Stopwatch::start(), clock.now());
+        let (seconds, micros): (i64, i64) = node.ask(&redis::cmd("TIME")).await.ok()?;
+        let took = watch.elapsed();
+        let middle = i64::try_from(before.unix_micros()).ok()? + i64::try_from(took.as_micros()).ok()? / 2;
+        let offset = seconds.checked_mul(1_000_000)?.checked_add(micros)?.checked_sub(middle)?;
+        if best.is_none_or(|(quickest, _)| took < quickest) {
+            best = Some((took, offset));
+        }
+    }
+    best.map(|(_, offset)| offset)
+}
+
+/// What a difference of clocks means.
+pub(super) fn clock(offset: i64) -> Line {
+    let found = format!(
+        "{} ms {}",
+        millis_of(offset.unsigned_abs()),
+        if offset < 0 { "behind this machine" } else { "ahead of this machine" }
+    );
+    let cure = "let both machines follow NTP; Tollgate counts by the store's clock, so windows begin when that says so";
+    match offset.abs() {
+        OFFSET_FAIL.. => Line::new(Mark::Fail, "clock", found).cured_by(cure),
+        OFFSET_WARN.. => Line::new(Mark::Warn, "clock", found).cured_by(cure),
+        _ => Line::ok("clock", found),
+    }
+}
+
+/// How long a greeting and a script take, against the deadline of a decision.
+pub(super) async fn latency(node: &Node, slots: &[(u16, u16)], deadline: Duration) -> Vec<Line> {
+    let Some(tag) = slot::tag_within(slots) else { return Vec::new() };
+    let key = format!("tg:{{{tag}}}check-{:016x}", crate::random::next());
+    let mut script = redis::cmd("EVAL");
+    script
+        .arg("local n = redis.call('TIME')[2]; redis.call('SET', KEYS[1], n, 'PX', 10000); return n")
+        .arg(1)
+        .arg(&key);
+    let mut lines = Vec::new();
+    for (what, command) in [("PING", redis::cmd("PING")), ("script", script)] {
+        match measured(node, &command).await {
+            Ok(times) => lines.push(judged(what, &times, deadline)),
+            Err(error) if is_forbidden(&error) => {} // Told among the rights.
+            Err(error) => lines.push(Line::new(Mark::Fail, "latency", format!("{what}: {}", said(&error)))),
+        }
+    }
+    let _ = node.does(&tidy(&[&key])).await; // It expires by itself otherwise.
+    lines
+}
+
+async fn measured(node: &Node, command: &Cmd) -> Result<Vec<Duration>, RedisError> {
+    let mut times = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        let watch = Stopwatch::start();
+        node.ask::<Value>(command).await?;
+        times.push(watch.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times)
+}
+
+fn judged(what: &str, times: &[Duration], deadline: Duration) -> Line {
+    let at = |place: usize| times.get(place.min(times.len().saturating_sub(1))).copied().unwrap_or_default();
+    let (middle, late) = (at(times.len() / 2), at((times.len() * 99).div_ceil(100).saturating_sub(1)));
+    let found = format!(
+        "{what}: {} ms in the middle, {} ms at worst but one, of {} (deadline {} ms)",
+        millis(middle),
+        millis(late),
+        times.len(),
+        millis(deadline)
+    );
+    let cure = "put it nearer to its servers, see what else it does (SLOWLOG GET, LATENCY DOCTOR), or raise --store-deadline (50ms at most)";
+    if middle >= deadline {
+        return Line::new(Mark::Fail, "latency", found).cured_by(cure);
+    }
+    match late >= deadline / 2 {
+        true => Line::new(Mark::Warn, "latency", found).cured_by(cure),
+        false => Line::ok("latency", found),
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> String {
+    millis_of(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+}
+
+fn millis_of(micros: u64) -> String {
+    format!("{}.{:02}", micros / 1_000, micros % 1_000 / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock is judged by how far it is off, in both directions.
+    #[test]
+    fn clocks_are_judged() {
+        assert_eq!((clock(999_999).mark, clock(-999_999).mark), (Mark::Ok, Mark::Ok));
+        assert_eq!((clock(1_000_000).mark, clock(-299_999_999).mark), (Mark::Warn, Mark::Warn));
+        assert_eq!((clock(300_000_000).mark, clock(-300_000_000).mark), (Mark::Fail, Mark::Fail));
+        assert_eq!(clock(-1_234_567).found, "1234.56 ms behind this machine");
+    }
+
+    /// Latency is judged against the deadline: half of it now and then is a warning, all of it usually is too much.
+    #[test]
+    fn latency_is_judged_by_the_deadline() {
+        let (short, half, long) =
+            (Duration::from_micros(90), Duration::from_millis(3), Duration::from_millis(6));
+        let of = |usual, worst| {
+            let mut times = vec![usual; 97];
+            times.extend([worst; 3]);
+            judged("PING", &times, Duration::from_millis(5)).mark
+        };
+        assert_eq!(
+            [of(short, short), of(short, half), of(half, long), of(long, long)],
+            [Mark::Ok, Mark::Warn, Mark::Warn, Mark::Fail]
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! What sentinels say: whom they watch, and whether enough of them could replace it.
+
+use std::collections::HashMap;
+
+use redis::Cmd;
+use tollgate_redis::Host;
+
+use super::node::{Entrance, Node, said};
+use super::report::{Line, Mark};
+
+/// Sentinels below this cannot agree that one of two is wrong.
+const SENTINELS_MIN: usize = 3;
+
+/// Asks the sentinels in turn for the server that they watch.
+pub(super) async fn look(
+    sentinels: &[Host],
+    service: &str,
+    entrance: &Entrance<'_>,
+) -> (Vec<Line>, Option<Host>) {
+    let mut lines = Vec::new();
+    let mut primary: Option<Host> = None;
+    let mut others = 0;
+    for host in sentinels {
+        let node = match Node::reach(host, entrance).await {
+            Ok(node) => node,
+            Err(line) => {
+                lines.push(Line { mark: Mark::Warn, check: "sentinels", ..line });
+                continue;
+            }
+        };
+        match asked(&node, service).await {
+            Ok((found, known)) => {
+                if primary.as_ref().is_some_and(|primary| *primary != found) {
+                    let said = format!("{host} names another primary than the others: {found}");
+                    lines.push(
+                        Line::new(Mark::Fail, "sentinels", said)
+                            .cured_by("wait for them to agree; if they do not, SENTINEL RESET at that one"),
+                    );
+                }
+                primary.get_or_insert(found);
+                others = others.max(known);
+                lines.extend(quorum(&node, service).await);
+            }
+            Err(line) => lines.push(line),
+        }
+    }
+    if let Some(primary) = &primary {
+        let found = format!("{} know {} at {primary}", others + 1, service);
+        lines.push(match others + 1 {
+            SENTINELS_MIN.. => Line::ok("sentinels", found),
+            _ => Line::new(Mark::Warn, "sentinels", found)
+                .cured_by("run at least three, on machines of their own"),
+        });
+    } else if lines.iter().all(|line| line.mark != Mark::Fail) {
+        lines.push(
+            Line::new(Mark::Fail, "sentinels", "none of them can be asked").cured_by("see the lines above"),
+        );
+    }
+    (lines, primary)
+}
+
+fn about(what: &str, service: &str) -> Cmd {
+    let mut command = redis::cmd("SENTINEL");
+    command.arg(what).arg(service);
+    command
+}
+
+/// The primary, and how many other sentinels this one knows.
+async fn asked(node: &Node, service: &str) -> Result<(Host, usize), Line> {
+    let fail = |found: String, cure: String| Line::new(Mark::Fail, "sentinels", found).cured_by(cure);
+    let place: Option<(String, u16)> =
+        node.ask(&about("get-master-addr-by-name", service)).await.map_err(|error| {
+            fail(
+                format!("{} does not answer as a sentinel: {}", node.host, said(&error)),
+                "name the ports of the sentinels, 26379 as a rule".to_owned(),
+            )
+        })?;
+    let (name, port) = place.ok_or_else(|| {
+        fail(
+            format!("{} knows no {service}", node.host),
+            "SENTINEL MASTERS lists the names that it knows".to_owned(),
+        )
+    })?;
+    let others: Vec<HashMap<String, String>> =
+        node.ask(&about("sentinels", service)).await.unwrap_or_default();
+    Ok((Host { name, port }, others.len()))
+}
+
+async fn quorum(node: &Node, service: &str) -> Option<Line> {
+    let answer: Result<String, _> = node.ask(&about("ckquorum", service)).await;
+    let error = answer.err()?;
+    let line = Line::new(Mark::Fail, "sentinels", format!("{}: {}", node.host, said(&error)));
+    Some(
+        line.cured_by(
+            "start the sentinels that are missing; until then a primary that fails is not replaced",
+        ),
+    )
+}

@@ -1,0 +1,42 @@
+//! Which slot of a cluster a tag belongs to, to find keys that a given server keeps.
+
+/// Slots of a cluster.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// Tags that are tried to find one in a given slot: several for each.
+const TAGS_MAX: u32 = 1_000_000;
+
+/// The slot of a tag: CRC-16 (XMODEM) of it, by the number of slots.
+fn slot(tag: &str) -> u16 {
+    let add = |mut sum: u16, byte: u8| {
+        sum ^= u16::from(byte) << 8;
+        for _ in 0..8 {
+            sum = if sum & 0x8000 == 0 { sum << 1 } else { (sum << 1) ^ 0x1021 };
+        }
+        sum
+    };
+    tag.bytes().fold(0, add) % SLOTS
+}
+
+/// A tag in one of these ranges of slots. None for a server that has no slots.
+pub(super) fn tag_within(ranges: &[(u16, u16)]) -> Option<String> {
+    let is_there = |tag: &String| ranges.iter().any(|(first, last)| (*first..=*last).contains(&slot(tag)));
+    (0..TAGS_MAX).map(|number: u32| number.to_string()).find(is_there)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the cluster specification has it.
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(slot("123456789"), 0x31C3);
+        assert_eq!(slot("foo"), 12_182);
+        for first in (0..SLOTS).step_by(97) {
+            let tag = tag_within(&[(first, first)]).unwrap();
+            assert_eq!(slot(&tag), first);
+        }
+        assert_eq!(tag_within(&[]), None);
+    }
+}

@@ -1,0 +1,243 @@
+//! Which store it is to be: what the command line, the environment and the config file say, put together. The first that says
+//! something counts.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use tollgate::{Engine, Policy, Secret};
+use tollgate_redis::{Nodes, RedisStore, Settings, TlsFiles};
+
+use super::keys::word;
+use super::{Fleet, Stores};
+use crate::cli::{EntranceArguments, NodesChoice, StoreArguments, nodes, store_deadline};
+
+/// What a config file says about the store.
+#[derive(Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StoreDocument {
+    url: Option<String>,
+    deadline: Option<String>,
+    nodes: Option<NodesText>,
+    min_nodes: Option<u32>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+    secret_file: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+/// The password may be in the address.
+impl std::fmt::Debug for StoreDocument {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreDocument").finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(untagged)]
+enum NodesText {
+    Number(u32),
+    Word(String),
+}
+
+/// Where counters are to live.
+pub(crate) enum Choice {
+    /// In this process.
+    Memory,
+    /// Where other servers count, too.
+    Shared(Box<Shared>),
+}
+
+/// A store that servers share.
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) min_nodes: Option<u32>,
+}
+
+impl Shared {
+    /// What it is, in a line without anything secret.
+    pub(crate) fn line(&self) -> String {
+        let settings = &self.settings;
+        let tls = if settings.is_encrypted() { ", over TLS" } else { "" };
+        format!("{}{tls}, each decision within {} ms", settings.place(), settings.patience().as_millis())
+    }
+
+    /// An engine that counts there. It begins to connect, and does not wait for it.
+    ///
+    /// # Errors
+    /// When the settings do not go together.
+    pub(crate) fn engine(self, policy: Policy) -> Result<Engine<Stores>, String> {
+        let store = RedisStore::connect(self.settings).map_err(|error| format!("--store: {error}"))?;
+        let secret = store.secret().unwrap_or_else(Secret::random);
+        let fleet = Fleet::new(store, self.min_nodes.unwrap_or(0));
+        Ok(Engine::with_store(policy, Stores::Redis(fleet), secret))
+    }
+}
+
+impl Choice {
+    /// What was chosen.
+    ///
+    /// # Errors
+    /// When it cannot be; the message says what would be accepted, and never repeats a password.
+    pub(crate) fn of(given: &StoreArguments, file: &StoreDocument) -> Result<Self, String> {
+        let url = given.store.as_ref().map(|text| text.text()).or(file.url.as_deref()).unwrap_or("memory");
+        if url == "memory" {
+            return Ok(Choice::Memory);
+        }
+        let entrance = EntranceArguments {
+            store_user: given.entrance.store_user.clone().or_else(|| file.user.clone()),
+            store_password_file: given
+                .entrance
+                .store_password_file
+                .clone()
+                .or_else(|| file.password_file.clone()),
+            store_ca: given.entrance.store_ca.clone().or_else(|| file.ca.clone()),
+            store_cert: given.entrance.store_cert.clone().or_else(|| file.cert.clone()),
+            store_key: given.entrance.store_key.clone().or_else(|| file.key.clone()),
+        };
+        let mut settings = settings(url, &entrance)
+            .map_err(|error| format!("--store: {error}; or `memory`, to count in this process"))?;
+        let told = |error: &dyn std::fmt::Display| format!("--store: {error}");
+        let deadline = match (given.store_deadline, &file.deadline) {
+            (Some(deadline), _) => Some(deadline),
+            (None, Some(text)) => {
+                Some(store_deadline(text).map_err(|error| format!("store.deadline: {error}"))?)
+            }
+            (None, None) => None,
+        };
+        if let Some(deadline) = deadline {
+            settings = settings
+                .deadline(Duration::from_micros(deadline.as_micros()))
+                .map_err(|error| told(&error))?;
+        }
+        let nodes = match (given.store_nodes, &file.nodes) {
+            (Some(nodes), _) => nodes,
+            (None, Some(NodesText::Number(number))) => NodesChoice::Fixed(*number),
+            (None, Some(NodesText::Word(text))) => {
+                nodes(text).map_err(|error| format!("store.nodes: {error}"))?
+            }
+            (None, None) => NodesChoice::Counted,
+        };
+        let nodes = match nodes {
+            NodesChoice::Counted => Nodes::Counted,
+            NodesChoice::Fixed(number) => Nodes::Fixed(number),
+        };
+        settings = settings.nodes(nodes).map_err(|error| told(&error))?;
+        if let Some(secret) = secret(given.store_secret_file.as_deref().or(file.secret_file.as_deref()))? {
+            settings = settings.secret(&secret).map_err(|error| told(&error))?;
+        }
+        let min_nodes = given.store_min_nodes.or(file.min_nodes);
+        Ok(Choice::Shared(Box::new(Shared { settings, min_nodes })))
+    }
+}
+
+/// How to reach a store, with what lets into it.
+///
+/// # Errors
+/// As [`Choice::of`].
+pub(crate) fn settings(url: &str, entrance: &EntranceArguments) -> Result<Settings, String> {
+    let mut settings = Settings::parse(url).map_err(|error| error.to_string())?;
+    let user = entrance.store_user.as_deref().or(settings.credentials().0).map(str::to_owned);
+    match password(entrance)? {
+        Some(password) => settings = settings.login(user.as_deref(), &password),
+        None if entrance.store_user.is_some() => match settings.credentials().1.map(str::to_owned) {
+            Some(password) => settings = settings.login(user.as_deref(), &password),
+            None => {
+                return Err("--store-user: a user has a password; name --store-password-file, or set TOLLGATE_STORE_PASSWORD".to_owned());
+            }
+        },
+        None => {}
+    }
+    let files = TlsFiles {
+        authorities: entrance.store_ca.clone(),
+        certificate: entrance.store_cert.clone(),
+        key: entrance.store_key.clone(),
+    };
+    if files != TlsFiles::default() {
+        settings = settings.tls(files).map_err(|error| error.to_string())?;
+    }
+    Ok(settings)
+}
+
+fn password(entrance: &EntranceArguments) -> Result<Option<String>, String> {
+    match &entrance.store_password_file {
+        Some(path) => word(path).map(Some),
+        None => Ok(environment("TOLLGATE_STORE_PASSWORD")),
+    }
+}
+
+fn secret(file: Option<&Path>) -> Result<Option<Vec<u8>>, String> {
+    let secret = match file {
+        Some(path) => Some(word(path)?),
+        None => environment("TOLLGATE_STORE_SECRET"),
+    };
+    Ok(secret.map(String::into_bytes))
+}
+
+/// A variable of the environment that holds a secret; one without anything in it is none. Not read by clap, which would show it.
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::StoreText;
+
+    fn given(url: &str) -> StoreArguments {
+        let Ok(text) = url.parse::<StoreText>();
+        StoreArguments { store: Some(text), ..StoreArguments::default() }
+    }
+
+    fn document(text: &str) -> StoreDocument {
+        serde_saphyr::from_str(text).unwrap()
+    }
+
+    fn shared(given: &StoreArguments, file: &StoreDocument) -> Shared {
+        match Choice::of(given, file) {
+            Ok(Choice::Shared(shared)) => *shared,
+            Ok(Choice::Memory) => panic!("memory"),
+            Err(problem) => panic!("{problem}"),
+        }
+    }
+
+    /// Without a word it is memory; what is typed counts before what the file says, setting by setting.
+    #[test]
+    fn what_is_typed_counts_before_the_file() {
+        let nothing = StoreDocument::default();
+        assert!(matches!(Choice::of(&StoreArguments::default(), &nothing), Ok(Choice::Memory)));
+        assert!(matches!(Choice::of(&given("memory"), &document("url: redis://h")), Ok(Choice::Memory)));
+        let file = document("{url: 'redis://filed', deadline: 7ms, nodes: 4, min_nodes: 2}");
+        let from_file = shared(&StoreArguments::default(), &file);
+        assert_eq!(from_file.settings.place().to_string(), "redis://filed:6379");
+        assert_eq!((from_file.settings.patience(), from_file.min_nodes), (Duration::from_millis(7), Some(2)));
+        let typed = StoreArguments { store_deadline: store_deadline("3ms").ok(), ..given("redis://typed") };
+        let both = shared(&typed, &file);
+        assert_eq!(both.settings.place().to_string(), "redis://typed:6379");
+        assert_eq!((both.settings.patience(), both.min_nodes), (Duration::from_millis(3), Some(2)));
+    }
+
+    /// What cannot be is told with what could, and never with what may be a password.
+    #[test]
+    fn problems_show_no_password() {
+        let problem = |given: &StoreArguments, file: &str| match Choice::of(given, &document(file)) {
+            Err(problem) => problem,
+            Ok(_) => panic!("it was taken"),
+        };
+        for url in ["s3cret", "redis://u:s3cret@h:x", "http://u:s3cret@h"] {
+            let problem = problem(&given(url), "{}");
+            assert!(
+                problem.contains("redis") && problem.contains("memory") && !problem.contains("s3cret"),
+                "{problem}"
+            );
+        }
+        assert!(problem(&given("redis://h"), "deadline: 2s").contains("accepted: 1ms to 50ms"));
+        assert!(problem(&given("redis://h"), "nodes: many").contains("auto"));
+        assert!(problem(&given("redis://h"), "nodes: 0").contains("1 to 10000"));
+        assert!(problem(&given("redis://h"), "user: u").contains("--store-password-file"));
+        assert!(problem(&given("redis://h"), "ca: x.pem").contains("rediss://"));
+        assert!(problem(&given("rediss://h"), "cert: x.pem").contains("key"));
+    }
+}

@@ -1,0 +1,37 @@
+//! Files that let a server into its store.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Largest file of a password, a secret or certificates.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What is in a file of one line, such as a password; the line's end does not count.
+///
+/// # Errors
+/// When it cannot be read, or has nothing in it.
+pub(super) fn word(path: &Path) -> Result<String, String> {
+    let text = String::from_utf8(bytes(path)?).map_err(|_| format!("{}: no UTF-8", path.display()))?;
+    let word = text.trim_end_matches(['\r', '\n']);
+    if word.is_empty() || word.contains('\n') {
+        return Err(format!("{}: accepted is one line that is not empty", path.display()));
+    }
+    Ok(word.to_owned())
+}
+
+/// What is in a file.
+///
+/// # Errors
+/// When it cannot be read, or is too large.
+pub(super) fn bytes(path: &Path) -> Result<Vec<u8>, String> {
+    let name = path.display();
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("{name}: more than {FILE_BYTES_MAX} bytes"));
+    }
+    Ok(bytes)
+}

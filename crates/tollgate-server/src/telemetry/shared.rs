@@ -1,0 +1,172 @@
+//! Numbers of a store that servers share: what was asked of it, how it failed, and how it is now. Bounded however many shards it has.
+
+use super::exposition::Page;
+use super::histogram::Reading;
+use super::names::{self, Metric, OTHERS, label};
+
+/// Shards that have series of their own.
+const SHARDS_MAX: usize = 64;
+
+/// How a shard's breaker is. The order is that of [`STATES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShardState {
+    /// Every decision goes to it.
+    Closed,
+    /// None does.
+    Open,
+    /// None does, and a probe asks whether they may.
+    Probing,
+    /// Some do, more every moment.
+    Ramping,
+}
+
+/// Every state with its name in metrics.
+const STATES: [(ShardState, &str); 4] = [
+    (ShardState::Closed, "closed"),
+    (ShardState::Open, "open"),
+    (ShardState::Probing, "probing"),
+    (ShardState::Ramping, "ramping"),
+];
+
+/// One shard.
+#[derive(Clone, Debug)]
+pub(crate) struct ShardNumbers {
+    pub(crate) address: String,
+    pub(crate) state: ShardState,
+    pub(crate) opened: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) away_seconds: u64,
+}
+
+/// All numbers of a shared store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StoreNumbers {
+    pub(crate) calls: u64,
+    pub(crate) requests: u64,
+    /// How many calls took at most so many nanoseconds, for each bound; then all of them, and their sum.
+    pub(crate) latency: (Vec<(u64, u64)>, u64, u64),
+    pub(crate) failures: Vec<(&'static str, u64)>,
+    pub(crate) connected: u64,
+    pub(crate) not_connected: u64,
+    /// Refunds that wait to be sent.
+    pub(crate) corrections: u64,
+    /// Counters with units that were admitted without the store, to be taken from it.
+    pub(crate) debts: u64,
+    pub(crate) nodes: u64,
+    pub(crate) outage_seconds: u64,
+    pub(crate) shards: Vec<ShardNumbers>,
+}
+
+impl StoreNumbers {
+    /// Writes the numbers of one metric, if it is one of these.
+    pub(super) fn show(&self, metric: &Metric, page: &mut Page) {
+        let mut one = |wanted: &Metric, number: u64| {
+            if metric == wanted {
+                page.number(metric, &[], number);
+            }
+        };
+        one(&names::STORE_CALLS, self.calls);
+        one(&names::STORE_REQUESTS, self.requests);
+        one(&names::STORE_CORRECTIONS, self.corrections);
+        one(&names::STORE_DEBTS, self.debts);
+        one(&names::STORE_NODES, self.nodes);
+        one(&names::STORE_OUTAGE, self.outage_seconds);
+        if *metric == names::STORE_DURATION {
+            let (buckets, count, sum_nanos) = self.latency.clone();
+            page.histogram(metric, &[], &Reading { buckets, count, sum_nanos });
+        } else if *metric == names::STORE_FAILURES {
+            self.failures
+                .iter()
+                .for_each(|(class, count)| page.number(metric, &[(label::CLASS, class)], *count));
+        } else if *metric == names::STORE_CONNECTIONS {
+            page.number(metric, &[(label::RESULT, "ok")], self.connected);
+            page.number(metric, &[(label::RESULT, "failed")], self.not_connected);
+        } else {
+            self.show_shards(metric, page);
+        }
+    }
+
+    fn show_shards(&self, metric: &Metric, page: &mut Page) {
+        let (shown, others) = self.shards.split_at(self.shards.len().min(SHARDS_MAX));
+        let mut each = |number: fn(&ShardNumbers) -> u64, folded: fn(u64, u64) -> u64| {
+            for shard in shown {
+                page.number(metric, &[(label::SHARD, &shard.address)], number(shard));
+            }
+            if let Some(number) = others.iter().map(number).reduce(folded) {
+                page.number(metric, &[(label::SHARD, OTHERS)], number);
+            }
+        };
+        if *metric == names::STORE_OPENED {
+            each(|shard| shard.opened, |one, other| one + other);
+        } else if *metric == names::STORE_IN_FLIGHT {
+            each(|shard| shard.in_flight, |one, other| one + other);
+        } else if *metric == names::STORE_AWAY {
+            each(|shard| shard.away_seconds, u64::max);
+        } else if *metric == names::STORE_BREAKER {
+            for shard in shown {
+                for (state, name) in STATES {
+                    let labels = [(label::SHARD, shard.address.as_str()), (label::STATE, name)];
+                    page.number(metric, &labels, u64::from(shard.state == state));
+                }
+            }
+        } else if *metric == names::STORE_SHARDS {
+            for (state, name) in STATES {
+                let count = self.shards.iter().filter(|shard| shard.state == state).count() as u64;
+                page.number(metric, &[(label::STATE, name)], count);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(numbers: &StoreNumbers) -> String {
+        let mut page = Page::default();
+        names::ALL.iter().for_each(|metric| numbers.show(metric, &mut page));
+        page.into_text()
+    }
+
+    fn shard(number: usize, state: ShardState) -> ShardNumbers {
+        ShardNumbers {
+            address: format!("h:{number}"),
+            state,
+            opened: 1,
+            in_flight: 2,
+            away_seconds: number as u64,
+        }
+    }
+
+    /// A shard has its numbers under its address, and one state of four.
+    #[test]
+    fn a_shard_has_one_state() {
+        let numbers = StoreNumbers {
+            shards: vec![shard(1, ShardState::Open)],
+            failures: vec![("timeout", 7)],
+            ..StoreNumbers::default()
+        };
+        let page = shown(&numbers);
+        for line in [
+            "tollgate_store_breaker{shard=\"h:1\",state=\"open\"} 1",
+            "tollgate_store_breaker{shard=\"h:1\",state=\"closed\"} 0",
+            "tollgate_store_shards{state=\"open\"} 1",
+            "tollgate_store_away_seconds{shard=\"h:1\"} 1",
+            "tollgate_store_failures_total{class=\"timeout\"} 7",
+            "tollgate_store_call_duration_seconds_count 0",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
+    }
+
+    /// However many shards there are, the page has a bounded number of lines, and nothing is lost in the sums.
+    #[test]
+    fn many_shards_are_folded() {
+        let shards: Vec<ShardNumbers> = (0..1_000).map(|number| shard(number, ShardState::Closed)).collect();
+        let page = shown(&StoreNumbers { shards, ..StoreNumbers::default() });
+        assert!(page.lines().count() < 600, "{}", page.lines().count());
+        assert!(page.contains("tollgate_store_in_flight{shard=\"(others)\"} 1872\n"), "{page}");
+        assert!(page.contains("tollgate_store_away_seconds{shard=\"(others)\"} 999\n"), "{page}");
+        assert!(page.contains("tollgate_store_shards{state=\"closed\"} 1000\n"), "{page}");
+    }
+}

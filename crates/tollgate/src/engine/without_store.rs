@@ -181,7 +181,8 @@ impl<S: Store> Engine<S> {
 
     /// Counts here what the store has admitted.
     fn follow_store(&self, live: &Live, question: &Question<'_>, answers: &[Answer], now: Timestamp) {
-        if self.store.answers_at_once() {
+        // Where nothing was asked nothing was heard of the store either.
+        if self.store.answers_at_once() || answers.is_empty() {
             return;
         }
         let standby = self.standby(live, now);

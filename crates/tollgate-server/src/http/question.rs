@@ -11,6 +11,8 @@ use super::problem::Problem;
 
 mod number;
 
+pub(super) use number::whole;
+
 use number::{AttributeValue, Given, Whole};
 
 /// Most questions in a batch.

@@ -1,13 +1,14 @@
 //! `POST /json`: Envoy's question and answer as JSON, in protobuf's own spelling of it: names in camel case or as the protocol has
 //! them, numbers as numbers or text, nothing for a default.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Number, Value, json};
 use tollgate::Timestamp;
 use tollgate::store::Store;
 
 use super::answer::{Answered, Foreign, ForeignBody};
 use super::distinct;
 use super::problem::{Kind, Problem};
+use super::question::whole;
 use crate::rls::{self, Answer, Code, Descriptor, Override, Question, Status, Unanswerable, Unit};
 use crate::service::Service;
 
@@ -146,7 +147,7 @@ impl<'v> Fields<'v> {
         };
         let number = match said {
             None | Some(Value::Null) => return Ok(None),
-            Some(Value::Number(number)) => number.as_u64(),
+            Some(Value::Number(number)) => number.as_u64().or_else(|| as_whole(number)),
             Some(Value::String(text)) => text.parse().ok(),
             Some(_) => None,
         };
@@ -182,6 +183,11 @@ impl<'v> Fields<'v> {
             .map_or_else(|| "a field in the wrong place".to_owned(), |name| name.chars().take(64).collect());
         Err(format!("{}: unknown; accepted are {known}, each where it belongs", self.name(&name)))
     }
+}
+
+/// The whole number that was written as `3.0` or `3e0`: protobuf's JSON reads it so.
+fn as_whole(number: &Number) -> Option<u64> {
+    u64::try_from(whole(number.as_f64()?)?).ok()
 }
 
 fn snake(name: &str) -> String {
@@ -250,6 +256,9 @@ mod tests {
         assert_eq!(read.descriptors[0].hits_addend, Some(3));
         assert_eq!(read.descriptors[0].entries[1], ("x".to_owned(), String::new()));
         assert_eq!(read.descriptors[0].limit.unwrap().unit, Unit::Minute);
+        let fractions = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"},{"key":"x"}],
+            "limit":{"requestsPerUnit":7.0,"unit":"MINUTE"},"hitsAddend":0.3e1,"isNegativeHits":true}],"hitsAddend":2e0}"#;
+        assert_eq!(read, question(fractions).unwrap());
         assert_eq!(question(b"{}").unwrap(), Question::default());
         assert_eq!(
             question(br#"{"descriptors":[{"hitsAddend":0}]}"#).unwrap().descriptors[0].hits_addend,
@@ -269,6 +278,8 @@ mod tests {
             (r#"{"descriptors":[{"entries":[{"key":1}]}]}"#, "descriptors[0].entries[0].key: is no text"),
             (r#"{"hitsAddend":-1}"#, "hits_addend: accepted are whole numbers"),
             (r#"{"hitsAddend":1.5}"#, "hits_addend: accepted are whole numbers"),
+            (r#"{"hitsAddend":-1.0}"#, "hits_addend: accepted are whole numbers"),
+            (r#"{"hitsAddend":1e30}"#, "hits_addend: accepted are whole numbers"),
             (r#"{"hitsAddend":4294967296}"#, "hits_addend: too large"),
             (r#"{"hitsAddend":1,"hits_addend":1}"#, "hits_addend: given twice"),
             (

@@ -211,6 +211,18 @@ fn the_top_keys_are_named() {
     assert_eq!(service.meter.top(10).len(), 1, "what was long ago is forgotten");
 }
 
+/// A limit in shadow is seen, and denies nobody.
+#[test]
+fn the_top_keys_of_a_limit_in_shadow_are_not_denied() {
+    let time = ManualClock::new();
+    let service = service(&time, "limits: [{name: ghost, by: [api_key], rate: 1/h, mode: shadow}]");
+    for _ in 0..5 {
+        ask(&service, &[("api_key", "k1")], Wire::Http, time.now());
+    }
+    let top = service.meter.top(1);
+    assert_eq!((top[0].decisions, top[0].denied), (5, 0));
+}
+
 /// Under load keys are sampled, and the estimates stay near the truth.
 #[test]
 fn estimates_under_load_are_near() {

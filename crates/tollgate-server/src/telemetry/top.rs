@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate::policy::Limit;
 use tollgate::time::TICKS_PER_SECOND;
-use tollgate::{CheckRequest, Decision, LimitStatus, Timestamp};
+use tollgate::{CheckRequest, Decision, LimitStatus, Stance, Timestamp};
 
 use super::TopKey;
 use super::cells::{STRIPES, stripe};
@@ -96,7 +96,8 @@ impl Top {
         let Some(mut windows) = self.windows_for(weight) else { return };
         windows.turn(second);
         for status in decision.limits().filter(|status| !status.limit.by().is_empty()) {
-            let denied = !status.outcome.is_allowed();
+            // A limit in shadow has nobody denied, whatever it says.
+            let denied = status.stance == Stance::Enforced && !status.outcome.is_allowed();
             let describe = |entry: &mut Entry| describe(entry, &status, request);
             windows.current.add(status.key_hash, weight, denied, describe);
         }

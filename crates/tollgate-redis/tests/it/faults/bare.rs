@@ -65,6 +65,7 @@ fn network(rig: &mut Rig) {
             Happened {
                 evidence,
                 outages: vec![began],
+                alone: Some((began, running.recorder.now())),
                 healthy: running.recorder.now(),
                 ..Happened::default()
             }
@@ -155,7 +156,7 @@ fn clocks(rig: &mut Rig) {
                 rest(Duration::from_secs(2));
             }
             let evidence = vec![("step".to_owned(), losses.len() as u64)];
-            Happened { evidence, losses, steps, healthy: running.recorder.now(), outages: vec![] }
+            Happened { evidence, losses, steps, healthy: running.recorder.now(), ..Happened::default() }
         });
         rig.found(immortal(&server));
     }

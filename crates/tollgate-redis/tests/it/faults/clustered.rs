@@ -17,8 +17,8 @@ const SLOWLY: usize = 10;
 /// How long the whole store is away in the whole run.
 const OUTAGE: Duration = Duration::from_secs(60);
 
-/// After a failover everything is the store's again as soon as after any outage.
-const FAILOVER: Promise = Promise { fault: "F4", ..AWAY };
+/// Within a second after the promotion the nodes know it, and then the store is back as after any outage.
+const FAILOVER: Promise = Promise { fault: "F4", nearly: AWAY.nearly + 1_000, ..AWAY };
 
 /// Faults that every commit is tried with.
 pub(super) fn short(rig: &mut Rig) {

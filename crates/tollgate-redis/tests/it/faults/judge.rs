@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::NODES;
 use crate::checker::{Allowance, Bucket};
 use crate::fleet::{HOT, QUIET, QUIET_BIT};
 use crate::record::{Mode, Seen};
@@ -20,6 +21,8 @@ pub(crate) struct Happened {
     pub(crate) losses: Vec<(u64, u64)>,
     /// Times from which on nodes may have gone over to their own buckets, until all are back: once the burst each.
     pub(crate) outages: Vec<u64>,
+    /// When one node alone was cut off, and until when: it has its share on top of what the others get from the store.
+    pub(crate) alone: Option<(u64, u64)>,
     /// When a clock stepped back, or may be taken to have: units may have vanished then.
     pub(crate) steps: Vec<u64>,
     /// When the store was healthy again.
@@ -94,7 +97,13 @@ impl Judged {
         let units = |excess: Option<crate::checker::Excess>| excess.map_or(i64::MIN, |excess| excess.units);
         self.over = self.over.max(units(bucket.excess(counted(), &[])));
         self.broken_exact = self.broken_exact.max(units(bucket.excess(exact, &losses)));
-        let both = [losses, outages].concat();
+        let shares = happened.alone.map(|(from, to)| {
+            let to = to.max(back);
+            // What the node's share refills meanwhile, rounded up.
+            let units = (bucket.limit * (to - from)).div_ceil(bucket.period * NODES as u64);
+            Allowance { from, to, units }
+        });
+        let both = [losses, outages, shares.into_iter().collect()].concat();
         self.broken_counted = self.broken_counted.max(units(bucket.excess(counted(), &both)));
         match bucket.vanished(seen, &happened.steps) {
             Some(units) => self.vanished = self.vanished.max(units),

@@ -97,7 +97,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
         line("decisions", promised.to_owned(), modes.join(", ") + &excused);
         line(
             "units above the quota, worst key",
-            format!("≤ {}", row.allowed()),
+            format!("≤ {}{}", row.allowed(), if row.happened.alone.is_some() { " + its share" } else { "" }),
             judged.over.max(0).to_string(),
         );
         if row.promise.steps {

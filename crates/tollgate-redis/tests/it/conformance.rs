@@ -37,7 +37,7 @@ fn valkey_conforms() {
 #[test]
 fn a_cluster_conforms() {
     let _others = among_others();
-    let cluster = Cluster::start(Program::Redis);
+    let cluster = Cluster::calm(Program::Redis);
     conforms(|| told(&cluster.url()));
     let used = cluster.servers.iter().filter(|server| server.calls("evalsha").0 > 0).count();
     assert!(used >= 3, "only {used} nodes were asked");
@@ -47,7 +47,7 @@ fn a_cluster_conforms() {
 #[test]
 fn a_valkey_cluster_conforms() {
     let _others = among_others();
-    let cluster = Cluster::start(Program::Valkey);
+    let cluster = Cluster::calm(Program::Valkey);
     conforms(|| told(&cluster.url()));
     assert_eq!(cluster.immortal(), [""; 0]);
 }

@@ -6,7 +6,6 @@
     clippy::panic,
     reason = "a test that meets the unexpected fails, and says where"
 )]
-#![allow(dead_code, reason = "the rig is built before the store that it tries")]
 
 mod bystander;
 mod checker;

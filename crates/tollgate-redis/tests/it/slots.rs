@@ -36,7 +36,7 @@ fn left(decision: &Decision, name: &str) -> u64 {
 #[test]
 fn a_denial_leaves_no_counter_changed() {
     let _others = among_others();
-    let cluster = Cluster::start(Program::Redis);
+    let cluster = Cluster::calm(Program::Redis);
     let runtime = new_runtime();
     let _inside = runtime.enter();
     let engine: Arc<Engine<Shared>> =

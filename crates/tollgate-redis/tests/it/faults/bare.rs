@@ -19,7 +19,7 @@ const LOADED: u32 = 4_000;
 const LOAD_DELAY: u32 = 500;
 
 /// A clock that steps back costs at most what it stepped over, and never more than the burst.
-const STEPS: Promise = Promise { fault: "F10", steps: true, ..UNNOTICED };
+const STEPS: Promise = Promise { steps: true, ..UNNOTICED };
 
 fn immortal(server: &Server) -> Vec<String> {
     server.lives().into_iter().filter(|(_, life)| *life < 0).map(|(key, _)| key).collect()

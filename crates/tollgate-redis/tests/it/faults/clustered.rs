@@ -18,7 +18,7 @@ const SLOWLY: usize = 10;
 const OUTAGE: Duration = Duration::from_secs(60);
 
 /// Within a second after the promotion the nodes know it, and then the store is back as after any outage.
-const FAILOVER: Promise = Promise { fault: "F4", nearly: AWAY.nearly + 1_000, ..AWAY };
+const FAILOVER: Promise = Promise { nearly: AWAY.nearly + 1_000, ..AWAY };
 
 /// Faults that every commit is tried with.
 pub(super) fn short(rig: &mut Rig) {

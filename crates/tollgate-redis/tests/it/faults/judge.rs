@@ -80,10 +80,6 @@ pub(crate) fn judge(seen: &[Seen], sober: &[Seen], happened: &Happened) -> Judge
 }
 
 impl Judged {
-    pub(crate) fn of(&self, mode: Mode) -> usize {
-        self.modes.get(&mode).copied().unwrap_or_default()
-    }
-
     fn add_key(&mut self, bucket: Bucket, quiet: bool, seen: &[Seen], happened: &Happened) {
         let allow = |(from, to)| Allowance { from, to, units: bucket.burst };
         let losses: Vec<Allowance> = happened.losses.iter().copied().map(allow).collect();

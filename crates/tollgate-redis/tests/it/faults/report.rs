@@ -8,8 +8,6 @@ use crate::fleet::{HOT, LATE};
 /// What is promised under a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Promise {
-    /// Which of the faults of the architecture's table.
-    pub(crate) fault: &'static str,
     /// Whether every decision comes from the store all the time.
     pub(crate) stays_exact: bool,
     /// Milliseconds after health until nearly all, and all, decisions are the store's.
@@ -20,11 +18,9 @@ pub(crate) struct Promise {
 }
 
 /// Store down, and whatever looks like it.
-pub(crate) const AWAY: Promise =
-    Promise { fault: "away", stays_exact: false, nearly: 2_000, all: 5_000, steps: false };
+pub(crate) const AWAY: Promise = Promise { stays_exact: false, nearly: 2_000, all: 5_000, steps: false };
 /// Nothing that a client could notice.
-pub(crate) const UNNOTICED: Promise =
-    Promise { fault: "unnoticed", stays_exact: true, nearly: 0, all: 0, steps: false };
+pub(crate) const UNNOTICED: Promise = Promise { stays_exact: true, nearly: 0, all: 0, steps: false };
 
 /// One fault, its promise and its measure.
 #[derive(Debug)]
@@ -94,7 +90,8 @@ pub(crate) fn table(rows: &[Row]) -> String {
             0 => String::new(),
             some => format!("; {some} while the machine stood still"),
         };
-        line("decisions", promised.to_owned(), modes.join(", ") + &excused);
+        let counts = format!("{}: {}{excused}", judged.decisions, modes.join(", "));
+        line("decisions", promised.to_owned(), counts);
         line(
             "units above the quota, worst key",
             format!("≤ {}{}", row.allowed(), if row.happened.alone.is_some() { " + its share" } else { "" }),

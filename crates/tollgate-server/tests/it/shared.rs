@@ -43,7 +43,7 @@ fn on_with(store: &str, policy: &str, more: &[&str]) -> Server {
 }
 
 /// One of these tests at a time: what a decision waits for the store is milliseconds, and all tests share a few processors.
-fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -477,4 +477,47 @@ fn a_user_with_few_rights_is_enough() {
     server.wait();
     let log = server.rest_of_log();
     assert!(!log.contains("NOPERM"), "{log}");
+}
+
+/// Other people's files go on counting without their store: by shares, as the fleet was last counted, or of three while nobody knows.
+#[test]
+fn foreign_files_without_their_store() {
+    let _turn = turn();
+    let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]";
+    let server = on(&format!("redis://127.0.0.1:{}", free_port()), envoy);
+    let question = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
+    let codes = [(); 3].map(|()| server.send("POST", "/json", question).status);
+    assert_eq!(codes, [200, 429, 429]);
+}
+
+/// What was admitted while the store was away is taken from its counters when it is back, once.
+#[test]
+fn what_was_admitted_without_the_store_is_told() {
+    let _turn = turn();
+    let mut redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let server = on(&redis.url(), POLICY);
+    server.joined();
+    let mut told = String::new();
+    quick(|key| {
+        server.charged(key)?;
+        server.charged(key)?;
+        told = key.to_owned();
+        Some(())
+    });
+    until("it has signed itself", || (server.metric("tollgate_store_nodes") == 1).then_some(()));
+    redis.kill();
+    for _ in 0..3 {
+        let answer = server.check(&asked(&told));
+        assert_eq!(
+            (&answer["allowed"], &answer["limits"][0]["source"]),
+            (&true.into(), &"local".into()),
+            "{answer}"
+        );
+    }
+    assert!(server.metric("tollgate_store_debts") > 0);
+    redis.start_again();
+    until("the store knows of all five", || (server.left(&told) == 5).then_some(()));
+    until("nothing is owed", || (server.metric("tollgate_store_debts") == 0).then_some(()));
+    assert!(server.metric("tollgate_store_debts_settled_total{result=\"ok\"}") > 0);
+    assert_eq!(server.left(&told), 5);
 }

@@ -13,7 +13,12 @@ fn conforms(store: impl FnOnce() -> Shared) {
     let runtime = new_runtime();
     let _inside = runtime.enter();
     let store = store();
-    runtime.block_on(conformance::all(&|_: Timestamp| store.clone()));
+    let make = |_: Timestamp| store.clone();
+    let suite = conformance::all(&make);
+    let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(suite)));
+    let report = store.0.report();
+    let failed: Vec<_> = report.failures.iter().filter(|(_, count)| *count > 0).collect();
+    assert!(passed.is_ok(), "a promise was broken; calls that failed: {failed:?}, shards: {:?}", report.shards);
 }
 
 #[test]

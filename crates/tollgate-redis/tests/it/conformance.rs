@@ -18,7 +18,11 @@ fn conforms(store: impl FnOnce() -> Shared) {
     let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(suite)));
     let report = store.0.report();
     let failed: Vec<_> = report.failures.iter().filter(|(_, count)| *count > 0).collect();
-    assert!(passed.is_ok(), "a promise was broken; calls that failed: {failed:?}, shards: {:?}", report.shards);
+    assert!(
+        passed.is_ok(),
+        "a promise was broken; calls that failed: {failed:?}, shards: {:?}",
+        report.shards
+    );
 }
 
 #[test]

@@ -80,7 +80,7 @@ impl Act<'_> {
         let (verb, has, needs) = (self.verb.name(), self.who.role.name(), least.name());
         let about = if about.is_empty() { String::new() } else { format!(" about {about}") };
         let detail =
-            format!("{verb}{about} needs the role {needs}, and the token of {} is a {has}'s", self.who.name);
+            format!("{verb}{about} needs the role {needs}, and the token of {} has the role {has}", self.who.name);
         Err(Problem::of_admin(Refusal::NotAllowed, detail))
     }
 }

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Span, SpanRelativeTo};
 use tollgate::{Ticks, Timestamp};
 
 use super::NodesChoice;
@@ -150,12 +151,18 @@ pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
         .ok_or_else(|| format!("out of range; {accepted}"))
 }
 
-/// A duration such as `100ms`, `1s` or `1h 30m`.
+/// A duration such as `100ms`, `1h 30m` or `7d`; a day has 24 hours.
 pub(crate) fn duration(text: &str) -> Result<Ticks, String> {
-    let accepted = "accepted: 0s and more, such as 100ms, 2s, 5m or 1h30m";
-    let duration: jiff::SignedDuration = text.parse().map_err(|_| format!("not a duration; {accepted}"))?;
+    let accepted = "accepted: 0s and more, such as 100ms, 2s, 1h30m or 7d";
+    let duration = signed(text).ok_or_else(|| format!("not a duration; {accepted}"))?;
     let duration = Duration::try_from(duration).map_err(|_| format!("time only moves on; {accepted}"))?;
     Ok(Ticks::ceil_from(duration))
+}
+
+/// A duration of any sign. Months and years have no length that everybody agrees on.
+fn signed(text: &str) -> Option<SignedDuration> {
+    let span: Span = text.parse().ok()?;
+    span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()
 }
 
 /// Shortest and longest time that a decision may wait for its store.
@@ -192,7 +199,7 @@ pub(super) fn interval(text: &str) -> Result<SnapshotInterval, String> {
     if text == "off" {
         return Ok(SnapshotInterval::Off);
     }
-    let interval: jiff::SignedDuration = text.parse().map_err(|_| format!("not a duration; {accepted}"))?;
+    let interval = signed(text).ok_or_else(|| format!("not a duration; {accepted}"))?;
     let interval = Duration::try_from(interval).ok();
     let interval = interval.filter(|interval| (INTERVALS.0..=INTERVALS.1).contains(interval));
     interval.map(SnapshotInterval::Every).ok_or_else(|| format!("out of range; {accepted}"))
@@ -204,7 +211,7 @@ const DELAY_MAX: Duration = Duration::from_secs(600);
 /// How long to go on.
 pub(super) fn delay(text: &str) -> Result<Duration, String> {
     let accepted = "accepted: 0s to 10m, such as 5s";
-    let delay: jiff::SignedDuration = text.parse().map_err(|_| format!("not a duration; {accepted}"))?;
+    let delay = signed(text).ok_or_else(|| format!("not a duration; {accepted}"))?;
     let delay = Duration::try_from(delay).ok().filter(|delay| *delay <= DELAY_MAX);
     delay.ok_or_else(|| format!("out of range; {accepted}"))
 }
@@ -294,7 +301,11 @@ mod tests {
         assert!(instant("tomorrow").is_err());
         assert_eq!(duration("100ms"), Ok(Ticks::from_millis(100)));
         assert_eq!(duration("1m 30s"), Ok(Ticks::from_secs(90)));
-        assert!(duration("-1s").is_err());
-        assert!(duration("100").is_err());
+        assert_eq!(duration("1.5h"), Ok(Ticks::from_secs(5_400)));
+        assert_eq!(duration("7d"), duration("168h"));
+        assert_eq!(duration("1w 1d 12h"), Ok(Ticks::from_secs(8 * 86_400 + 43_200)));
+        for wrong in ["", "-1s", "-1d", "100", "1mo", "1y", "d"] {
+            assert!(duration(wrong).is_err_and(|message| message.contains("or 7d")), "{wrong}");
+        }
     }
 }

@@ -46,7 +46,7 @@ fn descriptor(value: &Value, path: &str) -> Result<Descriptor, String> {
         entries: fields.list("entries", "entries", entry)?,
         limit: match fields.take("limit", "limit")? {
             None | Some(Value::Null) => None,
-            Some(value) => Some(limit(value, &format!("{path}.limit"))?),
+            Some(value) => limit(value, &format!("{path}.limit"))?,
         },
         hits_addend: fields.number("hits_addend", "hitsAddend")?,
         is_negative_hits: fields.truth("is_negative_hits", "isNegativeHits")?,
@@ -62,19 +62,22 @@ fn entry(value: &Value, path: &str) -> Result<(String, String), String> {
     Ok(entry)
 }
 
-fn limit(value: &Value, path: &str) -> Result<Override, String> {
+/// The limit that a descriptor brings along. One whose unit is unknown or left out is none, as over gRPC.
+fn limit(value: &Value, path: &str) -> Result<Option<Override>, String> {
     let accepted = "accepted are SECOND, MINUTE, HOUR, DAY, WEEK, MONTH and YEAR";
     let mut fields = Fields::of(value, path)?;
     let requests = fields.number("requests_per_unit", "requestsPerUnit")?.unwrap_or(0);
     let requests_per_unit = u32::try_from(requests)
         .map_err(|_| format!("{path}.requests_per_unit: too large; accepted are numbers up to 4294967295"))?;
     let unit = match fields.take("unit", "unit")? {
-        Some(Value::String(name)) => Unit::of(name),
+        None | Some(Value::Null) => None,
+        Some(Value::String(name)) if name == "UNKNOWN" => None,
+        Some(Value::String(name)) if let Some(unit) = Unit::of(name) => Some(unit),
         Some(Value::Number(number)) => number.as_u64().and_then(numbered),
-        _ => None,
+        Some(_) => return Err(format!("{path}.unit: no unit; {accepted}")),
     };
     fields.end()?;
-    Ok(Override { requests_per_unit, unit: unit.ok_or_else(|| format!("{path}.unit: no unit; {accepted}"))? })
+    Ok(unit.map(|unit| Override { requests_per_unit, unit }))
 }
 
 /// A unit by its number in the protocol.
@@ -266,6 +269,15 @@ mod tests {
         );
     }
 
+    /// A limit of no unit that anybody knows is none.
+    #[test]
+    fn limits_without_a_unit_are_none() {
+        for unit in ["", r#","unit":"UNKNOWN""#, r#","unit":0"#, r#","unit":99"#, r#","unit":null"#] {
+            let body = format!(r#"{{"descriptors":[{{"limit":{{"requestsPerUnit":1{unit}}}}}]}}"#);
+            assert_eq!(question(body.as_bytes()).unwrap().descriptors[0].limit, None, "{unit}");
+        }
+    }
+
     /// What is wrong is named, and no spelling of a number or a unit makes it panic.
     #[test]
     fn wrong_questions_are_refused_by_name() {
@@ -283,14 +295,13 @@ mod tests {
             (r#"{"hitsAddend":4294967296}"#, "hits_addend: too large"),
             (r#"{"hitsAddend":1,"hits_addend":1}"#, "hits_addend: given twice"),
             (
-                r#"{"descriptors":[{"limit":{"requestsPerUnit":1,"unit":"UNKNOWN"}}]}"#,
+                r#"{"descriptors":[{"limit":{"requestsPerUnit":1,"unit":"FORTNIGHT"}}]}"#,
                 "descriptors[0].limit.unit: no unit",
             ),
             (
-                r#"{"descriptors":[{"limit":{"requestsPerUnit":1,"unit":99}}]}"#,
+                r#"{"descriptors":[{"limit":{"requestsPerUnit":1,"unit":true}}]}"#,
                 "descriptors[0].limit.unit: no unit",
             ),
-            (r#"{"descriptors":[{"limit":{"requestsPerUnit":1}}]}"#, "descriptors[0].limit.unit: no unit"),
             (r#"{"descriptors":[{"domain":"x"}]}"#, "wrong place"),
             (r#"{"domain":"a","domain":"b"}"#, "\"domain\" is given twice"),
             (

@@ -228,13 +228,11 @@ impl Link {
     }
 
     /// How long the shard of a slot has been failing.
-    #[allow(dead_code, reason = "asked for by the failure modes, which are being merged")]
     pub(crate) fn away_for(&self, slot: u16, now: Instant) -> Option<Duration> {
         self.0.routing.for_slot(slot).and_then(|shard| shard.breaker.away_for(now))
     }
 
     /// Whether the shard of a slot is not asked at this moment, or not always.
-    #[allow(dead_code, reason = "asked for by the failure modes, which are being merged")]
     pub(crate) fn is_away(&self, slot: u16) -> bool {
         let well = |shard: Arc<Shard>| shard.is_connected() && shard.breaker.state() == BreakerState::Closed;
         !self.0.routing.for_slot(slot).is_some_and(well)

@@ -16,6 +16,8 @@ pub(crate) use question::{Heard, Problem, Question, tag_of};
 /// The script's source.
 pub(crate) const SOURCE: &str = concat!(
     include_str!("script/head.lua"),
+    include_str!("script/usual.lua"),
+    include_str!("script/common.lua"),
     include_str!("script/reservoir.lua"),
     include_str!("script/fixed_window.lua"),
     include_str!("script/sliding_window.lua"),

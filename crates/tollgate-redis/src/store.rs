@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
-use tollgate::{Quota, Secret, Timestamp};
+use tollgate::{Quota, Secret, Ticks, Timestamp};
 
 use crate::health::{Fleet, learn_secret, secret_of};
 use crate::key::Key;
@@ -41,6 +41,7 @@ pub struct RedisStore {
     corrections: Corrections,
     registry: Registry,
     is_told_time: bool,
+    made: Instant,
 }
 
 impl RedisStore {
@@ -66,6 +67,7 @@ impl RedisStore {
             fleet,
             beat,
             is_told_time: settings.is_told_time,
+            made: Instant::now(),
         })
     }
 
@@ -148,7 +150,7 @@ impl RedisStore {
     /// Agrees with the fleet on the tags of quotas that have none yet.
     async fn tag(&self, charges: &[Charge<'_>], deadline: Instant) -> Result<(), StoreFailure> {
         for charge in charges.iter().filter(|charge| tag_of(charge).is_none()) {
-            self.registry.claim(&self.link, charge.family(), deadline).await.map_err(unanswered)?;
+            self.registry.claim(&self.link, charge.family(), deadline).await.map_err(untold)?;
         }
         Ok(())
     }
@@ -160,7 +162,7 @@ impl RedisStore {
         tag: Tag,
         deadline: Instant,
     ) -> Result<Option<Quota>, StoreFailure> {
-        self.registry.look_up(&self.link, charge.family(), tag, deadline).await.map_err(unanswered)
+        self.registry.look_up(&self.link, charge.family(), tag, deadline).await.map_err(untold)
     }
 
     const fn time(&self, now: Timestamp) -> Time {
@@ -224,7 +226,29 @@ impl Store for RedisStore {
         self.correct(Operation::Reset, charges, now).await
     }
 
+    async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.correct(Operation::Debit, charges, now).await
+    }
+
+    /// A state in Redis ends when its own quota has no more use for it; nobody can tell those to stay that are not asked for.
     fn hold(&self, _hold: &Hold) {}
+
+    fn nodes(&self) -> u32 {
+        self.fleet.count()
+    }
+
+    fn away_for(&self, charge: &Charge<'_>, _now: Timestamp) -> Option<Ticks> {
+        let now = Instant::now();
+        let away = match self.has_joined() {
+            true => self.link.away_for(Key::of(charge).slot(), now).unwrap_or_default(),
+            false => now.saturating_duration_since(self.made),
+        };
+        Some(Ticks::ceil_from(away))
+    }
+
+    fn is_away(&self, charge: &Charge<'_>) -> bool {
+        !self.has_joined() || self.link.is_away(Key::of(charge).slot())
+    }
 }
 
 fn share_a_slot(charges: &[Charge<'_>]) -> bool {
@@ -233,7 +257,13 @@ fn share_a_slot(charges: &[Charge<'_>]) -> bool {
     slots.all(|slot| Some(slot) == first)
 }
 
-fn unanswered(_failure: Failure) -> StoreFailure {
+/// Whoever asks must know whether it may have been done.
+fn unanswered(failure: Failure) -> StoreFailure {
+    if failure.may_have_run { StoreFailure::Unanswered } else { StoreFailure::Unreachable }
+}
+
+/// What had to be known first is not known, so nothing was asked.
+fn untold(_failure: Failure) -> StoreFailure {
     StoreFailure::Unreachable
 }
 

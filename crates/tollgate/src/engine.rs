@@ -9,8 +9,8 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Answer, Answers, Charge};
-use crate::decision::{Decision, Fault, Stance, Status};
+use crate::charge::{Answer, Charge};
+use crate::decision::{Decision, Fault, Source, Stance, Status};
 use crate::key::Secret;
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Usage};
 use crate::policy::{Match, Matches, Mode, Policy};
@@ -42,10 +42,12 @@ pub use snapshot::{
     SnapshotReport,
 };
 pub use tally::{Counted, Tally};
+pub use without_store::{DEBTS_MAX, Replayed, StandIn};
 
 use block::Blocks;
 use live::{Live, Next};
 use ruling::{Bench, InForce};
+use without_store::Standby;
 
 /// How often a decision takes a new snapshot because a newer policy was faster.
 const ATTEMPTS: usize = 4;
@@ -72,7 +74,8 @@ pub struct Engine<S = MemoryStore> {
     /// Held while a policy is swapped in, so that two swaps do not build on the same predecessor.
     swapping: Mutex<()>,
     permits: AtomicU64,
-    local: OnceLock<MemoryStore>,
+    /// What stands in for a store that can be away.
+    standby: OnceLock<Box<Standby>>,
     /// What an operator says over the policy.
     bench: Bench,
     blocks: Blocks,
@@ -159,7 +162,7 @@ impl<S: Store> Engine<S> {
             live: ArcSwap::from_pointee(live),
             swapping: Mutex::new(()),
             permits: AtomicU64::new(permits),
-            local: OnceLock::new(),
+            standby: OnceLock::new(),
             bench: Bench::default(),
             blocks: Blocks::default(),
         }
@@ -187,7 +190,13 @@ impl<S: Store> Engine<S> {
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
             }
-            return Some(self.conclude(&live, &question, &answers, now));
+            return Some(match answers {
+                Ok(answers) => self.conclude(&live, &question, &answers, None),
+                Err(failure) => {
+                    let answers = self.answers_at_once(&live, &question, failure, now);
+                    self.conclude(&live, &question, &answers, Some(failure))
+                }
+            });
         }
         unreachable!("the last attempt concludes")
     }
@@ -213,11 +222,16 @@ impl<S: Store> Engine<S> {
                     return Made::unasked(&live, decision, self.bench.at(now));
                 }
             };
-            let answers = self.store.charge(&question.charges, now).await;
+            let answers = match self.pay_first(&live, &question.charges, now).await {
+                Ok(()) => self.store.charge(&question.charges, now).await,
+                Err(failure) => Err(failure),
+            };
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
             }
-            let decision = self.conclude(&live, &question, &answers, now);
+            let failure = answers.as_ref().err().copied();
+            let answers = self.answers(&live, &question, answers, now).await;
+            let decision = self.conclude(&live, &question, &answers, failure);
             let Question { matches, rulings, .. } = question;
             return Made { live: Arc::clone(&live), matches, rulings, decision };
         }
@@ -253,27 +267,28 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// From a store's answers to a decision.
+    /// From answers to a decision. They stand in for the store's where it failed.
     #[inline]
     fn conclude(
         &self,
         live: &Live,
         question: &Question<'_>,
-        answers: &Result<Answers, StoreFailure>,
-        now: Timestamp,
+        answers: &[Answer],
+        failure: Option<StoreFailure>,
     ) -> Decision {
         let Question { matches, charges, permit, .. } = question;
         let mut decision = Decision::open(Arc::clone(&live.policy));
-        match answers {
-            Ok(answers) => combine(matches, charges, answers, &mut decision),
-            Err(_) => {
-                combine(matches, charges, &self.without_store(live, matches, charges, now), &mut decision);
-            }
-        }
+        combine(matches, charges, answers, &mut decision);
         if let Some(id) = permit
             && decision.is_allowed()
         {
-            decision.give(Permit::new(live, matches, charges, *id).map(Box::new));
+            let took = |answer: &Answer| match failure {
+                // The store may have given the place, too.
+                Some(StoreFailure::Unanswered) => Source::Exact,
+                _ => answer.source,
+            };
+            let sources = answers.iter().map(took);
+            decision.give(Permit::new(live, matches, charges, sources, *id).map(Box::new));
         }
         decision
     }
@@ -312,11 +327,11 @@ impl<S: Store> Engine<S> {
             Ok(made) => made,
             // A number that nobody is counted under is free once the policy in force has forgotten it, so that comes first.
             Err(SwapError::TooManyQuotas { .. }) => {
-                self.put_in_force(next(&before, Arc::clone(&before.policy))?);
+                self.put_in_force(next(&before, Arc::clone(&before.policy))?, now);
                 next(&self.live.load(), policy)?
             }
         };
-        Ok(self.put_in_force(next))
+        Ok(self.put_in_force(next, now))
     }
 
     /// Hashes keys with another secret from now on, as when the one that a fleet shares is learnt late. Every counter of this
@@ -325,13 +340,16 @@ impl<S: Store> Engine<S> {
         let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
         let policy = self.policy();
         self.live.store(Arc::new(Live::first(policy, Arc::new(secret), self.store.is_grouped())));
+        if let Some(standby) = self.standby.get() {
+            standby.drop_debts(); // They name keys that the store does not have.
+        }
     }
 
     /// The same engine, for a program whose stores are of one type. What is made of the store must keep its counters.
     #[must_use]
     pub fn map_store<T: Store>(self, map: impl FnOnce(S) -> T) -> Engine<T> {
-        let Self { store, live, swapping, permits, local, bench, blocks } = self;
-        Engine { store: map(store), live, swapping, permits, local, bench, blocks }
+        let Self { store, live, swapping, permits, standby, bench, blocks } = self;
+        Engine { store: map(store), live, swapping, permits, standby, bench, blocks }
     }
 
     /// The store.
@@ -340,14 +358,15 @@ impl<S: Store> Engine<S> {
         &self.store
     }
 
-    fn put_in_force(&self, next: Next) -> SwapReport {
+    fn put_in_force(&self, next: Next, now: Timestamp) -> SwapReport {
         if !next.hold.numbers.is_empty() {
             self.store.hold(&next.hold);
-            if let Some(local) = self.local.get() {
-                local.hold(&next.hold);
-            }
         }
-        self.live.store(Arc::new(next.live));
+        let live = Arc::new(next.live);
+        let before = self.live.swap(Arc::clone(&live));
+        if let Some(standby) = self.standby.get() {
+            standby.follow(&before, &live, now);
+        }
         next.report
     }
 }

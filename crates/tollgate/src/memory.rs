@@ -29,7 +29,7 @@ mod table;
 mod transaction;
 mod walk;
 
-pub(crate) use decide::Origin;
+pub(crate) use decide::{Demand, Origin};
 pub(crate) use holds::Lasting;
 pub(crate) use shelf::{Large, Shelved, state_bytes};
 pub(crate) use table::{Entry, Full, Slot};
@@ -140,6 +140,29 @@ impl Hall {
         }
     }
 
+    /// The same for one that is asked in another way.
+    fn ask(
+        &self,
+        charge: &Charge<'_>,
+        demand: Demand,
+        now: Timestamp,
+        origin: Origin,
+    ) -> Result<Result<Outcome, StoreFailure>, Full> {
+        match Kind::of(charge) {
+            Kind::Word => self.words.update(charge.key, origin.word(now), |held| {
+                demand
+                    .ask(charge.cost, |cost| decide::word(&charge.costing(cost), held, now, origin))
+                    .map_or_else(|failure| (None, Err(failure)), |(keep, outcome)| (keep, Ok(outcome)))
+            }),
+            Kind::Pair => self.pairs.update(charge.key, now.unix_micros(), |held| {
+                demand
+                    .ask(charge.cost, |cost| decide::pair(&charge.costing(cost), held, now))
+                    .map_or_else(|failure| (None, Err(failure)), |(keep, outcome)| (keep, Ok(outcome)))
+            }),
+            Kind::Large => self.shelf.ask(charge, demand, now),
+        }
+    }
+
     fn used(&self) -> u64 {
         let own: u64 = self.budgets.iter().map(|budget| budget.own_left()).sum();
         self.bytes.saturating_sub(own + self.budgets[0].common_left())
@@ -173,6 +196,11 @@ impl MemoryStore {
         }
     }
 
+    /// Bytes taken.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.main.used() + self.overflow.used()
+    }
+
     /// Charges every enforced counter, or none. Never waits for anything but another thread's few dozen instructions.
     ///
     /// # Errors
@@ -197,6 +225,27 @@ impl MemoryStore {
         match self.main.charge(charge, now, self.origin) {
             Ok(outcome) => Ok(Answer { outcome: outcome?, source: Source::Exact }),
             Err(Full) => self.charge_overflow(charge, now),
+        }
+    }
+
+    /// Asks one counter in another way than a charge does.
+    pub(crate) fn ask(
+        &self,
+        charge: &Charge<'_>,
+        demand: Demand,
+        now: Timestamp,
+    ) -> Result<Answer, StoreFailure> {
+        let now = self.origin.clamp(now);
+        if let Ok(outcome) = self.main.ask(charge, demand, now, self.origin) {
+            return Ok(Answer { outcome: outcome?, source: Source::Exact });
+        }
+        let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
+        match self.overflow.ask(&shared, demand, now, self.origin) {
+            Ok(outcome) => Ok(Answer { outcome: outcome?, source: Source::Overflow }),
+            Err(Full) => Ok(Answer {
+                outcome: Outcome { limit: charge.quota.capacity(), ..NO_ROOM },
+                source: Source::Full,
+            }),
         }
     }
 
@@ -282,6 +331,10 @@ impl Store for MemoryStore {
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         charges.iter().for_each(|charge| self.reset_now(charge, now));
         Ok(())
+    }
+
+    async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        charges.iter().try_for_each(|charge| self.ask(charge, Demand::UpTo(0), now).map(|_| ()))
     }
 
     fn hold(&self, hold: &Hold) {

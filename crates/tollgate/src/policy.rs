@@ -10,6 +10,7 @@ mod rate;
 pub mod expression;
 pub mod glob;
 pub mod limit;
+mod on_store_failure;
 mod builder;
 mod compile;
 mod check;
@@ -29,9 +30,12 @@ pub use expression::Expression;
 pub use finding::{FINDINGS_MAX, Finding, Findings, Problem, Severity};
 pub use limit::{
     BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
-    OnStoreFailure, QUOTAS_MAX, QuotaIndex, Quotas,
+    QUOTAS_MAX, QuotaIndex, Quotas,
 };
 pub use matching::{Match, Matches};
+pub use on_store_failure::{
+    DENY_AFTER_MAX, OPEN_BUDGET, OPEN_UP_TO_MAX, OPEN_WINDOW, OnStoreFailure, Stages,
+};
 pub use unmet::{Choice, Unmet};
 
 /// What other formats than our own are read with, so that their findings look the same. No part of the crate's promises.

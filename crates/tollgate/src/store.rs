@@ -4,7 +4,7 @@ use std::future::Future;
 
 use crate::charge::{Answers, Charge};
 use crate::memory::MemoryStore;
-use crate::time::Timestamp;
+use crate::time::{Ticks, Timestamp};
 
 /// Why a store did not answer. It is never the caller's fault, and never becomes an error for the caller to interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,9 +15,12 @@ pub enum StoreFailure {
     /// A counter holds another algorithm's state. Cannot happen while keys name their algorithm.
     #[error("a counter holds the state of another algorithm")]
     WrongKind,
-    /// The store cannot be reached.
+    /// The store cannot be reached, and nothing was done.
     #[error("the store cannot be reached")]
     Unreachable,
+    /// The store was asked and no answer came: what it was asked for may have been done. It is never asked for it again.
+    #[error("the store was asked and did not answer; it may have done what it was asked for")]
+    Unanswered,
 }
 
 /// Counters that a store must keep longer than they say themselves: the quota that follows theirs may still tell them from keys
@@ -35,7 +38,8 @@ pub struct Hold {
 /// Where counters live.
 pub trait Store: Send + Sync {
     /// Charges every enforced counter, or none: if one denies, nothing is changed. Counters in shadow are charged each for
-    /// itself, when the enforced ones admit. Answers in the order of the charges.
+    /// itself, when the enforced ones admit. Answers in the order of the charges. A store of several parts of which one does not answer
+    /// fails, and gives back what the others took.
     fn charge(
         &self,
         charges: &[Charge<'_>],
@@ -85,6 +89,44 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 
+    /// Takes up to `cost` units of each counter, down to none, without asking whether it has them: they were consumed while the store
+    /// was away. Each counter stands for itself. It is asked once for each debt, so it must not try again what may have been done.
+    /// A store that can, does it in one step; this one looks first, and takes less if another is faster.
+    fn debit(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreFailure>> + Send {
+        async move {
+            for charge in charges {
+                let look = self.charge(&[charge.costing(0)], now).await?;
+                let left = look.first().map_or(0, |answer| answer.outcome.remaining);
+                self.charge(&[charge.costing(charge.cost.min(left))], now).await?;
+            }
+            Ok(())
+        }
+    }
+
     /// Keeps counters longer than they say. Called before the policy that makes it necessary is put in force.
     fn hold(&self, hold: &Hold);
+
+    /// How many nodes share it, this one included; 0 while that is not known. Each decides by its share while the store is away.
+    fn nodes(&self) -> u32 {
+        1
+    }
+
+    /// How long the part that keeps this counter has been failing. It starts anew only after 30 seconds of health, so that a store that
+    /// comes and goes is told as away all the time. Of a part that never answered, since the store was made. `None`: it does not keep
+    /// count, and whoever asks counts for itself.
+    fn away_for(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Ticks> {
+        let _ = (charge, now);
+        None
+    }
+
+    /// Whether the part that keeps this counter is away at this moment. Asked only after a failure, to tell the counters that failed
+    /// from those that did not.
+    fn is_away(&self, charge: &Charge<'_>) -> bool {
+        let _ = charge;
+        true
+    }
 }

@@ -13,6 +13,7 @@ use super::shard::Shard;
 use super::wire::Wire;
 use super::{Hub, Time};
 use crate::breaker::{BreakerState, Severity};
+use crate::key::KEY_BYTES;
 
 /// A request whose deadline is nearer than this is not sent.
 const SENDING_MIN: Duration = Duration::from_micros(500);
@@ -66,8 +67,11 @@ impl Call {
 
     fn command(&self, name: &str, script: &str) -> Cmd {
         let keys = || self.requests.iter().flat_map(|request| &request.asked.keys);
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(keys().count());
+        let count = keys().count();
+        let bytes: usize = self.requests.iter().map(|request| request.asked.body.len()).sum();
+        let arguments = 4 + count + self.requests.len();
+        let mut command = Cmd::with_capacity(arguments, bytes + script.len() + count * KEY_BYTES + 32);
+        command.arg(name).arg(script).arg(count);
         keys().for_each(|key| {
             command.arg(key.as_bytes());
         });
@@ -174,9 +178,31 @@ impl Hub {
         calls: &[Call],
         deadline: Instant,
     ) -> Result<Vec<Value>, Class> {
+        calls.iter().for_each(|call| self.tally.sent(call.requests.len()));
+        let mut connection = wire.connection();
+        let replies = match calls {
+            // One command by itself spares the collecting.
+            [call] if way == Way::default() => {
+                let command = call.command("EVALSHA", &self.sha);
+                let reply = timeout_at(deadline, connection.send_packed_command(&command)).await;
+                reply.map(|reply| reply.map(|one| vec![one]))
+            }
+            _ => {
+                let message = self.message(way, calls);
+                timeout_at(deadline, connection.send_packed_commands(&message, 0, message.len())).await
+            }
+        };
+        let replies = replies.map_err(|_| Class::Timeout)?.map_err(|error| Class::of_error(&error))?;
+        let each = if way.asking { 2 } else { 1 }; // The first of two is the answer to ASKING.
+        if replies.len() != calls.len() * each {
+            return Err(Class::Malformed);
+        }
+        Ok(replies.into_iter().skip(each - 1).step_by(each).collect())
+    }
+
+    fn message(&self, way: Way, calls: &[Call]) -> Pipeline {
         let mut message = Pipeline::with_capacity(calls.len() * 2);
         for (position, call) in calls.iter().enumerate() {
-            self.tally.sent(call.requests.len());
             if way.asking {
                 message.cmd("ASKING");
             }
@@ -186,28 +212,7 @@ impl Hub {
                 false => call.command("EVALSHA", &self.sha),
             });
         }
-        let mut connection = wire.connection();
-        let replies = timeout_at(deadline, async {
-            match calls {
-                // One command by itself spares the collecting.
-                [call] if way == Way::default() => connection
-                    .send_packed_command(&call.command("EVALSHA", &self.sha))
-                    .await
-                    .map(|one| vec![one]),
-                _ => connection.send_packed_commands(&message, 0, message.len()).await,
-            }
-        })
-        .await
-        .map_err(|_| Class::Timeout)?;
-        let mut replies = replies.map_err(|error| Class::of_error(&error))?;
-        if way.asking {
-            let mut position = 0;
-            replies.retain(|_| {
-                position += 1;
-                position % 2 == 0
-            });
-        }
-        if replies.len() == calls.len() { Ok(replies) } else { Err(Class::Malformed) }
+        message
     }
 
     /// Hands the answers out, or decides what to do about an error. The error's class, if it was one.
@@ -277,6 +282,10 @@ impl Hub {
                 return None;
             }
             Class::Moved | Class::CrossSlot => self.explain(shard, class),
+            _ if class.severity() != Severity::None => {
+                self.routing.doubt();
+                shard.complain(format!("{} {details}", class.name()));
+            }
             _ => {}
         }
         self.give_up(call, class);
@@ -297,9 +306,7 @@ impl Hub {
             (Class::CrossSlot, true) => "a call had keys of several slots; this is a fault of Tollgate",
             _ => return,
         };
-        if shard.note(Some(words.to_owned())) {
-            tracing::error!(store = %shard.host, "{words}");
-        }
+        shard.complain(words.to_owned());
     }
 }
 

@@ -81,18 +81,17 @@ impl Keeper {
         let severity = if failure.class == Class::Refused { Severity::Fatal } else { Severity::Trips };
         shard.breaker.failed(severity, Instant::now(), luck());
         shard.standing.send_replace(Standing::Away);
-        if shard.note(Some(failure.reason.clone())) {
-            tracing::warn!(store = %shard.host, reason = failure.reason, "the store cannot be reached");
-        }
+        shard.complain(failure.reason.clone());
     }
 
     /// Offers a connection until it is no good any more.
     async fn serve(&self, wire: Arc<Wire>, made: Instant) {
         let shard = &self.shard;
         self.tally.connected();
-        if shard.note(None) {
-            tracing::info!(store = %shard.host, "the store is connected");
+        if shard.breaker.state() == BreakerState::Closed {
+            shard.note(None);
         }
+        tracing::debug!(store = %shard.host, "connected");
         shard.breaker.connected(made);
         shard.wire.store(Some(Arc::clone(&wire)));
         shard.standing.send_replace(Standing::Connected);
@@ -129,7 +128,12 @@ impl Keeper {
     async fn look_after(&self, wire: &Wire, misses: u32) -> u32 {
         let breaker = &self.shard.breaker;
         let now = Instant::now();
+        let was_closed = breaker.state() == BreakerState::Closed;
         breaker.tick(now);
+        if !was_closed && breaker.state() == BreakerState::Closed {
+            self.shard.note(None);
+            tracing::info!(store = %self.shard.host, "the store answers again");
+        }
         if breaker.wants_probe(now) {
             return match self.probe(wire).await {
                 Ok(()) => {

@@ -133,6 +133,14 @@ impl Shard {
         is_news
     }
 
+    /// Remembers what is wrong with the store, and says so if that is news.
+    pub(super) fn complain(&self, what: String) {
+        let words = what.clone();
+        if self.note(Some(what)) {
+            tracing::warn!(store = %self.host, reason = words, "the store does not answer as it should");
+        }
+    }
+
     pub(super) fn kept_by(&self, keeper: AbortHandle) {
         *self.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
     }

@@ -63,11 +63,9 @@ local function carry_over(body, from, count, state, heir)
   return nil, state
 end
 
-local keys = #KEYS
-local held = keys > 0 and call('MGET', unpack(KEYS)) or {}
 -- A key that several requests name has its state at its first place.
 local places
-if #ARGV > 2 then
+if requests > 1 then
   places = {}
   local place_of = {}
   for index = 1, keys do
@@ -210,8 +208,9 @@ local function charge_all(body, first, count)
       keep(slot, item[9], item[10], item[11])
     end
     if not is_admitted and is_allowed then
-      local _, _, _, remaining, next_unit, reset = step(body, item[13], state_of(slot), CHARGE, true)
-      item[2], item[3], item[4], item[5], item[6] = ALLOW, 0, remaining, next_unit, reset
+      local look = { step(body, item[13], state_of(slot), CHARGE, true) }
+      item[2], item[3], item[4], item[5], item[6] = ALLOW, 0, look[4], look[5], look[6]
+      if look[9] ~= nil then keep(slot, look[9], look[10], look[11]) end
     end
     answers[index + 1] = pack('<Bdddd', item[2], item[3], item[4], item[5], item[6])
   end

@@ -54,7 +54,9 @@ impl Host {
 
 impl fmt::Display for Host {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.name.contains(':') {
+        if self.port == 0 {
+            formatter.write_str(&self.name) // A service that sentinels find.
+        } else if self.name.contains(':') {
             write!(formatter, "[{}]:{}", self.name, self.port)
         } else {
             write!(formatter, "{}:{}", self.name, self.port)

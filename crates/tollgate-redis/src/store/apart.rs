@@ -32,7 +32,10 @@ impl RedisStore {
         let parts = parts(charges);
         let each = parts.iter().map(|part| self.ask(Operation::Charge, &part.charges, now, deadline));
         let results = together(each).await;
-        let failure = results.iter().find_map(|result| result.as_ref().err().copied());
+        let failures = || results.iter().filter_map(|result| result.as_ref().err().copied());
+        // That one may have been charged matters more than that another was not.
+        let failure =
+            failures().find(|&failure| failure == StoreFailure::Unanswered).or_else(|| failures().next());
         let mut answered: Vec<(&Part<'_>, Answers)> =
             parts.iter().zip(results).filter_map(|(part, result)| Some((part, result.ok()?))).collect();
         let is_denied = answered.iter().any(|(part, answers)| !part.is_admitted(answers));

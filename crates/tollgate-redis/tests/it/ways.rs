@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate::policy::{Cost, Limit, LimitBuilder};
+use tollgate::policy::{Cost, Limit, LimitBuilder, OnStoreFailure};
 use tollgate::{CheckRequest, Clock, Engine, Policy, Quota, Rate, Source};
 use tollgate_redis::{BreakerState, Class, Nodes, RedisStore, Settings, TlsFiles};
 
@@ -106,6 +106,50 @@ async fn slots_apart_are_charged_together() {
     let primaries = cluster.servers.iter().filter(|server| server.info("role").as_deref() == Some("master"));
     let immortal: Vec<_> = primaries.flat_map(Server::lives).filter(|(_, life)| *life < 0).collect();
     assert!(immortal.is_empty(), "{immortal:?}");
+}
+
+/// A request of which one part cannot be asked: what the other part took is given back, and nothing is counted twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_that_is_away_costs_the_others_nothing() {
+    let _others = among_others();
+    let mut cluster = Cluster::start(Program::Redis);
+    let deny = |name: &str| bucket(name, name, 100).on_store_failure(OnStoreFailure::Deny);
+    let engine = engine(settings(&cluster.url()), vec![deny("user"), deny("tenant")]);
+    let clock = Clock::precise();
+    is_mapped(&engine).await;
+    let names: Vec<(String, String)> = (0..40).map(|pair| (format!("u{pair}"), format!("t{pair}"))).collect();
+    for (user, tenant) in &names {
+        assert_eq!(check(&engine, &clock, user, tenant, 1).await, (true, true));
+    }
+    let victim = cluster.primary_of(0);
+    cluster.servers[victim].kill();
+    eventually("one is missed", || {
+        engine.store().report().shards.iter().any(|shard| shard.state != BreakerState::Closed)
+    })
+    .await;
+    let mut admitted = vec![1; names.len()];
+    let mut refused = 0;
+    for (pair, (user, tenant)) in names.iter().enumerate() {
+        let (is_allowed, _) = check(&engine, &clock, user, tenant, 10).await;
+        admitted[pair] += if is_allowed { 10 } else { 0 };
+        refused += u32::from(!is_allowed);
+    }
+    assert!(refused > 0 && refused < 40, "{refused} of 40 refused: the fault must hit some");
+    eventually("another takes over", || {
+        let port = cluster.servers[victim].port;
+        cluster
+            .nodes()
+            .iter()
+            .any(|node| node.is("master") && !node.is("fail") && node.owns(0) && node.port != port)
+    })
+    .await;
+    is_mapped(&engine).await;
+    eventually("all refunds are settled", || engine.store().report().corrections == 0).await;
+    for ((user, tenant), admitted) in names.iter().zip(admitted) {
+        let decision = engine.check(&asking(user, tenant, 0), clock.now()).await;
+        let left: Vec<u64> = decision.limits().map(|limit| limit.outcome.remaining).collect();
+        assert_eq!(left, [100 - admitted, 100 - admitted], "{user}");
+    }
 }
 
 /// Everything in a slot of its own: a request costs one round trip, many at once are pipelined.

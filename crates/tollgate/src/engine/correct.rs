@@ -12,10 +12,12 @@ use crate::store::{Store, StoreFailure};
 use crate::time::Timestamp;
 
 impl<S: Store> Engine<S> {
-    /// Gives back what an earlier request with these attributes took, as far as it is still counted.
+    /// Gives back what an earlier request with these attributes took, as far as it is still counted. One that has begun is finished: what
+    /// a store that fails in the middle leaves of it is given back when the store is back.
     ///
     /// # Errors
-    /// When the store does not answer; some of the counters may then have been given back to.
+    /// When the store does not answer. Nothing was given back then, and it may be asked again; but not after
+    /// [`StoreFailure::Unanswered`], with which all was given back that can be, and some of it perhaps not.
     pub async fn refund(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<(), StoreFailure> {
         self.refund_of(request, &[], now).await
     }
@@ -53,13 +55,25 @@ impl<S: Store> Engine<S> {
         let (rulings, views) = (self.bench.at(now), slice::from_ref(request));
         let mut matches = rulings.matches(&live.policy, views).unwrap_or_default();
         live.keep_named(&mut matches, limits);
-        for charge in live.charges(views, &matches, &rulings, PermitId(0)) {
-            if !done.contains(&charge.key) {
-                self.store.refund(&[charge], now).await?;
-                done.push(charge.key);
+        let charges = live.charges(views, &matches, &rulings, PermitId(0));
+        let mut unanswered = Ok(());
+        for (matched, charge) in matches.iter().zip(&charges) {
+            if done.contains(&charge.key) {
+                continue;
             }
+            match self.store.refund(slice::from_ref(charge), now).await {
+                Ok(()) => self.refund_here(&live, matched, charge, now),
+                // It may have been given back, so it is not given back again.
+                Err(StoreFailure::Unanswered) => unanswered = Err(StoreFailure::Unanswered),
+                Err(failure @ StoreFailure::Superseded) => return Err(failure),
+                // Nothing was given back, and asking again is safe.
+                Err(failure) if done.is_empty() => return Err(failure),
+                // What has begun is finished when the store is back.
+                Err(_) => self.owe(&live, matched, charge, now),
+            }
+            done.push(charge.key);
         }
-        Ok(())
+        unanswered
     }
 
     /// Forgets what was counted for these attributes by every limit that they match, or only by those named in `limits`.
@@ -82,7 +96,13 @@ impl<S: Store> Engine<S> {
             let charges = live.charges(slice::from_ref(request), &matches, &rulings, PermitId(0));
             match self.store.reset(&charges, now.decidable()).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
-                answered => return answered.map(|()| charges.len()),
+                answered => {
+                    // What was asked to be forgotten is forgotten here, whatever the store does.
+                    for (matched, charge) in matches.iter().zip(&charges) {
+                        self.reset_here(&live, matched, charge, now.decidable());
+                    }
+                    return answered.map(|()| charges.len());
+                }
             }
         }
     }

@@ -121,7 +121,9 @@ impl<S: Store> Engine<S> {
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
             }
-            let decision = self.conclude(&live, &question, &answers, now);
+            let failure = answers.as_ref().err().copied();
+            let answers = self.answers(&live, &question, answers, now).await;
+            let decision = self.conclude(&live, &question, &answers, failure);
             let statuses = decision.limits().map(LimitStatusOwned::from);
             let (fault, costs) = match costs {
                 Ok(costs) => (None, costs),

@@ -20,7 +20,7 @@ use crate::time::{Ticks, Timestamp};
 
 /// One counter that was charged.
 #[derive(Clone, Debug)]
-struct Held {
+pub(super) struct Held {
     limit: Arc<str>,
     key: Fingerprint,
     group: Option<u16>,
@@ -83,11 +83,17 @@ pub enum CommitError {
 
 impl Permit {
     /// What the charges took under this number; none if they only looked.
-    pub(super) fn new(live: &Live, matches: &[Match], charges: &[Charge<'_>], id: PermitId) -> Option<Self> {
+    pub(super) fn new(
+        live: &Live,
+        matches: &[Match],
+        charges: &[Charge<'_>],
+        sources: impl Iterator<Item = Source>,
+        id: PermitId,
+    ) -> Option<Self> {
         let taken = |matched: &Match, charge: &Charge<'_>| charge.cost > 0 && live.takes_permit(matched);
-        let held = matches.iter().zip(charges).filter(|(matched, charge)| taken(matched, charge));
-        // Giving a place back where it was not taken changes nothing, so it need not be known where it was.
-        let held = held.map(|(matched, charge)| Held::new(live, matched, charge, Source::Exact));
+        let held = matches.iter().zip(charges).zip(sources);
+        let held = held.filter(|((matched, charge), _)| taken(matched, charge));
+        let held = held.map(|((matched, charge), source)| Held::new(live, matched, charge, source));
         let held: SmallVec<_> = held.collect();
         (!held.is_empty()).then_some(Self { id, held })
     }
@@ -100,7 +106,7 @@ impl Permit {
 }
 
 impl Held {
-    fn new(live: &Live, matched: &Match, charge: &Charge<'_>, source: Source) -> Self {
+    pub(super) fn new(live: &Live, matched: &Match, charge: &Charge<'_>, source: Source) -> Self {
         let limit = &live.policy.limits()[matched.limit as usize];
         Self {
             limit: limit.name().into(),
@@ -141,7 +147,7 @@ impl Held {
     }
 
     /// The charge in the policy that is now in force; none when the limit is gone.
-    fn charge<'l>(&self, live: &'l Live, permit: PermitId, cost: u64) -> Option<Charge<'l>> {
+    pub(super) fn charge<'l>(&self, live: &'l Live, permit: PermitId, cost: u64) -> Option<Charge<'l>> {
         let (limit, counters) = live.counters_of(&self.limit)?;
         let family = match self.stance {
             Stance::Enforced => &counters.enforced,
@@ -159,6 +165,23 @@ impl Held {
             permit,
             group: self.group,
         })
+    }
+
+    /// Whose counter it was.
+    pub(super) const fn source(&self) -> Source {
+        self.source
+    }
+
+    /// What it was charged.
+    pub(super) const fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Which limit and which of its quotas that is in the policy that is now in force.
+    pub(super) fn place(&self, live: &Live) -> Option<(usize, QuotaIndex)> {
+        let position = live.position(&self.limit)?;
+        let at = self.quota_in(&live.policy.limits()[position]);
+        Some((position, QuotaIndex(u32::try_from(at).ok()?)))
     }
 
     /// Where the key's quota is among a limit's: the same quota, else the one in its place since it was changed.
@@ -218,7 +241,7 @@ impl<S: Store> Engine<S> {
     /// Limits with a fixed cost keep what they took.
     ///
     /// A store that does not answer leaves the reservation to be settled again, as does a future that is dropped: what was
-    /// settled by then stays so and is not done twice. Only a change that the store made without being able to tell is.
+    /// settled by then stays so and is not done twice, nor is a change that the store may have made without being able to tell.
     ///
     /// # Errors
     /// When the reservation has expired, was settled before, or the store does not answer.
@@ -280,44 +303,47 @@ impl<S: Store> Engine<S> {
 
     /// Brings what one counter was charged to `cost`, where it was charged.
     async fn adjust(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
-        match (held.source, self.local.get()) {
+        match held.source {
             // A shared counter does not know who paid.
-            (Source::Overflow, _) if cost < held.cost => Ok(Settled::default()),
-            (Source::Local, Some(local)) => self.adjust_in(local, held, cost, now).await,
-            _ => self.adjust_in(&self.store, held, cost, now).await,
+            Source::Overflow if cost < held.cost => Ok(Settled::default()),
+            Source::Local => Ok(self.adjust_here(held, cost, now)),
+            _ => {
+                let settled = self.adjust_in_store(held, cost, now).await?;
+                self.follow_adjusted(held, settled, now);
+                Ok(settled)
+            }
         }
     }
 
-    async fn adjust_in(
-        &self,
-        store: &impl Store,
-        held: &Held,
-        cost: u64,
-        now: Timestamp,
-    ) -> Result<Settled, StoreFailure> {
+    async fn adjust_in_store(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
         let mut attempts = 0;
         loop {
             let live = self.live.load_full();
-            match adjust_once(store, &live, held, cost, now).await {
+            match adjust_once(&self.store, &live, held, cost, now).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
                 settled => return settled,
             }
         }
     }
 
-    /// Gives back a permit. Giving it back again, or after it expired, changes nothing.
+    /// Gives back a permit, where it was taken. Giving it back again, or after it expired, changes nothing.
     ///
     /// # Errors
     /// When the store does not answer; the permit then returns by itself when it expires.
     pub async fn release(&self, permit: &Permit, now: Timestamp) -> Result<(), StoreFailure> {
         let now = now.decidable();
-        let mut attempts = 0;
+        let (mut attempts, mut is_first) = (0, true);
         loop {
             let live = self.live.load_full();
-            let charges: Charges<'_> =
-                permit.held.iter().filter_map(|held| held.charge(&live, permit.id, held.cost)).collect();
-            if let Some(local) = self.local.get() {
-                let _ = local.refund(&charges, now).await; // Memory answers; where the place was not taken nothing changes.
+            let charges: Charges<'_> = permit
+                .held
+                .iter()
+                .filter(|held| !(is_first && self.release_here(&live, permit, held, now)))
+                .filter_map(|held| held.charge(&live, permit.id, held.cost))
+                .collect();
+            is_first = false;
+            if charges.is_empty() {
+                return Ok(());
             }
             match self.store.refund(&charges, now).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
@@ -338,7 +364,11 @@ async fn adjust_once(
     if cost < held.cost {
         settled.refunded = held.cost - cost;
         let refund: Charges<'_> = held.charge(live, PermitId(0), settled.refunded).into_iter().collect();
-        store.refund(&refund, now).await?;
+        match store.refund(&refund, now).await {
+            // It may have been given back, so it is not given back again.
+            Ok(()) | Err(StoreFailure::Unanswered) => {}
+            Err(failure) => return Err(failure),
+        }
     } else if cost > held.cost {
         let extra = cost - held.cost;
         settled.charged = debit(store, live, held, extra, now).await?;
@@ -360,9 +390,14 @@ async fn debit(
     for _ in 0..ATTEMPTS {
         let answers = store.charge(&[charge], now).await?;
         let available = answers.first().map_or(0, |answer| answer.outcome.remaining).min(units);
-        let answers = store.charge(&[Charge { cost: available, ..charge }], now).await?;
-        if answers.first().is_some_and(|answer| answer.outcome.is_allowed()) {
-            return Ok(available);
+        match store.charge(&[Charge { cost: available, ..charge }], now).await {
+            Ok(answers) if answers.first().is_some_and(|answer| answer.outcome.is_allowed()) => {
+                return Ok(available);
+            }
+            Ok(_) => {}
+            // It may have been taken, so it is not taken again.
+            Err(StoreFailure::Unanswered) => return Ok(available),
+            Err(failure) => return Err(failure),
         }
     }
     Ok(0)

@@ -196,6 +196,11 @@ impl Live {
         self.grouping.of(request, &self.secret)
     }
 
+    /// Which of the limits has this name.
+    pub(super) fn position(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
     /// The counters of a limit, by its name.
     pub(super) fn counters_of(&self, name: &str) -> Option<(&Limit, &Counters)> {
         self.by_name.get(name).map(|&index| (&self.policy.limits()[index], &self.counters[index]))

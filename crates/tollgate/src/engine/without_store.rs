@@ -1,58 +1,383 @@
-//! What is answered when the store does not: each limit has a failure mode of its own.
+//! What is answered when the store does not: each limit has stages of its own, from open over this node's share to closed. The share is
+//! counted with every decision, so that it is warm; what it admits is told to the store when it is back.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+
+use super::hold::Held;
 use super::live::Live;
-use super::{Charges, Engine};
+use super::{Charges, Engine, Question};
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Source, Stance};
-use crate::memory::MemoryStore;
 use crate::outcome::{Outcome, Verdict};
-use crate::policy::{Match, OnStoreFailure};
-use crate::store::Store;
+use crate::policy::{Match, Stages};
+use crate::quota::Quota;
+use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
-/// What a closed limit tells while its store is away.
-const CLOSED_RETRY: Ticks = Ticks::from_secs(1);
-/// Bytes of the counters that stand in for a store that does not answer.
-const LOCAL_BYTES: u64 = 8 << 20;
+mod debts;
+mod local;
+mod replay;
+mod settle;
+mod share;
+mod watch;
 
-impl<S: Store> Engine<S> {
-    /// Decides without the store, each limit by its own failure mode: open, closed, or by this process's own counters.
-    pub(super) fn without_store(
-        &self,
-        live: &Live,
-        matches: &[Match],
-        charges: &[Charge<'_>],
-        now: Timestamp,
-    ) -> Answers {
-        let mode = |matched: &Match| live.policy.limits()[matched.limit as usize].on_store_failure();
-        let refuses = |(matched, charge): (&Match, &Charge<'_>)| {
-            mode(matched) == OnStoreFailure::Deny && charge.stance == Stance::Enforced
-        };
-        let refused = matches.iter().zip(charges).any(refuses); // Then the others are only looked at: all or nothing.
-        let local: Charges<'_> = matches
-            .iter()
-            .zip(charges)
-            .filter(|(matched, _)| mode(matched) == OnStoreFailure::Local)
-            .map(|(_, charge)| Charge { cost: if refused { 0 } else { charge.cost }, ..*charge })
-            .collect();
-        let store = self.local.get_or_init(|| MemoryStore::new(LOCAL_BYTES, now));
-        let mut counted = store.charge_now(&local, now).unwrap_or_default().into_iter();
-        matches
-            .iter()
-            .zip(charges)
-            .map(|(matched, charge)| match mode(matched) {
-                OnStoreFailure::Allow => uncounted(charge, Verdict::Allow, Source::Open),
-                OnStoreFailure::Deny => closed(charge),
-                OnStoreFailure::Local => counted
-                    .next()
-                    .map_or_else(|| closed(charge), |answer| Answer { source: Source::Local, ..answer }),
-            })
-            .collect()
+pub use debts::DEBTS_MAX;
+use debts::Debts;
+use local::{AWAY_RETRY, Local};
+pub use replay::Replayed;
+use watch::{Stage, Watch};
+
+/// What stands in for a store that can be away. A store that answers at once has none.
+pub(super) struct Standby {
+    pub(super) local: Local,
+    watch: Watch,
+    debts: Debts,
+    answers: [AtomicU64; 3],
+}
+
+/// What stood in for the store so far, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StandIn {
+    /// How many nodes each limit is shared by.
+    pub nodes: u32,
+    /// How long limits were open in all.
+    pub open_for: Ticks,
+    /// Answers of open limits.
+    pub open: u64,
+    /// Answers by this node's share.
+    pub local: u64,
+    /// Answers of closed limits.
+    pub closed: u64,
+    /// Counters that the store must still be told about.
+    pub debts_held: usize,
+    /// Counters that it was told about.
+    pub debts_replayed: u64,
+    /// Counters that it was not, or perhaps not, told about: there were too many, or an answer was lost.
+    pub debts_dropped: u64,
+    /// Bytes of the counters that stand in.
+    pub bytes: u64,
+}
+
+/// One limit's part of a question.
+type Asked<'q, 'l> = SmallVec<[(&'q Match, Charge<'l>); 6]>;
+
+impl Standby {
+    pub(super) fn new(live: &Live, nodes: u32, now: Timestamp) -> Self {
+        Self {
+            local: Local::new(live, nodes, now),
+            watch: Watch::default(),
+            debts: Debts::new(),
+            answers: [const { AtomicU64::new(0) }; 3],
+        }
+    }
+
+    /// Follows a policy that was put in force after another.
+    pub(super) fn follow(&self, before: &Live, live: &Live, now: Timestamp) {
+        self.debts.carry(&self.local, before, now);
+        self.local.reshape(live, self.local.nodes(), now);
+    }
+
+    /// Follows the number of nodes, and the policy in force if that was missed.
+    fn attend(&self, nodes: u32, live: &Live, now: Timestamp) {
+        if let Some(nodes) = self.local.wants(nodes, || self.watch.is_shaken(now), live) {
+            self.debts.carry(&self.local, live, now);
+            self.local.reshape(live, nodes, now);
+        }
+    }
+
+    pub(super) fn drop_debts(&self) {
+        self.debts.drop_all();
+    }
+
+    fn count(&self, answers: &[Answer]) {
+        for answer in answers {
+            let place = match answer.source {
+                Source::Open => 0,
+                Source::Local => 1,
+                Source::Closed => 2,
+                _ => continue,
+            };
+            self.answers[place].fetch_add(1, Ordering::Relaxed); // Relaxed: a number for people.
+        }
     }
 }
 
-fn closed(charge: &Charge<'_>) -> Answer {
-    uncounted(charge, Verdict::Deny { retry_after: CLOSED_RETRY }, Source::Closed)
+fn stages(live: &Live, matched: &Match) -> Stages {
+    live.policy.limits()[matched.limit as usize].on_store_failure().stages()
+}
+
+/// Whether the store itself was away, and not only a counter out of order.
+const fn is_outage(failure: StoreFailure) -> bool {
+    matches!(failure, StoreFailure::Unreachable | StoreFailure::Unanswered)
+}
+
+fn refuses(charge: &Charge<'_>, answer: &Answer) -> bool {
+    charge.stance == Stance::Enforced && !answer.outcome.is_allowed()
+}
+
+impl<S: Store> Engine<S> {
+    /// What stands in for the store; made when it is first needed.
+    pub(super) fn standby(&self, live: &Live, now: Timestamp) -> &Standby {
+        self.standby.get_or_init(|| Box::new(Standby::new(live, self.store.nodes(), now)))
+    }
+
+    /// What stood in for the store so far; none for a store that is never away.
+    #[must_use]
+    pub fn stand_in(&self) -> Option<StandIn> {
+        let Standby { local, watch, debts, answers } = &**self.standby.get()?;
+        let [open, locally, closed] = answers.each_ref().map(|number| number.load(Ordering::Relaxed));
+        Some(StandIn {
+            nodes: local.nodes(),
+            open_for: watch.open_for(),
+            open,
+            local: locally,
+            closed,
+            debts_held: debts.held(),
+            debts_replayed: debts.replayed.load(Ordering::Relaxed),
+            debts_dropped: debts.dropped.load(Ordering::Relaxed),
+            bytes: local.bytes(),
+        })
+    }
+
+    /// The answers to a question: the store's, which are also counted here, or those that stand in for them.
+    pub(super) async fn answers(
+        &self,
+        live: &Live,
+        question: &Question<'_>,
+        answered: Result<Answers, StoreFailure>,
+        now: Timestamp,
+    ) -> Answers {
+        match answered {
+            Ok(answers) => {
+                self.follow_store(live, question, &answers, now);
+                answers
+            }
+            Err(failure) => {
+                let asked = asked(question);
+                let answers = match self.partly(live, &asked, failure, now).await {
+                    Some(answers) => answers,
+                    None => self.by_stages(live, &asked, failure, now),
+                };
+                self.standby(live, now).count(&answers);
+                answers
+            }
+        }
+    }
+
+    /// The same where nobody can wait.
+    pub(super) fn answers_at_once(
+        &self,
+        live: &Live,
+        question: &Question<'_>,
+        failure: StoreFailure,
+        now: Timestamp,
+    ) -> Answers {
+        let answers = self.by_stages(live, &asked(question), failure, now);
+        self.standby(live, now).count(&answers);
+        answers
+    }
+
+    /// Counts here what the store has admitted.
+    fn follow_store(&self, live: &Live, question: &Question<'_>, answers: &[Answer], now: Timestamp) {
+        // Where nothing was asked nothing was heard of the store either.
+        if self.store.answers_at_once() || answers.is_empty() {
+            return;
+        }
+        let standby = self.standby(live, now);
+        standby.watch.answered(now);
+        standby.attend(self.store.nodes(), live, now);
+        self.keep_warm(standby, live, &asked(question), answers, now);
+    }
+
+    fn keep_warm(
+        &self,
+        standby: &Standby,
+        live: &Live,
+        asked: &[(&Match, Charge<'_>)],
+        answers: &[Answer],
+        now: Timestamp,
+    ) {
+        if asked.iter().zip(answers).any(|((_, charge), answer)| refuses(charge, answer)) {
+            return; // Nothing was charged.
+        }
+        for ((matched, charge), answer) in asked.iter().zip(answers) {
+            if charge.cost > 0 && answer.outcome.is_allowed() && stages(live, matched).counts_locally() {
+                standby.local.keep_warm(live, matched.limit as usize, matched.quota, charge, now);
+            }
+        }
+    }
+
+    /// Where a part of the store is away and another is not: what is there is asked again, and the other stands in for the rest. None if
+    /// all of it is away.
+    async fn partly(
+        &self,
+        live: &Live,
+        asked: &[(&Match, Charge<'_>)],
+        failure: StoreFailure,
+        now: Timestamp,
+    ) -> Option<Answers> {
+        let is_away: SmallVec<[bool; 6]> =
+            asked.iter().map(|(_, charge)| self.store.is_away(charge)).collect();
+        if !is_outage(failure) || is_away.iter().all(|&away| away == is_away[0]) {
+            return None;
+        }
+        let part = |wanted: bool| -> Asked<'_, '_> {
+            let with = asked.iter().zip(&is_away).filter(|(_, away)| **away == wanted);
+            with.map(|(asked, _)| *asked).collect()
+        };
+        let (gone, there) = (part(true), part(false));
+        let mut ours = self.by_stages(live, &gone, failure, now);
+        let refused = gone.iter().zip(&ours).any(|((_, charge), answer)| refuses(charge, answer));
+        // What this node refuses is charged nowhere.
+        let charges: Charges<'_> =
+            there.iter().map(|(_, charge)| if refused { charge.costing(0) } else { *charge }).collect();
+        let Ok(theirs) = self.store.charge(&charges, now).await else {
+            self.give_back(live, &gone, &ours, now);
+            return None;
+        };
+        if !refused && charges.iter().zip(&theirs).any(|(charge, answer)| refuses(charge, answer)) {
+            self.give_back(live, &gone, &ours, now);
+            let looks: Asked<'_, '_> =
+                gone.iter().map(|(matched, charge)| (*matched, charge.costing(0))).collect();
+            ours = self.by_stages(live, &looks, failure, now);
+        } else if !refused {
+            self.keep_warm(self.standby(live, now), live, &there, &theirs, now);
+        }
+        let (mut ours, mut theirs) = (ours.into_iter(), theirs.into_iter());
+        let merged: Option<Answers> =
+            is_away.iter().map(|&away| if away { ours.next() } else { theirs.next() }).collect();
+        merged
+    }
+
+    /// Decides without the store, each limit by the stage that it is in. All or nothing: what is admitted is charged for all.
+    fn by_stages(
+        &self,
+        live: &Live,
+        asked: &[(&Match, Charge<'_>)],
+        failure: StoreFailure,
+        now: Timestamp,
+    ) -> Answers {
+        let standby = self.standby(live, now);
+        if is_outage(failure) {
+            standby.watch.failed(now);
+        }
+        standby.attend(self.store.nodes(), live, now);
+        let stages: SmallVec<[(Stage, Stages); 6]> = asked
+            .iter()
+            .map(|(matched, charge)| {
+                (self.stage(standby, stages(live, matched), charge, failure, now), stages(live, matched))
+            })
+            .collect();
+        let all = |takes: bool| -> Answers {
+            let each = asked.iter().zip(&stages);
+            each.map(|((matched, charge), stage)| one(standby, live, matched, charge, *stage, takes, now))
+                .collect()
+        };
+        let refused = |answers: &Answers| {
+            asked.iter().zip(answers).any(|((_, charge), answer)| refuses(charge, answer))
+        };
+        // One limit is asked and charged in one step; of several each is asked before any is charged.
+        let takes_at_once = asked.len() == 1;
+        let answers = all(takes_at_once);
+        if takes_at_once || refused(&answers) {
+            if !refused(&answers) {
+                self.note(standby, live, asked, &answers, failure, now);
+            }
+            return answers;
+        }
+        let answers = all(true);
+        if refused(&answers) {
+            // Another request was faster.
+            self.give_back(live, asked, &answers, now);
+        } else {
+            self.note(standby, live, asked, &answers, failure, now);
+        }
+        answers
+    }
+
+    fn stage(
+        &self,
+        standby: &Standby,
+        stages: Stages,
+        charge: &Charge<'_>,
+        failure: StoreFailure,
+        now: Timestamp,
+    ) -> Stage {
+        if !is_outage(failure) {
+            // A counter that is out of order is no outage: it is counted here, and never opened.
+            return if stages.counts_locally() { Stage::Local } else { Stage::Closed };
+        }
+        let away = self.store.away_for(charge, now).unwrap_or_else(|| standby.watch.away_for(now));
+        standby.watch.stage(stages, away, now)
+    }
+
+    /// Takes down what the store must be told of an admitted request.
+    fn note(
+        &self,
+        standby: &Standby,
+        live: &Live,
+        asked: &[(&Match, Charge<'_>)],
+        answers: &[Answer],
+        failure: StoreFailure,
+        now: Timestamp,
+    ) {
+        for ((matched, charge), answer) in asked.iter().zip(answers) {
+            let is_admitted = answer.outcome.is_allowed() && charge.cost > 0;
+            // A place that the store may have given already is given back there by its name.
+            let may_be_there =
+                failure == StoreFailure::Unanswered && matches!(charge.quota, Quota::Concurrency(_));
+            if is_admitted && answer.source == Source::Local && is_outage(failure) && !may_be_there {
+                let held = Held::new(live, matched, charge, Source::Local);
+                standby.debts.add(&standby.local, live, charge, held, now);
+            }
+        }
+    }
+
+    /// Takes back what was charged here.
+    fn give_back(&self, live: &Live, asked: &[(&Match, Charge<'_>)], answers: &[Answer], now: Timestamp) {
+        let Standby { local, debts, .. } = self.standby(live, now);
+        for ((matched, charge), answer) in asked.iter().zip(answers) {
+            let was_taken = answer.outcome.is_allowed() && charge.cost > 0;
+            if was_taken && matches!(answer.source, Source::Local | Source::Open) {
+                local.refund(live, matched.limit as usize, matched.quota, charge, now);
+                if answer.source == Source::Local {
+                    debts.forgive(local, live, charge, now);
+                }
+            }
+        }
+    }
+}
+
+/// A question, limit by limit.
+fn asked<'q, 'l>(question: &'q Question<'l>) -> Asked<'q, 'l> {
+    question.matches.iter().zip(question.charges.iter().copied()).collect()
+}
+
+/// The answer of one limit in its stage.
+fn one(
+    standby: &Standby,
+    live: &Live,
+    matched: &Match,
+    charge: &Charge<'_>,
+    (stage, stages): (Stage, Stages),
+    takes: bool,
+    now: Timestamp,
+) -> Answer {
+    let (local, limit, quota) = (&standby.local, matched.limit as usize, matched.quota);
+    match stage {
+        Stage::Closed => uncounted(charge, Verdict::Deny { retry_after: AWAY_RETRY }, Source::Closed),
+        Stage::Open if local.is_below_ceiling(charge, stages.open_up_to, takes, now) => {
+            if takes && charge.cost > 0 {
+                local.keep_warm(live, limit, quota, charge, now);
+            }
+            uncounted(charge, Verdict::Allow, Source::Open)
+        }
+        Stage::Open | Stage::Local => local
+            .ask(live, limit, quota, charge, takes, now)
+            .unwrap_or_else(|_| uncounted(charge, Verdict::Deny { retry_after: AWAY_RETRY }, Source::Closed)),
+    }
 }
 
 /// An answer that no counter stands behind.

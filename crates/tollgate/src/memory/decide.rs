@@ -13,6 +13,40 @@ use crate::time::{Ticks, Timestamp};
 /// The step of one decision: the entry to keep, if it changes, and the answer.
 pub(crate) type Step<E> = Result<(Option<E>, Outcome), StoreFailure>;
 
+/// How a counter is asked, where it is not simply charged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Demand {
+    /// Takes the charge's cost if it would admit this many units.
+    If(u64),
+    /// The same, and takes nothing.
+    Would(u64),
+    /// Takes up to the charge's cost without asking, and leaves at least this many units.
+    UpTo(u64),
+}
+
+impl Demand {
+    /// Asks, by the steps that a charge of a cost would be.
+    pub(crate) fn ask<E>(self, cost: u64, step: impl Fn(u64) -> Step<E>) -> Step<E> {
+        match self {
+            Demand::If(units) => match step(units)? {
+                (_, outcome) if outcome.is_allowed() => step(cost),
+                refused => Ok(refused),
+            },
+            Demand::Would(units) => match step(units)? {
+                (_, outcome) if outcome.is_allowed() => Ok((None, outcome)),
+                refused => Ok(refused),
+            },
+            Demand::UpTo(left) => {
+                let (keep, look) = step(0)?;
+                match cost.min(look.remaining.saturating_sub(left)) {
+                    0 => Ok((keep, look)),
+                    units => step(units),
+                }
+            }
+        }
+    }
+}
+
 /// The instant from which 48-bit ticks are counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin(pub(crate) Timestamp);

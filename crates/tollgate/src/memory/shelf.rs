@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::algorithm::{concurrency, sliding_log, sliding_window};
 use crate::charge::Charge;
 use crate::key::Fingerprint;
-use crate::memory::NO_ROOM;
 use crate::memory::holds::Holds;
 use crate::memory::region::Budget;
 use crate::memory::table::Full;
+use crate::memory::{Demand, NO_ROOM};
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 use crate::store::StoreFailure;
@@ -119,6 +119,44 @@ impl Shelf {
         };
         match change.fresh.take() {
             Some(fresh) if outcome.is_allowed() && charge.cost > 0 => {
+                self.put(&mut shard, charge.key, now, *fresh).map(|()| Ok(outcome))
+            }
+            _ => Ok(Ok(outcome)),
+        }
+    }
+
+    /// Asks a key that needs no other in another way than a charge does.
+    pub(crate) fn ask(
+        &self,
+        charge: &Charge<'_>,
+        demand: Demand,
+        now: Timestamp,
+    ) -> Result<Result<Outcome, StoreFailure>, Full> {
+        let mut shard = self.lock(Self::shard_of(charge.key));
+        let mut change = Change::default();
+        let mut step = |shard: &mut Shard, cost| {
+            self.step(shard, charge.key, &charge.costing(cost), now, &mut change)
+                .map(|outcome| (cost, outcome))
+        };
+        let asked = match demand {
+            Demand::UpTo(left) => step(&mut shard, 0)
+                .and_then(|(_, look)| step(&mut shard, charge.cost.min(look.remaining.saturating_sub(left)))),
+            // What is large has no room beside its share, so it would admit what it admits.
+            Demand::If(_) => step(&mut shard, charge.cost),
+            Demand::Would(units) => step(&mut shard, units),
+        };
+        let (taken, outcome) = match asked {
+            Ok(asked) => asked,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        if matches!(demand, Demand::Would(_)) {
+            if let Some(known) = shard.get_mut(&charge.key).filter(|_| change.undo.is_some()) {
+                known.undo(&charge.costing(taken), now, change.undo.take());
+            }
+            return Ok(Ok(outcome));
+        }
+        match change.fresh.take() {
+            Some(fresh) if outcome.is_allowed() && taken > 0 => {
                 self.put(&mut shard, charge.key, now, *fresh).map(|()| Ok(outcome))
             }
             _ => Ok(Ok(outcome)),

@@ -2,8 +2,9 @@
 
 use crate::policy::expression::Expression;
 use crate::policy::limit::{
-    Condition, Consistency, Cost, Fallback, Limit, Mode, OnStoreFailure, QuotaIndex, Quotas, stricter,
+    Condition, Consistency, Cost, Fallback, Limit, Mode, QuotaIndex, Quotas, stricter,
 };
+use crate::policy::on_store_failure::OnStoreFailure;
 use crate::quota::Quota;
 
 /// A limit in the making.

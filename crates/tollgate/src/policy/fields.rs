@@ -10,18 +10,31 @@ use crate::policy::rate;
 pub struct Fields<'n> {
     at: Place,
     entries: &'n [Entry],
+    /// What findings put before a field's name.
+    within: &'static str,
 }
 
 impl<'n> Fields<'n> {
     /// The fields of `node`, which is reported as `field` when it is no table.
     pub fn of(node: &'n Node, field: &str, accepted: &str, report: &mut Report) -> Option<Self> {
         match &node.tree {
-            Tree::Table(entries) => Some(Self { at: node.at, entries }),
+            Tree::Table(entries) => Some(Self { at: node.at, entries, within: "" }),
             _ => {
                 report.error(node.at, field, Problem::new(format!("is {}", node.kind()), accepted));
                 None
             }
         }
+    }
+
+    /// The same fields, which findings call `within.name`.
+    pub(crate) const fn within(self, within: &'static str) -> Self {
+        Self { within, ..self }
+    }
+
+    /// What findings call a field.
+    pub(crate) fn path(&self, name: &str) -> String {
+        let dot = if self.within.is_empty() { "" } else { "." };
+        format!("{}{dot}{name}", self.within)
     }
 
     /// Reports every field that is not in `known`.
@@ -32,7 +45,7 @@ impl<'n> Fields<'n> {
                 None if entry.key == "<<" => "merge keys are not YAML 1.2; write the fields out".to_owned(),
                 None => "unknown field".to_owned(),
             };
-            report.error(entry.at, &quoted(&entry.key), Problem::new(message, known.join(", ")));
+            report.error(entry.at, &self.path(&quoted(&entry.key)), Problem::new(message, known.join(", ")));
         }
     }
 
@@ -76,12 +89,12 @@ impl<'n> Fields<'n> {
 
     /// A field that is text.
     pub fn text(&self, name: &str, accepted: &str, report: &mut Report) -> Option<&'n str> {
-        text(self.get(name)?, name, accepted, report)
+        text(self.get(name)?, &self.path(name), accepted, report)
     }
 
     /// A field that is a whole number of at most `max`.
     pub fn count(&self, name: &str, max: u64, report: &mut Report) -> Option<u64> {
-        count(self.get(name)?, name, max, report)
+        count(self.get(name)?, &self.path(name), max, report)
     }
 
     /// A field that is one of a few words.
@@ -95,7 +108,7 @@ impl<'n> Fields<'n> {
                 Some(meant) => format!("{} is unknown; did you mean {meant}?", quoted(said)),
                 None => format!("{} is unknown", quoted(said)),
             };
-            report.error(self.place(name), name, Problem::new(message, accepted));
+            report.error(self.place(name), &self.path(name), Problem::new(message, accepted));
         }
         found.map(|&(_, value)| value)
     }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use crate::policy::expression::Expression;
 use crate::policy::glob::Glob;
+use crate::policy::on_store_failure::OnStoreFailure;
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::quota::Quota;
 use crate::request::Value;
@@ -30,18 +31,6 @@ pub enum Mode {
     Shadow,
     /// It is not asked.
     Off,
-}
-
-/// What a limit answers when its store cannot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum OnStoreFailure {
-    /// Let pass, bounded in time.
-    Allow,
-    /// Decide by a bucket in this process, at this node's share.
-    #[default]
-    Local,
-    /// Refuse.
-    Deny,
 }
 
 /// How closely a limit follows its store.
@@ -115,7 +104,7 @@ pub(crate) enum Fallback {
 }
 
 /// The quotas of a limit: one for everybody, by tier, and for single keys. Equal quotas are kept once.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Quotas {
     /// Every distinct quota; never empty.
     pub(crate) all: Vec<Quota>,
@@ -198,6 +187,21 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// A limit that is only there for its counters.
+    pub(crate) const fn for_counters(name: String, by: Vec<String>, quotas: Quotas) -> Self {
+        Self {
+            name,
+            when: Vec::new(),
+            by,
+            quotas,
+            cost: Cost::Asked,
+            mode: Mode::Enforce,
+            enforce_percent: 100,
+            on_store_failure: OnStoreFailure::Local,
+            consistency: Consistency::Exact,
+        }
+    }
+
     /// Its name: unique in the policy, and the identity of its counters.
     #[must_use]
     pub fn name(&self) -> &str {

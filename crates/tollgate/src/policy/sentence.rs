@@ -6,9 +6,8 @@ use crate::algorithm::calendar::CalendarUnit;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_window::Estimate;
-use crate::policy::limit::{
-    Condition, Consistency, Cost, Fallback, Limit, Mode, OnStoreFailure, QuotaIndex, stricter,
-};
+use crate::policy::limit::{Condition, Consistency, Cost, Fallback, Limit, Mode, QuotaIndex, stricter};
+use crate::policy::on_store_failure::Stages;
 use crate::policy::text::TextMap;
 use crate::quota::{Quota, Rate};
 use crate::time::Ticks;
@@ -33,7 +32,7 @@ impl Limit {
             let _ = write!(text, "; a permit returns by itself after {}", duration(permits.ttl()));
         }
         text.push_str(&self.cost_clause());
-        text.push_str(self.failure_clause());
+        text.push_str(&self.failure_clause());
         text.push_str(&self.mode_clause());
         text
     }
@@ -112,12 +111,32 @@ impl Limit {
         }
     }
 
-    fn failure_clause(&self) -> &'static str {
-        match self.on_store_failure {
-            OnStoreFailure::Local => "",
-            OnStoreFailure::Allow => "; while the store fails everybody passes, for a time",
-            OnStoreFailure::Deny => "; while the store fails nobody passes",
+    fn failure_clause(&self) -> String {
+        let Stages { open_for, open_up_to, deny_after } = self.on_store_failure.stages();
+        let mut clause = String::new();
+        let mut stage = |text: String| {
+            clause.push_str(if clause.is_empty() { "; while the store fails " } else { ", then " });
+            clause.push_str(&text);
+        };
+        let is_open = !open_for.is_zero();
+        if is_open {
+            let bound = match open_up_to {
+                Some(1) => "up to this node's share".to_owned(),
+                Some(times) => format!("up to {} times this node's share", number(u64::from(times))),
+                None => "without a bound".to_owned(),
+            };
+            stage(format!("everybody passes for {}, {bound}", duration(open_for)));
         }
+        match deny_after {
+            None if !is_open => {}
+            None => stage("by this node's share".to_owned()),
+            Some(after) if after.is_zero() || after == open_for => stage("nobody passes".to_owned()),
+            Some(after) => {
+                stage("by this node's share".to_owned());
+                stage(format!("after {} nobody passes", duration(after)));
+            }
+        }
+        clause
     }
 
     fn mode_clause(&self) -> String {

@@ -22,5 +22,6 @@ mod gate_waits;
 mod memory;
 mod snapshot;
 mod operate;
+mod outage;
 mod store_failure;
 mod swaps;

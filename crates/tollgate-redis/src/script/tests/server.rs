@@ -49,7 +49,9 @@ impl Server {
                 if child.try_wait().unwrap().is_some() {
                     break;
                 }
-                if let Ok(connection) = client.get_multiplexed_async_connection().await {
+                let patience = Some(Duration::from_secs(30));
+                let config = redis::AsyncConnectionConfig::new().set_response_timeout(patience);
+                if let Ok(connection) = client.get_multiplexed_async_connection_with_config(&config).await {
                     return Self { child, connection, script: redis::Script::new(SOURCE) };
                 }
             }

@@ -70,7 +70,8 @@ impl Twin {
                 Heard::LookUp(place, tag) => {
                     let quotas = self.quotas.lock().unwrap();
                     let known = &quotas[&charges[place].family().id()][usize::from(tag.get() - 100)];
-                    question.tell(place, tag, Some(&known.1));
+                    // Memory gives nothing back to a counter whose quota it has forgotten: it was idle.
+                    question.tell(place, tag, Some(&known.1).filter(|_| operation != Operation::Refund));
                 }
                 other => panic!("{other:?} to {charges:?}"),
             }
@@ -106,6 +107,12 @@ impl Twin {
             family.mark(number).unwrap().store(tag, Ordering::Relaxed);
         }
     }
+}
+
+/// Gives a charge's quota some tag.
+pub(crate) fn mark(charge: &Charge<'_>) {
+    let tag = u32::from(Tag::FIRST.get()) + charge.number();
+    charge.family().mark(charge.number()).unwrap().store(tag, Ordering::Relaxed);
 }
 
 impl Store for Twin {

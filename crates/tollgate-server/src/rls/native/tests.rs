@@ -1,20 +1,28 @@
 //! What Envoy is told while the store is away, and while an operator rules over limits of requests. The rules for a store that answers are in tables over gRPC, in `tests/it`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
-use tollgate::{Clock, Engine, Policy, Ruled, Ruling, Scope, Secret, Ticks, Timestamp};
+use tollgate::{Clock, Engine, MemoryStore, Policy, Ruled, Ruling, Scope, Secret, Ticks, Timestamp};
 
 use super::super::{Answer, Code, CurrentLimit, Descriptor, Override, Question, Status, Unit, answer};
 use crate::service::Service;
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-/// A store that never answers.
-struct Away;
+/// A store that answers once, and then never again.
+struct Away {
+    memory: MemoryStore,
+    is_gone: AtomicBool,
+}
 
 impl Store for Away {
-    async fn charge(&self, _: &[Charge<'_>], _: Timestamp) -> Result<Answers, StoreFailure> {
-        Err(StoreFailure::Unreachable)
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        if self.is_gone.swap(true, Ordering::SeqCst) {
+            return Err(StoreFailure::Unreachable);
+        }
+        self.memory.charge(charges, now).await
     }
 
     async fn refund(&self, _: &[Charge<'_>], _: Timestamp) -> Result<(), StoreFailure> {
@@ -28,15 +36,19 @@ impl Store for Away {
     fn hold(&self, _: &Hold) {}
 }
 
-fn service() -> Service<Away> {
+async fn service() -> Service<Away> {
     let limits = "
 limits:
   - {name: closed, by: [closed], rate: 5/h, on_store_failure: deny}
   - {name: open, by: [open], rate: 5/h, on_store_failure: allow}
   - {name: local, by: [local], rate: 2/h, on_store_failure: local}
+  - {name: seen, by: [seen], rate: 2/h}
 ";
     let (policy, _) = Policy::compile("policy.yaml", limits.as_bytes()).unwrap();
-    Service::new(Engine::with_store(policy, Away, Secret::repeatable(1)), Clock::precise())
+    let store = Away { memory: MemoryStore::new(1 << 20, NOW), is_gone: AtomicBool::new(false) };
+    let service = Service::new(Engine::with_store(policy, store, Secret::repeatable(1)), Clock::precise());
+    assert_eq!(ask(&service, &["seen"]).await.overall, Code::Ok); // A store that was never there opens no limit.
+    service
 }
 
 /// A question with a descriptor for each of the names, of which those that begin with `-` give back.
@@ -54,7 +66,7 @@ async fn ask(service: &Service<Away>, names: &[&str]) -> Answer {
 /// A closed limit is over the limit, with when to come back; an open one is OK, and has no numbers; a local one counts here.
 #[tokio::test]
 async fn a_store_that_is_away_is_a_decision() {
-    let service = service();
+    let service = service().await;
     let closed = ask(&service, &["closed"]).await;
     let limit = CurrentLimit { name: "closed".to_owned(), requests_per_unit: 5, unit: Some(Unit::Hour) };
     let told = Status {
@@ -77,7 +89,7 @@ async fn a_store_that_is_away_is_a_decision() {
 /// One closed limit refuses the request, whatever the others say, and nothing else is charged for it.
 #[tokio::test]
 async fn one_closed_limit_refuses_all() {
-    let service = service();
+    let service = service().await;
     for _ in 0..5 {
         let answer = ask(&service, &["open", "local", "closed"]).await;
         let codes: Vec<Code> = answer.statuses.iter().map(|status| status.code).collect();
@@ -90,7 +102,7 @@ async fn one_closed_limit_refuses_all() {
 /// not, the others would pass without being charged.
 #[tokio::test]
 async fn giving_back_is_ok_without_a_store() {
-    let service = service();
+    let service = service().await;
     let given = ask(&service, &["-closed"]).await;
     assert_eq!((given.overall, given.statuses[0].code), (Code::Ok, Code::Ok));
     let mixed = ask(&service, &["-closed", "local"]).await;
@@ -111,7 +123,7 @@ fn bringing(name: &str, requests_per_unit: u32) -> Question {
 /// What the request brought cannot be counted without a store either, and then the policy's failure modes decide alone.
 #[tokio::test]
 async fn a_limit_of_the_request_needs_the_store() {
-    let service = service();
+    let service = service().await;
     for (name, code) in [("open", Code::Ok), ("open", Code::Ok), ("closed", Code::OverLimit)] {
         assert_eq!(answer(&service, &bringing(name, 1), NOW).await.unwrap().overall, code);
     }

@@ -10,9 +10,7 @@ use crate::charge::{Record, Reign};
 use crate::engine::live::{Live, Records, Remembered};
 use crate::memory::NUMBERS_MAX;
 use crate::policy::limit::{Fallback, Quotas};
-use crate::policy::{
-    BY_MAX, Consistency, Cost, LIMITS_MAX, Limit, Mode, OnStoreFailure, QUOTAS_MAX, QuotaIndex,
-};
+use crate::policy::{BY_MAX, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex};
 
 /// Writes what is remembered of every limit, those that are gone included.
 pub(super) fn write<W: Write>(frames: &mut Frames<'_, W>, live: &Live) -> io::Result<()> {
@@ -75,23 +73,8 @@ pub(super) fn read_limit(fields: &mut Unread<'_>, into: &mut Remembered) -> Resu
         return Err("a limit is what no limit can be".to_owned());
     }
     quotas.all = all;
-    into.limits.push((remembered(name, by, quotas), numbers, records));
+    into.limits.push((Limit::for_counters(name, by, quotas), numbers, records));
     Ok(())
-}
-
-/// A limit that is only there for its counters.
-const fn remembered(name: String, by: Vec<String>, quotas: Quotas) -> Limit {
-    Limit {
-        name,
-        when: Vec::new(),
-        by,
-        quotas,
-        cost: Cost::Asked,
-        mode: Mode::Enforce,
-        enforce_percent: 100,
-        on_store_failure: OnStoreFailure::Local,
-        consistency: Consistency::Exact,
-    }
 }
 
 pub(super) fn read_gone(fields: &mut Unread<'_>, into: &mut Remembered) -> Result<(), String> {

@@ -1,12 +1,12 @@
 //! One limit of a file. Its quotas are left to [`super::quota`], its conditions to [`super::when`].
 
 use crate::policy::check;
-use crate::policy::compile::{quota, when};
+use crate::policy::compile::{on_store_failure, quota, when};
 use crate::policy::document::{Node, Tree};
 use crate::policy::expression::Expression;
 use crate::policy::fields::{self, Fields};
 use crate::policy::finding::{Place, Problem, Report};
-use crate::policy::limit::{Consistency, Cost, Limit, Mode, OnStoreFailure, Quotas};
+use crate::policy::limit::{Consistency, Cost, Limit, Mode, Quotas};
 use crate::policy::rate;
 use crate::quota::Quota;
 
@@ -35,9 +35,6 @@ const FIELDS: [&str; 21] = [
 ];
 
 const MODES: [(&str, Mode); 3] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
-
-const FAILURES: [(&str, OnStoreFailure); 3] =
-    [("allow", OnStoreFailure::Allow), ("local", OnStoreFailure::Local), ("deny", OnStoreFailure::Deny)];
 
 const CONSISTENCIES: [(&str, Consistency); 3] =
     [("exact", Consistency::Exact), ("leased", Consistency::Leased), ("auto", Consistency::Auto)];
@@ -70,7 +67,7 @@ pub(super) fn read(node: &Node, report: &mut Report) -> Option<(Limit, Place)> {
         by,
         mode: fields.choice("mode", &MODES, report).unwrap_or_default(),
         enforce_percent: u8::try_from(percent).unwrap_or(100),
-        on_store_failure: fields.choice("on_store_failure", &FAILURES, report).unwrap_or_default(),
+        on_store_failure: on_store_failure::read(fields, report).unwrap_or_default(),
         consistency: fields.choice("consistency", &CONSISTENCIES, report).unwrap_or_default(),
         // Without quotas the limit is refused, and what else is wrong with it is reported all the same.
         quotas: quotas.unwrap_or_else(Quotas::none),

@@ -66,6 +66,46 @@ const ERRORS: &[Case] = &[
         "4:23: limits[0] \"a\".on_store_failure: open is unknown"
     ),
     one!(
+        "    rate: 1/s\n    on_store_failure: [allow]\n",
+        "4:23: limits[0] \"a\".on_store_failure: is a list; accepted: allow, local, deny, or a table such as"
+    ),
+    one!(
+        "    rate: 1/s\n    on_store_failure: {for: 1s}\n",
+        "4:23: limits[0] \"a\".on_store_failure.first: missing: what it does first; accepted: allow or local"
+    ),
+    one!(
+        "    rate: 1/s\n    on_store_failure: {first: deny}\n",
+        "4:31: limits[0] \"a\".on_store_failure.first: deny is unknown; accepted: allow, local"
+    ),
+    one!(
+        "    rate: 1/s\n    on_store_failure: {first: allow, deny_afer: 9s}\n",
+        "on_store_failure.deny_afer: unknown field; did you mean deny_after?"
+    ),
+    one!(
+        "    rate: 1/s\n    on_store_failure: {first: allow, for: 1m}\n",
+        "4:43: limits[0] \"a\".on_store_failure.for: 1m is too long; accepted: a time such as 1s, up to 5 s"
+    ),
+    one!(
+        "    rate: 1/s\n    on_store_failure: {first: allow, for: 1s, deny_after: 1s}\n",
+        "on_store_failure.deny_after: it would close before it has counted by its share"
+    ),
+    one!(
+        "    rate: 1/s\n    on_store_failure: {first: allow, then: deny, deny_after: 9s}\n",
+        "on_store_failure.deny_after: nothing comes after `then: deny`; accepted: no such field here, or `then: local`"
+    ),
+    one!(
+        "    rate: 1/s\n    on_store_failure: {first: local, for: 1s}\n",
+        "on_store_failure.for: it says how a limit is open, which this one never is"
+    ),
+    one!(
+        "    rate: 1/s\n    on_store_failure: {first: allow, up_to: 0}\n",
+        "on_store_failure.up_to: 0 is not how far a limit may be open; accepted: how many times this node's share"
+    ),
+    one!(
+        "    rate: 1/s\n    on_store_failure: {first: local, deny_after: 60}\n",
+        "on_store_failure.deny_after: 60 has no unit of time"
+    ),
+    one!(
         "    rate: 1/s\n    enforce_percent: 101\n",
         "4:22: limits[0] \"a\".enforce_percent: 101 is too large"
     ),

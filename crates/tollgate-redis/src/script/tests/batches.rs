@@ -1,0 +1,73 @@
+//! Several requests in one call: decided one after the other, each for itself.
+
+use std::sync::Arc;
+
+use redis::Value;
+use tollgate::charge::{Answers, Charge};
+use tollgate::policy::{Cost, Limit};
+use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Quota, Rate, Secret, Ticks, Timestamp};
+
+use super::server::Server;
+use super::twin::mark;
+use crate::script::{Heard, Operation, Question};
+
+const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+/// Asks the same request several times in one call, and memory as often.
+struct Batching {
+    server: Arc<Server>,
+    memory: MemoryStore,
+    times: usize,
+}
+
+impl Store for Batching {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        charges.iter().for_each(mark);
+        let mut question = Question::new(Operation::Charge, charges, now);
+        let asked = vec![question.asked().unwrap(); self.times];
+        let value = self.server.call(&asked, &now.unix_micros().to_string()).await.unwrap();
+        let Value::Array(values) = value else { panic!("{value:?}") };
+        assert_eq!(values.len(), self.times);
+        let mut last = Answers::new();
+        for value in values {
+            last = self.memory.charge_now(charges, now)?;
+            assert_eq!(question.hear(&value), Heard::Answers(last.clone()));
+            question = Question::new(Operation::Charge, charges, now);
+        }
+        Ok(last)
+    }
+
+    async fn refund(&self, _: &[Charge<'_>], _: Timestamp) -> Result<(), StoreFailure> {
+        Ok(())
+    }
+
+    async fn reset(&self, _: &[Charge<'_>], _: Timestamp) -> Result<(), StoreFailure> {
+        Ok(())
+    }
+
+    fn hold(&self, _: &Hold) {}
+}
+
+/// A batch that names one key again and again counts every time, and stops at the limit.
+#[tokio::test]
+async fn a_key_named_often_is_counted_often() {
+    let server = Arc::new(Server::start().await);
+    for times in [1, 2, 7, 64] {
+        let quotas = [
+            Quota::gcra(Rate::per_hour(20)).unwrap(),
+            Quota::token_bucket(Rate::per_second(7).burst(30)).unwrap(),
+            Quota::sliding_log(Rate::per_hour(25)).unwrap(),
+        ];
+        let limits = (0..).zip(quotas).map(|(number, quota): (u32, _)| {
+            Limit::new(&number.to_string(), quota).by(["key"]).cost(Cost::Asked)
+        });
+        let store = Batching { server: Arc::clone(&server), memory: MemoryStore::new(1 << 20, START), times };
+        let engine = Engine::with_store(Policy::new(limits.collect()).unwrap(), store, Secret::random());
+        for second in 0..5 {
+            let request = CheckRequest::new().with("key", "k").unwrap().cost(1).unwrap();
+            engine.check(&request, START + Ticks::from_secs(second)).await;
+        }
+    }
+    server.all_keys_expire().await;
+}

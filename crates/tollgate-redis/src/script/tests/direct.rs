@@ -1,0 +1,122 @@
+//! The script alone, through an engine: by Redis's own clock or a told one.
+
+use std::sync::{Arc, Mutex};
+
+use redis::Value;
+use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
+use tollgate::algorithm::fixed_window::Align;
+use tollgate::algorithm::sliding_window::Estimate;
+use tollgate::charge::{Answers, Charge};
+use tollgate::policy::{Cost, Limit};
+use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::{CheckRequest, Decision, Engine, Policy, Quota, Rate, Secret, Timestamp};
+
+use super::server::Server;
+use super::twin::mark;
+use crate::key::Key;
+use crate::script::{Heard, Operation, Question};
+
+/// Whose clock counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Redis,
+    Told,
+}
+
+pub(crate) struct Direct {
+    pub(crate) server: Arc<Server>,
+    whose: Whose,
+    /// What a charge is made of; where it is a debit, a look follows.
+    operation: Operation,
+    /// The key that was last charged.
+    pub(crate) key: Mutex<Option<Key>>,
+}
+
+impl Direct {
+    async fn ask(&self, operation: Operation, charges: &[Charge<'_>], now: Timestamp) -> Answers {
+        charges.iter().for_each(mark);
+        *self.key.lock().unwrap() = charges.first().map(Key::of);
+        let mut question = Question::new(operation, charges, now);
+        loop {
+            let time = match self.whose {
+                Whose::Redis => String::new(),
+                Whose::Told => now.unix_micros().to_string(),
+            };
+            let value = self.server.call(&[question.asked().unwrap()], &time).await.unwrap();
+            let Value::Array(values) = value else { panic!("{value:?}") };
+            match question.hear(&values[0]) {
+                Heard::Answers(answers) => return answers,
+                Heard::Done => return Answers::new(),
+                Heard::Again => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+impl Store for Direct {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        let answers = self.ask(self.operation, charges, now).await;
+        if self.operation == Operation::Charge {
+            return Ok(answers);
+        }
+        let looks: Vec<Charge<'_>> = charges.iter().map(|charge| charge.costing(0)).collect();
+        Ok(self.ask(Operation::Charge, &looks, now).await)
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.ask(Operation::Refund, charges, now).await;
+        Ok(())
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.ask(Operation::Reset, charges, now).await;
+        Ok(())
+    }
+
+    fn hold(&self, _: &Hold) {}
+}
+
+/// One limit on the script.
+pub(crate) fn engine(
+    server: &Arc<Server>,
+    quota: &Quota,
+    whose: Whose,
+    operation: Operation,
+) -> Engine<Direct> {
+    let limit = Limit::new("limit", quota.clone()).by(["key"]).cost(Cost::Asked);
+    let store = Direct { server: Arc::clone(server), whose, operation, key: Mutex::default() };
+    Engine::with_store(Policy::new(vec![limit]).unwrap(), store, Secret::random())
+}
+
+/// Takes some units for a key.
+pub(crate) async fn take(engine: &Engine<Direct>, key: &str, cost: u64, now: Timestamp) -> Decision {
+    let request = CheckRequest::new().with("key", key).unwrap().cost(cost).unwrap();
+    engine.check(&request, now).await
+}
+
+/// One quota of each shape that a state can have, of 10 units.
+pub(crate) fn quotas() -> Vec<(&'static str, Quota)> {
+    let month = Calendar::new(CalendarUnit::Month, "Europe/Rome").unwrap();
+    let permits = std::time::Duration::from_secs(60);
+    vec![
+        ("gcra", Quota::gcra(Rate::per_minute(10)).unwrap()),
+        ("gcra, fractions", Quota::gcra(Rate::per_second(7).burst(10)).unwrap()),
+        ("token-bucket", Quota::token_bucket(Rate::per_minute(10)).unwrap()),
+        ("token-bucket, fractions", Quota::token_bucket(Rate::per_second(9_999_991).burst(10)).unwrap()),
+        ("leaky-bucket", Quota::leaky_bucket(Rate::per_minute(10), 9).unwrap()),
+        ("fixed-window, epoch", Quota::fixed_window(Rate::per_minute(10), Align::Epoch).unwrap()),
+        ("fixed-window, first hit", Quota::fixed_window(Rate::per_minute(10), Align::FirstHit).unwrap()),
+        ("fixed-window, calendar", Quota::fixed_window(Rate::per_month(10), Align::Calendar(month)).unwrap()),
+        (
+            "sliding-window, precision 1",
+            Quota::sliding_window(Rate::per_minute(10), 1, Estimate::Interpolate).unwrap(),
+        ),
+        (
+            "sliding-window, precision 10",
+            Quota::sliding_window(Rate::per_minute(10), 10, Estimate::Strict).unwrap(),
+        ),
+        ("sliding-log", Quota::sliding_log(Rate::per_minute(10)).unwrap()),
+        ("concurrency", Quota::concurrency(10, permits).unwrap()),
+    ]
+}

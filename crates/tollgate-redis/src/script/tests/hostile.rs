@@ -1,0 +1,160 @@
+//! What nobody who means well sends: the script answers that it is wrong, and has written nothing.
+
+use redis::Value;
+
+use super::server::Server;
+
+/// A key in the right shape.
+const KEY: &[u8] = b"tg:{@@@@}AAAAAAAAAAAAAAAAAAAAA";
+const NOW: &str = "1700000000000000";
+/// The kinds of the script, with numbers that it accepts.
+const SOUND: [(u8, [f64; 4]); 7] = [
+    (1, [1.0, 1_000.0, 10.0, 10.0]),
+    (2, [10.0, 1_000_000.0, 0.0, 0.0]),
+    (3, [10.0, 1_000_000.0, 0.0, 0.0]),
+    (4, [10.0, 1_000_000.0, 1_699_999_999_000_000.0, 1_700_000_001_000_000.0]),
+    (5, [10.0, 1_000_000.0, 3.0, 1.0]),
+    (6, [10.0, 1_000_000.0, 0.0, 0.0]),
+    (7, [10.0, 1_000_000.0, 0.0, 0.0]),
+];
+/// What no number of a quota is.
+const WRONG: [f64; 9] = [
+    f64::NAN,
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    -1.0,
+    -0.5,
+    0.5,
+    1e300,
+    9_007_199_254_740_994.0,
+    f64::MIN_POSITIVE,
+];
+
+/// A request of one charge.
+fn body(operation: u8, kind: u8, origin: u8, cost: f64, numbers: [f64; 4]) -> Vec<u8> {
+    let mut body = vec![operation, 1, kind, 0, origin];
+    body.extend(b"100");
+    body.extend(0u32.to_le_bytes());
+    body.extend(cost.to_le_bytes());
+    numbers.iter().for_each(|number| body.extend(number.to_le_bytes()));
+    if kind == 4 {
+        body.extend(0f64.to_le_bytes());
+    }
+    body
+}
+
+/// The status byte of the answer to one request; an error of the whole call is 255.
+async fn status(server: &Server, body: &[u8]) -> u8 {
+    match server.raw([KEY].into_iter(), NOW, &[body]).await {
+        Ok(Value::Array(answers)) => match answers.as_slice() {
+            [Value::BulkString(bytes)] => bytes[0],
+            other => panic!("{other:?}"),
+        },
+        Ok(other) => panic!("{other:?}"),
+        Err(_) => 255,
+    }
+}
+
+async fn is_empty(server: &Server) -> bool {
+    server.command::<u64>(&["DBSIZE"]).await == 0
+}
+
+/// What is sound passes, so that the refusals below are for what is wrong.
+#[tokio::test]
+async fn sound_requests_pass() {
+    let server = Server::start().await;
+    for (kind, numbers) in SOUND {
+        assert_eq!(status(&server, &body(1, kind, 0, 1.0, numbers)).await, 0, "kind {kind}");
+        assert!(!is_empty(&server).await);
+        server.command::<()>(&["FLUSHALL"]).await;
+    }
+}
+
+/// Numbers that are none, negative, fractions, or too large: refused, for every kind, every number and every operation.
+#[tokio::test]
+async fn wrong_numbers_are_refused() {
+    let server = Server::start().await;
+    for (kind, sound) in SOUND {
+        for operation in [1, 2, 4] {
+            for wrong in WRONG {
+                let request = body(operation, kind, 0, wrong, sound);
+                assert_eq!(status(&server, &request).await, 4, "cost {wrong} of kind {kind}");
+                // A window's third and fourth number, and a permit's name, are not numbers of the quota.
+                let places = match kind {
+                    1 | 4 | 5 => 4,
+                    _ => 2,
+                };
+                for place in 0..places {
+                    let mut numbers = sound;
+                    numbers[place] = wrong;
+                    let answer = status(&server, &body(operation, kind, 0, 1.0, numbers)).await;
+                    assert_eq!(answer, 4, "number {place} of kind {kind} is {wrong}");
+                }
+            }
+        }
+    }
+    assert!(is_empty(&server).await);
+}
+
+/// Kinds, operations and lineages that do not exist, times that are none, and requests cut short anywhere.
+#[tokio::test]
+async fn wrong_shapes_are_refused() {
+    let server = Server::start().await;
+    let (_, sound) = SOUND[0];
+    for kind in [0, 8, 255] {
+        assert_eq!(status(&server, &body(1, kind, 0, 1.0, sound)).await, 4);
+    }
+    for operation in [0, 5, 255] {
+        assert_eq!(status(&server, &body(operation, 1, 0, 1.0, sound)).await, 4);
+    }
+    for origin in [0, 1] {
+        let mut whole = body(1, 1, origin, 1.0, sound);
+        if origin == 1 {
+            whole.extend([1, b'1', b'0', b'1', 1, 0]);
+            whole.extend([0; 7 * 8]);
+        }
+        for length in 0..whole.len() {
+            assert!(matches!(status(&server, &whole[..length]).await, 4 | 255), "{length} bytes");
+        }
+    }
+    let request = body(1, 1, 0, 1.0, sound);
+    for time in ["nan", "-1", "1.5", "1e300", "inf", "0x", "now", "9007199254740993000"] {
+        assert!(server.raw([KEY].into_iter(), time, &[&request]).await.is_err(), "{time}");
+    }
+    assert!(server.raw([KEY, KEY].into_iter(), NOW, &[&request]).await.is_err(), "a key too many");
+    assert!(server.raw([].into_iter(), NOW, &[&request]).await.is_err(), "a key too few");
+    assert!(server.raw([KEY].into_iter(), NOW, &[&request, &request]).await.is_err(), "two for one key");
+    assert!(is_empty(&server).await);
+}
+
+/// A key that holds what is no state is told so, and stays as it is. Other requests of the call are not harmed.
+#[tokio::test]
+async fn what_is_no_state_is_left_alone() {
+    let server = Server::start().await;
+    let key = std::str::from_utf8(KEY).unwrap();
+    let other: &[u8] = b"tg:{@@@@}BBBBBBBBBBBBBBBBBBBBB";
+    let states = [
+        "100",
+        "100abcdefghijklmnop",
+        "1001700000000000000.x",
+        "100W\u{1}",
+        "100L123",
+        "100P",
+        "100-100000000000001",
+    ];
+    for (kind, sound) in SOUND {
+        for state in states {
+            server.command::<()>(&["SET", key, state, "PX", "60000"]).await;
+            let request = body(1, kind, 0, 1.0, sound);
+            let answers = server.raw([KEY, other].into_iter(), NOW, &[&request, &request]).await.unwrap();
+            let Value::Array(answers) = answers else { panic!("{answers:?}") };
+            let statuses: Vec<u8> = answers
+                .iter()
+                .map(|answer| if let Value::BulkString(bytes) = answer { bytes[0] } else { 255 })
+                .collect();
+            assert_eq!(statuses, [3, 0], "kind {kind}, state {state}");
+            assert_eq!(server.command::<String>(&["GET", key]).await, state);
+            server.command::<()>(&["FLUSHALL"]).await;
+        }
+    }
+}

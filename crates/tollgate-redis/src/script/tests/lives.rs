@@ -1,0 +1,92 @@
+//! How long keys live: never for ever, and never shorter than their states matter. And what debits do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tollgate::{Clock, Quota, Ticks, Timestamp};
+
+use super::direct::{Whose, engine, quotas, take};
+use super::server::Server;
+use crate::script::Operation;
+
+/// How much longer than its state a key may live: rounding, and what the script adds.
+const SLACK: Duration = Duration::from_millis(4);
+
+fn millis(ticks: Ticks) -> Duration {
+    Duration::from_micros(ticks.as_micros())
+}
+
+/// By Redis's own clock a key lives at least until its counter is as if never used, and hardly longer than its quota remembers.
+#[tokio::test]
+async fn keys_live_as_long_as_their_states() {
+    let server = Arc::new(Server::start().await);
+    for (name, quota) in quotas() {
+        let engine = engine(&server, &quota, Whose::Redis, Operation::Charge);
+        for (step, cost) in [1, 3, 2, 0, 9].into_iter().enumerate() {
+            let since = Instant::now();
+            let decision = take(&engine, "k", cost, Clock::precise().now()).await;
+            let outcome = decision.limits().next().unwrap().outcome;
+            let key = format!("{:?}", engine.store().key.lock().unwrap().unwrap());
+            let life: i64 = server.command(&["PTTL", &key]).await;
+            if life == -2 {
+                // A bucket that is full within a few microseconds.
+                assert!(millis(outcome.reset_after) < SLACK, "{name}, step {step}: gone");
+                continue;
+            }
+            let life = Duration::from_millis(u64::try_from(life).expect("it has a life"));
+            let waited = since.elapsed();
+            let least = millis(outcome.reset_after).saturating_sub(waited);
+            assert!(life + Duration::from_millis(1) >= least, "{name}, step {step}: {life:?} for {least:?}");
+            assert!(life <= millis(quota.memory()) + SLACK, "{name}, step {step}: {life:?}");
+        }
+    }
+    let forever: i64 = server.command(&["DBSIZE"]).await;
+    assert!(forever > 0);
+    server.all_keys_expire().await;
+}
+
+/// A reset leaves no key, and so does giving back all of a window; a full bucket's key is gone in a moment.
+#[tokio::test]
+async fn what_is_as_if_never_used_leaves_no_key() {
+    let server = Arc::new(Server::start().await);
+    for (name, quota) in quotas() {
+        let engine = engine(&server, &quota, Whose::Redis, Operation::Charge);
+        let request = tollgate::CheckRequest::new().with("key", "k").unwrap().cost(3).unwrap();
+        for is_reset in [true, false] {
+            let now = Clock::precise().now();
+            let mut decision = take(&engine, "k", 3, now).await;
+            match decision.take_permit() {
+                _ if is_reset => drop(engine.reset(&request, &[], now).await.unwrap()),
+                Some(permit) => engine.release(&permit, now).await.unwrap(),
+                None => engine.refund(&request, now).await.unwrap(),
+            }
+            tokio::time::sleep(SLACK).await;
+            let key = format!("{:?}", engine.store().key.lock().unwrap().unwrap());
+            let kept: i64 = server.command(&["EXISTS", &key]).await;
+            assert_eq!(kept, 0, "{name}");
+        }
+    }
+}
+
+/// A debit takes what is there, down to nothing, and never below: what was admitted elsewhere is made up for once.
+#[tokio::test]
+async fn debits_take_what_is_there() {
+    let server = Arc::new(Server::start().await);
+    let now = Timestamp::from_unix_seconds(1_700_000_000);
+    for (name, quota) in quotas() {
+        if matches!(quota, Quota::Concurrency(_)) {
+            continue;
+        }
+        let engine = engine(&server, &quota, Whose::Told, Operation::Debit);
+        let mut left = Vec::new();
+        for cost in [3, 0, 4, 9, 1, 1 << 40] {
+            let decision = take(&engine, "k", cost, now).await;
+            left.push(decision.limits().next().unwrap().outcome.remaining);
+        }
+        assert_eq!(left, [7, 7, 3, 0, 0, 0], "{name}");
+        let whole = take(&engine, "other", 1 << 40, now).await;
+        assert_eq!(whole.limits().next().unwrap().outcome.remaining, 0, "{name}");
+    }
+    server.all_keys_expire().await;
+}

@@ -1,0 +1,79 @@
+//! The same as the differential test, for histories that shrink to the shortest that shows a difference.
+
+use std::sync::{Arc, LazyLock};
+
+use proptest::prelude::*;
+use tokio::runtime::Runtime;
+use tollgate::policy::{Cost, Limit};
+use tollgate::{CheckRequest, Engine, Policy, Secret, Ticks, Timestamp};
+
+use super::direct::quotas;
+use super::server::Server;
+use super::twin::Twin;
+
+const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+
+/// What is asked at one instant.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Check(u64),
+    Peek,
+    Refund(u64),
+    Reset,
+}
+
+fn acts() -> impl Strategy<Value = Vec<(i64, Act)>> {
+    let cost = prop_oneof![Just(1u64), 0u64..13, Just(u64::MAX >> 11)];
+    let act = prop_oneof![
+        8 => cost.clone().prop_map(Act::Check),
+        1 => Just(Act::Peek),
+        2 => cost.prop_map(Act::Refund),
+        1 => Just(Act::Reset),
+    ];
+    // From a tick to two months, forth and back.
+    let time = prop_oneof![4 => 0i64..4, 4 => 0i64..20_000_000, 1 => 0i64..6_000_000_000_000, 2 => -90_000_000i64..0];
+    prop::collection::vec((time, act), 1..40)
+}
+
+async fn play(server: &Arc<Server>, places: &[usize], acts: &[(i64, Act)]) {
+    let all = quotas();
+    let limits = places.iter().enumerate().map(|(number, &place)| {
+        let quota = all[place % all.len()].1.clone();
+        Limit::new(&number.to_string(), quota).by(["key"]).cost(Cost::Asked)
+    });
+    let policy = Policy::new(limits.collect()).unwrap();
+    let engine = Engine::with_store(policy, Twin::new(server, START), Secret::random());
+    let mut now = START.unix_micros().cast_signed();
+    for &(step, act) in acts {
+        // The day before the start is as far back as memory tells.
+        now = (now + step).max(START.unix_micros().cast_signed() - 86_400_000_000);
+        let at = Timestamp::from_unix_micros(now.cast_unsigned());
+        let request = |cost| CheckRequest::new().with("key", "k").unwrap().cost(cost).unwrap();
+        match act {
+            Act::Check(cost) => drop(engine.check(&request(cost), at).await),
+            Act::Peek => drop(engine.peek(&request(1), at).await),
+            Act::Refund(units) => engine.refund(&request(units), at).await.unwrap(),
+            Act::Reset => drop(engine.reset(&request(0), &[], at + Ticks::ONE).await.unwrap()),
+        }
+    }
+}
+
+/// Whatever one to three limits of any algorithms are asked, at whatever instants, the script answers as memory does.
+#[test]
+fn any_history_is_answered_as_in_memory() {
+    let server = Arc::new(RUNTIME.block_on(Server::start()));
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|said| said.parse().ok()).unwrap_or(150);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(cases));
+    let histories = (prop::collection::vec(0usize..12, 1..4), acts());
+    let played = runner.run(&histories, |(places, acts)| {
+        let server = Arc::clone(&server);
+        let played = RUNTIME
+            .block_on(async move { tokio::spawn(async move { play(&server, &places, &acts).await }).await });
+        played.map_err(|panic| TestCaseError::fail(panic.to_string()))
+    });
+    if let Err(failure) = played {
+        panic!("{failure}");
+    }
+}

@@ -1,0 +1,309 @@
+//! The counters that stand in for a store that is away: one for each key, at this node's share. They are charged with every decision,
+//! also while the store answers, so that they are warm when they are needed and the way that is taken then is the one that always runs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use super::share::{self, NODES_MAX, Share};
+use crate::charge::{Answer, Charge, Family};
+use crate::decision::{Source, Stance};
+use crate::engine::live::{Counters, Live};
+use crate::memory::{Demand, MemoryStore};
+use crate::outcome::{Outcome, Verdict};
+use crate::policy::{Policy, QuotaIndex};
+use crate::quota::Quota;
+use crate::store::{Store, StoreFailure};
+use crate::time::{Ticks, Timestamp};
+
+/// Bytes of the counters that stand in.
+const LOCAL_BYTES: u64 = 8 << 20;
+/// Bytes of those that bound open limits.
+const CEILING_BYTES: u64 = 1 << 20;
+/// Bytes of what is owed.
+const LEDGER_BYTES: u64 = 2 << 20;
+/// How many nodes share a store that cannot tell.
+const NODES_UNKNOWN: u32 = 3;
+/// What is told whom a share can never admit: the store is expected back, not the share to grow.
+pub(super) const AWAY_RETRY: Ticks = Ticks::from_secs(1);
+
+/// The counters of this process.
+pub(crate) struct Local {
+    counters: MemoryStore,
+    ceilings: MemoryStore,
+    /// What was admitted by the shares and the store does not know, counted as the shares are: together they come back as fast as the
+    /// limit's own units do.
+    ledger: MemoryStore,
+    shares: ArcSwap<Shares>,
+    /// Held while shares change.
+    shaping: Mutex<()>,
+}
+
+/// Every limit's share, for one policy and one number of nodes.
+struct Shares {
+    of: Arc<Policy>,
+    /// Which policy of the engine that is.
+    generation: u64,
+    nodes: u32,
+    live: Live,
+    shares: Vec<Vec<Share>>,
+}
+
+/// A charge of this process's counters.
+#[derive(Clone, Copy)]
+struct Own<'s> {
+    charge: Charge<'s>,
+    share: &'s Share,
+}
+
+impl Shares {
+    fn policy(of: &Policy, nodes: u32) -> (Arc<Policy>, Vec<Vec<Share>>) {
+        let shares: Vec<_> = of.limits().iter().map(|limit| share::of_limit(limit, nodes)).collect();
+        let limits = of.limits().iter().zip(&shares).map(|(limit, shares)| share::shared(limit, shares));
+        (Arc::new(Policy::of_limits(limits.collect())), shares)
+    }
+
+    fn first(live: &Live, nodes: u32) -> Self {
+        let (policy, shares) = Self::policy(&live.policy, nodes);
+        let live_shares = Live::first(policy, Arc::clone(&live.secret), false);
+        let generation = live.generation();
+        Self { of: Arc::clone(&live.policy), generation, nodes, live: live_shares, shares }
+    }
+
+    /// The charge of this process's own counter for one of the store's.
+    fn own<'s>(
+        &'s self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+    ) -> Option<Own<'s>> {
+        // A decision that began before a swap has another order of limits.
+        let position = if Arc::ptr_eq(&self.of, &live.policy) {
+            limit
+        } else {
+            self.live.position(live.policy.limits().get(limit)?.name())?
+        };
+        let counters: &Counters = self.live.counters.get(position)?;
+        let family: &Family = match charge.stance {
+            Stance::Enforced => &counters.enforced,
+            Stance::Shadow => &counters.shadow,
+        };
+        let index = (quota.0 as usize).min(counters.numbers.len().checked_sub(1)?);
+        let share = self.shares.get(position)?.get(index)?;
+        let (number, quota) = (*counters.numbers.get(index)?, &share.quota);
+        let Charge { key, cost, stance, permit, .. } = *charge;
+        Some(Own { charge: Charge { key, family, number, quota, cost, stance, permit, group: None }, share })
+    }
+}
+
+impl Local {
+    pub(super) fn new(live: &Live, told_nodes: u32, now: Timestamp) -> Self {
+        let nodes = if told_nodes == 0 { NODES_UNKNOWN } else { told_nodes };
+        Self {
+            counters: MemoryStore::new(LOCAL_BYTES, now),
+            ceilings: MemoryStore::new(CEILING_BYTES, now),
+            ledger: MemoryStore::new(LEDGER_BYTES, now),
+            shares: ArcSwap::from_pointee(Shares::first(live, nodes.min(NODES_MAX))),
+            shaping: Mutex::new(()),
+        }
+    }
+
+    /// How many nodes the limits are shared by.
+    pub(super) fn nodes(&self) -> u32 {
+        self.shares.load().nodes
+    }
+
+    /// The number of nodes that the shares should be for, if they are not: another one, or another policy. While the store is shaken it
+    /// may only grow: a node that cannot be seen may still be there.
+    pub(super) fn wants(&self, told: u32, is_shaken: impl FnOnce() -> bool, live: &Live) -> Option<u32> {
+        let (shares, told) = (self.shares.load(), told.min(NODES_MAX));
+        let is_older = shares.generation < live.generation() && !Arc::ptr_eq(&shares.of, &live.policy);
+        let stays = told == 0 || told == shares.nodes || (told < shares.nodes && is_shaken());
+        (is_older || !stays).then_some(if stays { shares.nodes } else { told })
+    }
+
+    /// Shares for another policy or another number of nodes. Counters are kept, as in a swap.
+    pub(super) fn reshape(&self, live: &Live, nodes: u32, now: Timestamp) {
+        let _one_at_a_time = self.shaping.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.shares.load();
+        if before.nodes == nodes && Arc::ptr_eq(&before.of, &live.policy) {
+            return;
+        }
+        let (policy, shares) = Shares::policy(&live.policy, nodes);
+        // If a limit was changed too often its shares stay what they were, until the oldest are forgotten.
+        if let Ok(next) = Live::after(&before.live, policy, now) {
+            if !next.hold.numbers.is_empty() {
+                self.counters.hold(&next.hold);
+            }
+            let (of, generation) = (Arc::clone(&live.policy), live.generation());
+            self.shares.store(Arc::new(Shares { of, generation, nodes, live: next.live, shares }));
+        }
+    }
+
+    /// Takes what was admitted elsewhere, as far as the share has it. Nobody waits for an answer.
+    pub(super) fn keep_warm(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        let shares = self.shares.load();
+        if let Some(own) = shares.own(live, limit, quota, charge) {
+            let _ = self.counters.ask(&own.charge, Demand::UpTo(own.share.spare), now);
+        }
+    }
+
+    /// What this node's share says to a charge, which is taken if it admits and `takes`.
+    pub(super) fn ask(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        takes: bool,
+        now: Timestamp,
+    ) -> Result<Answer, StoreFailure> {
+        let shares = self.shares.load();
+        let own = shares.own(live, limit, quota, charge).ok_or(StoreFailure::Superseded)?;
+        let wanted = own.share.wanted(charge.cost);
+        let demand = match (charge.cost, takes) {
+            (0, _) => Demand::Would(0),
+            (_, false) => Demand::Would(wanted),
+            (_, true) => Demand::If(wanted),
+        };
+        let answer = self.counters.ask(&own.charge, demand, now)?;
+        let source = if answer.source == Source::Full { Source::Full } else { Source::Local };
+        // What a look would leave is not what is there.
+        let answer = if matches!(demand, Demand::Would(1..)) && answer.outcome.is_allowed() {
+            let look = self.counters.ask(&own.charge, Demand::Would(0), now)?.outcome;
+            Answer { outcome: Outcome { verdict: answer.outcome.verdict, ..look }, ..answer }
+        } else {
+            answer
+        };
+        Ok(Answer { outcome: self.told(&own, answer.outcome, now), source })
+    }
+
+    /// The numbers of a share, of which the spare units are no part.
+    fn told(&self, own: &Own<'_>, outcome: Outcome, now: Timestamp) -> Outcome {
+        let Share { spare, .. } = *own.share;
+        let verdict = match outcome.verdict {
+            // The limit itself could admit it; only the share cannot.
+            Verdict::Never => Verdict::Deny { retry_after: AWAY_RETRY },
+            verdict => verdict,
+        };
+        let remaining = outcome.remaining.saturating_sub(spare);
+        let mut told = Outcome { verdict, limit: own.share.units(), remaining, ..outcome };
+        if outcome.remaining < spare {
+            // It pays off a request that was larger than the share: the next unit is further than the next of the spare ones.
+            let next = self.counters.ask(&own.charge, Demand::Would(spare + 1), now);
+            if let Ok(Answer { outcome: Outcome { verdict: Verdict::Deny { retry_after }, .. }, .. }) = next {
+                told.next_unit_after = retry_after;
+            }
+        }
+        told
+    }
+
+    /// Gives back what a charge took from the share.
+    pub(super) fn refund(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        let shares = self.shares.load();
+        if let Some(own) = shares.own(live, limit, quota, charge) {
+            // Memory answers, and what is not there is not given back.
+            let _ = self.counters.refund_now(&own.charge, now);
+        }
+        if matches!(charge.quota, Quota::Concurrency(_)) {
+            let _ = self.ceilings.refund_now(charge, now);
+        }
+    }
+
+    /// Forgets a counter.
+    pub(super) fn reset(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        let shares = self.shares.load();
+        if let Some(own) = shares.own(live, limit, quota, charge) {
+            self.counters.reset_now(&own.charge, now);
+        }
+    }
+
+    /// Takes down what the store is to be told of a charge.
+    pub(super) fn owe(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        let shares = self.shares.load();
+        if let Some(own) = shares.own(live, limit, quota, charge) {
+            let _ = self.ledger.ask(&own.charge, Demand::UpTo(0), now);
+        }
+    }
+
+    /// Takes it back.
+    pub(super) fn unowe(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        let shares = self.shares.load();
+        if let Some(own) = shares.own(live, limit, quota, charge) {
+            let _ = self.ledger.refund_now(&own.charge, now);
+        }
+    }
+
+    /// What is still owed for a counter; the ledger forgets it. None if there was no room to count it apart from others.
+    pub(super) fn take_owed(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Option<u64> {
+        let shares = self.shares.load();
+        let own = shares.own(live, limit, quota, charge)?;
+        let look = Charge { cost: 0, ..own.charge };
+        let Answer { outcome, source } = self.ledger.ask(&look, Demand::UpTo(0), now).ok()?;
+        self.ledger.reset_now(&look, now);
+        (source == Source::Exact).then(|| outcome.limit.saturating_sub(outcome.remaining))
+    }
+
+    /// Whether an open limit lets a request pass: up to so many times this node's share.
+    pub(super) fn is_below_ceiling(
+        &self,
+        charge: &Charge<'_>,
+        up_to: Option<u32>,
+        takes: bool,
+        now: Timestamp,
+    ) -> bool {
+        let Some(times) = up_to.filter(|_| charge.cost > 0) else { return true };
+        let Some(quota) = share::ceiling(charge.quota, self.nodes(), times) else { return true };
+        let bound = Charge { quota: &quota, number: 0, ..*charge };
+        let demand = if takes { Demand::If(charge.cost) } else { Demand::Would(charge.cost) };
+        self.ceilings.ask(&bound, demand, now).is_ok_and(|answer| answer.outcome.is_allowed())
+    }
+
+    /// Bytes that the counters take.
+    pub(super) fn bytes(&self) -> u64 {
+        self.counters.bytes() + self.ceilings.bytes() + self.ledger.bytes()
+    }
+}

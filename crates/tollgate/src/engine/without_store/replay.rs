@@ -1,0 +1,134 @@
+//! Telling the store what happened while it was away. Without a task of its own: a decision tells what its own keys owe, and whoever runs
+//! the engine has the rest told now and then.
+
+use super::{Standby, is_outage};
+use crate::charge::Charge;
+use crate::engine::live::Live;
+use crate::engine::{Charges, Engine};
+use crate::store::{Store, StoreFailure};
+use crate::time::Timestamp;
+
+/// Most debts that are told in one go.
+const AT_ONCE: usize = 64;
+
+/// What became of the debts that were to be told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Counters that the store was told about.
+    pub told: usize,
+    /// Counters that it must still be told about.
+    pub left: usize,
+}
+
+impl<S: Store> Engine<S> {
+    /// Tells the store what was admitted here while it was away, and gives back what could not be given back: up to 64 counters a call.
+    /// Each is told once. Whoever runs an engine on a shared store calls this now and then; nothing is done while the store is away.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn settle_debts(&self, now: Timestamp) -> Result<Replayed, StoreFailure> {
+        let now = now.decidable();
+        let Some(standby) = self.standby.get().filter(|standby| standby.debts.held() > 0) else {
+            return Ok(Replayed::default());
+        };
+        let live = self.live.load_full();
+        let looks = standby.debts.look(&live);
+        // Without a look there are only debts of limits that are gone.
+        let told = if looks.is_empty() || self.is_back(standby, &looks, now).await? {
+            self.tell(standby, &live, None, now).await?
+        } else {
+            0
+        };
+        Ok(Replayed { told, left: standby.debts.held() })
+    }
+
+    /// Tells the store what these keys owe, before they are asked about.
+    ///
+    /// # Errors
+    /// When the store is away, and need not be asked.
+    pub(in crate::engine) async fn pay_first(
+        &self,
+        live: &Live,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
+        let Some(standby) = self.standby.get().filter(|standby| standby.debts.owes(charges)) else {
+            return Ok(());
+        };
+        let is_there =
+            |charge: &&Charge<'_>| self.store.away_for(charge, now).is_none() || !self.store.is_away(charge);
+        let there: Charges<'_> = charges.iter().filter(is_there).copied().collect();
+        let looks: Charges<'_> = there.iter().map(|charge| charge.costing(0)).collect();
+        if self.is_back(standby, &looks, now).await? {
+            // What cannot be told now is told later.
+            let _ = self.tell(standby, live, Some(&there), now).await;
+        }
+        Ok(())
+    }
+
+    /// Whether the store is there: by the last that was heard of it, or after an absence by a look. A debt is not risked for that.
+    async fn is_back(
+        &self,
+        standby: &Standby,
+        looks: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Result<bool, StoreFailure> {
+        if standby.watch.is_up() || looks.is_empty() {
+            return Ok(!looks.is_empty());
+        }
+        match self.store.charge(looks, now).await {
+            Ok(_) => {
+                standby.watch.answered(now);
+                Ok(true)
+            }
+            Err(failure) if is_outage(failure) => Err(StoreFailure::Unreachable), // A look changes nothing.
+            Err(_) => Ok(false),
+        }
+    }
+
+    async fn tell(
+        &self,
+        standby: &Standby,
+        live: &Live,
+        of: Option<&[Charge<'_>]>,
+        now: Timestamp,
+    ) -> Result<usize, StoreFailure> {
+        let due = standby.debts.take(&standby.local, live, of, AT_ONCE, now);
+        let (mut told, mut failed) = (0, None);
+        for due in due {
+            let Some(charge) = due.charge(live) else { continue };
+            if failed.is_some() {
+                due.put_back(&standby.local, live, now);
+                continue;
+            }
+            let answered = if due.is_refund() {
+                self.store.refund(&[charge], now).await
+            } else {
+                self.store.debit(&[charge], now).await
+            };
+            match answered {
+                Ok(()) => {
+                    due.paid();
+                    told += 1;
+                }
+                Err(StoreFailure::Unanswered) => {
+                    drop(due); // It may have been done, and is not done twice.
+                    failed = Some(StoreFailure::Unanswered);
+                }
+                Err(failure) => {
+                    due.put_back(&standby.local, live, now);
+                    failed = Some(failure);
+                }
+            }
+        }
+        match failed {
+            Some(failure) => {
+                if is_outage(failure) {
+                    standby.watch.failed(now);
+                }
+                Err(failure)
+            }
+            None => Ok(told),
+        }
+    }
+}

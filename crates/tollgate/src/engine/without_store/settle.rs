@@ -1,0 +1,110 @@
+//! What is given back, or charged beyond an estimate, follows what was taken: in this process's counters, and in its debts.
+
+use super::Standby;
+use crate::algorithm::concurrency::PermitId;
+use crate::charge::Charge;
+use crate::decision::Source;
+use crate::engine::Engine;
+use crate::engine::hold::{Held, Permit, Settled};
+use crate::engine::live::Live;
+use crate::policy::Match;
+use crate::store::Store;
+use crate::time::Timestamp;
+
+impl<S: Store> Engine<S> {
+    /// Brings what was charged here while the store was away to `cost`. What the store was told of it meanwhile stays charged there.
+    pub(in crate::engine) fn adjust_here(&self, held: &Held, cost: u64, now: Timestamp) -> Settled {
+        let live = self.live.load_full();
+        let mut settled = Settled::default();
+        let (Some(standby), Some((limit, quota))) = (self.standby.get(), held.place(&live)) else {
+            return settled;
+        };
+        let Standby { local, debts, .. } = &**standby;
+        if cost < held.cost() {
+            settled.refunded = held.cost() - cost;
+            if let Some(charge) = held.charge(&live, PermitId(0), settled.refunded) {
+                local.refund(&live, limit, quota, &charge, now);
+                debts.forgive(local, &live, &charge, now);
+            }
+        } else if let Some(look) = held.charge(&live, PermitId(0), 0) {
+            let extra = cost - held.cost();
+            let left = local.ask(&live, limit, quota, &look, false, now);
+            settled.charged = left.map_or(0, |left| left.outcome.remaining).min(extra);
+            settled.unpaid = extra - settled.charged;
+            let charge = look.costing(settled.charged);
+            local.keep_warm(&live, limit, quota, &charge, now);
+            if settled.charged > 0 {
+                debts.add(local, &live, &charge, held.clone(), now);
+            }
+        }
+        settled
+    }
+
+    /// Follows here what was changed in the store.
+    pub(in crate::engine) fn follow_adjusted(&self, held: &Held, settled: Settled, now: Timestamp) {
+        let Some(standby) = self.standby.get() else { return };
+        let live = self.live.load_full();
+        let Some((limit, quota)) = held.place(&live) else { return };
+        let charge = |units| held.charge(&live, PermitId(0), units).filter(|_| units > 0);
+        if let Some(charge) = charge(settled.refunded) {
+            standby.local.refund(&live, limit, quota, &charge, now);
+        }
+        if let Some(charge) = charge(settled.charged) {
+            standby.local.keep_warm(&live, limit, quota, &charge, now);
+        }
+    }
+
+    /// Gives a place back here; tells whether the store need not know, because it never did.
+    pub(in crate::engine) fn release_here(
+        &self,
+        live: &Live,
+        permit: &Permit,
+        held: &Held,
+        now: Timestamp,
+    ) -> bool {
+        let Some(standby) = self.standby.get() else { return false };
+        let charge = held.charge(live, permit.id(), held.cost());
+        let (Some(charge), Some((limit, quota))) = (charge, held.place(live)) else { return false };
+        standby.local.refund(live, limit, quota, &charge, now);
+        match held.source() {
+            Source::Local => standby.debts.forgive(&standby.local, live, &charge, now),
+            Source::Open => true,
+            _ => false,
+        }
+    }
+
+    /// Gives back here what was given back in the store.
+    pub(in crate::engine) fn refund_here(
+        &self,
+        live: &Live,
+        matched: &Match,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        if let Some(standby) = self.standby.get() {
+            standby.local.refund(live, matched.limit as usize, matched.quota, charge, now);
+        }
+    }
+
+    /// Takes down what is still to be given back of a refund that has begun.
+    pub(in crate::engine) fn owe(&self, live: &Live, matched: &Match, charge: &Charge<'_>, now: Timestamp) {
+        let standby = self.standby(live, now);
+        standby.local.refund(live, matched.limit as usize, matched.quota, charge, now);
+        let held = Held::new(live, matched, charge, Source::Exact);
+        standby.debts.add_refund(&standby.local, live, charge, held, now);
+    }
+
+    /// Forgets here what was forgotten in the store.
+    pub(in crate::engine) fn reset_here(
+        &self,
+        live: &Live,
+        matched: &Match,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        if let Some(standby) = self.standby.get() {
+            standby.local.reset(live, matched.limit as usize, matched.quota, charge, now);
+            standby.debts.forget(&standby.local, live, charge, now);
+        }
+    }
+}

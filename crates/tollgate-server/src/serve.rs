@@ -162,16 +162,26 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
         health = Some(Arc::clone(&calls));
         let door = Door::new(tls.as_ref(), Inside::Grpc);
-        servers.spawn(listen::serve(listener, house.room(), door, clock.clone(), stopped.clone(), move |stream, stop| {
-            grpc::connection(stream, Arc::clone(&calls), stop)
-        }));
+        servers.spawn(listen::serve(
+            listener,
+            house.room(),
+            door,
+            clock.clone(),
+            stopped.clone(),
+            move |stream, stop| grpc::connection(stream, Arc::clone(&calls), stop),
+        ));
     }
     if let Some(listener) = resp {
         let resp = Arc::new(resp::Resp::new(Arc::clone(&service)));
         let door = Door::new(tls.as_ref(), Inside::Unnamed);
-        servers.spawn(listen::serve(listener, house.room(), door, clock.clone(), stopped.clone(), move |stream, stop| {
-            resp::connection(stream, Arc::clone(&resp), stop)
-        }));
+        servers.spawn(listen::serve(
+            listener,
+            house.room(),
+            door,
+            clock.clone(),
+            stopped.clone(),
+            move |stream, stop| resp::connection(stream, Arc::clone(&resp), stop),
+        ));
     }
     let (door, asked) = (Door::new(tls.as_ref(), Inside::Http), Arc::clone(&service));
     servers.spawn(listen::serve(http, house.room(), door, clock, stopped, move |stream, stop| {

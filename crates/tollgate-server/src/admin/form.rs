@@ -90,7 +90,7 @@ fn during(text: &str, least: Ticks, most: Ticks) -> Result<Ticks, Problem> {
 fn written(duration: Ticks) -> String {
     let seconds = duration.ceil_seconds();
     let units = [(2 * 86_400, 86_400, "d"), (3_600, 3_600, "h"), (60, 60, "m")];
-    let unit = units.iter().find(|(least, length, _)| seconds >= *least && seconds % length == 0);
+    let unit = units.iter().find(|(least, length, _)| seconds >= *least && seconds.is_multiple_of(*length));
     unit.map_or_else(|| format!("{seconds}s"), |(_, length, name)| format!("{}{name}", seconds / length))
 }
 

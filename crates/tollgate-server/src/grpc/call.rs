@@ -93,7 +93,7 @@ impl Calls {
     }
 
     async fn should_rate_limit(&self, request: Request<Incoming>) -> Reply {
-        if let Err(reply) = unary::is_call(request.method(), request.headers()) {
+        if let Some(reply) = unary::no_call(request.method(), request.headers()) {
             return reply;
         }
         let message = match unary::message(request.into_body(), MESSAGE_BYTES_MAX).await {

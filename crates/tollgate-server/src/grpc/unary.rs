@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Either};
-use hyper::{Method, Response, StatusCode};
 use hyper::body::{Body, Frame};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Method, Response, StatusCode};
 use prost::Message;
 use tonic::Status;
 use tonic::metadata::GRPC_CONTENT_TYPE;
@@ -98,25 +98,24 @@ pub(super) fn failure(status: Status) -> Reply {
 
 /// An answer to what is compressed: that it is not read, and what is.
 pub(super) fn compressed() -> Reply {
-    let mut reply =
-        failure(Status::unimplemented("the message is compressed; send it as it is, with grpc-encoding: identity"));
+    let mut reply = failure(Status::unimplemented(
+        "the message is compressed; send it as it is, with grpc-encoding: identity",
+    ));
     reply.headers_mut().insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
     reply
 }
 
-/// Whether a head is that of a call; if not, what it is answered with.
-pub(super) fn is_call(method: &Method, headers: &HeaderMap) -> Result<(), Reply> {
+/// The answer to what is no call by its head.
+pub(super) fn no_call(method: &Method, headers: &HeaderMap) -> Option<Reply> {
     let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    let rest = kind.get(..GRPC.len()).filter(|start| start.eq_ignore_ascii_case(GRPC)).map(|_| &kind[GRPC.len()..]);
+    let rest =
+        kind.get(..GRPC.len()).filter(|start| start.eq_ignore_ascii_case(GRPC)).map(|_| &kind[GRPC.len()..]);
     if !rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';'))) {
         let mut reply = Response::new(Either::Right(tonic::body::Body::empty()));
         *reply.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        return Err(reply);
+        return Some(reply);
     }
-    if method != Method::POST {
-        return Err(failure(Status::unimplemented("no such method; a call is a POST")));
-    }
-    Ok(())
+    (method != Method::POST).then(|| failure(Status::unimplemented("no such method; a call is a POST")))
 }
 
 /// One message, then the status that says that all is well.
@@ -201,17 +200,17 @@ mod tests {
     fn calls_are_told_apart() {
         let answered = |method: &Method, kind: &str| {
             let headers = HeaderMap::from_iter([(CONTENT_TYPE, kind.parse().unwrap())]);
-            is_call(method, &headers).map_err(|reply| {
+            no_call(method, &headers).map(|reply| {
                 let status = reply.headers().get(Status::GRPC_STATUS);
                 (reply.status().as_u16(), status.map(|status| status.to_str().unwrap().to_owned()))
             })
         };
         for kind in ["application/grpc", "application/grpc+proto", "Application/GRPC; x=y"] {
-            assert_eq!(answered(&Method::POST, kind), Ok(()), "{kind}");
-            assert_eq!(answered(&Method::GET, kind), Err((200, Some("12".to_owned()))), "{kind}");
+            assert_eq!(answered(&Method::POST, kind), None, "{kind}");
+            assert_eq!(answered(&Method::GET, kind), Some((200, Some("12".to_owned()))), "{kind}");
         }
         for kind in ["", "application/json", "application/grpc-web", "application/grp"] {
-            assert_eq!(answered(&Method::POST, kind), Err((415, None)), "{kind}");
+            assert_eq!(answered(&Method::POST, kind), Some((415, None)), "{kind}");
         }
         let reply = compressed();
         assert_eq!(reply.headers()["grpc-accept-encoding"], "identity");

@@ -30,7 +30,8 @@ fn confined(arguments: &[&str]) -> Server {
 
 /// 300 connections, or as many of them as the system lets in.
 fn crowd(address: SocketAddr) -> Vec<TcpStream> {
-    let connections = (0..300).map_while(|_| TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok());
+    let connections =
+        (0..300).map_while(|_| TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok());
     let crowd: Vec<TcpStream> = connections.collect();
     assert!(crowd.len() > 100, "only {} came", crowd.len());
     crowd

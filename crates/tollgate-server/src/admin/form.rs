@@ -79,11 +79,14 @@ pub(super) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem>
 }
 
 fn during(text: &str, least: Ticks, most: Ticks) -> Result<Ticks, Problem> {
-    let given = duration(text).ok().filter(|given| (least..=most).contains(given));
-    given.ok_or_else(|| {
+    let wrong = |why: &str| {
         let (least, most) = (written(least), written(most));
-        Problem::invalid(format!("for: accepted are {least} to {most}, written as 90s, 10m, 1h30m or 7d"))
-    })
+        Problem::invalid(format!(
+            "for: {why}; accepted are {least} to {most}, written as 90s, 10m, 1h30m or 7d"
+        ))
+    };
+    let given = duration(text).map_err(|_| wrong("not a duration"))?;
+    Some(given).filter(|given| (least..=most).contains(given)).ok_or_else(|| wrong("out of range"))
 }
 
 /// A round number of seconds in the largest unit that has it; a single day is 24 hours.

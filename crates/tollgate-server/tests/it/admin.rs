@@ -233,7 +233,7 @@ fn wrong_questions() {
         ("GET", "/admin/v1/kill", "", 405, "accepts POST"),
         ("GET", "/admin/v1/nothing", "", 404, "under /admin/v1/ are"),
         ("POST", "/admin/v1/policy/diff", "limits: [{name: a, rate: s/5}]", 422, "upside down"),
-        ("POST", "/admin/v1/policy/diff?for=1h", POLICY, 400, "accepted are 1s to 600s"),
+        ("POST", "/admin/v1/policy/diff?for=1h", POLICY, 400, "accepted are 1s to 10m"),
     ];
     for (method, path, body, status, expected) in cases {
         let detail = ask(&server, TOKEN, method, path, body).problem(status);

@@ -75,7 +75,7 @@ fn a_crowd_takes_nothing_from_those_who_are_served() {
 fn a_crowd_at_one_door_leaves_the_others_open() {
     let mut server = confined(&[]);
     let resting = crowd(server.resp());
-    let address = format!("address=\"{}\"", server.resp());
+    let address = format!("\"address\":\"{}\"", server.resp());
     server.await_log(&address);
     let mut late = resting.last().unwrap();
     late.write_all(b"PING\r\n").unwrap();

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tollgate::Secret;
 
 use crate::key::slot_of;
-use crate::link::{Failure, Link, luck};
+use crate::link::{Class, Failure, Link, luck};
 use crate::settings::Nodes;
 
 /// How often a node signs itself, and for how long that counts.
@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// Pauses between attempts to learn the secret.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
+/// How often a node looks whether the store still has it.
+const KEEP: Duration = Duration::from_secs(2);
 
 const NODES_KEY: &str = "tg:{nodes}";
 const SECRET_KEY: &str = "tg:{secret}";
@@ -94,14 +96,24 @@ impl Fleet {
     }
 }
 
-/// Learns the fleet's secret, or makes it if this node is the first. Waits for the store for as long as it takes.
-pub(crate) async fn learn_secret(link: &Link) -> Secret {
+/// Learns the bytes of the fleet's secret, or makes them if this node is the first. Waits for the store for as long as it takes.
+pub(crate) async fn learn_secret(link: &Link) -> Vec<u8> {
     let mut pause = PAUSE_FIRST;
+    let mut has_complained = false;
     loop {
-        match try_secret(link).await {
-            Ok(bytes) => return secret_of(&bytes),
+        let mut random = [0; SECRET_BYTES];
+        let made = SystemRandom::new().fill(&mut random).is_ok();
+        match try_secret(link, made.then_some(&random[..])).await {
+            Ok(bytes) => return bytes,
             Err(failure) => {
-                tracing::debug!(class = failure.class.name(), "the fleet's secret is not known yet")
+                let (class, is_new) = (failure.class, !has_complained);
+                has_complained |= class == Class::Malformed;
+                if is_new && class == Class::Malformed {
+                    tracing::error!(
+                        "{SECRET_KEY} in the store is no secret of Tollgate's: delete it, or configure a secret"
+                    );
+                }
+                tracing::debug!(class = class.name(), "the fleet's secret is not known yet");
             }
         }
         sleep(pause).await;
@@ -109,12 +121,29 @@ pub(crate) async fn learn_secret(link: &Link) -> Secret {
     }
 }
 
-async fn try_secret(link: &Link) -> Result<Vec<u8>, Failure> {
+/// Sees to it that the store keeps the secret. One that lost it (emptied, or replaced by a replica that had not heard of it) gets it
+/// back, since the next node to start would make another, and count for itself.
+pub(crate) async fn keep_secret(link: Link, bytes: Vec<u8>) {
+    let mut has_complained = false;
+    loop {
+        sleep(KEEP).await;
+        if let Ok(found) = try_secret(&link, Some(&bytes)).await {
+            if found != bytes && !has_complained {
+                tracing::error!(
+                    "the store has another secret than this node: it counts by itself until it is restarted"
+                );
+            }
+            has_complained = found != bytes;
+        }
+    }
+}
+
+/// The secret in the store: the one that is there, else this one.
+async fn try_secret(link: &Link, offered: Option<&[u8]>) -> Result<Vec<u8>, Failure> {
     let slot = Some(slot_of(b"secret"));
-    let mut random = [0; SECRET_BYTES];
-    if SystemRandom::new().fill(&mut random).is_ok() {
+    if let Some(offered) = offered {
         let mut create = redis::cmd("SET");
-        create.arg(SECRET_KEY).arg(&random[..]).arg("NX").arg("PX").arg(SECRET_MILLIS);
+        create.arg(SECRET_KEY).arg(offered).arg("NX").arg("PX").arg(SECRET_MILLIS);
         link.command(slot, &create, Instant::now() + PATIENCE).await?;
     }
     // Read also by the one that made it: with a failover in between, another may have been first after all.
@@ -122,7 +151,7 @@ async fn try_secret(link: &Link) -> Result<Vec<u8>, Failure> {
     read.arg(SECRET_KEY).arg("PX").arg(SECRET_MILLIS);
     match link.command(slot, &read, Instant::now() + PATIENCE).await? {
         Value::BulkString(bytes) if bytes.len() == SECRET_BYTES => Ok(bytes),
-        _ => Err(crate::link::Class::Malformed.into()),
+        _ => Err(Class::Malformed.into()),
     }
 }
 

@@ -90,6 +90,7 @@ pub(crate) struct Pending {
     asker: Asker,
     answer: oneshot::Receiver<Result<Value, Failure>>,
     deadline: Instant,
+    tally: Arc<Tally>,
     _place: shard::Place,
 }
 
@@ -100,7 +101,10 @@ impl Pending {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(Class::Disconnected.into()),
             // Whoever is first has it: what was not sent until now never will be.
-            Err(_) if self.asker.0.take() => Err(Class::Late.into()),
+            Err(_) if self.asker.0.take() => {
+                self.tally.failed(Class::Late);
+                Err(Class::Late.into())
+            }
             Err(_) => Err(Class::Timeout.into()),
         }
     }
@@ -167,7 +171,8 @@ impl Link {
     ) -> Result<(Waiting, Pending), Failure> {
         let place = shard.enter().inspect_err(|failure| self.0.tally.failed(failure.class))?;
         let (waiting, claim, answer) = Waiting::new(asked, time, deadline);
-        Ok((waiting, Pending { asker: Asker(claim), answer, deadline, _place: place }))
+        let tally = Arc::clone(&self.0.tally);
+        Ok((waiting, Pending { asker: Asker(claim), answer, deadline, tally, _place: place }))
     }
 
     fn push(&self, shard: Arc<Shard>, waiting: impl IntoIterator<Item = Waiting>) {
@@ -319,8 +324,15 @@ impl Routing {
         }
     }
 
+    /// The shard to ask about a slot. A slot that nobody has is nobody's fault: whoever was asked would seem to be failing.
     fn for_slot(&self, slot: u16) -> Option<Arc<Shard>> {
-        self.owner(slot).or_else(|| self.any())
+        match self {
+            Routing::Single(shard) => Some(Arc::clone(shard)),
+            Routing::Cluster { cluster, .. } => match cluster.owner(slot) {
+                None if !cluster.has_map() => cluster.any(),
+                owner => owner,
+            },
+        }
     }
 
     fn at(&self, host: &crate::settings::Host) -> Arc<Shard> {

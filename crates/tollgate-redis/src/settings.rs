@@ -238,6 +238,14 @@ impl Settings {
         self
     }
 
+    /// Waits far longer than any decision may: for tests of what is decided, not when, on a machine that is busy with others.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn patient(mut self) -> Self {
+        self.deadline = Duration::from_secs(5);
+        self
+    }
+
     /// Where the store is, without anything secret: for logs and status pages.
     #[must_use]
     pub const fn place(&self) -> &Place {

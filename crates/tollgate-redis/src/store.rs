@@ -5,8 +5,8 @@ mod corrections;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -16,7 +16,7 @@ use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{Quota, Secret, Ticks, Timestamp};
 
-use crate::health::{Fleet, learn_secret, secret_of};
+use crate::health::{Fleet, keep_secret, learn_secret, secret_of};
 use crate::key::Key;
 use crate::link::{Failure, Link, Report, Time, supervise};
 use crate::registry::Registry;
@@ -26,6 +26,26 @@ use corrections::Corrections;
 
 /// How long corrections may take: nobody's decision waits for them.
 const CORRECTION: Duration = Duration::from_millis(50);
+
+/// What runs beside decisions, as long as the store lives.
+#[derive(Default)]
+struct Tasks(Mutex<Vec<AbortHandle>>);
+
+impl Tasks {
+    fn add(&self, task: AbortHandle) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+    }
+
+    fn end(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
 
 /// Counters in Redis or Valkey, shared by a fleet.
 ///
@@ -37,7 +57,8 @@ pub struct RedisStore {
     secret: Option<Vec<u8>>,
     has_joined: AtomicBool,
     fleet: Arc<Fleet>,
-    beat: Option<AbortHandle>,
+    tasks: Tasks,
+    runtime: Handle,
     corrections: Corrections,
     registry: Registry,
     is_told_time: bool,
@@ -53,19 +74,21 @@ impl RedisStore {
         let runtime = Handle::try_current().map_err(|_| SettingsError::NoRuntime)?;
         let link = Link::new(&settings, SOURCE, runtime.clone());
         let fleet = Arc::new(Fleet::new(settings.nodes));
-        let beat = (settings.nodes == Nodes::Counted).then(|| {
+        let tasks = Tasks::default();
+        if settings.nodes == Nodes::Counted {
             let (fleet, link) = (Arc::clone(&fleet), link.clone());
-            supervise(&runtime, "heartbeat", move || Arc::clone(&fleet).beat(link.clone()))
-        });
+            tasks.add(supervise(&runtime, "heartbeat", move || Arc::clone(&fleet).beat(link.clone())));
+        }
         Ok(Self {
-            corrections: Corrections::new(link.clone(), runtime, settings.deadline),
+            corrections: Corrections::new(link.clone(), runtime.clone(), settings.deadline),
             deadline: settings.deadline,
             has_joined: AtomicBool::new(settings.secret.is_some()),
             secret: settings.secret,
             registry: Registry::default(),
             link,
             fleet,
-            beat,
+            tasks,
+            runtime,
             is_told_time: settings.is_told_time,
             made: Instant::now(),
         })
@@ -79,11 +102,17 @@ impl RedisStore {
 
     /// Learns the fleet's secret from the store, for as long as that takes, hands it over, and counts from then on.
     pub async fn join(&self, rekey: impl FnOnce(Secret)) {
-        let secret = match self.secret() {
-            Some(secret) => secret,
-            None => learn_secret(&self.link).await,
-        };
-        rekey(secret);
+        match self.secret() {
+            Some(secret) => rekey(secret),
+            None => {
+                let bytes = learn_secret(&self.link).await;
+                rekey(secret_of(&bytes));
+                let link = self.link.clone();
+                let task =
+                    supervise(&self.runtime, "secret", move || keep_secret(link.clone(), bytes.clone()));
+                self.tasks.add(task);
+            }
+        }
         // Release: whoever sees it sees what the handing over wrote.
         self.has_joined.store(true, Ordering::Release);
     }
@@ -96,10 +125,8 @@ impl RedisStore {
 
     /// Tells the other nodes that this one goes. For a process that ends in order.
     pub async fn leave(&self) {
-        if let Some(beat) = &self.beat {
-            beat.abort();
-            self.fleet.leave(&self.link).await;
-        }
+        self.tasks.end();
+        self.fleet.leave(&self.link).await;
     }
 
     /// What it has done, and how it is.
@@ -191,14 +218,6 @@ impl RedisStore {
             return self.ask(operation, charges, now, deadline).await.map(drop);
         }
         self.correct_apart(operation, charges, now, deadline).await
-    }
-}
-
-impl Drop for RedisStore {
-    fn drop(&mut self) {
-        if let Some(beat) = &self.beat {
-            beat.abort();
-        }
     }
 }
 

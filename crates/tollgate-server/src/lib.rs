@@ -39,6 +39,7 @@ mod telemetry;
 pub mod fuzzing;
 #[cfg(any(test, feature = "fuzzing"))]
 mod at_once;
+mod together;
 mod within;
 #[cfg(test)]
 mod scratch;

@@ -2,7 +2,7 @@
 
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
-use tollgate::{MemoryStore, Timestamp};
+use tollgate::{MemoryStore, Ticks, Timestamp};
 use tollgate_redis::RedisStore;
 
 pub(crate) mod check;
@@ -29,7 +29,6 @@ pub(crate) enum Stores {
 pub(crate) struct Fleet {
     pub(crate) store: RedisStore,
     /// How many servers there are at least, however few are seen.
-    #[allow(dead_code, reason = "shares are the failure modes', which come next")]
     min_nodes: u32,
 }
 
@@ -105,10 +104,39 @@ impl Store for Stores {
         }
     }
 
+    async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        match self {
+            Stores::Memory(store) => store.debit(charges, now).await,
+            Stores::Redis(fleet) => fleet.store.debit(charges, now).await,
+        }
+    }
+
     fn hold(&self, hold: &Hold) {
         match self {
             Stores::Memory(store) => store.hold(hold),
             Stores::Redis(fleet) => fleet.store.hold(hold),
+        }
+    }
+
+    fn nodes(&self) -> u32 {
+        match self {
+            Stores::Memory(store) => store.nodes(),
+            // 0 is a number that nobody knows yet, and stays so unless the operator says a least one.
+            Stores::Redis(fleet) => fleet.store.node_count().max(fleet.min_nodes),
+        }
+    }
+
+    fn away_for(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Ticks> {
+        match self {
+            Stores::Memory(store) => store.away_for(charge, now),
+            Stores::Redis(fleet) => fleet.store.away_for(charge, now),
+        }
+    }
+
+    fn is_away(&self, charge: &Charge<'_>) -> bool {
+        match self {
+            Stores::Memory(store) => store.is_away(charge),
+            Stores::Redis(fleet) => fleet.store.is_away(charge),
         }
     }
 }

@@ -284,6 +284,29 @@ impl MemoryStore {
         shard.get(&key).filter(|shelved| shelved.idle_at > now).map(|shelved| shelved.state.clone())
     }
 
+    /// Copies the state of a key to another store of the same making, small states only. Of a key that is not there nothing is left there.
+    pub(crate) fn copy_to(
+        &self,
+        other: &MemoryStore,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Result<(), Full> {
+        let now = self.origin.clamp(now);
+        let (word, micros) = (self.origin.word(now), now.unix_micros());
+        match Kind::of(charge) {
+            Kind::Word => match self.main.words.update(charge.key, word, |held| (None, held))? {
+                Some(entry) => other.main.words.update(charge.key, word, |_| (Some(entry), ()))?,
+                None => other.reset_now(charge, now),
+            },
+            Kind::Pair => match self.main.pairs.update(charge.key, micros, |held| (None, held))? {
+                Some(entry) => other.main.pairs.update(charge.key, micros, |_| (Some(entry), ()))?,
+                None => other.reset_now(charge, now),
+            },
+            Kind::Large => {}
+        }
+        Ok(())
+    }
+
     /// Starts loading the memory of a key that fits one word; a batch does this for all its keys before it decides.
     #[inline]
     pub(crate) fn touch_word(&self, key: Fingerprint) -> u64 {

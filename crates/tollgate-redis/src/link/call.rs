@@ -94,7 +94,17 @@ impl Hub {
     }
 
     async fn round(&self, shard: &Arc<Shard>, requests: Vec<Waiting>) {
+        let latest = requests.iter().map(|request| request.deadline).max();
+        // Only what has a connection is taken from its asker, so that one who gives up before knows that nothing was sent.
+        let is_reached = match latest {
+            Some(latest) => shard.wire(latest).await.is_some(),
+            None => return,
+        };
         let calls = self.calls(requests);
+        if !is_reached {
+            calls.into_iter().for_each(|call| self.give_up(call, Class::NoConnection));
+            return;
+        }
         let mut parcels = vec![Parcel { shard: Arc::clone(shard), way: Way::default(), calls }];
         for sending in 1..=SENDINGS_MAX {
             let mut again = Vec::new();

@@ -68,7 +68,8 @@ impl Keeper {
                     if failure.class == Class::Refused { PAUSE_REFUSED } else { pause.max(PAUSE_FIRST) }
                 }
             };
-            sleep(fraction(waits, luck()).max(waits / 10)).await;
+            let jittered = fraction(waits, luck()).max(waits / 10);
+            sleep(if waits == PAUSE_REFUSED { waits } else { jittered }).await;
             pause = (pause * 2).clamp(PAUSE_FIRST, PAUSE_MOST);
         }
     }

@@ -1,7 +1,7 @@
 //! Which node has which slot: the map of a cluster, learnt from its nodes and corrected by their redirections.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -42,19 +42,26 @@ pub(super) struct Cluster {
     map: ArcSwap<Map>,
     shards: Mutex<HashMap<Host, Arc<Shard>>>,
     pub(super) stale: Arc<Notify>,
+    has_map: AtomicBool,
 }
 
 impl Cluster {
     pub(super) fn new(maker: Maker, seeds: Vec<Host>) -> Self {
         let map = ArcSwap::from_pointee(Map { owners: vec![None; usize::from(SLOTS)] });
         let stale = Arc::clone(&maker.stale);
-        let cluster = Self { maker, seeds, map, shards: Mutex::default(), stale };
+        let cluster =
+            Self { maker, seeds, map, shards: Mutex::default(), stale, has_map: AtomicBool::new(false) };
         cluster.seeds.iter().for_each(|seed| drop(cluster.known(seed)));
         cluster
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Shard>> {
         self.map.load().owners.get(usize::from(slot)).cloned().flatten()
+    }
+
+    /// Whether the map was ever learnt.
+    pub(super) fn has_map(&self) -> bool {
+        self.has_map.load(Ordering::Relaxed)
     }
 
     /// Any node, at best one that is there: it will say where else to go.
@@ -148,6 +155,7 @@ impl Cluster {
             shard.group.store(group_of(&owners, shard), Ordering::Relaxed);
         }
         self.map.store(Arc::new(Map { owners }));
+        self.has_map.store(true, Ordering::Relaxed);
         let now = Instant::now();
         self.lock().retain(|host, shard| {
             let is_of_use =

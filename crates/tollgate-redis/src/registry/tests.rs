@@ -63,7 +63,11 @@ async fn node(server: &Server, units: u64) -> Engine<RedisStore> {
 }
 
 fn policy(units: u64) -> Policy {
-    let quota = Quota::gcra(Rate::per_hour(units)).unwrap();
+    policy_at(Rate::per_hour(units))
+}
+
+fn policy_at(rate: Rate) -> Policy {
+    let quota = Quota::gcra(rate).unwrap();
     Policy::new(vec![Limit::new("limit", quota).by(["key"]).cost(Cost::Asked)]).unwrap()
 }
 
@@ -130,6 +134,22 @@ async fn a_quota_that_returns_has_another_tag() {
     assert_eq!(fields, [of(1, 10), of(1, 20), of(2, 10)]);
     // Six units in two minutes; what came back meanwhile is less than one.
     assert_eq!(take(&one, 0, START + Ticks::from_secs(120)).await.1, 4);
+}
+
+/// While a policy is rolled out, a node that has it already meets states that others still count under the old one. They are not
+/// taken for as old as its own change: a key that took one unit is not left with none.
+#[tokio::test]
+async fn nodes_that_follow_later_are_understood() {
+    let server = Server::start();
+    let (first, late) = (node(&server, 3_600).await, node(&server, 3_600).await);
+    take(&first, 1, START).await;
+    first.swap(policy_at(Rate::per_day(10)), START).unwrap();
+    // Two hours on, the late node's bucket has long been full again.
+    let now = START + Ticks::from_secs(7_200);
+    assert_eq!(take(&late, 1, now).await, (Verdict::Allow, 3_599));
+    assert_eq!(take(&first, 0, now).await, (Verdict::Allow, 10));
+    assert_eq!(take(&first, 3, now).await, (Verdict::Allow, 7));
+    assert_eq!(take(&late, 0, now).await, (Verdict::Allow, 7));
 }
 
 /// A state whose quota nobody knows any more is an empty bucket, not a full one.

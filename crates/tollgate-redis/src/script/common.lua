@@ -4,6 +4,9 @@ local function whole(number, least, most)
   return number >= least and number <= most and number % 1 == 0
 end
 
+-- What a kind of state can do, made when it is first needed: a call mostly needs one, and making costs more than deciding.
+local kinds = {}
+
 -- The product of two numbers over a third, rounded down, where the product may not be exact. The first is less than the third.
 local function multiply_divide(first, second, divisor)
   if first * second <= EXACT then

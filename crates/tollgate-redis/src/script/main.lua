@@ -29,38 +29,44 @@ local function of_kind(kind)
   return made
 end
 
--- Reads a quota that a state was counted under; nothing if it is out of range.
-local function ancestor_at(body, at)
-  local kind, a, b, c, d, e, old
-  old = { unpack_at('<Bddddddd', body, at + 1) }
-  kind, a, b, c, d, e = byte(body, at), old[2], old[3], old[4], old[5], old[6]
-  if is_sound(kind, a, b, c, d, e) and whole(old[7], 0, EXACT) and whole(old[8], 0, EXACT) then
-    old[9] = kind
-    return old
-  end
-end
-
--- Carries a state over through the quotas of its lineage: nothing and the state, or what is wrong.
-local function carry_over(body, from, count, state, heir)
-  local ancestors = {}
-  for index = 1, count do
-    ancestors[index] = ancestor_at(body, from + (index - 1) * ANCESTOR_BYTES)
-    if not ancestors[index] then return REFUSED end
-  end
-  ancestors[count + 1] = heir
-  for index = 1, count do
-    local old, next_one = ancestors[index], ancestors[index + 1]
-    local at = old[7] < now and old[7] or now
-    if old[1] == 2 then
-      state = heir[1] .. sub(state, 4)
-    else
-      state = of_kind(next_one[9]).inherit(
-        state, old, at, heir[1], next_one[2], next_one[3], next_one[4], next_one[5], next_one[6])
+-- How states are carried over, made when it is first needed.
+local lineage
+local function make_lineage()
+  -- Reads a quota that a state was counted under; nothing if it is out of range.
+  local function ancestor_at(body, at)
+    local kind, a, b, c, d, e, old
+    old = { unpack_at('<Bddddddd', body, at + 1) }
+    kind, a, b, c, d, e = byte(body, at), old[2], old[3], old[4], old[5], old[6]
+    if is_sound(kind, a, b, c, d, e) and whole(old[7], 0, EXACT) and whole(old[8], 0, EXACT) then
+      old[9] = kind
+      return old
     end
-    if state == nil then return MALFORMED end
-    if not state then return nil, false end
   end
-  return nil, state
+
+  -- Carries a state over through the quotas of its lineage: nothing and the state, or what is wrong.
+  local function carry_over(body, from, count, state, heir)
+    local ancestors = {}
+    for index = 1, count do
+      ancestors[index] = ancestor_at(body, from + (index - 1) * ANCESTOR_BYTES)
+      if not ancestors[index] then return REFUSED end
+    end
+    ancestors[count + 1] = heir
+    for index = 1, count do
+      local old, next_one = ancestors[index], ancestors[index + 1]
+      local at = old[7] < now and old[7] or now
+      if old[1] == 2 then
+        state = heir[1] .. sub(state, 4)
+      else
+        state = of_kind(next_one[9]).inherit(
+          state, old, at, heir[1], next_one[2], next_one[3], next_one[4], next_one[5], next_one[6])
+      end
+      if state == nil then return MALFORMED end
+      if not state then return nil, false end
+    end
+    return nil, state
+  end
+
+  lineage = { ancestor_at = ancestor_at, carry_over = carry_over }
 end
 
 -- A key that several requests name has its state at its first place.
@@ -119,27 +125,24 @@ local function step(body, at, state, operation, looks)
     elseif ancestor_tag ~= from then
       return nil, UNKNOWN, from, next_at
     elseif operation == REFUND then
-      local old = ancestor_at(body, ancestors_at)
+      if not lineage then make_lineage() end
+      local old = lineage.ancestor_at(body, ancestors_at)
       if not old then return nil, REFUSED, 'a quota out of range' end
       local instant = old[7] < now and old[7] or now
       local next_state, idle_at = of_kind(old[9]).refund(state, instant, cost, old[2], old[3], old[4], old[5], old[6])
       if next_state == nil then return nil, idle_at or MALFORMED end
       return next_at, nil, nil, nil, nil, nil, next_state, idle_at, nil, nil, seconds
     else
+      if not lineage then make_lineage() end
       local problem
-      problem, state = carry_over(body, ancestors_at, ancestors, state, { tag, a, b, c, d, e, 0, 0, kind })
+      problem, state = lineage.carry_over(body, ancestors_at, ancestors, state, { tag, a, b, c, d, e, 0, 0, kind })
       if problem then return nil, problem, 'a lineage out of range' end
       is_carried = true
     end
   end
   if operation == CHARGE then
-    local verdict, time, remaining, next_unit, reset, next_state, idle_at, base, base_idle_at
-    if kind == RESERVOIR then
-      verdict, time, remaining, next_unit, reset, next_state, idle_at = charge_reservoir(state, tag, cost, a, b, c, d)
-    else
-      verdict, time, remaining, next_unit, reset, next_state, idle_at, base, base_idle_at =
-        of_kind(kind).charge(state, tag, cost, a, b, c, d, e, permit, is_carried)
-    end
+    local verdict, time, remaining, next_unit, reset, next_state, idle_at, base, base_idle_at =
+      of_kind(kind).charge(state, tag, cost, a, b, c, d, e, permit, is_carried)
     if verdict < 0 then return nil, verdict end
     return next_at, verdict, time, remaining, next_unit, reset, next_state, idle_at, base, base_idle_at, seconds, shadow
   end
@@ -163,89 +166,58 @@ local function problem_of(index, reason, detail)
   return '\4' .. (detail or 'a request out of range')
 end
 
-local function state_of(index)
-  return held[places and places[index] or index]
-end
-
--- Gives back, or debits: each charge for itself.
-local function settle(body, first, count, operation)
-  local at, notes = 3, {}
-  for index = 0, count - 1 do
-    local next_at, reason, detail, _, _, _, state, idle_at, _, _, seconds = step(body, at, state_of(first + index), operation)
-    if not next_at then return problem_of(index, reason, detail) end
-    if state ~= nil then notes[#notes + 1] = { first + index, state, idle_at, seconds } end
-    at = next_at
-  end
-  for _, note in ipairs(notes) do keep(note[1], note[2], note[3], note[4]) end
-  return '\0'
-end
-
--- Charges several counters, all or none; those in shadow each for itself.
-local function charge_all(body, first, count)
-  local at, items, unknown, is_admitted = 3, {}, nil, true
-  for index = 1, count do
-    local item = { step(body, at, state_of(first + index - 1), CHARGE) }
-    if not item[1] then
-      if item[2] ~= UNKNOWN then return problem_of(index - 1, item[2], item[3]) end
-      unknown = (unknown or '\1') .. pack('<Bc3', index - 1, item[3])
-      -- The others may be unknown too: they are told at once.
-      at = item[4]
-    else
-      items[index], item[13] = item, at
-      at = item[1]
-      if item[12] == 0 and item[2] > WAIT then is_admitted = false end
-    end
-  end
-  if unknown then return unknown end
-  local answers = { '\0' }
-  for index = 1, count do
-    local item = items[index]
-    local slot = first + index - 1
-    local is_allowed = item[2] <= WAIT
-    if is_admitted == is_allowed and item[7] ~= nil then
-      keep(slot, item[7], item[8], item[11])
-    elseif item[9] ~= nil then
-      keep(slot, item[9], item[10], item[11])
-    end
-    if not is_admitted and is_allowed then
-      local look = { step(body, item[13], state_of(slot), CHARGE, true) }
-      item[2], item[3], item[4], item[5], item[6] = ALLOW, 0, look[4], look[5], look[6]
-      if look[9] ~= nil then keep(slot, look[9], look[10], look[11]) end
-    end
-    answers[index + 1] = pack('<Bdddd', item[2], item[3], item[4], item[5], item[6])
-  end
-  return table.concat(answers)
-end
-
-local function answer(body, first, operation, count)
-  if operation == CHARGE then
-    if count ~= 1 then return charge_all(body, first, count) end
-    local at, verdict, time, remaining, next_unit, reset, state, idle_at, base, base_idle_at, seconds =
-      step(body, 3, state_of(first), CHARGE)
-    if not at then return problem_of(0, verdict, time) end
-    if state ~= nil then
-      keep(first, state, idle_at, seconds)
-    elseif base ~= nil then
-      keep(first, base, base_idle_at, seconds)
-    end
-    return pack('<BBdddd', 0, verdict, time, remaining, next_unit, reset)
-  elseif operation == RESET then
-    for index = first, first + count - 1 do keep(index, false, 0, 0) end
-    return '\0'
-  elseif operation == REFUND or operation == DEBIT then
-    return settle(body, first, count, operation)
-  end
-  return problem_of(0, REFUSED, 'an operation that is not known')
-end
-
 local answers, first = {}, 1
-for index = 2, #ARGV do
-  local body = ARGV[index]
+for request = 1, requests do
+  local body = ARGV[request + 1]
   local operation, count = byte(body, 1, 2)
   if not count or first + count - 1 > keys then
     return redis.error_reply('TOLLGATE a request whose keys are not those of its charges')
   end
-  answers[index - 1] = answer(body, first, operation, count)
+  local at, items, problem, is_admitted = 3, {}, nil, true
+  if operation == RESET then
+    for index = first, first + count - 1 do keep(index, false, 0, 0) end
+  elseif operation == CHARGE or operation == REFUND or operation == DEBIT then
+    for index = 1, count do
+      local place = first + index - 1
+      local item = { step(body, at, held[places and places[place] or place], operation) }
+      if item[1] then
+        items[index], item[13] = item, at
+        at = item[1]
+        if operation == CHARGE and item[12] == 0 and item[2] > WAIT then is_admitted = false end
+      elseif item[2] == UNKNOWN and (not problem or byte(problem) == 1) then
+        -- The others may be unknown too: they are told at once.
+        problem = (problem or '\1') .. pack('<Bc3', index - 1, item[3])
+        at = item[4]
+      else
+        problem = problem_of(index - 1, item[2], item[3])
+        break
+      end
+    end
+  else
+    problem = problem_of(0, REFUSED, 'an operation that is not known')
+  end
+  local answer = problem or '\0'
+  for index = 1, problem and 0 or #items do
+    local item, place = items[index], first + index - 1
+    if operation ~= CHARGE then
+      if item[7] ~= nil then keep(place, item[7], item[8], item[11]) end
+    else
+      local is_allowed = item[2] <= WAIT
+      if (is_admitted == is_allowed or count == 1) and item[7] ~= nil then
+        keep(place, item[7], item[8], item[11])
+      elseif item[9] ~= nil then
+        keep(place, item[9], item[10], item[11])
+      end
+      if is_allowed and not is_admitted then
+        -- It is told as it is without the charge.
+        local look = { step(body, item[13], held[places and places[place] or place], CHARGE, true) }
+        item[2], item[3], item[4], item[5], item[6] = ALLOW, 0, look[4], look[5], look[6]
+        if look[9] ~= nil then keep(place, look[9], look[10], look[11]) end
+      end
+      answer = answer .. pack('<Bdddd', item[2], item[3], item[4], item[5], item[6])
+    end
+  end
+  answers[request] = answer
   first = first + count
 end
 if first ~= keys + 1 then return redis.error_reply('TOLLGATE more keys than charges') end

@@ -3,75 +3,72 @@
 -- keeps as one integer; behind a point the credits missing beyond it, if there are any.
 -- Their numbers: credits gained a microsecond, credits a unit, units when full, units that leave without waiting.
 
--- The credits that are missing at an instant; none that it can tell if the state is malformed.
-local function missing_at(state, at, gain, credits)
-  if not state then return 0 end
-  local tick, fraction = tonumber(sub(state, 4, 19)), 0
-  if #state ~= 19 then fraction = byte(state, 20) == 46 and tonumber(sub(state, 21)) end
-  if not (tick and fraction and whole(tick, 0, EXACT) and whole(fraction, 0, EXACT)) then return nil end
-  if tick < at then return 0 end
-  local missing = (tick - at) * gain + fraction
-  if missing > credits then return credits end
-  return missing
-end
+kinds[RESERVOIR] = function()
+  -- The credits that are missing at an instant; none that it can tell if the state is malformed.
+  local function missing_at(state, at, gain, credits)
+    if not state then return 0 end
+    local tick, fraction = tonumber(sub(state, 4, 19)), 0
+    if #state ~= 19 then fraction = byte(state, 20) == 46 and tonumber(sub(state, 21)) end
+    if not (tick and fraction and whole(tick, 0, EXACT) and whole(fraction, 0, EXACT)) then return nil end
+    if tick < at then return 0 end
+    local missing = (tick - at) * gain + fraction
+    if missing > credits then return credits end
+    return missing
+  end
 
--- The state of a bucket that lacks credits at an instant.
-local function lacking(tag, missing, gain, at)
-  local fraction = missing % gain
-  local tick = at + (missing - fraction) / gain
-  if fraction == 0 then return tag .. format('%016d', tick) end
-  return tag .. format('%016d.%d', tick, fraction)
-end
+  -- The state of a bucket that lacks credits at an instant.
+  local function lacking(tag, missing, gain, at)
+    local fraction = missing % gain
+    local tick = at + (missing - fraction) / gain
+    if fraction == 0 then return tag .. format('%016d', tick) end
+    return tag .. format('%016d.%d', tick, fraction)
+  end
 
-local function charge_reservoir(state, tag, cost, gain, price, units, at_once)
-  local credits = units * price
-  local missing = missing_at(state, now, gain, credits)
-  if not missing then return MALFORMED end
-  local left, verdict, time = missing, ALLOW, 0
-  local rest
-  if cost > units then
-    verdict = NEVER
-  else
-    local short = cost * price - (credits - missing)
-    if short > 0 then
-      rest = short % gain
-      verdict, time = DENY, (short - rest) / gain
-      if rest > 0 then time = time + 1 end
+  local function charge_reservoir(state, tag, cost, gain, price, units, at_once)
+    local credits = units * price
+    local missing = missing_at(state, now, gain, credits)
+    if not missing then return MALFORMED end
+    local left, verdict, time = missing, ALLOW, 0
+    local rest
+    if cost > units then
+      verdict = NEVER
     else
-      left = missing + cost * price
-      local queued = left - at_once * price
-      if cost > 0 and queued > 0 then
-        rest = queued % gain
-        verdict, time = WAIT, (queued - rest) / gain
+      local short = cost * price - (credits - missing)
+      if short > 0 then
+        rest = short % gain
+        verdict, time = DENY, (short - rest) / gain
         if rest > 0 then time = time + 1 end
+      else
+        left = missing + cost * price
+        local queued = left - at_once * price
+        if cost > 0 and queued > 0 then
+          rest = queued % gain
+          verdict, time = WAIT, (queued - rest) / gain
+          if rest > 0 then time = time + 1 end
+        end
       end
     end
+    rest = left % gain
+    local reset = (left - rest) / gain
+    if rest > 0 then reset = reset + 1 end
+    local available = credits - left
+    local beyond = available % price
+    local next_unit = 0
+    if left > 0 then
+      local to_next = price - beyond
+      rest = to_next % gain
+      next_unit = (to_next - rest) / gain
+      if rest > 0 then next_unit = next_unit + 1 end
+    end
+    local next_state
+    if (verdict <= WAIT and cost > 0) or missing == credits then
+      -- Out of range only after the clock stepped back, or the quota shrank: kept, so that it costs one interval, not the step.
+      next_state = lacking(tag, left, gain, now)
+      if next_state == state then next_state = nil end
+    end
+    return verdict, time, (available - beyond) / price, next_unit, reset, next_state, now + reset
   end
-  rest = left % gain
-  local reset = (left - rest) / gain
-  if rest > 0 then reset = reset + 1 end
-  local available = credits - left
-  local beyond = available % price
-  local next_unit = 0
-  if left > 0 then
-    local to_next = price - beyond
-    rest = to_next % gain
-    next_unit = (to_next - rest) / gain
-    if rest > 0 then next_unit = next_unit + 1 end
-  end
-  local next_state
-  if (verdict <= WAIT and cost > 0) or missing == credits then
-    -- Out of range only after the clock stepped back, or the quota shrank: kept, so that it costs one interval, not the step.
-    next_state = lacking(tag, left, gain, now)
-    if next_state == state then next_state = nil end
-  end
-  return verdict, time, (available - beyond) / price, next_unit, reset, next_state, now + reset
-end
 
--- What a kind of state can do, made when it is first needed: a call mostly needs one.
-local kinds = {}
-
-kinds[RESERVOIR] = function()
   local kind = { charge = charge_reservoir }
 
   function kind.refund(state, at, units, gain, price, full)
@@ -102,6 +99,9 @@ kinds[RESERVOIR] = function()
   -- a unit rounded against the caller.
   function kind.inherit(state, old, at, tag, gain, price, units)
     local old_price, old_credits = old[3], old[4] * old[3]
+    -- Further ahead than a bucket can be: another node has counted under the old quota since, and is judged by what there is now.
+    local tick = at < now and tonumber(sub(state, 4, 19))
+    if tick and (tick - at) * old[2] > old_credits then at = now end
     local missing = missing_at(state, at, old[2], old_credits)
     if not missing then return nil end
     if old[2] == gain and old_price == price and old[4] == units then return tag .. sub(state, 4) end

@@ -8,7 +8,7 @@ use crate::link::tests::server::Server;
 use crate::link::tests::until;
 
 fn settings(url: &str) -> Settings {
-    let settings = Settings::parse(url).unwrap().deadline(Duration::from_millis(50)).unwrap();
+    let settings = Settings::parse(url).unwrap().patient();
     settings.secret(b"sixteen bytes, or more").unwrap()
 }
 

@@ -83,8 +83,10 @@ async fn check(
 async fn slots_apart_are_charged_together() {
     let _others = among_others();
     let cluster = Cluster::start(Program::Redis);
-    let engine =
-        engine(settings(&cluster.url()), vec![bucket("user", "user", 100), bucket("tenant", "tenant", 10)]);
+    let engine = engine(
+        settings(&cluster.url()).patient(),
+        vec![bucket("user", "user", 100), bucket("tenant", "tenant", 10)],
+    );
     let clock = Clock::precise();
     is_mapped(&engine).await;
     for tenant in 0..20 {
@@ -157,7 +159,7 @@ async fn a_part_that_is_away_costs_the_others_nothing() {
 async fn keys_all_over_a_cluster_are_counted_exactly() {
     let _others = among_others();
     let cluster = Cluster::start(Program::Redis);
-    let engine = Arc::new(engine(settings(&cluster.url()), vec![bucket("user", "user", 5)]));
+    let engine = Arc::new(engine(settings(&cluster.url()).patient(), vec![bucket("user", "user", 5)]));
     let clock = Arc::new(Clock::precise());
     is_mapped(&engine).await;
     let tasks: Vec<_> = (0..64)
@@ -236,7 +238,7 @@ async fn slots_move_under_load() {
     let _others = among_others();
     let cluster = Cluster::start(Program::Redis);
     // A day's units of which none comes back while the test runs.
-    let engine = Arc::new(engine(settings(&cluster.url()), vec![slow_bucket()]));
+    let engine = Arc::new(engine(settings(&cluster.url()).patient(), vec![slow_bucket()]));
     is_mapped(&engine).await;
     let load = Load::start(&engine);
     let (from, to) = (cluster.primary_of(0), cluster.primary_of(16_383));
@@ -327,14 +329,14 @@ async fn tls_is_spoken() {
         key: Some(key.into()),
     };
     let limits = || vec![bucket("user", "user", MANY)];
-    let good = engine(settings(&url).tls(files.clone()).unwrap(), limits());
+    let good = engine(settings(&url).patient().tls(files.clone()).unwrap(), limits());
     is_well(&good).await;
     assert_eq!(check(&good, &Clock::precise(), "u", "t", 1).await, (true, true));
 
     let strangers = TlsFiles { authorities: None, ..files.clone() };
     let anonymous = TlsFiles { authorities: Some(authority.into()), ..TlsFiles::default() };
     for files in [strangers, anonymous] {
-        let bad = engine(settings(&url).tls(files).unwrap(), limits());
+        let bad = engine(settings(&url).patient().tls(files).unwrap(), limits());
         eventually("the connection is refused", || bad.store().report().connection_failures > 0).await;
         assert!(!check(&bad, &Clock::precise(), "u", "t", 1).await.1);
         let error = bad.store().report().shards[0].last_error.clone();
@@ -347,7 +349,7 @@ async fn tls_is_spoken() {
 async fn a_fleet_finds_itself() {
     let _others = among_others();
     let server = Server::redis();
-    let plain = || Settings::parse(&server.url()).unwrap().deadline(PATIENCE).unwrap();
+    let plain = || Settings::parse(&server.url()).unwrap().patient();
     let stores: Vec<_> = (0..3).map(|_| RedisStore::connect(plain()).unwrap()).collect();
     let policy = || Policy::new(vec![bucket("user", "user", 10)]).unwrap();
     let clock = Clock::precise();
@@ -365,6 +367,13 @@ async fn a_fleet_finds_itself() {
     eventually("all are counted", || engines.iter().all(|engine| engine.store().node_count() == 3)).await;
     engines.pop().unwrap().store().leave().await;
     eventually("one has left", || engines.iter().all(|engine| engine.store().node_count() == 2)).await;
+    server.tell(&["FLUSHALL"]);
+    eventually("the secret is back", || server.lives().iter().any(|(key, _)| key == "tg:{secret}")).await;
+    let late =
+        Engine::with_store(policy(), RedisStore::connect(plain()).unwrap(), tollgate::Secret::random());
+    late.store().join(|secret| late.rekey(secret)).await;
+    assert_eq!(check(&engines[0], &clock, "u", "t", 7).await, (true, true));
+    assert_eq!(check(&late, &clock, "u", "t", 4).await, (false, true), "one secret for all, also now");
     let fixed = RedisStore::connect(plain().nodes(Nodes::Fixed(7)).unwrap()).unwrap();
     assert_eq!(fixed.node_count(), 7);
     let immortal: Vec<_> = server.lives().into_iter().filter(|(_, life)| *life < 0).collect();

@@ -2,23 +2,39 @@
 //! is the request, never the number of a rule.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::quota::EXACT_MAX;
 use tollgate::store::{Store, StoreFailure};
-use tollgate::{Counted, Engine, QuotaError, Tally, Ticks, Timestamp};
+use tollgate::{Counted, Engine, MemoryStore, Policy, QuotaError, Secret, Source, Tally, Ticks, Timestamp};
 
 use crate::rls::Unit;
 
 /// Most attempts to fill a counter that others add to.
 const FILLINGS_MAX: usize = 4;
 
+/// Bytes of the counters that stand in for a store that is away.
+const LOCAL_BYTES: u64 = 8 << 20;
+/// How many servers share a store, while nobody knows.
+const NODES_UNKNOWN: u32 = 3;
+
 /// The windows of a configuration.
-#[derive(Debug)]
 pub(crate) struct Tallies {
     units: Vec<Tally>,
     /// By their length in seconds.
     first_hit: HashMap<u64, Tally>,
+    /// Counts while the store is away; none until then.
+    local: OnceLock<Engine>,
+}
+
+impl std::fmt::Debug for Tallies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tallies")
+            .field("units", &self.units)
+            .field("first_hit", &self.first_hit)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Tallies {
@@ -36,7 +52,7 @@ impl Tallies {
         for seconds in lengths.filter(|&seconds| seconds > 0) {
             first_hit.insert(seconds, engine.tally("limitador", Ticks::from_secs(seconds), Align::FirstHit)?);
         }
-        Ok(Self { units, first_hit })
+        Ok(Self { units, first_hit, local: OnceLock::new() })
     }
 }
 
@@ -50,7 +66,53 @@ impl<S: Store> Counters<'_, S> {
     /// Adds to the current window of a unit; 0 only looks. The count after it, or the largest there is when nobody could count: a
     /// fault is never on the side of admitting.
     pub(super) async fn add(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> u64 {
-        self.try_add(unit, parts, units, now).await.unwrap_or(u64::MAX)
+        let Some(tally) = self.tallies.units.get(unit as usize) else { return u64::MAX };
+        self.counted(tally, parts, units, now).await.map_or(u64::MAX, |counted| counted.total)
+    }
+
+    /// Adds in the store; while that is away, in this process, as if every server that shares it counted as much.
+    ///
+    /// # Errors
+    /// When nobody could count.
+    async fn counted(
+        &self,
+        tally: &Tally,
+        parts: &[&[u8]],
+        units: u64,
+        now: Timestamp,
+    ) -> Result<Counted, StoreFailure> {
+        match self.engine.add(tally, parts, units, now).await {
+            Err(StoreFailure::Unreachable) => {
+                let counted = self.local(now)?.add(tally, parts, units, now).await?;
+                let nodes = u64::from(match self.engine.store().nodes() {
+                    0 => NODES_UNKNOWN,
+                    nodes => nodes,
+                });
+                Ok(Counted { total: counted.total.saturating_mul(nodes), source: Source::Local, ..counted })
+            }
+            counted => counted,
+        }
+    }
+
+    /// What counts while the store is away.
+    fn local(&self, now: Timestamp) -> Result<&Engine, StoreFailure> {
+        if let Some(local) = self.tallies.local.get() {
+            return Ok(local);
+        }
+        // Without limits of its own: it only counts.
+        let (policy, _) = Policy::compile("local", b"limits: []").map_err(|_| StoreFailure::Unreachable)?;
+        let engine = Engine::with_store(policy, MemoryStore::new(LOCAL_BYTES, now), Secret::random());
+        Ok(self.tallies.local.get_or_init(|| engine))
+    }
+
+    /// Takes away where it was added.
+    async fn taken(&self, tally: &Tally, parts: &[&[u8]], units: u64, now: Timestamp) {
+        // One that fails takes nothing away, which is to the caller's loss only.
+        if self.engine.subtract(tally, parts, units, now).await == Err(StoreFailure::Unreachable)
+            && let Some(local) = self.tallies.local.get()
+        {
+            let _ = local.subtract(tally, parts, units, now).await;
+        }
     }
 
     /// The same, where it matters why nobody could count.
@@ -71,8 +133,7 @@ impl<S: Store> Counters<'_, S> {
     /// Takes from the current window of a unit, down to none. The count after it.
     pub(crate) async fn subtract(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> u64 {
         let Some(tally) = self.tallies.units.get(unit as usize) else { return u64::MAX };
-        // One that fails takes nothing away, which is to the caller's loss only.
-        let _ = self.engine.subtract(tally, parts, units, now).await;
+        self.taken(tally, parts, units, now).await;
         self.add(unit, parts, 0, now).await
     }
 
@@ -85,12 +146,12 @@ impl<S: Store> Counters<'_, S> {
         units: u64,
         now: Timestamp,
     ) -> Counted {
-        let counted = |total| Counted { total, ends_after: Ticks::ZERO, source: tollgate::Source::Exact };
+        let counted = |total| Counted { total, ends_after: Ticks::ZERO, source: Source::Exact };
         if seconds == 0 {
             return counted(units);
         }
         let Some(tally) = self.tallies.first_hit.get(&seconds) else { return counted(u64::MAX) };
-        self.engine.add(tally, parts, units, now).await.unwrap_or_else(|_| counted(u64::MAX))
+        self.counted(tally, parts, units, now).await.unwrap_or_else(|_| counted(u64::MAX))
     }
 
     /// The same, up to the most that a counter can hold: what does not fit is left out, and never all of it.
@@ -124,7 +185,7 @@ impl<S: Store> Counters<'_, S> {
         now: Timestamp,
     ) {
         if let Some(tally) = self.tallies.first_hit.get(&seconds) {
-            let _ = self.engine.subtract(tally, parts, units, now).await;
+            self.taken(tally, parts, units, now).await;
         }
     }
 }

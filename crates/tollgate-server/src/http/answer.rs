@@ -21,6 +21,10 @@ use crate::readiness::{Audience, Report};
 use crate::rls::Unanswerable;
 use crate::service::{Service, Wire};
 use crate::telemetry::Stopwatch;
+use crate::together::together;
+
+/// Decisions of a batch that wait for a store at the same time.
+const TOGETHER_MAX: usize = 128;
 
 /// What a request is answered with.
 #[derive(Debug)]
@@ -192,6 +196,9 @@ impl<S: Store> Service<S> {
             let told = |(index, error)| Problem::invalid(format!("[{index}]: {error}"));
             return Ok(Foreign::document(answers.map_err(told)?.into()));
         }
+        if !self.engine.store().answers_at_once() {
+            return self.batch_together(&requests, now).await;
+        }
         // Written one by one, so that a batch needs the memory of its answer and no more.
         let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
         text.push(b'[');
@@ -207,6 +214,36 @@ impl<S: Store> Service<S> {
                 let told = |(_, error)| Problem::invalid(format!("[{index}]: {error}"));
                 let answer = answers.map_err(told)?.pop().unwrap_or_default();
                 text.extend_from_slice(answer.to_string().as_bytes());
+            }
+        }
+        text.push(b']');
+        Ok(Answered::Decision(text))
+    }
+
+    /// The same where decisions wait for a store: so many at once that they share its calls, and wait together.
+    async fn batch_together(
+        &self,
+        requests: &[CheckRequest<'_>],
+        now: Timestamp,
+    ) -> Result<Answered, Problem> {
+        let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
+        text.push(b'[');
+        for (chunk, requests) in requests.chunks(TOGETHER_MAX).enumerate() {
+            let decisions =
+                together(requests.iter().map(|request| self.check(request, now, Wire::Http))).await;
+            for (index, (request, mut decision)) in requests.iter().zip(decisions).enumerate() {
+                if chunk + index > 0 {
+                    text.push(b',');
+                }
+                let start = text.len();
+                if let Some(foreign) = self.write(&mut decision, request.units(), now, &mut text) {
+                    text.truncate(start);
+                    let answers = self.check_foreign(&foreign, std::slice::from_ref(request), now).await;
+                    let place = chunk * TOGETHER_MAX + index;
+                    let told = |(_, error)| Problem::invalid(format!("[{place}]: {error}"));
+                    let answer = answers.map_err(told)?.pop().unwrap_or_default();
+                    text.extend_from_slice(answer.to_string().as_bytes());
+                }
             }
         }
         text.push(b']');

@@ -56,7 +56,9 @@ pub(super) fn start(
             let service = watched.upgrade();
             let fleet = service.as_ref().and_then(|service| service.engine.store().fleet());
             fleet.map_or_else(StoreNumbers::default, |fleet| {
-                store.numbers(&fleet.store.report(), 0, clock.now())
+                let stand_in =
+                    service.as_ref().and_then(|service| service.engine.stand_in()).unwrap_or_default();
+                store.numbers(&fleet.store.report(), &stand_in, clock.now())
             })
         });
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tollgate::algorithm::fixed_window::Align;
-use tollgate::{Ticks, Timestamp};
+use tollgate::{StandIn, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, LATENCY_BOUNDS, Report, ShardReport};
 
 use crate::service::Service;
@@ -84,6 +84,7 @@ impl Watch {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             self.look_at(&service);
+            settle(&service).await;
         }
     }
 
@@ -137,7 +138,7 @@ impl Watch {
     }
 
     /// Everything that metrics show.
-    pub(crate) fn numbers(&self, report: &Report, debts: u64, now: Timestamp) -> StoreNumbers {
+    pub(crate) fn numbers(&self, report: &Report, stand_in: &StandIn, now: Timestamp) -> StoreNumbers {
         let seen = self.seen().clone();
         let outage = seen.since.map_or(seen.outage, |since| seen.outage + now.since(since));
         let mut count = 0;
@@ -156,7 +157,9 @@ impl Watch {
             connected: report.connections,
             not_connected: report.connection_failures,
             corrections: report.corrections,
-            debts,
+            debts: stand_in.debts_held as u64,
+            debts_settled: [stand_in.debts_replayed, stand_in.debts_dropped],
+            open_seconds: stand_in.open_for.as_micros() / 1_000_000,
             nodes: u64::from(report.nodes),
             outage_seconds: outage.as_micros() / 1_000_000,
             shards: report.shards.iter().map(shard).collect(),
@@ -169,6 +172,22 @@ async fn greet(service: &Service) {
     let Ok(tally) = service.engine.tally("greeting", Ticks::from_secs(1), Align::Epoch) else { return };
     for _ in 0..GREETINGS_MAX {
         if service.engine.add(&tally, &[], 0, service.now()).await.is_ok() {
+            return;
+        }
+    }
+}
+
+/// Tells the store what was admitted while it was away, until it knows all of it or does not answer.
+async fn settle(service: &Service) {
+    while let Ok(replayed) = service.engine.settle_debts(service.now()).await {
+        if replayed.told > 0 {
+            tracing::debug!(
+                told = replayed.told,
+                left = replayed.left,
+                "counters were put right in the store"
+            );
+        }
+        if replayed.told == 0 || replayed.left == 0 {
             return;
         }
     }

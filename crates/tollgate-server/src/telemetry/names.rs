@@ -109,6 +109,14 @@ pub(crate) static STORE_DEBTS: Metric = gauge(
     "tollgate_store_debts",
     "Counters whose units were admitted without the shared store, and are taken from it when it is back.",
 );
+pub(crate) static STORE_SETTLED: Metric = counter(
+    "tollgate_store_debts_settled_total",
+    "Counters that the shared store was told about after an absence, and such as it was not, or perhaps not, by result.",
+);
+pub(crate) static STORE_OPEN: Metric = counter(
+    "tollgate_store_open_seconds_total",
+    "Seconds in which limits let everybody pass because the shared store was away.",
+);
 pub(crate) static STORE_NODES: Metric =
     gauge("tollgate_store_nodes", "Servers that share the store, as this one knows; 0 while it does not.");
 pub(crate) static KILL_SWITCHES: Metric = gauge(
@@ -136,7 +144,7 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 38] = [
+pub(crate) static ALL: [&Metric; 40] = [
     &BUILD,
     &DECISIONS,
     &LIMIT_DECISIONS,
@@ -165,6 +173,8 @@ pub(crate) static ALL: [&Metric; 38] = [
     &STORE_OUTAGE,
     &STORE_CORRECTIONS,
     &STORE_DEBTS,
+    &STORE_SETTLED,
+    &STORE_OPEN,
     &STORE_NODES,
     &KILL_SWITCHES,
     &SNAPSHOT_SINCE,

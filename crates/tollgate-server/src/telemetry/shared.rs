@@ -52,6 +52,10 @@ pub(crate) struct StoreNumbers {
     pub(crate) corrections: u64,
     /// Counters with units that were admitted without the store, to be taken from it.
     pub(crate) debts: u64,
+    /// Counters that were put right, and such as were not, or perhaps not.
+    pub(crate) debts_settled: [u64; 2],
+    /// How long limits that may were open for everybody.
+    pub(crate) open_seconds: u64,
     pub(crate) nodes: u64,
     pub(crate) outage_seconds: u64,
     pub(crate) shards: Vec<ShardNumbers>,
@@ -70,6 +74,7 @@ impl StoreNumbers {
         one(&names::STORE_CORRECTIONS, self.corrections);
         one(&names::STORE_DEBTS, self.debts);
         one(&names::STORE_NODES, self.nodes);
+        one(&names::STORE_OPEN, self.open_seconds);
         one(&names::STORE_OUTAGE, self.outage_seconds);
         if *metric == names::STORE_DURATION {
             let (buckets, count, sum_nanos) = self.latency.clone();
@@ -81,6 +86,10 @@ impl StoreNumbers {
         } else if *metric == names::STORE_CONNECTIONS {
             page.number(metric, &[(label::RESULT, "ok")], self.connected);
             page.number(metric, &[(label::RESULT, "failed")], self.not_connected);
+        } else if *metric == names::STORE_SETTLED {
+            let [told, dropped] = self.debts_settled;
+            page.number(metric, &[(label::RESULT, "ok")], told);
+            page.number(metric, &[(label::RESULT, "failed")], dropped);
         } else {
             self.show_shards(metric, page);
         }

@@ -45,6 +45,7 @@ mod pki;
 mod program;
 mod proxy;
 mod redis;
+mod redis_guide;
 mod reload;
 mod resp;
 mod rls;

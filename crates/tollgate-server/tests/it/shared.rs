@@ -11,7 +11,7 @@ use crate::program::{Server, run, stderr, stdout, tollgate};
 use crate::redis::{Cluster, Redis, free_port};
 use crate::rls;
 use crate::scratch::{Scratch, rest, until};
-use crate::store_check::recommended_user;
+use crate::store_check::{Sentinel, recommended_user};
 
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 10/h}]";
 const KEY: &str = r#"{"attributes":{"api_key":"k"}}"#;
@@ -43,7 +43,7 @@ fn on_with(store: &str, policy: &str, more: &[&str]) -> Server {
 }
 
 /// One of these tests at a time: what a decision waits for the store is milliseconds, and all tests share a few processors.
-fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -477,4 +477,110 @@ fn a_user_with_few_rights_is_enough() {
     server.wait();
     let log = server.rest_of_log();
     assert!(!log.contains("NOPERM"), "{log}");
+}
+
+/// Other people's files go on counting without their store: by shares, as the fleet was last counted, or of three while nobody knows.
+#[test]
+fn foreign_files_without_their_store() {
+    let _turn = turn();
+    let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]";
+    let server = on(&format!("redis://127.0.0.1:{}", free_port()), envoy);
+    let question = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
+    let codes = [(); 3].map(|()| server.send("POST", "/json", question).status);
+    assert_eq!(codes, [200, 429, 429]);
+}
+
+/// What was admitted while the store was away is taken from its counters when it is back, once.
+#[test]
+fn what_was_admitted_without_the_store_is_told() {
+    let _turn = turn();
+    let mut redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let server = on(&redis.url(), POLICY);
+    server.joined();
+    let mut told = String::new();
+    quick(|key| {
+        server.charged(key)?;
+        server.charged(key)?;
+        told = key.to_owned();
+        Some(())
+    });
+    until("it has signed itself", || (server.metric("tollgate_store_nodes") == 1).then_some(()));
+    redis.kill();
+    for _ in 0..3 {
+        let answer = server.check(&asked(&told));
+        assert_eq!(
+            (&answer["allowed"], &answer["limits"][0]["source"]),
+            (&true.into(), &"local".into()),
+            "{answer}"
+        );
+    }
+    assert!(server.metric("tollgate_store_debts") > 0);
+    redis.start_again();
+    until("the store knows of all five", || (server.left(&told) == 5).then_some(()));
+    until("nothing is owed", || (server.metric("tollgate_store_debts") == 0).then_some(()));
+    assert!(server.metric("tollgate_store_debts_settled_total{result=\"ok\"}") > 0);
+    assert_eq!(server.left(&told), 5);
+}
+
+/// Behind sentinels a primary that dies is replaced, and servers follow by themselves; what it had counted is still counted.
+#[test]
+fn servers_behind_sentinels_follow_a_failover() {
+    let _turn = turn();
+    let mut primary = Redis::start(&[]);
+    let replica = Redis::start(&["--replicaof", "127.0.0.1", &primary.port.to_string()]);
+    until("the replica is connected", || {
+        replica.cli(&["INFO", "replication"]).contains("link_status:up").then_some(())
+    });
+    let sentinels: Vec<Sentinel> = (0..3).map(|_| Sentinel::start(primary.port)).collect();
+    let hosts: Vec<String> =
+        sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.redis.port)).collect();
+    until("the sentinels know each other and the replica", || {
+        let known = |sentinel: &Sentinel| {
+            let said = sentinel.redis.cli(&["SENTINEL", "MASTER", "main"]);
+            let after = |name: &str| said.lines().skip_while(|line| *line != name).nth(1).map(str::to_owned);
+            after("num-other-sentinels").as_deref() == Some("2")
+                && after("num-slaves").as_deref() == Some("1")
+        };
+        sentinels.iter().all(known).then_some(())
+    });
+    let server = on(&format!("redis-sentinel://{}/main", hosts.join(",")), POLICY);
+    server.joined();
+    let mut counted = String::new();
+    quick(|key| {
+        server.charged(key)?;
+        counted = key.to_owned();
+        (server.left(key) == 9).then_some(())
+    });
+    until("the replica has it", || (replica.cli(&["DBSIZE"]) == primary.cli(&["DBSIZE"])).then_some(()));
+    primary.kill();
+    assert_eq!(server.source(KEY), "local");
+    until("the replica is asked", || (server.readyz().1["store"]["status"] == "ok").then_some(()));
+    assert_eq!(server.left(&counted), 9);
+}
+
+/// A batch waits for the store once, not once for each of its checks, and decides in order.
+#[test]
+fn a_batch_shares_calls() {
+    let _turn = turn();
+    let redis = Redis::start(&[]);
+    let server = on(&redis.url(), POLICY);
+    server.joined();
+    quick(|key| {
+        let calls = server.metric("tollgate_store_calls_total");
+        let checks: Vec<String> = (0..40).map(|number| asked(&format!("{key}-{}", number % 2))).collect();
+        let answer = server.send("POST", "/v1/check/batch", &format!("[{}]", checks.join(",")));
+        assert_eq!(answer.status, 200);
+        let answers = answer.json();
+        let answers = answers.as_array().unwrap();
+        answers.iter().all(|answer| answer["limits"][0]["source"] == "exact").then_some(())?;
+        let allowed: Vec<bool> = answers.iter().map(|answer| answer["allowed"].as_bool().unwrap()).collect();
+        assert_eq!(
+            allowed,
+            (0..40).map(|place| place < 20).collect::<Vec<_>>(),
+            "ten of each key, the first of them"
+        );
+        let calls = server.metric("tollgate_store_calls_total") - calls;
+        assert!(calls < 20, "{calls} calls for 40 checks");
+        Some(())
+    });
 }

@@ -326,19 +326,19 @@ fn sentinels_are_checked() {
 }
 
 /// A sentinel that watches a server as `main`.
-struct Sentinel {
-    redis: Redis,
+pub(crate) struct Sentinel {
+    pub(crate) redis: Redis,
 }
 
 impl Sentinel {
-    fn start(watched: u16) -> Self {
+    pub(crate) fn start(watched: u16) -> Self {
         // A sentinel writes its configuration, so it has a file of its own.
         let folder = Scratch::new();
         let file = folder.text("sentinel.conf");
         std::fs::write(
             &file,
             format!(
-                "sentinel monitor main 127.0.0.1 {watched} 2\nsentinel down-after-milliseconds main 2000\n"
+                "sentinel monitor main 127.0.0.1 {watched} 2\nsentinel down-after-milliseconds main 2000\nsentinel failover-timeout main 5000\n"
             ),
         )
         .unwrap();

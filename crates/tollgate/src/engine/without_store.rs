@@ -1,6 +1,7 @@
 //! What is answered when the store does not: each limit has stages of its own, from open over this node's share to closed. The share is
 //! counted with every decision, so that it is warm; what it admits is told to the store when it is back.
 
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
@@ -11,7 +12,7 @@ use super::{Charges, Engine, Question};
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Source, Stance};
 use crate::outcome::{Outcome, Verdict};
-use crate::policy::{Match, Stages};
+use crate::policy::{Match, QuotaIndex, Stages};
 use crate::quota::Quota;
 use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
@@ -89,6 +90,22 @@ impl Standby {
 
     pub(super) fn drop_debts(&self) {
         self.debts.drop_all();
+    }
+
+    /// Gives back to the share what the store knows of, or is not to be told.
+    fn give(&self, live: &Live, limit: usize, quota: QuotaIndex, charge: &Charge<'_>, now: Timestamp) {
+        self.local.refund(live, limit, quota, charge, now);
+        if self.debts.owes(slice::from_ref(charge)) {
+            self.local.refund_marked(live, limit, quota, charge, now);
+        }
+    }
+
+    /// Takes from the share what the store knows of, or is not to be told.
+    fn keep_warm(&self, live: &Live, limit: usize, quota: QuotaIndex, charge: &Charge<'_>, now: Timestamp) {
+        self.local.keep_warm(live, limit, quota, charge, now);
+        if self.debts.owes(slice::from_ref(charge)) {
+            self.local.keep_marked(live, limit, quota, charge, now);
+        }
     }
 
     fn count(&self, answers: &[Answer]) {
@@ -204,7 +221,7 @@ impl<S: Store> Engine<S> {
         }
         for ((matched, charge), answer) in asked.iter().zip(answers) {
             if charge.cost > 0 && answer.outcome.is_allowed() && stages(live, matched).counts_locally() {
-                standby.local.keep_warm(live, matched.limit as usize, matched.quota, charge, now);
+                standby.keep_warm(live, matched.limit as usize, matched.quota, charge, now);
             }
         }
     }
@@ -329,22 +346,26 @@ impl<S: Store> Engine<S> {
             let may_be_there =
                 failure == StoreFailure::Unanswered && matches!(charge.quota, Quota::Concurrency(_));
             if is_admitted && answer.source == Source::Local && is_outage(failure) && !may_be_there {
-                let held = Held::new(live, matched, charge, Source::Local);
-                standby.debts.add(&standby.local, live, charge, held, now);
+                standby.debts.add(charge, || Held::new(live, matched, charge, Source::Local), now);
             }
         }
     }
 
     /// Takes back what was charged here.
     fn give_back(&self, live: &Live, asked: &[(&Match, Charge<'_>)], answers: &[Answer], now: Timestamp) {
-        let Standby { local, debts, .. } = self.standby(live, now);
+        let standby = self.standby(live, now);
         for ((matched, charge), answer) in asked.iter().zip(answers) {
-            let was_taken = answer.outcome.is_allowed() && charge.cost > 0;
-            if was_taken && matches!(answer.source, Source::Local | Source::Open) {
-                local.refund(live, matched.limit as usize, matched.quota, charge, now);
-                if answer.source == Source::Local {
-                    debts.forgive(local, live, charge, now);
-                }
+            if !answer.outcome.is_allowed() || charge.cost == 0 {
+                continue;
+            }
+            let (limit, quota) = (matched.limit as usize, matched.quota);
+            match answer.source {
+                Source::Open => standby.give(live, limit, quota, charge, now),
+                Source::Local => standby.local.refund(live, limit, quota, charge, now),
+                _ => continue,
+            }
+            if matches!(charge.quota, Quota::Concurrency(_)) {
+                standby.debts.take_back(charge);
             }
         }
     }
@@ -370,13 +391,19 @@ fn one(
         Stage::Closed => uncounted(charge, Verdict::Deny { retry_after: AWAY_RETRY }, Source::Closed),
         Stage::Open if local.is_below_ceiling(charge, stages.open_up_to, takes, now) => {
             if takes && charge.cost > 0 {
-                local.keep_warm(live, limit, quota, charge, now);
+                standby.keep_warm(live, limit, quota, charge, now);
             }
             uncounted(charge, Verdict::Allow, Source::Open)
         }
-        Stage::Open | Stage::Local => local
-            .ask(live, limit, quota, charge, takes, now)
-            .unwrap_or_else(|_| uncounted(charge, Verdict::Deny { retry_after: AWAY_RETRY }, Source::Closed)),
+        Stage::Open | Stage::Local => {
+            if takes && charge.cost > 0 {
+                let held = || Held::new(live, matched, charge, Source::Local);
+                standby.debts.begin(local, live, charge, held, now);
+            }
+            local.ask(live, limit, quota, charge, takes, now).unwrap_or_else(|_| {
+                uncounted(charge, Verdict::Deny { retry_after: AWAY_RETRY }, Source::Closed)
+            })
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! store is told afterwards. All of it in virtual time, on a store that fails on command.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use tollgate::charge::{Answers, Charge};
 use tollgate::policy::LimitBuilder;
@@ -38,6 +38,8 @@ struct Node {
     /// Whether this node alone cannot reach the store.
     cut: Arc<AtomicBool>,
     nodes: Arc<AtomicU32>,
+    /// How long the store says that it has been away, in microseconds; nothing while this is the largest number.
+    away: Arc<AtomicU64>,
 }
 
 impl Shared {
@@ -118,6 +120,11 @@ impl Store for Node {
         self.nodes.load(Ordering::SeqCst)
     }
 
+    fn away_for(&self, _: &Charge<'_>, _: Timestamp) -> Option<Ticks> {
+        let micros = self.away.load(Ordering::SeqCst);
+        (micros < u64::MAX).then(|| Ticks::from_micros(micros))
+    }
+
     fn is_away(&self, charge: &Charge<'_>) -> bool {
         self.fails(charge)
     }
@@ -129,6 +136,7 @@ struct Fleet {
     engines: Vec<Engine<Node>>,
     nodes: Arc<AtomicU32>,
     cuts: Vec<Arc<AtomicBool>>,
+    away: Arc<AtomicU64>,
 }
 
 impl Fleet {
@@ -140,14 +148,15 @@ impl Fleet {
     fn told(nodes: u32, told: u32, policies: impl Fn() -> Policy) -> Self {
         let (shared, count) = (Shared::new(), Arc::new(AtomicU32::new(told)));
         let (mut engines, mut cuts) = (Vec::new(), Vec::new());
+        let away = Arc::new(AtomicU64::new(u64::MAX));
         for _ in 0..nodes {
             let cut = Arc::new(AtomicBool::new(false));
-            let store =
-                Node { shared: Arc::clone(&shared), cut: Arc::clone(&cut), nodes: Arc::clone(&count) };
+            let (shared, nodes, away) = (Arc::clone(&shared), Arc::clone(&count), Arc::clone(&away));
+            let store = Node { shared, cut: Arc::clone(&cut), nodes, away };
             engines.push(Engine::with_store(policies(), store, Secret::repeatable(7)));
             cuts.push(cut);
         }
-        Self { shared, engines, nodes: count, cuts }
+        Self { shared, engines, nodes: count, cuts, away }
     }
 
     fn of(nodes: u32, limit: impl Fn() -> LimitBuilder) -> Self {

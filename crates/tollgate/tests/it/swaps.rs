@@ -35,6 +35,11 @@ fn under_load(engine: &Engine, keys: usize, next: impl Fn(u64) -> Vec<LimitBuild
         for swap in 0..SWAPS {
             let report = engine.swap(policy(next(swap)), NOW).expect("few quotas are in use");
             assert!(report.restarted.is_empty() && report.added.is_empty() && report.removed.is_empty());
+            // Every key is asked under every policy. One that is not, and is full under a lower limit, is full under the next one, too.
+            for (number, admitted) in admitted.iter().enumerate() {
+                let decision = engine.check_now(&asking(&format!("k-{number}"), 1), NOW);
+                admitted.fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
+            }
         }
         stop.store(true, Ordering::Relaxed);
     });

@@ -318,3 +318,56 @@ async fn too_many_requests_are_shed() {
     assert_eq!(link.report(1, 0).shed, 12);
     assert_eq!(link.report(1, 0).shards[0].in_flight, 0);
 }
+
+/// Who gives up while waiting in line knows that nothing was sent, and nothing is.
+#[tokio::test]
+async fn who_gives_up_in_line_was_never_sent() {
+    let fake = Fake::playing(|words| match words.last().unwrap().as_str() {
+        "slow" => Does::Hangs,
+        _ => echo_reply(words),
+    })
+    .await;
+    let link = linked(&fake.url());
+    until(|| link.report(1, 0).connections == 1).await;
+    let mut slow = Vec::new();
+    for rounds in 1..=4 {
+        slow.push(tokio::spawn(link.begin(asked(0, "slow"), None, soon()).unwrap().answer()));
+        until(|| link.report(1, 0).calls == rounds).await;
+    }
+    let impatient = link.ask(asked(0, "impatient"), Instant::now() + Duration::from_millis(5)).await;
+    assert_eq!(impatient.unwrap_err(), Failure { class: Class::Late, may_have_run: false });
+    drop(link.begin(asked(0, "dropped"), None, soon()).unwrap());
+    for one in slow {
+        assert_eq!(one.await.unwrap().unwrap_err().class, Class::Timeout);
+    }
+    until(|| link.report(1, 0).connections >= 2 || fake.heard("PING").len() > 1).await;
+    let bodies: Vec<_> = fake.heard("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
+    assert!(bodies.iter().all(|body| body == "slow"), "{bodies:?}");
+}
+
+/// A slot that nobody has is not asked for: a healthy node would seem to be failing.
+#[tokio::test]
+async fn a_slot_that_nobody_has_is_nobodys_fault() {
+    let own = Arc::new(OnceLock::new());
+    let me = Arc::clone(&own);
+    let fake = Fake::playing(move |words| match words[0].as_str() {
+        "CLUSTER" => {
+            let port = me.get().unwrap();
+            Does::Says(format!("*1\r\n*3\r\n:0\r\n:99\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n"))
+        }
+        _ => echo_reply(words),
+    })
+    .await;
+    own.set(fake.port).unwrap();
+    let link = linked(&fake.url().replace("redis:", "redis-cluster:"));
+    until(|| link.0.routing.owner(0).is_some()).await;
+    let slot = |group: u16| Key::new(7, Some(group)).slot();
+    let (here, nowhere) =
+        ((0..).find(|&group| slot(group) < 100).unwrap(), (0..).find(|&group| slot(group) >= 100).unwrap());
+    assert_eq!(link.ask(asked(here, "x"), soon()).await, echoed("x"));
+    for _ in 0..10 {
+        let failure = link.ask(asked(nowhere, "y"), soon()).await.unwrap_err();
+        assert_eq!(failure, Failure { class: Class::NoConnection, may_have_run: false });
+    }
+    assert_eq!(link.ask(asked(here, "x"), soon()).await, echoed("x"));
+}

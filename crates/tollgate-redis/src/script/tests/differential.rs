@@ -185,14 +185,16 @@ async fn session(server: &Arc<Server>, mut limits: Vec<Changing>, random: &mut R
     let mut now = START + Ticks::from_micros(random.below(1 << 40));
     let mut permits = Vec::new();
     let swaps = random.below(3) == 0;
-    // Memory forgets a quota whose counters were idle a minute before a swap. No clock is stepped back further.
-    let mut earliest = Timestamp::default();
+    // A state from after a swap that is counted under the quota before is another node's for the script, and for memory one of a clock
+    // that stepped back. Policies are therefore swapped at the latest instant so far, and no clock is stepped back behind that.
+    let (mut earliest, mut latest) = (Timestamp::default(), Timestamp::default());
     for _ in 0..60 {
         if engine.store().is_over.load(Ordering::Relaxed) {
             break;
         }
         let quotas: Vec<&Quota> = limits.iter().flat_map(|limit| &limit.quotas).collect();
         now = next_instant(now, pulse(random.of(&quotas)), random).max(earliest);
+        latest = latest.max(now);
         let capacity = quotas.iter().map(|quota| quota.capacity()).min().unwrap_or(1);
         let cost = match random.below(8) {
             0 => 0,
@@ -219,8 +221,8 @@ async fn session(server: &Arc<Server>, mut limits: Vec<Changing>, random: &mut R
             }
             7 | 8 if swaps => {
                 random_of_mut(&mut limits, random);
+                (now, earliest) = (latest, latest);
                 engine.swap(policy(&limits), now).unwrap();
-                earliest = earliest.max(now - Ticks::from_secs(50));
             }
             _ => permits.extend(engine.check(&request, now).await.take_permit()),
         }

@@ -1,5 +1,6 @@
 //! What this process admitted by itself and the store does not know yet, and what it could not give back. Each is told to the store once,
-//! when it answers again. A debt fades as the units of its quota come back, so nobody pays for what is long over.
+//! when it answers again. A debt is what this node's share
+//! has used more than it would have by what the store knows: so it fades as units come back, and nobody pays for what is long over.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -42,19 +43,17 @@ pub(super) struct Debt {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Units in the ledger, and so many beside it, from shares that are no more.
-    Units(u64),
+    /// Units that were taken since the counter was marked, and so many beside them; less than nothing are to be given back.
+    Units(i64),
     /// A place in flight.
     Place,
-    /// Units to be given back.
-    Refund(u64),
 }
 
 /// What is to be told to the store. One that is dropped without having been told is counted as dropped.
 pub(super) struct Due<'d> {
     debts: &'d Debts,
     pub(super) debt: Option<Debt>,
-    pub(super) units: u64,
+    units: i64,
 }
 
 impl Debts {
@@ -94,49 +93,73 @@ impl Debts {
         book.values().find_map(|debt| debt.held.charge(live, debt.permit, 0)).into_iter().collect()
     }
 
-    /// Takes down what a charge of the store would have taken.
-    pub(super) fn add(&self, local: &Local, live: &Live, charge: &Charge<'_>, held: Held, now: Timestamp) {
-        let is_place = matches!(charge.quota, Quota::Concurrency(_));
-        let (kind, permit) =
-            if is_place { (Kind::Place, charge.permit) } else { (Kind::Units(0), PermitId(0)) };
-        let Some((limit, quota)) = held.place(live) else { return };
-        let (mut book, mut cost) = (self.book(), charge.cost);
-        let is_full = book.len() >= DEBTS_MAX;
-        match book.get_mut(&(charge.key, permit)) {
-            Some(debt) => {
-                // What was to be given back is now owed: the one is set against the other.
-                if let Kind::Refund(units) = &mut debt.kind {
-                    let set_off = cost.min(*units);
-                    (*units, cost) = (*units - set_off, cost - set_off);
-                    if cost > 0 {
-                        debt.kind = kind;
-                    }
-                }
-            }
-            None if is_full => return self.drop_one(),
-            None => {
-                book.insert((charge.key, permit), Debt { held, permit, kind, at: now });
-                self.held.store(book.len(), Ordering::Relaxed);
-            }
+    /// Marks a counter that is about to be charged without the store. Called before the charge, so that nothing of it is in the mark.
+    pub(super) fn begin(
+        &self,
+        local: &Local,
+        live: &Live,
+        charge: &Charge<'_>,
+        held: impl FnOnce() -> Held,
+        now: Timestamp,
+    ) {
+        if matches!(charge.quota, Quota::Concurrency(_)) {
+            return;
         }
-        if !is_place && cost > 0 {
-            local.owe(live, limit, quota, &charge.costing(cost), now);
+        let mut book = self.book();
+        if book.len() < DEBTS_MAX && !book.contains_key(&(charge.key, PermitId(0))) {
+            self.insert(&mut book, local, live, (charge, held()), 0, now);
         }
     }
 
-    /// Takes what is owed out of the ledger, before the shares that it is counted by are replaced. It does not fade any more.
+    fn insert(
+        &self,
+        book: &mut HashMap<Debtor, Debt>,
+        local: &Local,
+        live: &Live,
+        (charge, held): (&Charge<'_>, Held),
+        units: i64,
+        now: Timestamp,
+    ) {
+        if let Some((limit, quota)) = held.place(live) {
+            local.mark(live, limit, quota, charge, now);
+        }
+        let debt = Debt { held, permit: PermitId(0), kind: Kind::Units(units), at: now };
+        book.insert((charge.key, PermitId(0)), debt);
+        self.held.store(book.len(), Ordering::Relaxed);
+    }
+
+    /// Takes down a charge that was made without the store: a place, or units that [`Debts::begin`] had no room for.
+    pub(super) fn add(&self, charge: &Charge<'_>, held: impl FnOnce() -> Held, now: Timestamp) {
+        if matches!(charge.quota, Quota::Concurrency(_)) {
+            let mut book = self.book();
+            if book.len() >= DEBTS_MAX {
+                return self.drop_one();
+            }
+            let debt = Debt { held: held(), permit: charge.permit, kind: Kind::Place, at: now };
+            book.insert((charge.key, charge.permit), debt);
+            self.held.store(book.len(), Ordering::Relaxed);
+        } else if self.held() >= DEBTS_MAX && !self.owes(std::slice::from_ref(charge)) {
+            self.drop_one();
+        }
+    }
+
+    /// Counts up what is owed before the shares that it is counted by are replaced. It does not fade any more.
     pub(super) fn carry(&self, local: &Local, live: &Live, now: Timestamp) {
         if self.held() == 0 {
             return;
         }
-        for debt in self.book().values_mut() {
-            if let Kind::Units(_) = debt.kind {
-                debt.kind = Kind::Units(self.owed(local, live, debt, now));
+        for debt in self.book().values_mut().filter(|debt| debt.kind != Kind::Place) {
+            debt.kind = Kind::Units(self.owed(local, live, debt, now));
+            debt.at = now;
+            if let (Some(charge), Some((limit, quota))) =
+                (debt.held.charge(live, debt.permit, 0), debt.held.place(live))
+            {
+                local.mark(live, limit, quota, &charge, now);
             }
         }
     }
 
-    /// Takes down what could not be given back: from the debt if there is one, else as a debt of ours.
+    /// Takes down what could not be given back in the store and was given back here.
     pub(super) fn add_refund(
         &self,
         local: &Local,
@@ -145,57 +168,29 @@ impl Debts {
         held: Held,
         now: Timestamp,
     ) {
-        if self.forgive(local, live, charge, now) {
-            return;
-        }
         let mut book = self.book();
-        let (debtor, is_full) = ((charge.key, PermitId(0)), book.len() >= DEBTS_MAX);
-        match book.get_mut(&debtor) {
-            Some(Debt { kind: Kind::Refund(units), .. }) => *units = units.saturating_add(charge.cost),
-            Some(_) => {}
-            None if is_full => self.drop_one(),
-            None => {
-                let kind = Kind::Refund(charge.cost);
-                book.insert(debtor, Debt { held, permit: PermitId(0), kind, at: now });
-                self.held.store(book.len(), Ordering::Relaxed);
+        // A counter that has a mark already has less since then.
+        if !book.contains_key(&(charge.key, PermitId(0))) {
+            if book.len() >= DEBTS_MAX {
+                return self.drop_one();
             }
+            let units = i64::try_from(charge.cost).unwrap_or(i64::MAX);
+            self.insert(&mut book, local, live, (charge, held), -units, now);
         }
     }
 
-    /// Takes back what was taken down, if it was not told to the store yet.
-    pub(super) fn forgive(&self, local: &Local, live: &Live, charge: &Charge<'_>, now: Timestamp) -> bool {
-        if self.held() == 0 {
-            return false;
-        }
+    /// Takes a place back; tells whether the store never knew of it.
+    pub(super) fn take_back(&self, charge: &Charge<'_>) -> bool {
         let mut book = self.book();
-        let is_place = matches!(charge.quota, Quota::Concurrency(_));
-        let debtor = (charge.key, if is_place { charge.permit } else { PermitId(0) });
-        match book.get_mut(&debtor) {
-            Some(Debt { kind: Kind::Place, .. }) => {
-                book.remove(&debtor);
-                self.held.store(book.len(), Ordering::Relaxed);
-                true
-            }
-            Some(Debt { kind: Kind::Units(carried), held, .. }) => {
-                // What does not fade is forgiven first.
-                let first = charge.cost.min(*carried);
-                *carried -= first;
-                if let Some((limit, quota)) = held.place(live) {
-                    local.unowe(live, limit, quota, &charge.costing(charge.cost - first), now);
-                }
-                true
-            }
-            Some(_) | None => false,
-        }
+        let was_there = book.remove(&(charge.key, charge.permit)).is_some();
+        self.held.store(book.len(), Ordering::Relaxed);
+        was_there
     }
 
     /// Forgets what a counter owes.
-    pub(super) fn forget(&self, local: &Local, live: &Live, charge: &Charge<'_>, now: Timestamp) {
+    pub(super) fn forget(&self, charge: &Charge<'_>) {
         if self.held() > 0 {
             let mut book = self.book();
-            if let Some(debt) = book.get(&(charge.key, PermitId(0))) {
-                self.owed(local, live, debt, now);
-            }
             book.retain(|(key, _), _| *key != charge.key);
             self.held.store(book.len(), Ordering::Relaxed);
         }
@@ -232,7 +227,7 @@ impl Debts {
         for debtor in debtors {
             let Some(debt) = book.remove(&debtor) else { continue };
             let units = self.owed(local, live, &debt, now);
-            if units > 0 {
+            if units != 0 {
                 due.push(Due { debts: self, debt: Some(debt), units });
             }
         }
@@ -240,33 +235,42 @@ impl Debts {
         due
     }
 
-    /// What is still owed; taken out of the ledger.
-    fn owed(&self, local: &Local, live: &Live, debt: &Debt, now: Timestamp) -> u64 {
+    /// What is still owed, or less than nothing.
+    fn owed(&self, local: &Local, live: &Live, debt: &Debt, now: Timestamp) -> i64 {
         let charge = debt.held.charge(live, debt.permit, 0);
         let (Some(charge), Some((limit, quota))) = (charge, debt.held.place(live)) else {
             return 0; // The limit is gone, and with it what it counted.
         };
+        let signed = |units: u64| i64::try_from(units).unwrap_or(i64::MAX);
+        let burst = signed(charge.quota.capacity());
         match debt.kind {
-            Kind::Place if now.since(debt.at) < charge.quota.memory() => debt.held.cost(),
+            Kind::Place if now.since(debt.at) < charge.quota.memory() => signed(debt.held.cost()),
             Kind::Place => 0,
-            Kind::Refund(units) => charge.quota.still_counted(units, debt.at, now),
-            Kind::Units(carried) => {
-                let counted = local.take_owed(live, limit, quota, &charge, now);
-                if counted.is_none() {
+            Kind::Units(beside) => {
+                let since = local.since_mark(live, limit, quota, &charge, now);
+                if since.is_none() {
                     self.drop_one();
                 }
-                carried.saturating_add(counted.unwrap_or(0)).min(charge.quota.capacity())
+                // What has come back by itself is not given back.
+                let refund = charge.quota.still_counted(beside.min(0).unsigned_abs(), debt.at, now);
+                let beside = if beside < 0 { -signed(refund) } else { beside };
+                beside.saturating_add(since.unwrap_or(0)).clamp(-burst, burst)
             }
         }
     }
 
     /// Takes down again what the store was not asked for after all.
-    fn put_back(&self, local: &Local, live: &Live, debt: Debt, units: u64, now: Timestamp) {
-        let Some(charge) = debt.held.charge(live, debt.permit, units) else { return };
-        let Debt { held, kind, at, .. } = debt;
-        match kind {
-            Kind::Units(_) | Kind::Place => self.add(local, live, &charge, held, now),
-            Kind::Refund(_) => self.add_refund(local, live, &charge, held, at),
+    fn put_back(&self, local: &Local, live: &Live, debt: Debt, units: i64, now: Timestamp) {
+        let Some(charge) = debt.held.charge(live, debt.permit, 0) else { return };
+        let mut book = self.book();
+        match book.get_mut(&(charge.key, debt.permit)) {
+            Some(Debt { kind: Kind::Units(beside), .. }) => *beside = beside.saturating_add(units),
+            Some(_) => {}
+            None if debt.kind == Kind::Place => {
+                book.insert((charge.key, debt.permit), debt);
+                self.held.store(book.len(), Ordering::Relaxed);
+            }
+            None => self.insert(&mut book, local, live, (&charge, debt.held), units, now),
         }
     }
 }
@@ -274,12 +278,12 @@ impl Debts {
 impl Due<'_> {
     /// Whether the units are to be given back.
     pub(super) fn is_refund(&self) -> bool {
-        self.debt.as_ref().is_some_and(|debt| matches!(debt.kind, Kind::Refund(_)))
+        self.units < 0
     }
 
     /// The charge that tells it.
     pub(super) fn charge<'l>(&self, live: &'l Live) -> Option<Charge<'l>> {
-        self.debt.as_ref().and_then(|debt| debt.held.charge(live, debt.permit, self.units))
+        self.debt.as_ref().and_then(|debt| debt.held.charge(live, debt.permit, self.units.unsigned_abs()))
     }
 
     /// The store knows.

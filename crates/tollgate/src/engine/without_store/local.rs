@@ -17,11 +17,11 @@ use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 /// Bytes of the counters that stand in.
-const LOCAL_BYTES: u64 = 8 << 20;
+const LOCAL_BYTES: u64 = 32 << 20;
 /// Bytes of those that bound open limits.
 const CEILING_BYTES: u64 = 1 << 20;
-/// Bytes of what is owed.
-const LEDGER_BYTES: u64 = 2 << 20;
+/// Bytes of the marks of debts.
+const MARK_BYTES: u64 = 2 << 20;
 /// How many nodes share a store that cannot tell.
 const NODES_UNKNOWN: u32 = 3;
 /// What is told whom a share can never admit: the store is expected back, not the share to grow.
@@ -31,9 +31,8 @@ pub(super) const AWAY_RETRY: Ticks = Ticks::from_secs(1);
 pub(crate) struct Local {
     counters: MemoryStore,
     ceilings: MemoryStore,
-    /// What was admitted by the shares and the store does not know, counted as the shares are: together they come back as fast as the
-    /// limit's own units do.
-    ledger: MemoryStore,
+    /// What the counters of keys with debts would be without what the store does not know.
+    marks: MemoryStore,
     shares: ArcSwap<Shares>,
     /// Held while shares change.
     shaping: Mutex<()>,
@@ -103,7 +102,7 @@ impl Local {
         Self {
             counters: MemoryStore::new(LOCAL_BYTES, now),
             ceilings: MemoryStore::new(CEILING_BYTES, now),
-            ledger: MemoryStore::new(LEDGER_BYTES, now),
+            marks: MemoryStore::new(MARK_BYTES, now),
             shares: ArcSwap::from_pointee(Shares::first(live, nodes.min(NODES_MAX))),
             shaping: Mutex::new(()),
         }
@@ -153,6 +152,21 @@ impl Local {
         let shares = self.shares.load();
         if let Some(own) = shares.own(live, limit, quota, charge) {
             let _ = self.counters.ask(&own.charge, Demand::UpTo(own.share.spare), now);
+        }
+    }
+
+    /// The same for a key that has debts: the store knows of this.
+    pub(super) fn keep_marked(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        let shares = self.shares.load();
+        if let Some(own) = shares.own(live, limit, quota, charge) {
+            let _ = self.marks.ask(&own.charge, Demand::UpTo(own.share.spare), now);
         }
     }
 
@@ -225,6 +239,21 @@ impl Local {
         }
     }
 
+    /// The same for a key that has debts, of what the store knows.
+    pub(super) fn refund_marked(
+        &self,
+        live: &Live,
+        limit: usize,
+        quota: QuotaIndex,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        let shares = self.shares.load();
+        if let Some(own) = shares.own(live, limit, quota, charge) {
+            let _ = self.marks.refund_now(&own.charge, now);
+        }
+    }
+
     /// Forgets a counter.
     pub(super) fn reset(
         &self,
@@ -240,8 +269,8 @@ impl Local {
         }
     }
 
-    /// Takes down what the store is to be told of a charge.
-    pub(super) fn owe(
+    /// Remembers what a counter is now, which the store knows: what it has more later on the store is to be told.
+    pub(super) fn mark(
         &self,
         live: &Live,
         limit: usize,
@@ -251,40 +280,27 @@ impl Local {
     ) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(live, limit, quota, charge) {
-            let _ = self.ledger.ask(&own.charge, Demand::UpTo(0), now);
+            let _ = self.counters.copy_to(&self.marks, &own.charge, now); // Without room it is told by `since_mark`.
         }
     }
 
-    /// Takes it back.
-    pub(super) fn unowe(
+    /// What was taken from a counter since it was marked, as far as it has not come back: less than nothing if more was given back. None if
+    /// there was no room to count it apart from others.
+    pub(super) fn since_mark(
         &self,
         live: &Live,
         limit: usize,
         quota: QuotaIndex,
         charge: &Charge<'_>,
         now: Timestamp,
-    ) {
-        let shares = self.shares.load();
-        if let Some(own) = shares.own(live, limit, quota, charge) {
-            let _ = self.ledger.refund_now(&own.charge, now);
-        }
-    }
-
-    /// What is still owed for a counter; the ledger forgets it. None if there was no room to count it apart from others.
-    pub(super) fn take_owed(
-        &self,
-        live: &Live,
-        limit: usize,
-        quota: QuotaIndex,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) -> Option<u64> {
+    ) -> Option<i64> {
         let shares = self.shares.load();
         let own = shares.own(live, limit, quota, charge)?;
         let look = Charge { cost: 0, ..own.charge };
-        let Answer { outcome, source } = self.ledger.ask(&look, Demand::UpTo(0), now).ok()?;
-        self.ledger.reset_now(&look, now);
-        (source == Source::Exact).then(|| outcome.limit.saturating_sub(outcome.remaining))
+        let [now_is, was] = [&self.counters, &self.marks].map(|store| store.ask(&look, Demand::UpTo(0), now));
+        let (now_is, was) = (now_is.ok()?, was.ok()?);
+        (now_is.source == Source::Exact && was.source == Source::Exact)
+            .then(|| more_used(&own.share.quota, &now_is.outcome, &was.outcome))
     }
 
     /// Whether an open limit lets a request pass: up to so many times this node's share.
@@ -304,6 +320,21 @@ impl Local {
 
     /// Bytes that the counters take.
     pub(super) fn bytes(&self) -> u64 {
-        self.counters.bytes() + self.ceilings.bytes() + self.ledger.bytes()
+        self.counters.bytes() + self.ceilings.bytes() + self.marks.bytes()
     }
+}
+
+/// By how many units one outcome of a quota has more used than another, a part of a unit rounded up.
+fn more_used(quota: &Quota, one: &Outcome, other: &Outcome) -> i64 {
+    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let Some(reservoir) = quota.reservoir() else {
+        return signed(other.remaining) - signed(one.remaining);
+    };
+    // What is missing is told by the time to full, to the tick: whole units would hide that both have the same part of one.
+    let [one, other] = [one, other].map(|outcome| outcome.reset_after.as_micros());
+    let units = |ticks: u64| {
+        let credits = u128::from(ticks.saturating_sub(1)) * u128::from(reservoir.pace().gain().get());
+        i64::try_from(credits.div_ceil(u128::from(reservoir.pace().price().get()))).unwrap_or(i64::MAX)
+    };
+    if one >= other { units(one - other) } else { -units(other - one) }
 }

@@ -24,7 +24,6 @@ impl<S: Store> Engine<S> {
             settled.refunded = held.cost() - cost;
             if let Some(charge) = held.charge(&live, PermitId(0), settled.refunded) {
                 local.refund(&live, limit, quota, &charge, now);
-                debts.forgive(local, &live, &charge, now);
             }
         } else if let Some(look) = held.charge(&live, PermitId(0), 0) {
             let extra = cost - held.cost();
@@ -32,9 +31,9 @@ impl<S: Store> Engine<S> {
             settled.charged = left.map_or(0, |left| left.outcome.remaining).min(extra);
             settled.unpaid = extra - settled.charged;
             let charge = look.costing(settled.charged);
-            local.keep_warm(&live, limit, quota, &charge, now);
             if settled.charged > 0 {
-                debts.add(local, &live, &charge, held.clone(), now);
+                debts.begin(local, &live, &charge, || held.clone(), now);
+                local.keep_warm(&live, limit, quota, &charge, now);
             }
         }
         settled
@@ -47,10 +46,10 @@ impl<S: Store> Engine<S> {
         let Some((limit, quota)) = held.place(&live) else { return };
         let charge = |units| held.charge(&live, PermitId(0), units).filter(|_| units > 0);
         if let Some(charge) = charge(settled.refunded) {
-            standby.local.refund(&live, limit, quota, &charge, now);
+            standby.give(&live, limit, quota, &charge, now);
         }
         if let Some(charge) = charge(settled.charged) {
-            standby.local.keep_warm(&live, limit, quota, &charge, now);
+            standby.keep_warm(&live, limit, quota, &charge, now);
         }
     }
 
@@ -67,7 +66,7 @@ impl<S: Store> Engine<S> {
         let (Some(charge), Some((limit, quota))) = (charge, held.place(live)) else { return false };
         standby.local.refund(live, limit, quota, &charge, now);
         match held.source() {
-            Source::Local => standby.debts.forgive(&standby.local, live, &charge, now),
+            Source::Local => standby.debts.take_back(&charge),
             Source::Open => true,
             _ => false,
         }
@@ -82,15 +81,15 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) {
         if let Some(standby) = self.standby.get() {
-            standby.local.refund(live, matched.limit as usize, matched.quota, charge, now);
+            standby.give(live, matched.limit as usize, matched.quota, charge, now);
         }
     }
 
     /// Takes down what is still to be given back of a refund that has begun.
     pub(in crate::engine) fn owe(&self, live: &Live, matched: &Match, charge: &Charge<'_>, now: Timestamp) {
         let standby = self.standby(live, now);
-        standby.local.refund(live, matched.limit as usize, matched.quota, charge, now);
         let held = Held::new(live, matched, charge, Source::Exact);
+        standby.local.refund(live, matched.limit as usize, matched.quota, charge, now);
         standby.debts.add_refund(&standby.local, live, charge, held, now);
     }
 
@@ -104,7 +103,7 @@ impl<S: Store> Engine<S> {
     ) {
         if let Some(standby) = self.standby.get() {
             standby.local.reset(live, matched.limit as usize, matched.quota, charge, now);
-            standby.debts.forget(&standby.local, live, charge, now);
+            standby.debts.forget(charge);
         }
     }
 }

@@ -155,6 +155,19 @@ fn places_in_flight_are_shared() {
     assert_eq!(left(&fleet, "k"), 4);
 }
 
+/// What is given back in the store while a debt of the same key waits is given back once.
+#[test]
+fn a_refund_beside_a_debt_is_no_gift() {
+    let fleet = Fleet::of(2, || bucket("limit", 20));
+    assert!(fleet.check(0, "k", 5, NOW).is_allowed());
+    fleet.shared.set(true);
+    assert!(fleet.check(0, "k", 4, NOW).is_allowed());
+    fleet.shared.set(false);
+    assert_eq!(now_or_never(fleet.engines[0].refund(&asking("k", 3), NOW)), Ok(()));
+    assert_eq!(left(&fleet, "k"), 20 - 5 - 4 + 3);
+    assert_eq!(left(&fleet, "k"), 20 - 5 - 4 + 3);
+}
+
 /// A refund that has begun is finished when the store is back; one that has not is told, and may be asked again.
 #[test]
 fn a_refund_is_given_once() {

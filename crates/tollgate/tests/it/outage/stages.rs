@@ -198,3 +198,17 @@ fn stages_are_read_from_a_file() {
         assert_eq!(source(&fleet.check(0, "k", 1, after(at))), wanted, "after {at} µs");
     }
 }
+
+/// Where the store tells how long the part of a counter has been away, that is what counts, and not what was seen here.
+#[test]
+fn the_store_may_tell_how_long_it_is_away() {
+    let fleet = Fleet::of(1, || bucket("limit", 1_000).on_store_failure(STAGED));
+    fleet.see(NOW);
+    fleet.shared.set(true);
+    for (away, wanted) in
+        [(0, "open"), (999_999, "open"), (1_000_000, "local"), (60_000_000, "closed"), (5, "open")]
+    {
+        fleet.away.store(away, Ordering::SeqCst);
+        assert_eq!(source(&fleet.check(0, "k", 1, after(away))), wanted, "away for {away} µs");
+    }
+}

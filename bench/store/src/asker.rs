@@ -1,0 +1,116 @@
+//! Who is compared, and how each is asked about a key.
+
+use redis::aio::MultiplexedConnection;
+use redis::{Script, Value};
+use tollgate::{CheckRequest, Clock, Engine, Policy, Secret, Source};
+use tollgate_redis::{RedisStore, Settings};
+
+use crate::Failure;
+
+/// The bucket of two fields, as people write it: refill by the time that has passed, take one, expire when full.
+const HASH_BUCKET: &str = "local t=redis.call('TIME') local now=t[1]+t[2]/1000000 \
+local h=redis.call('HMGET',KEYS[1],'tokens','ts') \
+local tokens=tonumber(h[1]) or tonumber(ARGV[2]) local ts=tonumber(h[2]) or now \
+tokens=math.min(tonumber(ARGV[2]),tokens+(now-ts)*tonumber(ARGV[1])) \
+local allowed=0 if tokens>=1 then tokens=tokens-1 allowed=1 end \
+redis.call('HSET',KEYS[1],'tokens',tokens,'ts',now) redis.call('PEXPIRE',KEYS[1],ARGV[3]) return allowed";
+/// The generic cell rate algorithm in one string.
+const STRING_GCRA: &str = "local t=redis.call('TIME') local now=t[1]*1000000+t[2] \
+local tat=tonumber(redis.call('GET',KEYS[1]) or now) if tat<now then tat=now end \
+local new=tat+tonumber(ARGV[1]) local allow=new-tonumber(ARGV[2]) \
+if now<allow then return 0 end \
+redis.call('SET',KEYS[1],string.format('%.0f',new),'PX',math.ceil((new-now)/1000)) return 1";
+
+/// One way to be asked.
+pub(crate) enum Asker {
+    /// Nothing but the way there and back.
+    Ping(MultiplexedConnection),
+    /// A script for each decision, with its arguments.
+    Script(MultiplexedConnection, Script, [u64; 3]),
+    /// Tollgate, by a policy.
+    Tollgate(Box<Engine<RedisStore>>, Clock),
+}
+
+/// Everybody, by name. All of Tollgate's limits are 100 a second, or as near to that as the algorithm has it.
+pub(crate) const LIMITS: [(&str, &str); 8] = [
+    ("token-bucket", "[{name: a, by: [key], rate: 100/s, burst: 200}]"),
+    ("gcra", "[{name: a, by: [key], rate: 100/s, burst: 200, algorithm: gcra}]"),
+    ("leaky-bucket", "[{name: a, by: [key], rate: 100/s, algorithm: leaky-bucket, queue: 100}]"),
+    ("fixed-window", "[{name: a, by: [key], rate: 6000/min, algorithm: fixed-window}]"),
+    ("sliding-window", "[{name: a, by: [key], rate: 6000/min, algorithm: sliding-window}]"),
+    ("sliding-log", "[{name: a, by: [key], rate: 100/s, algorithm: sliding-log}]"),
+    ("concurrency", "[{name: a, by: [key], concurrency: 1000, permit_ttl: 1s}]"),
+    (
+        "five limits",
+        "[{name: a, by: [key], rate: 100/s, burst: 200}, {name: b, by: [key], rate: 6000/min, algorithm: fixed-window}, \
+         {name: c, by: [key], rate: 90/s, algorithm: gcra}, {name: d, by: [key], rate: 6000/min, algorithm: sliding-window}, \
+         {name: e, by: [key], rate: 80/s, burst: 300}]",
+    ),
+];
+
+impl Asker {
+    /// The way there and back.
+    pub(crate) async fn ping(client: &redis::Client) -> Result<Self, Failure> {
+        Ok(Self::Ping(client.get_multiplexed_async_connection().await?))
+    }
+
+    /// The two scripts that people write.
+    pub(crate) async fn scripts(client: &redis::Client) -> Result<[(&'static str, Self); 2], Failure> {
+        let connection = client.get_multiplexed_async_connection().await?;
+        let hash = Self::Script(connection.clone(), Script::new(HASH_BUCKET), [100, 200, 2_000]);
+        let string = Self::Script(connection, Script::new(STRING_GCRA), [10_000, 2_000_000, 0]);
+        Ok([("EVALSHA, hash of two fields", hash), ("EVALSHA, string TAT", string)])
+    }
+
+    /// Tollgate with these limits.
+    pub(crate) async fn tollgate(url: &str, limits: &str) -> Result<Self, Failure> {
+        let (policy, _) = Policy::compile("bench", format!("limits: {limits}").as_bytes())
+            .map_err(|report| format!("the policy is wrong: {report:?}"))?;
+        let store = RedisStore::connect(Settings::parse(url)?)?;
+        let clock = Clock::precise();
+        let asker = Self::Tollgate(Box::new(Engine::with_store(policy, store, Secret::repeatable(7))), clock);
+        // The store connects in the background; the measurement begins when it counts.
+        for _ in 0..200 {
+            if asker.ask(0).await? {
+                return Ok(asker);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        Err("Tollgate's store does not answer".into())
+    }
+
+    /// Asks about a key; tells whether the store itself decided.
+    pub(crate) async fn ask(&self, key: u64) -> Result<bool, Failure> {
+        match self {
+            Asker::Ping(connection) => {
+                let _: Value = redis::cmd("PING").query_async(&mut connection.clone()).await?;
+                Ok(true)
+            }
+            Asker::Script(connection, script, arguments) => {
+                let mut call = script.key(format!("rl:user:{key}"));
+                arguments.iter().for_each(|argument| {
+                    call.arg(*argument);
+                });
+                let _: i64 = call.invoke_async(&mut connection.clone()).await?;
+                Ok(true)
+            }
+            Asker::Tollgate(engine, clock) => {
+                let mut text = [0u8; 20];
+                let request = CheckRequest::new().with("key", digits(key, &mut text))?;
+                let decision = engine.check(&request, clock.now()).await;
+                Ok(decision.limits().all(|status| status.source == Source::Exact))
+            }
+        }
+    }
+}
+
+/// A number as text, without memory of its own.
+fn digits(mut number: u64, text: &mut [u8; 20]) -> &str {
+    let mut start = text.len();
+    while start == text.len() || number > 0 {
+        start -= 1;
+        text[start] = b'0' + u8::try_from(number % 10).unwrap_or(0);
+        number /= 10;
+    }
+    std::str::from_utf8(&text[start..]).unwrap_or("0")
+}

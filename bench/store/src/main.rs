@@ -1,0 +1,116 @@
+//! Compares the shared store with what people do with Redis today: one redis-server on the first core, asked from the second. Rounds
+//! are interleaved; ratios are taken within a round.
+
+mod asker;
+mod measure;
+mod server;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use asker::{Asker, LIMITS};
+use measure::{Delay, Speed, bytes_a_key, closed, open};
+use server::Server;
+
+/// What can go wrong, told to whoever started it.
+type Failure = Box<dyn std::error::Error>;
+
+/// Which contender the ratios of throughput are taken against.
+const BASE: &str = "EVALSHA, hash of two fields";
+/// Requests a second of the open loop.
+const RATE: u64 = 10_000;
+
+/// One contender with what was seen of it.
+struct Row {
+    name: String,
+    asker: Rc<Asker>,
+    speeds: Vec<Speed>,
+    delays: Vec<Delay>,
+    bytes: Option<f64>,
+}
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let quick = arguments.iter().any(|argument| argument == "--quick");
+    let rounds = match arguments.iter().position(|argument| argument == "--rounds") {
+        Some(place) => arguments
+            .get(place + 1)
+            .and_then(|text| text.parse().ok())
+            .ok_or("--rounds: accepted is a whole number, such as 5")?,
+        None => 5,
+    };
+    let duration = Duration::from_millis(if quick { 400 } else { 1_500 });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(run(rounds, duration))
+}
+
+async fn run(rounds: usize, duration: Duration) -> Result<(), Failure> {
+    let server = Server::start().await?;
+    let url = format!("redis://{}", server.address);
+    let client = redis::Client::open(url.as_str())?;
+    let mut rows = vec![row("PING", Asker::ping(&client).await?)];
+    for (name, asker) in Asker::scripts(&client).await? {
+        rows.push(row(name, asker));
+    }
+    for (name, limits) in LIMITS {
+        rows.push(row(&format!("tollgate {name}"), Asker::tollgate(&url, limits).await?));
+    }
+    for round in 1..=rounds {
+        for row in &mut rows {
+            eprintln!("round {round} of {rounds}: {}", row.name);
+            row.speeds.push(closed(Rc::clone(&row.asker), &server, duration).await?);
+            row.delays.push(open(Rc::clone(&row.asker), RATE, duration).await?);
+        }
+    }
+    for row in rows.iter_mut().filter(|row| row.name != "PING" && row.name != "tollgate five limits") {
+        eprintln!("bytes a key: {}", row.name);
+        row.bytes = Some(bytes_a_key(Rc::clone(&row.asker), &client, 100_000).await?);
+    }
+    print(&rows, rounds);
+    Ok(())
+}
+
+fn row(name: &str, asker: Asker) -> Row {
+    Row { name: name.to_owned(), asker: Rc::new(asker), speeds: Vec::new(), delays: Vec::new(), bytes: None }
+}
+
+fn print(rows: &[Row], rounds: usize) {
+    let find = |name: &str| rows.iter().find(|row| row.name == name);
+    let ratio = |own: &[f64], base: &[f64]| median(own.iter().zip(base).map(|(own, base)| own / base).collect());
+    println!("### One redis-server: closed loop, 256 under way, 1M keys, medians of {rounds} rounds\n");
+    println!("| | a second (least–most) | beside the hash | µs of the store's processor |\n|---|---:|---:|---:|");
+    let speeds = |row: &Row| row.speeds.iter().map(|speed| speed.per_second).collect::<Vec<_>>();
+    let base = find(BASE).map(speeds).unwrap_or_default();
+    for row in rows {
+        let own = speeds(row);
+        let (least, most) = (own.iter().copied().fold(f64::MAX, f64::min), own.iter().copied().fold(0.0, f64::max));
+        let micros = median(row.speeds.iter().map(|speed| speed.store_micros).collect());
+        let (shown, beside) = (median(own.clone()), ratio(&own, &base));
+        println!("| {} | {shown:.0} ({least:.0}–{most:.0}) | {beside:.2}× | {micros:.1} |", row.name);
+    }
+    println!("\n### Open loop, {RATE} a second\n");
+    println!("| | p50 µs | p99 µs | p99 beside PING | not by the store |\n|---|---:|---:|---:|---:|");
+    let p99s = |row: &Row| row.delays.iter().map(|delay| delay.p99).collect::<Vec<_>>();
+    let base = find("PING").map(p99s).unwrap_or_default();
+    for row in rows {
+        let p50 = median(row.delays.iter().map(|delay| delay.p50).collect());
+        let elsewhere = median(row.delays.iter().map(|delay| delay.elsewhere).collect()) * 100.0;
+        let (p99, beside) = (median(p99s(row)), ratio(&p99s(row), &base));
+        println!("| {} | {p50:.0} | {p99:.0} | {beside:.2}× | {elsewhere:.1} % |", row.name);
+    }
+    let p50s = |name: &str| find(name).map(|row| row.delays.iter().map(|delay| delay.p50).collect::<Vec<_>>());
+    if let (Some(five), Some(one)) = (p50s("tollgate five limits"), p50s("tollgate token-bucket")) {
+        println!("\nFive limits in one request take {:.2}× the time of one (median latency).", ratio(&five, &one));
+    }
+    println!("\n### Bytes a key\n\n| | bytes |\n|---|---:|");
+    for row in rows {
+        if let Some(bytes) = row.bytes {
+            println!("| {} | {bytes:.0} |", row.name);
+        }
+    }
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
+}

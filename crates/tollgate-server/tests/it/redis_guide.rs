@@ -1,0 +1,69 @@
+//! The guide `docs/redis.md` is run: its Redis and its servers are started on free ports, stopped and started again by its own commands,
+//! in one shell from the first block to the last, and what it shows is compared with what comes out.
+
+use crate::guide::{Last, blocks, shell, succeeded};
+use crate::program::{run, stderr};
+use crate::redis::free_port;
+use crate::scratch::Scratch;
+use crate::shared::turn;
+
+const GUIDE: &str = include_str!("../../../../docs/redis.md");
+/// Stands between the outputs of two blocks.
+const MARK: &str = "=== next block ===";
+
+/// Every command of the guide works, and shows what the guide says.
+#[test]
+fn the_guide_is_true() {
+    let _turn = turn();
+    let folder = Scratch::new();
+    let ports = ["6379", "8080", "8090"].map(|port| (port, free_port().to_string()));
+    // Where many tests share a few processors, a decision may take longer than it does elsewhere.
+    let mut script = format!("set -eu\ncd '{}'\nexport TOLLGATE_STORE_DEADLINE=50ms\n", folder.text(""));
+    script.push_str("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n");
+    let blocks = blocks(GUIDE);
+    for (_, commands) in blocks.iter().filter(|(language, _)| *language == "sh") {
+        script.push_str(commands);
+        script.push_str(&format!("\nprintf '\\n%s\\n' '{MARK}'\n"));
+    }
+    for (port, free) in &ports {
+        script = script.replace(port, free);
+    }
+    let (mut output, complaints) = succeeded(shell(&script));
+    assert_eq!(complaints, "", "no command complains");
+    for (port, free) in &ports {
+        output = output.replace(free, port);
+    }
+    let output = output.replace("within 50 ms", "within 5 ms");
+    let mut outputs = output.split(MARK);
+    let mut last = Last::default();
+    for (language, block) in &blocks {
+        match *language {
+            "sh" => last.ran(block, outputs.next().expect("each block has an output")),
+            _ => last.compare(language, block),
+        }
+    }
+    last.at_least(7);
+}
+
+/// The config file that the guide shows is one, up to its password that is not there.
+#[test]
+fn the_guides_config_is_understood() {
+    let (folder, blocks) = (Scratch::new(), blocks(GUIDE));
+    let (_, config) = blocks.iter().find(|(language, _)| *language == "yaml config").unwrap();
+    folder.replace("config.yaml", config);
+    let output = run(&["serve", "--http", "127.0.0.1:0", "--config", &folder.text("config.yaml")], b"");
+    let said = stderr(&output);
+    assert!(output.status.code() == Some(1) && said.contains("/etc/tollgate/store-password"), "{said}");
+}
+
+/// The user that the guide shows is the one that `store check` recommends.
+#[test]
+fn the_guides_user_is_the_recommended_one() {
+    let source = include_str!("../../src/store/check/rights.rs");
+    let (_, rights) = source.split_once("RIGHTS: &str = \"").unwrap();
+    let (rights, _) = rights.split_once('"').unwrap();
+    let rights: Vec<&str> = rights.split_whitespace().filter(|word| *word != "\\").collect();
+    let (_, shown) = GUIDE.split_once("ACL SETUSER tollgate on >PASSWORD ").unwrap();
+    let shown: Vec<&str> = shown.lines().next().unwrap().split(' ').collect();
+    assert_eq!(shown, rights);
+}

@@ -19,8 +19,8 @@ const RATIO_CALLS: u32 = 20;
 const RATIO_PERIOD: Duration = Duration::from_secs(1);
 /// How long it stays open the first time; each time after that twice as long, up to the most.
 const OPEN_FIRST: Duration = Duration::from_millis(200);
-/// Promises of a second after the store's recovery leave no more.
-const OPEN_MOST: Duration = Duration::from_secs(1);
+/// Two seconds after the store's recovery nearly all requests go to it again; probes and steps take one of them.
+const OPEN_MOST: Duration = Duration::from_millis(500);
 /// How long it stays open when only an operator can help: one try every ten seconds.
 const OPEN_FATAL: Duration = Duration::from_secs(10);
 /// Probes that must succeed one after the other.

@@ -154,7 +154,9 @@ impl Keeper {
         if breaker.state() == BreakerState::Open || wire.silent_for(now) < HEARTBEAT {
             return 0;
         }
-        match timeout(HEARTBEAT, wire.connection().send_packed_command(&redis::cmd("PING"))).await {
+        // Where decisions may take longer, so may this.
+        let patience = HEARTBEAT.max(self.deadline);
+        match timeout(patience, wire.connection().send_packed_command(&redis::cmd("PING"))).await {
             // Any reply is a sign of life: what it says about decisions, they will find out.
             Ok(Ok(_)) => {
                 wire.heard(Instant::now());

@@ -31,11 +31,12 @@ pub(crate) struct Log {
     pub(crate) window: u64,
 }
 
-/// Something that allows more than the quota does, once, at an instant: a state that was lost, a clock that stepped, a node that went
-/// over to its own bucket. An interval that holds the instant may have that many units more.
+/// Something that allows more than the quota does, once, at some instant of a span: a state that was lost, a clock that stepped, a node
+/// that went over to its own bucket. An interval that meets the span may have that many units more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allowance {
-    pub(crate) at: u64,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
     pub(crate) units: u64,
 }
 
@@ -73,9 +74,8 @@ impl Bucket {
         let mut tree = Tree::new(starts.iter().map(|&start| self.refill(start)).collect());
         let mut ends: Vec<(u64, u64, i128)> =
             admitted.iter().map(|seen| (seen.replied, seen.sent, self.scaled(seen.cost))).collect();
-        ends.extend(
-            allowances.iter().map(|allowance| (allowance.at, allowance.at, -self.scaled(allowance.units))),
-        );
+        // From its first instant on it counts for every interval that begins before its last.
+        ends.extend(allowances.iter().map(|each| (each.from, each.to, -self.scaled(each.units))));
         // At one instant the allowances come first: the interval that ends there holds them.
         ends.sort_unstable_by_key(|&(end, _, scaled)| (end, scaled));
         let mut worst: Option<(i128, u64, u64)> = None;
@@ -102,8 +102,12 @@ impl Bucket {
     ///
     /// A decision that the store did not answer may have been charged there all the same, at any time after it was sent, and once more
     /// when its debt was replayed.
-    pub(crate) fn wrong_denials(&self, seen: &[Seen]) -> Vec<Seen> {
-        let charges = self.possible_charges(seen);
+    ///
+    /// Each of `taken` is so many units that may have vanished at an instant, or any time after: a clock that steps back takes some.
+    pub(crate) fn wrong_denials(&self, seen: &[Seen], taken: &[(u64, u64)]) -> Vec<Seen> {
+        let mut charges = self.possible_charges(seen);
+        charges.extend(taken.iter().map(|&(from, units)| (from, u64::MAX, self.scaled(units))));
+        charges.sort_unstable();
         let mut ends: Vec<u64> = charges.iter().map(|&(_, end, _)| end).collect();
         ends.sort_unstable();
         ends.dedup();
@@ -132,19 +136,34 @@ impl Bucket {
         wrong
     }
 
-    /// Charges that may have been made, by when they were sent: from when, until when, and how much.
+    /// The fewest units that must have vanished at those instants, so many at each, to explain every denial. At most the burst: a
+    /// bucket has no more.
+    pub(crate) fn vanished(&self, seen: &[Seen], instants: &[u64]) -> Option<u64> {
+        let explains = |units: u64| {
+            let taken: Vec<(u64, u64)> = instants.iter().map(|&at| (at, units)).collect();
+            self.wrong_denials(seen, &taken).is_empty()
+        };
+        let (mut low, mut high) = (0, self.burst);
+        if !explains(high) {
+            return None;
+        }
+        while low < high {
+            let middle = low.midpoint(high);
+            if explains(middle) { high = middle } else { low = middle + 1 }
+        }
+        Some(low)
+    }
+
+    /// Charges that may have been made: from when, until when, and how much.
     fn possible_charges(&self, seen: &[Seen]) -> Vec<(u64, u64, i128)> {
-        let mut charges: Vec<(u64, u64, i128)> = seen
-            .iter()
+        seen.iter()
             .filter(|seen| seen.admitted || seen.mode != Mode::Exact)
             .map(|seen| match seen.mode {
                 Mode::Exact => (seen.sent, seen.replied, self.scaled(seen.cost)),
                 // Executed late by a server that woke up, and replayed as a debt if it was admitted.
                 _ => (seen.sent, u64::MAX, self.scaled(seen.cost) * if seen.admitted { 2 } else { 1 }),
             })
-            .collect();
-        charges.sort_unstable();
-        charges
+            .collect()
     }
 }
 
@@ -158,18 +177,16 @@ impl Log {
         let admitted = seen.into_iter().filter(|seen| seen.admitted);
         let mut events: Vec<(u64, u64, i64)> =
             admitted.map(|seen| (seen.sent, seen.replied, i64::try_from(seen.cost).unwrap())).collect();
-        events.extend(
-            allowances
-                .iter()
-                .map(|allowance| (allowance.at, allowance.at, -i64::try_from(allowance.units).unwrap())),
-        );
+        // It counts for every interval that begins before its last instant and reaches its first.
+        events
+            .extend(allowances.iter().map(|each| (each.to, each.from, -i64::try_from(each.units).unwrap())));
         // From the last start to the first; at one instant the allowances first.
         events.sort_unstable_by_key(|&(sent, _, units)| (std::cmp::Reverse(sent), units));
         let (mut inside, mut sum, mut worst) = (BinaryHeap::new(), 0, None::<Excess>);
         for (sent, replied, units) in events {
             inside.push((replied, units));
             sum += units;
-            while inside.peek().is_some_and(|&(end, _)| end - sent >= self.window) {
+            while inside.peek().is_some_and(|&(end, _)| end.saturating_sub(sent) >= self.window) {
                 sum -= inside.pop().map_or(0, |(_, units)| units);
             }
             let excess = sum - i64::try_from(self.limit).unwrap();

@@ -1,12 +1,15 @@
 //! A real cluster: three primaries, and a replica of each.
 
 use std::process::Command;
+use std::time::Duration;
 
-use crate::scratch::{free_port, until};
+use crate::scratch::{free_port, rest, until};
 use crate::server::{Plan, Program, Server};
 
 /// How long nodes wait for each other before they call one dead, in milliseconds.
 const NODE_TIMEOUT: u32 = 2_000;
+/// The same where nobody is to be called dead, however busy the machine is.
+const CALM_TIMEOUT: u32 = 20_000;
 const NODES: usize = 6;
 /// Slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
@@ -59,14 +62,19 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start(program: Program) -> Self {
-        Self::with(&Plan::new(program))
+        Self::with(&Plan::new(program), NODE_TIMEOUT)
+    }
+
+    /// One in which no node takes over from another by itself.
+    pub(crate) fn calm(program: Program) -> Self {
+        Self::with(&Plan::new(program), CALM_TIMEOUT)
     }
 
     /// Starts six nodes by one plan, and returns once all of them call the cluster whole.
-    pub(crate) fn with(plan: &Plan) -> Self {
+    fn with(plan: &Plan, node_timeout: u32) -> Self {
         let node = || {
             let plan = plan.clone().line("cluster-enabled yes");
-            let plan = plan.line(format!("cluster-node-timeout {NODE_TIMEOUT}"));
+            let plan = plan.line(format!("cluster-node-timeout {node_timeout}"));
             let plan = plan.line(format!("cluster-port {}", free_port()));
             // A replica that has lost its primary for a moment may still take over.
             plan.line("cluster-replica-validity-factor 0").line("repl-ping-replica-period 1").start()
@@ -161,9 +169,31 @@ impl Cluster {
         cli(&[&arguments[..], &["--cluster-slots", &slots, "--cluster-yes"]].concat());
     }
 
+    /// Moves one slot as an operator does by hand, and takes its time before anybody else is told: who asks is sent on, each time.
+    pub(crate) fn move_slot(&self, slot: u16, from: usize, to: usize, pause: Duration) {
+        let nodes = self.nodes();
+        let id = |index: usize| {
+            let port = self.servers[index].port;
+            nodes.iter().find(|node| node.port == port).unwrap().id.clone()
+        };
+        let (slot, old, new) = (slot.to_string(), id(from), id(to));
+        let (source, target) = (&self.servers[from], &self.servers[to]);
+        target.tell(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &old]);
+        source.tell(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &new]);
+        let keys: Vec<String> = source.ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "1000"]).unwrap();
+        let port = target.port.to_string();
+        for key in &keys {
+            source.tell(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+        }
+        rest(pause);
+        target.tell(&["CLUSTER", "SETSLOT", &slot, "NODE", &new]);
+        source.tell(&["CLUSTER", "SETSLOT", &slot, "NODE", &new]);
+    }
+
     /// Keys of all primaries that would live for ever.
     pub(crate) fn immortal(&self) -> Vec<String> {
-        let lives = self.servers.iter().flat_map(Server::lives);
+        let primaries = self.servers.iter().filter(|server| server.info("role").as_deref() == Some("master"));
+        let lives = primaries.flat_map(Server::lives);
         lives.filter(|(_, life)| *life < 0).map(|(key, _)| key).collect()
     }
 }

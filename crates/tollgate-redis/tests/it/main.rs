@@ -6,15 +6,22 @@
     clippy::panic,
     reason = "a test that meets the unexpected fails, and says where"
 )]
-#![allow(dead_code, reason = "the rig is built before the store that it tries")]
 
+mod bystander;
 mod checker;
 mod cluster;
+mod conformance;
+mod faults;
+mod fleet;
+mod live;
 mod pki;
+mod processes;
 mod proxy;
 mod record;
 mod scratch;
 mod sentinel;
 mod server;
+mod slots;
 mod starters;
+mod store;
 mod ways;

@@ -29,6 +29,8 @@ pub(crate) struct Seen {
     pub(crate) admitted: bool,
     pub(crate) mode: Mode,
     pub(crate) node: u8,
+    /// Still without an answer long after its deadline, although the runtime gave it its turns.
+    pub(crate) late: bool,
 }
 
 impl Seen {

@@ -8,7 +8,7 @@ use crate::record::{Mode, Seen};
 const BUCKET: Bucket = Bucket { burst: 5, limit: 2, period: 1_000 };
 
 fn seen(sent: u64, replied: u64, cost: u64, admitted: bool) -> Seen {
-    Seen { key: 0, cost, sent, replied, admitted, mode: Mode::Exact, node: 0 }
+    Seen { key: 0, cost, sent, replied, admitted, mode: Mode::Exact, node: 0, late: false }
 }
 
 /// An honest store: decides each question at one instant, exactly.
@@ -56,7 +56,7 @@ proptest! {
         if let Some(excess) = BUCKET.excess(&history, &[]) {
             prop_assert!(excess.units <= 0, "{excess:?}");
         }
-        prop_assert_eq!(BUCKET.wrong_denials(&history), []);
+        prop_assert_eq!(BUCKET.wrong_denials(&history, &[]), []);
     }
 
     /// The quick way finds what trying all intervals finds.
@@ -66,13 +66,13 @@ proptest! {
         for (seen, extra) in history.iter_mut().zip(extra) {
             seen.admitted |= extra;
         }
-        let losses = [Allowance { at: loss, units: 2 }];
+        let losses = [Allowance { from: loss, to: loss + 500, units: 2 }];
         let mut worst = None;
         for from in history.iter().filter(|seen| seen.admitted).map(|seen| seen.sent) {
             for to in history.iter().filter(|seen| seen.admitted && seen.replied >= from).map(|seen| seen.replied) {
                 let inside = history.iter().filter(|seen| seen.admitted && seen.sent >= from && seen.replied <= to);
                 let units: u64 = inside.map(|seen| seen.cost).sum();
-                let lost = if (from..=to).contains(&loss) { 2 } else { 0 };
+                let lost = if from <= loss + 500 && loss <= to { 2 } else { 0 };
                 let allowed = (BUCKET.burst + lost) * BUCKET.period + (to - from) * BUCKET.limit;
                 let excess = i128::from(units * BUCKET.period) - i128::from(allowed);
                 worst = worst.max(Some(-(-excess).div_euclid(i128::from(BUCKET.period))));
@@ -109,8 +109,11 @@ fn one_unit_too_many_is_seen() {
     let found = BUCKET.excess(&history, &[]).unwrap();
     assert_eq!(found.units, 1, "{found:?}");
     // A fault that was recorded inside that interval explains it, and one outside does not.
-    assert_eq!(BUCKET.excess(&history, &[Allowance { at: 5_000, units: 1 }]).unwrap().units, 0);
-    assert_eq!(BUCKET.excess(&history, &[Allowance { at: 20_000, units: 1 }]).unwrap().units, 1);
+    assert_eq!(BUCKET.excess(&history, &[Allowance { from: 5_000, to: 5_001, units: 1 }]).unwrap().units, 0);
+    assert_eq!(
+        BUCKET.excess(&history, &[Allowance { from: 20_000, to: 20_001, units: 1 }]).unwrap().units,
+        1
+    );
 }
 
 /// Two nodes that read, then write, admit twice what one does: the race of naive limiters is seen too.
@@ -126,8 +129,13 @@ fn a_race_is_seen() {
 fn a_wrong_denial_is_seen() {
     let mut history: Vec<Seen> = (0..4).map(|at| seen(at, at, 1, true)).collect();
     history.push(seen(10, 12, 1, false));
-    assert_eq!(BUCKET.wrong_denials(&history), [history[4]]);
+    assert_eq!(BUCKET.wrong_denials(&history, &[]), [history[4]]);
     let unknown = Seen { mode: Mode::Local, ..seen(5, 8, 1, false) };
     history.insert(4, unknown);
-    assert_eq!(BUCKET.wrong_denials(&history), []);
+    assert_eq!(BUCKET.wrong_denials(&history, &[]), []);
+    // Units that vanished explain it as well, and it is told how many.
+    history.remove(4);
+    assert_eq!(BUCKET.wrong_denials(&history, &[(11, 1)]), []);
+    assert_eq!(BUCKET.wrong_denials(&history, &[(13, 5)]).len(), 1);
+    assert_eq!((BUCKET.vanished(&history, &[11]), BUCKET.vanished(&history, &[13])), (Some(1), None));
 }

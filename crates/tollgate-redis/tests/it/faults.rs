@@ -1,0 +1,205 @@
+//! Real faults on real servers, under load, with every promise measured.
+//!
+//! A short run is part of every `cargo test`. `TOLLGATE_FAULTS=all` runs all of them, as `./test --long` does, and any other word those
+//! whose names hold it. A fault that was not seen to
+//! happen fails the run: a test that hurts nobody proves nothing.
+
+mod bare;
+mod clustered;
+mod judge;
+mod report;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tollgate::{Engine, MemoryStore};
+use tollgate_redis::Settings;
+
+use crate::bystander::Bystander;
+use crate::fleet::{Fleet, Load, Running, policy};
+use crate::record::Mode;
+use crate::scratch::{alone, rest, until};
+use crate::store::{Shared, new_runtime, ready, secret, settings};
+use judge::{Happened, judge};
+use report::{Promise, Row, table};
+
+/// How long a decision waits for the store: as long as a setting allows, since a busy machine takes its time.
+pub(crate) const DEADLINE: Duration = Duration::from_millis(50);
+/// Nodes of the fleet.
+const NODES: usize = 3;
+/// How long a run goes on before the fault, and after it at least and at most.
+const BEFORE: Duration = Duration::from_millis(1_500);
+const AFTER: Duration = Duration::from_millis(1_500);
+const AFTER_MAX: Duration = Duration::from_secs(8);
+/// Decisions a second of the short run, in a build for debugging beside other work; and of the whole.
+const GENTLE: u64 = 600;
+const FULL: u64 = 2_000;
+
+/// Where faults are tried, and what came of them.
+struct Rig {
+    runtime: Runtime,
+    bystander: Bystander,
+    rate: u64,
+    /// What the names of faults must hold.
+    wanted: String,
+    rows: Vec<Row>,
+}
+
+impl Rig {
+    fn new(rate: u64, wanted: String) -> Self {
+        let runtime = new_runtime();
+        Self { runtime, bystander: Bystander::watch(DEADLINE / 2), rate, wanted, rows: Vec::new() }
+    }
+
+    /// Nodes of one fleet, each by its own way to the store, in a hurry. Returns once the store answers all of them.
+    fn fleet(&self, urls: [&str; NODES]) -> Fleet<Shared> {
+        self.fleet_of(urls.map(|url| settings(url).deadline(DEADLINE).unwrap()))
+    }
+
+    /// Nodes that wait as long as it takes: for faults that nobody should notice, on a machine that has other things to do.
+    fn patient_fleet(&self, urls: [&str; NODES]) -> Fleet<Shared> {
+        self.fleet_of(urls.map(|url| settings(url).patient()))
+    }
+
+    fn fleet_of(&self, settings: [Settings; NODES]) -> Fleet<Shared> {
+        let _inside = self.runtime.enter();
+        let engine = |settings| Engine::with_store(policy(), ready(settings), secret());
+        let fleet = Fleet::new(settings.map(engine).into_iter().collect());
+        self.await_health(&fleet, "before");
+        fleet
+    }
+
+    /// Waits until a short load is answered by the store alone.
+    fn await_health(&self, fleet: &Fleet<Shared>, when: &str) {
+        let mut turn = 0;
+        until("the store answers every node", || {
+            turn += 1;
+            let running = fleet.ask(&self.runtime, &format!("health-{when}-{turn}"), Load::of(300));
+            rest(Duration::from_millis(200));
+            let seen = running.stop();
+            let well = seen.len() > 20 && seen.iter().all(|seen| seen.mode == Mode::Exact);
+            well.then_some(())
+        });
+    }
+
+    /// One fault: load, then the fault while the load goes on, then the load until the store answers again; then the judgement.
+    fn run(
+        &mut self,
+        name: &'static str,
+        promise: Promise,
+        fleet: &Fleet<Shared>,
+        fault: impl FnOnce(&Running) -> Happened,
+    ) {
+        if !name.contains(&self.wanted) {
+            return;
+        }
+        progress(&format!("{name}: begins"));
+        let load = Load::of(self.rate);
+        let before = failures(fleet);
+        let running = fleet.ask(&self.runtime, name, load);
+        rest(BEFORE);
+        let happened = fault(&running);
+        await_calm(&running);
+        let (recorder, skipped) = (running.recorder.clone(), running.skipped.clone());
+        let seen = running.stop();
+        let mut sober = seen.clone();
+        self.bystander.excuse(&recorder, &mut sober, DEADLINE);
+        let judged = judge(&seen, &sober, &happened);
+        let row = Row { name, promise, happened, judged, immortal: Vec::new() };
+        let skipped = skipped.load(std::sync::atomic::Ordering::Relaxed);
+        progress(&format!("{name}: {:?}, {skipped} skipped, {:?}", row.judged, row.happened.evidence));
+        let failed: Vec<String> = failures(fleet)
+            .into_iter()
+            .map(|(class, count)| (count - before.get(&class).unwrap_or(&0), class))
+            .filter(|&(count, _)| count > 0)
+            .map(|(count, class)| format!("{count} {class}"))
+            .collect();
+        progress(&format!("  calls that failed: {}", failed.join(", ")));
+        self.rows.push(row);
+    }
+
+    /// After the last fault, these keys were found that would live for ever.
+    fn found(&mut self, immortal: Vec<String>) {
+        if let Some(row) = self.rows.last_mut() {
+            row.immortal.extend(immortal);
+        }
+    }
+
+    /// Prints the table, and fails if a promise was broken.
+    fn finish(self) {
+        let text = table(&self.rows);
+        progress(&format!("\n{text}"));
+        let broken: Vec<String> = self.rows.iter().flat_map(Row::broken).collect();
+        assert!(broken.is_empty(), "broken promises:\n{}", broken.join("\n"));
+    }
+}
+
+/// What the links of all nodes say went wrong so far, by class.
+fn failures(fleet: &Fleet<Shared>) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for engine in &fleet.engines {
+        for (class, count) in engine.store().0.report().failures {
+            *sums.entry(format!("{class:?}")).or_default() += count;
+        }
+    }
+    sums
+}
+
+/// Goes on for a while, and until the store has answered everything for some time; but not for ever.
+fn await_calm(running: &Running) {
+    rest(AFTER);
+    let mut waited = AFTER;
+    while waited < AFTER_MAX {
+        let first = running.recorder.len();
+        rest(Duration::from_millis(750));
+        waited += Duration::from_millis(750);
+        let seen = running.recorder.since(first);
+        if seen.iter().all(|seen| seen.mode == Mode::Exact) {
+            return;
+        }
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "whoever waits for minutes wants to see where it is")]
+fn progress(text: &str) {
+    println!("{text}");
+}
+
+/// The rig can fail: three nodes that share nothing admit three times the burst, and are caught.
+#[test]
+fn nodes_that_share_nothing_are_caught() {
+    let _quiet = alone();
+    let runtime = new_runtime();
+    let now = tollgate::Clock::precise().now();
+    let engine = || Engine::with_store(policy(), MemoryStore::new(1 << 20, now), secret());
+    let fleet = Fleet::new(vec![engine(), engine(), engine()]);
+    let running = fleet.ask(&runtime, "apart", Load::of(GENTLE));
+    rest(Duration::from_secs(3));
+    let seen = running.stop();
+    let judged = judge(&seen, &seen, &Happened::default());
+    assert!(judged.broken_exact > 5, "{judged:?}");
+    let shared = std::sync::Arc::new(engine());
+    let fleet = Fleet::of(vec![shared; 3]);
+    let running = fleet.ask(&runtime, "together", Load::of(GENTLE));
+    rest(Duration::from_secs(3));
+    let seen = running.stop();
+    let judged = judge(&seen, &seen, &Happened::default());
+    assert!(judged.broken_exact <= 0 && judged.unexplained == 0, "{judged:?}");
+}
+
+/// What every commit must survive; and, when told so, everything.
+#[test]
+fn promises_are_kept_under_faults() {
+    let _quiet = alone();
+    let wanted = std::env::var("TOLLGATE_FAULTS").ok();
+    let all = wanted.is_some();
+    let part = wanted.filter(|wanted| wanted != "all").unwrap_or_default();
+    let mut rig = Rig::new(if all { FULL } else { GENTLE }, part);
+    clustered::short(&mut rig);
+    if all {
+        clustered::long(&mut rig);
+        bare::long(&mut rig);
+    }
+    rig.finish();
+}

@@ -1,0 +1,130 @@
+//! What a run under a fault comes to: the worst key against what the fault allows, denials, latency, and how soon all was well.
+
+use std::collections::BTreeMap;
+
+use super::NODES;
+use crate::checker::{Allowance, Bucket};
+use crate::fleet::{HOT, QUIET, QUIET_BIT};
+use crate::record::{Mode, Seen};
+
+/// After a fault, decisions are looked at in pieces of this many microseconds.
+const PIECE: u64 = 250_000;
+/// A piece is well again if this share of its decisions, in percent, came from the store.
+const WELL_PERCENT: usize = 95;
+
+/// What was done to the store, by the clock of the record.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Happened {
+    /// Proof that it happened: what was counted, and how often. Each must be above zero.
+    pub(crate) evidence: Vec<(String, u64)>,
+    /// Spans in which state may have been lost, or a clock has stepped: once the burst each.
+    pub(crate) losses: Vec<(u64, u64)>,
+    /// Times from which on nodes may have gone over to their own buckets, until all are back: once the burst each.
+    pub(crate) outages: Vec<u64>,
+    /// When one node alone was cut off, and until when: it has its share on top of what the others get from the store.
+    pub(crate) alone: Option<(u64, u64)>,
+    /// When a clock stepped back, or may be taken to have: units may have vanished then.
+    pub(crate) steps: Vec<u64>,
+    /// When the store was healthy again.
+    pub(crate) healthy: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Judged {
+    pub(crate) decisions: usize,
+    pub(crate) modes: BTreeMap<Mode, usize>,
+    /// Most units that a key was admitted above burst and refill, nothing allowed for. Negative if none was.
+    pub(crate) over: i64,
+    /// The same beyond what the promise allows; above zero it is broken. By the store alone, and by all that counted.
+    pub(crate) broken_exact: i64,
+    pub(crate) broken_counted: i64,
+    /// Denials of the store that no charge explains, and units that vanished, if that explains them; and any denial of a quiet key.
+    pub(crate) unexplained: usize,
+    pub(crate) vanished: u64,
+    pub(crate) quiet_denied: usize,
+    pub(crate) late: usize,
+    /// Microseconds.
+    pub(crate) slowest: u64,
+    pub(crate) p9999: u64,
+    /// Milliseconds from health until the store answered nearly all, and all.
+    pub(crate) recovered_nearly: Option<u64>,
+    pub(crate) recovered: Option<u64>,
+    /// Decisions without the store, those apart that the machine itself was too busy for; and how many those are.
+    pub(crate) without: usize,
+    pub(crate) excused: usize,
+}
+
+/// Judges a record. `sober` is the same without the decisions that missed the store because the machine was busy with something else.
+pub(crate) fn judge(seen: &[Seen], sober: &[Seen], happened: &Happened) -> Judged {
+    let mut judged = Judged { decisions: seen.len(), over: i64::MIN, ..Judged::default() };
+    judged.broken_exact = i64::MIN;
+    judged.broken_counted = i64::MIN;
+    let mut keys: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
+    for one in seen {
+        *judged.modes.entry(one.mode).or_default() += 1;
+        keys.entry(one.key).or_default().push(*one);
+    }
+    for (key, seen) in &keys {
+        judged.add_key(if key & QUIET_BIT == 0 { HOT } else { QUIET }, *key & QUIET_BIT != 0, seen, happened);
+    }
+    judged.late = seen.iter().filter(|seen| seen.late).count();
+    let mut took: Vec<u64> = seen.iter().map(Seen::took).collect();
+    took.sort_unstable();
+    judged.slowest = took.last().copied().unwrap_or_default();
+    judged.p9999 = took.get(took.len() * 9_999 / 10_000).copied().unwrap_or_default();
+    (judged.recovered_nearly, judged.recovered) = recovery(sober, happened.healthy);
+    judged.without = sober.iter().filter(|seen| seen.mode != Mode::Exact).count();
+    judged.excused = seen.len() - sober.len();
+    judged
+}
+
+impl Judged {
+    fn add_key(&mut self, bucket: Bucket, quiet: bool, seen: &[Seen], happened: &Happened) {
+        let allow = |(from, to)| Allowance { from, to, units: bucket.burst };
+        let losses: Vec<Allowance> = happened.losses.iter().copied().map(allow).collect();
+        let without = seen.iter().filter(|seen| seen.mode != Mode::Exact).map(|seen| seen.replied);
+        let back = without.max().unwrap_or_default();
+        let outages: Vec<Allowance> =
+            happened.outages.iter().map(|&began| allow((began, began.max(back)))).collect();
+        let exact = seen.iter().filter(|seen| seen.mode == Mode::Exact);
+        // What was let pass without being counted is counted apart, and has a ceiling of its own.
+        let counted = || seen.iter().filter(|seen| matches!(seen.mode, Mode::Exact | Mode::Local));
+        let units = |excess: Option<crate::checker::Excess>| excess.map_or(i64::MIN, |excess| excess.units);
+        self.over = self.over.max(units(bucket.excess(counted(), &[])));
+        self.broken_exact = self.broken_exact.max(units(bucket.excess(exact, &losses)));
+        let shares = happened.alone.map(|(from, to)| {
+            let to = to.max(back);
+            // What the node's share refills meanwhile, rounded up.
+            let units = (bucket.limit * (to - from)).div_ceil(bucket.period * NODES as u64);
+            Allowance { from, to, units }
+        });
+        let both = [losses, outages, shares.into_iter().collect()].concat();
+        self.broken_counted = self.broken_counted.max(units(bucket.excess(counted(), &both)));
+        match bucket.vanished(seen, &happened.steps) {
+            Some(units) => self.vanished = self.vanished.max(units),
+            None => self.unexplained += bucket.wrong_denials(seen, &[]).len(),
+        }
+        if quiet {
+            self.quiet_denied += seen.iter().filter(|seen| !seen.admitted).count();
+        }
+    }
+}
+
+/// How long after `healthy` the store answered nearly all of a piece, and when the last decision without it was sent; in milliseconds.
+fn recovery(seen: &[Seen], healthy: u64) -> (Option<u64>, Option<u64>) {
+    let mut pieces: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
+    for one in seen.iter().filter(|seen| seen.sent >= healthy) {
+        let piece = pieces.entry((one.sent - healthy) / PIECE).or_default();
+        piece.0 += usize::from(one.mode == Mode::Exact);
+        piece.1 += 1;
+    }
+    let well = pieces.iter().find(|(_, (exact, all))| exact * 100 >= all * WELL_PERCENT);
+    let nearly = well.map(|(piece, _)| piece * PIECE / 1_000);
+    let last_piece = pieces.keys().next_back().copied().unwrap_or_default();
+    let without = seen.iter().filter(|seen| seen.sent >= healthy && seen.mode != Mode::Exact);
+    let last = without.map(|seen| seen.sent - healthy).max().map_or(0, |last| last + 1);
+    // Known only if some whole piece came after it.
+    let all = (last / PIECE < last_piece).then_some(last / 1_000);
+    (nearly, all)
+}

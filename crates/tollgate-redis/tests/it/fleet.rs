@@ -1,0 +1,229 @@
+//! Several nodes under load, each with a store connection of its own, and a record of what their clients saw.
+//!
+//! Two kinds of keys: hot ones, which are asked for more than their quota allows, so that an over-admission shows; and quiet ones, which
+//! are asked for less than any node's share, so that every denial of one is wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tokio::time::Instant;
+use tollgate::policy::{Limit, Policy};
+use tollgate::store::Store;
+use tollgate::{CheckRequest, Clock, Decision, Engine, Quota, Rate, Source};
+
+use crate::checker::Bucket;
+use crate::faults::DEADLINE;
+use crate::record::{Mode, Recorder, Seen};
+use crate::scratch::rest;
+
+/// No decision takes longer than its deadline, twice.
+pub(crate) const LATE: Duration = DEADLINE.saturating_mul(2);
+/// Turns of the runtime that a decision gets beyond that before it is called late: they are the machine's fault, not its own.
+const TURNS: u32 = 32;
+/// How often the load catches up with the clock.
+const BEAT: Duration = Duration::from_millis(2);
+/// How often debts are settled.
+const SETTLE_EVERY: Duration = Duration::from_millis(100);
+/// Decisions under way at once, at most.
+const UNDER_WAY_MAX: u64 = 4_096;
+
+/// Each hot key may have this: about two thirds of what it is asked for.
+pub(crate) const HOT: Bucket = Bucket { burst: 20, limit: 20, period: 1_000_000 };
+/// Each quiet key may have this: ten times what it is asked for.
+pub(crate) const QUIET: Bucket = Bucket { burst: 300, limit: 300, period: 1_000_000 };
+
+/// How much is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Decisions a second, of all nodes together.
+    pub(crate) rate: u64,
+    pub(crate) hot: u32,
+    pub(crate) quiet: u32,
+}
+
+impl Load {
+    /// One in ten questions is about a quiet key; each hot key is asked for thirty units a second, each quiet one for ten.
+    pub(crate) fn of(rate: u64) -> Self {
+        let keys = |share: u64, each: u64| u32::try_from((rate * share / 10 / each).max(1)).unwrap();
+        Self { rate, hot: keys(9, 30), quiet: keys(1, 10) }
+    }
+}
+
+/// The policy of every node.
+pub(crate) fn policy() -> Policy {
+    let quota =
+        |bucket: Bucket| Quota::token_bucket(Rate::per_second(bucket.limit).burst(bucket.burst)).unwrap();
+    let hot = Limit::new("hot", quota(HOT)).by(["hot"]);
+    let quiet = Limit::new("quiet", quota(QUIET)).by(["quiet"]);
+    Policy::new(vec![hot, quiet]).unwrap()
+}
+
+/// Where the answer of a decision came from.
+pub(crate) fn mode(decision: &Decision) -> Mode {
+    let mut modes = decision.limits().map(|status| match status.source {
+        Source::Exact | Source::Lease | Source::DenyCache => Mode::Exact,
+        Source::Local | Source::Overflow => Mode::Local,
+        Source::Open => Mode::Open,
+        Source::Closed | Source::Full => Mode::Closed,
+    });
+    modes.next().expect("each question of the rig is about one limit")
+}
+
+/// The nodes.
+pub(crate) struct Fleet<S> {
+    pub(crate) engines: Vec<Arc<Engine<S>>>,
+    clock: Clock,
+}
+
+impl<S: Store + 'static> Fleet<S> {
+    pub(crate) fn new(engines: Vec<Engine<S>>) -> Self {
+        Self::of(engines.into_iter().map(Arc::new).collect())
+    }
+
+    pub(crate) fn of(engines: Vec<Arc<Engine<S>>>) -> Self {
+        Self { engines, clock: Clock::precise() }
+    }
+
+    /// Asks from now on, in the background, about keys that no other run has.
+    pub(crate) fn ask(&self, runtime: &Runtime, run: &str, load: Load) -> Running {
+        let _inside = runtime.enter();
+        let running = Running {
+            recorder: Arc::new(Recorder::start()),
+            stopped: Arc::new(AtomicBool::new(false)),
+            under_way: Arc::new(AtomicU64::new(0)),
+            skipped: Arc::new(AtomicU64::new(0)),
+        };
+        let nodes = self.engines.len() as u64;
+        for (node, engine) in (0..).zip(&self.engines) {
+            let asker = Asker {
+                engine: Arc::clone(engine),
+                clock: self.clock.clone(),
+                running: running.clone(),
+                node,
+                nodes,
+                run: run.into(),
+                load,
+            };
+            runtime.spawn(settle(Arc::clone(engine), self.clock.clone(), running.clone()));
+            runtime.spawn(asker.run());
+        }
+        running
+    }
+}
+
+/// A load that goes on.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) recorder: Arc<Recorder>,
+    stopped: Arc<AtomicBool>,
+    under_way: Arc<AtomicU64>,
+    pub(crate) skipped: Arc<AtomicU64>,
+}
+
+impl Running {
+    /// Stops asking, waits for the last answers, and tells all that was seen.
+    pub(crate) fn stop(self) -> Vec<Seen> {
+        self.stopped.store(true, Ordering::Relaxed);
+        for _ in 0..500 {
+            if self.under_way.load(Ordering::Acquire) == 0 {
+                return self.recorder.since(0);
+            }
+            rest(Duration::from_millis(20));
+        }
+        panic!("{} decisions were never answered", self.under_way.load(Ordering::Acquire));
+    }
+}
+
+/// Tells the store now and then what its node admitted without it, as a server does.
+async fn settle<S: Store + 'static>(engine: Arc<Engine<S>>, clock: Clock, running: Running) {
+    while !running.stopped.load(Ordering::Relaxed) {
+        tokio::time::sleep(SETTLE_EVERY).await;
+        // What cannot be told now is told the next time.
+        let _ = engine.settle_debts(clock.now()).await;
+    }
+}
+
+/// The clients of one node.
+struct Asker<S> {
+    engine: Arc<Engine<S>>,
+    clock: Clock,
+    running: Running,
+    node: u8,
+    nodes: u64,
+    run: Arc<str>,
+    load: Load,
+}
+
+impl<S: Store + 'static> Asker<S> {
+    /// Asks at its share of the rate, whatever the answers do.
+    async fn run(self) {
+        let (start, mut asked) = (Instant::now(), 0);
+        let mut beat = tokio::time::interval(BEAT);
+        while !self.running.stopped.load(Ordering::Relaxed) {
+            beat.tick().await;
+            let micros = u64::try_from(start.elapsed().as_micros()).unwrap();
+            let due = micros * self.load.rate / self.nodes / 1_000_000;
+            while asked < due {
+                asked += 1;
+                if self.running.under_way.load(Ordering::Relaxed) >= UNDER_WAY_MAX {
+                    self.running.skipped.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                self.running.under_way.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(self.question(asked));
+            }
+        }
+    }
+
+    /// One question. Nodes ask about the same keys, each in its own order.
+    fn question(&self, number: u64) -> impl Future<Output = ()> + Send + use<S> {
+        let (engine, clock) = (Arc::clone(&self.engine), self.clock.clone());
+        let (running, node) = (self.running.clone(), self.node);
+        let quiet = number.is_multiple_of(10);
+        let turn = if quiet { number / 10 } else { number - number / 10 };
+        let keys = u64::from(if quiet { self.load.quiet } else { self.load.hot });
+        let key = u32::try_from((turn + u64::from(node) * 7) % keys).unwrap();
+        let name = format!("{}-{key}", self.run);
+        async move {
+            let kind = if quiet { "quiet" } else { "hot" };
+            let request = CheckRequest::new().with(kind, &name).unwrap();
+            let sent = running.recorder.now();
+            let (decision, late) = watched(engine.check(&request, clock.now())).await;
+            running.recorder.add(Seen {
+                key: if quiet { key | QUIET_BIT } else { key },
+                cost: 1,
+                sent,
+                replied: running.recorder.now() + 1,
+                admitted: decision.is_allowed(),
+                mode: mode(&decision),
+                node,
+                late,
+            });
+            running.under_way.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+/// Marks the quiet keys in a record.
+pub(crate) const QUIET_BIT: u32 = 1 << 31;
+
+/// Waits for a decision, and tells whether it was late. A machine that gives the runtime no time does not make it so: the decision is
+/// looked at first, and has some turns to finish what it was about to.
+async fn watched<T>(decision: impl Future<Output = T>) -> (T, bool) {
+    let limit = Instant::now() + LATE;
+    let mut decision = std::pin::pin!(decision);
+    let late = async {
+        tokio::time::sleep_until(limit).await;
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        done = &mut decision => return (done, false),
+        () = late => {}
+    }
+    (decision.await, true)
+}

@@ -1,0 +1,100 @@
+//! The store under test, and the fleet's secret.
+
+use std::sync::Arc;
+
+use tokio::runtime::{Handle, Runtime};
+use tollgate::charge::{Answers, Charge};
+use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::{Secret, Ticks, Timestamp};
+use tollgate_redis::{BreakerState, RedisStore, Settings, ShardReport};
+
+use crate::scratch::until;
+
+/// What a fleet hashes its keys with.
+const WORDS: &[u8] = b"sixteen bytes or more of nothing but test";
+
+/// A user that may do what the store does, and no more.
+pub(crate) const ACL_LINE: &str = "user tollgate on \">s cret\" ~tg:* resetchannels -@all +ping +time +eval +evalsha +set +getex +mget \
+    +del +expire +pexpire +hget +hgetall +hset +hsetnx +zadd +zcard +zrem +zremrangebyscore";
+
+/// A store that several engines share, as the suite allows.
+#[derive(Clone)]
+pub(crate) struct Shared(pub(crate) Arc<RedisStore>);
+
+impl Store for Shared {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        self.0.charge(charges, now).await
+    }
+
+    fn is_grouped(&self) -> bool {
+        self.0.is_grouped()
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.0.refund(charges, now).await
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.0.reset(charges, now).await
+    }
+
+    async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.0.debit(charges, now).await
+    }
+
+    fn hold(&self, hold: &Hold) {
+        self.0.hold(hold);
+    }
+
+    fn nodes(&self) -> u32 {
+        self.0.nodes()
+    }
+
+    fn away_for(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Ticks> {
+        self.0.away_for(charge, now)
+    }
+
+    fn is_away(&self, charge: &Charge<'_>) -> bool {
+        self.0.is_away(charge)
+    }
+}
+
+pub(crate) fn new_runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+pub(crate) fn settings(url: &str) -> Settings {
+    Settings::parse(url).unwrap().secret(WORDS).unwrap()
+}
+
+/// The secret of the fleet: its nodes must agree which key is which.
+pub(crate) fn secret() -> Secret {
+    Secret::of_words(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// A store that waits, whatever else the machine does.
+pub(crate) fn connect(url: &str) -> Shared {
+    ready(settings(url).patient())
+}
+
+/// A store that is told the time.
+pub(crate) fn told(url: &str) -> Shared {
+    told_with(settings(url))
+}
+
+pub(crate) fn told_with(settings: Settings) -> Shared {
+    ready(settings.patient().told_time())
+}
+
+/// Connects inside of the current runtime, and returns once every shard can be asked.
+pub(crate) fn ready(settings: Settings) -> Shared {
+    let _runtime = Handle::current();
+    let store = Arc::new(RedisStore::connect(settings).unwrap());
+    until("the store is connected", || {
+        let report = store.report();
+        let shards = &report.shards;
+        let usable = |shard: &ShardReport| shard.is_connected && shard.state == BreakerState::Closed;
+        (!shards.is_empty() && shards.iter().all(usable)).then_some(())
+    });
+    Shared(store)
+}

@@ -155,7 +155,7 @@ pub struct CheckArguments {
 /// The arguments of `policy convert`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 when it was converted, 1 when the files are wrong or are a policy already, 2 for wrong usage."
+    after_help = "Exit status: 0 when it was converted, 1 when the files are wrong or are a policy already, or when a rule that refuses something has no limit here, 2 for wrong usage."
 )]
 pub struct ConvertArguments {
     /// The configuration: a file, a directory, or - for standard input

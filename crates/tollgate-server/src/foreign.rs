@@ -20,6 +20,8 @@ use tollgate::policy::source::{Outline, Report, outline, with_room};
 use tollgate::store::Store;
 use tollgate::{Engine, Policy, QuotaError, Timestamp};
 
+pub(crate) use convert::Conversion;
+
 use crate::rls::{Answer, Question};
 use crate::telemetry::Rule;
 use counters::{Counters, Tallies};

@@ -3,27 +3,22 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
-use tollgate::Clock;
+use tokio::sync::watch;
+use tollgate::{Clock, Timestamp};
 
 use crate::seldom::Seldom;
 pub(crate) use door::Door;
+use room::{CONNECTIONS_MAX, Place};
+pub(crate) use room::{House, Room};
 pub(crate) use stream::Stream;
 
 mod door;
+mod room;
 mod stream;
 
-/// Most connections at once to one listener. Further ones wait in the system's queue until one ends.
-const CONNECTIONS_MAX: u32 = 10_000;
-/// File descriptors that are left to files, and the share of the others that connections may take, in per cent.
-const FILES_RESERVED: usize = 64;
-const FILES_SHARE: usize = 80;
-/// The least that connections may take however few descriptors there are.
-const CONNECTIONS_MIN: usize = 8;
 /// How long requests in flight may take to end once the server was told to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long to wait after the system refused a connection, for want of file descriptors as a rule.
@@ -67,6 +62,7 @@ fn shown(address: SocketAddr) -> String {
 /// Serves connections until `stop` turns true, then lets requests in flight end. Tells how many were cut off.
 pub(crate) async fn serve<F, C>(
     listener: TcpListener,
+    room: Room,
     door: Door,
     clock: Clock,
     mut stop: Stop,
@@ -76,11 +72,10 @@ where
     F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
     C: Future<Output = ()> + Send + 'static,
 {
-    let room = Room::new();
-    let refused = Seldom::default();
+    let (refused, full) = (Seldom::default(), Seldom::default());
     loop {
         let accepted = tokio::select! {
-            accepted = accept(&listener, &room) => accepted,
+            accepted = accept(&listener, &room, || tell_full(&listener, &room, &full, clock.now())) => accepted,
             () = stopped(&mut stop) => break,
         };
         let (stream, place) = match accepted {
@@ -102,7 +97,7 @@ where
     }
     // All places are free when the last connection has ended.
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, room.places.acquire_many(CONNECTIONS_MAX)).await;
-    (CONNECTIONS_MAX as usize).saturating_sub(room.places.available_permits())
+    room.taken()
 }
 
 /// One connection, from the door on.
@@ -119,51 +114,6 @@ where
     drop(place);
 }
 
-/// Places for the connections of one listener, which share the process's descriptors with those of all others.
-struct Room {
-    places: Arc<Semaphore>,
-    files: Arc<Semaphore>,
-}
-
-/// A place taken.
-type Place = [OwnedSemaphorePermit; 2];
-
-impl Room {
-    fn new() -> Self {
-        static FILES: OnceLock<Arc<Semaphore>> = OnceLock::new();
-        let files = FILES.get_or_init(|| {
-            Arc::new(Semaphore::new(descriptors().map_or(usize::MAX, share).min(Semaphore::MAX_PERMITS)))
-        });
-        Self { places: Arc::new(Semaphore::new(CONNECTIONS_MAX as usize)), files: Arc::clone(files) }
-    }
-
-    /// A place, once there is one.
-    async fn place(&self) -> Result<Place, AcquireError> {
-        let place = Arc::clone(&self.places).acquire_owned().await?;
-        Ok([place, Arc::clone(&self.files).acquire_owned().await?])
-    }
-
-    /// A place, if there is one.
-    fn place_now(&self) -> Option<Place> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
-        Some([place, Arc::clone(&self.files).try_acquire_owned().ok()?])
-    }
-}
-
-/// How many of so many descriptors connections may take: a snapshot or a policy must still find one to be opened with.
-fn share(descriptors: usize) -> usize {
-    (descriptors / 100 * FILES_SHARE + descriptors % 100 * FILES_SHARE / 100)
-        .saturating_sub(FILES_RESERVED)
-        .max(CONNECTIONS_MIN)
-}
-
-/// How many descriptors the system gives this process, where it says so; elsewhere the pause after a refusal has to do.
-fn descriptors() -> Option<usize> {
-    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
 /// The connections that the system has made and nobody has accepted. Closes the door behind them.
 fn waiting(listener: TcpListener) -> Vec<TcpStream> {
     let Ok(listener) = listener.into_std() else { return Vec::new() };
@@ -176,24 +126,28 @@ fn waiting(listener: TcpListener) -> Vec<TcpStream> {
     ready.collect()
 }
 
-/// The next connection, once there is room for it.
-async fn accept(listener: &TcpListener, room: &Room) -> io::Result<(TcpStream, Place)> {
-    let place = room.place().await.map_err(io::Error::other)?;
+/// The next connection, once there is room for it. Tells when there is none.
+async fn accept(listener: &TcpListener, room: &Room, is_full: impl Fn()) -> io::Result<(TcpStream, Place)> {
+    let place = match room.place_now() {
+        Some(place) => place,
+        None => {
+            is_full();
+            room.place().await.map_err(io::Error::other)?
+        }
+    };
     let (stream, _) = listener.accept().await?;
     Ok((stream, place))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Connections never take the last descriptors.
-    #[test]
-    fn descriptors_are_left_for_files() {
-        assert_eq!(share(1_024), 755);
-        assert_eq!(share(128), 38);
-        assert_eq!((share(64), share(0)), (8, 8));
-        assert_eq!(share(usize::MAX), usize::MAX / 100 * 80 + 12 - 64);
-        assert!(descriptors().is_none_or(|descriptors| descriptors > 0));
-    }
+fn tell_full(listener: &TcpListener, room: &Room, told: &Seldom, now: Timestamp) {
+    let Some(skipped) = told.due(now) else { return };
+    let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
+    let open = room.taken();
+    tracing::warn!(
+        address,
+        open,
+        skipped,
+        "no place is left for a connection, so the next one waits until another ends; with more file descriptors (ulimit -n) there \
+         are up to {CONNECTIONS_MAX} places"
+    );
 }

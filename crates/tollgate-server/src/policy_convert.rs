@@ -1,9 +1,11 @@
-//! `tollgate policy convert`: a foreign configuration in our own form, on standard output.
+//! `tollgate policy convert`: a foreign configuration in our own form, on standard output. Rules that would be lost are named on
+//! standard error, and make it fail: whoever does not read the notes must not put an open door into force.
 
 use tollgate::Policy;
 
 use crate::cli::ConvertArguments;
 use crate::console::Console;
+use crate::foreign::Conversion;
 use crate::policy_file;
 use crate::{FAILURE, SUCCESS, USAGE};
 
@@ -26,8 +28,8 @@ pub(crate) fn run(arguments: &ConvertArguments, console: &mut Console) -> u8 {
         ));
         return FAILURE;
     };
-    let text = match foreign.converted(arguments.domain.as_deref()) {
-        Ok(text) => text,
+    let Conversion { text, lost } = match foreign.converted(arguments.domain.as_deref()) {
+        Ok(converted) => converted,
         Err(why) => {
             console.problem(format_args!("{}: {why}", loaded.name));
             return USAGE;
@@ -39,7 +41,13 @@ pub(crate) fn run(arguments: &ConvertArguments, console: &mut Console) -> u8 {
                 console.problem(&warnings);
             }
             console.line(text.trim_end());
-            SUCCESS
+            for rule in &lost {
+                console.problem(format_args!(
+                    "{}: NOT CONVERTED, so what it refuses would pass: {rule}",
+                    loaded.name
+                ));
+            }
+            if lost.is_empty() { SUCCESS } else { FAILURE }
         }
         Err(findings) => {
             console.problem(format_args!("{}: it cannot be said as a policy:\n{findings}", loaded.name));

@@ -15,7 +15,7 @@ use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments};
 use crate::config::{self, Config};
 use crate::console::Console;
-use crate::listen::Door;
+use crate::listen::{Door, House};
 use crate::orders::Orders;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
@@ -155,25 +155,36 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
     let spans = see::start(&service, &arguments.see, &clock)?;
+    let house = House::new(1 + usize::from(grpc.is_some()) + usize::from(resp.is_some()));
     let mut servers = JoinSet::new();
     let mut health = None;
     if let Some(listener) = grpc {
         let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
         health = Some(Arc::clone(&calls));
         let door = Door::new(tls.as_ref(), Inside::Grpc);
-        servers.spawn(listen::serve(listener, door, clock.clone(), stopped.clone(), move |stream, stop| {
-            grpc::connection(stream, Arc::clone(&calls), stop)
-        }));
+        servers.spawn(listen::serve(
+            listener,
+            house.room(),
+            door,
+            clock.clone(),
+            stopped.clone(),
+            move |stream, stop| grpc::connection(stream, Arc::clone(&calls), stop),
+        ));
     }
     if let Some(listener) = resp {
         let resp = Arc::new(resp::Resp::new(Arc::clone(&service)));
         let door = Door::new(tls.as_ref(), Inside::Unnamed);
-        servers.spawn(listen::serve(listener, door, clock.clone(), stopped.clone(), move |stream, stop| {
-            resp::connection(stream, Arc::clone(&resp), stop)
-        }));
+        servers.spawn(listen::serve(
+            listener,
+            house.room(),
+            door,
+            clock.clone(),
+            stopped.clone(),
+            move |stream, stop| resp::connection(stream, Arc::clone(&resp), stop),
+        ));
     }
     let (door, asked) = (Door::new(tls.as_ref(), Inside::Http), Arc::clone(&service));
-    servers.spawn(listen::serve(http, door, clock, stopped, move |stream, stop| {
+    servers.spawn(listen::serve(http, house.room(), door, clock, stopped, move |stream, stop| {
         http::connection(stream, Arc::clone(&asked), stop)
     }));
     let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(&service))));

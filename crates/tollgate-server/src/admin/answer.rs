@@ -79,8 +79,10 @@ impl Act<'_> {
         self.audit(about, "refused: the role may not do this");
         let (verb, has, needs) = (self.verb.name(), self.who.role.name(), least.name());
         let about = if about.is_empty() { String::new() } else { format!(" about {about}") };
-        let detail =
-            format!("{verb}{about} needs the role {needs}, and the token of {} is a {has}'s", self.who.name);
+        let detail = format!(
+            "{verb}{about} needs the role {needs}, and the token of {} has the role {has}",
+            self.who.name
+        );
         Err(Problem::of_admin(Refusal::NotAllowed, detail))
     }
 }

@@ -79,13 +79,22 @@ pub(super) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem>
 }
 
 fn during(text: &str, least: Ticks, most: Ticks) -> Result<Ticks, Problem> {
-    let wrong = |error: String| Problem::invalid(format!("for: {error}"));
-    let given = duration(text).map_err(wrong)?;
-    if (least..=most).contains(&given) {
-        return Ok(given);
-    }
-    let (least, most) = (least.ceil_seconds(), most.ceil_seconds());
-    Err(wrong(format!("out of range; accepted are {least}s to {most}s, also written as 10m or 1h30m")))
+    let wrong = |why: &str| {
+        let (least, most) = (written(least), written(most));
+        Problem::invalid(format!(
+            "for: {why}; accepted are {least} to {most}, written as 90s, 10m, 1h30m or 7d"
+        ))
+    };
+    let given = duration(text).map_err(|_| wrong("not a duration"))?;
+    Some(given).filter(|given| (least..=most).contains(given)).ok_or_else(|| wrong("out of range"))
+}
+
+/// A round number of seconds in the largest unit that has it; a single day is 24 hours.
+fn written(duration: Ticks) -> String {
+    let seconds = duration.ceil_seconds();
+    let units = [(2 * 86_400, 86_400, "d"), (3_600, 3_600, "h"), (60, 60, "m")];
+    let unit = units.iter().find(|(least, length, _)| seconds >= *least && seconds.is_multiple_of(*length));
+    unit.map_or_else(|| format!("{seconds}s"), |(_, length, name)| format!("{}{name}", seconds / length))
 }
 
 fn remark(note: Option<&String>) -> Result<&str, Problem> {

@@ -1,5 +1,5 @@
 //! Who is let in: the right host, so that no name that a web page chose leads here; no other site; and a token that is known. A
-//! source that guesses is made to wait.
+//! source that guesses is made to wait; a right token never is.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -57,7 +57,7 @@ impl Logins {
         Self { failures: quota.ok().map(|quota| Gate::builder(quota).clock(clock).keyed()) }
     }
 
-    /// How long a source must wait before it may try again.
+    /// How long a source must wait before its wrong tokens are looked at again.
     fn wait(&self, source: IpAddr) -> Option<Ticks> {
         let state = self.failures.as_ref()?.charge(&source, 0);
         (state.remaining == 0).then_some(state.next_unit_after)
@@ -65,9 +65,24 @@ impl Logins {
 
     fn failed(&self, source: IpAddr) {
         if let Some(failures) = &self.failures {
-            // Only counted: whoever asks next is told to wait.
+            // Only counted: whoever guesses next is told to wait.
             let _ = failures.check(&source);
         }
+    }
+
+    /// What a wrong token is told. A source that has to wait is not counted again, and fills no log.
+    fn wrong(&self, source: IpAddr) -> Problem {
+        if let Some(wait) = self.wait(source) {
+            let seconds = wait.ceil_seconds();
+            let detail = format!(
+                "the token is not known, and too many wrong tokens came from this address; try again in {seconds} s"
+            );
+            return Problem::of_admin(Refusal::TooManyLogins { seconds }, detail);
+        }
+        self.failed(source);
+        tracing::warn!(target: "audit", source = %source, "a wrong admin token");
+        let detail = "the token is not known; a token that a server made is gone when it is started again";
+        Problem::of_admin(Refusal::NoToken, detail)
     }
 }
 
@@ -97,25 +112,12 @@ impl Admin {
             ));
         }
         is_same_site(request.headers(), host)?;
-        let source = source_of(peer);
-        if let Some(wait) = self.logins.wait(source) {
-            let detail =
-                format!("too many wrong tokens from this address; try again in {} s", wait.ceil_seconds());
-            return Err(Problem::of_admin(Refusal::TooManyLogins { seconds: wait.ceil_seconds() }, detail));
-        }
-        let token = bearer(request.headers());
-        let holder = token.and_then(|token| self.tokens.holder(token));
-        holder.ok_or_else(|| {
-            let detail = match token {
-                None => "send Authorization: Bearer TOKEN; the server printed its token when it started",
-                Some(_) => {
-                    self.logins.failed(source);
-                    tracing::warn!(target: "audit", source = %source, "a wrong admin token");
-                    "the token is not known; a token that a server made is gone when it is started again"
-                }
-            };
-            Problem::of_admin(Refusal::NoToken, detail)
-        })
+        let Some(token) = bearer(request.headers()) else {
+            let detail = "send Authorization: Bearer TOKEN; the server printed its token when it started";
+            return Err(Problem::of_admin(Refusal::NoToken, detail));
+        };
+        // Before anybody waits: who shares an address with somebody who guesses must still be able to operate the server.
+        self.tokens.holder(token).ok_or_else(|| self.logins.wrong(source_of(peer)))
     }
 }
 

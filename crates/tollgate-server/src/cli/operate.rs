@@ -118,7 +118,7 @@ pub struct BlockArguments {
     /// The key.
     #[command(flatten)]
     pub key: KeyArguments,
-    /// For how long, such as 10m or 24h; at most 30 days
+    /// For how long, such as 10m or 7d; at most 30d
     #[arg(long = "for", value_name = "DURATION")]
     pub lasting: String,
     /// Why, for the audit log
@@ -164,7 +164,7 @@ pub struct PercentArguments {
     /// The share of its keys for which it decides
     #[arg(value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub percent: u8,
-    /// For how long, such as 12h; an hour unless said, and at most 30 days
+    /// For how long, such as 12h; an hour unless said, and at most 30d
     #[arg(long = "for", value_name = "DURATION")]
     pub lasting: Option<String>,
     /// Why, for the audit log

@@ -15,8 +15,17 @@ pub(super) struct Converted {
     /// What the rule says, in its own words.
     pub(super) origin: String,
     pub(super) limit: Result<Native, String>,
+    /// Whether it refuses anything where it comes from: without a limit that passes here.
+    pub(super) refuses: bool,
     /// What is different, and what is now possible.
     pub(super) notes: Vec<String>,
+}
+
+/// The text of a policy, and what it does not say.
+pub(crate) struct Conversion {
+    pub(crate) text: String,
+    /// Each rule whose refusals nothing here stands for, and why.
+    pub(crate) lost: Vec<String>,
 }
 
 /// The fields of a limit.
@@ -35,7 +44,7 @@ impl Foreign {
     ///
     /// # Errors
     /// When there are several domains and none, or an unknown one, is named.
-    pub(crate) fn converted(&self, domain: Option<&str>) -> Result<String, String> {
+    pub(crate) fn converted(&self, domain: Option<&str>) -> Result<Conversion, String> {
         let domains = self.domains();
         let known = || domains.iter().take(20).copied().collect::<Vec<_>>().join(", ");
         let domain = match (domain, domains.as_slice()) {
@@ -56,8 +65,14 @@ impl Foreign {
             Foreign::Envoy(config) => config.converted(domain),
             Foreign::Limitador(config) => config.converted(domain),
         };
-        Ok(text(domain, self.format().name(), limits))
+        let lost = limits.iter().filter(|limit| limit.refuses).filter_map(lost).collect();
+        Ok(Conversion { text: text(domain, self.format().name(), limits), lost })
     }
+}
+
+fn lost(converted: &Converted) -> Option<String> {
+    let why = converted.limit.as_ref().err()?;
+    Some(format!("{}: {}", comment(&converted.origin), comment(why)))
 }
 
 fn text(domain: &str, format: &str, limits: Vec<Converted>) -> String {

@@ -109,6 +109,13 @@ async fn an_operator_rules_over_foreign_rules() {
         let blocked = ask("v", now).await;
         assert_eq!((blocked.overall, blocked.statuses[0].until_reset), (Code::OverLimit, Some(second)));
         assert_eq!(ask("other", now).await.overall, Code::Ok);
+        let pair = CheckRequest::new().with("k", "a").unwrap().with("l", "b").unwrap();
+        service.engine.block(&pair, now + second, now).unwrap();
+        let mut several = question(domain, "a");
+        let entries = vec![("l".to_owned(), "b".to_owned())];
+        several.descriptors.push(Descriptor { entries, ..Descriptor::default() });
+        let blocked = rls::answer(&service, &several, now).await.unwrap();
+        assert_eq!(blocked.overall, Code::OverLimit, "its descriptors have the block's attributes together");
         for expected in [Code::Ok, Code::Ok, Code::OverLimit] {
             assert_eq!(ask("v", now + second).await.overall, expected, "{domain}");
         }
@@ -127,7 +134,7 @@ async fn an_operator_rules_over_foreign_rules() {
         };
         assert!(counted(r#""allow""#).unwrap().ends_with(" 5"), "{metrics}");
         assert!(counted(r#""deny""#).unwrap().ends_with(" 2"), "{metrics}");
-        assert!(counted(r#""blocked""#).unwrap().ends_with(" 1"), "{metrics}");
+        assert!(counted(r#""blocked""#).unwrap().ends_with(" 2"), "{metrics}");
         let top = service.meter.top(9);
         assert!(top.iter().any(|key| key.key == "k=v" && key.decisions == 6), "{top:?}");
     }

@@ -93,9 +93,13 @@ impl Calls {
     }
 
     async fn should_rate_limit(&self, request: Request<Incoming>) -> Reply {
+        if let Some(reply) = unary::no_call(request.method(), request.headers()) {
+            return reply;
+        }
         let message = match unary::message(request.into_body(), MESSAGE_BYTES_MAX).await {
             Ok(message) => message,
             Err(Unread::TooLarge) => return unary::reply(&self.refuse("it is too large")),
+            Err(Unread::Compressed) => return unary::compressed(),
             Err(Unread::Malformed(reason)) => return unary::failure(Status::internal(reason)),
         };
         let question = match codec::read(message) {

@@ -7,15 +7,18 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Either};
-use hyper::Response;
 use hyper::body::{Body, Frame};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Method, Response, StatusCode};
 use prost::Message;
 use tonic::Status;
 use tonic::metadata::GRPC_CONTENT_TYPE;
 
 /// Bytes before a message: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
+
+/// What the content of a call is called; after it may come how messages are written.
+const GRPC: &[u8] = b"application/grpc";
 
 /// What a call is answered with: one message, or what tonic makes.
 pub(super) type Reply = Response<Either<Unary, tonic::body::Body>>;
@@ -25,6 +28,8 @@ pub(super) type Reply = Response<Either<Unary, tonic::body::Body>>;
 pub(super) enum Unread {
     /// It is larger than it may be.
     TooLarge,
+    /// It is compressed, which nobody here reads.
+    Compressed,
     /// The call is not one whole message.
     Malformed(&'static str),
 }
@@ -62,7 +67,7 @@ where
         _ => return Err(Unread::Malformed("the call has no whole message")),
     }
     if whole[0] != 0 {
-        return Err(Unread::Malformed("the message is compressed; send it as it is"));
+        return Err(Unread::Compressed);
     }
     whole.advance(PREFIX_BYTES);
     Ok(whole)
@@ -89,6 +94,28 @@ pub(super) fn reply(message: &impl Message) -> Reply {
 /// An answer that is an error.
 pub(super) fn failure(status: Status) -> Reply {
     status.into_http().map(Either::Right)
+}
+
+/// An answer to what is compressed: that it is not read, and what is.
+pub(super) fn compressed() -> Reply {
+    let mut reply = failure(Status::unimplemented(
+        "the message is compressed; send it as it is, with grpc-encoding: identity",
+    ));
+    reply.headers_mut().insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
+    reply
+}
+
+/// The answer to what is no call by its head.
+pub(super) fn no_call(method: &Method, headers: &HeaderMap) -> Option<Reply> {
+    let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let rest =
+        kind.get(..GRPC.len()).filter(|start| start.eq_ignore_ascii_case(GRPC)).map(|_| &kind[GRPC.len()..]);
+    if !rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';'))) {
+        let mut reply = Response::new(Either::Right(tonic::body::Body::empty()));
+        *reply.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Some(reply);
+    }
+    (method != Method::POST).then(|| failure(Status::unimplemented("no such method; a call is a POST")))
 }
 
 /// One message, then the status that says that all is well.
@@ -160,11 +187,33 @@ mod tests {
         assert_eq!(read(&[b"\0\0\0\0\0"]).unwrap(), "");
         let one_by_one: Vec<&[u8]> = whole.chunks(1).collect();
         assert_eq!(read(&one_by_one).unwrap(), "abc");
-        for wrong in [&b""[..], b"\0", b"\0\0\0\0\x03ab", b"\0\0\0\0\x03abcd", b"\x01\0\0\0\x03abc"] {
+        for wrong in [&b""[..], b"\0", b"\0\0\0\0\x03ab", b"\0\0\0\0\x03abcd"] {
             assert!(matches!(read(&[wrong]), Err(Unread::Malformed(_))), "{wrong:?}");
         }
+        assert!(matches!(read(&[b"\x01\0\0\0\x03abc"]), Err(Unread::Compressed)));
         for large in [&b"\0\0\0\0\x65"[..], b"\0\xff\xff\xff\xff"] {
             assert!(matches!(read(&[large]), Err(Unread::TooLarge)), "{large:?}");
         }
+    }
+    /// A call is a POST of gRPC, in whatever spelling; anything else is told in HTTP's words or gRPC's, as far as it understands them.
+    #[test]
+    fn calls_are_told_apart() {
+        let answered = |method: &Method, kind: &str| {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, kind.parse().unwrap())]);
+            no_call(method, &headers).map(|reply| {
+                let status = reply.headers().get(Status::GRPC_STATUS);
+                (reply.status().as_u16(), status.map(|status| status.to_str().unwrap().to_owned()))
+            })
+        };
+        for kind in ["application/grpc", "application/grpc+proto", "Application/GRPC; x=y"] {
+            assert_eq!(answered(&Method::POST, kind), None, "{kind}");
+            assert_eq!(answered(&Method::GET, kind), Some((200, Some("12".to_owned()))), "{kind}");
+        }
+        for kind in ["", "application/json", "application/grpc-web", "application/grp"] {
+            assert_eq!(answered(&Method::POST, kind), Some((415, None)), "{kind}");
+        }
+        let reply = compressed();
+        assert_eq!(reply.headers()["grpc-accept-encoding"], "identity");
+        assert_eq!(reply.headers()[Status::GRPC_STATUS], "12");
     }
 }

@@ -12,6 +12,9 @@ use super::question::whole;
 use crate::rls::{self, Answer, Code, Descriptor, Override, Question, Status, Unanswerable, Unit};
 use crate::service::Service;
 
+#[cfg(test)]
+mod tests;
+
 impl<S: Store> Service<S> {
     /// Answers Envoy's question: 200 when the request may pass, 429 when it may not.
     pub(super) async fn rls_json(&self, body: &[u8]) -> Result<Answered, Problem> {
@@ -46,7 +49,7 @@ fn descriptor(value: &Value, path: &str) -> Result<Descriptor, String> {
         entries: fields.list("entries", "entries", entry)?,
         limit: match fields.take("limit", "limit")? {
             None | Some(Value::Null) => None,
-            Some(value) => Some(limit(value, &format!("{path}.limit"))?),
+            Some(value) => limit(value, &format!("{path}.limit"))?,
         },
         hits_addend: fields.number("hits_addend", "hitsAddend")?,
         is_negative_hits: fields.truth("is_negative_hits", "isNegativeHits")?,
@@ -62,19 +65,22 @@ fn entry(value: &Value, path: &str) -> Result<(String, String), String> {
     Ok(entry)
 }
 
-fn limit(value: &Value, path: &str) -> Result<Override, String> {
+/// The limit that a descriptor brings along. One whose unit is unknown or left out is none, as over gRPC.
+fn limit(value: &Value, path: &str) -> Result<Option<Override>, String> {
     let accepted = "accepted are SECOND, MINUTE, HOUR, DAY, WEEK, MONTH and YEAR";
     let mut fields = Fields::of(value, path)?;
     let requests = fields.number("requests_per_unit", "requestsPerUnit")?.unwrap_or(0);
     let requests_per_unit = u32::try_from(requests)
         .map_err(|_| format!("{path}.requests_per_unit: too large; accepted are numbers up to 4294967295"))?;
     let unit = match fields.take("unit", "unit")? {
-        Some(Value::String(name)) => Unit::of(name),
+        None | Some(Value::Null) => None,
+        Some(Value::String(name)) if name == "UNKNOWN" => None,
+        Some(Value::String(name)) if let Some(unit) = Unit::of(name) => Some(unit),
         Some(Value::Number(number)) => number.as_u64().and_then(numbered),
-        _ => None,
+        Some(_) => return Err(format!("{path}.unit: no unit; {accepted}")),
     };
     fields.end()?;
-    Ok(Override { requests_per_unit, unit: unit.ok_or_else(|| format!("{path}.unit: no unit; {accepted}"))? })
+    Ok(unit.map(|unit| Override { requests_per_unit, unit }))
 }
 
 /// A unit by its number in the protocol.
@@ -237,70 +243,5 @@ const fn code(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::OverLimit => "OVER_LIMIT",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Both spellings of every field, numbers as text, and what protobuf leaves out.
-    #[test]
-    fn questions_are_read_as_protobuf_writes_them() {
-        let camel = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"},{"key":"x"}],
-            "limit":{"requestsPerUnit":7,"unit":"MINUTE"},"hitsAddend":"3","isNegativeHits":true}],"hitsAddend":2}"#;
-        let snake = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"},{"key":"x","value":null}],
-            "limit":{"requests_per_unit":"7","unit":2},"hits_addend":{"value":3},"is_negative_hits":true}],"hits_addend":"2"}"#;
-        let read = question(camel).unwrap();
-        assert_eq!(read, question(snake).unwrap());
-        assert_eq!(read.descriptors[0].hits_addend, Some(3));
-        assert_eq!(read.descriptors[0].entries[1], ("x".to_owned(), String::new()));
-        assert_eq!(read.descriptors[0].limit.unwrap().unit, Unit::Minute);
-        let fractions = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"},{"key":"x"}],
-            "limit":{"requestsPerUnit":7.0,"unit":"MINUTE"},"hitsAddend":0.3e1,"isNegativeHits":true}],"hitsAddend":2e0}"#;
-        assert_eq!(read, question(fractions).unwrap());
-        assert_eq!(question(b"{}").unwrap(), Question::default());
-        assert_eq!(
-            question(br#"{"descriptors":[{"hitsAddend":0}]}"#).unwrap().descriptors[0].hits_addend,
-            Some(0)
-        );
-    }
-
-    /// What is wrong is named, and no spelling of a number or a unit makes it panic.
-    #[test]
-    fn wrong_questions_are_refused_by_name() {
-        let cases = [
-            ("", "not JSON"),
-            ("[]", "no object"),
-            (r#"{"domian":"d"}"#, "domian: unknown"),
-            (r#"{"domain":7}"#, "domain: is no text"),
-            (r#"{"descriptors":{}}"#, "descriptors: is no list"),
-            (r#"{"descriptors":[{"entries":[{"key":1}]}]}"#, "descriptors[0].entries[0].key: is no text"),
-            (r#"{"hitsAddend":-1}"#, "hits_addend: accepted are whole numbers"),
-            (r#"{"hitsAddend":1.5}"#, "hits_addend: accepted are whole numbers"),
-            (r#"{"hitsAddend":-1.0}"#, "hits_addend: accepted are whole numbers"),
-            (r#"{"hitsAddend":1e30}"#, "hits_addend: accepted are whole numbers"),
-            (r#"{"hitsAddend":4294967296}"#, "hits_addend: too large"),
-            (r#"{"hitsAddend":1,"hits_addend":1}"#, "hits_addend: given twice"),
-            (
-                r#"{"descriptors":[{"limit":{"requestsPerUnit":1,"unit":"UNKNOWN"}}]}"#,
-                "descriptors[0].limit.unit: no unit",
-            ),
-            (
-                r#"{"descriptors":[{"limit":{"requestsPerUnit":1,"unit":99}}]}"#,
-                "descriptors[0].limit.unit: no unit",
-            ),
-            (r#"{"descriptors":[{"limit":{"requestsPerUnit":1}}]}"#, "descriptors[0].limit.unit: no unit"),
-            (r#"{"descriptors":[{"domain":"x"}]}"#, "wrong place"),
-            (r#"{"domain":"a","domain":"b"}"#, "\"domain\" is given twice"),
-            (
-                r#"{"descriptors":[{"entries":[{"key":"a","value":"b","value":"c"}]}]}"#,
-                "\"value\" is given twice",
-            ),
-        ];
-        for (body, expected) in cases {
-            let error = question(body.as_bytes()).unwrap_err();
-            assert!(error.contains(expected), "{body}: {error}");
-        }
     }
 }

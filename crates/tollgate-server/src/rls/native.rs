@@ -4,7 +4,7 @@
 use arc_swap::ArcSwapOption;
 use tollgate::headers::{Caller, Dialect, Dialects};
 use tollgate::store::Store;
-use tollgate::{Audience, CheckRequest, Decision, HeaderPolicy, RequestError, Timestamp};
+use tollgate::{Audience, COST_MAX, CheckRequest, Decision, HeaderPolicy, RequestError, Timestamp};
 
 use super::{Answer, Code, Question};
 use crate::foreign::counters::Tallies;
@@ -146,7 +146,10 @@ fn refused<S: Store>(
 fn views(question: &Question) -> Result<Vec<CheckRequest<'_>>, RequestError> {
     let mut views = Vec::with_capacity(question.descriptors.len());
     for descriptor in &question.descriptors {
-        let mut request = CheckRequest::new().cost(descriptor.hits(question))?;
+        let hits = descriptor.hits(question);
+        // Nothing counts as far as that, so whoever gives back more gives back all.
+        let hits = if descriptor.is_negative_hits { hits.min(COST_MAX) } else { hits };
+        let mut request = CheckRequest::new().cost(hits)?;
         for (name, value) in &descriptor.entries {
             request.push(name, value)?;
         }

@@ -113,19 +113,16 @@ impl<S: Store> Service<S> {
         decision.fault().and_then(|_| self.foreign())
     }
 
-    /// The block that holds longest about a request that is told in these views. The domain is part of each of them.
+    /// The block that holds longest about a request that these views tell together, with its domain.
     fn blocking<'q>(
         &self,
         domain: &str,
         views: impl Iterator<Item = &'q [(String, String)]>,
         now: Timestamp,
     ) -> Option<Arc<Block>> {
-        let blocks = views.filter_map(|view| {
-            let entries = view.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            let pairs: Vec<(&str, &str)> = entries.chain([(DOMAIN, domain)]).collect();
-            self.engine.blocked(&pairs, now)
-        });
-        blocks.max_by_key(|block| block.until())
+        let entries = views.flatten().map(|(name, value)| (name.as_str(), value.as_str()));
+        let pairs: Vec<(&str, &str)> = entries.chain([(DOMAIN, domain)]).collect();
+        self.engine.blocked(&pairs, now)
     }
 
     /// What was chosen about answers, and what an operator rules about all limits over it. A share of keys means nothing to

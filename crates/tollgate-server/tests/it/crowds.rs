@@ -1,7 +1,7 @@
 //! More clients than there are descriptors for: those who are served stay served, the others wait, and files can still be opened.
 
 use std::io::{BufReader, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,25 +18,36 @@ fn is_answered(stream: &TcpStream) -> bool {
         && Response::read(&mut BufReader::new(stream)).status == 200
 }
 
+/// A server with 128 descriptors.
+fn confined(arguments: &[&str]) -> Server {
+    let program = tollgate(&[]).get_program().to_str().unwrap().to_owned();
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"ulimit -n 128; exec "$0" "$@""#, &program]);
+    command.args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);
+    command.args(["--policy", "-"]).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Server::spawn(command, SLOW_POLICY)
+}
+
+/// 300 connections, or as many of them as the system lets in.
+fn crowd(address: SocketAddr) -> Vec<TcpStream> {
+    let connections =
+        (0..300).map_while(|_| TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok());
+    let crowd: Vec<TcpStream> = connections.collect();
+    assert!(crowd.len() > 100, "only {} came", crowd.len());
+    crowd
+}
+
 /// With 128 descriptors, 300 connections at once: the system's queue takes those that the server has no room for. Who was
 /// connected before is answered all the while, counters are written to disk all the while, and when the crowd leaves, a new client
 /// is served at once.
 #[test]
 fn a_crowd_takes_nothing_from_those_who_are_served() {
     let scratch = Scratch::new("crowd");
-    let program = tollgate(&[]).get_program().to_str().unwrap().to_owned();
-    let mut command = Command::new("sh");
-    command.args(["-c", r#"ulimit -n 128; exec "$0" "$@""#, &program]);
-    command.args(["serve", "--http", "127.0.0.1:0", "--policy", "-", "--state-dir", scratch.path()]);
-    command.args(["--snapshot-every", "100ms"]).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let server = Server::spawn(command, SLOW_POLICY);
+    let server = confined(&["--state-dir", scratch.path(), "--snapshot-every", "100ms"]);
     let served: Vec<TcpStream> = (0..10).map(|_| server.connect()).collect();
     assert!(served.iter().all(is_answered));
 
-    let crowd: Vec<TcpStream> = (0..300)
-        .map_while(|_| TcpStream::connect_timeout(&server.address, Duration::from_secs(2)).ok())
-        .collect();
-    assert!(crowd.len() > 100, "only {} came", crowd.len());
+    let crowd = crowd(server.address);
     let late = crowd.last().unwrap();
     late.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     assert!(!is_answered(late), "there was room for everybody, so the test shows nothing");
@@ -57,4 +68,25 @@ fn a_crowd_takes_nothing_from_those_who_are_served() {
     };
     await_until(is_served);
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+/// A crowd of Redis clients that rest closes no other door: HTTP and gRPC answer whoever comes later. The log says which is full.
+#[test]
+fn a_crowd_at_one_door_leaves_the_others_open() {
+    let mut server = confined(&[]);
+    let resting = crowd(server.resp());
+    let address = format!("\"address\":\"{}\"", server.resp());
+    server.await_log(&address);
+    let mut late = resting.last().unwrap();
+    late.write_all(b"PING\r\n").unwrap();
+    late.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(late.peek(&mut [0]).is_err(), "there was room for everybody, so the test shows nothing");
+
+    let several: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
+    assert!(several.iter().all(is_answered));
+    assert_eq!(server.send("GET", "/healthz", "").status, 200);
+    let mut calls = TcpStream::connect(server.grpc.unwrap()).unwrap();
+    calls.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    calls.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    assert!(calls.peek(&mut [0]).is_ok_and(|read| read > 0), "gRPC says hello");
 }

@@ -293,10 +293,17 @@ descriptors:
     rate_limit: {unit: month, requests_per_unit: 7}
     descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 3}, quota_mode: true}]
   - {key: none, rate_limit: {unit: day, requests_per_unit: 0}}
+  - {key: none, value: v, rate_limit: {unit: day, requests_per_unit: 0}, shadow_mode: true}
   - {key: x-y, rate_limit: {unit: day, requests_per_unit: 1}}
 ";
     let output = run(&["policy", "convert", "-"], envoy.as_bytes());
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    // What would be open is told, and what is open there or refuses nothing is not.
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let lost = "NOT CONVERTED, so what it refuses would pass:";
+    let told = stderr(&output);
+    assert!(told.contains(&format!("<stdin>: {lost} none: a rate of 0")), "{told}");
+    assert!(told.contains(&format!("{lost} x-y: CEL cannot name")), "{told}");
+    assert_eq!(told.matches(lost).count(), 2, "{told}");
     let text = stdout(&output);
     for expected in [
         "when: \"path.startsWith('/a/') && !(path in ['/a/b', '/free']) && !has(ip)",
@@ -327,7 +334,8 @@ descriptors:
 ";
     let output = run(&["policy", "convert", "-", "--to", "native"], limitador.as_bytes());
     let text = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert_eq!(stderr(&output).matches(lost).count(), 2, "{}", stderr(&output));
     assert!(
         text.contains("when: \"(path.startsWith('/a')) && (method == 'POST')\"")
             && text.contains("rate: 10 per 90s"),

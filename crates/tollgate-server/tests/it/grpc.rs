@@ -112,6 +112,8 @@ fn negative_hits_are_given_back() {
             ("api_key=a -1", "OK: OK per-key 3/HOUR left 1 in 40"),
             ("api_key=a -0", "OK: OK per-key 3/HOUR left 1 in 40"),
             ("api_key=a -50", "OK: OK per-key 3/HOUR left 3 in 0"),
+            ("api_key=a +1", "OK: OK per-key 3/HOUR left 2 in 20"),
+            ("api_key=a -18446744073709551615", "OK: OK per-key 3/HOUR left 3 in 0"),
             (
                 "path=/x +5 | api_key=a",
                 "OK: OK per-path 5/HOUR left 0 in 60 | OK per-key 3/HOUR left 2 in 20",

@@ -215,6 +215,20 @@ fn a_block_is_true_about_its_end() {
     assert!(engine.blocks(until).is_empty());
 }
 
+/// The views of a request have the attributes of a block together; a view that says the same again changes nothing.
+#[test]
+fn a_block_holds_over_several_views() {
+    let engine = engine(HOUR);
+    let block = engine.block(&of(&[("k", "x"), ("path", "/y")]), T0 + secs(3), T0).unwrap();
+    let ask = |views: &[CheckRequest<'_>]| pollster::block_on(engine.check_views(views, T0));
+    let (key, path) = (of(&[("k", "x"), ("region", "eu")]), of(&[("path", "/y")]));
+    for views in [&[key.clone(), path.clone()][..], &[path.clone(), key.clone(), path, key.clone()]] {
+        assert_eq!(ask(views).block(), Some(&*block));
+    }
+    let elsewhere = of(&[("path", "/z"), ("l", "x")]);
+    assert_eq!(ask(&[key, elsewhere]).block(), None, "nobody has its path");
+}
+
 /// The answer to a blocked request says when to come back, exactly, and the reason only to whom it may be told.
 #[test]
 fn a_blocked_request_is_told_when_to_come_back() {

@@ -71,9 +71,10 @@ fn rule(path: &Path<'_>, keys: &[&str]) -> Converted {
             ));
         }
     }
-    let native =
-        native.map(|native| Native { is_shadow: limit.is_some_and(|limit| limit.is_shadow), ..native });
-    Converted { name, origin: way.join(", "), limit: native, notes }
+    let is_shadow = limit.is_some_and(|limit| limit.is_shadow);
+    let is_limited = limit.is_some_and(|limit| matches!(limit.allowance, Allowance::PerUnit(..)));
+    let native = native.map(|native| Native { is_shadow, ..native });
+    Converted { name, origin: way.join(", "), limit: native, refuses: is_limited && !is_shadow, notes }
 }
 
 fn native(

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::foreign::golden::{Bench, run};
-use crate::foreign::{Foreign, Format, Source};
+use crate::foreign::{Conversion, Foreign, Format, Source};
 use crate::rls::{Code, Descriptor, Override, Question, Status, Unit};
 
 /// Every line of the table is answered as it says.
@@ -438,7 +438,7 @@ fn conversions_meet_what_the_rules_meet() {
         // The order of inner parts is not looked at; the note says so.
         rules.retain(|rule| rule.value != "*a*" || rule.shared);
         let bench = Bench::new(Format::Envoy, &format!("domain: d\ndescriptors: {}", written(&rules)));
-        let Ok(text) = bench.in_force.rules.converted(None) else { continue };
+        let Ok(Conversion { text, .. }) = bench.in_force.rules.converted(None) else { continue };
         let (policy, _) = tollgate::Policy::compile("converted", text.as_bytes())
             .unwrap_or_else(|findings| panic!("{findings}\n{text}"));
         for (key, value) in ["k", "l"]

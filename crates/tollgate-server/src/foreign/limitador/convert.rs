@@ -25,7 +25,7 @@ fn converted(limit: &Limit) -> Converted {
             limit.max_value, limit.seconds
         ));
     }
-    Converted { name, origin: limit.sentence(), limit: native, notes }
+    Converted { name, origin: limit.sentence(), limit: native, refuses: true, notes }
 }
 
 fn native(limit: &Limit) -> Result<Native, String> {

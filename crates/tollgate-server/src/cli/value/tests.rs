@@ -1,0 +1,86 @@
+//! What is typed, and what it is read as.
+
+use super::*;
+
+/// Sizes are read with the units that people write, and nonsense is refused with what would be accepted.
+#[test]
+fn sizes() {
+    assert_eq!(size("64MiB"), Ok(64 << 20));
+    assert_eq!(size("1 GiB"), Ok(1 << 30));
+    assert_eq!(size("2000000"), Ok(2_000_000));
+    assert_eq!(size("500MB"), Ok(500_000_000));
+    for wrong in ["", "-1", "0", "1KiB", "1.5GiB", "64 MiBs", "99999999999999999999", "18446744073709551615g"]
+    {
+        assert!(size(wrong).is_err_and(|message| message.contains("accepted: 1MiB")), "{wrong}");
+    }
+}
+
+/// A server that was told to stop goes on for a while at most.
+#[test]
+fn delays() {
+    assert_eq!(delay("0s"), Ok(Duration::ZERO));
+    assert_eq!(delay("5s"), Ok(Duration::from_secs(5)));
+    for wrong in ["", "-1s", "5", "11m", "off"] {
+        assert!(delay(wrong).is_err_and(|message| message.contains("accepted: 0s to 10m")), "{wrong}");
+    }
+}
+
+/// Snapshots are written at a sensible pace, or not.
+#[test]
+fn intervals() {
+    assert_eq!(interval("off"), Ok(SnapshotInterval::Off));
+    assert_eq!(interval("10s"), Ok(SnapshotInterval::Every(Duration::from_secs(10))));
+    for wrong in ["", "0s", "-1s", "10", "2d", "99ms", "never"] {
+        assert!(interval(wrong).is_err_and(|message| message.contains("accepted: off")), "{wrong}");
+    }
+}
+
+/// A port alone is what people type first, so the message repeats it in the form that works.
+#[test]
+fn addresses() {
+    assert_eq!(address("127.0.0.1:0").map(|a| a.port()), Ok(0));
+    assert!(address("localhost:9").is_ok_and(|a| a.ip().is_loopback()));
+    assert!(address(":9000").is_err_and(|message| message.contains("127.0.0.1:9000")));
+    assert!(address("example.com:80").is_err());
+}
+
+/// A wire can be switched off, and the message says so.
+#[test]
+fn listening_is_a_choice() {
+    assert_eq!(listen("off"), Ok(ListenChoice::Off));
+    assert!(listen("127.0.0.1:0").is_ok_and(|choice| choice.address().is_some()));
+    assert!(
+        listen("6380")
+            .is_err_and(|message| message.contains("127.0.0.1:6380") && message.ends_with(", or off"))
+    );
+}
+
+/// Text stays text, however much it looks like a number.
+#[test]
+fn attributes() {
+    let text =
+        |name: &str, value: &str| GivenAttribute { name: name.into(), value: GivenValue::Text(value.into()) };
+    assert_eq!(attribute("a=5"), Ok(text("a", "5")));
+    assert_eq!(attribute("a=b=c"), Ok(text("a", "b=c")));
+    assert_eq!(attribute("a="), Ok(text("a", "")));
+    assert_eq!(attribute("a:=-5"), Ok(GivenAttribute { name: "a".into(), value: GivenValue::Number(-5) }));
+    assert!(attribute("a:=x").is_err_and(|message| message.contains("a=x for text")));
+    assert!(attribute("a").is_err());
+}
+
+/// Times and durations outside of what Tollgate can name are refused, not bent.
+#[test]
+fn times() {
+    assert_eq!(instant("1970-01-01T00:00:01Z"), Ok(Timestamp::from_unix_seconds(1)));
+    assert!(instant("1969-12-31T23:59:59Z").is_err());
+    assert!(instant("2113-01-01T00:00:00Z").is_err());
+    assert!(instant("tomorrow").is_err());
+    assert_eq!(duration("100ms"), Ok(Ticks::from_millis(100)));
+    assert_eq!(duration("1m 30s"), Ok(Ticks::from_secs(90)));
+    assert_eq!(duration("1.5h"), Ok(Ticks::from_secs(5_400)));
+    assert_eq!(duration("7d"), duration("168h"));
+    assert_eq!(duration("1w 1d 12h"), Ok(Ticks::from_secs(8 * 86_400 + 43_200)));
+    for wrong in ["", "-1s", "-1d", "100", "1mo", "1y", "d"] {
+        assert!(duration(wrong).is_err_and(|message| message.contains("or 7d")), "{wrong}");
+    }
+}

@@ -62,6 +62,13 @@ impl Rig {
         self.fleet_of(urls.map(|url| settings(url).patient()))
     }
 
+    /// Nodes as they are by default: five milliseconds for the store, fifteen for a decision.
+    fn default_fleet(&self, urls: [&str; NODES]) -> Fleet<Shared> {
+        let mut fleet = self.fleet_of(urls.map(settings));
+        fleet.late = Duration::from_millis(30);
+        fleet
+    }
+
     fn fleet_of(&self, settings: [Settings; NODES]) -> Fleet<Shared> {
         let _inside = self.runtime.enter();
         let engine = |settings| Engine::with_store(policy(), ready(settings), secret());
@@ -109,7 +116,7 @@ impl Rig {
         let excused = seen.len() - sober.len();
         sober.retain(|seen| seen.sent < calm);
         let judged = Judged { excused, ..judge(&seen, &sober, &happened) };
-        let row = Row { name, promise, happened, judged, immortal: Vec::new() };
+        let row = Row { name, promise, happened, judged, immortal: Vec::new(), late: fleet.late };
         let skipped = skipped.load(std::sync::atomic::Ordering::Relaxed);
         progress(&format!("{name}: {:?}, {skipped} skipped, {:?}", row.judged, row.happened.evidence));
         let failed: Vec<String> = failures(fleet)

@@ -24,7 +24,7 @@ use crate::script::{Heard, Operation, Problem, Question, SOURCE, Tag, tag_of};
 use crate::settings::{Nodes, Settings, SettingsError};
 use corrections::Corrections;
 
-/// How long corrections may take: nobody's decision waits for them.
+/// How long refunds and resets may take: nobody's decision waits for them.
 const CORRECTION: Duration = Duration::from_millis(50);
 
 /// What runs beside decisions, as long as the store lives.
@@ -213,7 +213,10 @@ impl RedisStore {
         if !self.is_ready(charges)? {
             return Ok(());
         }
-        let deadline = Instant::now() + CORRECTION.max(self.deadline);
+        // A debt is paid before its key is asked about, so somebody's decision waits for that.
+        let patience =
+            if operation == Operation::Debit { self.deadline } else { CORRECTION.max(self.deadline) };
+        let deadline = Instant::now() + patience;
         if !self.link.is_cluster() {
             return self.ask(operation, charges, now, deadline).await.map(drop);
         }

@@ -155,6 +155,16 @@ impl Cluster {
         self.index_of(replica.unwrap().port)
     }
 
+    /// Waits until the replica of a primary has all that the primary has now. What it has not is lost with the primary.
+    pub(crate) fn await_replicated(&self, primary: usize) {
+        let offset = |server: &Server, field: &str| server.info(field)?.parse::<u64>().ok();
+        let replica = &self.servers[self.replica_of(primary)];
+        let wanted = offset(&self.servers[primary], "master_repl_offset").unwrap();
+        until("the replica has everything", || {
+            offset(replica, "slave_repl_offset").filter(|&has| has >= wanted)
+        });
+    }
+
     /// Moves slots from one primary to another, as an operator does.
     pub(crate) fn reshard(&self, slots: u32, from: usize, to: usize) {
         self.await_whole();

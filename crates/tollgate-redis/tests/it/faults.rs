@@ -21,7 +21,7 @@ use crate::fleet::{Fleet, Load, Running, policy};
 use crate::record::Mode;
 use crate::scratch::{alone, rest, until};
 use crate::store::{Shared, new_runtime, ready, secret, settings};
-use judge::{Happened, judge};
+use judge::{Happened, Judged, judge};
 use report::{Promise, Row, table};
 
 /// How long a decision waits for the store: as long as a setting allows, since a busy machine takes its time.
@@ -62,6 +62,13 @@ impl Rig {
         self.fleet_of(urls.map(|url| settings(url).patient()))
     }
 
+    /// Nodes as they are by default: five milliseconds for the store, fifteen for a decision.
+    fn default_fleet(&self, urls: [&str; NODES]) -> Fleet<Shared> {
+        let mut fleet = self.fleet_of(urls.map(settings));
+        fleet.late = Duration::from_millis(30);
+        fleet
+    }
+
     fn fleet_of(&self, settings: [Settings; NODES]) -> Fleet<Shared> {
         let _inside = self.runtime.enter();
         let engine = |settings| Engine::with_store(policy(), ready(settings), secret());
@@ -100,13 +107,16 @@ impl Rig {
         let running = fleet.ask(&self.runtime, name, load);
         rest(BEFORE);
         let happened = fault(&running);
-        await_calm(&running);
+        let calm = await_calm(&running);
         let (recorder, skipped) = (running.recorder.clone(), running.skipped.clone());
         let seen = running.stop();
         let mut sober = seen.clone();
         self.bystander.excuse(&recorder, &mut sober, DEADLINE);
-        let judged = judge(&seen, &sober, &happened);
-        let row = Row { name, promise, happened, judged, immortal: Vec::new() };
+        // What was asked after the last look is judged, but says nothing about how soon all was well.
+        let excused = seen.len() - sober.len();
+        sober.retain(|seen| seen.sent < calm);
+        let judged = Judged { excused, ..judge(&seen, &sober, &happened) };
+        let row = Row { name, promise, happened, judged, immortal: Vec::new(), late: fleet.late };
         let skipped = skipped.load(std::sync::atomic::Ordering::Relaxed);
         progress(&format!("{name}: {:?}, {skipped} skipped, {:?}", row.judged, row.happened.evidence));
         let failed: Vec<String> = failures(fleet)
@@ -146,8 +156,8 @@ fn failures(fleet: &Fleet<Shared>) -> BTreeMap<String, u64> {
     sums
 }
 
-/// Goes on for a while, and until the store has answered everything for some time; but not for ever.
-fn await_calm(running: &Running) {
+/// Goes on for a while, and until the store has answered everything for some time; but not for ever. When that was, by the record.
+fn await_calm(running: &Running) -> u64 {
     rest(AFTER);
     let mut waited = AFTER;
     while waited < AFTER_MAX {
@@ -156,9 +166,10 @@ fn await_calm(running: &Running) {
         waited += Duration::from_millis(750);
         let seen = running.recorder.since(first);
         if seen.iter().all(|seen| seen.mode == Mode::Exact) {
-            return;
+            break;
         }
     }
+    running.recorder.now()
 }
 
 #[allow(clippy::print_stdout, reason = "whoever waits for minutes wants to see where it is")]

@@ -74,6 +74,8 @@ pub(crate) fn mode(decision: &Decision) -> Mode {
 /// The nodes.
 pub(crate) struct Fleet<S> {
     pub(crate) engines: Vec<Arc<Engine<S>>>,
+    /// Twice the deadline of its decisions.
+    pub(crate) late: Duration,
     clock: Clock,
 }
 
@@ -83,7 +85,7 @@ impl<S: Store + 'static> Fleet<S> {
     }
 
     pub(crate) fn of(engines: Vec<Arc<Engine<S>>>) -> Self {
-        Self { engines, clock: Clock::precise() }
+        Self { engines, late: LATE, clock: Clock::precise() }
     }
 
     /// Asks from now on, in the background, about keys that no other run has.
@@ -105,6 +107,7 @@ impl<S: Store + 'static> Fleet<S> {
                 nodes,
                 run: run.into(),
                 load,
+                late: self.late,
             };
             runtime.spawn(settle(Arc::clone(engine), self.clock.clone(), running.clone()));
             runtime.spawn(asker.run());
@@ -154,6 +157,7 @@ struct Asker<S> {
     nodes: u64,
     run: Arc<str>,
     load: Load,
+    late: Duration,
 }
 
 impl<S: Store + 'static> Asker<S> {
@@ -180,7 +184,7 @@ impl<S: Store + 'static> Asker<S> {
     /// One question. Nodes ask about the same keys, each in its own order.
     fn question(&self, number: u64) -> impl Future<Output = ()> + Send + use<S> {
         let (engine, clock) = (Arc::clone(&self.engine), self.clock.clone());
-        let (running, node) = (self.running.clone(), self.node);
+        let (running, node, late) = (self.running.clone(), self.node, self.late);
         let quiet = number.is_multiple_of(10);
         let turn = if quiet { number / 10 } else { number - number / 10 };
         let keys = u64::from(if quiet { self.load.quiet } else { self.load.hot });
@@ -190,7 +194,7 @@ impl<S: Store + 'static> Asker<S> {
             let kind = if quiet { "quiet" } else { "hot" };
             let request = CheckRequest::new().with(kind, &name).unwrap();
             let sent = running.recorder.now();
-            let (decision, late) = watched(engine.check(&request, clock.now())).await;
+            let (decision, late) = watched(engine.check(&request, clock.now()), late).await;
             running.recorder.add(Seen {
                 key: if quiet { key | QUIET_BIT } else { key },
                 cost: 1,
@@ -211,8 +215,8 @@ pub(crate) const QUIET_BIT: u32 = 1 << 31;
 
 /// Waits for a decision, and tells whether it was late. A machine that gives the runtime no time does not make it so: the decision is
 /// looked at first, and has some turns to finish what it was about to.
-async fn watched<T>(decision: impl Future<Output = T>) -> (T, bool) {
-    let limit = Instant::now() + LATE;
+async fn watched<T>(decision: impl Future<Output = T>, patience: Duration) -> (T, bool) {
+    let limit = Instant::now() + patience;
     let mut decision = std::pin::pin!(decision);
     let late = async {
         tokio::time::sleep_until(limit).await;

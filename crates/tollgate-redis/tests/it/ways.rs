@@ -124,6 +124,7 @@ async fn a_part_that_is_away_costs_the_others_nothing() {
         assert_eq!(check(&engine, &clock, user, tenant, 1).await, (true, true));
     }
     let victim = cluster.primary_of(0);
+    cluster.await_replicated(victim);
     cluster.servers[victim].kill();
     eventually("one is missed", || {
         engine.store().report().shards.iter().any(|shard| shard.state != BreakerState::Closed)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::judge::Happened;
-use super::report::{AWAY, Promise, UNNOTICED};
+use super::report::{AWAY, HASTY, Promise, UNNOTICED};
 use super::{Rig, progress};
 use crate::cluster::{Cluster, SLOTS};
 use crate::fleet::Running;
@@ -67,6 +67,12 @@ pub(super) fn long(rig: &mut Rig) {
     rig.found(cluster.immortal());
     whole(&cluster);
     rig.await_health(&fleet, "outage");
+    drop(fleet);
+    let hasty = rig.default_fleet([&url; 3]);
+    rig.run("STOP for 1 s, CONT, by default", HASTY, &hasty, |running| pause(&cluster, running, 1_000));
+    rig.found(cluster.immortal());
+    drop(hasty);
+    let fleet = rig.fleet([&url; 3]);
     rig.run("60 s without any node", AWAY, &fleet, |running| outage(&mut cluster, running));
     rig.found(cluster.immortal());
 }

@@ -75,7 +75,6 @@ pub(crate) fn judge(seen: &[Seen], sober: &[Seen], happened: &Happened) -> Judge
     judged.p9999 = took.get(took.len() * 9_999 / 10_000).copied().unwrap_or_default();
     (judged.recovered_nearly, judged.recovered) = recovery(sober, happened.healthy);
     judged.without = sober.iter().filter(|seen| seen.mode != Mode::Exact).count();
-    judged.excused = seen.len() - sober.len();
     judged
 }
 

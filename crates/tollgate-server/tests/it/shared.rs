@@ -558,7 +558,8 @@ fn servers_behind_sentinels_follow_a_failover() {
     assert_eq!(server.left(&counted), 9);
 }
 
-/// A batch waits for the store once, not once for each of its checks, and decides in order.
+/// A batch waits for the store once, not once for each of its checks. Its checks go there together, so which of those about one key
+/// come first is not said; how many pass is.
 #[test]
 fn a_batch_shares_calls() {
     let _turn = turn();
@@ -573,12 +574,11 @@ fn a_batch_shares_calls() {
         let answers = answer.json();
         let answers = answers.as_array().unwrap();
         answers.iter().all(|answer| answer["limits"][0]["source"] == "exact").then_some(())?;
-        let allowed: Vec<bool> = answers.iter().map(|answer| answer["allowed"].as_bool().unwrap()).collect();
-        assert_eq!(
-            allowed,
-            (0..40).map(|place| place < 20).collect::<Vec<_>>(),
-            "ten of each key, the first of them"
-        );
+        let allowed = |parity: usize| {
+            let of_key = answers.iter().skip(parity).step_by(2);
+            of_key.filter(|answer| answer["allowed"] == true).count()
+        };
+        assert_eq!((allowed(0), allowed(1)), (10, 10), "ten of each key");
         let calls = server.metric("tollgate_store_calls_total") - calls;
         assert!(calls < 20, "{calls} calls for 40 checks");
         Some(())

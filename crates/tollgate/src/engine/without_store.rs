@@ -12,7 +12,7 @@ use super::{Charges, Engine, Question};
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Source, Stance};
 use crate::outcome::{Outcome, Verdict};
-use crate::policy::{Match, QuotaIndex, Stages};
+use crate::policy::{Match, Stages};
 use crate::quota::Quota;
 use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
@@ -26,7 +26,7 @@ mod watch;
 
 pub use debts::DEBTS_MAX;
 use debts::Debts;
-use local::{AWAY_RETRY, Local};
+use local::{AWAY_RETRY, Local, Side, Spot};
 pub use replay::Replayed;
 use watch::{Stage, Watch};
 
@@ -93,19 +93,19 @@ impl Standby {
     }
 
     /// Gives back to the share what the store knows of, or is not to be told.
-    fn give(&self, live: &Live, limit: usize, quota: QuotaIndex, charge: &Charge<'_>, now: Timestamp) {
-        self.local.refund(live, limit, quota, charge, now);
-        if self.debts.owes(slice::from_ref(charge)) {
-            self.local.refund_marked(live, limit, quota, charge, now);
-        }
+    fn give(&self, spot: &Spot<'_>, now: Timestamp) {
+        self.sides(spot).for_each(|side| self.local.refund(side, spot, now));
     }
 
     /// Takes from the share what the store knows of, or is not to be told.
-    fn keep_warm(&self, live: &Live, limit: usize, quota: QuotaIndex, charge: &Charge<'_>, now: Timestamp) {
-        self.local.keep_warm(live, limit, quota, charge, now);
-        if self.debts.owes(slice::from_ref(charge)) {
-            self.local.keep_marked(live, limit, quota, charge, now);
-        }
+    fn keep_warm(&self, spot: &Spot<'_>, now: Timestamp) {
+        self.sides(spot).for_each(|side| self.local.keep_warm(side, spot, now));
+    }
+
+    /// Where a counter is kept: one with debts has a mark, too.
+    fn sides(&self, spot: &Spot<'_>) -> impl Iterator<Item = Side> {
+        let marks = self.debts.owes(slice::from_ref(spot.charge)).then_some(Side::Marks);
+        std::iter::once(Side::Counters).chain(marks)
     }
 
     fn count(&self, answers: &[Answer]) {
@@ -221,7 +221,7 @@ impl<S: Store> Engine<S> {
         }
         for ((matched, charge), answer) in asked.iter().zip(answers) {
             if charge.cost > 0 && answer.outcome.is_allowed() && stages(live, matched).counts_locally() {
-                standby.keep_warm(live, matched.limit as usize, matched.quota, charge, now);
+                standby.keep_warm(&Spot::matched(live, matched, charge), now);
             }
         }
     }
@@ -284,7 +284,8 @@ impl<S: Store> Engine<S> {
         let stages: SmallVec<[(Stage, Stages); 6]> = asked
             .iter()
             .map(|(matched, charge)| {
-                (self.stage(standby, stages(live, matched), charge, failure, now), stages(live, matched))
+                let stages = stages(live, matched);
+                (self.stage(standby, stages, charge, failure, now), stages)
             })
             .collect();
         let all = |takes: bool| -> Answers {
@@ -358,10 +359,10 @@ impl<S: Store> Engine<S> {
             if !answer.outcome.is_allowed() || charge.cost == 0 {
                 continue;
             }
-            let (limit, quota) = (matched.limit as usize, matched.quota);
+            let spot = Spot::matched(live, matched, charge);
             match answer.source {
-                Source::Open => standby.give(live, limit, quota, charge, now),
-                Source::Local => standby.local.refund(live, limit, quota, charge, now),
+                Source::Open => standby.give(&spot, now),
+                Source::Local => standby.local.refund(Side::Counters, &spot, now),
                 _ => continue,
             }
             if matches!(charge.quota, Quota::Concurrency(_)) {
@@ -386,12 +387,13 @@ fn one(
     takes: bool,
     now: Timestamp,
 ) -> Answer {
-    let (local, limit, quota) = (&standby.local, matched.limit as usize, matched.quota);
+    let (local, spot) = (&standby.local, Spot::matched(live, matched, charge));
+    let closed = || uncounted(charge, Verdict::Deny { retry_after: AWAY_RETRY }, Source::Closed);
     match stage {
-        Stage::Closed => uncounted(charge, Verdict::Deny { retry_after: AWAY_RETRY }, Source::Closed),
+        Stage::Closed => closed(),
         Stage::Open if local.is_below_ceiling(charge, stages.open_up_to, takes, now) => {
             if takes && charge.cost > 0 {
-                standby.keep_warm(live, limit, quota, charge, now);
+                standby.keep_warm(&spot, now);
             }
             uncounted(charge, Verdict::Allow, Source::Open)
         }
@@ -400,9 +402,7 @@ fn one(
                 let held = || Held::new(live, matched, charge, Source::Local);
                 standby.debts.begin(local, live, charge, held, now);
             }
-            local.ask(live, limit, quota, charge, takes, now).unwrap_or_else(|_| {
-                uncounted(charge, Verdict::Deny { retry_after: AWAY_RETRY }, Source::Closed)
-            })
+            local.ask(&spot, takes, now).unwrap_or_else(|_| closed())
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What this process admitted by itself and the store does not know yet, and what it could not give back. Each is told to the store once,
-//! when it answers again. A debt is what this node's share
-//! has used more than it would have by what the store knows: so it fades as units come back, and nobody pays for what is long over.
+//! when it answers again. A debt is what this node's share has used more than it would have by what the store knows: so it fades as
+//! units come back, and nobody pays for what is long over.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::local::Local;
+use super::local::{Local, Spot};
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::Charge;
 use crate::engine::hold::Held;
@@ -120,8 +120,8 @@ impl Debts {
         units: i64,
         now: Timestamp,
     ) {
-        if let Some((limit, quota)) = held.place(live) {
-            local.mark(live, limit, quota, charge, now);
+        if let Some(spot) = Spot::held(live, &held, charge) {
+            local.mark(&spot, now);
         }
         let debt = Debt { held, permit: PermitId(0), kind: Kind::Units(units), at: now };
         book.insert((charge.key, PermitId(0)), debt);
@@ -151,10 +151,10 @@ impl Debts {
         for debt in self.book().values_mut().filter(|debt| debt.kind != Kind::Place) {
             debt.kind = Kind::Units(self.owed(local, live, debt, now));
             debt.at = now;
-            if let (Some(charge), Some((limit, quota))) =
-                (debt.held.charge(live, debt.permit, 0), debt.held.place(live))
+            if let Some(charge) = debt.held.charge(live, debt.permit, 0)
+                && let Some(spot) = Spot::held(live, &debt.held, &charge)
             {
-                local.mark(live, limit, quota, &charge, now);
+                local.mark(&spot, now);
             }
         }
     }
@@ -237,17 +237,16 @@ impl Debts {
 
     /// What is still owed, or less than nothing.
     fn owed(&self, local: &Local, live: &Live, debt: &Debt, now: Timestamp) -> i64 {
-        let charge = debt.held.charge(live, debt.permit, 0);
-        let (Some(charge), Some((limit, quota))) = (charge, debt.held.place(live)) else {
-            return 0; // The limit is gone, and with it what it counted.
-        };
+        // If the limit is gone, so is what it counted.
+        let Some(charge) = debt.held.charge(live, debt.permit, 0) else { return 0 };
+        let Some(spot) = Spot::held(live, &debt.held, &charge) else { return 0 };
         let signed = |units: u64| i64::try_from(units).unwrap_or(i64::MAX);
         let burst = signed(charge.quota.capacity());
         match debt.kind {
             Kind::Place if now.since(debt.at) < charge.quota.memory() => signed(debt.held.cost()),
             Kind::Place => 0,
             Kind::Units(beside) => {
-                let since = local.since_mark(live, limit, quota, &charge, now);
+                let since = local.since_mark(&spot, now);
                 if since.is_none() {
                     self.drop_one();
                 }

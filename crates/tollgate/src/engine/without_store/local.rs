@@ -8,10 +8,11 @@ use arc_swap::ArcSwap;
 use super::share::{self, NODES_MAX, Share};
 use crate::charge::{Answer, Charge, Family};
 use crate::decision::{Source, Stance};
+use crate::engine::hold::Held;
 use crate::engine::live::{Counters, Live};
 use crate::memory::{Demand, MemoryStore};
 use crate::outcome::{Outcome, Verdict};
-use crate::policy::{Policy, QuotaIndex};
+use crate::policy::{Match, Policy, QuotaIndex};
 use crate::quota::Quota;
 use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
@@ -48,6 +49,34 @@ struct Shares {
     shares: Vec<Vec<Share>>,
 }
 
+/// A charge, with the place that its limit and quota have in a policy.
+#[derive(Clone, Copy)]
+pub(super) struct Spot<'s> {
+    live: &'s Live,
+    limit: usize,
+    quota: QuotaIndex,
+    pub(super) charge: &'s Charge<'s>,
+}
+
+impl<'s> Spot<'s> {
+    pub(super) fn matched(live: &'s Live, matched: &Match, charge: &'s Charge<'s>) -> Self {
+        Self { live, limit: matched.limit as usize, quota: matched.quota, charge }
+    }
+
+    /// Of something that was taken under an earlier policy; none if its limit is gone.
+    pub(super) fn held(live: &'s Live, held: &Held, charge: &'s Charge<'s>) -> Option<Self> {
+        let (limit, quota) = held.place(live)?;
+        Some(Self { live, limit, quota, charge })
+    }
+}
+
+/// Which counters: those that stand in, or their marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Counters,
+    Marks,
+}
+
 /// A charge of this process's counters.
 #[derive(Clone, Copy)]
 struct Own<'s> {
@@ -70,13 +99,8 @@ impl Shares {
     }
 
     /// The charge of this process's own counter for one of the store's.
-    fn own<'s>(
-        &'s self,
-        live: &Live,
-        limit: usize,
-        quota: QuotaIndex,
-        charge: &Charge<'_>,
-    ) -> Option<Own<'s>> {
+    fn own<'s>(&'s self, spot: &Spot<'_>) -> Option<Own<'s>> {
+        let Spot { live, limit, quota, charge } = *spot;
         // A decision that began before a swap has another order of limits.
         let position = if Arc::ptr_eq(&self.of, &live.policy) {
             limit
@@ -140,50 +164,27 @@ impl Local {
         }
     }
 
-    /// Takes what was admitted elsewhere, as far as the share has it. Nobody waits for an answer.
-    pub(super) fn keep_warm(
-        &self,
-        live: &Live,
-        limit: usize,
-        quota: QuotaIndex,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) {
-        let shares = self.shares.load();
-        if let Some(own) = shares.own(live, limit, quota, charge) {
-            let _ = self.counters.ask(&own.charge, Demand::UpTo(own.share.spare), now);
+    const fn side(&self, side: Side) -> &MemoryStore {
+        match side {
+            Side::Counters => &self.counters,
+            Side::Marks => &self.marks,
         }
     }
 
-    /// The same for a key that has debts: the store knows of this.
-    pub(super) fn keep_marked(
-        &self,
-        live: &Live,
-        limit: usize,
-        quota: QuotaIndex,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) {
+    /// Takes what was admitted elsewhere, as far as the share has it. Nobody waits for an answer.
+    pub(super) fn keep_warm(&self, side: Side, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();
-        if let Some(own) = shares.own(live, limit, quota, charge) {
-            let _ = self.marks.ask(&own.charge, Demand::UpTo(own.share.spare), now);
+        if let Some(own) = shares.own(spot) {
+            let _ = self.side(side).ask(&own.charge, Demand::UpTo(own.share.spare), now);
         }
     }
 
     /// What this node's share says to a charge, which is taken if it admits and `takes`.
-    pub(super) fn ask(
-        &self,
-        live: &Live,
-        limit: usize,
-        quota: QuotaIndex,
-        charge: &Charge<'_>,
-        takes: bool,
-        now: Timestamp,
-    ) -> Result<Answer, StoreFailure> {
+    pub(super) fn ask(&self, spot: &Spot<'_>, takes: bool, now: Timestamp) -> Result<Answer, StoreFailure> {
         let shares = self.shares.load();
-        let own = shares.own(live, limit, quota, charge).ok_or(StoreFailure::Superseded)?;
-        let wanted = own.share.wanted(charge.cost);
-        let demand = match (charge.cost, takes) {
+        let own = shares.own(spot).ok_or(StoreFailure::Superseded)?;
+        let wanted = own.share.wanted(spot.charge.cost);
+        let demand = match (spot.charge.cost, takes) {
             (0, _) => Demand::Would(0),
             (_, false) => Demand::Would(wanted),
             (_, true) => Demand::If(wanted),
@@ -221,81 +222,38 @@ impl Local {
     }
 
     /// Gives back what a charge took from the share.
-    pub(super) fn refund(
-        &self,
-        live: &Live,
-        limit: usize,
-        quota: QuotaIndex,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) {
+    pub(super) fn refund(&self, side: Side, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();
-        if let Some(own) = shares.own(live, limit, quota, charge) {
+        if let Some(own) = shares.own(spot) {
             // Memory answers, and what is not there is not given back.
-            let _ = self.counters.refund_now(&own.charge, now);
+            let _ = self.side(side).refund_now(&own.charge, now);
         }
-        if matches!(charge.quota, Quota::Concurrency(_)) {
-            let _ = self.ceilings.refund_now(charge, now);
-        }
-    }
-
-    /// The same for a key that has debts, of what the store knows.
-    pub(super) fn refund_marked(
-        &self,
-        live: &Live,
-        limit: usize,
-        quota: QuotaIndex,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) {
-        let shares = self.shares.load();
-        if let Some(own) = shares.own(live, limit, quota, charge) {
-            let _ = self.marks.refund_now(&own.charge, now);
+        if side == Side::Counters && matches!(spot.charge.quota, Quota::Concurrency(_)) {
+            let _ = self.ceilings.refund_now(spot.charge, now);
         }
     }
 
     /// Forgets a counter.
-    pub(super) fn reset(
-        &self,
-        live: &Live,
-        limit: usize,
-        quota: QuotaIndex,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) {
+    pub(super) fn reset(&self, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();
-        if let Some(own) = shares.own(live, limit, quota, charge) {
+        if let Some(own) = shares.own(spot) {
             self.counters.reset_now(&own.charge, now);
         }
     }
 
     /// Remembers what a counter is now, which the store knows: what it has more later on the store is to be told.
-    pub(super) fn mark(
-        &self,
-        live: &Live,
-        limit: usize,
-        quota: QuotaIndex,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) {
+    pub(super) fn mark(&self, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();
-        if let Some(own) = shares.own(live, limit, quota, charge) {
+        if let Some(own) = shares.own(spot) {
             let _ = self.counters.copy_to(&self.marks, &own.charge, now); // Without room it is told by `since_mark`.
         }
     }
 
     /// What was taken from a counter since it was marked, as far as it has not come back: less than nothing if more was given back. None if
     /// there was no room to count it apart from others.
-    pub(super) fn since_mark(
-        &self,
-        live: &Live,
-        limit: usize,
-        quota: QuotaIndex,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) -> Option<i64> {
+    pub(super) fn since_mark(&self, spot: &Spot<'_>, now: Timestamp) -> Option<i64> {
         let shares = self.shares.load();
-        let own = shares.own(live, limit, quota, charge)?;
+        let own = shares.own(spot)?;
         let look = Charge { cost: 0, ..own.charge };
         let [now_is, was] = [&self.counters, &self.marks].map(|store| store.ask(&look, Demand::UpTo(0), now));
         let (now_is, was) = (now_is.ok()?, was.ok()?);

@@ -1,6 +1,6 @@
 //! What is given back, or charged beyond an estimate, follows what was taken: in this process's counters, and in its debts.
 
-use super::Standby;
+use super::{Side, Spot, Standby};
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::Charge;
 use crate::decision::Source;
@@ -16,24 +16,27 @@ impl<S: Store> Engine<S> {
     pub(in crate::engine) fn adjust_here(&self, held: &Held, cost: u64, now: Timestamp) -> Settled {
         let live = self.live.load_full();
         let mut settled = Settled::default();
-        let (Some(standby), Some((limit, quota))) = (self.standby.get(), held.place(&live)) else {
-            return settled;
-        };
+        let Some(standby) = self.standby.get() else { return settled };
         let Standby { local, debts, .. } = &**standby;
         if cost < held.cost() {
-            settled.refunded = held.cost() - cost;
-            if let Some(charge) = held.charge(&live, PermitId(0), settled.refunded) {
-                local.refund(&live, limit, quota, &charge, now);
+            let refunded = held.cost() - cost;
+            let charge = held.charge(&live, PermitId(0), refunded);
+            if let Some(spot) = charge.as_ref().and_then(|charge| Spot::held(&live, held, charge)) {
+                settled.refunded = refunded;
+                local.refund(Side::Counters, &spot, now);
             }
         } else if let Some(look) = held.charge(&live, PermitId(0), 0) {
+            let Some(spot) = Spot::held(&live, held, &look) else { return settled };
             let extra = cost - held.cost();
-            let left = local.ask(&live, limit, quota, &look, false, now);
+            let left = local.ask(&spot, false, now);
             settled.charged = left.map_or(0, |left| left.outcome.remaining).min(extra);
             settled.unpaid = extra - settled.charged;
             let charge = look.costing(settled.charged);
             if settled.charged > 0 {
                 debts.begin(local, &live, &charge, || held.clone(), now);
-                local.keep_warm(&live, limit, quota, &charge, now);
+                if let Some(spot) = Spot::held(&live, held, &charge) {
+                    local.keep_warm(Side::Counters, &spot, now);
+                }
             }
         }
         settled
@@ -43,13 +46,16 @@ impl<S: Store> Engine<S> {
     pub(in crate::engine) fn follow_adjusted(&self, held: &Held, settled: Settled, now: Timestamp) {
         let Some(standby) = self.standby.get() else { return };
         let live = self.live.load_full();
-        let Some((limit, quota)) = held.place(&live) else { return };
         let charge = |units| held.charge(&live, PermitId(0), units).filter(|_| units > 0);
-        if let Some(charge) = charge(settled.refunded) {
-            standby.give(&live, limit, quota, &charge, now);
+        if let Some(charge) = charge(settled.refunded)
+            && let Some(spot) = Spot::held(&live, held, &charge)
+        {
+            standby.give(&spot, now);
         }
-        if let Some(charge) = charge(settled.charged) {
-            standby.keep_warm(&live, limit, quota, &charge, now);
+        if let Some(charge) = charge(settled.charged)
+            && let Some(spot) = Spot::held(&live, held, &charge)
+        {
+            standby.keep_warm(&spot, now);
         }
     }
 
@@ -62,9 +68,9 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> bool {
         let Some(standby) = self.standby.get() else { return false };
-        let charge = held.charge(live, permit.id(), held.cost());
-        let (Some(charge), Some((limit, quota))) = (charge, held.place(live)) else { return false };
-        standby.local.refund(live, limit, quota, &charge, now);
+        let Some(charge) = held.charge(live, permit.id(), held.cost()) else { return false };
+        let Some(spot) = Spot::held(live, held, &charge) else { return false };
+        standby.local.refund(Side::Counters, &spot, now);
         match held.source() {
             Source::Local => standby.debts.take_back(&charge),
             Source::Open => true,
@@ -81,7 +87,7 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) {
         if let Some(standby) = self.standby.get() {
-            standby.give(live, matched.limit as usize, matched.quota, charge, now);
+            standby.give(&Spot::matched(live, matched, charge), now);
         }
     }
 
@@ -89,7 +95,7 @@ impl<S: Store> Engine<S> {
     pub(in crate::engine) fn owe(&self, live: &Live, matched: &Match, charge: &Charge<'_>, now: Timestamp) {
         let standby = self.standby(live, now);
         let held = Held::new(live, matched, charge, Source::Exact);
-        standby.local.refund(live, matched.limit as usize, matched.quota, charge, now);
+        standby.local.refund(Side::Counters, &Spot::matched(live, matched, charge), now);
         standby.debts.add_refund(&standby.local, live, charge, held, now);
     }
 
@@ -102,7 +108,7 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) {
         if let Some(standby) = self.standby.get() {
-            standby.local.reset(live, matched.limit as usize, matched.quota, charge, now);
+            standby.local.reset(&Spot::matched(live, matched, charge), now);
             standby.debts.forget(charge);
         }
     }

@@ -23,6 +23,14 @@ pub enum StoreFailure {
     Unanswered,
 }
 
+impl StoreFailure {
+    /// Whether the store itself was away, and not only a counter out of order. What is asked of it is then answered without it.
+    #[must_use]
+    pub const fn is_outage(self) -> bool {
+        matches!(self, StoreFailure::Unreachable | StoreFailure::Unanswered)
+    }
+}
+
 /// Counters that a store must keep longer than they say themselves: the quota that follows theirs may still tell them from keys
 /// never seen.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,8 +16,6 @@ const FILLINGS_MAX: usize = 4;
 
 /// Bytes of the counters that stand in for a store that is away.
 const LOCAL_BYTES: u64 = 8 << 20;
-/// How many servers share a store, while nobody knows.
-const NODES_UNKNOWN: u32 = 3;
 
 /// The windows of a configuration.
 pub(crate) struct Tallies {
@@ -82,12 +80,10 @@ impl<S: Store> Counters<'_, S> {
         now: Timestamp,
     ) -> Result<Counted, StoreFailure> {
         match self.engine.add(tally, parts, units, now).await {
-            Err(StoreFailure::Unreachable) => {
+            // Also where it may have been added: the answer must come, and nobody asks twice.
+            Err(failure) if failure.is_outage() => {
                 let counted = self.local(now)?.add(tally, parts, units, now).await?;
-                let nodes = u64::from(match self.engine.store().nodes() {
-                    0 => NODES_UNKNOWN,
-                    nodes => nodes,
-                });
+                let nodes = u64::from(self.engine.nodes());
                 Ok(Counted { total: counted.total.saturating_mul(nodes), source: Source::Local, ..counted })
             }
             counted => counted,
@@ -186,6 +182,54 @@ impl<S: Store> Counters<'_, S> {
     ) {
         if let Some(tally) = self.tallies.first_hit.get(&seconds) {
             self.taken(tally, parts, units, now).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::charge::{Answers, Charge};
+    use tollgate::store::Hold;
+
+    use super::*;
+    use crate::at_once::at_once;
+
+    const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+    /// A store that always fails so, shared by two.
+    struct Failing(StoreFailure);
+
+    impl Store for Failing {
+        async fn charge(&self, _: &[Charge<'_>], _: Timestamp) -> Result<Answers, StoreFailure> {
+            Err(self.0)
+        }
+
+        async fn refund(&self, _: &[Charge<'_>], _: Timestamp) -> Result<(), StoreFailure> {
+            Err(self.0)
+        }
+
+        async fn reset(&self, _: &[Charge<'_>], _: Timestamp) -> Result<(), StoreFailure> {
+            Err(self.0)
+        }
+
+        fn hold(&self, _: &Hold) {}
+
+        fn nodes(&self) -> u32 {
+            2
+        }
+    }
+
+    /// Whether the store is away or does not answer in time, this server counts, as if the other counted as much. The story: a store
+    /// that was too slow was taken for a count that nobody knows, and everybody was over the limit.
+    #[test]
+    fn a_store_that_is_away_or_slow_is_stood_in_for() {
+        for failure in [StoreFailure::Unreachable, StoreFailure::Unanswered] {
+            let (policy, _) = Policy::compile("test", b"limits: []").unwrap();
+            let engine = Engine::with_store(policy, Failing(failure), Secret::repeatable(1));
+            let tallies = Tallies::new(&engine, [].into_iter()).unwrap();
+            let counters = Counters { engine: &engine, tallies: &tallies };
+            let add = |units| at_once(counters.add(Unit::Hour, &[b"key"], units, NOW));
+            assert_eq!([add(3), add(1), add(0)], [6, 8, 8], "{failure}");
         }
     }
 }

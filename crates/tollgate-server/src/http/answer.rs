@@ -89,13 +89,16 @@ impl<S: Store> Service<S> {
         if !is_admitted && !matches!(route, Ok(Route::Health | Route::Ready)) {
             return Err(access::refusal());
         }
-        let route = route?;
-        if route == Route::Check {
-            let body = body::read(request, BODY_BYTES_MAX).await?;
-            return self.answer_check(&Question::check(&body)?).await;
+        match route? {
+            Route::Check => self.check_of(request).await,
+            // What is asked millions of times is answered above; the futures of the rest are kept apart, and take no room in this one.
+            route => Box::pin(self.answer_any(route, request, peer, is_admitted)).await,
         }
-        // What is asked millions of times is answered above; the futures of the rest are kept apart, and take no room in this one.
-        Box::pin(self.answer_any(route, request, peer, is_admitted)).await
+    }
+
+    async fn check_of(&self, request: Request<Incoming>) -> Result<Answered, Problem> {
+        let body = body::read(request, BODY_BYTES_MAX).await?;
+        self.answer_check(&Question::check(&body)?).await
     }
 
     async fn answer_any(
@@ -106,10 +109,7 @@ impl<S: Store> Service<S> {
         is_admitted: bool,
     ) -> Result<Answered, Problem> {
         match route {
-            Route::Check => {
-                let body = body::read(request, BODY_BYTES_MAX).await?;
-                self.answer_check(&Question::check(&body)?).await
-            }
+            Route::Check => self.check_of(request).await,
             Route::Batch => {
                 let body = body::read(request, BATCH_BYTES_MAX).await?;
                 self.batch(&Question::batch(&body)?).await

@@ -30,6 +30,9 @@ use local::{AWAY_RETRY, Local, Side, Spot};
 pub use replay::Replayed;
 use watch::{Stage, Watch};
 
+/// How many nodes share a store that cannot tell.
+const NODES_UNKNOWN: u32 = 3;
+
 /// What stands in for a store that can be away. A store that answers at once has none.
 pub(super) struct Standby {
     pub(super) local: Local,
@@ -125,11 +128,6 @@ fn stages(live: &Live, matched: &Match) -> Stages {
     live.policy.limits()[matched.limit as usize].on_store_failure().stages()
 }
 
-/// Whether the store itself was away, and not only a counter out of order.
-const fn is_outage(failure: StoreFailure) -> bool {
-    matches!(failure, StoreFailure::Unreachable | StoreFailure::Unanswered)
-}
-
 fn refuses(charge: &Charge<'_>, answer: &Answer) -> bool {
     charge.stance == Stance::Enforced && !answer.outcome.is_allowed()
 }
@@ -137,7 +135,15 @@ fn refuses(charge: &Charge<'_>, answer: &Answer) -> bool {
 impl<S: Store> Engine<S> {
     /// What stands in for the store; made when it is first needed.
     pub(super) fn standby(&self, live: &Live, now: Timestamp) -> &Standby {
-        self.standby.get_or_init(|| Box::new(Standby::new(live, self.store.nodes(), now)))
+        self.standby.get_or_init(|| Box::new(Standby::new(live, self.nodes(), now)))
+    }
+
+    /// How many nodes share the store, as far as it can tell.
+    pub fn nodes(&self) -> u32 {
+        match self.store.nodes() {
+            0 => NODES_UNKNOWN,
+            nodes => nodes,
+        }
     }
 
     /// What stood in for the store so far; none for a store that is never away.
@@ -237,7 +243,7 @@ impl<S: Store> Engine<S> {
     ) -> Option<Answers> {
         let is_away: SmallVec<[bool; 6]> =
             asked.iter().map(|(_, charge)| self.store.is_away(charge)).collect();
-        if !is_outage(failure) || is_away.iter().all(|&away| away == is_away[0]) {
+        if !failure.is_outage() || is_away.iter().all(|&away| away == is_away[0]) {
             return None;
         }
         let part = |wanted: bool| -> Asked<'_, '_> {
@@ -277,7 +283,7 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> Answers {
         let standby = self.standby(live, now);
-        if is_outage(failure) {
+        if failure.is_outage() {
             standby.watch.failed(now);
         }
         standby.attend(self.store.nodes(), live, now);
@@ -323,7 +329,7 @@ impl<S: Store> Engine<S> {
         failure: StoreFailure,
         now: Timestamp,
     ) -> Stage {
-        if !is_outage(failure) {
+        if !failure.is_outage() {
             // A counter that is out of order is no outage: it is counted here, and never opened.
             return if stages.counts_locally() { Stage::Local } else { Stage::Closed };
         }
@@ -346,7 +352,7 @@ impl<S: Store> Engine<S> {
             // A place that the store may have given already is given back there by its name.
             let may_be_there =
                 failure == StoreFailure::Unanswered && matches!(charge.quota, Quota::Concurrency(_));
-            if is_admitted && answer.source == Source::Local && is_outage(failure) && !may_be_there {
+            if is_admitted && answer.source == Source::Local && failure.is_outage() && !may_be_there {
                 standby.debts.add(charge, || Held::new(live, matched, charge, Source::Local), now);
             }
         }

@@ -23,8 +23,6 @@ const LOCAL_BYTES: u64 = 32 << 20;
 const CEILING_BYTES: u64 = 1 << 20;
 /// Bytes of the marks of debts.
 const MARK_BYTES: u64 = 2 << 20;
-/// How many nodes share a store that cannot tell.
-const NODES_UNKNOWN: u32 = 3;
 /// What is told whom a share can never admit: the store is expected back, not the share to grow.
 pub(super) const AWAY_RETRY: Ticks = Ticks::from_secs(1);
 
@@ -121,8 +119,7 @@ impl Shares {
 }
 
 impl Local {
-    pub(super) fn new(live: &Live, told_nodes: u32, now: Timestamp) -> Self {
-        let nodes = if told_nodes == 0 { NODES_UNKNOWN } else { told_nodes };
+    pub(super) fn new(live: &Live, nodes: u32, now: Timestamp) -> Self {
         Self {
             counters: MemoryStore::new(LOCAL_BYTES, now),
             ceilings: MemoryStore::new(CEILING_BYTES, now),

@@ -1,7 +1,7 @@
 //! Telling the store what happened while it was away. Without a task of its own: a decision tells what its own keys owe, and whoever runs
 //! the engine has the rest told now and then.
 
-use super::{Standby, is_outage};
+use super::Standby;
 use crate::charge::Charge;
 use crate::engine::live::Live;
 use crate::engine::{Charges, Engine};
@@ -81,7 +81,7 @@ impl<S: Store> Engine<S> {
                 standby.watch.answered(now);
                 Ok(true)
             }
-            Err(failure) if is_outage(failure) => Err(StoreFailure::Unreachable), // A look changes nothing.
+            Err(failure) if failure.is_outage() => Err(StoreFailure::Unreachable), // A look changes nothing.
             Err(_) => Ok(false),
         }
     }
@@ -123,7 +123,7 @@ impl<S: Store> Engine<S> {
         }
         match failed {
             Some(failure) => {
-                if is_outage(failure) {
+                if failure.is_outage() {
                     standby.watch.failed(now);
                 }
                 Err(failure)

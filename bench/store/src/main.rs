@@ -39,12 +39,19 @@ fn main() -> Result<(), Failure> {
             .ok_or("--rounds: accepted is a whole number, such as 5")?,
         None => 5,
     };
+    let only: Vec<String> = match arguments.iter().position(|argument| argument == "--only") {
+        Some(place) => {
+            let names = arguments.get(place + 1).ok_or("--only: accepted are parts of names, such as hash,gcra")?;
+            names.split(',').map(str::to_owned).collect()
+        }
+        None => Vec::new(),
+    };
     let duration = Duration::from_millis(if quick { 400 } else { 1_500 });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(run(rounds, duration))
+    runtime.block_on(run(rounds, duration, &only))
 }
 
-async fn run(rounds: usize, duration: Duration) -> Result<(), Failure> {
+async fn run(rounds: usize, duration: Duration, only: &[String]) -> Result<(), Failure> {
     let server = Server::start().await?;
     let url = format!("redis://{}", server.address);
     let client = redis::Client::open(url.as_str())?;
@@ -55,6 +62,11 @@ async fn run(rounds: usize, duration: Duration) -> Result<(), Failure> {
     for (name, limits) in LIMITS {
         rows.push(row(&format!("tollgate {name}"), Asker::tollgate(&url, limits).await?));
     }
+    // What ratios are taken against is always there.
+    let is_base = |row: &Row| row.name == "PING" || row.name == BASE;
+    rows.retain(|row| {
+        only.is_empty() || is_base(row) || only.iter().any(|part| row.name.contains(part.as_str()))
+    });
     for round in 1..=rounds {
         for row in &mut rows {
             eprintln!("round {round} of {rounds}: {}", row.name);

@@ -51,6 +51,13 @@ impl Key {
         &self.0
     }
 
+    /// A number that different keys hardly ever share: forty-eight bits of its hash.
+    pub(crate) fn print(&self) -> u64 {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.0[GROUP_END + 1..GROUP_END + 9]);
+        u64::from_le_bytes(bytes)
+    }
+
     /// The slot of a cluster that it lies in.
     pub(crate) fn slot(&self) -> u16 {
         slot_of(&self.0[PREFIX.len()..GROUP_END])

@@ -5,12 +5,14 @@ use smallvec::SmallVec;
 
 use crate::key::Key;
 
+mod call;
 mod encode;
 mod question;
 mod reply;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use call::command;
 pub(crate) use question::{Heard, Problem, Question, tag_of};
 
 /// The script's source.

@@ -13,7 +13,6 @@ use super::shard::Shard;
 use super::wire::Wire;
 use super::{Hub, Time};
 use crate::breaker::{BreakerState, Severity};
-use crate::key::KEY_BYTES;
 
 /// A request whose deadline is nearer than this is not sent.
 const SENDING_MIN: Duration = Duration::from_micros(500);
@@ -66,20 +65,7 @@ impl Call {
     }
 
     fn command(&self, name: &str, script: &str) -> Cmd {
-        let keys = || self.requests.iter().flat_map(|request| &request.asked.keys);
-        let count = keys().count();
-        let bytes: usize = self.requests.iter().map(|request| request.asked.body.len()).sum();
-        let arguments = 4 + count + self.requests.len();
-        let mut command = Cmd::with_capacity(arguments, bytes + script.len() + count * KEY_BYTES + 32);
-        command.arg(name).arg(script).arg(count);
-        keys().for_each(|key| {
-            command.arg(key.as_bytes());
-        });
-        command.arg(self.time.map_or_else(String::new, |time| time.unix_micros().to_string()));
-        self.requests.iter().for_each(|request| {
-            command.arg(&request.asked.body[..]);
-        });
-        command
+        crate::script::command(name, script, self.requests.iter().map(|request| &request.asked), self.time)
     }
 }
 

@@ -72,10 +72,8 @@ pub(crate) enum Bounds {
 impl Numbers {
     pub(crate) fn of(quota: &Quota, now: Timestamp, bounds: Bounds) -> Self {
         let (kind, [a, b, c, d]) = match quota {
-            Quota::TokenBucket(bucket) => (RESERVOIR, reservoir(bucket.reservoir(), bucket.burst())),
-            Quota::Gcra(bucket) => (RESERVOIR, reservoir(bucket.reservoir(), bucket.burst())),
-            Quota::LeakyBucket(bucket) => {
-                (RESERVOIR, reservoir(bucket.shape().reservoir(), bucket.capacity() - bucket.queue()))
+            Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) => {
+                (RESERVOIR, bucket(quota).map_or([0; 4], |(bucket, at_once)| reservoir(bucket, at_once)))
             }
             Quota::FixedWindow(window) => return Self::of_window(window, now, bounds),
             Quota::SlidingWindow(window) => {
@@ -139,6 +137,16 @@ impl Ancestor {
             at: if step.at >= now { Timestamp::MAX } else { step.at },
             next_end,
         }
+    }
+}
+
+/// The reservoir of a quota that is one, and the units that leave it without waiting.
+pub(super) fn bucket(quota: &Quota) -> Option<(&Reservoir, u64)> {
+    match quota {
+        Quota::TokenBucket(bucket) => Some((bucket.reservoir(), bucket.burst())),
+        Quota::Gcra(bucket) => Some((bucket.reservoir(), bucket.burst())),
+        Quota::LeakyBucket(bucket) => Some((bucket.shape().reservoir(), bucket.capacity() - bucket.queue())),
+        _ => None,
     }
 }
 

@@ -1,15 +1,17 @@
 -- Tollgate's counters in Redis: the twin of the Rust functions, answer for answer. Read crates/tollgate/src/algorithm first.
 --
 -- KEYS    the counters of all requests, request after request.
--- ARGV[1] the time in microseconds, for tests; empty in service, and then Redis tells it.
--- ARGV[2] and on: one request each. A request is a byte for its operation, one for the number of its charges, and its charges:
+-- ARGV[1] a plus sign if a key may be named more than once; then the time in microseconds, for tests. In service Redis tells it.
+-- ARGV[2] and on: one request each, or in one byte the number of an earlier one that it is like. A request is a byte for its
+--   operation, one for the number of its charges, and its charges:
 --   kind, whether in shadow, where a state of another quota comes from (0: ask, 1: its lineage follows, 2: nobody knows), the tag
 --   of the quota in three digits, the seconds that the state must at least be kept, the cost, and four numbers of the quota.
 --   A calendar window has a fifth. A permit's name takes the place of the fourth number.
 --   A lineage is a count, a tag, and for each quota that the state was counted under its kind, how like it its successor is
 --   (1: its windows are the same, 2: it is the same), five numbers, when it was succeeded, and when its successor's first window ended.
--- Answers one string for each request: a byte 0 and, for a charge, the verdict, its time, what remains, the time until one unit
---   more, and until nothing is used; or another byte that says why nothing was charged.
+-- Answers each request, in one of three ways: a number, of a charge to one bucket the credits that it lacked before; a byte 5 and
+--   these credits of each bucket; or a byte 0 and, for each charge, the verdict, its time, what remains, the time until one unit more,
+--   and until nothing is used. Another byte says why nothing was charged.
 --
 -- A state is a string that begins with the tag of the quota that it was counted under. All writes come last: a script that fails
 -- has changed nothing.
@@ -21,18 +23,21 @@ local UNKNOWN, BOUNDS, MALFORMED, REFUSED = -1, -2, -3, -4
 local EXACT = 9007199254740991
 local PERIOD_MAX, PRECISION_MAX, LOG_MAX, PERMITS_MAX = 31622400000000, 60, 65536, 1000000
 local LAST = 4503599627370495 - 94867200000000
--- How long keys outlive their states while the time is injected: Redis expires them by its own clock.
-local INJECTED_MILLISECONDS = 3600000
+-- How long keys outlive their states: so long that one who comes again and again is not made and dropped each time, and that whole
+-- seconds are enough to tell. And while the time is injected, since Redis expires them by its own clock.
+local SPARE_SECONDS, INJECTED_SECONDS = 2, 3600
 
 local call = redis.call
 local pack, unpack_at = struct.pack, struct.unpack
 local sub, byte, format = string.sub, string.byte, string.format
 local tonumber = tonumber
 
-local injected = ARGV[1] ~= ''
+local repeats = byte(ARGV[1]) == 43
+local told = repeats and sub(ARGV[1], 2) or ARGV[1]
+local injected = told ~= ''
 local now
 if injected then
-  now = tonumber(ARGV[1])
+  now = tonumber(told)
   if not (now and now >= 0 and now <= EXACT and now % 1 == 0) then
     return redis.error_reply('TOLLGATE the time must be whole microseconds')
   end
@@ -43,3 +48,14 @@ end
 if now > LAST then now = LAST end
 local keys, requests = #KEYS, #ARGV - 1
 local held = keys > 0 and call('MGET', unpack(KEYS)) or {}
+-- A key that is named more than once has its state at its first place.
+local places
+if repeats then
+  places = {}
+  local place_of = {}
+  for index = 1, keys do
+    local key = KEYS[index]
+    local place = place_of[key] or index
+    place_of[key], places[index] = place, place
+  end
+end

@@ -69,17 +69,6 @@ local function make_lineage()
   lineage = { ancestor_at = ancestor_at, carry_over = carry_over }
 end
 
--- A key that several requests name has its state at its first place.
-local places
-if requests > 1 then
-  places = {}
-  local place_of = {}
-  for index = 1, keys do
-    local key = KEYS[index]
-    local place = place_of[key] or index
-    place_of[key], places[index] = place, place
-  end
-end
 local changed, lasts_until, kept_for, changes = {}, {}, {}, 0
 
 -- Notes what a key is to hold, until when that matters, and how many seconds it is kept at least. It is written at the end.
@@ -169,6 +158,7 @@ end
 local answers, first = {}, 1
 for request = 1, requests do
   local body = ARGV[request + 1]
+  if #body == 1 then body = ARGV[byte(body) + 1] or '' end
   local operation, count = byte(body, 1, 2)
   if not count or first + count - 1 > keys then
     return redis.error_reply('TOLLGATE a request whose keys are not those of its charges')
@@ -227,10 +217,10 @@ for index = 1, changes do
   local state = held[place]
   if state then
     local left = lasts_until[place] - now
-    local milliseconds = left > 0 and (left - left % 1000) / 1000 + 2 or 2
-    if milliseconds < kept_for[place] * 1000 then milliseconds = kept_for[place] * 1000 end
-    if injected then milliseconds = milliseconds + INJECTED_MILLISECONDS end
-    call('SET', KEYS[place], state, 'PX', milliseconds)
+    local seconds = left > 0 and (left - left % 1000000) / 1000000 + SPARE_SECONDS or SPARE_SECONDS
+    if seconds < kept_for[place] then seconds = kept_for[place] end
+    if injected then seconds = seconds + INJECTED_SECONDS end
+    call('SET', KEYS[place], state, 'EX', format('%d', seconds))
   else
     call('DEL', KEYS[place])
   end

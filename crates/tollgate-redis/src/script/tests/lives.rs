@@ -10,14 +10,15 @@ use super::direct::{Whose, engine, quotas, take};
 use super::server::Server;
 use crate::script::Operation;
 
-/// How much longer than its state a key may live: rounding, and what the script adds.
-const SLACK: Duration = Duration::from_millis(4);
+/// How much longer than its state a key may live: what the script adds.
+const SPARE: Duration = Duration::from_secs(2);
 
 fn millis(ticks: Ticks) -> Duration {
     Duration::from_micros(ticks.as_micros())
 }
 
-/// By Redis's own clock a key lives at least until its counter is as if never used, and hardly longer than its quota remembers.
+/// By Redis's own clock a key lives at least until its counter is as if never used, and two seconds longer than its quota remembers
+/// at most.
 #[tokio::test]
 async fn keys_live_as_long_as_their_states() {
     let server = Arc::new(Server::start().await);
@@ -29,16 +30,11 @@ async fn keys_live_as_long_as_their_states() {
             let outcome = decision.limits().next().unwrap().outcome;
             let key = format!("{:?}", engine.store().key.lock().unwrap().unwrap());
             let life: i64 = server.command(&["PTTL", &key]).await;
-            if life == -2 {
-                // A bucket that is full within a few microseconds.
-                assert!(millis(outcome.reset_after) < SLACK, "{name}, step {step}: gone");
-                continue;
-            }
             let life = Duration::from_millis(u64::try_from(life).expect("it has a life"));
             let waited = since.elapsed();
             let least = millis(outcome.reset_after).saturating_sub(waited);
             assert!(life + Duration::from_millis(1) >= least, "{name}, step {step}: {life:?} for {least:?}");
-            assert!(life <= millis(quota.memory()) + SLACK, "{name}, step {step}: {life:?}");
+            assert!(life <= millis(quota.memory()) + SPARE, "{name}, step {step}: {life:?}");
         }
     }
     let forever: i64 = server.command(&["DBSIZE"]).await;
@@ -46,7 +42,7 @@ async fn keys_live_as_long_as_their_states() {
     server.all_keys_expire().await;
 }
 
-/// A reset leaves no key, and so does giving back all of a window; a full bucket's key is gone in a moment.
+/// A reset leaves no key, and giving back all that was taken one that is soon gone.
 #[tokio::test]
 async fn what_is_as_if_never_used_leaves_no_key() {
     let server = Arc::new(Server::start().await);
@@ -61,10 +57,11 @@ async fn what_is_as_if_never_used_leaves_no_key() {
                 Some(permit) => engine.release(&permit, now).await.unwrap(),
                 None => engine.refund(&request, now).await.unwrap(),
             }
-            tokio::time::sleep(SLACK).await;
             let key = format!("{:?}", engine.store().key.lock().unwrap().unwrap());
-            let kept: i64 = server.command(&["EXISTS", &key]).await;
-            assert_eq!(kept, 0, "{name}");
+            let life: i64 = server.command(&["PTTL", &key]).await;
+            // The key of a full bucket stays for the spare time: a clock that steps back may ask for it.
+            let most = if is_reset { 0 } else { SPARE.as_millis().try_into().unwrap() };
+            assert!(life <= most && life != -1, "{name}: {life} ms");
         }
     }
 }

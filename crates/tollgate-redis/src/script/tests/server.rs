@@ -63,9 +63,10 @@ impl Server {
 
     /// Asks several requests in one call.
     pub(crate) async fn call(&self, asked: &[Asked], time: &str) -> redis::RedisResult<Value> {
-        let bodies: Vec<&[u8]> = asked.iter().map(|each| each.body.as_slice()).collect();
-        let keys = asked.iter().flat_map(|each| &each.keys).map(|key| key.as_bytes());
-        self.raw(keys, time, &bodies).await
+        let time = time.parse().ok().map(tollgate::Timestamp::from_unix_micros);
+        crate::script::command("EVAL", SOURCE, asked.iter(), time)
+            .query_async(&mut self.connection.clone())
+            .await
     }
 
     /// Asks whatever is said.

@@ -86,6 +86,14 @@ impl Asker {
         Err("Tollgate's store does not answer".into())
     }
 
+    /// Calls to the store so far, where several questions may share one.
+    pub(crate) fn calls(&self) -> Option<u64> {
+        match self {
+            Asker::Tollgate(engine, _) => Some(engine.store().report().calls),
+            _ => None,
+        }
+    }
+
     /// Asks about a key; tells whether the store itself decided.
     pub(crate) async fn ask(&self, key: u64) -> Result<bool, Failure> {
         match self {

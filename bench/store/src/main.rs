@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use asker::{Asker, LIMITS};
-use measure::{Delay, Speed, bytes_a_key, closed, open};
+use measure::{Delay, Speed, bytes_a_key, clear, closed, open};
 use server::Server;
 
 /// What can go wrong, told to whoever started it.
@@ -41,7 +41,8 @@ fn main() -> Result<(), Failure> {
     };
     let only: Vec<String> = match arguments.iter().position(|argument| argument == "--only") {
         Some(place) => {
-            let names = arguments.get(place + 1).ok_or("--only: accepted are parts of names, such as hash,gcra")?;
+            let names =
+                arguments.get(place + 1).ok_or("--only: accepted are parts of names, such as hash,gcra")?;
             names.split(',').map(str::to_owned).collect()
         }
         None => Vec::new(),
@@ -71,12 +72,13 @@ async fn run(rounds: usize, duration: Duration, only: &[String]) -> Result<(), F
         for row in &mut rows {
             eprintln!("round {round} of {rounds}: {}", row.name);
             row.speeds.push(closed(Rc::clone(&row.asker), &server, duration).await?);
+            clear(&client).await?;
             row.delays.push(open(Rc::clone(&row.asker), RATE, duration).await?);
         }
     }
     for row in rows.iter_mut().filter(|row| row.name != "PING" && row.name != "tollgate five limits") {
         eprintln!("bytes a key: {}", row.name);
-        row.bytes = Some(bytes_a_key(Rc::clone(&row.asker), &client, 100_000).await?);
+        row.bytes = Some(bytes_a_key(Rc::clone(&row.asker), &client, 32_000).await?);
     }
     print(&rows, rounds);
     Ok(())
@@ -92,7 +94,7 @@ fn print(rows: &[Row], rounds: usize) {
         |own: &[f64], base: &[f64]| median(own.iter().zip(base).map(|(own, base)| own / base).collect());
     println!("### One redis-server: closed loop, 256 under way, 1M keys, medians of {rounds} rounds\n");
     println!(
-        "| | a second (least–most) | beside the hash | µs of the store's processor |\n|---|---:|---:|---:|"
+        "| | a second (least–most) | beside the hash | processor µs, store | and asker | in a call |\n|---|---:|---:|---:|---:|---:|"
     );
     let speeds = |row: &Row| row.speeds.iter().map(|speed| speed.per_second).collect::<Vec<_>>();
     let base = find(BASE).map(speeds).unwrap_or_default();
@@ -100,9 +102,14 @@ fn print(rows: &[Row], rounds: usize) {
         let own = speeds(row);
         let (least, most) =
             (own.iter().copied().fold(f64::MAX, f64::min), own.iter().copied().fold(0.0, f64::max));
-        let micros = median(row.speeds.iter().map(|speed| speed.store_micros).collect());
+        let of = |number: fn(&Speed) -> f64| median(row.speeds.iter().map(number).collect());
+        let (store, asker) = (of(|speed| speed.store_micros), of(|speed| speed.asker_micros));
+        let in_a_call = of(|speed| speed.in_a_call);
         let (shown, beside) = (median(own.clone()), ratio(&own, &base));
-        println!("| {} | {shown:.0} ({least:.0}–{most:.0}) | {beside:.2}× | {micros:.1} |", row.name);
+        println!(
+            "| {} | {shown:.0} ({least:.0}–{most:.0}) | {beside:.2}× | {store:.2} | {asker:.2} | {in_a_call:.0} |",
+            row.name
+        );
     }
     println!("\n### Open loop, {RATE} a second\n");
     println!("| | p50 µs | p99 µs | p99 beside PING | not by the store |\n|---|---:|---:|---:|---:|");

@@ -10,8 +10,6 @@ use crate::Failure;
 
 /// How long it may take to answer its first connection, in tries of 50 ms.
 const TRIES: usize = 200;
-/// Clock ticks a second in which the kernel tells processor time, the same on every Linux.
-const TICKS: f64 = 100.0;
 
 /// A running server.
 pub(crate) struct Server {
@@ -46,16 +44,15 @@ impl Server {
 
     /// Seconds of processor time that it has taken.
     pub(crate) fn processor_seconds(&self) -> Result<f64, Failure> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The name of the program, which may have spaces, ends with the last bracket; user and system time follow as 12th and 13th.
-        let after = stat.rsplit(')').next().unwrap_or_default();
-        let fields: Vec<&str> = after.split_whitespace().collect();
-        let ticks = |place: usize| fields.get(place).and_then(|text| text.parse::<f64>().ok());
-        let (user, system) = (ticks(11), ticks(12));
-        user.zip(system)
-            .map(|(user, system)| (user + system) / TICKS)
-            .ok_or_else(|| "unreadable /proc stat".into())
+        processor_seconds(&self.child.id().to_string())
     }
+}
+
+/// Seconds of processor time of a process, by its id or `self`.
+pub(crate) fn processor_seconds(process: &str) -> Result<f64, Failure> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/schedstat"))?;
+    let nanos: Option<f64> = text.split_whitespace().next().and_then(|first| first.parse().ok());
+    nanos.map(|nanos| nanos / 1e9).ok_or_else(|| "unreadable /proc schedstat".into())
 }
 
 impl Drop for Server {

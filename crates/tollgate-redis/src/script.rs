@@ -7,6 +7,7 @@ use crate::key::Key;
 
 mod call;
 mod encode;
+mod found;
 mod question;
 mod reply;
 #[cfg(test)]

@@ -9,9 +9,10 @@
 --   A calendar window has a fifth. A permit's name takes the place of the fourth number.
 --   A lineage is a count, a tag, and for each quota that the state was counted under its kind, how like it its successor is
 --   (1: its windows are the same, 2: it is the same), five numbers, when it was succeeded, and when its successor's first window ended.
--- Answers each request, in one of three ways: a number, of a charge to one bucket the credits that it lacked before; a byte 5 and
---   these credits of each bucket; or a byte 0 and, for each charge, the verdict, its time, what remains, the time until one unit more,
---   and until nothing is used. Another byte says why nothing was charged.
+-- Answers each request, in one of three ways: of a charge to one bucket by a number, the credits that it lacked before; by a byte 5,
+--   the time, and what was found of each counter: the credits, or the end of the window and its count, or two bytes of length and the
+--   sub-windows; or by a byte 0 and, for each charge, the verdict, its time, what remains, the time until one unit more, and until
+--   nothing is used. Another byte says why nothing was charged.
 --
 -- A state is a string that begins with the tag of the quota that it was counted under. All writes come last: a script that fails
 -- has changed nothing.

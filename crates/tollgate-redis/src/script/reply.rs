@@ -1,13 +1,10 @@
 //! Answers as the script gives them.
 
 use redis::Value;
-use smallvec::SmallVec;
-use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::charge::{Answer, Answers, Charge};
-use tollgate::{Outcome, Source, Stance, Ticks, Timestamp, Verdict};
+use tollgate::{Outcome, Source, Ticks, Timestamp, Verdict};
 
-use super::Tag;
-use super::encode::bucket;
+use super::{Tag, found};
 
 /// Bytes of the answer to one charge.
 const ANSWER_BYTES: usize = 33;
@@ -39,7 +36,7 @@ impl Reply {
     /// Reads the answer to a request of these charges.
     pub(super) fn read(value: &Value, charges: &[Charge<'_>]) -> Self {
         let read = match value {
-            Value::Int(lack) => lacking([u64::try_from(*lack).ok()].into_iter(), charges).map(Reply::Answers),
+            Value::Int(lack) => found::lacking(*lack, charges).map(Reply::Answers),
             Value::BulkString(bytes) => Self::parse(bytes, charges),
             _ => None,
         };
@@ -61,46 +58,11 @@ impl Reply {
             }
             2 => Reply::Bounds(Timestamp::from_unix_micros(number(rest)?)),
             3 => Reply::Malformed(usize::from(*rest.first()?)),
-            5 => Reply::Answers(lacking(rest.chunks(8).map(number), charges)?),
+            5 => Reply::Answers(found::answers(rest, charges)?),
             4 => Reply::Refused(String::from_utf8_lossy(rest).into_owned()),
             _ => return None,
         })
     }
-}
-
-/// The answers that follow from the credits that each bucket lacked before the charge: all are taken, or none.
-fn lacking(
-    lacks: impl ExactSizeIterator<Item = Option<u64>> + Clone,
-    charges: &[Charge<'_>],
-) -> Option<Answers> {
-    if lacks.len() != charges.len() {
-        return None;
-    }
-    let mut is_admitted = true;
-    let mut taken: SmallVec<[(&Reservoir, u64, u64, Verdict); 6]> = SmallVec::new();
-    for (lack, charge) in lacks.zip(charges) {
-        let (reservoir, at_once) = bucket(charge.quota())?;
-        let missing = lack.filter(|&missing| missing <= reservoir.credits())?;
-        let (left, verdict) = reservoir.take(missing, charge.cost());
-        is_admitted &= charge.stance() == Stance::Shadow || verdict == Verdict::Allow;
-        let queued = left.saturating_sub(at_once * reservoir.pace().price().get());
-        let verdict = match verdict {
-            Verdict::Allow if charge.cost() > 0 && queued > 0 => {
-                Verdict::Wait(Ticks::from_micros(reservoir.pace().gain().div_ceil(queued)))
-            }
-            other => other,
-        };
-        taken.push((reservoir, missing, left, verdict));
-    }
-    let told = taken.into_iter().map(|(reservoir, missing, left, verdict)| {
-        let outcome = match verdict {
-            // It is told as it is without the charge.
-            Verdict::Allow | Verdict::Wait(_) if !is_admitted => reservoir.outcome(missing, Verdict::Allow),
-            verdict => reservoir.outcome(left, verdict),
-        };
-        Answer { outcome, source: Source::Exact }
-    });
-    Some(told.collect())
 }
 
 fn answer(bytes: &[u8], charge: &Charge<'_>) -> Option<Answer> {
@@ -126,7 +88,7 @@ fn answer(bytes: &[u8], charge: &Charge<'_>) -> Option<Answer> {
 }
 
 /// A whole number from a double, if it is one.
-fn number(bytes: &[u8]) -> Option<u64> {
+pub(super) fn number(bytes: &[u8]) -> Option<u64> {
     let number = f64::from_le_bytes(bytes.try_into().ok()?);
     #[allow(
         clippy::cast_possible_truncation,

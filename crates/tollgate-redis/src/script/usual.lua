@@ -1,102 +1,205 @@
 
--- The usual call: each request charges buckets whose states, if they have any, are of their own quotas. It is what the rest of the
--- script does, without making what this case does not need, and it leaves to the asker whatever follows from what a bucket lacked. If
--- anything is unusual nothing has been written yet, and the rest decides.
+-- The usual call: each request charges buckets and windows whose states, if they have any, are of their own quotas and of a clock that
+-- went on. It is what the rest of the script does, without making what this case does not need, above all no functions; and it tells
+-- what it found, since whatever else there is to tell follows from that. If anything is unusual nothing has been written yet, and
+-- the rest decides.
 do
-  -- The charges of a request, each with its numbers checked; nothing if any is not of a bucket, or a number is out of range.
-  local function charges_of(body)
-    local operation, count = byte(body, 1, 2)
-    if operation ~= CHARGE or count == 0 or #body ~= 2 + count * 50 then return nil end
-    local charges = { [0] = '<B' .. string.rep('d', count) }
-    for place = 1, count do
-      local kind, shadow, origin, tag, seconds, cost, gain, price, units, at_once =
-        unpack_at('<BBBc3I4ddddd', body, place * 50 - 47)
-      if kind == RESERVOIR and origin == 0
-        and cost >= 0 and cost <= EXACT + 1 and cost % 1 == 0
-        and gain >= 1 and gain % 1 == 0 and price >= 1 and price % 1 == 0 and units >= 1 and units % 1 == 0
-        and at_once >= 0 and at_once <= units and at_once % 1 == 0 and units * price + gain <= EXACT
-      then
-        charges[place] = { tag, gain, units * price, cost * price, gain * 1000000, tag .. '%016d', seconds, shadow == 0 }
-      else
-        return nil
-      end
-    end
-    return charges
-  end
-
-  -- The credits that a state lacks now, and whether more than a bucket can, as after a clock that stepped back; nothing if it is none.
-  local function lack(state, tag, gain, credits)
-    if not state then return 0 end
-    local tick, fraction = tonumber(sub(state, 4, 19)), 0
-    if #state ~= 19 then
-      fraction = byte(state, 20) == 46 and tonumber(sub(state, 21))
-      if not (fraction and fraction >= 0 and fraction % 1 == 0) then return nil end
-    end
-    if not (tick and tick >= 0 and tick % 1 == 0 and sub(state, 1, 3) == tag) then return nil end
-    if tick < now then return 0 end
-    local missing = (tick - now) * gain + fraction
-    if missing > credits then return credits, true end
-    return missing
-  end
-
-  local answers, lives, lacks, known, spans = {}, {}, {}, {}, {}
-  local before, charges, count, first = nil, nil, 0, 0
+  local answers, lives, firsts, others, known = {}, {}, {}, {}, nil
+  local spans, before, charges, count, first = nil, nil, nil, 0, 0
   for index = 1, requests do
     local body = ARGV[index + 1]
     if #body == 1 then body = ARGV[byte(body) + 1] or '' end
     if body ~= before then
-      charges = known[body] or charges_of(body)
-      if not charges then break end
-      known[body], before, count = charges, body, #charges
+      charges = known and known[body]
+      if not charges then
+        local operation
+        operation, count = byte(body, 1, 2)
+        if operation ~= CHARGE or count == 0 then break end
+        charges = {}
+        local at = 3
+        for place = 1, count do
+          if #body < at + 49 then break end
+          local kind, shadow, origin, tag, keep, cost, a, b, c, d = unpack_at('<BBBc3I4ddddd', body, at)
+          at = at + 50
+          if not (origin == 0 and cost >= 0 and cost <= EXACT + 1 and cost % 1 == 0
+            and a >= 1 and a <= EXACT and a % 1 == 0 and b >= 1 and b <= EXACT and b % 1 == 0)
+          then
+            break
+          elseif kind == RESERVOIR then
+            if not (c >= 1 and c % 1 == 0 and d >= 0 and d <= c and d % 1 == 0 and c * b + a <= EXACT) then break end
+            charges[place] = { kind, tag, shadow == 0, keep, cost * b, a, c * b, a * 1000000, tag .. '%016d' }
+          elseif (kind == EPOCH or kind == FIRST_HIT) and b <= PERIOD_MAX then
+            charges[place] = { kind, tag, shadow == 0, keep, cost, a, b }
+          elseif kind == SLIDING and b <= PERIOD_MAX and a * b <= EXACT
+            and c >= 1 and c <= PRECISION_MAX and c % 1 == 0 and (d == 0 or d == 1)
+          then
+            charges[place] = { kind, tag, shadow == 0, keep, cost, a, b, c, d }
+          else
+            break
+          end
+        end
+        if #charges ~= count or #body ~= at - 1 then break end
+        if requests > 1 then
+          known = known or {}
+          known[body] = charges
+        end
+      end
+      before, count = body, #charges
     end
     if first + count > keys then break end
-    -- Several are looked at before any is charged.
-    local fits, clamped = true, nil
+    -- Several are looked at before any is charged. What each was found to be, and what it would come to.
+    local fits, clamps = true, nil
     for place = 1, count do
       local charge, at = charges[place], first + place
-      local missing, is_clamped = lack(held[places and places[at] or at], charge[1], charge[2], charge[3])
-      if not missing then
+      if places then at = places[at] end
+      local kind, cost, state, is_allowed = charge[1], charge[5], held[at], true
+      if state and sub(state, 1, 3) ~= charge[2] then
         fits = nil
-        break
+      elseif kind == RESERVOIR then
+        local missing = 0
+        if state then
+          local tick, fraction = tonumber(sub(state, 4, 19)), 0
+          if #state ~= 19 then fraction = byte(state, 20) == 46 and tonumber(sub(state, 21)) end
+          if not (tick and fraction and tick >= 0 and tick % 1 == 0 and fraction >= 0 and fraction % 1 == 0) then
+            fits = nil
+            break
+          end
+          if tick >= now then missing = (tick - now) * charge[6] + fraction end
+          if missing > charge[7] then
+            missing, clamps = charge[7], clamps or {}
+            clamps[place] = true
+          end
+        end
+        firsts[place] = missing
+        is_allowed = missing + cost <= charge[7]
+      elseif kind == SLIDING then
+        local length, precision, used = charge[7], charge[8], 0
+        local offset = now % length
+        local this, counts = (now - offset) / length, {}
+        if state then
+          local parts = { pcall(cmsgpack.unpack, sub(state, 5)) }
+          local newest = parts[2]
+          if byte(state, 4) ~= 87 or not parts[1] or #parts < 3 or #parts > PRECISION_MAX + 3
+            or type(newest) ~= 'number' or not (newest >= 0 and newest <= this and newest % 1 == 0)
+          then
+            fits = nil
+            break
+          end
+          local behind = this - newest
+          local oldest, is_idle = precision - behind, true
+          for position = 1, behind <= precision and behind or 0 do counts[position] = 0 end
+          for position = 1, #parts - 2 do
+            local units = parts[position + 2]
+            if type(units) ~= 'number' or not (units >= 0 and units <= EXACT and units % 1 == 0) then
+              fits = nil
+              break
+            end
+            if units > 0 and position <= oldest + 1 then is_idle = false end
+            if position <= oldest then
+              used = used + units
+            elseif position == oldest + 1 and units > 0 then
+              -- Of the oldest, as much as the window still covers, rounded up.
+              if charge[9] == 0 and offset > 0 then
+                units = units * (length - offset)
+                if units > EXACT then fits = nil end
+                local rest = units % length
+                units = (units - rest) / length
+                if rest > 0 then units = units + 1 end
+              end
+              used = used + units
+            end
+            if behind + position <= precision + 1 then
+              counts[behind + position] = parts[position + 2]
+            end
+          end
+          if is_idle then fits = nil end
+          if fits == nil then break end
+        end
+        counts[1] = (counts[1] or 0) + cost
+        is_allowed = cost == 0 or used + cost <= charge[6]
+        firsts[place], others[place] = is_allowed and counts, this
+      else
+        local ends_at, units, period = 0, 0, charge[7]
+        if state then
+          if #state == 19 then
+            ends_at, units = tonumber(sub(state, 4, 13)), tonumber(sub(state, 14, 19))
+            ends_at = ends_at and ends_at * 1000000
+          elseif byte(state, 20) == 46 then
+            ends_at, units = tonumber(sub(state, 4, 19)), tonumber(sub(state, 21))
+          else
+            ends_at = nil
+          end
+          if not (ends_at and units and ends_at >= 0 and ends_at % 1 == 0 and units >= 0 and units % 1 == 0)
+            or ends_at - now > period
+          then
+            fits = nil
+            break
+          end
+        end
+        if ends_at <= now or units == 0 then
+          ends_at, units = kind == EPOCH and now - now % period + period or now + period, 0
+        end
+        firsts[place], others[place] = ends_at, units
+        is_allowed = cost == 0 or units + cost <= charge[6]
       end
-      lacks[place] = missing
-      if missing + charge[4] > charge[3] and charge[8] then fits = false end
-      if is_clamped then
-        clamped = clamped or {}
-        clamped[place] = true
-      end
+      if fits == nil then break end
+      if charge[3] and not is_allowed then fits = false end
     end
     if fits == nil then break end
+    local answer = count > 1 and pack('<Bd', 5, now) or ''
     for place = 1, count do
-      local charge = charges[place]
-      local gain, charged, left = charge[2], charge[4], lacks[place]
-      local is_allowed = left + charged <= charge[3]
-      local changes = charged > 0
-      if fits and is_allowed and changes then
-        left = left + charged
-      else
-        -- A clamp that a step of the clock made necessary is kept, so that it costs one interval, not the step.
-        changes = clamped and clamped[place] and (is_allowed == fits or count == 1)
-      end
-      if changes then
-        local at, rest = first + place, left % gain
-        if places then at = places[at] end
-        if rest == 0 then
-          held[at] = format(charge[6], now + left / gain)
-        else
-          held[at] = format('%s%016d.%d', charge[1], now + (left - rest) / gain, rest)
+      local charge, at = charges[place], first + place
+      if places then at = places[at] end
+      local kind, cost, state, life = charge[1], charge[5], held[at], nil
+      if kind == RESERVOIR then
+        local missing = firsts[place]
+        local left = missing + cost
+        local is_allowed = left <= charge[7]
+        local changes = fits and is_allowed and cost > 0
+        if not changes then
+          -- A clamp that a step of the clock made necessary is kept, so that it costs one interval, not the step.
+          left, changes = missing, clamps and clamps[place] and (is_allowed == fits or count == 1)
         end
-        local life = left / charge[5]
+        if changes then
+          local gain = charge[6]
+          local rest = left % gain
+          if rest == 0 then
+            held[at] = format(charge[9], now + left / gain)
+          else
+            held[at] = format('%s%016d.%d', charge[2], now + (left - rest) / gain, rest)
+          end
+          life = left / charge[8]
+        end
+        answer = count > 1 and answer .. pack('<d', missing) or missing
+      elseif kind == SLIDING then
+        local found = state and sub(state, 5) or ''
+        answer = (count > 1 and answer or pack('<Bd', 5, now)) .. pack('<H', #found) .. found
+        local counts, this = firsts[place], others[place]
+        if cost > 0 and fits and counts then
+          local length = #counts
+          while length > 1 and counts[length] == 0 do length = length - 1 end
+          held[at] = charge[2] .. 'W' .. cmsgpack.pack(this, unpack(counts, 1, length))
+          life = ((this + charge[8] + 1) * charge[7] - now) / 1000000
+        end
+      else
+        local ends_at, units = firsts[place], others[place]
+        answer = (count > 1 and answer or pack('<Bd', 5, now)) .. pack('<dd', ends_at, units)
+        if cost > 0 and fits and units + cost <= charge[6] then
+          units = units + cost
+          if units < 1000000 and ends_at % 1000000 == 0 then
+            held[at] = charge[2] .. format('%010d%06d', ends_at / 1000000, units)
+          else
+            held[at] = charge[2] .. format('%016d.%d', ends_at, units)
+          end
+          life = (ends_at - now) / 1000000
+        end
+      end
+      if life then
         life = life - life % 1 + SPARE_SECONDS
-        lives[at] = life < charge[7] and charge[7] or life
+        lives[at] = life < charge[4] and charge[4] or life
       end
     end
-    -- Only what is lacked is told, one number by itself: all else follows from that.
-    if count == 1 then
-      answers[index] = lacks[1]
-    else
-      answers[index] = pack(charges[0], 5, unpack(lacks, 1, count))
-    end
+    answers[index] = answer
     first = first + count
   end
   if first == keys and #answers == requests then
@@ -104,9 +207,9 @@ do
       local life = lives[at]
       if life then
         if injected then life = life + INJECTED_SECONDS end
-        local span = spans[life]
+        local span = spans and spans[life]
         if not span then
-          span = format('%d', life)
+          span, spans = format('%d', life), spans or {}
           spans[life] = span
         end
         call('SET', KEYS[at], held[at], 'EX', span)

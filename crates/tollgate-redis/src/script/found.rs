@@ -1,0 +1,136 @@
+//! Answers that follow from what the script found: the counters before the charge, and the time. The script has decided by them, and
+//! so do the same functions here, which also tell what remains and when.
+
+use smallvec::SmallVec;
+use tollgate::algorithm::reservoir::Reservoir;
+use tollgate::algorithm::{fixed_window, sliding_window};
+use tollgate::charge::{Answer, Answers, Charge};
+use tollgate::{Outcome, Quota, Source, Stance, Ticks, Timestamp, Verdict};
+
+use super::encode::bucket;
+use super::reply::number;
+
+/// A counter as it was.
+enum Found<'c> {
+    /// A bucket: the credits that it lacked, and the units that leave it without waiting.
+    Bucket(&'c Reservoir, u64, u64),
+    Fixed(&'c fixed_window::FixedWindow, fixed_window::State),
+    Sliding(&'c sliding_window::SlidingWindow, sliding_window::State),
+}
+
+/// The answer of one bucket, which lacked so many credits.
+pub(super) fn lacking(lack: i64, charges: &[Charge<'_>]) -> Option<Answers> {
+    let [charge] = charges else { return None };
+    let found = Found::lacking(u64::try_from(lack).ok()?, charge.quota())?;
+    let outcome = found.charged(charge.cost(), Timestamp::default());
+    Some([Answer { outcome, source: Source::Exact }].into_iter().collect())
+}
+
+/// The answers of several counters: all are charged, or none.
+pub(super) fn answers(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Answers> {
+    let (now, mut rest) = bytes.split_at_checked(8)?;
+    let now = Timestamp::from_unix_micros(number(now)?);
+    let mut is_admitted = true;
+    let mut outcomes: SmallVec<[(Found<'_>, Outcome); 6]> = SmallVec::with_capacity(charges.len());
+    for charge in charges {
+        let found = Found::read(&mut rest, charge.quota())?;
+        let outcome = found.charged(charge.cost(), now);
+        is_admitted &= charge.stance() == Stance::Shadow || outcome.is_allowed();
+        outcomes.push((found, outcome));
+    }
+    let told = outcomes.into_iter().map(|(found, outcome)| {
+        // What would have passed is told as it is without the charge.
+        let outcome = if outcome.is_allowed() && !is_admitted { found.charged(0, now) } else { outcome };
+        Answer { outcome, source: Source::Exact }
+    });
+    rest.is_empty().then(|| told.collect())
+}
+
+impl<'c> Found<'c> {
+    fn lacking(lack: u64, quota: &'c Quota) -> Option<Self> {
+        let (reservoir, at_once) = bucket(quota)?;
+        (lack <= reservoir.credits()).then_some(Self::Bucket(reservoir, lack, at_once))
+    }
+
+    fn read(bytes: &mut &[u8], quota: &'c Quota) -> Option<Self> {
+        Some(match quota {
+            Quota::FixedWindow(window) => {
+                let ends_at = Timestamp::from_unix_micros(number(take(bytes, 8)?)?);
+                Self::Fixed(window, fixed_window::State::new(ends_at, number(take(bytes, 8)?)?))
+            }
+            Quota::SlidingWindow(window) => {
+                let length = u16::from_le_bytes(take(bytes, 2)?.try_into().ok()?);
+                Self::Sliding(window, sub_windows(take(bytes, usize::from(length))?)?)
+            }
+            quota => Self::lacking(number(take(bytes, 8)?)?, quota)?,
+        })
+    }
+
+    /// What a charge comes to.
+    fn charged(&self, cost: u64, now: Timestamp) -> Outcome {
+        match self {
+            Self::Bucket(reservoir, missing, at_once) => {
+                let (left, verdict) = reservoir.take(*missing, cost);
+                let pace = reservoir.pace();
+                let queued = left.saturating_sub(at_once * pace.price().get());
+                let verdict = match verdict {
+                    Verdict::Allow if cost > 0 && queued > 0 => {
+                        Verdict::Wait(Ticks::from_micros(pace.gain().div_ceil(queued)))
+                    }
+                    other => other,
+                };
+                reservoir.outcome(left, verdict)
+            }
+            Self::Fixed(window, state) => fixed_window::charge(window, *state, now, cost).1,
+            Self::Sliding(window, state) => sliding_window::charge(window, state.clone(), now, cost).1,
+        }
+    }
+}
+
+fn take<'b>(bytes: &mut &'b [u8], count: usize) -> Option<&'b [u8]> {
+    let (taken, rest) = bytes.split_at_checked(count)?;
+    *bytes = rest;
+    Some(taken)
+}
+
+/// The newest sub-window and the counts, as MessagePack has them; without any, a key never seen.
+fn sub_windows(mut bytes: &[u8]) -> Option<sliding_window::State> {
+    let mut numbers: SmallVec<[u64; 16]> = SmallVec::new();
+    while !bytes.is_empty() {
+        numbers.push(packed(&mut bytes)?);
+    }
+    Some(match numbers.split_first() {
+        Some((&newest, counts)) => sliding_window::State::new(newest, counts),
+        None => sliding_window::State::default(),
+    })
+}
+
+/// A number that is not negative, as MessagePack has it.
+fn packed(bytes: &mut &[u8]) -> Option<u64> {
+    let width = match take(bytes, 1)?[0] {
+        small @ 0..=0x7f => return Some(u64::from(small)),
+        0xcc => 1,
+        0xcd => 2,
+        0xce => 4,
+        0xcf => 8,
+        _ => return None,
+    };
+    Some(take(bytes, width)?.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every width of number; and nothing else.
+    #[test]
+    fn numbers_of_every_width_are_read() {
+        let bytes =
+            [0x07, 0xcc, 0x80, 0xcd, 0x01, 0x00, 0xce, 0x00, 0x01, 0x00, 0x00, 0xcf, 0, 0, 0, 1, 0, 0, 0, 0];
+        let state = sub_windows(&bytes).unwrap();
+        assert_eq!((state.newest(), state.counts()), (7, &[128, 256, 65_536, 1 << 32][..]));
+        for wrong in [&[0xcc][..], &[0xcf, 0, 0], &[0xe0], &[0xcb, 0, 0, 0, 0, 0, 0, 0, 0], &[0xc0]] {
+            assert!(sub_windows(wrong).is_none(), "{wrong:?}");
+        }
+    }
+}

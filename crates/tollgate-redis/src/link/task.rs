@@ -49,6 +49,9 @@ mod tests {
             let start = counted.fetch_add(1, Ordering::Relaxed);
             async move { assert!(start >= 2, "a panic that the test wants") }
         });
+        while starts.load(Ordering::Relaxed) < 3 {
+            sleep(PAUSE).await;
+        }
         sleep(PAUSE * 3).await;
         assert_eq!(starts.load(Ordering::Relaxed), 3);
     }

@@ -4,12 +4,25 @@
 -- what it found, since whatever else there is to tell follows from that. If anything is unusual nothing has been written yet, and
 -- the rest decides.
 do
-  local answers, lives, firsts, others, known = {}, {}, {}, {}, nil
-  local spans, before, charges, count, first = nil, nil, nil, 0, 0
+  local answers, lives, firsts, others, known, spans = {}, nil, nil, nil, nil, nil
+  local before, charges, count, first = nil, nil, 0, 0
+  -- One bucket by itself, which is the most usual: its numbers are kept at hand.
+  local alone, tag, keep, charged, gain, credits, shape
   for index = 1, requests do
     local body = ARGV[index + 1]
     if #body == 1 then body = ARGV[byte(body) + 1] or '' end
-    if body ~= before then
+    if body ~= before and #body == 52 and byte(body, 1) == CHARGE and byte(body, 2) == 1 and byte(body, 3) == RESERVOIR then
+      local _, _, origin, cost, price, units, at_once
+      _, _, origin, tag, keep, cost, gain, price, units, at_once = unpack_at('<BBBc3I4ddddd', body, 3)
+      if not (origin == 0 and cost >= 0 and cost <= EXACT + 1 and cost % 1 == 0
+        and gain >= 1 and gain % 1 == 0 and price >= 1 and price % 1 == 0 and units >= 1 and units % 1 == 0
+        and at_once >= 0 and at_once <= units and at_once % 1 == 0 and units * price + gain <= EXACT)
+      then
+        break
+      end
+      charged, credits, shape, before, alone = cost * price, units * price, tag .. '%016d', body, true
+    elseif body ~= before then
+      alone = false
       charges = known and known[body]
       if not charges then
         local operation
@@ -46,164 +59,208 @@ do
       end
       before, count = body, #charges
     end
-    if first + count > keys then break end
-    -- Several are looked at before any is charged. What each was found to be, and what it would come to.
-    local fits, clamps = true, nil
-    for place = 1, count do
-      local charge, at = charges[place], first + place
+    if alone then
+      first = first + 1
+      if first > keys then break end
+      local at, missing, is_clamped = first, 0, false
       if places then at = places[at] end
-      local kind, cost, state, is_allowed = charge[1], charge[5], held[at], true
-      if state and sub(state, 1, 3) ~= charge[2] then
-        fits = nil
-      elseif kind == RESERVOIR then
-        local missing = 0
-        if state then
-          local tick, fraction = tonumber(sub(state, 4, 19)), 0
-          if #state ~= 19 then fraction = byte(state, 20) == 46 and tonumber(sub(state, 21)) end
-          if not (tick and fraction and tick >= 0 and tick % 1 == 0 and fraction >= 0 and fraction % 1 == 0) then
-            fits = nil
-            break
-          end
-          if tick >= now then missing = (tick - now) * charge[6] + fraction end
-          if missing > charge[7] then
-            missing, clamps = charge[7], clamps or {}
-            clamps[place] = true
-          end
+      local state = held[at]
+      if state then
+        local tick, fraction = tonumber(sub(state, 4, 19)), 0
+        if #state ~= 19 then fraction = byte(state, 20) == 46 and tonumber(sub(state, 21)) end
+        if not (tick and fraction and sub(state, 1, 3) == tag
+          and tick >= 0 and tick % 1 == 0 and fraction >= 0 and fraction % 1 == 0)
+        then
+          break
         end
-        firsts[place] = missing
-        is_allowed = missing + cost <= charge[7]
-      elseif kind == SLIDING then
-        local length, precision, used = charge[7], charge[8], 0
-        local offset = now % length
-        local this, counts = (now - offset) / length, {}
-        if state then
-          local parts = { pcall(cmsgpack.unpack, sub(state, 5)) }
-          local newest = parts[2]
-          if byte(state, 4) ~= 87 or not parts[1] or #parts < 3 or #parts > PRECISION_MAX + 3
-            or type(newest) ~= 'number' or not (newest >= 0 and newest <= this and newest % 1 == 0)
-          then
-            fits = nil
-            break
-          end
-          local behind = this - newest
-          local oldest, is_idle = precision - behind, true
-          for position = 1, behind <= precision and behind or 0 do counts[position] = 0 end
-          for position = 1, #parts - 2 do
-            local units = parts[position + 2]
-            if type(units) ~= 'number' or not (units >= 0 and units <= EXACT and units % 1 == 0) then
+        if tick >= now then missing = (tick - now) * gain + fraction end
+        if missing > credits then missing, is_clamped = credits, true end
+      end
+      local left = missing + charged
+      if left > credits then left = missing end
+      -- A clamp that a step of the clock made necessary is kept, so that it costs one interval, not the step.
+      if left ~= missing or is_clamped then
+        local rest = left % gain
+        local ticks = (left - rest) / gain
+        if rest == 0 then
+          held[at] = format(shape, now + ticks)
+        else
+          held[at] = format('%s%016d.%d', tag, now + ticks, rest)
+        end
+        local life = (ticks - ticks % 1000000) / 1000000 + SPARE_SECONDS
+        if life < keep then life = keep end
+        if requests == 1 and keys == 1 then
+          if injected then life = life + INJECTED_SECONDS end
+          call('SET', KEYS[1], held[1], 'EX', format('%d', life))
+        else
+          lives = lives or {}
+          lives[at] = life
+        end
+      end
+      -- All that there is to tell follows from what it lacked.
+      answers[index] = missing
+    else
+      if first + count > keys then break end
+      firsts, others = firsts or {}, others or {}
+      -- Several are looked at before any is charged. What each was found to be, and what it would come to.
+      local fits, clamps = true, nil
+      for place = 1, count do
+        local charge, at = charges[place], first + place
+        if places then at = places[at] end
+        local kind, cost, state, is_allowed = charge[1], charge[5], held[at], true
+        if state and sub(state, 1, 3) ~= charge[2] then
+          fits = nil
+        elseif kind == RESERVOIR then
+          local missing = 0
+          if state then
+            local tick, fraction = tonumber(sub(state, 4, 19)), 0
+            if #state ~= 19 then fraction = byte(state, 20) == 46 and tonumber(sub(state, 21)) end
+            if not (tick and fraction and tick >= 0 and tick % 1 == 0 and fraction >= 0 and fraction % 1 == 0) then
               fits = nil
               break
             end
-            if units > 0 and position <= oldest + 1 then is_idle = false end
-            if position <= oldest then
-              used = used + units
-            elseif position == oldest + 1 and units > 0 then
-              -- Of the oldest, as much as the window still covers, rounded up.
-              if charge[9] == 0 and offset > 0 then
-                units = units * (length - offset)
-                if units > EXACT then fits = nil end
-                local rest = units % length
-                units = (units - rest) / length
-                if rest > 0 then units = units + 1 end
+            if tick >= now then missing = (tick - now) * charge[6] + fraction end
+            if missing > charge[7] then
+              missing, clamps = charge[7], clamps or {}
+              clamps[place] = true
+            end
+          end
+          firsts[place] = missing
+          is_allowed = missing + cost <= charge[7]
+        elseif kind == SLIDING then
+          local length, precision, used = charge[7], charge[8], 0
+          local offset = now % length
+          local this, counts = (now - offset) / length, {}
+          if state then
+            local parts = { pcall(cmsgpack.unpack, sub(state, 5)) }
+            local newest = parts[2]
+            if byte(state, 4) ~= 87 or not parts[1] or #parts < 3 or #parts > PRECISION_MAX + 3
+              or type(newest) ~= 'number' or not (newest >= 0 and newest <= this and newest % 1 == 0)
+            then
+              fits = nil
+              break
+            end
+            local behind = this - newest
+            local oldest, is_idle = precision - behind, true
+            for position = 1, behind <= precision and behind or 0 do counts[position] = 0 end
+            for position = 1, #parts - 2 do
+              local units = parts[position + 2]
+              if type(units) ~= 'number' or not (units >= 0 and units <= EXACT and units % 1 == 0) then
+                fits = nil
+                break
               end
-              used = used + units
+              if units > 0 and position <= oldest + 1 then is_idle = false end
+              if position <= oldest then
+                used = used + units
+              elseif position == oldest + 1 and units > 0 then
+                -- Of the oldest, as much as the window still covers, rounded up.
+                if charge[9] == 0 and offset > 0 then
+                  units = units * (length - offset)
+                  if units > EXACT then fits = nil end
+                  local rest = units % length
+                  units = (units - rest) / length
+                  if rest > 0 then units = units + 1 end
+                end
+                used = used + units
+              end
+              if behind + position <= precision + 1 then
+                counts[behind + position] = parts[position + 2]
+              end
             end
-            if behind + position <= precision + 1 then
-              counts[behind + position] = parts[position + 2]
+            if is_idle then fits = nil end
+            if fits == nil then break end
+          end
+          counts[1] = (counts[1] or 0) + cost
+          is_allowed = cost == 0 or used + cost <= charge[6]
+          firsts[place], others[place] = is_allowed and counts, this
+        else
+          local ends_at, units, period = 0, 0, charge[7]
+          if state then
+            if #state == 19 then
+              ends_at, units = tonumber(sub(state, 4, 13)), tonumber(sub(state, 14, 19))
+              ends_at = ends_at and ends_at * 1000000
+            elseif byte(state, 20) == 46 then
+              ends_at, units = tonumber(sub(state, 4, 19)), tonumber(sub(state, 21))
+            else
+              ends_at = nil
+            end
+            if not (ends_at and units and ends_at >= 0 and ends_at % 1 == 0 and units >= 0 and units % 1 == 0)
+              or ends_at - now > period
+            then
+              fits = nil
+              break
             end
           end
-          if is_idle then fits = nil end
-          if fits == nil then break end
-        end
-        counts[1] = (counts[1] or 0) + cost
-        is_allowed = cost == 0 or used + cost <= charge[6]
-        firsts[place], others[place] = is_allowed and counts, this
-      else
-        local ends_at, units, period = 0, 0, charge[7]
-        if state then
-          if #state == 19 then
-            ends_at, units = tonumber(sub(state, 4, 13)), tonumber(sub(state, 14, 19))
-            ends_at = ends_at and ends_at * 1000000
-          elseif byte(state, 20) == 46 then
-            ends_at, units = tonumber(sub(state, 4, 19)), tonumber(sub(state, 21))
-          else
-            ends_at = nil
+          if ends_at <= now or units == 0 then
+            ends_at, units = kind == EPOCH and now - now % period + period or now + period, 0
           end
-          if not (ends_at and units and ends_at >= 0 and ends_at % 1 == 0 and units >= 0 and units % 1 == 0)
-            or ends_at - now > period
-          then
-            fits = nil
-            break
-          end
+          firsts[place], others[place] = ends_at, units
+          is_allowed = cost == 0 or units + cost <= charge[6]
         end
-        if ends_at <= now or units == 0 then
-          ends_at, units = kind == EPOCH and now - now % period + period or now + period, 0
-        end
-        firsts[place], others[place] = ends_at, units
-        is_allowed = cost == 0 or units + cost <= charge[6]
+        if fits == nil then break end
+        if charge[3] and not is_allowed then fits = false end
       end
       if fits == nil then break end
-      if charge[3] and not is_allowed then fits = false end
-    end
-    if fits == nil then break end
-    local answer = count > 1 and pack('<Bd', 5, now) or ''
-    for place = 1, count do
-      local charge, at = charges[place], first + place
-      if places then at = places[at] end
-      local kind, cost, state, life = charge[1], charge[5], held[at], nil
-      if kind == RESERVOIR then
-        local missing = firsts[place]
-        local left = missing + cost
-        local is_allowed = left <= charge[7]
-        local changes = fits and is_allowed and cost > 0
-        if not changes then
-          -- A clamp that a step of the clock made necessary is kept, so that it costs one interval, not the step.
-          left, changes = missing, clamps and clamps[place] and (is_allowed == fits or count == 1)
-        end
-        if changes then
-          local gain = charge[6]
-          local rest = left % gain
-          if rest == 0 then
-            held[at] = format(charge[9], now + left / gain)
-          else
-            held[at] = format('%s%016d.%d', charge[2], now + (left - rest) / gain, rest)
+      local answer = count > 1 and pack('<Bd', 5, now) or ''
+      for place = 1, count do
+        local charge, at = charges[place], first + place
+        if places then at = places[at] end
+        local kind, cost, state, life = charge[1], charge[5], held[at], nil
+        if kind == RESERVOIR then
+          local missing = firsts[place]
+          local left = missing + cost
+          local is_allowed = left <= charge[7]
+          local changes = fits and is_allowed and cost > 0
+          if not changes then
+            -- A clamp that a step of the clock made necessary is kept, so that it costs one interval, not the step.
+            left, changes = missing, clamps and clamps[place] and (is_allowed == fits or count == 1)
           end
-          life = left / charge[8]
-        end
-        answer = count > 1 and answer .. pack('<d', missing) or missing
-      elseif kind == SLIDING then
-        local found = state and sub(state, 5) or ''
-        answer = (count > 1 and answer or pack('<Bd', 5, now)) .. pack('<H', #found) .. found
-        local counts, this = firsts[place], others[place]
-        if cost > 0 and fits and counts then
-          local length = #counts
-          while length > 1 and counts[length] == 0 do length = length - 1 end
-          held[at] = charge[2] .. 'W' .. cmsgpack.pack(this, unpack(counts, 1, length))
-          life = ((this + charge[8] + 1) * charge[7] - now) / 1000000
-        end
-      else
-        local ends_at, units = firsts[place], others[place]
-        answer = (count > 1 and answer or pack('<Bd', 5, now)) .. pack('<dd', ends_at, units)
-        if cost > 0 and fits and units + cost <= charge[6] then
-          units = units + cost
-          if units < 1000000 and ends_at % 1000000 == 0 then
-            held[at] = charge[2] .. format('%010d%06d', ends_at / 1000000, units)
-          else
-            held[at] = charge[2] .. format('%016d.%d', ends_at, units)
+          if changes then
+            local gain = charge[6]
+            local rest = left % gain
+            if rest == 0 then
+              held[at] = format(charge[9], now + left / gain)
+            else
+              held[at] = format('%s%016d.%d', charge[2], now + (left - rest) / gain, rest)
+            end
+            life = left / charge[8]
           end
-          life = (ends_at - now) / 1000000
+          answer = count > 1 and answer .. pack('<d', missing) or missing
+        elseif kind == SLIDING then
+          local found = state and sub(state, 5) or ''
+          answer = (count > 1 and answer or pack('<Bd', 5, now)) .. pack('<H', #found) .. found
+          local counts, this = firsts[place], others[place]
+          if cost > 0 and fits and counts then
+            local length = #counts
+            while length > 1 and counts[length] == 0 do length = length - 1 end
+            held[at] = charge[2] .. 'W' .. cmsgpack.pack(this, unpack(counts, 1, length))
+            life = ((this + charge[8] + 1) * charge[7] - now) / 1000000
+          end
+        else
+          local ends_at, units = firsts[place], others[place]
+          answer = (count > 1 and answer or pack('<Bd', 5, now)) .. pack('<dd', ends_at, units)
+          if cost > 0 and fits and units + cost <= charge[6] then
+            units = units + cost
+            if units < 1000000 and ends_at % 1000000 == 0 then
+              held[at] = charge[2] .. format('%010d%06d', ends_at / 1000000, units)
+            else
+              held[at] = charge[2] .. format('%016d.%d', ends_at, units)
+            end
+            life = (ends_at - now) / 1000000
+          end
+        end
+        if life then
+          life = life - life % 1 + SPARE_SECONDS
+          lives = lives or {}
+          lives[at] = life < charge[4] and charge[4] or life
         end
       end
-      if life then
-        life = life - life % 1 + SPARE_SECONDS
-        lives[at] = life < charge[4] and charge[4] or life
-      end
+      answers[index] = answer
+      first = first + count
     end
-    answers[index] = answer
-    first = first + count
   end
   if first == keys and #answers == requests then
-    for at = 1, keys do
+    for at = 1, lives and keys or 0 do
       local life = lives[at]
       if life then
         if injected then life = life + INJECTED_SECONDS end

@@ -23,6 +23,8 @@ local new=tat+tonumber(ARGV[1]) local allow=new-tonumber(ARGV[2]) \
 if now<allow then return 0 end \
 redis.call('SET',KEYS[1],string.format('%.0f',new),'PX',math.ceil((new-now)/1000)) return 1";
 
+/// Slots of a cluster.
+const SLOTS: usize = 16_384;
 /// How long a decision waits for the store.
 const DEADLINE: Duration = Duration::from_millis(50);
 
@@ -30,8 +32,8 @@ const DEADLINE: Duration = Duration::from_millis(50);
 pub(crate) enum Asker {
     /// Nothing but the way there and back.
     Ping(MultiplexedConnection),
-    /// A script for each decision, with its arguments.
-    Script(MultiplexedConnection, Script, &'static str, [u64; 3]),
+    /// A script for each decision, with its arguments, at the node that has the key's slot.
+    Script(Vec<MultiplexedConnection>, Script, &'static str, [u64; 3]),
     /// Tollgate, by a policy.
     Tollgate(Box<Engine<RedisStore>>, Clock),
 }
@@ -59,11 +61,15 @@ impl Asker {
         Ok(Self::Ping(client.get_multiplexed_async_connection().await?))
     }
 
-    /// The two scripts that people write.
-    pub(crate) async fn scripts(client: &redis::Client) -> Result<[(&'static str, Self); 2], Failure> {
-        let connection = client.get_multiplexed_async_connection().await?;
-        let hash = Self::Script(connection.clone(), Script::new(HASH_BUCKET), "hash", [100, 200, 2_000]);
-        let string = Self::Script(connection, Script::new(STRING_GCRA), "text", [10_000, 2_000_000, 0]);
+    /// The two scripts that people write. The nodes are in the order of their slots.
+    pub(crate) async fn scripts(nodes: &[redis::Client]) -> Result<[(&'static str, Self); 2], Failure> {
+        let mut connections = Vec::new();
+        for node in nodes {
+            connections.push(node.get_multiplexed_async_connection().await?);
+        }
+        let hash = Script::new(HASH_BUCKET);
+        let hash = Self::Script(connections.clone(), hash, "hash", [100, 200, 2_000]);
+        let string = Self::Script(connections, Script::new(STRING_GCRA), "text", [10_000, 2_000_000, 0]);
         Ok([("EVALSHA, hash of two fields", hash), ("EVALSHA, string TAT", string)])
     }
 
@@ -101,8 +107,10 @@ impl Asker {
                 let _: Value = redis::cmd("PING").query_async(&mut connection.clone()).await?;
                 Ok(true)
             }
-            Asker::Script(connection, script, kind, arguments) => {
-                let mut call = script.key(format!("rl:{kind}:{key}"));
+            Asker::Script(connections, script, kind, arguments) => {
+                let name = format!("rl:{kind}:{key}");
+                let connection = &connections[owner(slot(name.as_bytes()), connections.len())];
+                let mut call = script.key(name);
                 arguments.iter().for_each(|argument| {
                     call.arg(*argument);
                 });
@@ -117,6 +125,18 @@ impl Asker {
             }
         }
     }
+}
+
+/// The slot of a key without braces: CRC-16 as XMODEM has it.
+fn slot(key: &[u8]) -> usize {
+    let step = |sum: u16, _| if sum & 0x8000 == 0 { sum << 1 } else { sum << 1 ^ 0x1021 };
+    let sum = key.iter().fold(0u16, |sum, &byte| (0..8).fold(sum ^ u16::from(byte) << 8, step));
+    usize::from(sum) % SLOTS
+}
+
+/// The node that has a slot: as many each as there are, and where each begins rounded to the nearest.
+fn owner(slot: usize, nodes: usize) -> usize {
+    (1..nodes).filter(|node| slot >= (2 * node * SLOTS + nodes) / (2 * nodes)).count()
 }
 
 /// A number as text, without memory of its own.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::Failure;
 use crate::asker::Asker;
-use crate::server::{Server, processor_seconds};
+use crate::server::{Servers, processor_seconds};
 
 /// Questions under way at once in a closed loop.
 const UNDER_WAY: usize = 256;
@@ -45,7 +45,7 @@ fn key(seed: u64) -> u64 {
 }
 
 /// Asks as fast as it is answered.
-pub(crate) async fn closed(asker: Rc<Asker>, server: &Server, duration: Duration) -> Result<Speed, Failure> {
+pub(crate) async fn closed(asker: Rc<Asker>, server: &Servers, duration: Duration) -> Result<Speed, Failure> {
     let (counted, end) = (Rc::new(Cell::new(0u64)), Instant::now() + duration);
     let failed: Rc<RefCell<Option<Failure>>> = Rc::default();
     let (begin, calls) = (Instant::now(), asker.calls());
@@ -119,16 +119,18 @@ pub(crate) async fn open(asker: Rc<Asker>, rate: u64, duration: Duration) -> Res
 }
 
 /// Leaves nothing of a contender for the next, which would have to expire it.
-pub(crate) async fn clear(client: &redis::Client) -> Result<(), Failure> {
-    let mut connection = client.get_multiplexed_async_connection().await?;
-    let _: () = redis::cmd("FLUSHALL").query_async(&mut connection).await?;
+pub(crate) async fn clear(clients: &[redis::Client]) -> Result<(), Failure> {
+    for client in clients {
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let _: () = redis::cmd("FLUSHALL").query_async(&mut connection).await?;
+    }
     Ok(())
 }
 
 /// Bytes that one key takes, from so many of them asked once.
 pub(crate) async fn bytes_a_key(asker: Rc<Asker>, client: &redis::Client, keys: u64) -> Result<f64, Failure> {
     let mut connection = client.get_multiplexed_async_connection().await?;
-    clear(client).await?;
+    clear(std::slice::from_ref(client)).await?;
     let before = used(&mut connection).await?;
     let next = Rc::new(Cell::new(0u64));
     let tasks = LocalSet::new();

@@ -11,20 +11,65 @@ use crate::Failure;
 /// How long it may take to answer its first connection, in tries of 50 ms.
 const TRIES: usize = 200;
 
+/// Primaries of the cluster.
+const SHARDS: usize = 3;
+
 /// A running server.
-pub(crate) struct Server {
+struct Server {
     child: Child,
-    pub(crate) address: SocketAddr,
+    address: SocketAddr,
+}
+
+/// One server, or several that are a cluster of primaries without replicas, all on the first core.
+pub(crate) struct Servers(Vec<Server>);
+
+impl Servers {
+    /// One by itself.
+    pub(crate) async fn one() -> Result<Self, Failure> {
+        Ok(Self(vec![Server::start(&[]).await?]))
+    }
+
+    /// Three with a third of the slots each.
+    pub(crate) async fn cluster() -> Result<Self, Failure> {
+        let mut servers = Vec::new();
+        for _ in 0..SHARDS {
+            let bus = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+            servers.push(Server::start(&["--cluster-enabled", "yes", "--cluster-port", &bus]).await?);
+        }
+        let mut command = Command::new("redis-cli");
+        command.args(["--cluster", "create"]).args(servers.iter().map(|server| server.address.to_string()));
+        let output = command.args(["--cluster-replicas", "0", "--cluster-yes"]).output()?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            return Err(format!("redis-cli does not make a cluster: {said}").into());
+        }
+        Ok(Self(servers))
+    }
+
+    /// Where they are.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.0.iter().map(|server| server.address).collect()
+    }
+
+    /// Seconds of processor time that all of them have taken.
+    pub(crate) fn processor_seconds(&self) -> Result<f64, Failure> {
+        self.0.iter().map(|server| processor_seconds(&server.child.id().to_string())).sum()
+    }
 }
 
 impl Server {
     /// Starts one that keeps nothing on disk.
-    pub(crate) async fn start() -> Result<Self, Failure> {
+    async fn start(extra: &[&str]) -> Result<Self, Failure> {
+        let directory = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&directory)?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let port = address.port().to_string();
         let child = Command::new("taskset")
             .args(["-c", "0", "redis-server", "--port", &port, "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction"])
+            .args(["--cluster-config-file", &format!("nodes-{port}.conf")])
+            .args(extra)
+            .current_dir(directory)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -40,11 +85,6 @@ impl Server {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         Err(format!("redis-server does not listen on {address}").into())
-    }
-
-    /// Seconds of processor time that it has taken.
-    pub(crate) fn processor_seconds(&self) -> Result<f64, Failure> {
-        processor_seconds(&self.child.id().to_string())
     }
 }
 

@@ -21,6 +21,7 @@ mod commands;
 mod dashboards;
 mod deploy;
 mod envoy;
+mod far_store;
 mod foreign;
 mod fuzz;
 mod grpc;

@@ -52,6 +52,7 @@ impl<S: Store> Engine<S> {
         let quota = Quota::FixedWindow(FixedWindow::counting(period, align)?);
         let identity = [&b"tally"[..], name.as_bytes(), alignment, &period.as_micros().to_le_bytes()];
         let family = Family::single(&self.live.load().secret, &identity, quota.clone());
+        self.store.prepare(std::iter::once(&family));
         Ok(Tally { family, quota })
     }
 

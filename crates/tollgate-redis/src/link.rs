@@ -6,6 +6,7 @@
 mod call;
 mod class;
 mod find;
+mod gather;
 mod keep;
 mod luck;
 mod maker;
@@ -177,7 +178,7 @@ impl Link {
 
     fn push(&self, shard: Arc<Shard>, waiting: impl IntoIterator<Item = Waiting>) {
         if shard.queue.push(waiting) {
-            self.0.runtime.spawn(Arc::clone(&self.0).run_rounds(shard));
+            self.start(shard);
         }
     }
 

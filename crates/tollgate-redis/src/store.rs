@@ -272,6 +272,10 @@ impl Store for RedisStore {
     /// A state in Redis ends when its own quota has no more use for it; nobody can tell those to stay that are not asked for.
     fn hold(&self, _hold: &Hold) {}
 
+    fn gather<R>(&self, ask: impl FnOnce() -> R) -> R {
+        Link::gather(ask)
+    }
+
     fn prepare<'f>(&self, families: impl Iterator<Item = &'f Family>) {
         self.registry.prepare(families);
     }

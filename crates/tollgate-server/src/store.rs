@@ -118,6 +118,13 @@ impl Store for Stores {
         }
     }
 
+    fn gather<R>(&self, ask: impl FnOnce() -> R) -> R {
+        match self {
+            Stores::Memory(store) => store.gather(ask),
+            Stores::Redis(fleet) => fleet.store.gather(ask),
+        }
+    }
+
     fn prepare<'f>(&self, families: impl Iterator<Item = &'f Family>) {
         match self {
             Stores::Memory(store) => store.prepare(families),

@@ -83,6 +83,13 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// Runs what lines up several requests at once, without waiting, so that a store that sends several in one call sends these together and
+    /// decides about them in their order.
+    #[inline]
+    fn gather<R>(&self, ask: impl FnOnce() -> R) -> R {
+        ask()
+    }
+
     /// Gives back what the charges took: `cost` units of each, or the permit named in it.
     fn refund(
         &self,

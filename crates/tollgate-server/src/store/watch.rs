@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tollgate::algorithm::fixed_window::Align;
-use tollgate::{StandIn, Ticks, Timestamp};
+use tollgate::{Source, StandIn, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, LATENCY_BOUNDS, Report, ShardReport};
 
 use crate::service::Service;
@@ -178,7 +178,7 @@ impl Watch {
 async fn greet(service: &Service) {
     let Ok(tally) = service.engine.tally("greeting", Ticks::from_secs(1), Align::Epoch) else { return };
     for _ in 0..GREETINGS_MAX {
-        if service.engine.add(&tally, &[], 0, service.now()).await.is_ok() {
+        if service.engine.add(&tally, &[], 0, service.now()).await.source == Source::Exact {
             return;
         }
     }

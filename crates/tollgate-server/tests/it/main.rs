@@ -53,6 +53,7 @@ mod rls;
 mod runbook;
 mod scratch;
 mod shared;
+mod shared_foreign;
 mod store_check;
 mod tls;
 mod restart;

@@ -6,6 +6,7 @@
 mod call;
 mod class;
 mod find;
+mod gather;
 mod keep;
 mod luck;
 mod maker;
@@ -46,7 +47,7 @@ use wire::Manners;
 
 use crate::breaker::BreakerState;
 use crate::script::Asked;
-use crate::settings::{Place, Settings};
+use crate::settings::{Host, Place, Settings};
 
 /// Where a plain command may lead before it is given up.
 const COMMAND_SENDINGS: usize = 3;
@@ -177,7 +178,7 @@ impl Link {
 
     fn push(&self, shard: Arc<Shard>, waiting: impl IntoIterator<Item = Waiting>) {
         if shard.queue.push(waiting) {
-            self.0.runtime.spawn(Arc::clone(&self.0).run_rounds(shard));
+            self.start(shard);
         }
     }
 
@@ -188,16 +189,30 @@ impl Link {
         command: &Cmd,
         deadline: Instant,
     ) -> Result<Value, Failure> {
-        let sent = timeout_at(deadline, self.send_command(slot, command, deadline)).await;
+        let replies = self.commands(slot, std::slice::from_ref(command), deadline).await?;
+        match replies.into_iter().next().ok_or(Class::Malformed)? {
+            Value::ServerError(error) => Err(Class::of_reply(&error).into()),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The same with several commands in one message. An answer may be an error of its own.
+    pub(crate) async fn commands(
+        &self,
+        slot: Option<u16>,
+        commands: &[Cmd],
+        deadline: Instant,
+    ) -> Result<Vec<Value>, Failure> {
+        let sent = timeout_at(deadline, self.send_commands(slot, commands, deadline)).await;
         sent.unwrap_or_else(|_| Err(Class::Timeout.into()))
     }
 
-    async fn send_command(
+    async fn send_commands(
         &self,
         slot: Option<u16>,
-        command: &Cmd,
+        commands: &[Cmd],
         deadline: Instant,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Vec<Value>, Failure> {
         let routing = &self.0.routing;
         let mut shard = match slot {
             Some(slot) => routing.for_slot(slot),
@@ -205,31 +220,54 @@ impl Link {
         }
         .ok_or(Class::NoConnection)?;
         let mut asking = false;
+        let mut replies: Vec<Value> = commands.iter().map(|_| Value::Nil).collect();
+        let mut open: Vec<usize> = (0..commands.len()).collect();
         for _ in 0..COMMAND_SENDINGS {
-            if matches!(shard.breaker.state(), BreakerState::Open | BreakerState::Probing) {
+            if open.is_empty() {
+                return Ok(replies);
+            }
+            if shard.is_closed() {
                 return Err(Class::Open.into());
             }
             let wire = shard.wire(deadline).await.ok_or(Class::NoConnection)?;
-            let mut message = redis::Pipeline::with_capacity(2);
-            if asking {
-                message.cmd("ASKING");
-            }
-            message.add_command(command.clone());
-            let replies = wire.connection().send_packed_commands(&message, 0, message.len()).await;
-            let reply = replies.map_err(|error| Class::of_error(&error))?.pop().ok_or(Class::Malformed)?;
-            wire.heard(Instant::now());
-            let Value::ServerError(error) = reply else { return Ok(reply) };
-            let class = Class::of_reply(&error);
-            let target = redirected(error.details().unwrap_or_default(), &shard.host);
-            match (class, target) {
-                (Class::Moved | Class::Ask, Some(target)) if self.0.is_cluster() => {
-                    asking = class == Class::Ask;
-                    shard = routing.at(&target);
+            let mut message = redis::Pipeline::with_capacity(2 * open.len());
+            for &place in &open {
+                if asking {
+                    message.cmd("ASKING");
                 }
-                _ => return Err(class.into()),
+                message.add_command(commands[place].clone());
             }
+            let told = wire.connection().send_packed_commands(&message, 0, message.len()).await;
+            let told = told.map_err(|error| Class::of_error(&error))?;
+            wire.heard(Instant::now());
+            if told.len() != message.len() {
+                return Err(Class::Malformed.into());
+            }
+            let (mut elsewhere, mut led) = (Vec::new(), None);
+            let told = told.into_iter().skip(usize::from(asking)).step_by(1 + usize::from(asking));
+            for (place, reply) in open.into_iter().zip(told) {
+                let way = self.0.way(&reply, &shard);
+                // What is led to different places at once is led by the first, and there again.
+                match way {
+                    Some(way) => {
+                        led.get_or_insert(way);
+                        elsewhere.push(place);
+                    }
+                    None => replies[place] = reply,
+                }
+            }
+            if let Some((class, target)) = led {
+                asking = class == Class::Ask;
+                shard = routing.at(&target);
+            }
+            open = elsewhere;
         }
-        Err(Class::Moved.into())
+        if open.is_empty() { Ok(replies) } else { Err(Class::Moved.into()) }
+    }
+
+    /// Whether plain commands for a slot are not sent at this moment.
+    pub(crate) fn is_closed_to(&self, slot: u16) -> bool {
+        self.0.routing.for_slot(slot).is_none_or(|shard| shard.is_closed())
     }
 
     /// How long the shard of a slot has been failing.
@@ -262,6 +300,15 @@ impl Hub {
 
     fn luck(&self) -> u64 {
         luck()
+    }
+
+    /// Where a reply leads, if it is no answer.
+    fn way(&self, reply: &Value, from: &Shard) -> Option<(Class, Host)> {
+        let Value::ServerError(error) = reply else { return None };
+        let class = Class::of_reply(error);
+        let leads = self.is_cluster() && matches!(class, Class::Moved | Class::Ask);
+        let target = redirected(error.details().unwrap_or_default(), &from.host).filter(|_| leads)?;
+        Some((class, target))
     }
 }
 
@@ -296,7 +343,7 @@ impl Routing {
                     theirs,
                     known: Mutex::new(Known::default()),
                 };
-                let shard = maker.shard(crate::settings::Host { name: service.clone(), port: 0 });
+                let shard = maker.shard(Host { name: service.clone(), port: 0 });
                 maker.keep(&shard, Finder::Watched(Box::new(found)));
                 Routing::Single(shard)
             }
@@ -335,7 +382,7 @@ impl Routing {
         }
     }
 
-    fn at(&self, host: &crate::settings::Host) -> Arc<Shard> {
+    fn at(&self, host: &Host) -> Arc<Shard> {
         match self {
             Routing::Single(shard) => Arc::clone(shard),
             Routing::Cluster { cluster, .. } => cluster.at(host),

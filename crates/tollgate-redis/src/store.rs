@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use tollgate::charge::{Answers, Charge};
+use tollgate::charge::{Answers, Charge, Family};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{Quota, Secret, Ticks, Timestamp};
 
@@ -60,7 +60,7 @@ pub struct RedisStore {
     tasks: Tasks,
     runtime: Handle,
     corrections: Corrections,
-    registry: Registry,
+    registry: Arc<Registry>,
     is_told_time: bool,
     made: Instant,
 }
@@ -79,19 +79,30 @@ impl RedisStore {
             let (fleet, link) = (Arc::clone(&fleet), link.clone());
             tasks.add(supervise(&runtime, "heartbeat", move || Arc::clone(&fleet).beat(link.clone())));
         }
-        Ok(Self {
+        let store = Self {
             corrections: Corrections::new(link.clone(), runtime.clone(), settings.deadline),
             deadline: settings.deadline,
             has_joined: AtomicBool::new(settings.secret.is_some()),
             secret: settings.secret,
-            registry: Registry::default(),
+            registry: Arc::default(),
             link,
             fleet,
             tasks,
             runtime,
             is_told_time: settings.is_told_time,
             made: Instant::now(),
-        })
+        };
+        if store.has_joined() {
+            store.claim_tags();
+        }
+        Ok(store)
+    }
+
+    /// Claims the tags of quotas, in the background, from now on.
+    fn claim_tags(&self) {
+        let (registry, link) = (Arc::clone(&self.registry), self.link.clone());
+        let task = supervise(&self.runtime, "tags", move || Arc::clone(&registry).run(link.clone()));
+        self.tasks.add(task);
     }
 
     /// The secret that was configured. Without one the fleet's is in the store; see [`RedisStore::join`].
@@ -106,7 +117,9 @@ impl RedisStore {
             Some(secret) => rekey(secret),
             None => {
                 let bytes = learn_secret(&self.link).await;
+                self.registry.forget_line(); // They were hashed with a secret that nobody shares.
                 rekey(secret_of(&bytes));
+                self.claim_tags();
                 let link = self.link.clone();
                 let task =
                     supervise(&self.runtime, "secret", move || keep_secret(link.clone(), bytes.clone()));
@@ -121,6 +134,12 @@ impl RedisStore {
     #[must_use]
     pub fn has_joined(&self) -> bool {
         self.has_joined.load(Ordering::Acquire)
+    }
+
+    /// Whether the fleet has agreed on everything that the policies put in force until now will ask about.
+    #[must_use]
+    pub fn is_prepared(&self) -> bool {
+        self.has_joined() && self.registry.is_prepared()
     }
 
     /// Tells the other nodes that this one goes. For a process that ends in order.
@@ -174,12 +193,10 @@ impl RedisStore {
         }
     }
 
-    /// Agrees with the fleet on the tags of quotas that have none yet.
+    /// Waits for the tags of quotas that have none yet.
     async fn tag(&self, charges: &[Charge<'_>], deadline: Instant) -> Result<(), StoreFailure> {
-        for charge in charges.iter().filter(|charge| tag_of(charge).is_none()) {
-            self.registry.claim(&self.link, charge.family(), deadline).await.map_err(untold)?;
-        }
-        Ok(())
+        let untagged = charges.iter().filter(|charge| tag_of(charge).is_none()).map(Charge::family);
+        self.registry.tag(&self.link, untagged, deadline).await.map_err(untold)
     }
 
     /// The quota of a tag that only other nodes have.
@@ -254,6 +271,14 @@ impl Store for RedisStore {
 
     /// A state in Redis ends when its own quota has no more use for it; nobody can tell those to stay that are not asked for.
     fn hold(&self, _hold: &Hold) {}
+
+    fn gather<R>(&self, ask: impl FnOnce() -> R) -> R {
+        Link::gather(ask)
+    }
+
+    fn prepare<'f>(&self, families: impl Iterator<Item = &'f Family>) {
+        self.registry.prepare(families);
+    }
 
     fn nodes(&self) -> u32 {
         self.fleet.count()

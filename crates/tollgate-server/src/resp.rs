@@ -12,6 +12,7 @@ mod frame;
 mod reply;
 mod catalog;
 mod session;
+mod line;
 mod check;
 mod throttle;
 mod greeting;

@@ -2,7 +2,7 @@
 //! decided in `native`; a foreign configuration answers by its own rules.
 
 use tollgate::store::Store;
-use tollgate::{Ticks, Timestamp};
+use tollgate::{Source, Ticks, Timestamp};
 
 use crate::service::{Service, Wire};
 use crate::telemetry::Stopwatch;
@@ -171,12 +171,14 @@ pub(crate) struct Status {
     pub(crate) current_limit: Option<CurrentLimit>,
     pub(crate) limit_remaining: u32,
     pub(crate) until_reset: Option<Ticks>,
+    /// Where the numbers come from.
+    pub(crate) source: Source,
 }
 
 impl Status {
     /// What a descriptor is told that no limit is about.
     pub(crate) const fn of_no_limit(code: Code) -> Self {
-        Self { code, current_limit: None, limit_remaining: 0, until_reset: None }
+        Self { code, current_limit: None, limit_remaining: 0, until_reset: None, source: Source::Exact }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where the server's counters live: one type for all of its stores, so that everything above it is compiled once.
 
-use tollgate::charge::{Answers, Charge};
+use tollgate::charge::{Answers, Charge, Family};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{MemoryStore, Ticks, Timestamp};
 use tollgate_redis::RedisStore;
@@ -115,6 +115,20 @@ impl Store for Stores {
         match self {
             Stores::Memory(store) => store.hold(hold),
             Stores::Redis(fleet) => fleet.store.hold(hold),
+        }
+    }
+
+    fn gather<R>(&self, ask: impl FnOnce() -> R) -> R {
+        match self {
+            Stores::Memory(store) => store.gather(ask),
+            Stores::Redis(fleet) => fleet.store.gather(ask),
+        }
+    }
+
+    fn prepare<'f>(&self, families: impl Iterator<Item = &'f Family>) {
+        match self {
+            Stores::Memory(store) => store.prepare(families),
+            Stores::Redis(fleet) => fleet.store.prepare(families),
         }
     }
 

@@ -157,6 +157,7 @@ impl<S: Store> Engine<S> {
     }
 
     fn assemble(live: Live, store: S, permits: u64) -> Self {
+        store.prepare(live.families());
         Self {
             store,
             live: ArcSwap::from_pointee(live),
@@ -338,8 +339,9 @@ impl<S: Store> Engine<S> {
     /// engine starts anew under it.
     pub fn rekey(&self, secret: Secret) {
         let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let policy = self.policy();
-        self.live.store(Arc::new(Live::first(policy, Arc::new(secret), self.store.is_grouped())));
+        let live = Live::first(self.policy(), Arc::new(secret), self.store.is_grouped());
+        self.store.prepare(live.families());
+        self.live.store(Arc::new(live));
         if let Some(standby) = self.standby.get() {
             standby.drop_debts(); // They name keys that the store does not have.
         }
@@ -362,6 +364,7 @@ impl<S: Store> Engine<S> {
         if !next.hold.numbers.is_empty() {
             self.store.hold(&next.hold);
         }
+        self.store.prepare(next.live.families());
         let live = Arc::new(next.live);
         let before = self.live.swap(Arc::clone(&live));
         if let Some(standby) = self.standby.get() {

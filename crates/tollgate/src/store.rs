@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use crate::charge::{Answers, Charge};
+use crate::charge::{Answers, Charge, Family};
 use crate::memory::MemoryStore;
 use crate::time::{Ticks, Timestamp};
 
@@ -83,6 +83,13 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// Runs what lines up several requests at once, without waiting, so that a store that sends several in one call sends these together and
+    /// decides about them in their order.
+    #[inline]
+    fn gather<R>(&self, ask: impl FnOnce() -> R) -> R {
+        ask()
+    }
+
     /// Gives back what the charges took: `cost` units of each, or the permit named in it.
     fn refund(
         &self,
@@ -117,6 +124,12 @@ pub trait Store: Send + Sync {
 
     /// Keeps counters longer than they say. Called before the policy that makes it necessary is put in force.
     fn hold(&self, hold: &Hold);
+
+    /// Tells which counters will be charged from now on, so that what a store has to find out about them first takes no decision's time. It
+    /// is called whenever a policy is put in force, and must not wait.
+    fn prepare<'f>(&self, families: impl Iterator<Item = &'f Family>) {
+        let _ = families;
+    }
 
     /// How many nodes share it, this one included; 0 while that is not known. Each decides by its share while the store is away.
     fn nodes(&self) -> u32 {

@@ -13,7 +13,7 @@ use super::class::{Class, Failure};
 use super::queue::Queue;
 use super::tally::ShardReport;
 use super::wire::Wire;
-use crate::breaker::Breaker;
+use crate::breaker::{Breaker, BreakerState};
 use crate::settings::Host;
 
 /// Whether there is a connection to wait for.
@@ -119,6 +119,11 @@ impl Shard {
     pub(super) fn was_named_within(&self, time: Duration, now: Instant) -> bool {
         let named = *self.named.lock().unwrap_or_else(PoisonError::into_inner);
         named.is_some_and(|named| now < named + time)
+    }
+
+    /// Whether only probes are sent.
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(self.breaker.state(), BreakerState::Open | BreakerState::Probing)
     }
 
     pub(super) fn is_connected(&self) -> bool {

@@ -8,7 +8,8 @@ use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::policy::{Cost, Limit};
 use tollgate::{CheckRequest, Engine, Policy, Quota, Rate, Source, Ticks, Timestamp, Verdict};
 
-use super::{Entry, text};
+use super::claim::Entry;
+use super::text;
 use crate::link::tests::server::Server;
 use crate::link::tests::until;
 use crate::{RedisStore, Settings};
@@ -55,7 +56,7 @@ fn quotas_survive_as_text() {
 }
 
 async fn node(server: &Server, units: u64) -> Engine<RedisStore> {
-    let settings = Settings::parse(&server.url()).unwrap().deadline(Duration::from_millis(50)).unwrap();
+    let settings = Settings::parse(&server.url()).unwrap().patient();
     let store = RedisStore::connect(settings.secret(b"sixteen bytes, or more").unwrap().told_time()).unwrap();
     until(|| store.report().shards.iter().any(|shard| shard.is_connected)).await;
     let secret = store.secret().unwrap();
@@ -164,4 +165,106 @@ async fn what_nobody_knows_is_no_gift() {
     let tag = if state.starts_with("555") { "556" } else { "555" };
     server.tell(&["SET", &key, &format!("{tag}{}", &state.trim()[3..]), "PX", "60000"]);
     assert_eq!(take(&node, 1, START).await, (Verdict::Deny { retry_after: Ticks::from_secs(360) }, 0));
+}
+
+/// How often the server was asked for something.
+fn calls(server: &Server, command: &str) -> u64 {
+    let stats = server.tell(&["INFO", "commandstats"]);
+    let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:calls=")));
+    let number = |line: &str| line.split(['=', ',']).nth(1).unwrap().parse().unwrap();
+    line.map_or(0, number)
+}
+
+async fn prepared(engine: &Engine<RedisStore>) {
+    until(|| engine.store().is_prepared()).await;
+}
+
+/// Tags are claimed before anybody asks, those of tiers and overrides, of shadows and of a policy that is swapped in included: no
+/// decision asks for any.
+#[tokio::test]
+async fn tags_are_there_before_the_first_decision() {
+    let server = Server::start();
+    let of = |rate: &str| {
+        let text = format!(
+            "limits:
+  - {{name: tiers, by: [key], tier_by: plan, tiers: {{free: 1/h, pro: {rate}}}}}
+  - {{name: partly, by: [key], rate: 5/h, enforce_percent: 50}}
+  - {{name: other, by: [key], rate: 5/h, overrides: {{k: 9/h}}}}"
+        );
+        Policy::compile("test", text.as_bytes()).unwrap().0
+    };
+    let engine = node(&server, 10).await;
+    prepared(&engine).await;
+    for (rate, turn) in [("20/h", 1), ("30/h", 2)] {
+        engine.swap(of(rate), START + Ticks::from_secs(turn)).unwrap();
+        prepared(&engine).await;
+        let before = ["hgetall", "hsetnx"].map(|command| calls(&server, command));
+        for (key, plan) in [("k", "free"), ("k", "pro"), ("l", "pro"), ("m", "free")] {
+            let request = CheckRequest::new().with("key", key).unwrap().with("plan", plan).unwrap();
+            let decision = engine.check(&request, START + Ticks::from_secs(turn)).await;
+            assert!(decision.limits().all(|status| status.source == Source::Exact), "{decision:?}");
+        }
+        assert_eq!(["hgetall", "hsetnx"].map(|command| calls(&server, command)), before);
+    }
+}
+
+/// However many decisions meet an untagged quota, it is claimed once.
+#[tokio::test]
+async fn a_family_is_claimed_once() {
+    let server = Server::start();
+    let engine = node(&server, 1_000).await;
+    let asks = tokio::task::LocalSet::new();
+    let engine = std::rc::Rc::new(engine);
+    for _ in 0..100 {
+        let engine = std::rc::Rc::clone(&engine);
+        asks.spawn_local(async move { take(&engine, 1, START).await });
+    }
+    asks.await;
+    assert_eq!(["hgetall", "hsetnx"].map(|command| calls(&server, command)), [1, 1]);
+    assert_eq!(take(&engine, 0, START).await.1, 900);
+}
+
+/// Ten thousand limits are claimed in messages of many, and a decision about the last of them does not wait for all the others.
+#[tokio::test]
+async fn many_limits_are_claimed_together() {
+    const LIMITS: u64 = 10_000;
+    let server = Server::start();
+    let limit = |number: u64| {
+        let quota = Quota::gcra(Rate::per_hour(10)).unwrap();
+        Limit::new(&format!("limit-{number}"), quota).by([format!("key-{number}").as_str()])
+    };
+    let engine = node(&server, 1).await;
+    let processed = |server: &Server| {
+        let stats = server.tell(&["INFO", "stats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
+        line.unwrap().trim().parse::<u64>().unwrap()
+    };
+    prepared(&engine).await;
+    let before = processed(&server);
+    engine.swap(Policy::new((0..LIMITS).map(limit).collect()).unwrap(), START).unwrap();
+    let request = CheckRequest::new().with("key-9999", "k").unwrap();
+    assert_eq!(engine.check(&request, START).await.limits().next().unwrap().source, Source::Exact);
+    assert!(!engine.store().is_prepared(), "the test asks while others are in line");
+    prepared(&engine).await;
+    assert_eq!(calls(&server, "hsetnx"), LIMITS + 1);
+    let messages = processed(&server) - before;
+    assert!(messages < LIMITS / 8, "{messages} messages");
+}
+
+/// A claim that a decision could not wait for goes on without it, and one that finds no store is made when there is one.
+#[tokio::test]
+async fn claims_go_on_without_their_decisions() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let settings = Settings::parse(&format!("redis://127.0.0.1:{port}")).unwrap();
+    let settings = settings.secret(b"sixteen bytes, or more").unwrap().told_time();
+    let store = RedisStore::connect(settings).unwrap();
+    let secret = store.secret().unwrap();
+    let engine = Engine::with_store(policy(10), store, secret);
+    let request = CheckRequest::new().with("key", "k").unwrap();
+    let source = |decision: tollgate::Decision| decision.limits().next().unwrap().source;
+    assert_eq!(source(engine.check(&request, START).await), Source::Local);
+    assert!(!engine.store().is_prepared());
+    let server = Server::at(port, &[]);
+    prepared(&engine).await;
+    assert_eq!(calls(&server, "hsetnx"), 1);
 }

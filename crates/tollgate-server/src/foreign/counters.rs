@@ -2,37 +2,24 @@
 //! is the request, never the number of a rule.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
 
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::quota::EXACT_MAX;
-use tollgate::store::{Store, StoreFailure};
-use tollgate::{Counted, Engine, MemoryStore, Policy, QuotaError, Secret, Source, Tally, Ticks, Timestamp};
+use tollgate::store::Store;
+use tollgate::{Counted, Engine, QuotaError, Source, Tally, Ticks, Timestamp};
 
 use crate::rls::Unit;
+use crate::together::together;
 
 /// Most attempts to fill a counter that others add to.
 const FILLINGS_MAX: usize = 4;
 
-/// Bytes of the counters that stand in for a store that is away.
-const LOCAL_BYTES: u64 = 8 << 20;
-
 /// The windows of a configuration.
+#[derive(Debug)]
 pub(crate) struct Tallies {
     units: Vec<Tally>,
     /// By their length in seconds.
     first_hit: HashMap<u64, Tally>,
-    /// Counts while the store is away; none until then.
-    local: OnceLock<Engine>,
-}
-
-impl std::fmt::Debug for Tallies {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tallies")
-            .field("units", &self.units)
-            .field("first_hit", &self.first_hit)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Tallies {
@@ -50,7 +37,7 @@ impl Tallies {
         for seconds in lengths.filter(|&seconds| seconds > 0) {
             first_hit.insert(seconds, engine.tally("limitador", Ticks::from_secs(seconds), Align::FirstHit)?);
         }
-        Ok(Self { units, first_hit, local: OnceLock::new() })
+        Ok(Self { units, first_hit })
     }
 }
 
@@ -61,75 +48,31 @@ pub(crate) struct Counters<'s, S> {
 }
 
 impl<S: Store> Counters<'_, S> {
+    /// What all of them say, in their order. On a store that must be waited for they wait together.
+    pub(super) async fn together<F: Future>(&self, futures: Vec<F>) -> Vec<F::Output> {
+        let store = self.engine.store();
+        if !store.answers_at_once() {
+            return together(store, futures).await;
+        }
+        let mut said = Vec::with_capacity(futures.len());
+        for future in futures {
+            said.push(future.await);
+        }
+        said
+    }
+
     /// Adds to the current window of a unit; 0 only looks. The count after it, or the largest there is when nobody could count: a
     /// fault is never on the side of admitting.
-    pub(super) async fn add(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> u64 {
-        let Some(tally) = self.tallies.units.get(unit as usize) else { return u64::MAX };
-        self.counted(tally, parts, units, now).await.map_or(u64::MAX, |counted| counted.total)
-    }
-
-    /// Adds in the store; while that is away, in this process, as if every server that shares it counted as much.
-    ///
-    /// # Errors
-    /// When nobody could count.
-    async fn counted(
-        &self,
-        tally: &Tally,
-        parts: &[&[u8]],
-        units: u64,
-        now: Timestamp,
-    ) -> Result<Counted, StoreFailure> {
-        match self.engine.add(tally, parts, units, now).await {
-            // Also where it may have been added: the answer must come, and nobody asks twice.
-            Err(failure) if failure.is_outage() => {
-                let counted = self.local(now)?.add(tally, parts, units, now).await?;
-                let nodes = u64::from(self.engine.nodes());
-                Ok(Counted { total: counted.total.saturating_mul(nodes), source: Source::Local, ..counted })
-            }
-            counted => counted,
-        }
-    }
-
-    /// What counts while the store is away.
-    fn local(&self, now: Timestamp) -> Result<&Engine, StoreFailure> {
-        if let Some(local) = self.tallies.local.get() {
-            return Ok(local);
-        }
-        // Without limits of its own: it only counts.
-        let (policy, _) = Policy::compile("local", b"limits: []").map_err(|_| StoreFailure::Unreachable)?;
-        let engine = Engine::with_store(policy, MemoryStore::new(LOCAL_BYTES, now), Secret::random());
-        Ok(self.tallies.local.get_or_init(|| engine))
-    }
-
-    /// Takes away where it was added.
-    async fn taken(&self, tally: &Tally, parts: &[&[u8]], units: u64, now: Timestamp) {
-        // One that fails takes nothing away, which is to the caller's loss only.
-        if self.engine.subtract(tally, parts, units, now).await == Err(StoreFailure::Unreachable)
-            && let Some(local) = self.tallies.local.get()
-        {
-            let _ = local.subtract(tally, parts, units, now).await;
-        }
-    }
-
-    /// The same, where it matters why nobody could count.
-    ///
-    /// # Errors
-    /// When the store does not answer.
-    pub(crate) async fn try_add(
-        &self,
-        unit: Unit,
-        parts: &[&[u8]],
-        units: u64,
-        now: Timestamp,
-    ) -> Result<u64, StoreFailure> {
-        let Some(tally) = self.tallies.units.get(unit as usize) else { return Ok(u64::MAX) };
-        self.engine.add(tally, parts, units, now).await.map(|counted| counted.total)
+    pub(crate) async fn add(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
+        let Some(tally) = self.tallies.units.get(unit as usize) else { return counted(u64::MAX) };
+        self.engine.add(tally, parts, units, now).await
     }
 
     /// Takes from the current window of a unit, down to none. The count after it.
-    pub(crate) async fn subtract(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> u64 {
-        let Some(tally) = self.tallies.units.get(unit as usize) else { return u64::MAX };
-        self.taken(tally, parts, units, now).await;
+    pub(crate) async fn subtract(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
+        if let Some(tally) = self.tallies.units.get(unit as usize) {
+            self.engine.subtract(tally, parts, units, now).await;
+        }
         self.add(unit, parts, 0, now).await
     }
 
@@ -142,12 +85,11 @@ impl<S: Store> Counters<'_, S> {
         units: u64,
         now: Timestamp,
     ) -> Counted {
-        let counted = |total| Counted { total, ends_after: Ticks::ZERO, source: Source::Exact };
         if seconds == 0 {
             return counted(units);
         }
         let Some(tally) = self.tallies.first_hit.get(&seconds) else { return counted(u64::MAX) };
-        self.counted(tally, parts, units, now).await.unwrap_or_else(|_| counted(u64::MAX))
+        self.engine.add(tally, parts, units, now).await
     }
 
     /// The same, up to the most that a counter can hold: what does not fit is left out, and never all of it.
@@ -181,15 +123,21 @@ impl<S: Store> Counters<'_, S> {
         now: Timestamp,
     ) {
         if let Some(tally) = self.tallies.first_hit.get(&seconds) {
-            self.taken(tally, parts, units, now).await;
+            self.engine.subtract(tally, parts, units, now).await;
         }
     }
+}
+
+/// A count that no counter stands behind.
+const fn counted(total: u64) -> Counted {
+    Counted { total, ends_after: Ticks::ZERO, source: Source::Exact }
 }
 
 #[cfg(test)]
 mod tests {
     use tollgate::charge::{Answers, Charge};
-    use tollgate::store::Hold;
+    use tollgate::store::{Hold, StoreFailure};
+    use tollgate::{Policy, Secret};
 
     use super::*;
     use crate::at_once::at_once;
@@ -229,7 +177,8 @@ mod tests {
             let tallies = Tallies::new(&engine, [].into_iter()).unwrap();
             let counters = Counters { engine: &engine, tallies: &tallies };
             let add = |units| at_once(counters.add(Unit::Hour, &[b"key"], units, NOW));
-            assert_eq!([add(3), add(1), add(0)], [6, 8, 8], "{failure}");
+            let told = [add(3), add(1), add(0)].map(|counted| (counted.total, counted.source));
+            assert_eq!(told, [6, 8, 8].map(|total| (total, Source::Local)), "{failure}");
         }
     }
 }

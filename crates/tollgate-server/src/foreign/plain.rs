@@ -102,7 +102,7 @@ fn limit(question: &Question, status: &Status) -> Option<CheckedLimit> {
         remaining: u64::from(status.limit_remaining),
         retry_after_ms: (!is_allowed).then_some(reset_after_ms),
         reset_after_ms,
-        source: "exact",
+        source: status.source.name(),
         mode: "enforce",
     })
 }

@@ -18,13 +18,10 @@ use crate::decision_json::{DECISION_BYTES, Decided};
 use crate::foreign::InForce;
 use crate::foreign::plain::Checked;
 use crate::readiness::{Audience, Report};
-use crate::rls::Unanswerable;
+use crate::rls::{self, Unanswerable};
 use crate::service::{Service, Wire};
 use crate::telemetry::Stopwatch;
-use crate::together::together;
-
-/// Decisions of a batch that wait for a store at the same time.
-const TOGETHER_MAX: usize = 128;
+use crate::together::{TOGETHER_MAX, together};
 
 /// What a request is answered with.
 #[derive(Debug)]
@@ -229,8 +226,8 @@ impl<S: Store> Service<S> {
         let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
         text.push(b'[');
         for (chunk, requests) in requests.chunks(TOGETHER_MAX).enumerate() {
-            let decisions =
-                together(requests.iter().map(|request| self.check(request, now, Wire::Http))).await;
+            let checks = requests.iter().map(|request| self.check(request, now, Wire::Http));
+            let decisions = together(self.engine.store(), checks.collect()).await;
             for (index, (request, mut decision)) in requests.iter().zip(decisions).enumerate() {
                 if chunk + index > 0 {
                     text.push(b',');
@@ -304,13 +301,19 @@ impl<S: Store> Service<S> {
             let question = foreign.question(request).and_then(|question| question.check().map(|()| question));
             questions.push(question.map_err(|error| (index, error))?);
         }
-        let mut answers = Vec::with_capacity(questions.len());
-        for question in &questions {
-            let answer = self.answer_foreign(foreign, question, Wire::Http, now).await;
-            let checked = Checked::new(question, answer);
-            // Text and numbers always have a form in JSON.
-            answers.push(serde_json::to_value(checked).unwrap_or_default());
-        }
-        Ok(answers)
+        let told = |question| self.told_foreign(foreign, question, now);
+        let told: Vec<_> = questions.iter().map(told).collect();
+        Ok(together(self.engine.store(), told).await)
+    }
+
+    async fn told_foreign(
+        &self,
+        foreign: &InForce,
+        question: &rls::Question,
+        now: Timestamp,
+    ) -> serde_json::Value {
+        let answer = self.answer_foreign(foreign, question, Wire::Http, now).await;
+        // Text and numbers always have a form in JSON.
+        serde_json::to_value(Checked::new(question, answer)).unwrap_or_default()
     }
 }

@@ -7,6 +7,7 @@ use tollgate::store::Store;
 
 use super::catalog::{Command, Entry};
 use super::frame::{Arguments, Frame};
+use super::line::Line;
 use super::reply::{Protocol, Reply, quoted};
 use super::{Resp, about, catalog, check, client, greeting, throttle};
 
@@ -54,9 +55,25 @@ impl Session {
         let mut used = 0;
         // Taken out for the time being, since the arguments borrow it while the session changes.
         let mut frame = std::mem::take(&mut self.frame);
+        let mut line = Line::new(resp, now);
         let flow = loop {
             let rest = input.get(used..).unwrap_or_default();
-            match frame.read(rest) {
+            let read = frame.read(rest);
+            let joins = line.is_open() && read.is_ok_and(|read| read.is_some()) && {
+                let arguments = frame.arguments(rest);
+                self.may_ask(resp, arguments)
+            };
+            if line.is_full() || !(joins || line.is_empty()) {
+                line.answer(output).await; // What came before is answered before.
+                if output.len() >= OUTPUT_BYTES_MAX {
+                    break Flow::Write;
+                }
+            }
+            match read {
+                Ok(Some(bytes)) if joins => {
+                    used += bytes;
+                    line.push(std::mem::take(&mut frame), rest, self.protocol);
+                }
                 Ok(Some(bytes)) => {
                     used += bytes;
                     let arguments = frame.arguments(rest);
@@ -76,6 +93,14 @@ impl Session {
         };
         self.frame = frame;
         (used, flow)
+    }
+
+    /// Whether this is a check, and nothing is wrong with it so far.
+    fn may_ask<S: Store>(&self, resp: &Resp<S>, arguments: Arguments<'_>) -> bool {
+        let entry = arguments.get(0).and_then(Entry::of);
+        let is_check =
+            entry.is_some_and(|entry| entry.command == Command::Check && entry.takes(arguments.len()));
+        is_check && (self.is_admitted || !resp.service.auth.is_required())
     }
 
     /// Carries out one command.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tollgate::algorithm::fixed_window::Align;
-use tollgate::{StandIn, Ticks, Timestamp};
+use tollgate::{Source, StandIn, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, LATENCY_BOUNDS, Report, ShardReport};
 
 use crate::service::Service;
@@ -17,6 +17,8 @@ use crate::time_text::rfc3339;
 const JOIN_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often a start looks whether the store is prepared for the policy.
+const PREPARED_EVERY: Duration = Duration::from_millis(2);
 /// How often a greeting is tried; what it is for can wait for a caller.
 const GREETINGS_MAX: usize = 5;
 /// Shards that a report names.
@@ -95,8 +97,10 @@ impl Watch {
         }
     }
 
-    /// Learns the fleet's secret, for as long as that takes, in the background; returns when it is known, or after a while without it.
+    /// Learns the fleet's secret, for as long as that takes, in the background; returns when it is known and the store knows what will be
+    /// asked, or after a while without.
     pub(crate) async fn join(service: &Arc<Service>) {
+        let began = tokio::time::Instant::now();
         let joining = tokio::spawn({
             let service = Arc::clone(service);
             async move {
@@ -106,6 +110,9 @@ impl Watch {
                     tracing::info!("the fleet's secret is known: counters are shared from now on");
                 }
                 greet(&service).await;
+                while !fleet.store.is_prepared() && began.elapsed() < JOIN_PATIENCE {
+                    tokio::time::sleep(PREPARED_EVERY).await;
+                }
             }
         });
         let _ = tokio::time::timeout(JOIN_PATIENCE, joining).await; // Dropped, it goes on.
@@ -171,7 +178,7 @@ impl Watch {
 async fn greet(service: &Service) {
     let Ok(tally) = service.engine.tally("greeting", Ticks::from_secs(1), Align::Epoch) else { return };
     for _ in 0..GREETINGS_MAX {
-        if service.engine.add(&tally, &[], 0, service.now()).await.is_ok() {
+        if service.engine.add(&tally, &[], 0, service.now()).await.source == Source::Exact {
             return;
         }
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tollgate::{Source, Ticks, Timestamp};
 
+use super::live::NO_SOURCE;
 use super::names::{ALLOW, BLOCKED, DENY, VERDICTS};
 use super::{Event, Meter, text, verdict_cell};
 use crate::service::Wire;
@@ -36,6 +37,8 @@ pub(crate) struct Rule<'a> {
     pub(crate) is_shadow: bool,
     /// Less than a fifth of it is left.
     pub(crate) is_near: bool,
+    /// Where its count comes from.
+    pub(crate) source: Source,
 }
 
 /// One view of a request, and the rule that is about it.
@@ -91,6 +94,12 @@ impl Verdict<'_> {
             (false, false) => DENY,
         }
     }
+
+    /// Where it comes from: of the rule that denied, or of the first that was asked.
+    pub(super) fn source(&self) -> Option<Source> {
+        let denied = self.rules.iter().find(|rule| rule.is_denied && !rule.is_shadow);
+        denied.or(self.rules.first()).map(|rule| rule.source)
+    }
 }
 
 /// One line of the log for one decision.
@@ -122,12 +131,9 @@ fn event(verdict: &Verdict<'_>, wire: Wire, now: Timestamp) -> Event {
             .map(|(name, value)| (text::shown(name), text::shown(value)))
             .collect(),
         retry_after_ms: verdict.retry_after.map(Ticks::ceil_millis),
-        source: SOURCE,
+        source: verdict.source().map_or(NO_SOURCE, Source::name),
     }
 }
-
-/// Where every answer of such a rule comes from.
-pub(super) const SOURCE: &str = Source::Exact.name();
 
 /// Most attributes that the live view and the top keys show of one decision.
 pub(super) const ATTRIBUTES_SHOWN: usize = 32;

@@ -13,7 +13,7 @@ use crate::service::Wire;
 /// Most decisions in a second that are told to those who watch, so that nobody slows the server down by watching.
 pub(crate) const EVENTS_PER_SECOND: u64 = 10_000;
 /// Where an answer came from that no limit gave.
-const NO_SOURCE: &str = "none";
+pub(super) const NO_SOURCE: &str = "none";
 
 /// So many in each second, and no more.
 pub(super) struct Budget {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
-use tollgate::{Clock, Decision, Ticks, Timestamp};
+use tollgate::{Clock, Decision, Source, Ticks, Timestamp};
 
-use super::foreign::{SOURCE, Verdict};
+use super::foreign::Verdict;
 use super::live::{Budget, deciding};
 use super::names::{SPANS, VERDICTS, label, verdict_index};
 use super::{Sample, text};
@@ -118,7 +118,7 @@ impl Tracer {
         self.record_told(verdict.is_allowed, wire, now, || Told {
             verdict: VERDICTS[verdict.index()],
             limit: (!verdict.limit.is_empty()).then(|| text::shown(verdict.limit)),
-            source: (!verdict.rules.is_empty()).then_some(SOURCE),
+            source: verdict.source().map(Source::name),
             retry_after: verdict.retry_after,
         });
     }

@@ -20,7 +20,7 @@ const DEADLINE: &str = "50ms";
 const TOKEN: &str = crate::admin::TOKEN;
 
 /// A server on a store.
-fn on(store: &str, policy: &str) -> Server {
+pub(crate) fn on(store: &str, policy: &str) -> Server {
     on_with(store, policy, &[])
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
 }
 
 /// Tries a story with keys of its own until the machine was quick enough for every decision to be made in the store.
-fn quick(mut story: impl FnMut(&str) -> Option<()>) {
+pub(crate) fn quick(mut story: impl FnMut(&str) -> Option<()>) {
     let done = (0..10).any(|attempt| story(&format!("key-{attempt}")).is_some());
     assert!(done, "the machine was never quick enough");
 }
@@ -60,7 +60,7 @@ fn asked(key: &str) -> String {
 
 impl Server {
     /// What is left of a key, by the store.
-    fn left(&self, key: &str) -> u64 {
+    pub(crate) fn left(&self, key: &str) -> u64 {
         until("a look is answered by the store", || {
             let answer = self.check(&format!(r#"{{"attributes":{{"api_key":"{key}"}},"cost":0}}"#));
             (answer["limits"][0]["source"] == "exact")
@@ -75,7 +75,7 @@ impl Server {
     }
 
     /// Waits until decisions are made in the store.
-    fn joined(&self) {
+    pub(crate) fn joined(&self) {
         self.left("nobody");
     }
 
@@ -249,29 +249,6 @@ fn operators_reach_counters_through_any_server() {
     assert!(call(&two, &["reset", "api_key=k"]).contains("1 counter forgotten"));
     assert_eq!(one.left("k"), 10);
     assert!(call(&one, &["top", "--once"]).contains("per-key"));
-}
-
-/// Files of envoyproxy/ratelimit and of Limitador count in the store as well.
-#[test]
-fn foreign_files_count_together() {
-    let _turn = turn();
-    let redis = Redis::start(&[]);
-    let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]";
-    let (one, two) = (on(&redis.url(), envoy), on(&redis.url(), envoy));
-    let counts = |one: &Server, two: &Server, path: &str, question: &dyn Fn(&str) -> String| {
-        quick(|key| {
-            let codes = [one, two, one, two].map(|server| server.send("POST", path, &question(key)).status);
-            (codes == [200, 200, 200, 429]).then_some(())
-        });
-    };
-    counts(&one, &two, "/json", &|user| {
-        format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"user","value":"{user}"}}]}}]}}"#)
-    });
-    let limitador = "- {namespace: n, max_value: 3, seconds: 86400, conditions: [], variables: [\"descriptors[0]['user']\"]}";
-    let (one, two) = (on(&redis.url(), limitador), on(&redis.url(), limitador));
-    counts(&one, &two, "/check_and_report", &|user| {
-        format!(r#"{{"namespace":"n","values":{{"user":"{user}"}},"delta":1}}"#)
-    });
 }
 
 /// What comes with the call is counted in the process alone, and the banner says so. Nothing is written of counters that are elsewhere.
@@ -477,17 +454,6 @@ fn a_user_with_few_rights_is_enough() {
     server.wait();
     let log = server.rest_of_log();
     assert!(!log.contains("NOPERM"), "{log}");
-}
-
-/// Other people's files go on counting without their store: by shares, as the fleet was last counted, or of three while nobody knows.
-#[test]
-fn foreign_files_without_their_store() {
-    let _turn = turn();
-    let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]";
-    let server = on(&format!("redis://127.0.0.1:{}", free_port()), envoy);
-    let question = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
-    let codes = [(); 3].map(|()| server.send("POST", "/json", question).status);
-    assert_eq!(codes, [200, 429, 429]);
 }
 
 /// What was admitted while the store was away is taken from its counters when it is back, once.

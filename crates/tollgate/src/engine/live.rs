@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::charge::{Family, Record, Reign, is_wide};
 use crate::key::{Fingerprint, Prefix, Secret};
 use crate::memory::QUOTA_NUMBERS_MAX;
-use crate::policy::{Limit, Match, Policy, QuotaIndex};
+use crate::policy::{Limit, Match, Mode, Policy, QuotaIndex};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
 use crate::store::Hold;
@@ -194,6 +194,26 @@ impl Live {
     #[inline]
     pub(super) fn group_of(&self, request: &CheckRequest<'_>) -> Option<u16> {
         self.grouping.of(request, &self.secret)
+    }
+
+    /// The families that decisions charge, as far as the policy tells: tiers and overrides are quotas of their limit's.
+    pub(super) fn families(&self) -> impl Iterator<Item = &Family> {
+        let each = self.policy.limits().iter().zip(&self.counters);
+        each.flat_map(|(limit, counters)| {
+            let enforced = (limit.mode() == Mode::Enforce).then_some(&counters.enforced);
+            let is_shadow = match limit.mode() {
+                Mode::Enforce => limit.enforce_percent() < 100,
+                Mode::Shadow => true,
+                Mode::Off => false,
+            };
+            enforced.into_iter().chain(is_shadow.then_some(&counters.shadow))
+        })
+    }
+
+    /// The families that decisions charge while a limit, or all of them, are ruled to shadow.
+    pub(super) fn shadows(&self, of: Option<usize>) -> impl Iterator<Item = &Family> {
+        let each = self.counters.iter().enumerate();
+        each.filter(move |(place, _)| of.is_none_or(|of| of == *place)).map(|(_, counters)| &counters.shadow)
     }
 
     /// Which of the limits has this name.

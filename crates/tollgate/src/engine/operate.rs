@@ -72,7 +72,23 @@ impl<S: Store> Engine<S> {
     /// # Errors
     /// When the policy has no such limit or it is off there, or too many limits have rulings.
     pub fn rule(&self, scope: Scope<'_>, ruled: Ruled, now: Timestamp) -> Result<(), RulingError> {
-        self.bench.rule(&self.policy(), scope, ruled, now)
+        self.bench.rule(&self.policy(), scope, ruled, now)?;
+        self.prepare_shadow(scope, ruled.ruling);
+        Ok(())
+    }
+
+    /// What is ruled to shadow, in whole or in part, is counted apart.
+    fn prepare_shadow(&self, scope: Scope<'_>, ruling: Ruling) {
+        let live = self.live.load();
+        match scope {
+            _ if ruling == Ruling::Off => {}
+            Scope::All => self.store.prepare(live.shadows(None)),
+            Scope::Limit(name) => {
+                if let Some(place) = live.position(name) {
+                    self.store.prepare(live.shadows(Some(place)));
+                }
+            }
+        }
     }
 
     /// Takes a ruling back, so that the policy holds again; tells whether there was one.
@@ -106,6 +122,10 @@ impl<S: Store> Engine<S> {
         (all, single): (Option<Ruled>, Vec<(String, Ruled)>),
         now: Timestamp,
     ) -> Result<(), RulingError> {
+        if let Some(all) = &all {
+            self.prepare_shadow(Scope::All, all.ruling);
+        }
+        single.iter().for_each(|(name, ruled)| self.prepare_shadow(Scope::Limit(name), ruled.ruling));
         self.bench.resume(Rulings::new(all, single), now)
     }
 }

@@ -1,29 +1,54 @@
 //! Counting without a limit: what other people's rules are decided by. The counters live in the engine's store beside all others,
 //! under its bound; what a count means is left to whoever asks. Who counts otherwise has a table of its own, by keys of the engine.
 
+use std::slice;
+use std::sync::Arc;
+
 use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::charge::{Charge, Family};
 use crate::decision::{Source, Stance};
-use crate::key::KeyFamily;
+use crate::key::{Fingerprint, KeyFamily};
 use crate::memory::NUMBER_OF_TALLIES;
 use crate::quota::{Quota, QuotaError};
 use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 use super::Engine;
+use super::live::Live;
 
 /// Windows of one length to count in.
+#[derive(Clone, Debug)]
+pub struct Tally(Arc<Windows>);
+
+/// What they are. Debts keep it, since no policy does.
 #[derive(Debug)]
-pub struct Tally {
+pub(super) struct Windows {
     family: Family,
     quota: Quota,
+}
+
+impl Windows {
+    /// The charge of one counter.
+    pub(super) fn charge(&self, key: Fingerprint, cost: u64) -> Charge<'_> {
+        Charge {
+            key,
+            family: &self.family,
+            number: NUMBER_OF_TALLIES,
+            quota: &self.quota,
+            cost,
+            stance: Stance::Enforced,
+            permit: PermitId(0),
+            group: None,
+        }
+    }
 }
 
 /// A count, after what was added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// The units of the window so far. Where there was no room to count, as many as there can be.
+    /// The units of the window so far. Where there was no room to count, as many as there can be. Of [`Source::Local`], as many as there
+    /// would be if every node that shares the store had counted as much as this one.
     pub total: u64,
     /// Until the window ends; nothing for a window in which nothing was counted.
     pub ends_after: Ticks,
@@ -52,61 +77,59 @@ impl<S: Store> Engine<S> {
         let quota = Quota::FixedWindow(FixedWindow::counting(period, align)?);
         let identity = [&b"tally"[..], name.as_bytes(), alignment, &period.as_micros().to_le_bytes()];
         let family = Family::single(&self.live.load().secret, &identity, quota.clone());
-        Ok(Tally { family, quota })
+        self.store.prepare(std::iter::once(&family));
+        Ok(Tally(Arc::new(Windows { family, quota })))
     }
 
     /// Adds units to the counter that these parts name; 0 only looks. It always adds, whatever the count; only one that can grow
     /// no more stays as it is, and is then told as the largest there is.
     ///
-    /// # Errors
-    /// When the store does not answer.
-    pub async fn add(
-        &self,
-        tally: &Tally,
-        parts: &[&[u8]],
-        units: u64,
-        now: Timestamp,
-    ) -> Result<Counted, StoreFailure> {
-        let now = now.decidable();
-        let answers = self.store.charge(&[self.entry(tally, parts, units)], now).await?;
-        let answer = answers.first().ok_or(StoreFailure::Unreachable)?;
+    /// It always answers, as [`Engine::check`] does: while the store is away this node counts, and tells the store when it is back.
+    pub async fn add(&self, tally: &Tally, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
+        let (now, live) = (now.decidable(), self.live.load_full());
+        let charge = entry(&live, tally, parts, units);
+        let answered = match self.pay_first(&live, slice::from_ref(&charge), now).await {
+            Ok(()) => self.store.charge(slice::from_ref(&charge), now).await,
+            Err(failure) => Err(failure),
+        };
+        let answered = answered.and_then(|answers| answers.first().copied().ok_or(StoreFailure::Unreachable));
+        let (answer, nodes) = match answered {
+            Ok(answer) => {
+                self.follow_counted(&live, &charge, now);
+                (answer, 1)
+            }
+            Err(failure) => match self.count_here(&live, &tally.0, &charge, failure, now) {
+                Some(counted) => counted,
+                None => return Counted { total: u64::MAX, ends_after: Ticks::ZERO, source: Source::Full },
+            },
+        };
         let outcome = &answer.outcome;
-        let total =
-            if outcome.is_allowed() { outcome.limit.saturating_sub(outcome.remaining) } else { u64::MAX };
-        Ok(Counted { total, ends_after: outcome.reset_after, source: answer.source })
+        let total = if outcome.is_allowed() {
+            outcome.limit.saturating_sub(outcome.remaining).saturating_mul(nodes)
+        } else {
+            u64::MAX
+        };
+        Counted { total, ends_after: outcome.reset_after, source: answer.source }
     }
 
-    /// Takes units away again, down to none.
-    ///
-    /// # Errors
-    /// When the store does not answer.
-    pub async fn subtract(
-        &self,
-        tally: &Tally,
-        parts: &[&[u8]],
-        units: u64,
-        now: Timestamp,
-    ) -> Result<(), StoreFailure> {
-        self.store.refund(&[self.entry(tally, parts, units)], now.decidable()).await
+    /// Takes units away again, down to none. A store that is away is told when it is back; one whose answer is lost is not told twice.
+    pub async fn subtract(&self, tally: &Tally, parts: &[&[u8]], units: u64, now: Timestamp) {
+        let (now, live) = (now.decidable(), self.live.load_full());
+        let charge = entry(&live, tally, parts, units);
+        match self.store.refund(slice::from_ref(&charge), now).await {
+            Ok(()) => self.follow_discounted(&charge, now),
+            Err(StoreFailure::Unanswered) => {}
+            Err(_) => self.discount_here(&live, &tally.0, &charge, now),
+        }
     }
+}
 
-    fn entry<'t>(&self, tally: &'t Tally, parts: &[&[u8]], units: u64) -> Charge<'t> {
-        let live = self.live.load();
-        let mut prefix = *tally.family.prefix();
-        for part in parts {
-            prefix.part(&live.secret, part);
-        }
-        Charge {
-            key: prefix.finish(&live.secret),
-            family: &tally.family,
-            number: NUMBER_OF_TALLIES,
-            quota: &tally.quota,
-            cost: units,
-            stance: Stance::Enforced,
-            permit: PermitId(0),
-            group: None,
-        }
+fn entry<'t>(live: &Live, tally: &'t Tally, parts: &[&[u8]], units: u64) -> Charge<'t> {
+    let mut prefix = *tally.0.family.prefix();
+    for part in parts {
+        prefix.part(&live.secret, part);
     }
+    tally.0.charge(prefix.finish(&live.secret), units)
 }
 
 #[cfg(test)]
@@ -130,15 +153,15 @@ mod tests {
             let again = engine.tally("t", Ticks::from_secs(60), Align::Epoch).unwrap();
             let hour = engine.tally("t", Ticks::from_secs(3600), Align::Epoch).unwrap();
             let parts: [&[u8]; 2] = [b"a", b"b"];
-            assert_eq!(engine.add(&minute, &parts, 7, T0).await.unwrap().total, 7);
-            assert_eq!(engine.add(&again, &parts, 5_000_000_000, T0).await.unwrap().total, 5_000_000_007);
-            assert_eq!(engine.add(&hour, &parts, 1, T0).await.unwrap().total, 1);
-            assert_eq!(engine.add(&minute, &[b"ab", b""], 1, T0).await.unwrap().total, 1);
-            engine.subtract(&minute, &parts, 8, T0).await.unwrap();
-            let counted = engine.add(&minute, &parts, 0, T0).await.unwrap();
+            assert_eq!(engine.add(&minute, &parts, 7, T0).await.total, 7);
+            assert_eq!(engine.add(&again, &parts, 5_000_000_000, T0).await.total, 5_000_000_007);
+            assert_eq!(engine.add(&hour, &parts, 1, T0).await.total, 1);
+            assert_eq!(engine.add(&minute, &[b"ab", b""], 1, T0).await.total, 1);
+            engine.subtract(&minute, &parts, 8, T0).await;
+            let counted = engine.add(&minute, &parts, 0, T0).await;
             assert_eq!((counted.total, counted.ends_after), (4_999_999_999, Ticks::from_secs(60)));
             let later = T0 + Ticks::from_secs(60);
-            assert_eq!(engine.add(&minute, &parts, 0, later).await.unwrap().total, 0);
+            assert_eq!(engine.add(&minute, &parts, 0, later).await.total, 0);
         });
     }
 
@@ -148,11 +171,11 @@ mod tests {
         pollster::block_on(async {
             let (engine, mut written) = (engine(), Vec::new());
             let day = |engine: &Engine| engine.tally("t", Ticks::from_secs(86_400), Align::Epoch).unwrap();
-            engine.add(&day(&engine), &[b"k"], 7, T0).await.unwrap();
+            engine.add(&day(&engine), &[b"k"], 7, T0).await;
             engine.snapshot(T0, &mut written).unwrap();
             let snapshot = crate::Snapshot::read(4 << 20, T0, &mut written.as_slice()).unwrap();
             let (next, _) = Engine::restore(snapshot, Policy::new(Vec::new()).unwrap(), T0).unwrap();
-            assert_eq!(next.add(&day(&next), &[b"k"], 1, T0).await.unwrap().total, 8);
+            assert_eq!(next.add(&day(&next), &[b"k"], 1, T0).await.total, 8);
         });
     }
 
@@ -179,7 +202,7 @@ mod tests {
                 let now = T0 + Ticks::from_secs(10 + 2 * window);
                 for key in 0..KEYS {
                     let parts = [&window.to_le_bytes()[..], &key.to_le_bytes()[..]];
-                    assert_eq!(engine.add(&second, &parts, 1, now).await.unwrap().total, 1, "{window} {key}");
+                    assert_eq!(engine.add(&second, &parts, 1, now).await.total, 1, "{window} {key}");
                 }
                 let usage = engine.usage(now);
                 assert_eq!((usage.keys, usage.overflow_keys), (KEYS, 0), "in window {window}");
@@ -193,11 +216,11 @@ mod tests {
         pollster::block_on(async {
             let engine = engine();
             let day = engine.tally("t", Ticks::from_secs(86_400), Align::Epoch).unwrap();
-            let older = Charge { number: 1, ..engine.entry(&day, &[b"k"], 7) };
+            let older = Charge { number: 1, ..entry(&engine.live.load(), &day, &[b"k"], 7) };
             engine.store.charge(&[older], T0).await.unwrap();
-            assert_eq!(engine.add(&day, &[b"k"], 1, T0).await.unwrap().total, 8);
-            engine.subtract(&day, &[b"k"], 2, T0).await.unwrap();
-            assert_eq!(engine.add(&day, &[b"k"], 0, T0).await.unwrap().total, 6);
+            assert_eq!(engine.add(&day, &[b"k"], 1, T0).await.total, 8);
+            engine.subtract(&day, &[b"k"], 2, T0).await;
+            assert_eq!(engine.add(&day, &[b"k"], 0, T0).await.total, 6);
         });
     }
 
@@ -207,9 +230,9 @@ mod tests {
         pollster::block_on(async {
             let engine = engine();
             let second = engine.tally("t", Ticks::from_secs(1), Align::FirstHit).unwrap();
-            assert_eq!(engine.add(&second, &[b"k"], EXACT_MAX, T0).await.unwrap().total, EXACT_MAX);
-            assert_eq!(engine.add(&second, &[b"k"], 1, T0).await.unwrap().total, u64::MAX);
-            assert_eq!(engine.add(&second, &[b"other"], u64::MAX, T0).await.unwrap().total, u64::MAX);
+            assert_eq!(engine.add(&second, &[b"k"], EXACT_MAX, T0).await.total, EXACT_MAX);
+            assert_eq!(engine.add(&second, &[b"k"], 1, T0).await.total, u64::MAX);
+            assert_eq!(engine.add(&second, &[b"other"], u64::MAX, T0).await.total, u64::MAX);
         });
     }
 }

@@ -17,6 +17,7 @@ use crate::quota::Quota;
 use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
+mod count;
 mod debts;
 mod local;
 mod replay;
@@ -353,7 +354,7 @@ impl<S: Store> Engine<S> {
             let may_be_there =
                 failure == StoreFailure::Unanswered && matches!(charge.quota, Quota::Concurrency(_));
             if is_admitted && answer.source == Source::Local && failure.is_outage() && !may_be_there {
-                standby.debts.add(charge, || Held::new(live, matched, charge, Source::Local), now);
+                standby.debts.add(charge, || Held::new(live, matched, charge, Source::Local).into(), now);
             }
         }
     }
@@ -405,7 +406,7 @@ fn one(
         }
         Stage::Open | Stage::Local => {
             if takes && charge.cost > 0 {
-                let held = || Held::new(live, matched, charge, Source::Local);
+                let held = || Held::new(live, matched, charge, Source::Local).into();
                 standby.debts.begin(local, live, charge, held, now);
             }
             local.ask(&spot, takes, now).unwrap_or_else(|_| closed())

@@ -1,5 +1,7 @@
 //! A store that does not answer is a decision chosen by each limit, never an error, and never a gift.
 
+mod tallies;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -2,7 +2,7 @@
 //! charged when it is refused; a look at exactly the limit passes.
 
 use tollgate::store::Store;
-use tollgate::{Ticks, Timestamp};
+use tollgate::{Counted, Source, Ticks, Timestamp};
 
 use super::tree::{Allowance, Config, Domain, Met};
 use crate::foreign::counters::Counters;
@@ -44,9 +44,10 @@ pub(in crate::foreign) async fn answer<'c, S: Store>(
     let rulings = rulings(config.domain(&question.domain), question, options);
     let mut statuses = Vec::with_capacity(rulings.len());
     let mut outcomes = Vec::with_capacity(rulings.len());
-    for (descriptor, ruling) in question.descriptors.iter().zip(&rulings) {
-        let (status, is_over) = status(question, descriptor, ruling, counters, now).await;
-        outcomes.push((status.limit_remaining, is_over));
+    let asked = question.descriptors.iter().zip(&rulings);
+    let asked = asked.map(|(descriptor, ruling)| status(question, descriptor, ruling, counters, now));
+    for (status, is_over) in counters.together(asked.collect()).await {
+        outcomes.push((status.limit_remaining, is_over, status.source));
         statuses.push(status);
     }
     let is_quota = |ruling: &Ruling<'_>| matches!(ruling, Ruling::Counted { is_quota, .. } if *is_quota || options.is_quota);
@@ -62,14 +63,19 @@ pub(in crate::foreign) async fn answer<'c, S: Store>(
 }
 
 /// What a rule said, for whoever counts: what is left of it, and whether the request is over it.
-fn rule<'c>(ruling: Ruling<'c>, (left, is_over): (u32, bool), options: &Options) -> Option<Rule<'c>> {
+fn rule<'c>(
+    ruling: Ruling<'c>,
+    (left, is_over, source): (u32, bool, Source),
+    options: &Options,
+) -> Option<Rule<'c>> {
     let ((name, detail), is_shadow, limit) = match ruling {
         Ruling::None => return None,
         Ruling::Unlimited { called } => (called, false, 0),
         Ruling::Counted { called, is_shadow, current, .. } => (called, is_shadow, current.requests_per_unit),
     };
     let is_near = !is_over && left < limit.div_ceil(5);
-    Some(Rule { name, detail, is_denied: is_over, is_shadow: is_shadow || options.is_shadow, is_near })
+    let is_shadow = is_shadow || options.is_shadow;
+    Some(Rule { name, detail, is_denied: is_over, is_shadow, is_near, source })
 }
 
 /// What decides about each descriptor, once rules that others replace are left out.
@@ -143,17 +149,22 @@ async fn status<S: Store>(
     }
     let addend = descriptor.hits(question).min(ADDEND_MAX);
     let limit = u64::from(current.requests_per_unit);
-    let after = if descriptor.is_negative_hits {
+    let Counted { total: after, source, .. } = if descriptor.is_negative_hits {
         counters.subtract(unit, &parts, addend, now).await
     } else {
         counters.add(unit, &parts, addend, now).await
     };
     let is_over = after > limit && !descriptor.is_negative_hits;
+    // What only this node's share refuses the limit may have room for, so that the store is not told of it.
+    if is_over && source == Source::Local && after < u64::MAX {
+        counters.subtract(unit, &parts, addend, now).await;
+    }
     let status = Status {
         code: if is_over && !is_shadow { Code::OverLimit } else { Code::Ok },
         limit_remaining: u32::try_from(limit.saturating_sub(after)).unwrap_or(u32::MAX),
         current_limit: Some(current.clone()),
         until_reset: Some(until_reset(unit, now)),
+        source,
     };
     (status, is_over)
 }

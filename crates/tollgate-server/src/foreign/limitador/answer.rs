@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 
 use tollgate::quota::EXACT_MAX;
 use tollgate::store::Store;
-use tollgate::{Ticks, Timestamp};
+use tollgate::{Counted, Source, Ticks, Timestamp};
 
 use super::matching::{Met, parts};
 use super::{Config, Ledger, Limit};
@@ -41,6 +41,8 @@ pub(crate) struct Load<'c> {
     pub(crate) is_over: bool,
     /// Until its window ends; its whole length where none has begun.
     pub(crate) resets_after: Ticks,
+    /// Where its count comes from.
+    pub(crate) source: Source,
 }
 
 /// What all limits say together.
@@ -59,6 +61,7 @@ impl<'c> Ruling<'c> {
             is_denied: load.is_over,
             is_shadow,
             is_near: !load.is_over && load.remaining < load.limit.max_value.div_ceil(5),
+            source: load.source,
         };
         self.loads.iter().map(rule).collect()
     }
@@ -73,55 +76,71 @@ pub(in crate::foreign) async fn decide<'c, S: Store>(
     now: Timestamp,
 ) -> Ruling<'c> {
     let met = config.met(asked.namespace, asked.descriptors.iter().copied());
+    let is_hopeless = met.iter().any(|met| asked.delta > met.limit.max_value);
+    let adds = match asked.action {
+        Action::Check => 0,
+        Action::CheckAndReport if is_hopeless => 0,
+        Action::Report | Action::CheckAndReport => asked.delta,
+    };
+    let counted = met.iter().map(|met| count(met, asked.action, adds, counters, now)).collect();
     let mut totals = Vec::with_capacity(met.len());
-    let mut charged = Vec::with_capacity(met.len());
     let mut is_limited = false;
-    for met in &met {
-        let limit = met.limit;
-        let is_hopeless = asked.delta > limit.max_value;
-        let adds = match asked.action {
-            Action::Check => 0,
-            Action::Report => asked.delta,
-            Action::CheckAndReport if is_limited || is_hopeless => 0,
-            Action::CheckAndReport => asked.delta,
-        };
-        let parts = parts(limit, &met.values);
-        let counted = match asked.action {
-            // What has happened is counted as far as a counter goes, so that the next question is refused.
-            Action::Report => counters.fill_from_first(limit.seconds, &parts, adds, now).await,
-            _ => counters.add_from_first(limit.seconds, &parts, adds, now).await,
-        };
+    for (met, counted) in met.iter().zip(counters.together(counted).await) {
         // Nothing was added where nobody could count; taking it back would be a gift.
         let added = if counted.total == u64::MAX { 0 } else { adds };
         let wanted = counted.total.saturating_add(asked.delta - adds);
-        let is_over = asked.action != Action::Report && wanted > limit.max_value;
+        let is_over = asked.action != Action::Report && wanted > met.limit.max_value;
         is_limited |= is_over;
-        totals.push((counted.total.saturating_sub(added), counted.ends_after, is_over));
-        charged.push(added);
+        totals.push((Counted { total: counted.total.saturating_sub(added), ..counted }, added, is_over));
     }
     let gives_back = is_limited && asked.action == Action::CheckAndReport;
+    if gives_back {
+        let added = met.iter().zip(&totals).filter(|(_, (_, added, _))| *added > 0);
+        let given = added.map(|(met, (_, added, _))| take_back(met, *added, counters, now)).collect();
+        counters.together(given).await;
+    }
     let mut loads = Vec::with_capacity(met.len());
-    for ((met, (before, ends_after, is_over)), added) in met.iter().zip(totals).zip(charged) {
-        if gives_back && added > 0 {
-            let parts = parts(met.limit, &met.values);
-            counters.subtract_from_first(met.limit.seconds, &parts, added, now).await;
-        }
+    for (met, (before, added, is_over)) in met.iter().zip(totals) {
         let kept = if gives_back { 0 } else { added };
-        if kept > 0 && before == 0 {
+        if kept > 0 && before.total == 0 {
             ledger.begin(met, now);
         }
-        loads.push(load(met, before.saturating_add(kept), ends_after, is_over));
+        loads.push(load(met, before, kept, is_over));
     }
     // Of equals the one that lasts longest: advice that is followed is then enough.
     loads.sort_by_key(|load| (!load.is_over, load.remaining, Reverse(load.resets_after)));
     Ruling { is_limited, loads }
 }
 
-fn load<'c>(met: &Met<'c>, total: u64, ends_after: Ticks, is_over: bool) -> Load<'c> {
-    let limit = met.limit;
+/// Adds to the counter of one limit.
+async fn count<S: Store>(
+    met: &Met<'_>,
+    action: Action,
+    adds: u64,
+    counters: &Counters<'_, S>,
+    now: Timestamp,
+) -> Counted {
+    let (seconds, parts) = (met.limit.seconds, parts(met.limit, &met.values));
+    match action {
+        // What has happened is counted as far as a counter goes, so that the next question is refused.
+        Action::Report => counters.fill_from_first(seconds, &parts, adds, now).await,
+        Action::Check | Action::CheckAndReport => counters.add_from_first(seconds, &parts, adds, now).await,
+    }
+}
+
+/// Takes from the counter of one limit what was added to it.
+async fn take_back<S: Store>(met: &Met<'_>, units: u64, counters: &Counters<'_, S>, now: Timestamp) {
+    let parts = parts(met.limit, &met.values);
+    counters.subtract_from_first(met.limit.seconds, &parts, units, now).await;
+}
+
+/// How full a counter is that had this and was given so much.
+fn load<'c>(met: &Met<'c>, before: Counted, kept: u64, is_over: bool) -> Load<'c> {
+    let Counted { ends_after, source, .. } = before;
+    let (limit, total) = (met.limit, before.total.saturating_add(kept));
     let remaining = if is_over { 0 } else { limit.max_value.saturating_sub(total) };
     let resets_after = if ends_after.is_zero() { Ticks::from_secs(limit.seconds) } else { ends_after };
-    Load { limit, remaining, is_over, resets_after }
+    Load { limit, remaining, is_over, resets_after, source }
 }
 
 /// Answers Envoy's question. The first status has the tightest limit; the others have none, since limits here are about the
@@ -159,10 +178,9 @@ pub(in crate::foreign) async fn answer<'c, S: Store>(
 
 /// Takes from every counter that the request meets what it gives back.
 async fn give_back<S: Store>(config: &Config, asked: &Asked<'_>, counters: &Counters<'_, S>, now: Timestamp) {
-    for met in config.met(asked.namespace, asked.descriptors.iter().copied()) {
-        let parts = parts(met.limit, &met.values);
-        counters.subtract_from_first(met.limit.seconds, &parts, asked.delta, now).await;
-    }
+    let met = config.met(asked.namespace, asked.descriptors.iter().copied());
+    let given = met.iter().map(|met| take_back(met, asked.delta, counters, now)).collect();
+    counters.together(given).await;
 }
 
 /// What the request costs, or gives back: the most that a descriptor says, else what the question says. Limits here are about the
@@ -185,6 +203,7 @@ fn status(load: &Load<'_>) -> Status {
         current_limit: Some(current_limit),
         limit_remaining: narrow(load.remaining),
         until_reset: Some(load.resets_after),
+        source: load.source,
     }
 }
 

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use tollgate::store::{Store, StoreFailure};
-use tollgate::{Ruling, Ticks, Timestamp};
+use tollgate::store::Store;
+use tollgate::{Ruling, Source, Ticks, Timestamp};
 
 use super::super::{Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
 use crate::foreign::counters::{Counters, Tallies};
@@ -29,6 +29,8 @@ pub(super) struct Said {
     total: u64,
     /// How long it keeps the request away, if it does; for ever where it costs more than is ever admitted.
     pub(super) away: Option<Ticks>,
+    /// Where the count comes from.
+    source: Source,
 }
 
 impl Brought {
@@ -46,11 +48,8 @@ impl Brought {
         let counters = Counters { engine: &service.engine, tallies: &tallies };
         for (position, descriptor) in question.descriptors.iter().enumerate() {
             let Some(limit) = descriptor.limit else { continue };
-            let mut said = Said { position, limit, added: 0, total: 0, away: None };
-            // Where the store is away the policy alone decides, each limit by its own failure mode.
-            if said.charge(&counters, question, descriptor, now).await.is_err() {
-                continue;
-            }
+            let mut said = Said { position, limit, added: 0, total: 0, away: None, source: Source::Exact };
+            said.charge(&counters, question, descriptor, now).await;
             said.away = said.away.filter(|_| ruling != Some(Ruling::Shadow));
             brought.said.push(said);
         }
@@ -99,6 +98,7 @@ impl Brought {
             is_denied: said.away.is_some(),
             is_shadow: false,
             is_near: said.remaining() < u64::from(said.limit.requests_per_unit).div_ceil(5),
+            source: said.source,
         };
         self.said.iter().filter(asks).map(rule).collect()
     }
@@ -128,6 +128,7 @@ impl Said {
             current_limit: Some(CurrentLimit { name: String::new(), requests_per_unit, unit: Some(unit) }),
             limit_remaining: u32::try_from(remaining).unwrap_or(requests_per_unit),
             until_reset,
+            source: self.source,
         }
     }
 
@@ -137,25 +138,28 @@ impl Said {
         question: &Question,
         descriptor: &Descriptor,
         now: Timestamp,
-    ) -> Result<(), StoreFailure> {
+    ) {
         let (unit, most) = (self.limit.unit, u64::from(self.limit.requests_per_unit));
         let parts = descriptor.counted_by(&question.domain);
         let hits = descriptor.hits(question);
-        if descriptor.is_negative_hits {
-            self.total = counters.subtract(unit, &parts, hits, now).await;
-            return Ok(());
-        }
-        if hits > most {
+        if hits > most && !descriptor.is_negative_hits {
             self.away = Some(Ticks::MAX);
-            return Ok(());
+            return;
         }
-        self.total = counters.try_add(unit, &parts, hits, now).await?;
+        let counted = if descriptor.is_negative_hits {
+            counters.subtract(unit, &parts, hits, now).await
+        } else {
+            counters.add(unit, &parts, hits, now).await
+        };
+        (self.total, self.source) = (counted.total, counted.source);
+        if descriptor.is_negative_hits {
+            return;
+        }
         if hits > 0 && self.total > most {
             self.away = Some(until_end(unit, now));
         }
         // A counter that can grow no more, or for which there is no room, has taken nothing.
         self.added = if self.total == u64::MAX { 0 } else { hits };
-        Ok(())
     }
 }
 

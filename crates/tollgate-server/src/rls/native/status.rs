@@ -76,6 +76,7 @@ fn told(status: &LimitStatus<'_>) -> Status {
         current_limit: Some(current_limit(status)),
         limit_remaining: if status.outcome.is_allowed() { saturating(status.outcome.remaining) } else { 0 },
         until_reset,
+        source: status.source,
     }
 }
 

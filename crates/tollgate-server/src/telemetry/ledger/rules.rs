@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::foreign::Rule;
-use super::super::names::{ALLOWED, BROUGHT, DENIED, OTHERS, WOULD_ALLOW, WOULD_DENY};
+use super::super::names::{ALLOWED, BROUGHT, DENIED, OTHERS, WOULD_ALLOW, WOULD_DENY, source_index};
 use super::{Cell, Known, Ledger, Series};
 use crate::service::Wire;
 
@@ -54,7 +54,8 @@ impl Ledger {
             (true, false) => WOULD_ALLOW,
             (true, true) => WOULD_DENY,
         };
-        self.series_of_rule(rule).count_one(Cell { wire, outcome, source: 0 }, rule.is_near);
+        self.series_of_rule(rule)
+            .count_one(Cell { wire, outcome, source: source_index(rule.source) }, rule.is_near);
     }
 
     fn series_of_rule(&self, rule: &Rule<'_>) -> Arc<Series> {

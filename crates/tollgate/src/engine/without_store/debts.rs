@@ -3,16 +3,16 @@
 //! units come back, and nobody pays for what is long over.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use smallvec::SmallVec;
 
 use super::local::{Local, Spot};
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::Charge;
 use crate::engine::hold::Held;
 use crate::engine::live::Live;
+use crate::engine::tally::Windows;
 use crate::key::Fingerprint;
 use crate::quota::Quota;
 use crate::time::Timestamp;
@@ -22,6 +22,49 @@ pub const DEBTS_MAX: usize = 10_000;
 
 /// Whose debt it is. A place in flight has a name; units have none.
 type Debtor = (Fingerprint, PermitId);
+
+/// What a debt was counted by.
+#[derive(Clone, Debug)]
+pub(super) enum Counter {
+    Limit(Held),
+    Tally(Arc<Windows>, Fingerprint),
+}
+
+impl From<Held> for Counter {
+    fn from(held: Held) -> Self {
+        Counter::Limit(held)
+    }
+}
+
+impl Counter {
+    /// The charge that it has now; none when its limit is gone.
+    pub(super) fn charge<'c>(&'c self, live: &'c Live, permit: PermitId, cost: u64) -> Option<Charge<'c>> {
+        match self {
+            Counter::Limit(held) => held.charge(live, permit, cost),
+            Counter::Tally(windows, key) => Some(windows.charge(*key, cost)),
+        }
+    }
+
+    fn spot<'c>(&'c self, live: &'c Live, charge: &'c Charge<'c>) -> Option<Spot<'c>> {
+        match self {
+            Counter::Limit(held) => Spot::held(live, held, charge),
+            Counter::Tally(..) => Some(Spot::tally(charge)),
+        }
+    }
+
+    /// What it was charged at first.
+    fn cost(&self) -> u64 {
+        match self {
+            Counter::Limit(held) => held.cost(),
+            Counter::Tally(..) => 0,
+        }
+    }
+
+    /// Whether it is counted by a share, which changes with the policy and the number of nodes.
+    const fn has_share(&self) -> bool {
+        matches!(self, Counter::Limit(_))
+    }
+}
 
 /// The debts of this process.
 pub(super) struct Debts {
@@ -35,7 +78,7 @@ pub(super) struct Debts {
 /// One debt.
 #[derive(Clone, Debug)]
 pub(super) struct Debt {
-    pub(super) held: Held,
+    pub(super) counter: Counter,
     pub(super) permit: PermitId,
     kind: Kind,
     at: Timestamp,
@@ -87,10 +130,11 @@ impl Debts {
         }
     }
 
-    /// A look at some counter that owes something.
-    pub(super) fn look<'l>(&self, live: &'l Live) -> SmallVec<[Charge<'l>; 1]> {
+    /// Some counter that owes something, to be looked at.
+    pub(super) fn any(&self, live: &Live) -> Option<(Counter, PermitId)> {
         let book = self.book();
-        book.values().find_map(|debt| debt.held.charge(live, debt.permit, 0)).into_iter().collect()
+        let mut there = book.values().filter(|debt| debt.counter.charge(live, debt.permit, 0).is_some());
+        there.next().map(|debt| (debt.counter.clone(), debt.permit))
     }
 
     /// Marks a counter that is about to be charged without the store. Called before the charge, so that nothing of it is in the mark.
@@ -99,7 +143,7 @@ impl Debts {
         local: &Local,
         live: &Live,
         charge: &Charge<'_>,
-        held: impl FnOnce() -> Held,
+        counter: impl FnOnce() -> Counter,
         now: Timestamp,
     ) {
         if matches!(charge.quota, Quota::Concurrency(_)) {
@@ -107,7 +151,7 @@ impl Debts {
         }
         let mut book = self.book();
         if book.len() < DEBTS_MAX && !book.contains_key(&(charge.key, PermitId(0))) {
-            self.insert(&mut book, local, live, (charge, held()), 0, now);
+            self.insert(&mut book, local, live, (charge, counter()), 0, now);
         }
     }
 
@@ -116,26 +160,26 @@ impl Debts {
         book: &mut HashMap<Debtor, Debt>,
         local: &Local,
         live: &Live,
-        (charge, held): (&Charge<'_>, Held),
+        (charge, counter): (&Charge<'_>, Counter),
         units: i64,
         now: Timestamp,
     ) {
-        if let Some(spot) = Spot::held(live, &held, charge) {
+        if let Some(spot) = counter.spot(live, charge) {
             local.mark(&spot, now);
         }
-        let debt = Debt { held, permit: PermitId(0), kind: Kind::Units(units), at: now };
+        let debt = Debt { counter, permit: PermitId(0), kind: Kind::Units(units), at: now };
         book.insert((charge.key, PermitId(0)), debt);
         self.held.store(book.len(), Ordering::Relaxed);
     }
 
     /// Takes down a charge that was made without the store: a place, or units that [`Debts::begin`] had no room for.
-    pub(super) fn add(&self, charge: &Charge<'_>, held: impl FnOnce() -> Held, now: Timestamp) {
+    pub(super) fn add(&self, charge: &Charge<'_>, counter: impl FnOnce() -> Counter, now: Timestamp) {
         if matches!(charge.quota, Quota::Concurrency(_)) {
             let mut book = self.book();
             if book.len() >= DEBTS_MAX {
                 return self.drop_one();
             }
-            let debt = Debt { held: held(), permit: charge.permit, kind: Kind::Place, at: now };
+            let debt = Debt { counter: counter(), permit: charge.permit, kind: Kind::Place, at: now };
             book.insert((charge.key, charge.permit), debt);
             self.held.store(book.len(), Ordering::Relaxed);
         } else if self.held() >= DEBTS_MAX && !self.owes(std::slice::from_ref(charge)) {
@@ -148,11 +192,12 @@ impl Debts {
         if self.held() == 0 {
             return;
         }
-        for debt in self.book().values_mut().filter(|debt| debt.kind != Kind::Place) {
+        let is_carried = |debt: &&mut Debt| debt.kind != Kind::Place && debt.counter.has_share();
+        for debt in self.book().values_mut().filter(is_carried) {
             debt.kind = Kind::Units(self.owed(local, live, debt, now));
             debt.at = now;
-            if let Some(charge) = debt.held.charge(live, debt.permit, 0)
-                && let Some(spot) = Spot::held(live, &debt.held, &charge)
+            if let Some(charge) = debt.counter.charge(live, debt.permit, 0)
+                && let Some(spot) = debt.counter.spot(live, &charge)
             {
                 local.mark(&spot, now);
             }
@@ -165,7 +210,7 @@ impl Debts {
         local: &Local,
         live: &Live,
         charge: &Charge<'_>,
-        held: Held,
+        counter: Counter,
         now: Timestamp,
     ) {
         let mut book = self.book();
@@ -175,7 +220,7 @@ impl Debts {
                 return self.drop_one();
             }
             let units = i64::try_from(charge.cost).unwrap_or(i64::MAX);
-            self.insert(&mut book, local, live, (charge, held), -units, now);
+            self.insert(&mut book, local, live, (charge, counter), -units, now);
         }
     }
 
@@ -238,12 +283,12 @@ impl Debts {
     /// What is still owed, or less than nothing.
     fn owed(&self, local: &Local, live: &Live, debt: &Debt, now: Timestamp) -> i64 {
         // If the limit is gone, so is what it counted.
-        let Some(charge) = debt.held.charge(live, debt.permit, 0) else { return 0 };
-        let Some(spot) = Spot::held(live, &debt.held, &charge) else { return 0 };
+        let Some(charge) = debt.counter.charge(live, debt.permit, 0) else { return 0 };
+        let Some(spot) = debt.counter.spot(live, &charge) else { return 0 };
         let signed = |units: u64| i64::try_from(units).unwrap_or(i64::MAX);
         let burst = signed(charge.quota.capacity());
         match debt.kind {
-            Kind::Place if now.since(debt.at) < charge.quota.memory() => signed(debt.held.cost()),
+            Kind::Place if now.since(debt.at) < charge.quota.memory() => signed(debt.counter.cost()),
             Kind::Place => 0,
             Kind::Units(beside) => {
                 let since = local.since_mark(&spot, now);
@@ -260,7 +305,8 @@ impl Debts {
 
     /// Takes down again what the store was not asked for after all.
     fn put_back(&self, local: &Local, live: &Live, debt: Debt, units: i64, now: Timestamp) {
-        let Some(charge) = debt.held.charge(live, debt.permit, 0) else { return };
+        let counter = debt.counter.clone();
+        let Some(charge) = counter.charge(live, debt.permit, 0) else { return };
         let mut book = self.book();
         match book.get_mut(&(charge.key, debt.permit)) {
             Some(Debt { kind: Kind::Units(beside), .. }) => *beside = beside.saturating_add(units),
@@ -269,7 +315,7 @@ impl Debts {
                 book.insert((charge.key, debt.permit), debt);
                 self.held.store(book.len(), Ordering::Relaxed);
             }
-            None => self.insert(&mut book, local, live, (&charge, debt.held), units, now),
+            None => self.insert(&mut book, local, live, (&charge, debt.counter), units, now),
         }
     }
 }
@@ -281,8 +327,8 @@ impl Due<'_> {
     }
 
     /// The charge that tells it.
-    pub(super) fn charge<'l>(&self, live: &'l Live) -> Option<Charge<'l>> {
-        self.debt.as_ref().and_then(|debt| debt.held.charge(live, debt.permit, self.units.unsigned_abs()))
+    pub(super) fn charge<'c>(&'c self, live: &'c Live) -> Option<Charge<'c>> {
+        self.debt.as_ref().and_then(|debt| debt.counter.charge(live, debt.permit, self.units.unsigned_abs()))
     }
 
     /// The store knows.

@@ -50,21 +50,36 @@ struct Shares {
 /// A charge, with the place that its limit and quota have in a policy.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'s> {
-    live: &'s Live,
-    limit: usize,
-    quota: QuotaIndex,
+    place: Place<'s>,
     pub(super) charge: &'s Charge<'s>,
+}
+
+#[derive(Clone, Copy)]
+enum Place<'s> {
+    Limit {
+        live: &'s Live,
+        limit: usize,
+        quota: QuotaIndex,
+    },
+    /// Of no limit: what is counted is only counted, and has no share.
+    Tally,
 }
 
 impl<'s> Spot<'s> {
     pub(super) fn matched(live: &'s Live, matched: &Match, charge: &'s Charge<'s>) -> Self {
-        Self { live, limit: matched.limit as usize, quota: matched.quota, charge }
+        let (limit, quota) = (matched.limit as usize, matched.quota);
+        Self { place: Place::Limit { live, limit, quota }, charge }
     }
 
     /// Of something that was taken under an earlier policy; none if its limit is gone.
     pub(super) fn held(live: &'s Live, held: &Held, charge: &'s Charge<'s>) -> Option<Self> {
         let (limit, quota) = held.place(live)?;
-        Some(Self { live, limit, quota, charge })
+        Some(Self { place: Place::Limit { live, limit, quota }, charge })
+    }
+
+    /// Of a counter without a limit.
+    pub(super) const fn tally(charge: &'s Charge<'s>) -> Self {
+        Self { place: Place::Tally, charge }
     }
 }
 
@@ -79,7 +94,21 @@ pub(super) enum Side {
 #[derive(Clone, Copy)]
 struct Own<'s> {
     charge: Charge<'s>,
-    share: &'s Share,
+    /// The units of its quota that are not part of the share; see [`Share`].
+    spare: u64,
+}
+
+impl Own<'_> {
+    /// Units at once.
+    fn units(&self) -> u64 {
+        self.charge.quota.capacity() - self.spare
+    }
+
+    /// How many units must be there for a request of this cost to pass, counted with the spare ones: those that it costs, or for one
+    /// that costs more than the share, all of them. So it passes when nothing was taken, and is paid off afterwards.
+    fn wanted(&self, cost: u64) -> u64 {
+        cost.min(self.units()) + self.spare
+    }
 }
 
 impl Shares {
@@ -97,8 +126,11 @@ impl Shares {
     }
 
     /// The charge of this process's own counter for one of the store's.
-    fn own<'s>(&'s self, spot: &Spot<'_>) -> Option<Own<'s>> {
-        let Spot { live, limit, quota, charge } = *spot;
+    fn own<'s>(&'s self, spot: &Spot<'s>) -> Option<Own<'s>> {
+        let Spot { place, charge } = *spot;
+        let Place::Limit { live, limit, quota } = place else {
+            return Some(Own { charge: *charge, spare: 0 });
+        };
         // A decision that began before a swap has another order of limits.
         let position = if Arc::ptr_eq(&self.of, &live.policy) {
             limit
@@ -114,7 +146,8 @@ impl Shares {
         let share = self.shares.get(position)?.get(index)?;
         let (number, quota) = (*counters.numbers.get(index)?, &share.quota);
         let Charge { key, cost, stance, permit, .. } = *charge;
-        Some(Own { charge: Charge { key, family, number, quota, cost, stance, permit, group: None }, share })
+        let charge = Charge { key, family, number, quota, cost, stance, permit, group: None };
+        Some(Own { charge, spare: share.spare })
     }
 }
 
@@ -172,7 +205,7 @@ impl Local {
     pub(super) fn keep_warm(&self, side: Side, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
-            let _ = self.side(side).ask(&own.charge, Demand::UpTo(own.share.spare), now);
+            let _ = self.side(side).ask(&own.charge, Demand::UpTo(own.spare), now);
         }
     }
 
@@ -180,7 +213,7 @@ impl Local {
     pub(super) fn ask(&self, spot: &Spot<'_>, takes: bool, now: Timestamp) -> Result<Answer, StoreFailure> {
         let shares = self.shares.load();
         let own = shares.own(spot).ok_or(StoreFailure::Superseded)?;
-        let wanted = own.share.wanted(spot.charge.cost);
+        let wanted = own.wanted(spot.charge.cost);
         let demand = match (spot.charge.cost, takes) {
             (0, _) => Demand::Would(0),
             (_, false) => Demand::Would(wanted),
@@ -200,14 +233,14 @@ impl Local {
 
     /// The numbers of a share, of which the spare units are no part.
     fn told(&self, own: &Own<'_>, outcome: Outcome, now: Timestamp) -> Outcome {
-        let Share { spare, .. } = *own.share;
+        let spare = own.spare;
         let verdict = match outcome.verdict {
             // The limit itself could admit it; only the share cannot.
             Verdict::Never => Verdict::Deny { retry_after: AWAY_RETRY },
             verdict => verdict,
         };
         let remaining = outcome.remaining.saturating_sub(spare);
-        let mut told = Outcome { verdict, limit: own.share.units(), remaining, ..outcome };
+        let mut told = Outcome { verdict, limit: own.units(), remaining, ..outcome };
         if outcome.remaining < spare {
             // It pays off a request that was larger than the share: the next unit is further than the next of the spare ones.
             let next = self.counters.ask(&own.charge, Demand::Would(spare + 1), now);
@@ -255,7 +288,7 @@ impl Local {
         let [now_is, was] = [&self.counters, &self.marks].map(|store| store.ask(&look, Demand::UpTo(0), now));
         let (now_is, was) = (now_is.ok()?, was.ok()?);
         (now_is.source == Source::Exact && was.source == Source::Exact)
-            .then(|| more_used(&own.share.quota, &now_is.outcome, &was.outcome))
+            .then(|| more_used(own.charge.quota, &now_is.outcome, &was.outcome))
     }
 
     /// Whether an open limit lets a request pass: up to so many times this node's share.

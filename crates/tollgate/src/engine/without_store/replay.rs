@@ -32,9 +32,11 @@ impl<S: Store> Engine<S> {
             return Ok(Replayed::default());
         };
         let live = self.live.load_full();
-        let looks = standby.debts.look(&live);
+        let some = standby.debts.any(&live);
+        let look = some.as_ref().and_then(|(counter, permit)| counter.charge(&live, *permit, 0));
+        let looks = look.as_slice();
         // Without a look there are only debts of limits that are gone.
-        let told = if looks.is_empty() || self.is_back(standby, &looks, now).await? {
+        let told = if looks.is_empty() || self.is_back(standby, looks, now).await? {
             self.tell(standby, &live, None, now).await?
         } else {
             0

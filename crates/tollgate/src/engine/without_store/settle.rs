@@ -33,7 +33,7 @@ impl<S: Store> Engine<S> {
             settled.unpaid = extra - settled.charged;
             let charge = look.costing(settled.charged);
             if settled.charged > 0 {
-                debts.begin(local, &live, &charge, || held.clone(), now);
+                debts.begin(local, &live, &charge, || held.clone().into(), now);
                 if let Some(spot) = Spot::held(&live, held, &charge) {
                     local.keep_warm(Side::Counters, &spot, now);
                 }
@@ -96,7 +96,7 @@ impl<S: Store> Engine<S> {
         let standby = self.standby(live, now);
         let held = Held::new(live, matched, charge, Source::Exact);
         standby.local.refund(Side::Counters, &Spot::matched(live, matched, charge), now);
-        standby.debts.add_refund(&standby.local, live, charge, held, now);
+        standby.debts.add_refund(&standby.local, live, charge, held.into(), now);
     }
 
     /// Forgets here what was forgotten in the store.

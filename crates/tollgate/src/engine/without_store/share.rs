@@ -29,14 +29,9 @@ pub(super) struct Share {
 
 impl Share {
     /// Units at once.
-    pub(super) fn units(&self) -> u64 {
+    #[cfg(test)]
+    fn units(&self) -> u64 {
         self.quota.capacity() - self.spare
-    }
-
-    /// How many units must be there for a request of this cost to pass, counted with the spare ones: those that it costs, or for one
-    /// that costs more than the share, all of them. So it passes when nothing was taken, and is paid off afterwards.
-    pub(super) fn wanted(&self, cost: u64) -> u64 {
-        cost.min(self.units()) + self.spare
     }
 }
 

@@ -1,0 +1,92 @@
+//! What is only counted goes by the same way as limits do: it is counted here while the store is away, and told to it afterwards.
+
+use tollgate::algorithm::fixed_window::Align;
+use tollgate::{Counted, Source, Tally};
+
+use super::*;
+
+const DAY: Ticks = Ticks::from_secs(86_400);
+
+impl Rig {
+    fn windows(&self, align: Align) -> Tally {
+        self.engine.tally("t", DAY, align).expect("a day is a length")
+    }
+
+    fn add(&self, tally: &Tally, units: u64, now: Timestamp) -> (u64, Source) {
+        let Counted { total, source, .. } = now_or_never(self.engine.add(tally, &[b"k"], units, now));
+        (total, source)
+    }
+
+    fn subtract(&self, tally: &Tally, units: u64) {
+        now_or_never(self.engine.subtract(tally, &[b"k"], units, NOW));
+    }
+
+    fn stood_in(&self) -> (u64, usize, u64, u64) {
+        let numbers = self.engine.stand_in().expect("the store has failed");
+        (numbers.local, numbers.debts_held, numbers.debts_replayed, numbers.debts_dropped)
+    }
+}
+
+/// What was counted without the store is told to it once, before the key is next asked about; and what this node had counted in the store
+/// is known to it when the store goes away.
+#[test]
+fn counts_are_told_when_the_store_is_back() {
+    for align in [Align::Epoch, Align::FirstHit] {
+        let rig = Rig::new(Vec::new());
+        let tally = rig.windows(align);
+        assert_eq!(rig.add(&tally, 3, NOW), (3, Source::Exact));
+        rig.cut(true);
+        assert_eq!(rig.add(&tally, 2, NOW), (5, Source::Local));
+        assert_eq!(rig.add(&tally, 1, NOW), (6, Source::Local));
+        assert!(rig.faults() > 0);
+        assert_eq!(rig.stood_in(), (2, 1, 0, 0));
+        rig.cut(false);
+        assert_eq!(rig.add(&tally, 1, NOW), (7, Source::Exact));
+        assert_eq!(rig.stood_in(), (2, 0, 1, 0));
+        assert_eq!(rig.add(&tally, 0, NOW), (7, Source::Exact));
+    }
+}
+
+/// Keys that nobody asks about are told by whoever settles debts.
+#[test]
+fn counts_are_settled() {
+    let rig = Rig::new(Vec::new());
+    let tally = rig.windows(Align::Epoch);
+    rig.cut(true);
+    rig.add(&tally, 4, NOW);
+    assert!(now_or_never(rig.engine.settle_debts(NOW)).is_err());
+    rig.cut(false);
+    let replayed = now_or_never(rig.engine.settle_debts(NOW)).unwrap();
+    assert_eq!((replayed.told, replayed.left), (1, 0));
+    assert_eq!(rig.add(&tally, 0, NOW), (4, Source::Exact));
+}
+
+/// What is taken away without the store is either off the debt, or taken away there when it is back.
+#[test]
+fn what_is_taken_away_is_told_too() {
+    let rig = Rig::new(Vec::new());
+    let tally = rig.windows(Align::Epoch);
+    rig.add(&tally, 10, NOW);
+    rig.cut(true);
+    rig.add(&tally, 5, NOW);
+    rig.subtract(&tally, 5);
+    assert_eq!(rig.add(&tally, 0, NOW), (10, Source::Local));
+    rig.subtract(&tally, 4);
+    assert_eq!(rig.add(&tally, 0, NOW), (6, Source::Local));
+    rig.cut(false);
+    assert_eq!(rig.add(&tally, 0, NOW), (6, Source::Exact));
+}
+
+/// A window that has ended owes nothing, whatever became of policies meanwhile.
+#[test]
+fn debts_end_with_their_window() {
+    let rig = Rig::new(Vec::new());
+    let tally = rig.windows(Align::Epoch);
+    rig.cut(true);
+    rig.add(&tally, 4, NOW);
+    rig.engine.swap(policy(vec![bucket("limit", 2)]), NOW).unwrap();
+    rig.cut(false);
+    let later = NOW + DAY;
+    assert_eq!(rig.add(&tally, 1, later), (1, Source::Exact));
+    assert_eq!(rig.add(&tally, 0, later), (1, Source::Exact));
+}

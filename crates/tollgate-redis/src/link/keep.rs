@@ -20,6 +20,8 @@ use crate::key::Key;
 /// Pauses between attempts to connect: they double, and chance shortens them.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
+/// The longest pause where somebody answers, but not as a primary that is ready.
+const PAUSE_UNREADY: Duration = Duration::from_millis(200);
 /// The pause after a refusal that only an operator can cure.
 const PAUSE_REFUSED: Duration = Duration::from_secs(10);
 /// A connection that lasted so long was a good one.
@@ -63,12 +65,16 @@ impl Keeper {
                     if made.elapsed() >= GOOD {
                         pause = Duration::ZERO;
                     }
-                    pause
+                    pause.min(PAUSE_UNREADY)
                 }
                 Err(failure) => {
                     self.stale.notify_one();
                     self.not_connected(&failure);
-                    if failure.class == Class::Refused { PAUSE_REFUSED } else { pause.max(PAUSE_FIRST) }
+                    match failure.class {
+                        Class::Refused => PAUSE_REFUSED,
+                        Class::NotReady | Class::ReadOnly => pause.clamp(PAUSE_FIRST, PAUSE_UNREADY),
+                        _ => pause.max(PAUSE_FIRST),
+                    }
                 }
             };
             let jittered = fraction(waits, luck()).max(waits / 10);

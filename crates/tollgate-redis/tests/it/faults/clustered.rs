@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tollgate::Engine;
 
+use super::Rig;
 use super::judge::Happened;
 use super::outage::Outage;
 use super::report::{AWAY, HASTY, Measure, Promise, UNNOTICED};
-use super::{Rig, progress};
 use crate::cluster::{Cluster, NODE_TIMEOUT, SLOTS};
 use crate::fleet::{Fleet, Running};
 use crate::scratch::{rest, until};
@@ -168,12 +168,11 @@ fn kill(cluster: &mut Cluster, fleet: &Fleet<Shared>, running: &Running) -> Happ
         let text: String = cluster.servers[replica].ask(&["CLUSTER", "INFO"]).ok()?;
         text.contains("cluster_state:ok").then_some(())
     });
-    progress(&format!("  promoted after {} ms", (promoted - began) / 1_000));
-    let lost = running.recorder.now();
+    let (took, lost) = ((promoted - began) / 1_000, running.recorder.now());
     cluster.servers[primary].restart();
     // Back as a replica, which nobody must take for what it was.
     cluster.await_whole();
-    let happened = outage.over(&[("promotion", 1)]);
+    let happened = outage.over(&[("promotion", 1), ("millisecond until it", took)]);
     Happened { losses: vec![(began, lost)], healthy: promoted, measures: vec![map], ..happened }
 }
 

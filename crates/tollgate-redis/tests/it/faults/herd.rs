@@ -10,7 +10,7 @@ use super::report::{AWAY, Measure, Promise, Unit};
 use super::{DEADLINE, Rig};
 use crate::fleet::{Fleet, Running};
 use crate::record::{Mode, Seen};
-use crate::scratch::{rest, until};
+use crate::scratch::rest;
 use crate::server::Server;
 use crate::store::{Shared, settings};
 
@@ -34,10 +34,6 @@ pub(super) fn long(rig: &mut Rig) {
     let mut server = Server::redis();
     let url = server.url();
     let fleet = rig.fleet_of((0..NODES).map(|_| settings(&url).deadline(DEADLINE).unwrap()));
-    until("the nodes have counted each other", || {
-        let all = fleet.engines.iter().all(|engine| engine.store().0.node_count() as usize == NODES);
-        all.then_some(())
-    });
     rig.run("50 nodes after a restart", HERD, &fleet, |running| restart(&mut server, &fleet, running));
     rig.found(super::bare::immortal(&server));
 }

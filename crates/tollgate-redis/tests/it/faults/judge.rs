@@ -8,7 +8,7 @@ use crate::fleet::{HOT, QUIET, QUIET_BIT};
 use crate::record::{Mode, Seen};
 
 /// After a fault, decisions are looked at in pieces of this many microseconds.
-const PIECE: u64 = 250_000;
+const PIECE: u64 = 100_000;
 /// A piece is well again if this share of its decisions, in percent, came from the store.
 const WELL_PERCENT: usize = 95;
 

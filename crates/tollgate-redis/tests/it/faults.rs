@@ -118,7 +118,7 @@ impl Rig {
         let before = failures(fleet);
         let running = fleet.ask(&self.runtime, name, load);
         rest(BEFORE);
-        let happened = fault(&running);
+        let mut happened = fault(&running);
         let calm = await_calm(&running);
         let (recorder, skipped) = (running.recorder.clone(), running.skipped.clone());
         let seen = running.stop();
@@ -128,6 +128,9 @@ impl Rig {
         self.bystander.excuse(&recorder, &mut sober, slack);
         // What was asked after the last look is judged, but says nothing about how soon all was well.
         let excused = seen.len() - sober.len();
+        if excused > 0 {
+            happened.stood_still(&seen);
+        }
         sober.retain(|seen| seen.sent < calm);
         let judged = Judged { excused, ..judge(&seen, &sober, &happened) };
         let row = Row { name, promise, happened, judged, immortal: Vec::new(), late: fleet.late };

@@ -1,5 +1,6 @@
 //! Faults of the way to one server, and of clocks: a network that swallows, slows or cuts, a store or nodes with the wrong time.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::Rig;
 use super::judge::Happened;
 use super::outage::Outage;
 use super::report::{AWAY, HASTY, Measure, Promise, UNNOTICED, Unit};
-use crate::fleet::{Fleet, Running};
+use crate::fleet::{Fleet, QUIET_BIT, Running};
 use crate::proxy::{Proxy, Weather};
 use crate::record::Mode;
 use crate::scratch::{rest, until};
@@ -25,6 +26,9 @@ const WAITING: u64 = 32;
 const DEFAULT_DEADLINE: u64 = 5_000;
 /// How far the clocks of nodes are off, in microseconds.
 const SKEWS: [i64; 3] = [-5_000_000, 0, 5_000_000];
+
+/// Milliseconds after a step in which every key is admitted again.
+const ADMITTED: u64 = 200;
 
 /// A clock that steps back costs at most what it stepped over, and never more than the burst.
 const STEPS: Promise = Promise { steps: true, ..UNNOTICED.numbered("F10") };
@@ -141,8 +145,25 @@ fn clocks(rig: &mut Rig) {
                 rest(Duration::from_secs(2));
             }
             let evidence = vec![("step".to_owned(), losses.len() as u64)];
-            Happened { evidence, losses, steps, healthy: running.recorder.now(), ..Happened::default() }
+            let measures = vec![first_admission(running, &losses)];
+            let healthy = running.recorder.now();
+            Happened { evidence, losses, steps, healthy, measures, ..Happened::default() }
         });
         rig.found(immortal(&server));
     }
+}
+
+/// How long a hot key was denied after a step, at most: a unit comes back each 50 ms, and it is asked for every 33.
+fn first_admission(running: &Running, steps: &[(u64, u64)]) -> Measure {
+    let seen = running.recorder.since(0);
+    let mut longest = 0;
+    for &(_, stepped) in steps {
+        let mut first: BTreeMap<u32, u64> = BTreeMap::new();
+        for one in seen.iter().filter(|one| one.admitted && one.sent >= stepped && one.key & QUIET_BIT == 0) {
+            let earliest = first.entry(one.key).or_insert(one.replied);
+            *earliest = one.replied.min(*earliest);
+        }
+        longest = first.values().map(|first| first - stepped).max().unwrap_or(u64::MAX).max(longest);
+    }
+    Measure::millis("first admission after a step", longest / 1_000, ADMITTED)
 }

@@ -31,6 +31,18 @@ pub(crate) struct Happened {
     pub(crate) measures: Vec<Measure>,
 }
 
+impl Happened {
+    /// The machine stood still too, which takes the store away as a fault does: from the first decision without it.
+    pub(super) fn stood_still(&mut self, seen: &[Seen]) {
+        let without = seen.iter().filter(|seen| seen.mode != Mode::Exact).map(|seen| seen.sent);
+        if let Some(first) = without.min()
+            && self.outages.iter().all(|&began| first < began)
+        {
+            self.outages.push(first);
+        }
+    }
+}
+
 /// What came of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Judged {
@@ -43,7 +55,8 @@ pub(crate) struct Judged {
     pub(crate) broken_counted: i64,
     /// Denials of the store that no charge explains, and units that vanished, if that explains them; and any denial of a quiet key.
     pub(crate) unexplained: usize,
-    pub(crate) vanished: u64,
+    /// Of the worst hot key, and of the worst quiet one.
+    pub(crate) vanished: [u64; 2],
     pub(crate) quiet_denied: usize,
     /// Decisions after twice their deadline, while the machine had time for them.
     pub(crate) late: usize,
@@ -113,7 +126,10 @@ impl Judged {
         let both = [losses, outages, shares.into_iter().collect()].concat();
         self.broken_counted = self.broken_counted.max(units(bucket.excess(counted(), &both)));
         match bucket.vanished(seen, &happened.steps) {
-            Some(units) => self.vanished = self.vanished.max(units),
+            Some(units) => {
+                let worst = &mut self.vanished[usize::from(quiet)];
+                *worst = units.max(*worst);
+            }
             None => self.unexplained += bucket.wrong_denials(seen, &[]).len(),
         }
         if quiet {

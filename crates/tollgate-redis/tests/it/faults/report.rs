@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::judge::{Happened, Judged};
-use crate::fleet::HOT;
+use crate::fleet::{HOT, QUIET};
 
 /// A build for debugging, on a machine that does other things too, may take so many times as long. The promised times themselves are
 /// judged in the release build, as `./test --long` makes it.
@@ -147,10 +147,12 @@ impl Row {
             0 => String::new(),
             some => format!("; of them {some} while the machine stood still"),
         };
+        let [hot, quiet] = judged.vanished;
         let wrong = match promise.steps {
-            true => {
-                format!("{} vanished (≤ {}), {} other (0)", judged.vanished, HOT.burst, judged.unexplained)
-            }
+            true => format!(
+                "{hot} units vanished (≤ {}), {quiet} of a quiet key (≤ {}), {} other (0)",
+                HOT.burst, QUIET.burst, judged.unexplained
+            ),
             false => format!("{} (0)", judged.unexplained + judged.quiet_denied),
         };
         let slow = format!(

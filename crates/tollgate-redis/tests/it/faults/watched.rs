@@ -1,4 +1,4 @@
-//! A primary behind sentinels dies.
+//! A primary behind sentinels dies, and the next one may have another idea of the time.
 
 use std::sync::Arc;
 
@@ -9,10 +9,11 @@ use super::bare::immortal;
 use super::clustered::FAILOVER;
 use super::judge::Happened;
 use super::outage::Outage;
-use super::report::Measure;
+use super::report::{Measure, Promise};
 use crate::fleet::{Fleet, Running};
 use crate::scratch::until;
 use crate::sentinel::Watched;
+use crate::server::{Plan, Program};
 use crate::store::Shared;
 
 /// Milliseconds after the promotion in which the nodes have found the new primary.
@@ -23,6 +24,28 @@ pub(super) fn long(rig: &mut Rig) {
     let fleet = rig.fleet([&watched.url(); 3]);
     rig.run("kill -9 behind sentinels", FAILOVER, &fleet, |running| kill(&mut watched, &fleet, running));
     rig.found(watched.servers.iter().flat_map(immortal).collect());
+    drop((fleet, watched));
+    skewed(rig);
+}
+
+/// The clocks of two stores differ by five seconds: first the next primary is ahead, and when the old one is back, behind.
+fn skewed(rig: &mut Rig) {
+    let mut watched = Watched::with(&Plan::new(Program::Valkey).wrong_clock());
+    watched.servers[1].step_clock(5);
+    let fleet = rig.fleet([&watched.url(); 3]);
+    let promise = Promise { steps: true, ..FAILOVER.numbered("F9b") };
+    for name in ["kill -9, the next clock 5 s ahead", "kill -9, the next clock 5 s behind"] {
+        rig.run(name, promise, &fleet, |running| {
+            let happened = kill(&mut watched, &fleet, running);
+            let off = watched.servers[0].time().abs_diff(watched.servers[1].time()) / 1_000;
+            // What the clock stepped over, beside what was lost.
+            let (steps, losses) = (vec![happened.losses[0].0], [&happened.losses[..]; 2].concat());
+            let evidence =
+                [happened.evidence.clone(), vec![("millisecond between the clocks".to_owned(), off)]];
+            Happened { steps, losses, evidence: evidence.concat(), ..happened }
+        });
+        rig.found(watched.servers.iter().flat_map(immortal).collect());
+    }
 }
 
 fn kill(watched: &mut Watched, fleet: &Fleet<Shared>, running: &Running) -> Happened {

@@ -18,16 +18,16 @@ const CONSECUTIVE: u32 = 5;
 const RATIO_CALLS: u32 = 20;
 const RATIO_PERIOD: Duration = Duration::from_secs(1);
 /// How long it stays open the first time; each time after that twice as long, up to the most.
-const OPEN_FIRST: Duration = Duration::from_millis(200);
-/// Two seconds after the store's recovery nearly all requests go to it again; probes and steps take one of them.
-const OPEN_MOST: Duration = Duration::from_millis(500);
+const OPEN_FIRST: Duration = Duration::from_millis(100);
+/// A second after a store that can be reached has recovered, all requests go to it again; probes and steps take the most of it.
+const OPEN_MOST: Duration = Duration::from_millis(200);
 /// How long it stays open when only an operator can help: one try every ten seconds.
 const OPEN_FATAL: Duration = Duration::from_secs(10);
 /// Probes that must succeed one after the other.
 const PROBES: u32 = 3;
 /// Shares of the requests let through while it recovers, in per cent, and how long each lasts.
 const RAMP: [u32; 3] = [1, 10, 50];
-const RAMP_STEP: Duration = Duration::from_millis(250);
+const RAMP_STEP: Duration = Duration::from_millis(200);
 /// How often a step is repeated because the store answers slowly: a far store must not be kept out for ever.
 const RAMP_HOLDS: u32 = 2;
 const WHOLE: u32 = 100;

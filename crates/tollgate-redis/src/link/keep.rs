@@ -20,16 +20,21 @@ use crate::key::Key;
 /// Pauses between attempts to connect: they double, and chance shortens them.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
+/// The longest pause where somebody answers, but not as a primary that is ready.
+const PAUSE_UNREADY: Duration = Duration::from_millis(200);
 /// The pause after a refusal that only an operator can cure.
 const PAUSE_REFUSED: Duration = Duration::from_secs(10);
 /// A connection that lasted so long was a good one.
 const GOOD: Duration = Duration::from_secs(1);
 /// How often the connection is looked after.
 const TICK: Duration = Duration::from_millis(20);
-/// A connection that was silent for so long is asked whether it lives; so long it may take to answer.
+/// A connection that was silent for so long is asked whether it lives, whether requests are under way or not.
 const HEARTBEAT: Duration = Duration::from_millis(100);
-/// Heartbeats missed in a row that open the breaker.
-const MISSES: u32 = 3;
+/// How long it may take to answer, at least.
+const PULSE: Duration = Duration::from_millis(75);
+/// Answers missed in a row that open the breaker. With the silence before and the looks between it is known within 300 ms; one alone may
+/// be missed because this process stood still.
+const MISSES: u32 = 2;
 /// How long what a probe writes stays.
 const PROBE_MILLIS: u32 = 5_000;
 /// It writes from a script, as decisions do: a ping would not notice a store that refuses that.
@@ -60,16 +65,25 @@ impl Keeper {
                     if made.elapsed() >= GOOD {
                         pause = Duration::ZERO;
                     }
-                    pause
+                    pause.min(PAUSE_UNREADY)
                 }
                 Err(failure) => {
                     self.stale.notify_one();
                     self.not_connected(&failure);
-                    if failure.class == Class::Refused { PAUSE_REFUSED } else { pause.max(PAUSE_FIRST) }
+                    match failure.class {
+                        Class::Refused => PAUSE_REFUSED,
+                        Class::NotReady | Class::ReadOnly => pause.clamp(PAUSE_FIRST, PAUSE_UNREADY),
+                        _ => pause.max(PAUSE_FIRST),
+                    }
                 }
             };
             let jittered = fraction(waits, luck()).max(waits / 10);
-            sleep(if waits == PAUSE_REFUSED { waits } else { jittered }).await;
+            let rests = if waits == PAUSE_REFUSED { waits } else { jittered };
+            // Nobody waits for a connection that is not even tried for longer than they could.
+            if rests > self.deadline {
+                shard.standing.send_replace(Standing::Away);
+            }
+            sleep(rests).await;
             pause = (pause * 2).clamp(PAUSE_FIRST, PAUSE_MOST);
         }
     }
@@ -155,8 +169,9 @@ impl Keeper {
             return 0;
         }
         // Where decisions may take longer, so may this.
-        let patience = HEARTBEAT.max(self.deadline);
-        match timeout(patience, wire.connection().send_packed_command(&redis::cmd("PING"))).await {
+        match timeout(PULSE.max(self.deadline), wire.connection().send_packed_command(&redis::cmd("PING")))
+            .await
+        {
             // Any reply is a sign of life: what it says about decisions, they will find out.
             Ok(Ok(_)) => {
                 wire.heard(Instant::now());

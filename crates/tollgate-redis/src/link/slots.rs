@@ -1,7 +1,7 @@
 //! Which node has which slot: the map of a cluster, learnt from its nodes and corrected by their redirections.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -43,14 +43,18 @@ pub(super) struct Cluster {
     shards: Mutex<HashMap<Host, Arc<Shard>>>,
     pub(super) stale: Arc<Notify>,
     has_map: AtomicBool,
+    /// Whose turn it is to be asked for the map.
+    turn: AtomicUsize,
 }
 
 impl Cluster {
     pub(super) fn new(maker: Maker, seeds: Vec<Host>) -> Self {
         let map = ArcSwap::from_pointee(Map { owners: vec![None; usize::from(SLOTS)] });
         let stale = Arc::clone(&maker.stale);
-        let cluster =
-            Self { maker, seeds, map, shards: Mutex::default(), stale, has_map: AtomicBool::new(false) };
+        let (shards, has_map) = (Mutex::default(), AtomicBool::new(false));
+        // Nodes of a fleet that start together do not all ask the same one.
+        let turn = AtomicUsize::new(usize::try_from(luck() % 1_024).unwrap_or(0));
+        let cluster = Self { maker, seeds, map, shards, stale, has_map, turn };
         cluster.seeds.iter().for_each(|seed| drop(cluster.known(seed)));
         cluster
     }
@@ -100,7 +104,7 @@ impl Cluster {
     pub(super) async fn keep_map(self: Arc<Self>) {
         loop {
             let learnt = self.refresh().await;
-            sleep(REFRESH_GAP + fraction(REFRESH_GAP, luck())).await;
+            sleep(REFRESH_GAP + fraction(REFRESH_GAP / 2, luck())).await;
             let is_well = |shard: &Arc<Shard>| shard.breaker.state() == BreakerState::Closed;
             let patience = match learnt && self.shards().iter().all(is_well) {
                 true => REFRESH - fraction(REFRESH / 3, luck()),
@@ -110,10 +114,12 @@ impl Cluster {
         }
     }
 
-    /// Asks nodes, healthy ones first and in no fixed order, until one answers.
+    /// Asks nodes, healthy ones first, until one answers. Each time another begins: one that is cut off from the rest does not know what
+    /// has become of the cluster, and must not be asked twice in a row.
     async fn refresh(&self) -> bool {
         let mut sources = self.shards();
-        let start = usize::try_from(luck() % sources.len().max(1) as u64).unwrap_or(0);
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let start = turn % sources.len().max(1);
         sources.rotate_left(start);
         sources.sort_by_key(|shard| shard.breaker.state() != BreakerState::Closed);
         for shard in sources {

@@ -4,6 +4,7 @@ pub(crate) mod fake;
 mod real;
 mod replies;
 pub(crate) mod server;
+mod silence;
 
 use std::time::Duration;
 

@@ -43,16 +43,15 @@ impl Bystander {
         Self { stalls, stopped, thread: Some(thread), _server: server }
     }
 
-    /// Decisions that were made without the store although the machine was not busy: those that count.
-    pub(crate) fn excuse(&self, recorder: &Recorder, seen: &mut Vec<Seen>, slack: Duration) -> usize {
+    /// Leaves out decisions that were late or made without the store although nothing but the machine was to blame: it stood still
+    /// meanwhile, or up to `slack` before.
+    pub(crate) fn excuse(&self, recorder: &Recorder, seen: &mut Vec<Seen>, slack: Duration) {
         let stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let before = seen.len();
         seen.retain(|seen| {
             let (from, to) = (recorder.instant(seen.sent), recorder.instant(seen.replied));
-            let busy = stalls.iter().any(|&(began, ended)| began <= to && from <= ended + slack);
-            seen.mode == Mode::Exact || !busy
+            let busy = || stalls.iter().any(|&(began, ended)| began <= to && from <= ended + slack);
+            seen.mode == Mode::Exact && !seen.late || !busy()
         });
-        before - seen.len()
     }
 }
 

@@ -7,7 +7,7 @@ use crate::scratch::{free_port, rest, until};
 use crate::server::{Plan, Program, Server};
 
 /// How long nodes wait for each other before they call one dead, in milliseconds.
-const NODE_TIMEOUT: u32 = 2_000;
+pub(crate) const NODE_TIMEOUT: u32 = 2_000;
 /// The same where nobody is to be called dead, however busy the machine is.
 const CALM_TIMEOUT: u32 = 20_000;
 const NODES: usize = 6;
@@ -70,16 +70,23 @@ impl Cluster {
         Self::with(&Plan::new(program), CALM_TIMEOUT)
     }
 
-    /// Starts six nodes by one plan, and returns once all of them call the cluster whole.
+    /// One whose nodes are each started by a plan of their own.
+    pub(crate) fn made(mut plan: impl FnMut(usize) -> Plan) -> Self {
+        Self::of((0..NODES).map(|node| clustered(plan(node), NODE_TIMEOUT).start()).collect())
+    }
+
+    /// Starts six nodes by one plan.
     fn with(plan: &Plan, node_timeout: u32) -> Self {
         let node = || {
-            let plan = plan.clone().line("cluster-enabled yes");
-            let plan = plan.line(format!("cluster-node-timeout {node_timeout}"));
-            let plan = plan.line(format!("cluster-port {}", free_port()));
-            // A replica that has lost its primary for a moment may still take over.
-            plan.line("cluster-replica-validity-factor 0").line("repl-ping-replica-period 1").start()
+            let plan = plan.clone().line(format!("cluster-port {}", free_port()));
+            clustered(plan, node_timeout).start()
         };
-        let cluster = Self { servers: (0..NODES).map(|_| node()).collect() };
+        Self::of((0..NODES).map(|_| node()).collect())
+    }
+
+    /// Makes a cluster of six nodes, and returns once all of them call it whole.
+    fn of(servers: Vec<Server>) -> Self {
+        let cluster = Self { servers };
         let addresses: Vec<String> =
             cluster.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
         let mut arguments: Vec<&str> = vec!["--cluster", "create"];
@@ -206,6 +213,13 @@ impl Cluster {
         let lives = primaries.flat_map(Server::lives);
         lives.filter(|(_, life)| *life < 0).map(|(key, _)| key).collect()
     }
+}
+
+/// What every node of a cluster is told.
+fn clustered(plan: Plan, node_timeout: u32) -> Plan {
+    let plan = plan.line("cluster-enabled yes").line(format!("cluster-node-timeout {node_timeout}"));
+    // A replica that has lost its primary for a moment may still take over.
+    plan.line("cluster-replica-validity-factor 0").line("repl-ping-replica-period 1")
 }
 
 fn nodes_of(server: &Server) -> Option<Vec<Node>> {

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use tokio::time::Instant;
 use tollgate::policy::{Limit, Policy};
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Clock, Decision, Engine, Quota, Rate, Source};
+use tollgate::{CheckRequest, Clock, Decision, Engine, Quota, Rate, Source, Timestamp};
 
 use crate::checker::Bucket;
 use crate::faults::DEADLINE;
@@ -76,6 +76,8 @@ pub(crate) struct Fleet<S> {
     pub(crate) engines: Vec<Arc<Engine<S>>>,
     /// Twice the deadline of its decisions.
     pub(crate) late: Duration,
+    /// How far the clock of each node is off, in microseconds.
+    pub(crate) skews: Vec<i64>,
     clock: Clock,
 }
 
@@ -85,7 +87,8 @@ impl<S: Store + 'static> Fleet<S> {
     }
 
     pub(crate) fn of(engines: Vec<Arc<Engine<S>>>) -> Self {
-        Self { engines, late: LATE, clock: Clock::precise() }
+        let skews = vec![0; engines.len()];
+        Self { engines, late: LATE, skews, clock: Clock::precise() }
     }
 
     /// Asks from now on, in the background, about keys that no other run has.
@@ -98,10 +101,11 @@ impl<S: Store + 'static> Fleet<S> {
             skipped: Arc::new(AtomicU64::new(0)),
         };
         let nodes = self.engines.len() as u64;
-        for (node, engine) in (0..).zip(&self.engines) {
+        for ((node, engine), &skew) in (0..).zip(&self.engines).zip(&self.skews) {
+            let clock = NodeClock { clock: self.clock.clone(), skew };
             let asker = Asker {
                 engine: Arc::clone(engine),
-                clock: self.clock.clone(),
+                clock: clock.clone(),
                 running: running.clone(),
                 node,
                 nodes,
@@ -109,10 +113,23 @@ impl<S: Store + 'static> Fleet<S> {
                 load,
                 late: self.late,
             };
-            runtime.spawn(settle(Arc::clone(engine), self.clock.clone(), running.clone()));
+            runtime.spawn(settle(Arc::clone(engine), clock, running.clone()));
             runtime.spawn(asker.run());
         }
         running
+    }
+}
+
+/// The clock of a node, which may be wrong.
+#[derive(Clone)]
+struct NodeClock {
+    clock: Clock,
+    skew: i64,
+}
+
+impl NodeClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_unix_micros(self.clock.now().unix_micros().saturating_add_signed(self.skew))
     }
 }
 
@@ -140,7 +157,7 @@ impl Running {
 }
 
 /// Tells the store now and then what its node admitted without it, as a server does.
-async fn settle<S: Store + 'static>(engine: Arc<Engine<S>>, clock: Clock, running: Running) {
+async fn settle<S: Store + 'static>(engine: Arc<Engine<S>>, clock: NodeClock, running: Running) {
     while !running.stopped.load(Ordering::Relaxed) {
         tokio::time::sleep(SETTLE_EVERY).await;
         // What cannot be told now is told the next time.
@@ -151,7 +168,7 @@ async fn settle<S: Store + 'static>(engine: Arc<Engine<S>>, clock: Clock, runnin
 /// The clients of one node.
 struct Asker<S> {
     engine: Arc<Engine<S>>,
-    clock: Clock,
+    clock: NodeClock,
     running: Running,
     node: u8,
     nodes: u64,

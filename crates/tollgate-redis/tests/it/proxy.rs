@@ -1,6 +1,6 @@
 //! A bad network in a small box: a TCP proxy on the loopback that delays, swallows, cuts or refuses on command, and counts what it did.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,6 +27,8 @@ pub(crate) enum Weather {
     Slow(Duration),
     /// Connections stay, new ones too; nothing arrives any more and nobody is told.
     HalfOpen,
+    /// The same, for those that call from this address.
+    HalfOpenFor(Ipv4Addr),
     /// A connection ends, in both directions, once its answers had this many bytes more.
     CutAfter(u64),
     /// Nobody listens, and connections are gone.
@@ -54,6 +56,8 @@ pub(crate) struct Proxy {
 #[derive(Clone)]
 struct Box {
     to: u16,
+    /// Where the caller of a connection is.
+    caller: IpAddr,
     deeds: Arc<Deeds>,
     weather: watch::Receiver<Weather>,
 }
@@ -65,7 +69,8 @@ impl Proxy {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (weather, receiver) = watch::channel(Weather::Fair);
         let (port, deeds) = (free_port(), Arc::new(Deeds::default()));
-        let inside = Box { to, deeds: Arc::clone(&deeds), weather: receiver };
+        let caller = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let inside = Box { to, caller, deeds: Arc::clone(&deeds), weather: receiver };
         let listener = runtime.block_on(listen(port));
         runtime.spawn(inside.accept(port, listener));
         Self { port, deeds, weather, _runtime: runtime }
@@ -86,6 +91,15 @@ async fn listen(port: u16) -> TcpListener {
 }
 
 impl Box {
+    /// Whether nothing of this connection arrives.
+    fn swallows(&self, weather: Weather) -> bool {
+        match weather {
+            Weather::HalfOpen => true,
+            Weather::HalfOpenFor(caller) => IpAddr::V4(caller) == self.caller,
+            _ => false,
+        }
+    }
+
     async fn accept(mut self, port: u16, listener: TcpListener) {
         let mut listening = Some(listener);
         loop {
@@ -102,9 +116,9 @@ impl Box {
             };
             tokio::select! {
                 changed = self.weather.changed() => if changed.is_err() { return },
-                Ok((stream, _)) = incoming => {
+                Ok((stream, caller)) = incoming => {
                     self.deeds.connections.fetch_add(1, Ordering::Relaxed);
-                    tokio::spawn(self.clone().carry(stream));
+                    tokio::spawn(Self { caller: caller.ip(), ..self.clone() }.carry(stream));
                 }
             }
         }
@@ -130,7 +144,7 @@ impl Box {
         loop {
             match *weather.borrow_and_update() {
                 Weather::Refuse => return,
-                Weather::HalfOpen => swallowing = true,
+                weather if self.swallows(weather) => swallowing = true,
                 // A stream with a hole in it cannot be mended.
                 _ if swallowing => return,
                 _ => {}
@@ -158,15 +172,18 @@ impl Box {
                 let Ok(length @ 1..) = from.read(&mut bytes).await else { return };
                 bytes.truncate(length);
                 let mut at = Instant::now();
-                match *self.weather.borrow() {
-                    Weather::Fair | Weather::Refuse => left = None,
+                let weather = *self.weather.borrow();
+                match weather {
+                    _ if self.swallows(weather) => {
+                        self.deeds.swallowed_bytes.fetch_add(length as u64, Ordering::Relaxed);
+                        continue;
+                    }
+                    Weather::Fair | Weather::Refuse | Weather::HalfOpen | Weather::HalfOpenFor(_) => {
+                        left = None
+                    }
                     Weather::Slow(by) => {
                         self.deeds.delayed.fetch_add(1, Ordering::Relaxed);
                         at += by;
-                    }
-                    Weather::HalfOpen => {
-                        self.deeds.swallowed_bytes.fetch_add(length as u64, Ordering::Relaxed);
-                        continue;
                     }
                     Weather::CutAfter(bytes_left) if answers => {
                         let rest = left.unwrap_or(bytes_left);

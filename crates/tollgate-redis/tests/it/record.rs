@@ -17,6 +17,18 @@ pub(crate) enum Mode {
     Closed,
 }
 
+impl Mode {
+    /// Its name in a report.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Mode::Exact => "exact",
+            Mode::Local => "local",
+            Mode::Open => "open",
+            Mode::Closed => "closed",
+        }
+    }
+}
+
 /// One decision, as its client saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// How long to wait between two looks, and how many there are before a test gives up: half a minute.
+/// How long to wait between two looks, and how many there are before a test gives up: a minute, since a busy machine takes its time.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-const LOOKS_MAX: u32 = 1_500;
+const LOOKS_MAX: u32 = 3_000;
 
 /// Ports below those that the system gives to outgoing connections, so that a server that restarts finds its own still free.
 const PORTS: std::ops::Range<u32> = 10_000..30_000;

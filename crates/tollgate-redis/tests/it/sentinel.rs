@@ -15,8 +15,13 @@ pub(crate) struct Watched {
 impl Watched {
     /// Starts all five, and returns once the sentinels know each other and the replica.
     pub(crate) fn start() -> Self {
-        let primary = Server::redis();
-        let replica = Plan::new(Program::Redis).line(format!("replicaof 127.0.0.1 {}", primary.port)).start();
+        Self::with(&Plan::new(Program::Redis))
+    }
+
+    /// The same, primary and replica by this plan.
+    pub(crate) fn with(plan: &Plan) -> Self {
+        let primary = plan.clone().start();
+        let replica = plan.clone().line(format!("replicaof 127.0.0.1 {}", primary.port)).start();
         until("the replica is in step", || (replica.info("master_link_status")? == "up").then_some(()));
         let sentinel = || {
             Plan::new(Program::Redis)

@@ -120,6 +120,11 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// A file in its directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path(name)
+    }
+
     /// The port inside TLS, and the files that a client needs: authority, certificate, key.
     pub(crate) fn tls(&self) -> (u16, [String; 3]) {
         let (port, _) = self.tls.as_ref().unwrap();

@@ -46,7 +46,7 @@ fn a_killed_server_comes_back_empty() {
 #[test]
 fn a_cluster_is_whole() {
     let _others = among_others();
-    let cluster = Cluster::start(Program::Redis);
+    let cluster = Cluster::calm(Program::Redis);
     let primary = cluster.primary_of(0);
     let replica = cluster.replica_of(primary);
     cluster.servers[replica].tell(&["CLUSTER", "FAILOVER"]);

@@ -82,7 +82,7 @@ async fn check(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_apart_are_charged_together() {
     let _others = among_others();
-    let cluster = Cluster::start(Program::Redis);
+    let cluster = Cluster::calm(Program::Redis);
     let engine = engine(
         settings(&cluster.url()).patient(),
         vec![bucket("user", "user", 100), bucket("tenant", "tenant", 10)],
@@ -116,7 +116,7 @@ async fn a_part_that_is_away_costs_the_others_nothing() {
     let _others = among_others();
     let mut cluster = Cluster::start(Program::Redis);
     let deny = |name: &str| bucket(name, name, 100).on_store_failure(OnStoreFailure::Deny);
-    let engine = engine(settings(&cluster.url()), vec![deny("user"), deny("tenant")]);
+    let engine = engine(settings(&cluster.url()).patient(), vec![deny("user"), deny("tenant")]);
     let clock = Clock::precise();
     is_mapped(&engine).await;
     let names: Vec<(String, String)> = (0..40).map(|pair| (format!("u{pair}"), format!("t{pair}"))).collect();
@@ -159,7 +159,7 @@ async fn a_part_that_is_away_costs_the_others_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_all_over_a_cluster_are_counted_exactly() {
     let _others = among_others();
-    let cluster = Cluster::start(Program::Redis);
+    let cluster = Cluster::calm(Program::Redis);
     let engine = Arc::new(engine(settings(&cluster.url()).patient(), vec![bucket("user", "user", 5)]));
     let clock = Arc::new(Clock::precise());
     is_mapped(&engine).await;
@@ -184,6 +184,18 @@ async fn keys_all_over_a_cluster_are_counted_exactly() {
         allowed += task.await.unwrap();
     }
     assert_eq!(allowed, 8 * 40 * 5);
+}
+
+/// Waits until a decision is the store's: a busy machine may let some deadlines pass.
+async fn is_asked(engine: &Engine<RedisStore>) {
+    let clock = Clock::precise();
+    for _ in 0..100 {
+        if check(engine, &clock, "u", "t", 1).await == (true, true) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("the store is not asked");
 }
 
 /// A load that goes on while the cluster changes: how many were decided by the store, and how many not.
@@ -213,6 +225,12 @@ impl Load {
         Self { stop, exact, other, task }
     }
 
+    /// Whether the store decided more than nineteen of twenty, of many.
+    fn is_mostly_exact(&self) -> bool {
+        let (exact, other) = (self.exact.load(Ordering::Relaxed), self.other.load(Ordering::Relaxed));
+        exact > 500 && exact > other * 20
+    }
+
     async fn end(self) -> (u64, u64) {
         self.stop.store(true, Ordering::Relaxed);
         self.task.await.unwrap();
@@ -237,7 +255,7 @@ async fn spent(engine: &Engine<RedisStore>) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_move_under_load() {
     let _others = among_others();
-    let cluster = Cluster::start(Program::Redis);
+    let cluster = Cluster::calm(Program::Redis);
     // A day's units of which none comes back while the test runs.
     let engine = Arc::new(engine(settings(&cluster.url()).patient(), vec![slow_bucket()]));
     is_mapped(&engine).await;
@@ -272,9 +290,8 @@ async fn primaries_change() {
     cluster.servers[replica].tell(&["CLUSTER", "FAILOVER"]);
     eventually("the replica takes over", || cluster.primary_of(0) == replica).await;
     is_mapped(&engine).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let (exact, other) = load.end().await;
-    assert!(exact > other * 20, "{exact} decided by the store, {other} not");
+    eventually("nearly all are decided by the store", || load.is_mostly_exact()).await;
+    load.end().await;
 
     let load = Load::start(&engine);
     cluster.servers[replica].kill();
@@ -294,8 +311,7 @@ async fn primaries_change() {
     let (exact, other) = load.end().await;
     assert!(exact > 0 && other > 0, "{exact} decided by the store, {other} not: no fault was seen");
     assert!(learnt < Duration::from_secs(5), "{learnt:?}");
-    let (_, is_exact) = check(&engine, &Clock::precise(), "u", "t", 1).await;
-    assert!(is_exact);
+    is_asked(&engine).await;
 }
 
 /// Sentinels name the primary, and the next one when it is gone.
@@ -306,7 +322,7 @@ async fn sentinels_are_followed() {
     let engine = engine(settings(&watched.url()), vec![bucket("user", "user", MANY)]);
     let clock = Clock::precise();
     is_well(&engine).await;
-    assert_eq!(check(&engine, &clock, "u", "t", 1).await, (true, true));
+    is_asked(&engine).await;
     assert!(watched.servers[0].calls("evalsha").0 > 0);
     watched.servers[0].kill();
     eventually("the store is missed", || engine.store().report().shards[0].state != BreakerState::Closed)
@@ -314,7 +330,7 @@ async fn sentinels_are_followed() {
     assert!(!check(&engine, &clock, "u", "t", 1).await.1);
     eventually("the replica is promoted", || watched.primary() == watched.servers[1].port).await;
     is_well(&engine).await;
-    assert_eq!(check(&engine, &clock, "u", "t", 1).await, (true, true));
+    is_asked(&engine).await;
 }
 
 /// TLS with a certificate of ours is let in; without one, or with an authority that did not sign, nothing is sent.

@@ -1,5 +1,8 @@
 //! What the suite's parts share: one quota of each algorithm, an engine with a clock that stands still, and short questions.
 
+use std::future::{Future, poll_fn};
+use std::task::Poll;
+
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
@@ -131,6 +134,16 @@ pub(super) fn answers(decision: &Decision) -> Vec<(String, Outcome)> {
 /// The name of the limit that a denial names.
 pub(super) fn cause(decision: &Decision) -> String {
     decision.cause().map(|status| status.limit.name().to_owned()).unwrap_or_default()
+}
+
+/// Waits for all of them at once, which spares a far store the round trips.
+pub(super) async fn together(futures: impl Iterator<Item = impl Future<Output = ()>>) {
+    let mut waiting: Vec<_> = futures.map(Box::pin).collect();
+    poll_fn(|context| {
+        waiting.retain_mut(|future| future.as_mut().poll(context).is_pending());
+        if waiting.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 /// An engine on the store under test, at an instant.

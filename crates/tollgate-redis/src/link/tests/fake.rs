@@ -1,5 +1,6 @@
 //! A Redis of the test's own: it says what the test wants it to say, also what a real one seldom says.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,6 +24,8 @@ type Part = dyn Fn(&Words) -> Does + Send + Sync;
 pub(crate) struct Fake {
     pub(crate) port: u16,
     heard: Arc<Mutex<Vec<Words>>>,
+    /// Whether it hears nothing, not even whether it lives.
+    is_deaf: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
@@ -39,13 +42,21 @@ impl Fake {
         let port = listener.local_addr().unwrap().port();
         let heard: Arc<Mutex<Vec<Words>>> = Arc::default();
         let (part, log): (Arc<Part>, _) = (Arc::new(part), Arc::clone(&heard));
+        let is_deaf: Arc<AtomicBool> = Arc::default();
+        let deaf = Arc::clone(&is_deaf);
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(converse(stream, Arc::clone(&part), Arc::clone(&log)));
+                let deaf = Arc::clone(&deaf);
+                connections.spawn(converse(stream, Arc::clone(&part), Arc::clone(&log), deaf));
             }
         });
-        Self { port, heard, task: task.abort_handle() }
+        Self { port, heard, is_deaf, task: task.abort_handle() }
+    }
+
+    /// From now on it hears nothing on any connection, or does again on new ones.
+    pub(crate) fn deafen(&self, is_deaf: bool) {
+        self.is_deaf.store(is_deaf, Ordering::Relaxed);
     }
 
     pub(crate) fn url(&self) -> String {
@@ -59,13 +70,21 @@ impl Fake {
     }
 }
 
-async fn converse(mut stream: TcpStream, part: Arc<Part>, log: Arc<Mutex<Vec<Words>>>) {
+async fn converse(
+    mut stream: TcpStream,
+    part: Arc<Part>,
+    log: Arc<Mutex<Vec<Words>>>,
+    is_deaf: Arc<AtomicBool>,
+) {
     stream.set_nodelay(true).unwrap();
     let mut buffer = Vec::new();
     loop {
         while let Some((words, used)) = parse(&buffer) {
             buffer.drain(..used);
             log.lock().unwrap().push(words.clone());
+            if is_deaf.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
             let does = match words[0].to_ascii_uppercase().as_str() {
                 "PING" => Does::Says("+PONG\r\n".to_owned()),
                 "CLIENT" | "ASKING" | "SELECT" => Does::Says("+OK\r\n".to_owned()),

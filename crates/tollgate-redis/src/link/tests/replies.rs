@@ -7,7 +7,7 @@ use super::fake::{Does, Fake, Words};
 use super::*;
 
 /// What the echo script would say.
-fn echo_reply(words: &Words) -> Does {
+pub(super) fn echo_reply(words: &Words) -> Does {
     let keys: usize = words[2].parse().unwrap();
     let bodies = &words[4 + keys..];
     let bodies: String = bodies.iter().map(|body| format!("${}\r\n{body}\r\n", body.len())).collect();

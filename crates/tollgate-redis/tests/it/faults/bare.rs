@@ -1,33 +1,46 @@
-//! Faults of one server and of the way to it: a network that swallows, a server that may not write or is not ready, a clock that steps.
+//! Faults of the way to one server, and of clocks: a network that swallows, slows or cuts, a store or nodes with the wrong time.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tollgate_redis::BreakerState;
+
 use super::Rig;
-use super::clustered::without_store;
 use super::judge::Happened;
-use super::report::{AWAY, Promise, UNNOTICED};
-use crate::fleet::Running;
+use super::outage::Outage;
+use super::report::{AWAY, HASTY, Measure, Promise, UNNOTICED, Unit};
+use crate::fleet::{Fleet, QUIET_BIT, Running};
 use crate::proxy::{Proxy, Weather};
+use crate::record::Mode;
 use crate::scratch::{rest, until};
 use crate::server::{Plan, Program, Server};
+use crate::store::Shared;
 
 /// How long the network is bad.
 const STORM: Duration = Duration::from_secs(2);
-/// Keys that a server loads before it is ready, and how long each takes it, in microseconds.
-const LOADED: u32 = 4_000;
-const LOAD_DELAY: u32 = 500;
+/// Milliseconds after which a connection that swallows everything is known.
+const FOUND: u64 = 300;
+/// Requests that may wait for a connection that swallows everything, by the default deadline, in microseconds.
+const WAITING: u64 = 32;
+const DEFAULT_DEADLINE: u64 = 5_000;
+/// How far the clocks of nodes are off, in microseconds.
+const SKEWS: [i64; 3] = [-5_000_000, 0, 5_000_000];
+
+/// Milliseconds after a step in which every key is admitted again.
+const ADMITTED: u64 = 200;
 
 /// A clock that steps back costs at most what it stepped over, and never more than the burst.
-const STEPS: Promise = Promise { steps: true, ..UNNOTICED };
+const STEPS: Promise = Promise { steps: true, ..UNNOTICED.numbered("F10") };
 
-fn immortal(server: &Server) -> Vec<String> {
+/// Keys that would live for ever.
+pub(super) fn immortal(server: &Server) -> Vec<String> {
     server.lives().into_iter().filter(|(_, life)| *life < 0).map(|(key, _)| key).collect()
 }
 
 pub(super) fn long(rig: &mut Rig) {
     network(rig);
-    replies(rig);
+    skew(rig);
     clocks(rig);
 }
 
@@ -35,111 +48,87 @@ pub(super) fn long(rig: &mut Rig) {
 fn network(rig: &mut Rig) {
     let server = Server::redis();
     let proxy = Proxy::before(server.port);
-    let fleet = rig.fleet([&proxy.url(), &server.url(), &server.url()]);
-    let mut weather = |name: &'static str, weather: Weather| {
-        rig.await_health(&fleet, name);
-        let deeds = &proxy.deeds;
-        rig.run(name, AWAY, &fleet, |running| {
-            let (first, began) = (running.recorder.len(), running.recorder.now());
-            let before = deeds.swallowed_bytes.load(Ordering::Relaxed)
-                + deeds.delayed.load(Ordering::Relaxed)
-                + deeds.cut.load(Ordering::Relaxed);
-            proxy.set(weather);
-            rest(STORM);
-            let refused = u64::from(
-                weather == Weather::Refuse
-                    && std::net::TcpStream::connect(("127.0.0.1", proxy.port)).is_err(),
-            );
-            let after = deeds.swallowed_bytes.load(Ordering::Relaxed)
-                + deeds.delayed.load(Ordering::Relaxed)
-                + deeds.cut.load(Ordering::Relaxed);
-            let without = without_store(running, first);
-            proxy.set(Weather::Fair);
-            let evidence = vec![
-                (
-                    "byte swallowed, chunk delayed, connection cut or refused".to_owned(),
-                    after - before + refused,
-                ),
-                ("decision without the store".to_owned(), without),
-            ];
-            Happened {
-                evidence,
-                outages: vec![began],
-                alone: Some((began, running.recorder.now())),
-                healthy: running.recorder.now(),
-                ..Happened::default()
-            }
-        });
+    let (bad, good) = (proxy.url(), server.url());
+    let urls = [bad.as_str(), &good, &good];
+    let fleet = rig.fleet(urls);
+    let far = Weather::Slow(Duration::from_millis(10));
+    rig.run("20 ms slower, one node of three", UNNOTICED.numbered("F2"), &fleet, |running| {
+        let happened = storm(&proxy, far, &fleet, running);
+        Happened { outages: Vec::new(), alone: None, measures: Vec::new(), ..happened }
+    });
+    let slow = Weather::Slow(Duration::from_millis(50));
+    for (name, number, weather) in [
+        ("100 ms slower, one node of three", "F2", slow),
+        ("half-open TCP, one node of three", "F3", Weather::HalfOpen),
+        ("connections cut, one node of three", "F12", Weather::CutAfter(2_000)),
+        ("connections refused, one node of three", "F12", Weather::Refuse),
+    ] {
+        let promise = AWAY.numbered(number);
+        rig.run(name, promise, &fleet, |running| storm(&proxy, weather, &fleet, running));
         rig.found(immortal(&server));
-    };
-    weather("half-open TCP, one node of three", Weather::HalfOpen);
-    weather("50 ms of latency, one node of three", Weather::Slow(Duration::from_millis(50)));
-    weather("connections cut, one node of three", Weather::CutAfter(2_000));
-    weather("connections refused, one node of three", Weather::Refuse);
-}
-
-/// A server that answers, but with an error.
-fn replies(rig: &mut Rig) {
-    let server = Plan::new(Program::Redis).start();
-    let other = Server::redis();
-    let fleet = rig.fleet([&server.url(), &server.url(), &server.url()]);
-    rig.run("READONLY", AWAY, &fleet, |running| read_only(&server, &other, running));
+    }
+    drop(fleet);
+    let hasty = rig.default_fleet(urls);
+    rig.run("half-open TCP, by default", HASTY.numbered("F3"), &hasty, |running| {
+        let first = running.recorder.len();
+        let mut happened = storm(&proxy, Weather::HalfOpen, &hasty, running);
+        let seen = running.recorder.since(first);
+        let waited = |seen: &&crate::record::Seen| {
+            seen.node == 0 && seen.mode != Mode::Exact && seen.took() >= DEFAULT_DEADLINE
+        };
+        let value = seen.iter().filter(waited).count() as u64;
+        let what = "requests that waited";
+        happened.measures.push(Measure { what, unit: Unit::Times, value, most: WAITING });
+        happened
+    });
     rig.found(immortal(&server));
-    let mut server = server;
-    rig.await_health(&fleet, "loading");
-    rig.run("LOADING", AWAY, &fleet, |running| loading(&mut server, running));
 }
 
-/// A primary becomes a replica, and is a primary again.
-fn read_only(server: &Server, other: &Server, running: &Running) -> Happened {
-    let (first, began) = (running.recorder.len(), running.recorder.now());
-    server.tell(&["REPLICAOF", "127.0.0.1", &other.port.to_string()]);
-    rest(Duration::from_secs(2));
-    let refused = server.errors("READONLY");
-    let without = without_store(running, first);
-    server.tell(&["REPLICAOF", "NO", "ONE"]);
-    let healthy = running.recorder.now();
-    let evidence = vec![("READONLY".to_owned(), refused), ("decision without the store".to_owned(), without)];
-    // It took over the other's state, which is none.
-    Happened {
-        evidence,
-        losses: vec![(began, healthy)],
-        outages: vec![began],
-        healthy,
-        ..Happened::default()
+/// Bad weather for a while, for the first node.
+fn storm(proxy: &Proxy, weather: Weather, fleet: &Fleet<Shared>, running: &Running) -> Happened {
+    let done = || {
+        let deeds = [&proxy.deeds.swallowed_bytes, &proxy.deeds.delayed, &proxy.deeds.cut];
+        deeds.iter().map(|deed| deed.load(Ordering::Relaxed)).sum::<u64>()
+    };
+    let (outage, before) = (Outage::begin(running), done());
+    proxy.set(weather);
+    let mut measures = Vec::new();
+    if weather == Weather::HalfOpen {
+        let shard = || fleet.engines[0].store().0.report().shards.remove(0);
+        until("the node knows", || (shard().state != BreakerState::Closed).then_some(()));
+        measures.push(Measure::millis("known after", outage.lasted(), FOUND));
     }
-}
-
-/// A server dies, and takes its time to load what it had written down.
-fn loading(server: &mut Server, running: &Running) -> Happened {
-    server.tell(&["DEBUG", "POPULATE", &LOADED.to_string()]);
-    server.tell(&["CONFIG", "SET", "key-load-delay", &LOAD_DELAY.to_string()]);
-    server.tell(&["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]);
-    server.tell(&["CONFIG", "REWRITE"]);
-    server.tell(&["SAVE"]);
-    let (first, began) = (running.recorder.len(), running.recorder.now());
-    server.kill();
-    server.restart();
+    rest(STORM);
     let refused =
-        until("it has loaded", || (server.info("loading")? == "0").then(|| server.errors("LOADING")));
-    let healthy = running.recorder.now();
-    let evidence = vec![
-        ("LOADING".to_owned(), refused),
-        ("decision without the store".to_owned(), without_store(running, first)),
-    ];
-    Happened {
-        evidence,
-        losses: vec![(began, healthy)],
-        outages: vec![began],
-        healthy,
-        ..Happened::default()
+        weather == Weather::Refuse && std::net::TcpStream::connect(("127.0.0.1", proxy.port)).is_err();
+    let deeds = done() - before + u64::from(refused);
+    let began = outage.began;
+    let without = outage.without();
+    proxy.set(Weather::Fair);
+    let mut happened = outage.over(&[("byte swallowed, chunk delayed, connection cut or refused", deeds)]);
+    if without == 0 {
+        happened.evidence.pop();
     }
+    Happened { alone: Some((began, happened.healthy)), measures, ..happened }
+}
+
+/// The clocks of nodes are wrong, each in its own way.
+fn skew(rig: &mut Rig) {
+    let server = Server::redis();
+    let mut fleet = rig.fleet([&server.url(); 3]);
+    fleet.skews = SKEWS.to_vec();
+    rig.run("clocks of nodes 5 s behind and ahead", UNNOTICED.numbered("F9"), &fleet, |running| {
+        rest(STORM);
+        let evidence = vec![("node with a wrong clock".to_owned(), 2)];
+        Happened { evidence, healthy: running.recorder.now(), ..Happened::default() }
+    });
+    rig.found(immortal(&server));
 }
 
 /// The store's clock steps, an hour and a few seconds, back and forth.
 fn clocks(rig: &mut Rig) {
     let server = Plan::new(Program::Valkey).wrong_clock().start();
-    let fleet = rig.patient_fleet([&server.url(), &server.url(), &server.url()]);
+    let fleet = rig.fleet([&server.url(), &server.url(), &server.url()]);
     for (name, offsets) in [
         ("clock −5 s, +5 s", [-5, 0]),
         ("clock +5 s, −5 s", [5, 0]),
@@ -156,8 +145,25 @@ fn clocks(rig: &mut Rig) {
                 rest(Duration::from_secs(2));
             }
             let evidence = vec![("step".to_owned(), losses.len() as u64)];
-            Happened { evidence, losses, steps, healthy: running.recorder.now(), ..Happened::default() }
+            let measures = vec![first_admission(running, &losses)];
+            let healthy = running.recorder.now();
+            Happened { evidence, losses, steps, healthy, measures, ..Happened::default() }
         });
         rig.found(immortal(&server));
     }
+}
+
+/// How long a hot key was denied after a step, at most: a unit comes back each 50 ms, and it is asked for every 33.
+fn first_admission(running: &Running, steps: &[(u64, u64)]) -> Measure {
+    let seen = running.recorder.since(0);
+    let mut longest = 0;
+    for &(_, stepped) in steps {
+        let mut first: BTreeMap<u32, u64> = BTreeMap::new();
+        for one in seen.iter().filter(|one| one.admitted && one.sent >= stepped && one.key & QUIET_BIT == 0) {
+            let earliest = first.entry(one.key).or_insert(one.replied);
+            *earliest = one.replied.min(*earliest);
+        }
+        longest = first.values().map(|first| first - stepped).max().unwrap_or(u64::MAX).max(longest);
+    }
+    Measure::millis("first admission after a step", longest / 1_000, ADMITTED)
 }

@@ -1,14 +1,19 @@
 //! Faults of a cluster of six: nodes killed, stopped and replaced, slots on the move, scripts forgotten.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate::Engine;
+
+use super::Rig;
 use super::judge::Happened;
-use super::report::{AWAY, HASTY, Promise, UNNOTICED};
-use super::{Rig, progress};
-use crate::cluster::{Cluster, SLOTS};
-use crate::fleet::Running;
+use super::outage::Outage;
+use super::report::{AWAY, HASTY, Measure, Promise, UNNOTICED};
+use crate::cluster::{Cluster, NODE_TIMEOUT, SLOTS};
+use crate::fleet::{Fleet, Running};
 use crate::scratch::{rest, until};
 use crate::server::Program;
+use crate::store::Shared;
 
 /// How often scripts are forgotten.
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
@@ -18,24 +23,21 @@ const SLOWLY: usize = 10;
 const OUTAGE: Duration = Duration::from_secs(60);
 
 /// Within a second after the promotion the nodes know it, and then the store is back as after any outage.
-const FAILOVER: Promise = Promise { nearly: AWAY.nearly + 1_000, ..AWAY };
+pub(super) const FAILOVER: Promise = Promise { number: "F4", back: Some([2_000, 2_000, 5_000]), ..AWAY };
+const MAP: u64 = 1_000;
 
 /// Faults that every commit is tried with.
 pub(super) fn short(rig: &mut Rig) {
     let mut cluster = Cluster::start(Program::Redis);
-    let url = cluster.url();
-    let fleet = rig.patient_fleet([&url; 3]);
-    rig.run("SCRIPT FLUSH every 100 ms", UNNOTICED, &fleet, |running| flush(&cluster, running, 20));
+    let fleet = rig.fleet([&cluster.url(); 3]);
+    let unknown = UNNOTICED.numbered("F6");
+    rig.run("SCRIPT FLUSH every 100 ms", unknown, &fleet, |running| flush(&cluster, running, 20));
     rig.found(cluster.immortal());
-    drop(fleet);
-    let fleet = rig.fleet([&url; 3]);
-    rig.run("STOP for 1 s, CONT", AWAY, &fleet, |running| pause(&cluster, running, 1_000));
+    rig.run("STOP for 1 s, CONT", AWAY.numbered("F3"), &fleet, |running| pause(&cluster, running, 1_000));
     rig.found(cluster.immortal());
-    rig.run("CLUSTER FAILOVER", FAILOVER, &fleet, |running| failover(&cluster, running, ""));
+    rig.run("CLUSTER FAILOVER", FAILOVER, &fleet, |running| failover(&cluster, &fleet, running, ""));
     rig.found(cluster.immortal());
-    rig.await_health(&fleet, "kill");
-    rig.run("kill -9 of a primary", FAILOVER, &fleet, |running| kill(&mut cluster, running));
-    cluster.await_whole();
+    rig.run("kill -9 of a primary", FAILOVER, &fleet, |running| kill(&mut cluster, &fleet, running));
     rig.found(cluster.immortal());
 }
 
@@ -43,38 +45,45 @@ pub(super) fn short(rig: &mut Rig) {
 pub(super) fn long(rig: &mut Rig) {
     let mut cluster = Cluster::start(Program::Redis);
     let url = cluster.url();
-    let whole = |cluster: &Cluster| cluster.await_whole();
-    let fleet = rig.patient_fleet([&url; 3]);
-    rig.run("reshard under load", UNNOTICED, &fleet, |running| reshard(&cluster, running));
-    rig.found(cluster.immortal());
-    drop(fleet);
     let fleet = rig.fleet([&url; 3]);
-    rig.run("FAILOVER FORCE", FAILOVER, &fleet, |running| failover(&cluster, running, "FORCE"));
+    let moves = UNNOTICED.numbered("F5");
+    rig.run("reshard under load", moves, &fleet, |running| reshard(&cluster, running));
     rig.found(cluster.immortal());
-    whole(&cluster);
-    rig.await_health(&fleet, "takeover");
-    rig.run("FAILOVER TAKEOVER", FAILOVER, &fleet, |running| failover(&cluster, running, "TAKEOVER"));
+    for (name, how) in [("FAILOVER FORCE", "FORCE"), ("FAILOVER TAKEOVER", "TAKEOVER")] {
+        rig.run(name, FAILOVER, &fleet, |running| failover(&cluster, &fleet, running, how));
+        rig.found(cluster.immortal());
+        cluster.await_whole();
+    }
+    let full = Promise { back: Some([5_000, 5_000, 5_000]), ..AWAY.numbered("F8") };
+    rig.run("maxmemory", full, &fleet, |running| memory(&cluster, running));
     rig.found(cluster.immortal());
-    whole(&cluster);
-    rig.await_health(&fleet, "maxmemory");
-    rig.run("maxmemory", AWAY, &fleet, |running| memory(&cluster, running));
+    rig.run("CLIENT PAUSE 1 s", AWAY.numbered("F2"), &fleet, |running| client_pause(&cluster, running));
     rig.found(cluster.immortal());
-    rig.await_health(&fleet, "pause");
-    rig.run("CLIENT PAUSE 1 s", AWAY, &fleet, |running| client_pause(&cluster, running));
-    rig.found(cluster.immortal());
-    rig.await_health(&fleet, "stop");
     rig.run("STOP for 6 s, CONT", FAILOVER, &fleet, |running| pause(&cluster, running, 6_000));
     rig.found(cluster.immortal());
-    whole(&cluster);
-    rig.await_health(&fleet, "outage");
+    cluster.await_whole();
     drop(fleet);
     let hasty = rig.default_fleet([&url; 3]);
-    rig.run("STOP for 1 s, CONT, by default", HASTY, &hasty, |running| pause(&cluster, running, 1_000));
+    let stop = HASTY.numbered("F3");
+    rig.run("STOP for 1 s, CONT, by default", stop, &hasty, |running| pause(&cluster, running, 1_000));
     rig.found(cluster.immortal());
     drop(hasty);
     let fleet = rig.fleet([&url; 3]);
     rig.run("60 s without any node", AWAY, &fleet, |running| outage(&mut cluster, running));
     rig.found(cluster.immortal());
+}
+
+/// Measures from the promotion until all nodes know the new primary and are connected to it.
+pub(super) fn await_map(fleet: &Fleet<Shared>, port: u16, running: &Running, promoted: u64) -> Measure {
+    let address = format!("127.0.0.1:{port}");
+    until("the nodes know the new primary", || {
+        let knows = |engine: &Arc<Engine<Shared>>| {
+            let shards = engine.store().0.report().shards;
+            shards.iter().any(|shard| shard.address == address && shard.is_connected)
+        };
+        fleet.engines.iter().all(knows).then_some(())
+    });
+    Measure::millis("slot map after the promotion", (running.recorder.now() - promoted) / 1_000, MAP)
 }
 
 /// Every primary forgets its scripts, again and again.
@@ -94,52 +103,42 @@ fn flush(cluster: &Cluster, running: &Running, times: u32) -> Happened {
 /// A primary stands still, and goes on. Longer than the others wait for it, its replica takes over.
 fn pause(cluster: &Cluster, running: &Running, millis: u64) -> Happened {
     let primary = cluster.primary_of(0);
-    let first = running.recorder.len();
-    let began = running.recorder.now();
-    let mut happened = Happened { outages: vec![began], ..Happened::default() };
+    let outage = Outage::begin(running);
+    let began = outage.began;
     cluster.servers[primary].signal("-STOP");
-    if millis > 3_000 {
-        // Of the others: one that stands still cannot be asked.
-        let witness = &cluster.servers[(primary + 1) % 6];
-        until("the replica takes over", || {
-            let text: String = witness.ask(&["CLUSTER", "NODES"]).ok()?;
-            let old =
-                text.lines().find(|line| line.contains(&format!(":{}@", cluster.servers[primary].port)))?;
-            old.contains("fail").then_some(())?;
-            let covered: String = witness.ask(&["CLUSTER", "INFO"]).ok()?;
-            covered.contains("cluster_state:ok").then_some(())
-        });
-        happened.evidence.push(("promotion".to_owned(), 1));
-        happened.losses.push((began, running.recorder.now()));
-        happened.healthy = running.recorder.now();
-        let passed = running.recorder.now() - began;
-        rest(Duration::from_micros((millis * 1_000).saturating_sub(passed)));
-        cluster.servers[primary].signal("-CONT");
-        // Nobody must believe the old one when it wakes.
-        rest(Duration::from_secs(1));
-    } else {
+    if millis < u64::from(NODE_TIMEOUT) {
         rest(Duration::from_millis(millis));
         cluster.servers[primary].signal("-CONT");
-        happened.healthy = running.recorder.now();
+        return outage.over(&[("signal", 2)]);
     }
-    happened.evidence.push(("decision without the store".to_owned(), without_store(running, first)));
-    happened
-}
-
-/// Decisions since `first` that the store did not make.
-pub(super) fn without_store(running: &Running, first: usize) -> u64 {
-    let seen = running.recorder.since(first);
-    seen.iter().filter(|seen| seen.mode != crate::record::Mode::Exact).count() as u64
+    // Of the others: one that stands still cannot be asked.
+    let witness = &cluster.servers[(primary + 1) % 6];
+    until("the replica takes over", || {
+        let text: String = witness.ask(&["CLUSTER", "NODES"]).ok()?;
+        let old = text.lines().find(|line| line.contains(&format!(":{}@", cluster.servers[primary].port)))?;
+        old.contains("fail").then_some(())?;
+        let covered: String = witness.ask(&["CLUSTER", "INFO"]).ok()?;
+        covered.contains("cluster_state:ok").then_some(())
+    });
+    let promoted = running.recorder.now();
+    rest(Duration::from_millis(millis.saturating_sub(outage.lasted())));
+    cluster.servers[primary].signal("-CONT");
+    // Nobody must believe the old one when it wakes.
+    rest(Duration::from_secs(1));
+    let happened = outage.over(&[("promotion", 1)]);
+    Happened { losses: vec![(began, promoted)], healthy: promoted, ..happened }
 }
 
 /// A replica takes over from a living primary. With its consent nothing is lost; else what was not yet replicated is.
-fn failover(cluster: &Cluster, running: &Running, how: &str) -> Happened {
+fn failover(cluster: &Cluster, fleet: &Fleet<Shared>, running: &Running, how: &str) -> Happened {
     let primary = cluster.primary_of(0);
     let replica = cluster.replica_of(primary);
     let began = running.recorder.now();
     let words: Vec<&str> = ["CLUSTER", "FAILOVER", how].into_iter().filter(|word| !word.is_empty()).collect();
     cluster.servers[replica].tell(&words);
     until("the replica takes over", || (cluster.servers[replica].info("role")? == "master").then_some(()));
+    let promoted = running.recorder.now();
+    let map = await_map(fleet, cluster.servers[replica].port, running, promoted);
     until("all know the new primary", || {
         let owner = cluster.servers.iter().all(|server| {
             let text: String = server.ask(&["CLUSTER", "NODES"]).unwrap_or_default();
@@ -150,38 +149,31 @@ fn failover(cluster: &Cluster, running: &Running, how: &str) -> Happened {
         owner.then_some(())
     });
     let evidence = vec![("promotion".to_owned(), u64::from(cluster.primary_of(0) == replica))];
-    let healthy = running.recorder.now();
-    let losses = if how.is_empty() { vec![] } else { vec![(began, healthy)] };
-    Happened { evidence, losses, outages: vec![began], healthy, ..Happened::default() }
+    let losses = if how.is_empty() { vec![] } else { vec![(began, running.recorder.now())] };
+    let measures = vec![map];
+    Happened { evidence, losses, outages: vec![began], healthy: promoted, measures, ..Happened::default() }
 }
 
 /// A primary dies in the middle of the load, its replica takes over, and it comes back as a replica.
-fn kill(cluster: &mut Cluster, running: &Running) -> Happened {
+fn kill(cluster: &mut Cluster, fleet: &Fleet<Shared>, running: &Running) -> Happened {
     let primary = cluster.primary_of(0);
     let replica = cluster.replica_of(primary);
-    let (first, began) = (running.recorder.len(), running.recorder.now());
+    let outage = Outage::begin(running);
+    let began = outage.began;
     cluster.servers[primary].kill();
     until("the replica is promoted", || (cluster.servers[replica].info("role")? == "master").then_some(()));
     let promoted = running.recorder.now();
+    let map = await_map(fleet, cluster.servers[replica].port, running, promoted);
     until("the cluster is whole enough", || {
         let text: String = cluster.servers[replica].ask(&["CLUSTER", "INFO"]).ok()?;
         text.contains("cluster_state:ok").then_some(())
     });
-    let healthy = running.recorder.now();
-    progress(&format!("  promoted after {} ms", (promoted - began) / 1_000));
-    rest(Duration::from_secs(1));
+    let (took, lost) = ((promoted - began) / 1_000, running.recorder.now());
     cluster.servers[primary].restart();
-    let evidence = vec![
-        ("promotion".to_owned(), 1),
-        ("decision without the store".to_owned(), without_store(running, first)),
-    ];
-    Happened {
-        evidence,
-        losses: vec![(began, healthy)],
-        outages: vec![began],
-        healthy,
-        ..Happened::default()
-    }
+    // Back as a replica, which nobody must take for what it was.
+    cluster.await_whole();
+    let happened = outage.over(&[("promotion", 1), ("millisecond until it", took)]);
+    Happened { losses: vec![(began, lost)], healthy: promoted, measures: vec![map], ..happened }
 }
 
 /// A thousand slots move from one primary to the next, and back.
@@ -219,52 +211,36 @@ fn reshard(cluster: &Cluster, running: &Running) -> Happened {
 /// A primary has no room, and takes nothing more.
 fn memory(cluster: &Cluster, running: &Running) -> Happened {
     let server = &cluster.servers[cluster.primary_of(0)];
-    let (first, began) = (running.recorder.len(), running.recorder.now());
+    let outage = Outage::begin(running);
     server.tell(&["CONFIG", "SET", "maxmemory", "1mb"]);
     rest(Duration::from_secs(2));
     let refused = server.errors("OOM");
     server.tell(&["CONFIG", "SET", "maxmemory", "0"]);
-    let evidence = vec![
-        ("OOM".to_owned(), refused),
-        ("decision without the store".to_owned(), without_store(running, first)),
-    ];
-    Happened { evidence, outages: vec![began], healthy: running.recorder.now(), ..Happened::default() }
+    outage.over(&[("OOM", refused)])
 }
 
 /// A primary holds all its clients up for a second.
 fn client_pause(cluster: &Cluster, running: &Running) -> Happened {
     let server = &cluster.servers[cluster.primary_of(0)];
-    let (first, began) = (running.recorder.len(), running.recorder.now());
+    let outage = Outage::begin(running);
     server.tell(&["CLIENT", "PAUSE", "1000", "ALL"]);
     // Whoever is held up is not answered before it is over; so is this.
     server.tell(&["PING"]);
-    let healthy = running.recorder.now();
-    let evidence = vec![
-        ("millisecond that a PING took".to_owned(), (healthy - began) / 1_000),
-        ("decision without the store".to_owned(), without_store(running, first)),
-    ];
-    Happened { evidence, outages: vec![began], healthy, ..Happened::default() }
+    let lasted = outage.lasted();
+    outage.over(&[("millisecond that a PING took", lasted)])
 }
 
 /// All six are killed, and come back empty after a minute.
 fn outage(cluster: &mut Cluster, running: &Running) -> Happened {
-    let (first, began) = (running.recorder.len(), running.recorder.now());
+    let outage = Outage::begin(running);
     for server in &mut cluster.servers {
         server.kill();
     }
     rest(OUTAGE);
-    let without = without_store(running, first);
+    let fast = outage.fast_path(1_000_000);
     for server in &mut cluster.servers {
         server.restart();
     }
     cluster.await_whole();
-    let healthy = running.recorder.now();
-    let evidence = vec![("node killed".to_owned(), 6), ("decision without the store".to_owned(), without)];
-    Happened {
-        evidence,
-        losses: vec![(began, healthy)],
-        outages: vec![began],
-        healthy,
-        ..Happened::default()
-    }
+    Happened { measures: vec![fast], ..outage.over_empty(&[("node killed", 6)]) }
 }

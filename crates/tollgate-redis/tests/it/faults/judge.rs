@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::NODES;
+use super::report::Measure;
 use crate::checker::{Allowance, Bucket};
 use crate::fleet::{HOT, QUIET, QUIET_BIT};
 use crate::record::{Mode, Seen};
 
 /// After a fault, decisions are looked at in pieces of this many microseconds.
-const PIECE: u64 = 250_000;
+const PIECE: u64 = 100_000;
 /// A piece is well again if this share of its decisions, in percent, came from the store.
 const WELL_PERCENT: usize = 95;
 
@@ -27,6 +27,20 @@ pub(crate) struct Happened {
     pub(crate) steps: Vec<u64>,
     /// When the store was healthy again.
     pub(crate) healthy: u64,
+    /// What was measured beside.
+    pub(crate) measures: Vec<Measure>,
+}
+
+impl Happened {
+    /// The machine stood still too, which takes the store away as a fault does: from the first decision without it.
+    pub(super) fn stood_still(&mut self, seen: &[Seen]) {
+        let without = seen.iter().filter(|seen| seen.mode != Mode::Exact).map(|seen| seen.sent);
+        if let Some(first) = without.min()
+            && self.outages.iter().all(|&began| first < began)
+        {
+            self.outages.push(first);
+        }
+    }
 }
 
 /// What came of it.
@@ -41,21 +55,25 @@ pub(crate) struct Judged {
     pub(crate) broken_counted: i64,
     /// Denials of the store that no charge explains, and units that vanished, if that explains them; and any denial of a quiet key.
     pub(crate) unexplained: usize,
-    pub(crate) vanished: u64,
+    /// Of the worst hot key, and of the worst quiet one.
+    pub(crate) vanished: [u64; 2],
     pub(crate) quiet_denied: usize,
+    /// Decisions after twice their deadline, while the machine had time for them.
     pub(crate) late: usize,
     /// Microseconds.
     pub(crate) slowest: u64,
     pub(crate) p9999: u64,
-    /// Milliseconds from health until the store answered nearly all, and all.
-    pub(crate) recovered_nearly: Option<u64>,
-    pub(crate) recovered: Option<u64>,
+    /// Milliseconds from health until the store answered for the first time, answered nearly all, and all.
+    pub(crate) first: Option<u64>,
+    pub(crate) nearly: Option<u64>,
+    pub(crate) all: Option<u64>,
     /// Decisions without the store, those apart that the machine itself was too busy for; and how many those are.
     pub(crate) without: usize,
     pub(crate) excused: usize,
 }
 
-/// Judges a record. `sober` is the same without the decisions that missed the store because the machine was busy with something else.
+/// Judges a record. `sober` is the same without the decisions that were late or missed the store because the machine was busy with
+/// something else.
 pub(crate) fn judge(seen: &[Seen], sober: &[Seen], happened: &Happened) -> Judged {
     let mut judged = Judged { decisions: seen.len(), over: i64::MIN, ..Judged::default() };
     judged.broken_exact = i64::MIN;
@@ -65,27 +83,34 @@ pub(crate) fn judge(seen: &[Seen], sober: &[Seen], happened: &Happened) -> Judge
         *judged.modes.entry(one.mode).or_default() += 1;
         keys.entry(one.key).or_default().push(*one);
     }
+    let nodes = seen.iter().map(|seen| u64::from(seen.node) + 1).max().unwrap_or(1);
     for (key, seen) in &keys {
-        judged.add_key(if key & QUIET_BIT == 0 { HOT } else { QUIET }, *key & QUIET_BIT != 0, seen, happened);
+        let bucket = if key & QUIET_BIT == 0 { HOT } else { QUIET };
+        judged.add_key(bucket, *key & QUIET_BIT != 0, seen, happened, nodes);
     }
-    judged.late = seen.iter().filter(|seen| seen.late).count();
+    judged.late = sober.iter().filter(|seen| seen.late).count();
     let mut took: Vec<u64> = seen.iter().map(Seen::took).collect();
     took.sort_unstable();
     judged.slowest = took.last().copied().unwrap_or_default();
     judged.p9999 = took.get(took.len() * 9_999 / 10_000).copied().unwrap_or_default();
-    (judged.recovered_nearly, judged.recovered) = recovery(sober, happened.healthy);
+    let answered = sober.iter().filter(|seen| seen.sent >= happened.healthy && seen.mode == Mode::Exact);
+    judged.first = answered.map(|seen| (seen.replied - happened.healthy) / 1_000).min();
+    (judged.nearly, judged.all) = recovery(sober, happened.healthy);
     judged.without = sober.iter().filter(|seen| seen.mode != Mode::Exact).count();
     judged
 }
 
 impl Judged {
-    fn add_key(&mut self, bucket: Bucket, quiet: bool, seen: &[Seen], happened: &Happened) {
+    /// Adds what became of one key.
+    fn add_key(&mut self, bucket: Bucket, quiet: bool, seen: &[Seen], happened: &Happened, nodes: u64) {
         let allow = |(from, to)| Allowance { from, to, units: bucket.burst };
+        // A share of the burst is at least one unit, so many nodes have more than the burst.
+        let stand_in = |(from, to)| Allowance { from, to, units: bucket.burst.max(nodes) };
         let losses: Vec<Allowance> = happened.losses.iter().copied().map(allow).collect();
         let without = seen.iter().filter(|seen| seen.mode != Mode::Exact).map(|seen| seen.replied);
         let back = without.max().unwrap_or_default();
         let outages: Vec<Allowance> =
-            happened.outages.iter().map(|&began| allow((began, began.max(back)))).collect();
+            happened.outages.iter().map(|&began| stand_in((began, began.max(back)))).collect();
         let exact = seen.iter().filter(|seen| seen.mode == Mode::Exact);
         // What was let pass without being counted is counted apart, and has a ceiling of its own.
         let counted = || seen.iter().filter(|seen| matches!(seen.mode, Mode::Exact | Mode::Local));
@@ -95,13 +120,16 @@ impl Judged {
         let shares = happened.alone.map(|(from, to)| {
             let to = to.max(back);
             // What the node's share refills meanwhile, rounded up.
-            let units = (bucket.limit * (to - from)).div_ceil(bucket.period * NODES as u64);
+            let units = (bucket.limit * (to - from)).div_ceil(bucket.period * nodes);
             Allowance { from, to, units }
         });
         let both = [losses, outages, shares.into_iter().collect()].concat();
         self.broken_counted = self.broken_counted.max(units(bucket.excess(counted(), &both)));
         match bucket.vanished(seen, &happened.steps) {
-            Some(units) => self.vanished = self.vanished.max(units),
+            Some(units) => {
+                let worst = &mut self.vanished[usize::from(quiet)];
+                *worst = units.max(*worst);
+            }
             None => self.unexplained += bucket.wrong_denials(seen, &[]).len(),
         }
         if quiet {

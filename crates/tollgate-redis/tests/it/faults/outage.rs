@@ -1,0 +1,60 @@
+//! A fault that takes the store away for a while, and what nearly all of them measure.
+
+use super::judge::Happened;
+use super::report::{Measure, Unit};
+use crate::fleet::Running;
+use crate::record::{Mode, Seen};
+
+/// Microseconds that a decision takes when the store is known to be away.
+const FAST: u64 = 100;
+
+/// From its first moment on.
+pub(super) struct Outage<'a> {
+    pub(super) running: &'a Running,
+    pub(super) began: u64,
+    first: usize,
+}
+
+impl<'a> Outage<'a> {
+    pub(super) fn begin(running: &'a Running) -> Self {
+        Self { running, began: running.recorder.now(), first: running.recorder.len() }
+    }
+
+    /// Milliseconds since it began.
+    pub(super) fn lasted(&self) -> u64 {
+        (self.running.recorder.now() - self.began) / 1_000
+    }
+
+    /// Decisions that the store did not make.
+    pub(super) fn without(&self) -> u64 {
+        let seen = self.running.recorder.since(self.first);
+        seen.iter().filter(|seen| seen.mode != Mode::Exact).count() as u64
+    }
+
+    /// Ninety-nine of a hundred decisions without the store took at most this long, once a while had passed.
+    pub(super) fn fast_path(&self, after_micros: u64) -> Measure {
+        let seen = self.running.recorder.since(self.first);
+        let from = self.began + after_micros;
+        let away = seen.iter().filter(|seen| seen.mode != Mode::Exact && seen.sent >= from);
+        let mut took: Vec<u64> = away.map(Seen::took).collect();
+        took.sort_unstable();
+        let value = took.get(took.len() * 99 / 100).copied().unwrap_or(u64::MAX);
+        Measure { what: "p99 in process meanwhile", unit: Unit::Micros, value, most: FAST }
+    }
+
+    /// The store is healthy from now on, and has lost nothing.
+    pub(super) fn over(self, evidence: &[(&str, u64)]) -> Happened {
+        let healthy = self.running.recorder.now();
+        let mut happened = Happened { outages: vec![self.began], healthy, ..Happened::default() };
+        happened.evidence = evidence.iter().map(|&(what, count)| (what.to_owned(), count)).collect();
+        happened.evidence.push(("decision without the store".to_owned(), self.without()));
+        happened
+    }
+
+    /// The same, but what it knew is gone.
+    pub(super) fn over_empty(self, evidence: &[(&str, u64)]) -> Happened {
+        let began = self.began;
+        let happened = self.over(evidence);
+        Happened { losses: vec![(began, happened.healthy)], ..happened }
+    }
+}

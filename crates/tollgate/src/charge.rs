@@ -8,6 +8,7 @@ use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Source, Stance};
 use crate::key::{Fingerprint, Prefix, Secret};
 use crate::outcome::Outcome;
+use crate::policy::Lease;
 use crate::quota::Quota;
 use crate::time::Timestamp;
 
@@ -181,6 +182,7 @@ pub struct Charge<'a> {
     pub(crate) stance: Stance,
     pub(crate) permit: PermitId,
     pub(crate) group: Option<u16>,
+    pub(crate) lease: Option<Lease>,
 }
 
 impl<'a> Charge<'a> {
@@ -231,6 +233,12 @@ impl<'a> Charge<'a> {
     #[must_use]
     pub const fn group(&self) -> Option<u16> {
         self.group
+    }
+
+    /// The bounds of what a node may hold of it ahead of time; none where each request asks the counter itself.
+    #[must_use]
+    pub const fn lease(&self) -> Option<Lease> {
+        self.lease
     }
 
     /// The same for other units.

@@ -426,6 +426,7 @@ impl Live {
             stance,
             permit,
             group: self.group_of(request),
+            lease: limit.lease(),
         }
     }
 }

@@ -86,7 +86,17 @@ impl Shared {
             Quota::Concurrency(_) => PermitId(permits.fetch_add(1, Ordering::Relaxed)),
             _ => PermitId(0),
         };
-        Charge { key, family, number: *number, quota, cost, stance: Stance::Enforced, permit, group: None }
+        Charge {
+            key,
+            family,
+            number: *number,
+            quota,
+            cost,
+            stance: Stance::Enforced,
+            permit,
+            group: None,
+            lease: None,
+        }
     }
 }
 

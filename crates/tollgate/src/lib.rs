@@ -16,6 +16,7 @@ pub mod memory;
 mod sync;
 mod decision;
 pub mod headers;
+pub mod lease;
 mod engine;
 mod gate;
 #[cfg(feature = "conformance")]

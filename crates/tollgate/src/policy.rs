@@ -9,6 +9,7 @@ mod fields;
 mod rate;
 pub mod expression;
 pub mod glob;
+mod lease;
 pub mod limit;
 mod on_store_failure;
 mod builder;
@@ -28,6 +29,7 @@ pub use difference::{Change, Difference};
 pub use document::{DEPTH_MAX, FILE_BYTES_MAX, ITEMS_MAX, NODES_MAX, TEXT_BYTES_MAX};
 pub use expression::Expression;
 pub use finding::{FINDINGS_MAX, Finding, Findings, Problem, Severity};
+pub use lease::Lease;
 pub use limit::{
     BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
     QUOTAS_MAX, QuotaIndex, Quotas,

@@ -164,6 +164,8 @@ impl Held {
             stance: self.stance,
             permit,
             group: self.group,
+            // What settles later is settled with the counter itself.
+            lease: None,
         })
     }
 

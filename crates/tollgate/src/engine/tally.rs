@@ -40,6 +40,7 @@ impl Windows {
             stance: Stance::Enforced,
             permit: PermitId(0),
             group: None,
+            lease: None,
         }
     }
 }

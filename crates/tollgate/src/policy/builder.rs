@@ -1,11 +1,13 @@
 //! Limits made in Rust instead of in a file. [`Policy::new`](super::Policy::new) checks them as it checks a file's.
 
 use crate::policy::expression::Expression;
+use crate::policy::lease::{Lease, SHARE_MAX, TTL_MAX, TTL_MIN};
 use crate::policy::limit::{
     Condition, Consistency, Cost, Fallback, Limit, Mode, QuotaIndex, Quotas, stricter,
 };
 use crate::policy::on_store_failure::OnStoreFailure;
 use crate::quota::Quota;
+use crate::time::Ticks;
 
 /// A limit in the making.
 ///
@@ -49,6 +51,7 @@ impl Limit {
                 enforce_percent: 100,
                 on_store_failure: OnStoreFailure::default(),
                 consistency: Consistency::default(),
+                lease: Lease::default(),
             },
         }
     }
@@ -133,6 +136,16 @@ impl LimitBuilder {
     #[must_use]
     pub fn consistency(mut self, consistency: Consistency) -> Self {
         self.limit.consistency = consistency;
+        self.limit.lease.is_auto = consistency == Consistency::Auto;
+        self
+    }
+
+    /// The share of the limit that one node may hold ahead of time, in millionths, and for how long; see [`Lease`].
+    #[must_use]
+    pub fn lease(mut self, share: u32, ttl: Ticks) -> Self {
+        let is_auto = self.limit.lease.is_auto;
+        self.limit.lease =
+            Lease { share: share.clamp(1, SHARE_MAX), ttl: ttl.clamp(TTL_MIN, TTL_MAX), is_auto };
         self
     }
 

@@ -2,6 +2,7 @@
 //! are left to [`limit`], what holds between fields and between limits to [`super::check`].
 
 mod limit;
+mod lease;
 mod on_store_failure;
 mod quota;
 mod when;

@@ -90,6 +90,7 @@ fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
         ("enforce_percent", one.enforce_percent == other.enforce_percent),
         ("on_store_failure", one.on_store_failure == other.on_store_failure),
         ("consistency", one.consistency == other.consistency),
+        ("lease", one.lease() == other.lease()),
     ];
     same.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
 }

@@ -4,10 +4,12 @@ use std::collections::HashSet;
 
 use crate::policy::expression::Expression;
 use crate::policy::glob::Glob;
+use crate::policy::lease::Lease;
 use crate::policy::on_store_failure::OnStoreFailure;
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::quota::Quota;
 use crate::request::Value;
+use crate::time::Ticks;
 
 /// Most attributes a limit counts by.
 pub const BY_MAX: usize = 8;
@@ -184,6 +186,7 @@ pub struct Limit {
     pub(crate) enforce_percent: u8,
     pub(crate) on_store_failure: OnStoreFailure,
     pub(crate) consistency: Consistency,
+    pub(crate) lease: Lease,
 }
 
 impl Limit {
@@ -199,6 +202,7 @@ impl Limit {
             enforce_percent: 100,
             on_store_failure: OnStoreFailure::Local,
             consistency: Consistency::Exact,
+            lease: Lease { share: 0, ttl: Ticks::ZERO, is_auto: false },
         }
     }
 
@@ -259,6 +263,15 @@ impl Limit {
     #[must_use]
     pub const fn consistency(&self) -> Consistency {
         self.consistency
+    }
+
+    /// The bounds of its leases; none where its counters are asked about each request.
+    #[must_use]
+    pub fn lease(&self) -> Option<Lease> {
+        if self.consistency == Consistency::Exact {
+            return None;
+        }
+        self.quotas.all.first().is_some_and(Lease::suits).then_some(self.lease)
     }
 
     /// One of its quotas.

@@ -146,7 +146,7 @@ impl Shares {
         let share = self.shares.get(position)?.get(index)?;
         let (number, quota) = (*counters.numbers.get(index)?, &share.quota);
         let Charge { key, cost, stance, permit, .. } = *charge;
-        let charge = Charge { key, family, number, quota, cost, stance, permit, group: None };
+        let charge = Charge { key, family, number, quota, cost, stance, permit, group: None, lease: None };
         Some(Own { charge, spare: share.spare })
     }
 }

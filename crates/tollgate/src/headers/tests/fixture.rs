@@ -112,6 +112,7 @@ impl Case {
             enforce_percent: 100,
             on_store_failure: OnStoreFailure::Local,
             consistency: Consistency::Exact,
+            lease: crate::policy::Lease::default(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One limit of a file. Its quotas are left to [`super::quota`], its conditions to [`super::when`].
 
 use crate::policy::check;
-use crate::policy::compile::{on_store_failure, quota, when};
+use crate::policy::compile::{lease, on_store_failure, quota, when};
 use crate::policy::document::{Node, Tree};
 use crate::policy::expression::Expression;
 use crate::policy::fields::{self, Fields};
@@ -10,7 +10,7 @@ use crate::policy::limit::{Consistency, Cost, Limit, Mode, Quotas};
 use crate::policy::rate;
 use crate::quota::Quota;
 
-const FIELDS: [&str; 21] = [
+const FIELDS: [&str; 22] = [
     "name",
     "when",
     "by",
@@ -32,6 +32,7 @@ const FIELDS: [&str; 21] = [
     "enforce_percent",
     "on_store_failure",
     "consistency",
+    "lease",
 ];
 
 const MODES: [(&str, Mode); 3] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
@@ -61,6 +62,7 @@ pub(super) fn read(node: &Node, report: &mut Report) -> Option<(Limit, Place)> {
     let quotas = quota::read(fields, report);
     let cost = cost(fields, quotas.as_ref(), report);
     let percent = fields.count("enforce_percent", 100, report).unwrap_or(100);
+    let consistency = fields.choice("consistency", &CONSISTENCIES, report).unwrap_or_default();
     let limit = Limit {
         name: name.to_owned(),
         when,
@@ -68,7 +70,8 @@ pub(super) fn read(node: &Node, report: &mut Report) -> Option<(Limit, Place)> {
         mode: fields.choice("mode", &MODES, report).unwrap_or_default(),
         enforce_percent: u8::try_from(percent).unwrap_or(100),
         on_store_failure: on_store_failure::read(fields, report).unwrap_or_default(),
-        consistency: fields.choice("consistency", &CONSISTENCIES, report).unwrap_or_default(),
+        consistency,
+        lease: lease::read(fields, consistency, report),
         // Without quotas the limit is refused, and what else is wrong with it is reported all the same.
         quotas: quotas.unwrap_or_else(Quotas::none),
         cost,

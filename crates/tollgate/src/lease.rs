@@ -1,0 +1,362 @@
+//! Leases: units that a node draws from a shared counter ahead of time and spends by itself. They are debited when they are drawn, so
+//! that all nodes together never admit more than the counter did; what is not spent in time goes back.
+//!
+//! [`Leased`] stands before a store that can lend ([`Lender`]) and is a store itself. Quiet keys are asked about as before; a key that is
+//! asked about often is answered from what is held of it, and one that was denied from what is known of that, until it may pass again.
+//! Nothing here waits or keeps time by itself: whoever owns a [`Leased`] calls [`Leased::tend`] now and then.
+
+mod book;
+mod cell;
+mod heat;
+mod lending;
+mod size;
+mod tend;
+#[cfg(test)]
+mod tests;
+mod turn;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::charge::{Answer, Answers, Charge, Family};
+use crate::decision::{Source, Stance};
+use crate::memory::MemoryStore;
+use crate::outcome::Outcome;
+use crate::quota::Quota;
+use crate::store::{Hold, Store, StoreFailure};
+use crate::time::{Ticks, Timestamp};
+
+use book::Book;
+pub use book::LeaseReport;
+use cell::Cell;
+pub use lending::Lending;
+use turn::Turn;
+
+/// How often a request waits for somebody else's draw before it asks for itself.
+const WAITS_MAX: usize = 2;
+
+/// What a store lent.
+#[derive(Clone, Debug)]
+pub struct Loan<R> {
+    /// The answer to the charge itself.
+    pub answer: Answer,
+    /// The units that were taken beyond it.
+    pub extra: u64,
+    /// Which window they were taken of, by a number; 0 where there are no windows. Units end with theirs.
+    pub window: u64,
+    /// What it takes to give them back, and to draw again; none where units cannot go back.
+    pub receipt: Option<R>,
+}
+
+/// One loan for each charge, in order.
+pub type Loans<R> = SmallVec<[Loan<R>; 6]>;
+
+/// A store that lends units.
+pub trait Lender: Store {
+    /// What it takes to give units back. It names the counter, its quota, and, of a window, which one.
+    type Receipt: Clone + Send + Sync + 'static;
+
+    /// Charges as [`Store::charge`] does, and if all pass takes of each counter up to so many units beyond that.
+    fn lend(
+        &self,
+        charges: &[Charge<'_>],
+        extras: &[u64],
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Loans<Self::Receipt>, StoreFailure>> + Send;
+
+    /// The quota of a receipt.
+    fn quota_of<'r>(&self, receipt: &'r Self::Receipt) -> &'r Quota;
+
+    /// Takes up to so many units more of a counter that has lent some.
+    fn lend_more(
+        &self,
+        receipt: &Self::Receipt,
+        units: u64,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Loan<Self::Receipt>, StoreFailure>> + Send;
+
+    /// Takes units back. It is asked once for each unit: what may have been done is not tried again.
+    fn take_back(
+        &self,
+        receipt: &Self::Receipt,
+        units: u64,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
+}
+
+/// A store with leases before it.
+pub struct Leased<S: Lender> {
+    store: S,
+    book: Book<S::Receipt>,
+}
+
+type CellOf<S> = Arc<Cell<<S as Lender>::Receipt>>;
+
+/// What is known of one charge without asking.
+enum Known<R> {
+    /// It was paid of what is held, of the lease that ends then.
+    Paid(Arc<Cell<R>>, u64),
+    /// It was denied before, and still is.
+    Denied(Outcome),
+    /// Only the store knows.
+    Lacking,
+}
+
+impl<S: Lender> Leased<S> {
+    /// Leases before a store, for at most so many keys at a time; further ones are asked about exactly.
+    pub fn new(store: S, keys_max: usize) -> Self {
+        Self { store, book: Book::new(keys_max) }
+    }
+
+    /// The store behind.
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// What is held, and what was done with it.
+    pub fn report(&self) -> LeaseReport {
+        self.book.report()
+    }
+
+    /// Pays every charge that can be paid of what is held.
+    fn pay(&self, charges: &[Charge<'_>], now: Timestamp) -> SmallVec<[Known<S::Receipt>; 6]> {
+        let each = charges.iter().map(|charge| {
+            let Some(cell) = self.book.cell(charge) else { return Known::Lacking };
+            let ends = cell.ends();
+            if let Some(left) = cell.spend(charge.cost(), now) {
+                if cell.runs_out(left) {
+                    self.book.want(&cell);
+                }
+                return Known::Paid(cell, ends);
+            }
+            match cell.denial(charge, now) {
+                Some(outcome) if is_enforced(charge) => Known::Denied(outcome),
+                _ => Known::Lacking,
+            }
+        });
+        each.collect()
+    }
+
+    /// Gives back what was paid.
+    fn unpay(charges: &[Charge<'_>], known: &[Known<S::Receipt>]) {
+        for (charge, known) in charges.iter().zip(known) {
+            if let Known::Paid(cell, ends) = known {
+                cell.put(charge.cost(), *ends);
+            }
+        }
+    }
+
+    /// The answers, if the store need not be asked. Otherwise whatever was paid stays paid.
+    fn settled(
+        &self,
+        charges: &[Charge<'_>],
+        known: &[Known<S::Receipt>],
+        now: Timestamp,
+    ) -> Option<Answers> {
+        if known.iter().any(|known| matches!(known, Known::Lacking)) {
+            return None;
+        }
+        let is_denied = known.iter().any(|known| matches!(known, Known::Denied(_)));
+        if is_denied {
+            Self::unpay(charges, known);
+            self.book.counts.refused();
+        } else {
+            self.book.counts.paid();
+        }
+        let each = charges.iter().zip(known);
+        Some(each.filter_map(|(charge, known)| told(charge, known, now)).collect())
+    }
+
+    /// Asks the store about what is lacking, and draws ahead of what is asked often.
+    async fn ask(
+        &self,
+        charges: &[Charge<'_>],
+        known: &[Known<S::Receipt>],
+        turns: &mut [Option<Turn<S::Receipt>>],
+        now: Timestamp,
+    ) -> Result<Answers, StoreFailure> {
+        let places: SmallVec<[usize; 6]> =
+            (0..charges.len()).filter(|&place| !matches!(known[place], Known::Paid(..))).collect();
+        let asked: SmallVec<[Charge<'_>; 6]> = places.iter().map(|&place| charges[place]).collect();
+        let extras: SmallVec<[u64; 6]> = places
+            .iter()
+            .map(|&place| match &turns[place] {
+                Some(turn) => turn.cell().wanted(charges[place].quota(), self.store.nodes(), now),
+                None => 0,
+            })
+            .collect();
+        let loans = match self.store.lend(&asked, &extras, now).await {
+            Ok(loans) if loans.len() == asked.len() => loans,
+            result => {
+                Self::unpay(charges, known);
+                return Err(result.err().unwrap_or(StoreFailure::Unanswered));
+            }
+        };
+        self.book.counts.asked();
+        let is_admitted = asked
+            .iter()
+            .zip(&loans)
+            .all(|(charge, loan)| !is_enforced(charge) || loan.answer.outcome.is_allowed());
+        if !is_admitted {
+            Self::unpay(charges, known);
+        }
+        let mut answers: SmallVec<[Option<Answer>; 6]> =
+            charges.iter().zip(known).map(|(charge, known)| told(charge, known, now)).collect();
+        for ((&place, loan), &wanted) in places.iter().zip(loans).zip(&extras) {
+            answers[place] = Some(loan.answer);
+            if let Some(turn) = turns[place].take() {
+                self.book.counts.drew(loan.extra);
+                turn.end(charges[place].quota(), charges[place].cost(), loan, wanted, now);
+            }
+        }
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Charges that are leased, or may be, of which nobody draws at the moment: those who come after wait for this one.
+    async fn charge_with_turns(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Result<Answers, StoreFailure> {
+        let mut since: SmallVec<[Option<u64>; 6]> = charges.iter().map(|_| None).collect();
+        let mut waits = 0;
+        loop {
+            let known = self.pay(charges, now);
+            if let Some(answers) = self.settled(charges, &known, now) {
+                return Ok(answers);
+            }
+            let mut turns: SmallVec<[Option<Turn<S::Receipt>>; 6]> = charges.iter().map(|_| None).collect();
+            let mut busy: Option<CellOf<S>> = None;
+            for (place, charge) in charges.iter().enumerate() {
+                if matches!(known[place], Known::Paid(..)) {
+                    continue;
+                }
+                let Some(cell) = self.book.cell_or_new(charge, now) else { continue };
+                match cell.turn(&mut since[place], charge.cost()) {
+                    Some(turn) => turns[place] = Some(turn),
+                    None => busy = busy.or(Some(cell)),
+                }
+            }
+            let Some(cell) = busy.filter(|_| waits < WAITS_MAX) else {
+                return self.ask(charges, &known, &mut turns, now).await;
+            };
+            Self::unpay(charges, &known);
+            drop(turns);
+            waits += 1;
+            let cost = charges.iter().map(Charge::cost).max().unwrap_or(0);
+            cell.others_turn(cost).await;
+            if let Some(answers) = self.denied_together(charges, &since, now) {
+                return Ok(answers);
+            }
+        }
+    }
+
+    /// Those who waited together for one draw that was not enough for all are denied together.
+    fn denied_together(
+        &self,
+        charges: &[Charge<'_>],
+        since: &[Option<u64>],
+        now: Timestamp,
+    ) -> Option<Answers> {
+        let ([charge], [Some(since)]) = (charges, since) else { return None };
+        let cell = self.book.cell(charge).filter(|_| is_enforced(charge))?;
+        if cell.can_spend(charge.cost(), now) {
+            return None;
+        }
+        let outcome = cell.denied_since(*since, charge, now)?;
+        self.book.counts.refused();
+        Some([answer(outcome, Source::DenyCache)].into_iter().collect())
+    }
+}
+
+fn is_enforced(charge: &Charge<'_>) -> bool {
+    charge.stance() == Stance::Enforced
+}
+
+fn answer(outcome: Outcome, source: Source) -> Answer {
+    Answer { outcome, source }
+}
+
+fn told<R: Clone>(charge: &Charge<'_>, known: &Known<R>, now: Timestamp) -> Option<Answer> {
+    match known {
+        Known::Paid(cell, _) => Some(answer(cell.outcome(charge.quota(), now), Source::Lease)),
+        Known::Denied(outcome) => Some(answer(*outcome, Source::DenyCache)),
+        Known::Lacking => None,
+    }
+}
+
+impl<S: Lender> Store for Leased<S> {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        // A look asks the counter itself, and so does what nothing is ever held of.
+        if charges.iter().all(|charge| charge.lease().is_none() || charge.cost() == 0) {
+            return self.store.charge(charges, now).await;
+        }
+        self.charge_with_turns(charges, now).await
+    }
+
+    fn charge_at_once(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Option<Result<Answers, StoreFailure>> {
+        let known = self.pay(charges, now);
+        let answers = self.settled(charges, &known, now);
+        if answers.is_none() {
+            Self::unpay(charges, &known);
+        }
+        answers.map(Ok)
+    }
+
+    fn answers_at_once(&self) -> bool {
+        self.store.answers_at_once()
+    }
+
+    fn is_grouped(&self) -> bool {
+        self.store.is_grouped()
+    }
+
+    fn memory(&self) -> Option<&MemoryStore> {
+        self.store.memory()
+    }
+
+    fn gather<R>(&self, ask: impl FnOnce() -> R) -> R {
+        self.store.gather(ask)
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.book.forget_denials(charges);
+        self.store.refund(charges, now).await
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        // What is held was debited from the counter that is forgotten: it goes with it.
+        self.book.drop_cells(charges);
+        self.store.reset(charges, now).await
+    }
+
+    async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.store.debit(charges, now).await
+    }
+
+    fn hold(&self, hold: &Hold) {
+        self.store.hold(hold);
+    }
+
+    fn prepare<'f>(&self, families: impl Iterator<Item = &'f Family>) {
+        self.store.prepare(families);
+    }
+
+    fn nodes(&self) -> u32 {
+        self.store.nodes()
+    }
+
+    fn away_for(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Ticks> {
+        self.store.away_for(charge, now)
+    }
+
+    fn is_away(&self, charge: &Charge<'_>) -> bool {
+        self.store.is_away(charge)
+    }
+}

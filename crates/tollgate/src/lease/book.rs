@@ -1,0 +1,238 @@
+//! All keys of which something is held or known.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::cell::Cell;
+use super::heat::{HOT, Heat};
+use crate::charge::Charge;
+use crate::time::Timestamp;
+
+const SHELVES: usize = 64;
+
+/// What is held, and what was done with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseReport {
+    /// Keys of which something is held or known.
+    pub keys: u64,
+    /// Units that are held: debited, and not spent.
+    pub held: u64,
+    /// Requests that were paid of what is held.
+    pub paid: u64,
+    /// Requests that were denied by what is known.
+    pub refused: u64,
+    /// Requests that asked the store.
+    pub asked: u64,
+    /// Units drawn ahead.
+    pub drawn: u64,
+    /// Units given back.
+    pub returned: u64,
+    /// Units that could not go back: their window had ended, or the store did not take them.
+    pub stranded: u64,
+}
+
+/// Counts that only grow.
+#[derive(Default)]
+pub(super) struct Counts {
+    paid: AtomicU64,
+    refused: AtomicU64,
+    asked: AtomicU64,
+    drawn: AtomicU64,
+    returned: AtomicU64,
+    stranded: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn paid(&self) {
+        self.paid.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn asked(&self) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn drew(&self, units: u64) {
+        self.drawn.fetch_add(units, Ordering::Relaxed);
+    }
+
+    pub(super) fn returned(&self, units: u64) {
+        self.returned.fetch_add(units, Ordering::Relaxed);
+    }
+
+    pub(super) fn stranded(&self, units: u64) {
+        self.stranded.fetch_add(units, Ordering::Relaxed);
+    }
+}
+
+/// A key is a hash already.
+#[derive(Default)]
+pub(super) struct Already(u64);
+
+impl Hasher for Already {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 ^= u64::from_le_bytes(word);
+        }
+    }
+
+    fn write_u128(&mut self, key: u128) {
+        #[allow(clippy::cast_possible_truncation, reason = "the lower half of a hash is a hash")]
+        let low = key as u64;
+        self.0 = low;
+    }
+}
+
+type Shelf<R> = HashMap<u128, Arc<Cell<R>>, BuildHasherDefault<Already>>;
+
+pub(super) struct Book<R> {
+    shelves: Box<[Mutex<Shelf<R>>]>,
+    count: AtomicUsize,
+    keys_max: usize,
+    heat: Heat,
+    pub(super) counts: Counts,
+    /// Keys that run out, to be renewed before they do.
+    wanted: Mutex<Vec<Arc<Cell<R>>>>,
+    /// What is left of leases that were replaced.
+    leftovers: Mutex<Vec<(R, u64)>>,
+}
+
+impl<R: Clone> Book<R> {
+    pub(super) fn new(keys_max: usize) -> Self {
+        Self {
+            shelves: (0..SHELVES).map(|_| Mutex::default()).collect(),
+            count: AtomicUsize::new(0),
+            keys_max,
+            heat: Heat::new(),
+            counts: Counts::default(),
+            wanted: Mutex::default(),
+            leftovers: Mutex::default(),
+        }
+    }
+
+    fn shelf(&self, key: u128) -> MutexGuard<'_, Shelf<R>> {
+        let place = usize::try_from(key >> 64 & (SHELVES as u128 - 1)).unwrap_or(0);
+        self.shelves[place].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is held of a charge's key, if it may be leased and anything is.
+    pub(super) fn cell(&self, charge: &Charge<'_>) -> Option<Arc<Cell<R>>> {
+        charge.lease().filter(|_| charge.cost() > 0)?;
+        let shelf = self.shelf(charge.key());
+        shelf.get(&charge.key()).filter(|cell| cell.number == charge.number()).cloned()
+    }
+
+    /// The same, or a new one where there is room, and where the key is worth it.
+    pub(super) fn cell_or_new(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Arc<Cell<R>>> {
+        let lease = charge.lease().filter(|_| charge.cost() > 0)?;
+        if let Some(cell) = self.cell(charge) {
+            return Some(cell);
+        }
+        if lease.is_auto() && self.heat.count(charge.key(), now) < HOT {
+            return None;
+        }
+        if self.count.load(Ordering::Relaxed) >= self.keys_max {
+            return None;
+        }
+        let mut shelf = self.shelf(charge.key());
+        if let Some(cell) = shelf.get(&charge.key()).filter(|cell| cell.number == charge.number()) {
+            return Some(Arc::clone(cell));
+        }
+        let cell = Arc::new(Cell::new(charge, lease, now));
+        match shelf.insert(charge.key(), Arc::clone(&cell)) {
+            None => {
+                self.count.fetch_add(1, Ordering::Relaxed);
+            }
+            // A new policy counts the key under another quota: what is held under the old one goes back.
+            Some(old) => self.leave(&old),
+        }
+        Some(cell)
+    }
+
+    /// Takes what a cell holds out of it, to be given back.
+    fn leave(&self, cell: &Cell<R>) {
+        if let Some(rest) = cell.take_all() {
+            self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).push(rest);
+        }
+    }
+
+    pub(super) fn forget_denials(&self, charges: &[Charge<'_>]) {
+        for charge in charges {
+            let cell = self.shelf(charge.key()).get(&charge.key()).cloned();
+            if let Some(cell) = cell {
+                cell.forget_denial();
+            }
+        }
+    }
+
+    pub(super) fn drop_cells(&self, charges: &[Charge<'_>]) {
+        for charge in charges {
+            let dropped = self.shelf(charge.key()).remove(&charge.key());
+            if let Some(cell) = dropped {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                let units = cell.take_all().map_or(0, |(_, units)| units);
+                self.counts.stranded(units);
+            }
+        }
+    }
+
+    /// Notes a key that runs out.
+    pub(super) fn want(&self, cell: &Arc<Cell<R>>) {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(cell));
+    }
+
+    pub(super) fn take_wanted(&self) -> Vec<Arc<Cell<R>>> {
+        std::mem::take(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What is to be given back at an instant: what is left over, and what nobody spent in time. Keys of which nothing is held and
+    /// nothing known are forgotten. With `all`, everything goes back.
+    pub(super) fn take_leftovers(&self, now: Timestamp, all: bool) -> Vec<(R, u64)> {
+        let mut rest = std::mem::take(&mut *self.leftovers.lock().unwrap_or_else(PoisonError::into_inner));
+        for shelf in &self.shelves {
+            let mut shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = shelf.len();
+            shelf.retain(|_, cell| {
+                if cell.units() > 0 && (all || cell.has_ended(now)) {
+                    let units = cell.units();
+                    match cell.take_all() {
+                        Some(left) => rest.push(left),
+                        None => self.counts.stranded(units),
+                    }
+                }
+                !cell.is_idle(now)
+            });
+            self.count.fetch_sub(before - shelf.len(), Ordering::Relaxed);
+        }
+        rest
+    }
+
+    pub(super) fn report(&self) -> LeaseReport {
+        let held = |shelf: &Mutex<Shelf<R>>| {
+            let shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
+            shelf.values().map(|cell| cell.units()).sum::<u64>()
+        };
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        LeaseReport {
+            keys: self.count.load(Ordering::Relaxed) as u64,
+            held: self.shelves.iter().map(held).sum(),
+            paid: of(&self.counts.paid),
+            refused: of(&self.counts.refused),
+            asked: of(&self.counts.asked),
+            drawn: of(&self.counts.drawn),
+            returned: of(&self.counts.returned),
+            stranded: of(&self.counts.stranded),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What a node holds and knows of one key. Spending takes no lock.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use super::Loan;
+use super::size::{Demand, unit_interval};
+use super::turn::Turn;
+use crate::charge::Charge;
+use crate::outcome::{Outcome, Verdict};
+use crate::policy::Lease;
+use crate::quota::Quota;
+use crate::time::{Ticks, Timestamp};
+
+/// How long a denial is remembered at most: what another node gave back or reset is known within that.
+const DENIAL_MAX: Ticks = Ticks::from_millis(900);
+/// What is added to a remembered retry time, since the store said it a little later than it was asked.
+const WAY: Ticks = Ticks::from_millis(1);
+
+/// One key.
+pub(super) struct Cell<R> {
+    /// The quota's number in its family: under another quota nothing of this counts.
+    pub(super) number: u32,
+    pub(super) lease: Lease,
+    units: AtomicU64,
+    /// Until when units may be spent.
+    ends: AtomicU64,
+    /// The size of the last draw, by which one tells when it runs out.
+    size: AtomicU64,
+    /// Whether it is already noted to be renewed.
+    pub(super) is_wanted: AtomicBool,
+    demand: AtomicU64,
+    /// Units that others wait for.
+    waiting: AtomicU64,
+    told: Told,
+    denial: Denial,
+    inner: Mutex<Inner<R>>,
+}
+
+/// What the store last said.
+#[derive(Default)]
+struct Told {
+    remaining: AtomicU64,
+    next_at: AtomicU64,
+    reset_at: AtomicU64,
+}
+
+/// That it was denied: to whom, and for how long. Written under the cell's lock; a reader who sees `until` change looks again.
+#[derive(Default)]
+struct Denial {
+    until: AtomicU64,
+    cost: AtomicU64,
+    retry_at: AtomicU64,
+}
+
+/// What changes together.
+pub(super) struct Inner<R> {
+    pub(super) is_drawing: bool,
+    /// Draws that have begun, and the number of the last one that ended.
+    pub(super) begun: u64,
+    pub(super) ended: u64,
+    /// Whether that one got less than was wanted.
+    pub(super) is_short: bool,
+    pub(super) wakers: Vec<Waker>,
+    pub(super) receipt: Option<R>,
+    /// Which window the units are of; 0 where there are none.
+    window: u64,
+    demand: Demand,
+}
+
+impl<R: Clone> Cell<R> {
+    pub(super) fn new(charge: &Charge<'_>, lease: Lease, now: Timestamp) -> Self {
+        let inner = Inner {
+            is_drawing: false,
+            begun: 0,
+            ended: 0,
+            is_short: false,
+            wakers: Vec::new(),
+            receipt: None,
+            window: 0,
+            demand: Demand::new(now),
+        };
+        Self {
+            number: charge.number(),
+            lease,
+            units: AtomicU64::new(0),
+            ends: AtomicU64::new(0),
+            size: AtomicU64::new(0),
+            is_wanted: AtomicBool::new(false),
+            demand: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            told: Told::default(),
+            denial: Denial::default(),
+            inner: Mutex::new(inner),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner<R>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The units that are held.
+    pub(super) fn units(&self) -> u64 {
+        self.units.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn has_ended(&self, now: Timestamp) -> bool {
+        self.ends.load(Ordering::Acquire) <= now.unix_micros()
+    }
+
+    pub(super) fn can_spend(&self, cost: u64, now: Timestamp) -> bool {
+        self.units() >= cost && !self.has_ended(now)
+    }
+
+    /// Takes units of what is held, all or none. Tells how many are left.
+    pub(super) fn spend(&self, cost: u64, now: Timestamp) -> Option<u64> {
+        if self.has_ended(now) {
+            return None;
+        }
+        let taken =
+            self.units.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |units| units.checked_sub(cost));
+        let before = taken.ok()?;
+        self.demand.fetch_add(cost, Ordering::Relaxed);
+        Some(before - cost)
+    }
+
+    /// Whether so few are left that it is time to draw again.
+    pub(super) fn runs_out(&self, left: u64) -> bool {
+        left * 4 < self.size.load(Ordering::Relaxed) && !self.is_wanted.swap(true, Ordering::Relaxed)
+    }
+
+    /// Puts back what was spent in vain, unless it was of a lease that has ended since.
+    pub(super) fn put(&self, cost: u64, ends: u64) {
+        let _inner = self.lock();
+        if self.ends.load(Ordering::Relaxed) == ends {
+            self.units.fetch_add(cost, Ordering::AcqRel);
+        }
+    }
+
+    /// What names the lease that units are spent of.
+    pub(super) fn ends(&self) -> u64 {
+        self.ends.load(Ordering::Acquire)
+    }
+
+    /// How the counter stands, as far as it was told, with what is held.
+    pub(super) fn outcome(&self, quota: &Quota, now: Timestamp) -> Outcome {
+        let limit = quota.capacity();
+        let remaining = self.told.remaining.load(Ordering::Relaxed).saturating_add(self.units()).min(limit);
+        self.outcome_of(Verdict::Allow, limit, remaining, now)
+    }
+
+    fn outcome_of(&self, verdict: Verdict, limit: u64, remaining: u64, now: Timestamp) -> Outcome {
+        let until = |at: &AtomicU64| Timestamp::from_unix_micros(at.load(Ordering::Relaxed)).since(now);
+        Outcome {
+            verdict,
+            limit,
+            remaining,
+            next_unit_after: until(&self.told.next_at),
+            reset_after: until(&self.told.reset_at),
+        }
+    }
+
+    /// The denial that is still in force for such a charge. One that costs less may pass, and is not denied by it.
+    pub(super) fn denial(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Outcome> {
+        let until = self.denial.until.load(Ordering::Acquire);
+        if until <= now.unix_micros() || charge.cost() < self.denial.cost.load(Ordering::Acquire) {
+            return None;
+        }
+        let outcome = self.denied_outcome(charge, now);
+        if self.denial.until.load(Ordering::Acquire) != until {
+            return None;
+        }
+        self.demand.fetch_add(charge.cost(), Ordering::Relaxed);
+        Some(outcome)
+    }
+
+    fn denied_outcome(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+        let retry_at = Timestamp::from_unix_micros(self.denial.retry_at.load(Ordering::Acquire));
+        let retry_after = (retry_at + WAY).since(now).max(Ticks::from_micros(1));
+        let remaining = self.told.remaining.load(Ordering::Relaxed).min(charge.cost().saturating_sub(1));
+        self.outcome_of(Verdict::Deny { retry_after }, charge.quota().capacity(), remaining, now)
+    }
+
+    /// The denial of those who waited for a draw that began after they came, and that was not enough for all.
+    pub(super) fn denied_since(&self, since: u64, charge: &Charge<'_>, now: Timestamp) -> Option<Outcome> {
+        let inner = self.lock();
+        let covers = self.denial.cost.load(Ordering::Relaxed) <= charge.cost();
+        let is_denied =
+            inner.ended > since && inner.is_short && covers && self.denial.until.load(Ordering::Relaxed) > 0;
+        is_denied.then(|| self.denied_outcome(charge, now))
+    }
+
+    /// The right to draw, unless somebody has it. `since` becomes how many had it before the caller came.
+    pub(super) fn turn(self: &Arc<Self>, since: &mut Option<u64>, cost: u64) -> Option<Turn<R>> {
+        let mut inner = self.lock();
+        if since.is_none() {
+            *since = Some(inner.begun);
+            self.demand.fetch_add(cost, Ordering::Relaxed);
+        }
+        if inner.is_drawing {
+            return None;
+        }
+        inner.is_drawing = true;
+        inner.begun += 1;
+        Some(Turn::new(Arc::clone(self), inner.begun))
+    }
+
+    pub(super) fn waits(&self, cost: u64) {
+        self.waiting.fetch_add(cost, Ordering::Relaxed);
+    }
+
+    pub(super) fn waits_no_more(&self, cost: u64) {
+        self.waiting.fetch_sub(cost, Ordering::Relaxed);
+    }
+
+    /// How many units to draw beyond what is asked for: as many as are asked for in the life of a lease, within its bounds, and what
+    /// others wait for. None for a key that is asked about seldom.
+    pub(super) fn wanted(&self, quota: &Quota, nodes: u32, now: Timestamp) -> u64 {
+        let mut inner = self.lock();
+        let asked = self.demand.swap(0, Ordering::Relaxed);
+        let size = inner.demand.size(asked, self.lease.ttl(), now);
+        let most = self.lease.most(quota, nodes);
+        let size = size.saturating_add(self.waiting.load(Ordering::Relaxed)).min(most);
+        let held = if self.has_ended(now) && inner.window != 0 { 0 } else { self.units() };
+        self.size.store(size, Ordering::Relaxed);
+        if size < 2 { 0 } else { size.saturating_sub(held) }
+    }
+
+    /// Notes what a draw brought. It was asked for at this instant, and wanted so many units beyond the charge.
+    pub(super) fn received(&self, quota: &Quota, cost: u64, loan: Loan<R>, wanted: u64, sent: Timestamp) {
+        let mut inner = self.lock();
+        let outcome = loan.answer.outcome;
+        let at = |after: Ticks| (sent + after).unix_micros();
+        self.told.remaining.store(outcome.remaining, Ordering::Relaxed);
+        self.told.next_at.store(at(outcome.next_unit_after), Ordering::Relaxed);
+        self.told.reset_at.store(at(outcome.reset_after), Ordering::Relaxed);
+        if inner.window != loan.window {
+            // Units of a window that has ended end with it.
+            self.units.store(0, Ordering::Release);
+            inner.window = loan.window;
+        }
+        if loan.extra > 0 || self.units() > 0 {
+            let life =
+                if loan.window == 0 { self.lease.ttl() } else { self.lease.ttl().min(outcome.reset_after) };
+            self.ends.store(at(life), Ordering::Release);
+            self.units.fetch_add(loan.extra, Ordering::AcqRel);
+        }
+        if let Some(receipt) = loan.receipt {
+            inner.receipt = Some(receipt);
+        }
+        self.is_wanted.store(false, Ordering::Relaxed);
+        let denied = match outcome.verdict {
+            Verdict::Deny { retry_after } => Some((cost, retry_after)),
+            Verdict::Allow | Verdict::Wait(_) if outcome.remaining == 0 && wanted > 0 => {
+                Some((1, outcome.next_unit_after))
+            }
+            _ => None,
+        };
+        inner.is_short = denied.is_some();
+        match denied {
+            Some((cost, retry_after)) => {
+                // Who is asked often would ask for each unit as it comes: better once for several.
+                let size = self.size.load(Ordering::Relaxed);
+                let pause = match unit_interval(quota) {
+                    Some(interval) if size >= 2 => {
+                        Ticks::from_micros(interval.as_micros().saturating_mul(size))
+                    }
+                    _ => Ticks::ZERO,
+                };
+                let retry_after = retry_after.max(pause.min(self.lease.ttl()));
+                self.denial.until.store(0, Ordering::Release);
+                self.denial.cost.store(cost, Ordering::Release);
+                self.denial.retry_at.store(at(retry_after), Ordering::Release);
+                self.denial.until.store(at(retry_after.min(DENIAL_MAX)), Ordering::Release);
+            }
+            None => self.denial.until.store(0, Ordering::Release),
+        }
+    }
+
+    /// Forgets that it was denied.
+    pub(super) fn forget_denial(&self) {
+        let _inner = self.lock();
+        self.denial.until.store(0, Ordering::Release);
+    }
+
+    /// Takes all units out, with what it takes to give them back.
+    pub(super) fn take_all(&self) -> Option<(R, u64)> {
+        let inner = self.lock();
+        // Whoever spent of it and comes to put back finds another lease.
+        self.ends.store(0, Ordering::Release);
+        let units = self.units.swap(0, Ordering::AcqRel);
+        inner.receipt.clone().filter(|_| units > 0).map(|receipt| (receipt, units))
+    }
+
+    /// Whether nothing is known of it that matters any more.
+    pub(super) fn is_idle(&self, now: Timestamp) -> bool {
+        let inner = self.lock();
+        let last = inner.demand.looked() + self.lease.ttl() + self.lease.ttl();
+        !inner.is_drawing
+            && self.units() == 0
+            && last < now
+            && self.demand.load(Ordering::Relaxed) == 0
+            && self.denial.until.load(Ordering::Relaxed) <= now.unix_micros()
+    }
+}

@@ -1,0 +1,161 @@
+//! A store in memory that lends: one counter for many nodes of a simulation.
+
+use std::sync::Arc;
+
+use super::{Lender, Loan, Loans};
+use crate::algorithm::concurrency::PermitId;
+use crate::charge::{Answers, Charge, Family};
+use crate::decision::Stance;
+use crate::key::{Fingerprint, Secret};
+use crate::memory::MemoryStore;
+use crate::outcome::Verdict;
+use crate::quota::Quota;
+use crate::store::{Hold, Store, StoreFailure};
+use crate::time::Timestamp;
+
+/// Counters in memory that several nodes draw from. Copies share them. In a fleet they are in Redis; this is for trying things out.
+#[derive(Clone)]
+pub struct Lending {
+    memory: Arc<MemoryStore>,
+    nodes: u32,
+}
+
+/// Whose units they are.
+#[derive(Clone)]
+pub struct MemoryReceipt {
+    key: Fingerprint,
+    number: u32,
+    owner: Arc<(Family, Quota)>,
+    /// The window that they were taken of ends then.
+    window: u64,
+}
+
+impl MemoryReceipt {
+    fn charge(&self, cost: u64) -> Charge<'_> {
+        Charge {
+            key: self.key,
+            family: &self.owner.0,
+            number: self.number,
+            quota: &self.owner.1,
+            cost,
+            stance: Stance::Enforced,
+            permit: PermitId(0),
+            group: None,
+            lease: None,
+        }
+    }
+}
+
+impl Lending {
+    /// Counters that so many nodes share.
+    #[must_use]
+    pub fn new(memory: MemoryStore, nodes: u32) -> Self {
+        Self { memory: Arc::new(memory), nodes }
+    }
+
+    /// What one counter lends beyond what it was charged.
+    fn loan(
+        &self,
+        charge: &Charge<'_>,
+        extra: u64,
+        now: Timestamp,
+    ) -> Result<Loan<MemoryReceipt>, StoreFailure> {
+        let charge_one = |cost: u64| -> Result<_, StoreFailure> {
+            let answers = self.memory.charge_now(&[charge.costing(cost)], now)?;
+            answers.first().copied().ok_or(StoreFailure::Unanswered)
+        };
+        let mut answer = charge_one(0)?;
+        let extra = extra.min(answer.outcome.remaining);
+        if extra > 0 {
+            answer = charge_one(extra)?;
+        }
+        let window = match charge.quota() {
+            Quota::FixedWindow(_) => (now + answer.outcome.reset_after).unix_micros(),
+            _ => 0,
+        };
+        let family = Family::single(&Secret::repeatable(0), &[b"receipt"], charge.quota().clone());
+        let owner = Arc::new((family, charge.quota().clone()));
+        let receipt = MemoryReceipt { key: charge.key, number: charge.number, owner, window };
+        Ok(Loan { answer, extra, window, receipt: Some(receipt) })
+    }
+}
+
+impl Lender for Lending {
+    type Receipt = MemoryReceipt;
+
+    async fn lend(
+        &self,
+        charges: &[Charge<'_>],
+        extras: &[u64],
+        now: Timestamp,
+    ) -> Result<Loans<MemoryReceipt>, StoreFailure> {
+        let answers = self.memory.charge_now(charges, now)?;
+        let is_admitted = charges
+            .iter()
+            .zip(&answers)
+            .all(|(charge, answer)| charge.stance == Stance::Shadow || answer.outcome.is_allowed());
+        let each = charges.iter().zip(answers).zip(extras);
+        each.map(|((charge, answer), &extra)| {
+            if !is_admitted || !answer.outcome.is_allowed() || charge.lease.is_none() {
+                return Ok(Loan { answer, extra: 0, window: 0, receipt: None });
+            }
+            let loan = self.loan(charge, extra, now)?;
+            // How it stands is told as it is after all; the verdict is that of the charge.
+            let mut answer = answer;
+            let verdict = answer.outcome.verdict;
+            answer.outcome = loan.answer.outcome;
+            answer.outcome.verdict = verdict;
+            Ok(Loan { answer, ..loan })
+        })
+        .collect()
+    }
+
+    fn quota_of<'r>(&self, receipt: &'r MemoryReceipt) -> &'r Quota {
+        &receipt.owner.1
+    }
+
+    async fn lend_more(
+        &self,
+        receipt: &MemoryReceipt,
+        units: u64,
+        now: Timestamp,
+    ) -> Result<Loan<MemoryReceipt>, StoreFailure> {
+        let mut loan = self.loan(&receipt.charge(0), units, now)?;
+        loan.answer.outcome.verdict = Verdict::Allow;
+        Ok(loan)
+    }
+
+    async fn take_back(
+        &self,
+        receipt: &MemoryReceipt,
+        units: u64,
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
+        if receipt.window != 0 && receipt.window <= now.unix_micros() {
+            return Err(StoreFailure::Superseded);
+        }
+        self.memory.refund(&[receipt.charge(units)], now).await
+    }
+}
+
+impl Store for Lending {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        self.memory.charge_now(charges, now)
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.memory.refund(charges, now).await
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.memory.reset(charges, now).await
+    }
+
+    fn hold(&self, hold: &Hold) {
+        self.memory.hold(hold);
+    }
+
+    fn nodes(&self) -> u32 {
+        self.nodes
+    }
+}

@@ -1,0 +1,68 @@
+//! What is done beside requests: renewing what runs out, and giving back what nobody spent.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+
+use super::{Leased, Lender};
+use crate::time::Timestamp;
+
+/// Calls to the store that are under way at a time.
+const AT_ONCE: usize = 128;
+
+impl<S: Lender> Leased<S> {
+    /// Renews what runs out and gives back what was not spent in time. To be called every few milliseconds.
+    pub async fn tend(&self, now: Timestamp) {
+        let wanted = self.book.take_wanted();
+        let renewals = wanted.into_iter().map(|cell| async move {
+            let receipt = cell.lock().receipt.clone();
+            let (Some(receipt), Some(turn)) = (receipt, cell.turn(&mut Some(0), 0)) else {
+                cell.is_wanted.store(false, std::sync::atomic::Ordering::Relaxed);
+                return;
+            };
+            let quota = self.store.quota_of(&receipt);
+            let units = cell.wanted(quota, self.store.nodes(), now);
+            if units == 0 {
+                cell.is_wanted.store(false, std::sync::atomic::Ordering::Relaxed);
+                return;
+            }
+            if let Ok(loan) = self.store.lend_more(&receipt, units, now).await {
+                self.book.counts.drew(loan.extra);
+                turn.end(quota, 1, loan, units, now);
+            } else {
+                cell.is_wanted.store(false, std::sync::atomic::Ordering::Relaxed);
+            }
+        });
+        in_batches(renewals).await;
+        self.give_back(now, false).await;
+    }
+
+    /// Gives everything back. For a process that ends in order: nothing may be charged after it.
+    pub async fn close(&self, now: Timestamp) {
+        self.give_back(now, true).await;
+    }
+
+    async fn give_back(&self, now: Timestamp, all: bool) {
+        let leftovers = self.book.take_leftovers(now, all);
+        let returns = leftovers.into_iter().map(|(receipt, units)| async move {
+            match self.store.take_back(&receipt, units, now).await {
+                Ok(()) => self.book.counts.returned(units),
+                Err(_) => self.book.counts.stranded(units),
+            }
+        });
+        in_batches(returns).await;
+    }
+}
+
+/// Runs all of them, so many at a time.
+async fn in_batches<F: Future<Output = ()>>(futures: impl Iterator<Item = F>) {
+    let mut futures = futures.peekable();
+    while futures.peek().is_some() {
+        let mut batch: Vec<Pin<Box<F>>> = futures.by_ref().take(AT_ONCE).map(Box::pin).collect();
+        poll_fn(|context| {
+            batch.retain_mut(|future| future.as_mut().poll(context).is_pending());
+            if batch.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}

@@ -1,0 +1,70 @@
+//! The right to draw for a key: one at a time, so that those who lack the same units at the same time ask once.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::Loan;
+use super::cell::Cell;
+use crate::quota::Quota;
+use crate::time::Timestamp;
+
+/// The right itself. Dropped, others may try.
+pub(super) struct Turn<R: Clone> {
+    cell: Arc<Cell<R>>,
+    number: u64,
+}
+
+impl<R: Clone> Turn<R> {
+    pub(super) const fn new(cell: Arc<Cell<R>>, number: u64) -> Self {
+        Self { cell, number }
+    }
+
+    pub(super) fn cell(&self) -> &Cell<R> {
+        &self.cell
+    }
+
+    /// Ends it with what it brought.
+    pub(super) fn end(self, quota: &Quota, cost: u64, loan: Loan<R>, wanted: u64, sent: Timestamp) {
+        self.cell.received(quota, cost, loan, wanted, sent);
+        self.cell.lock().ended = self.number;
+    }
+}
+
+impl<R: Clone> Drop for Turn<R> {
+    fn drop(&mut self) {
+        let mut inner = self.cell.lock();
+        inner.is_drawing = false;
+        let wakers = std::mem::take(&mut inner.wakers);
+        drop(inner);
+        wakers.into_iter().for_each(std::task::Waker::wake);
+    }
+}
+
+/// Somebody who waits for units.
+struct Waiting<'c, R: Clone>(&'c Cell<R>, u64);
+
+impl<R: Clone> Drop for Waiting<'_, R> {
+    fn drop(&mut self) {
+        self.0.waits_no_more(self.1);
+    }
+}
+
+impl<R: Clone> Cell<R> {
+    /// Waits until whoever draws is done.
+    pub(super) async fn others_turn(&self, cost: u64) {
+        self.waits(cost);
+        let _waiting = Waiting(self, cost);
+        poll_fn(|context| {
+            let mut inner = self.lock();
+            if !inner.is_drawing {
+                return Poll::Ready(());
+            }
+            if !inner.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+                inner.wakers.push(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}

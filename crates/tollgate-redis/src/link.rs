@@ -140,7 +140,7 @@ impl Link {
     pub(crate) fn begin(&self, asked: Asked, time: Time, deadline: Instant) -> Result<Pending, Failure> {
         let shard = self.shard(&asked)?;
         let (waiting, pending) = self.lined_up(&shard, asked, time, deadline)?;
-        self.push(shard, [waiting]);
+        self.line_up(shard, [waiting]);
         Ok(pending)
     }
 
@@ -154,7 +154,7 @@ impl Link {
         let shard = self.shard(&first)?;
         let (first, pending) = self.lined_up(&shard, first, time, deadline)?;
         let (second, then) = self.lined_up(&shard, second, time, deadline)?;
-        self.push(shard, [first, second]);
+        self.line_up(shard, [first, second]);
         Ok([pending, then])
     }
 
@@ -174,12 +174,6 @@ impl Link {
         let (waiting, claim, answer) = Waiting::new(asked, time, deadline);
         let tally = Arc::clone(&self.0.tally);
         Ok((waiting, Pending { asker: Asker(claim), answer, deadline, tally, _place: place }))
-    }
-
-    fn push(&self, shard: Arc<Shard>, waiting: impl IntoIterator<Item = Waiting>) {
-        if shard.queue.push(waiting) {
-            self.start(shard);
-        }
     }
 
     /// Sends a plain command to the shard of a slot, or to any. For what is not a decision: it has no part in the breaker.

@@ -4,14 +4,28 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tollgate::store::Store;
 
-/// How many wait at a time: each is asked whenever one of them may go on, and a store takes so many in one call.
+/// How many of one caller wait at a time: each is asked whenever one of them may go on, and a store takes so many in one call.
 pub(crate) const TOGETHER_MAX: usize = 64;
+/// How many of all callers do, beside one of each. A store refuses what is too many at once, and half of its room is left to those who
+/// ask one thing only.
+const PLACES_MAX: usize = 256;
+
+static PLACES: Semaphore = Semaphore::const_new(PLACES_MAX);
 
 /// What all of them say, in their order. They begin in this order, so that what they ask of the store is lined up in it, and then each
-/// goes on whenever it can.
+/// goes on whenever it can. Where too many others do the same, fewer wait together, or one after the other.
 pub(crate) async fn together<S, F>(store: &S, futures: Vec<F>) -> Vec<F::Output>
+where
+    S: Store,
+    F: Future,
+{
+    together_in(&PLACES, store, futures).await
+}
+
+async fn together_in<S, F>(all: &Semaphore, store: &S, futures: Vec<F>) -> Vec<F::Output>
 where
     S: Store,
     F: Future,
@@ -19,12 +33,24 @@ where
     let mut said = Vec::with_capacity(futures.len());
     let mut futures = futures.into_iter();
     while futures.len() > 0 {
+        let (count, _places) = places(all, futures.len().min(TOGETHER_MAX));
         let mut some: Vec<Going<F>> =
-            futures.by_ref().take(TOGETHER_MAX).map(|future| Going::On(Box::pin(future))).collect();
+            futures.by_ref().take(count).map(|future| Going::On(Box::pin(future))).collect();
         poll_fn(|context| store.gather(|| poll_all(&mut some, context))).await;
         said.extend(some.into_iter().filter_map(Going::said));
     }
     said
+}
+
+/// How many of so many may wait at a time, with their places. One always may, and needs none.
+fn places(all: &Semaphore, wanted: usize) -> (usize, Option<SemaphorePermit<'_>>) {
+    let count = wanted.min(all.available_permits());
+    let places = u32::try_from(count).ok().filter(|&count| count > 1);
+    // Another may have been faster since the look; then it is one for now.
+    match places.and_then(|count| all.try_acquire_many(count).ok()) {
+        Some(places) => (count, Some(places)),
+        None => (1, None),
+    }
 }
 
 fn poll_all<F: Future>(all: &mut [Going<F>], context: &mut Context<'_>) -> Poll<()> {
@@ -76,5 +102,18 @@ mod tests {
         assert_eq!(together(&store, (0..100).map(wait).collect()).await, (0..100).collect::<Vec<_>>());
         assert_eq!(start.elapsed(), Duration::from_millis(200 + 36));
         assert!(together(&store, Vec::<std::future::Ready<()>>::new()).await.is_empty());
+    }
+
+    /// Without places they wait one after the other, and with few a few at a time; nobody waits for a place.
+    #[tokio::test(start_paused = true)]
+    async fn places_are_shared() {
+        let store = MemoryStore::new(1 << 16, Timestamp::from_unix_seconds(1));
+        let wait = |_| async { sleep(Duration::from_millis(1)).await };
+        for (places, milliseconds) in [(0, 6), (1, 6), (2, 3), (4, 2), (6, 1)] {
+            let (all, start) = (Semaphore::new(places), Instant::now());
+            together_in(&all, &store, (0..6).map(wait).collect()).await;
+            assert_eq!(start.elapsed(), Duration::from_millis(milliseconds), "{places}");
+            assert_eq!(all.available_permits(), places);
+        }
     }
 }

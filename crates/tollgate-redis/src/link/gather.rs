@@ -1,57 +1,60 @@
-//! Requests that somebody lines up in one go, as a pipeline does: they leave together and in their order, not as each finds a round free.
+//! Requests that somebody lines up in one go, as a pipeline does: they stand in line together and in their order, and leave so.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use super::queue::Waiting;
 use super::shard::Shard;
 use super::{Hub, Link};
 
-/// Rounds that are to begin when all have lined up, one for each shard.
-type Starts = Vec<(Arc<Hub>, Arc<Shard>)>;
+/// Those that wait for others to be lined up with, by shard.
+type Gathered = Vec<(Arc<Hub>, Arc<Shard>, Vec<Waiting>)>;
 
 thread_local! {
-    /// Of what this thread gathers at the moment. It is set for the time of one call, in which nobody waits.
-    static STARTS: RefCell<Option<Starts>> = const { RefCell::new(None) };
+    /// What this thread gathers at the moment. It is set for the time of one call, in which nobody waits.
+    static GATHERED: RefCell<Option<Gathered>> = const { RefCell::new(None) };
 }
 
-/// Begins the rounds when it is dropped, also by a panic: what lines up has been counted on.
+/// Lines them up when it is dropped, also by a panic: their askers wait for them.
 struct Gathering;
 
 impl Drop for Gathering {
     fn drop(&mut self) {
-        for (hub, shard) in STARTS.with_borrow_mut(Option::take).unwrap_or_default() {
-            hub.runtime.clone().spawn(hub.run_rounds(shard));
+        for (hub, shard, waiting) in GATHERED.with_borrow_mut(Option::take).unwrap_or_default() {
+            hub.push(shard, waiting);
         }
     }
 }
 
 impl Link {
-    /// What lines up while this runs goes out afterwards, in its order: in one message, as far as one may have it.
+    /// What is asked while this runs is lined up afterwards, all at once: it goes out in its order, and in one message as far as one may
+    /// have it.
     pub(crate) fn gather<R>(ask: impl FnOnce() -> R) -> R {
-        if STARTS.with_borrow(Option::is_some) {
+        if GATHERED.with_borrow(Option::is_some) {
             return ask();
         }
-        STARTS.set(Some(Vec::new()));
+        GATHERED.set(Some(Vec::new()));
         let _gathering = Gathering;
         ask()
     }
 
-    /// Begins a round for a shard whose queue gave the turn for it, now or when all have lined up.
-    pub(super) fn start(&self, shard: Arc<Shard>) {
-        let left = STARTS.with_borrow_mut(|starts| match starts {
-            None => Some(shard),
-            // One round takes them all; two would race.
-            Some(starts) if starts.iter().any(|(_, known)| Arc::ptr_eq(known, &shard)) => {
-                drop(shard.queue.turn());
-                None
-            }
-            Some(starts) => {
-                starts.push((Arc::clone(&self.0), shard));
-                None
-            }
+    /// Lines requests up at a shard, now or with those that are being gathered.
+    pub(super) fn line_up(&self, shard: Arc<Shard>, waiting: impl IntoIterator<Item = Waiting>) {
+        GATHERED.with_borrow_mut(|gathered| match gathered {
+            None => Arc::clone(&self.0).push(shard, waiting),
+            Some(gathered) => match gathered.iter_mut().find(|(_, known, _)| Arc::ptr_eq(known, &shard)) {
+                Some((_, _, all)) => all.extend(waiting),
+                None => gathered.push((Arc::clone(&self.0), shard, waiting.into_iter().collect())),
+            },
         });
-        if let Some(shard) = left {
-            self.0.runtime.spawn(Arc::clone(&self.0).run_rounds(shard));
+    }
+}
+
+impl Hub {
+    /// Lines requests up, one directly after the other, and starts a round if nobody who is under way will take them along.
+    fn push(self: Arc<Self>, shard: Arc<Shard>, waiting: impl IntoIterator<Item = Waiting>) {
+        if shard.queue.push(waiting) {
+            self.runtime.clone().spawn(self.run_rounds(shard));
         }
     }
 }

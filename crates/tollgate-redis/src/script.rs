@@ -9,12 +9,14 @@ mod call;
 mod encode;
 mod found;
 mod question;
+mod receipt;
 mod reply;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use call::command;
 pub(crate) use question::{Heard, Problem, Question, tag_of};
+pub(crate) use receipt::{Receipt, window_of};
 
 /// The script's source.
 pub(crate) const SOURCE: &str = concat!(
@@ -48,9 +50,10 @@ pub(crate) enum Operation {
     Refund = 2,
     /// Forgets the counters.
     Reset = 3,
-    #[allow(dead_code, reason = "debts are replayed by the part that is being built")]
     /// Takes up to so many units without asking, down to an empty bucket or a full window.
     Debit = 4,
+    /// Charges all or none, and if all pass takes of each up to so many units more.
+    Lend = 5,
 }
 
 /// What stands in a state for the quota that it was counted under: three digits, unique among the quotas of its family.

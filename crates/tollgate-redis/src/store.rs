@@ -2,6 +2,7 @@
 
 mod apart;
 mod corrections;
+mod lender;
 #[cfg(test)]
 mod tests;
 
@@ -169,6 +170,20 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Answers, StoreFailure> {
         let mut question = Question::new(operation, charges, now);
+        match self.converse(&mut question, charges, now, deadline).await? {
+            Heard::Answers(answers) => Ok(answers),
+            _ => Ok(Answers::new()),
+        }
+    }
+
+    /// Asks until there is an answer.
+    async fn converse(
+        &self,
+        question: &mut Question<'_>,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        deadline: Instant,
+    ) -> Result<Heard, StoreFailure> {
         loop {
             let asked = match question.asked() {
                 Err(Problem::Untagged) => {
@@ -181,8 +196,7 @@ impl RedisStore {
             let pending = self.link.begin(asked, self.time(now), deadline).map_err(unanswered)?;
             let value = pending.answer().await.map_err(unanswered)?;
             match question.hear(&value) {
-                Heard::Answers(answers) => return Ok(answers),
-                Heard::Done => return Ok(Answers::new()),
+                heard @ (Heard::Answers(_) | Heard::Lent(_) | Heard::Done) => return Ok(heard),
                 Heard::Again => {}
                 Heard::LookUp(place, tag) => {
                     let known = self.look_up(&charges[place], tag, deadline).await?;

@@ -87,6 +87,15 @@ impl Numbers {
         Self { kind, numbers: [a, b, c, d, 0] }
     }
 
+    /// The same, for units of the window that ends then.
+    pub(crate) fn of_window_ending(self, ends_at: u64) -> Self {
+        let [a, b, _, d, e] = self.numbers;
+        match self.kind {
+            EPOCH | FIRST_HIT => Self { numbers: [a, b, ends_at, d, e], ..self },
+            _ => self,
+        }
+    }
+
     fn of_window(window: &FixedWindow, now: Timestamp, bounds: Bounds) -> Self {
         let (limit, period) = (window.limit(), window.period().as_micros());
         let (kind, [c, d, e]) = match window.align() {
@@ -167,32 +176,59 @@ pub(crate) fn charge(
     tag: Tag,
     numbers: &Numbers,
     origin: &Origin,
-    keep_seconds: u32,
+    seconds: u32,
 ) {
     let origin_code = match origin {
         Origin::Ask => 0,
         Origin::Lineage(..) => 1,
         Origin::Nobody => 2,
     };
-    body.extend([numbers.kind, u8::from(charge.stance() == Stance::Shadow), origin_code]);
-    body.extend(tag.digits());
-    body.extend(keep_seconds.to_le_bytes());
-    // A cost beyond what numbers can tell is above every capacity, and so is the first that they cannot.
-    number(body, charge.cost().min(EXACT_MAX + 1));
-    let [a, b, c, d, e] = numbers.numbers;
-    [a, b, c].into_iter().for_each(|each| number(body, each));
-    if numbers.kind == PERMITS {
-        body.extend(charge.permit().0.to_le_bytes());
-    } else {
-        number(body, d);
-    }
-    if numbers.kind == CALENDAR {
-        number(body, e);
-    }
+    let is_shadow = charge.stance() == Stance::Shadow;
+    let permit = (numbers.kind == PERMITS).then(|| charge.permit().0.to_le_bytes());
+    record(
+        body,
+        [numbers.kind, u8::from(is_shadow), origin_code],
+        tag,
+        seconds,
+        charge.cost(),
+        numbers,
+        permit,
+    );
     if let Origin::Lineage(tag, ancestors) = origin {
         body.push(u8::try_from(ancestors.len()).unwrap_or(0));
         body.extend(tag.digits());
         ancestors.iter().for_each(|each| ancestor(body, each));
+    }
+}
+
+/// One charge to a counter whose states are of its own quota.
+pub(super) fn plain(body: &mut Vec<u8>, tag: Tag, seconds: u32, cost: u64, numbers: &Numbers) {
+    record(body, [numbers.kind, 0, 0], tag, seconds, cost, numbers, None);
+}
+
+#[allow(clippy::too_many_arguments, reason = "these are the fields of a record, in order")]
+fn record(
+    body: &mut Vec<u8>,
+    head: [u8; 3],
+    tag: Tag,
+    seconds: u32,
+    cost: u64,
+    numbers: &Numbers,
+    permit: Option<[u8; 8]>,
+) {
+    body.extend(head);
+    body.extend(tag.digits());
+    body.extend(seconds.to_le_bytes());
+    // A cost beyond what numbers can tell is above every capacity, and so is the first that they cannot.
+    number(body, cost.min(EXACT_MAX + 1));
+    let [a, b, c, d, e] = numbers.numbers;
+    [a, b, c].into_iter().for_each(|each| number(body, each));
+    match permit {
+        Some(name) => body.extend(name),
+        None => number(body, d),
+    }
+    if numbers.kind == CALENDAR {
+        number(body, e);
     }
 }
 

@@ -6,18 +6,20 @@
 --   operation, one for the number of its charges, and its charges:
 --   kind, whether in shadow, where a state of another quota comes from (0: ask, 1: its lineage follows, 2: nobody knows), the tag
 --   of the quota in three digits, the seconds that the state must at least be kept, the cost, and four numbers of the quota.
+--   Where units are lent, those that may be taken beyond the cost stand in place of the seconds.
 --   A calendar window has a fifth. A permit's name takes the place of the fourth number.
 --   A lineage is a count, a tag, and for each quota that the state was counted under its kind, how like it its successor is
 --   (1: its windows are the same, 2: it is the same), five numbers, when it was succeeded, and when its successor's first window ended.
 -- Answers each request, in one of three ways: of a charge to one bucket by a number, the credits that it lacked before; by a byte 5,
 --   the time, and what was found of each counter: the credits, or the end of the window and its count, or two bytes of length and the
 --   sub-windows; or by a byte 0 and, for each charge, the verdict, its time, what remains, the time until one unit more, and until
---   nothing is used. Another byte says why nothing was charged.
+--   nothing is used; where units are lent by a byte 6, the time, and the same with the units that were lent. Another byte says
+--   why nothing was charged.
 --
 -- A state is a string that begins with the tag of the quota that it was counted under. All writes come last: a script that fails
 -- has changed nothing.
 
-local CHARGE, REFUND, RESET, DEBIT = 1, 2, 3, 4
+local CHARGE, REFUND, RESET, DEBIT, LEND = 1, 2, 3, 4, 5
 local RESERVOIR, EPOCH, FIRST_HIT, CALENDAR, SLIDING, LOG, PERMITS = 1, 2, 3, 4, 5, 6, 7
 local ALLOW, WAIT, DENY, NEVER = 0, 1, 2, 3
 local UNKNOWN, BOUNDS, MALFORMED, REFUSED = -1, -2, -3, -4

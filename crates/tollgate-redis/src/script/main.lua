@@ -84,8 +84,9 @@ end
 
 -- Reads the charge at a place of a request and decides it on a state. Tells where the next one begins, the verdict and its numbers, the
 -- state to keep if it is admitted and until when that matters, the same if it is not, the seconds to keep it, and whether it is in
--- shadow. If it cannot be decided: nothing, the reason, and what belongs to it.
-local function step(body, at, state, operation, looks)
+-- shadow. If it cannot be decided: nothing, the reason, and what belongs to it. Units, if they are told, are charged in place of the
+-- cost.
+local function step(body, at, state, operation, units)
   if #body < at + RECORD_BYTES - 1 then return nil, REFUSED, 'a request that is too short' end
   local kind, shadow, origin, tag, seconds, cost, a, b, c, d = unpack_at('<BBBc3I4ddddd', body, at)
   local next_at, e = at + RECORD_BYTES, 0
@@ -103,7 +104,7 @@ local function step(body, at, state, operation, looks)
     next_at = ancestors_at + ancestors * ANCESTOR_BYTES
     if ancestors == 0 or #body < next_at - 1 then return nil, REFUSED, 'a request that is too short' end
   end
-  if looks then cost = 0 end
+  if units then cost = units end
   local permit = kind == PERMITS and sub(body, at + 42, at + 49) or nil
   local is_carried = false
   if state and sub(state, 1, 3) ~= tag and kind ~= PERMITS then
@@ -129,7 +130,7 @@ local function step(body, at, state, operation, looks)
       is_carried = true
     end
   end
-  if operation == CHARGE then
+  if operation == CHARGE or operation == LEND then
     local verdict, time, remaining, next_unit, reset, next_state, idle_at, base, base_idle_at =
       of_kind(kind).charge(state, tag, cost, a, b, c, d, e, permit, is_carried)
     if verdict < 0 then return nil, verdict end
@@ -166,14 +167,14 @@ for request = 1, requests do
   local at, items, problem, is_admitted = 3, {}, nil, true
   if operation == RESET then
     for index = first, first + count - 1 do keep(index, false, 0, 0) end
-  elseif operation == CHARGE or operation == REFUND or operation == DEBIT then
+  elseif operation == CHARGE or operation == REFUND or operation == DEBIT or operation == LEND then
     for index = 1, count do
       local place = first + index - 1
       local item = { step(body, at, held[places and places[place] or place], operation) }
       if item[1] then
         items[index], item[13] = item, at
         at = item[1]
-        if operation == CHARGE and item[12] == 0 and item[2] > WAIT then is_admitted = false end
+        if (operation == CHARGE or operation == LEND) and item[12] == 0 and item[2] > WAIT then is_admitted = false end
       elseif item[2] == UNKNOWN and (not problem or byte(problem) == 1) then
         -- The others may be unknown too: they are told at once.
         problem = (problem or '\1') .. pack('<Bc3', index - 1, item[3])
@@ -186,13 +187,28 @@ for request = 1, requests do
   else
     problem = problem_of(0, REFUSED, 'an operation that is not known')
   end
-  local answer = problem or '\0'
+  local answer = problem or (operation == LEND and pack('<Bd', 6, now)) or '\0'
   for index = 1, problem and 0 or #items do
     local item, place = items[index], first + index - 1
-    if operation ~= CHARGE then
+    if operation ~= CHARGE and operation ~= LEND then
       if item[7] ~= nil then keep(place, item[7], item[8], item[11]) end
     else
-      local is_allowed = item[2] <= WAIT
+      local is_allowed, lent = item[2] <= WAIT, 0
+      if operation == LEND then
+        -- What is there beyond the charge is lent, as far as it is wanted.
+        lent = is_allowed and is_admitted and (item[11] < item[4] and item[11] or item[4]) or 0
+        item[11] = 0
+        if lent > 0 then
+          local state = item[7]
+          if state == nil then state = held[places and places[place] or place] end
+          local more = { step(body, item[13], state, CHARGE, lent) }
+          if more[2] == ALLOW then
+            item[4], item[5], item[6], item[7], item[8] = more[4], more[5], more[6], more[7], more[8]
+          else
+            lent = 0
+          end
+        end
+      end
       if (is_admitted == is_allowed or count == 1) and item[7] ~= nil then
         keep(place, item[7], item[8], item[11])
       elseif item[9] ~= nil then
@@ -200,11 +216,12 @@ for request = 1, requests do
       end
       if is_allowed and not is_admitted then
         -- It is told as it is without the charge.
-        local look = { step(body, item[13], held[places and places[place] or place], CHARGE, true) }
+        local look = { step(body, item[13], held[places and places[place] or place], CHARGE, 0) }
         item[2], item[3], item[4], item[5], item[6] = ALLOW, 0, look[4], look[5], look[6]
         if look[9] ~= nil then keep(place, look[9], look[10], look[11]) end
       end
       answer = answer .. pack('<Bdddd', item[2], item[3], item[4], item[5], item[6])
+      if operation == LEND then answer = answer .. pack('<d', lent) end
     end
   end
   answers[request] = answer

@@ -27,7 +27,17 @@ pub(crate) struct Question<'c> {
     now: Timestamp,
     bounds: Bounds,
     origins: SmallVec<[Origin; 6]>,
+    /// The units that each may lend; none where nobody wants any.
+    extras: &'c [u64],
     rounds: u32,
+}
+
+/// Answers of charges, with the units that each lent, and the time that it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lent {
+    pub(crate) answers: Answers,
+    pub(crate) units: SmallVec<[u64; 6]>,
+    pub(crate) now: Timestamp,
 }
 
 /// What came back.
@@ -39,6 +49,8 @@ pub(crate) struct Question<'c> {
 pub(crate) enum Heard {
     /// The answers of a charge.
     Answers(Answers),
+    /// What was lent.
+    Lent(Lent),
     /// It is done.
     Done,
     /// Nothing was done; it is to be asked again.
@@ -76,7 +88,12 @@ impl<'c> Question<'c> {
     /// A question at an instant of the node's clock.
     pub(crate) fn new(operation: Operation, charges: &'c [Charge<'c>], now: Timestamp) -> Self {
         let origins = SmallVec::from_elem(Origin::Ask, charges.len());
-        Self { operation, charges, now, bounds: Bounds::One, origins, rounds: 0 }
+        Self { operation, charges, now, bounds: Bounds::One, origins, extras: &[], rounds: 0 }
+    }
+
+    /// A question that charges, and takes up to so many units more of each.
+    pub(crate) fn lending(charges: &'c [Charge<'c>], extras: &'c [u64], now: Timestamp) -> Self {
+        Self { extras, ..Self::new(Operation::Lend, charges, now) }
     }
 
     /// The request as it is to be sent.
@@ -88,11 +105,12 @@ impl<'c> Question<'c> {
         let mut body = Vec::with_capacity(2 + self.charges.len() * 60);
         encode::head(&mut body, self.operation, count);
         let mut keys = SmallVec::with_capacity(self.charges.len());
-        for (charge, origin) in self.charges.iter().zip(&self.origins) {
+        for (place, (charge, origin)) in self.charges.iter().zip(&self.origins).enumerate() {
             keys.push(Key::of(charge));
             let tag = tag_of(charge).ok_or(Problem::Untagged)?;
             let numbers = Numbers::of(charge.quota(), self.now, self.bounds);
-            encode::charge(&mut body, charge, tag, &numbers, origin, 0);
+            let extra = self.extras.get(place).map_or(0, |&extra| u32::try_from(extra).unwrap_or(u32::MAX));
+            encode::charge(&mut body, charge, tag, &numbers, origin, extra);
         }
         Ok(Asked { keys, body })
     }
@@ -102,6 +120,7 @@ impl<'c> Question<'c> {
         self.rounds += 1;
         match Reply::read(value, self.charges) {
             Reply::Answers(answers) => Heard::Answers(answers),
+            Reply::Lent(lent) => Heard::Lent(lent),
             Reply::Done => Heard::Done,
             _ if self.rounds >= ROUNDS_MAX => Heard::Problem(Problem::Endless),
             Reply::Unknown(tags) => self.trace(&tags),

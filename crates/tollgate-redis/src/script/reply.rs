@@ -1,9 +1,11 @@
 //! Answers as the script gives them.
 
 use redis::Value;
+use smallvec::SmallVec;
 use tollgate::charge::{Answer, Answers, Charge};
 use tollgate::{Outcome, Source, Ticks, Timestamp, Verdict};
 
+use super::question::Lent;
 use super::{Tag, found};
 
 /// Bytes of the answer to one charge.
@@ -18,6 +20,8 @@ const ANSWER_BYTES: usize = 33;
 pub(super) enum Reply {
     /// Charged, or refused.
     Answers(Answers),
+    /// Charged, or refused, and lent.
+    Lent(Lent),
     /// Done, where there is nothing to tell.
     Done,
     /// States of these charges, by place, were counted under quotas of these tags.
@@ -49,7 +53,10 @@ impl Reply {
             0 if rest.is_empty() => Reply::Done,
             0 if rest.len() == ANSWER_BYTES * charges.len() => {
                 let each = rest.chunks_exact(ANSWER_BYTES).zip(charges);
-                Reply::Answers(each.map(|(bytes, charge)| answer(bytes, charge)).collect::<Option<_>>()?)
+                Reply::Answers(
+                    each.map(|(bytes, charge)| answer(bytes, charge.quota().capacity()))
+                        .collect::<Option<_>>()?,
+                )
             }
             1 => {
                 let tags =
@@ -58,6 +65,7 @@ impl Reply {
             }
             2 => Reply::Bounds(Timestamp::from_unix_micros(number(rest)?)),
             3 => Reply::Malformed(usize::from(*rest.first()?)),
+            6 => Reply::Lent(lent(rest, charges)?),
             5 => Reply::Answers(found::answers(rest, charges)?),
             4 => Reply::Refused(String::from_utf8_lossy(rest).into_owned()),
             _ => return None,
@@ -65,7 +73,29 @@ impl Reply {
     }
 }
 
-fn answer(bytes: &[u8], charge: &Charge<'_>) -> Option<Answer> {
+/// The time, and for each charge its answer and the units that it lent.
+fn lent(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Lent> {
+    let capacities = charges.iter().map(|charge| charge.quota().capacity());
+    lent_of(bytes, capacities)
+}
+
+/// The same for limits of these capacities.
+pub(super) fn lent_of(bytes: &[u8], capacities: impl ExactSizeIterator<Item = u64>) -> Option<Lent> {
+    let (now, rest) = bytes.split_at_checked(8)?;
+    let now = Timestamp::from_unix_micros(number(now)?);
+    if rest.len() != (ANSWER_BYTES + 8) * capacities.len() {
+        return None;
+    }
+    let (mut answers, mut units) = (Answers::new(), SmallVec::new());
+    for (bytes, capacity) in rest.chunks_exact(ANSWER_BYTES + 8).zip(capacities) {
+        let (told, lent) = bytes.split_at_checked(ANSWER_BYTES)?;
+        answers.push(answer(told, capacity)?);
+        units.push(number(lent)?);
+    }
+    Some(Lent { answers, units, now })
+}
+
+fn answer(bytes: &[u8], limit: u64) -> Option<Answer> {
     let (&verdict, numbers) = bytes.split_first()?;
     let mut numbers = numbers.chunks_exact(8).map(number);
     let mut next = || numbers.next().flatten();
@@ -79,7 +109,7 @@ fn answer(bytes: &[u8], charge: &Charge<'_>) -> Option<Answer> {
     };
     let outcome = Outcome {
         verdict,
-        limit: charge.quota().capacity(),
+        limit,
         remaining: next()?,
         next_unit_after: Ticks::from_micros(next()?),
         reset_after: Ticks::from_micros(next()?),

@@ -13,6 +13,7 @@ mod cluster;
 mod conformance;
 mod faults;
 mod fleet;
+mod leases;
 mod live;
 mod pki;
 mod processes;

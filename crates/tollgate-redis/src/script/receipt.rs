@@ -1,0 +1,81 @@
+//! What it takes to give units back that were lent, and to borrow more, when the request that borrowed them is long gone.
+
+use redis::Value;
+use tollgate::algorithm::fixed_window::Align;
+use tollgate::charge::Charge;
+use tollgate::{Quota, Timestamp};
+
+use super::encode::{self, Bounds, Numbers};
+use super::question::{Lent, tag_of};
+use super::reply::lent_of;
+use super::{Asked, Operation, Tag};
+use crate::key::Key;
+
+/// A counter, its quota, and of a window when it ends.
+#[derive(Clone, Debug)]
+pub struct Receipt {
+    key: Key,
+    tag: Tag,
+    quota: Quota,
+    window: u64,
+}
+
+impl Receipt {
+    /// Of units that a charge's counter lent in this window, 0 for none. Not where windows follow a calendar: of those only the counter
+    /// itself could tell one from the next.
+    pub(crate) fn of(charge: &Charge<'_>, window: u64) -> Option<Self> {
+        let is_calendar = matches!(charge.quota(), Quota::FixedWindow(window) if matches!(window.align(), Align::Calendar(_)));
+        if is_calendar {
+            return None;
+        }
+        Some(Self { key: Key::of(charge), tag: tag_of(charge)?, quota: charge.quota().clone(), window })
+    }
+
+    pub(crate) const fn quota(&self) -> &Quota {
+        &self.quota
+    }
+
+    /// The same for units of another window.
+    pub(crate) fn in_window(&self, window: u64) -> Self {
+        Self { window, ..self.clone() }
+    }
+
+    /// Asks for more units.
+    pub(crate) fn more(&self, units: u64, now: Timestamp) -> Asked {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        self.asked(Operation::Lend, units, 0, &Numbers::of(&self.quota, now, Bounds::One))
+    }
+
+    /// Gives units back.
+    pub(crate) fn back(&self, units: u64, now: Timestamp) -> Asked {
+        let numbers = Numbers::of(&self.quota, now, Bounds::One).of_window_ending(self.window);
+        self.asked(Operation::Refund, 0, units, &numbers)
+    }
+
+    fn asked(&self, operation: Operation, seconds: u32, cost: u64, numbers: &Numbers) -> Asked {
+        let mut body = Vec::with_capacity(60);
+        encode::head(&mut body, operation, 1);
+        encode::plain(&mut body, self.tag, seconds, cost, numbers);
+        Asked { keys: [self.key].into_iter().collect(), body }
+    }
+
+    /// Reads what was lent. Nothing where the counter is no longer counted under this quota.
+    pub(crate) fn heard(&self, value: &Value) -> Option<Lent> {
+        let Value::BulkString(bytes) = value else { return None };
+        let (&6, rest) = bytes.split_first()? else { return None };
+        lent_of(rest, [self.quota.capacity()].into_iter())
+    }
+
+    /// Whether units went back.
+    pub(crate) fn is_done(value: &Value) -> bool {
+        matches!(value, Value::BulkString(bytes) if bytes.as_slice() == [0])
+    }
+}
+
+/// The window that units were lent of, by its end; 0 where there are none.
+pub(crate) fn window_of(quota: &Quota, lent: &Lent, place: usize) -> u64 {
+    match (quota, lent.answers.get(place)) {
+        (Quota::FixedWindow(_), Some(answer)) => (lent.now + answer.outcome.reset_after).unix_micros(),
+        _ => 0,
+    }
+}

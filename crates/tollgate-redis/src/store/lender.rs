@@ -1,0 +1,98 @@
+//! Units that are lent ahead of time, so that a node need not ask for each.
+
+use tokio::time::Instant;
+use tollgate::charge::Charge;
+use tollgate::lease::{Lender, Loan, Loans};
+use tollgate::store::{Store, StoreFailure};
+use tollgate::{Quota, Timestamp};
+
+use super::{RedisStore, share_a_slot, unanswered};
+use crate::script::{Heard, Question, Receipt, window_of};
+
+impl Lender for RedisStore {
+    type Receipt = Receipt;
+
+    async fn lend(
+        &self,
+        charges: &[Charge<'_>],
+        extras: &[u64],
+        now: Timestamp,
+    ) -> Result<Loans<Receipt>, StoreFailure> {
+        if !self.is_ready(charges)? {
+            return Ok(Loans::new());
+        }
+        let is_plain = extras.iter().all(|&extra| extra == 0);
+        if is_plain || (self.link.is_cluster() && !share_a_slot(charges)) {
+            return self.lend_apart(charges, extras, now).await;
+        }
+        let deadline = Instant::now() + self.deadline;
+        let mut question = Question::lending(charges, extras, now);
+        match self.converse(&mut question, charges, now, deadline).await? {
+            Heard::Lent(lent) => {
+                let each = (0..).zip(charges).zip(&lent.answers).zip(&lent.units);
+                Ok(each
+                    .map(|(((place, charge), answer), &extra)| {
+                        let window = window_of(charge.quota(), &lent, place);
+                        Loan { answer: *answer, extra, window, receipt: Receipt::of(charge, window) }
+                    })
+                    .collect())
+            }
+            _ => Err(StoreFailure::Unanswered),
+        }
+    }
+
+    fn quota_of<'r>(&self, receipt: &'r Receipt) -> &'r Quota {
+        receipt.quota()
+    }
+
+    async fn lend_more(
+        &self,
+        receipt: &Receipt,
+        units: u64,
+        now: Timestamp,
+    ) -> Result<Loan<Receipt>, StoreFailure> {
+        let deadline = Instant::now() + self.deadline;
+        let pending = self.link.begin(receipt.more(units, now), self.time(now), deadline);
+        let value = pending.map_err(unanswered)?.answer().await.map_err(unanswered)?;
+        let lent = receipt.heard(&value).ok_or(StoreFailure::Superseded)?;
+        let (Some(answer), Some(&extra)) = (lent.answers.first(), lent.units.first()) else {
+            return Err(StoreFailure::Unanswered);
+        };
+        let window = window_of(receipt.quota(), &lent, 0);
+        Ok(Loan { answer: *answer, extra, window, receipt: Some(receipt.in_window(window)) })
+    }
+
+    async fn take_back(&self, receipt: &Receipt, units: u64, now: Timestamp) -> Result<(), StoreFailure> {
+        let deadline = Instant::now() + self.deadline.max(super::CORRECTION);
+        let pending = self.link.begin(receipt.back(units, now), self.time(now), deadline);
+        let value = pending.map_err(unanswered)?.answer().await.map_err(unanswered)?;
+        if Receipt::is_done(&value) { Ok(()) } else { Err(StoreFailure::Superseded) }
+    }
+}
+
+impl RedisStore {
+    /// Charges, and then borrows of each counter for itself: in several slots, or where nobody wants more.
+    async fn lend_apart(
+        &self,
+        charges: &[Charge<'_>],
+        extras: &[u64],
+        now: Timestamp,
+    ) -> Result<Loans<Receipt>, StoreFailure> {
+        let answers = self.charge(charges, now).await?;
+        let is_admitted = charges.iter().zip(&answers).all(|(charge, answer)| {
+            charge.stance() == tollgate::Stance::Shadow || answer.outcome.is_allowed()
+        });
+        let plain = |answer| Loan { answer, extra: 0, window: 0, receipt: None };
+        let mut loans: Loans<Receipt> = answers.into_iter().map(plain).collect();
+        for ((charge, &extra), loan) in charges.iter().zip(extras).zip(&mut loans) {
+            let wanted = is_admitted && extra > 0 && loan.answer.outcome.is_allowed();
+            let Some(receipt) = Receipt::of(charge, 0).filter(|_| wanted) else { continue };
+            if let Ok(more) = self.lend_more(&receipt, extra, now).await {
+                let verdict = loan.answer.outcome.verdict;
+                *loan = more;
+                loan.answer.outcome.verdict = verdict;
+            }
+        }
+        Ok(loans)
+    }
+}

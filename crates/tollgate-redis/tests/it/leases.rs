@@ -1,0 +1,190 @@
+//! Nodes that draw ahead of time from counters in a real store: together they admit what the counter gives, and nearly all of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tollgate::algorithm::fixed_window::Align;
+use tollgate::algorithm::sliding_window::Estimate;
+use tollgate::lease::Leased;
+use tollgate::policy::{Consistency, Limit, Policy};
+use tollgate::{CheckRequest, Clock, Engine, Quota, Rate, Source, Ticks};
+use tollgate_redis::{Nodes, RedisStore};
+
+use crate::cluster::Cluster;
+use crate::scratch::{among_others, until};
+use crate::server::{Program, Server};
+use crate::store::{new_runtime, secret, settings};
+
+type Node = Engine<Leased<RedisStore>>;
+
+struct Fleet {
+    runtime: Runtime,
+    nodes: Vec<Arc<Node>>,
+    clock: Clock,
+}
+
+impl Fleet {
+    /// So many nodes with the same limit, which tend their leases.
+    fn new(url: &str, count: usize, quota: &Quota) -> Self {
+        let runtime = new_runtime();
+        let clock = Clock::precise();
+        let inside = runtime.enter();
+        let nodes: Vec<Arc<Node>> = (0..count).map(|_| Arc::new(node(url, quota))).collect();
+        drop(inside);
+        let fleet = Self { runtime, nodes, clock };
+        for node in &fleet.nodes {
+            until("the store answers", || fleet.ask(node, "warm").1.then_some(()));
+            let (node, clock) = (Arc::clone(node), fleet.clock.clone());
+            fleet.runtime.spawn(async move {
+                loop {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    node.store().tend(clock.now()).await;
+                }
+            });
+        }
+        fleet
+    }
+
+    /// Whether it passes, and whether the store had a part in that.
+    fn ask(&self, node: &Node, key: &str) -> (bool, bool) {
+        self.runtime.block_on(ask(node, key, &self.clock))
+    }
+
+    /// All nodes ask for a while, each with several requests under way; how many passed, and how many asked the store.
+    fn crowd(&self, key: &str, time: Duration) -> (u64, u64, u64) {
+        let end = std::time::Instant::now() + time;
+        let (passed, asked) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let calls = || self.nodes.iter().map(|node| node.store().store().report().calls).sum::<u64>();
+        let before = calls();
+        let tasks: Vec<_> = self
+            .nodes
+            .iter()
+            .flat_map(|node| (0..8).map(move |_| Arc::clone(node)))
+            .map(|node| {
+                let (passed, asked, key) = (Arc::clone(&passed), Arc::clone(&asked), key.to_owned());
+                let clock = self.clock.clone();
+                self.runtime.spawn(async move {
+                    while std::time::Instant::now() < end {
+                        let (is_allowed, _) = ask(&node, &key, &clock).await;
+                        passed.fetch_add(u64::from(is_allowed), Ordering::Relaxed);
+                        asked.fetch_add(1, Ordering::Relaxed);
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                })
+            })
+            .collect();
+        tasks.into_iter().for_each(|task| self.runtime.block_on(task).unwrap());
+        (passed.load(Ordering::Relaxed), asked.load(Ordering::Relaxed), calls() - before)
+    }
+
+    fn held(&self) -> u64 {
+        self.nodes.iter().map(|node| node.store().report().held).sum()
+    }
+}
+
+async fn ask(node: &Node, key: &str, clock: &Clock) -> (bool, bool) {
+    let request = CheckRequest::new().with("key", key).unwrap();
+    let decision = node.check(&request, clock.now()).await;
+    let source = decision.limits().next().unwrap().source;
+    (decision.is_allowed(), matches!(source, Source::Exact | Source::Lease | Source::DenyCache))
+}
+
+fn node(url: &str, quota: &Quota) -> Node {
+    let limit = Limit::new("limit", quota.clone()).by(["key"]).consistency(Consistency::Leased);
+    let policy = Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap();
+    let store = RedisStore::connect(settings(url).patient().nodes(Nodes::Fixed(3)).unwrap()).unwrap();
+    Engine::with_store(policy, Leased::new(store, 10_000), secret())
+}
+
+/// Nothing comes back while the test runs: exactly so many pass, whoever asks, though most do not ask the store.
+#[test]
+fn a_fleet_admits_exactly_what_there_is() {
+    let _quiet = among_others();
+    let server = Server::redis();
+    let quotas = [
+        Quota::token_bucket(Rate::per_day(50).burst(3_000)).unwrap(),
+        Quota::gcra(Rate::per_day(50).burst(3_000)).unwrap(),
+        Quota::fixed_window(Rate::per_day(3_000), Align::FirstHit).unwrap(),
+        Quota::sliding_window(Rate::per_day(3_000), 10, Estimate::Strict).unwrap(),
+    ];
+    for quota in &quotas {
+        server.ask::<()>(&["FLUSHALL"]).unwrap();
+        let fleet = Fleet::new(&server.url(), 3, quota);
+        let mut passed = 0;
+        let mut seen = (0, 0);
+        // Until nobody passes any more, with pauses in which what is held goes back.
+        for _ in 0..40 {
+            let (more, asked, calls) = fleet.crowd("k", Duration::from_millis(400));
+            passed += more;
+            seen = (seen.0 + asked, seen.1 + calls);
+            until("what is held goes back", || (fleet.held() == 0).then_some(()));
+            if more == 0 {
+                break;
+            }
+        }
+        assert_eq!(passed, 3_000, "{}", quota.algorithm());
+        assert!(seen.1 * 2 < seen.0, "{}: {} calls for {} requests", quota.algorithm(), seen.1, seen.0);
+    }
+}
+
+/// A fleet that always asks for more than there is gets all of it, and no more; most of its requests are answered without the store.
+#[test]
+fn a_busy_fleet_gets_nearly_all() {
+    let _quiet = among_others();
+    let cluster = Cluster::calm(Program::Redis);
+    let quota = Quota::token_bucket(Rate::per_second(1_000).burst(500)).unwrap();
+    let fleet = Fleet::new(&cluster.url(), 3, &quota);
+    fleet.crowd("k", Duration::from_millis(1_000));
+    let began = std::time::Instant::now();
+    let (passed, asked, calls) = fleet.crowd("k", Duration::from_secs(3));
+    let seconds = began.elapsed().as_secs_f64();
+    // Whatever was there at the beginning, and what came since.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few thousand")]
+    let most = (seconds * 1_000.0).ceil() as u64 + 500;
+    assert!(passed <= most, "{passed} of {most}");
+    assert!(passed > 2_500, "{passed} of {most}");
+    assert!(calls * 2 < asked, "{calls} calls for {asked} requests");
+}
+
+/// Units of a window that has ended are not given to the next one.
+#[test]
+fn no_window_gets_back_what_another_lent() {
+    let _quiet = among_others();
+    let server = Server::redis();
+    let quota = Quota::fixed_window(Rate::per_second(200), Align::Epoch).unwrap();
+    let fleet = Fleet::new(&server.url(), 3, &quota);
+    let stopped = AtomicBool::new(false);
+    let mut windows = std::collections::BTreeMap::new();
+    let began = std::time::Instant::now();
+    while !stopped.load(Ordering::Relaxed) {
+        for node in &fleet.nodes {
+            let before = fleet.clock.now().unix_micros() / 1_000_000;
+            let passed = fleet.ask(node, "k").0;
+            let after = fleet.clock.now().unix_micros() / 1_000_000;
+            if before == after {
+                *windows.entry(after).or_insert(0u32) += u32::from(passed);
+            }
+        }
+        stopped.store(began.elapsed() > Duration::from_secs(4), Ordering::Relaxed);
+    }
+    assert!(windows.values().all(|&passed| passed <= 200), "{windows:?}");
+    assert!(windows.values().filter(|&&passed| passed >= 150).count() >= 2, "{windows:?}");
+}
+
+/// A node that is asked to go gives everything back at once.
+#[test]
+fn a_node_that_goes_gives_back() {
+    let _quiet = among_others();
+    let server = Server::redis();
+    let quota = Quota::token_bucket(Rate::per_day(50).burst(4_000)).unwrap();
+    let fleet = Fleet::new(&server.url(), 1, &quota);
+    let (passed, ..) = fleet.crowd("k", Duration::from_millis(500));
+    fleet.runtime.block_on(fleet.nodes[0].store().close(fleet.clock.now()));
+    assert_eq!(fleet.held(), 0);
+    let request = CheckRequest::new().with("key", "k").unwrap();
+    let look = fleet.runtime.block_on(fleet.nodes[0].peek(&request, fleet.clock.now()));
+    assert_eq!(look.limits().next().unwrap().outcome.remaining, 4_000 - passed);
+    assert!(fleet.nodes[0].store().report().returned > 0);
+}

@@ -33,6 +33,8 @@ mod see;
 mod signal;
 mod stop;
 
+/// How often leases are renewed and given back.
+const TEND_EVERY: Duration = Duration::from_millis(5);
 /// How long threads that wait for a disk may keep a server that has ended.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -151,6 +153,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         Watch::join(&service).await;
         store.look_at(&service);
         tokio::spawn(store.run(Arc::clone(&service)));
+        tokio::spawn(tend(Arc::clone(&service)));
     }
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
@@ -195,7 +198,9 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         task.abort();
     }
     if let Some(fleet) = service.engine.store().fleet() {
-        fleet.store.leave().await;
+        // What is held goes back while the store still counts this server.
+        fleet.store.close(service.now()).await;
+        fleet.redis().leave().await;
     }
     if let Some(snapshots) = snapshots {
         stop::keep(snapshots.last(service), signals.next()).await;
@@ -236,6 +241,16 @@ mod tests {
         for address in ["0.0.0.0:80", "[::]:80", "10.0.0.1:80", "[::ffff:127.0.0.1]:80"] {
             assert!(safe(address, false).is_err_and(|error| error.contains("--insecure")), "{address}");
             assert!(safe(address, true).is_ok(), "{address}");
+        }
+    }
+}
+
+/// Keeps what is held of a shared store's counters in order, as long as it is polled.
+async fn tend(service: Arc<Service>) {
+    loop {
+        tokio::time::sleep(TEND_EVERY).await;
+        if let Some(fleet) = service.engine.store().fleet() {
+            fleet.store.tend(service.now()).await;
         }
     }
 }

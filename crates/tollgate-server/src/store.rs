@@ -1,6 +1,7 @@
 //! Where the server's counters live: one type for all of its stores, so that everything above it is compiled once.
 
 use tollgate::charge::{Answers, Charge, Family};
+use tollgate::lease::Leased;
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{MemoryStore, Ticks, Timestamp};
 use tollgate_redis::RedisStore;
@@ -12,6 +13,9 @@ mod watch;
 
 pub(crate) use choice::{Choice, StoreDocument};
 pub(crate) use watch::{StoreReport, Watch};
+
+/// Keys of which units may be held ahead of time; about 300 bytes each.
+const LEASED_KEYS_MAX: usize = 200_000;
 
 /// A store of the server.
 #[allow(
@@ -27,15 +31,21 @@ pub(crate) enum Stores {
 
 /// A store that servers share.
 pub(crate) struct Fleet {
-    pub(crate) store: RedisStore,
+    /// With what is held of its counters ahead of time.
+    pub(crate) store: Leased<RedisStore>,
     /// How many servers there are at least, however few are seen.
     min_nodes: u32,
 }
 
 impl Fleet {
     /// A store that at least so many servers share.
-    pub(crate) const fn new(store: RedisStore, min_nodes: u32) -> Self {
-        Self { store, min_nodes }
+    pub(crate) fn new(store: RedisStore, min_nodes: u32) -> Self {
+        Self { store: Leased::new(store, LEASED_KEYS_MAX), min_nodes }
+    }
+
+    /// The store itself.
+    pub(crate) const fn redis(&self) -> &RedisStore {
+        self.store.store()
     }
 }
 
@@ -136,7 +146,7 @@ impl Store for Stores {
         match self {
             Stores::Memory(store) => store.nodes(),
             // 0 is a number that nobody knows yet, and stays so unless the operator says a least one.
-            Stores::Redis(fleet) => fleet.store.node_count().max(fleet.min_nodes),
+            Stores::Redis(fleet) => fleet.redis().node_count().max(fleet.min_nodes),
         }
     }
 

@@ -58,7 +58,9 @@ pub(super) fn start(
             fleet.map_or_else(StoreNumbers::default, |fleet| {
                 let stand_in =
                     service.as_ref().and_then(|service| service.engine.stand_in()).unwrap_or_default();
-                store.numbers(&fleet.store.report(), &stand_in, clock.now())
+                let mut numbers = store.numbers(&fleet.redis().report(), &stand_in, clock.now());
+                numbers.leases = fleet.store.report();
+                numbers
             })
         });
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tollgate::algorithm::fixed_window::Align;
+use tollgate::lease::LeaseReport;
 use tollgate::{Source, StandIn, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, LATENCY_BOUNDS, Report, ShardReport};
 
@@ -93,7 +94,7 @@ impl Watch {
     /// Looks once.
     pub(crate) fn look_at(&self, service: &Service) {
         if let Some(fleet) = service.engine.store().fleet() {
-            self.look(&fleet.store.report(), service.now());
+            self.look(&fleet.redis().report(), service.now());
         }
     }
 
@@ -105,12 +106,12 @@ impl Watch {
             let service = Arc::clone(service);
             async move {
                 let Some(fleet) = service.engine.store().fleet() else { return };
-                if !fleet.store.has_joined() {
-                    fleet.store.join(|secret| service.rekey(secret)).await;
+                if !fleet.redis().has_joined() {
+                    fleet.redis().join(|secret| service.rekey(secret)).await;
                     tracing::info!("the fleet's secret is known: counters are shared from now on");
                 }
                 greet(&service).await;
-                while !fleet.store.is_prepared() && began.elapsed() < JOIN_PATIENCE {
+                while !fleet.redis().is_prepared() && began.elapsed() < JOIN_PATIENCE {
                     tokio::time::sleep(PREPARED_EVERY).await;
                 }
             }
@@ -169,6 +170,7 @@ impl Watch {
             open_seconds: stand_in.open_for.as_micros() / 1_000_000,
             nodes: u64::from(report.nodes),
             outage_seconds: outage.as_micros() / 1_000_000,
+            leases: LeaseReport::default(),
             shards: report.shards.iter().map(shard).collect(),
         }
     }

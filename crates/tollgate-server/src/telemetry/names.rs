@@ -119,6 +119,14 @@ pub(crate) static STORE_OPEN: Metric = counter(
 );
 pub(crate) static STORE_NODES: Metric =
     gauge("tollgate_store_nodes", "Servers that share the store, as this one knows; 0 while it does not.");
+pub(crate) static LEASE_KEYS: Metric =
+    gauge("tollgate_lease_keys", "Keys of which units are held ahead of time, or a denial is remembered.");
+pub(crate) static LEASE_HELD: Metric =
+    gauge("tollgate_lease_held_units", "Units drawn from the shared store that are not spent yet.");
+pub(crate) static LEASE_UNITS: Metric = counter(
+    "tollgate_lease_units_total",
+    "Units drawn from the shared store ahead of time, given back to it, and such as could not go back, by result.",
+);
 pub(crate) static KILL_SWITCHES: Metric = gauge(
     "tollgate_kill_switches",
     "Kill switches that are on now; each turns a limit, or all of them, off.",
@@ -144,7 +152,7 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 40] = [
+pub(crate) static ALL: [&Metric; 43] = [
     &BUILD,
     &DECISIONS,
     &LIMIT_DECISIONS,
@@ -172,6 +180,9 @@ pub(crate) static ALL: [&Metric; 40] = [
     &STORE_IN_FLIGHT,
     &STORE_OUTAGE,
     &STORE_CORRECTIONS,
+    &LEASE_KEYS,
+    &LEASE_HELD,
+    &LEASE_UNITS,
     &STORE_DEBTS,
     &STORE_SETTLED,
     &STORE_OPEN,

@@ -3,6 +3,7 @@
 use super::exposition::Page;
 use super::histogram::Reading;
 use super::names::{self, Metric, OTHERS, label};
+use tollgate::lease::LeaseReport;
 
 /// Shards that have series of their own.
 const SHARDS_MAX: usize = 64;
@@ -58,6 +59,7 @@ pub(crate) struct StoreNumbers {
     pub(crate) open_seconds: u64,
     pub(crate) nodes: u64,
     pub(crate) outage_seconds: u64,
+    pub(crate) leases: LeaseReport,
     pub(crate) shards: Vec<ShardNumbers>,
 }
 
@@ -76,6 +78,8 @@ impl StoreNumbers {
         one(&names::STORE_NODES, self.nodes);
         one(&names::STORE_OPEN, self.open_seconds);
         one(&names::STORE_OUTAGE, self.outage_seconds);
+        one(&names::LEASE_KEYS, self.leases.keys);
+        one(&names::LEASE_HELD, self.leases.held);
         if *metric == names::STORE_DURATION {
             let (buckets, count, sum_nanos) = self.latency.clone();
             page.histogram(metric, &[], &Reading { buckets, count, sum_nanos });
@@ -90,6 +94,11 @@ impl StoreNumbers {
             let [told, dropped] = self.debts_settled;
             page.number(metric, &[(label::RESULT, "ok")], told);
             page.number(metric, &[(label::RESULT, "failed")], dropped);
+        } else if *metric == names::LEASE_UNITS {
+            let LeaseReport { drawn, returned, stranded, .. } = self.leases;
+            for (result, units) in [("drawn", drawn), ("returned", returned), ("stranded", stranded)] {
+                page.number(metric, &[(label::RESULT, result)], units);
+            }
         } else {
             self.show_shards(metric, page);
         }

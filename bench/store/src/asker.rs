@@ -7,7 +7,7 @@ use redis::{Script, Value};
 use tollgate::{CheckRequest, Clock, Engine, Policy, Secret, Source};
 use tollgate_redis::{RedisStore, Settings};
 
-use crate::Failure;
+use tollgate_bench_store::Failure;
 
 /// The bucket of two fields, as people write it: refill by the time that has passed, take one, expire when full.
 const HASH_BUCKET: &str = "local t=redis.call('TIME') local now=t[1]+t[2]/1000000 \

@@ -3,17 +3,14 @@
 
 mod asker;
 mod measure;
-mod server;
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use asker::{Asker, LIMITS};
 use measure::{Delay, Speed, bytes_a_key, clear, closed, open};
-use server::Servers;
-
-/// What can go wrong, told to whoever started it.
-type Failure = Box<dyn std::error::Error>;
+use tollgate_bench_store::Failure;
+use tollgate_bench_store::server::Servers;
 
 /// Which contender the ratios of throughput are taken against.
 const BASE: &str = "EVALSHA, hash of two fields";

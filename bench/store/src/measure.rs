@@ -8,9 +8,9 @@ use hdrhistogram::Histogram;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
-use crate::Failure;
 use crate::asker::Asker;
-use crate::server::{Servers, processor_seconds};
+use tollgate_bench_store::Failure;
+use tollgate_bench_store::server::{Servers, processor_seconds};
 
 /// Questions under way at once in a closed loop.
 const UNDER_WAY: usize = 256;

@@ -21,20 +21,34 @@ struct Server {
 }
 
 /// One server, or several that are a cluster of primaries without replicas, all on the first core.
-pub(crate) struct Servers(Vec<Server>);
+pub struct Servers(Vec<Server>);
 
 impl Servers {
     /// One by itself.
-    pub(crate) async fn one() -> Result<Self, Failure> {
-        Ok(Self(vec![Server::start(&[]).await?]))
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn one() -> Result<Self, Failure> {
+        Ok(Self(vec![Server::start("0", &[]).await?]))
+    }
+
+    /// One by itself, on whatever core is free.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn beside() -> Result<Self, Failure> {
+        Ok(Self(vec![Server::start("0-1", &[]).await?]))
     }
 
     /// Three with a third of the slots each.
-    pub(crate) async fn cluster() -> Result<Self, Failure> {
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn cluster() -> Result<Self, Failure> {
         let mut servers = Vec::new();
         for _ in 0..SHARDS {
             let bus = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
-            servers.push(Server::start(&["--cluster-enabled", "yes", "--cluster-port", &bus]).await?);
+            servers.push(Server::start("0", &["--cluster-enabled", "yes", "--cluster-port", &bus]).await?);
         }
         let mut command = Command::new("redis-cli");
         command.args(["--cluster", "create"]).args(servers.iter().map(|server| server.address.to_string()));
@@ -47,25 +61,29 @@ impl Servers {
     }
 
     /// Where they are.
-    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
         self.0.iter().map(|server| server.address).collect()
     }
 
     /// Seconds of processor time that all of them have taken.
-    pub(crate) fn processor_seconds(&self) -> Result<f64, Failure> {
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn processor_seconds(&self) -> Result<f64, Failure> {
         self.0.iter().map(|server| processor_seconds(&server.child.id().to_string())).sum()
     }
 }
 
 impl Server {
     /// Starts one that keeps nothing on disk.
-    async fn start(extra: &[&str]) -> Result<Self, Failure> {
+    async fn start(cores: &str, extra: &[&str]) -> Result<Self, Failure> {
         let directory = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
         std::fs::create_dir_all(&directory)?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let port = address.port().to_string();
         let child = Command::new("taskset")
-            .args(["-c", "0", "redis-server", "--port", &port, "--bind", "127.0.0.1"])
+            .args(["-c", cores, "redis-server", "--port", &port, "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction"])
             .args(["--cluster-config-file", &format!("nodes-{port}.conf")])
             .args(extra)
@@ -89,7 +107,10 @@ impl Server {
 }
 
 /// Seconds of processor time of a process, by its id or `self`.
-pub(crate) fn processor_seconds(process: &str) -> Result<f64, Failure> {
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn processor_seconds(process: &str) -> Result<f64, Failure> {
     let text = std::fs::read_to_string(format!("/proc/{process}/schedstat"))?;
     let nanos: Option<f64> = text.split_whitespace().next().and_then(|first| first.parse().ok());
     nanos.map(|nanos| nanos / 1e9).ok_or_else(|| "unreadable /proc schedstat".into())

@@ -8,6 +8,7 @@ use tollgate::charge::{Answer, Answers, Charge};
 use tollgate::{Outcome, Quota, Source, Stance, Ticks, Timestamp, Verdict};
 
 use super::encode::bucket;
+use super::question::Lent;
 use super::reply::number;
 
 /// A counter as it was.
@@ -44,6 +45,39 @@ pub(super) fn answers(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Answers> {
         Answer { outcome, source: Source::Exact }
     });
     rest.is_empty().then(|| told.collect())
+}
+
+/// What was lent beside, each counter for itself; told as it is with that.
+pub(super) fn lent(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Lent> {
+    lent_of(bytes, charges.iter().map(|charge| (charge.quota(), charge.cost(), charge.stance())))
+}
+
+/// The same for these quotas and costs.
+pub(super) fn lent_of<'q>(
+    bytes: &[u8],
+    charges: impl Iterator<Item = (&'q Quota, u64, Stance)>,
+) -> Option<Lent> {
+    let (now, mut rest) = bytes.split_at_checked(8)?;
+    let now = Timestamp::from_unix_micros(number(now)?);
+    let mut is_admitted = true;
+    let mut seen: SmallVec<[(Found<'_>, Outcome, u64, u64); 6]> = SmallVec::new();
+    for (quota, cost, stance) in charges {
+        let found = Found::read(&mut rest, quota)?;
+        let units = number(take(&mut rest, 8)?)?;
+        let outcome = found.charged(cost, now);
+        is_admitted &= stance == Stance::Shadow || outcome.is_allowed();
+        seen.push((found, outcome, cost, units));
+    }
+    let units = seen.iter().map(|(_, _, _, units)| *units).collect();
+    let told = seen.into_iter().map(|(found, outcome, cost, units)| {
+        let outcome = match outcome.is_allowed() {
+            true if !is_admitted => found.charged(0, now),
+            true if units > 0 => Outcome { verdict: outcome.verdict, ..found.charged(cost + units, now) },
+            _ => outcome,
+        };
+        Answer { outcome, source: Source::Exact }
+    });
+    rest.is_empty().then(|| Lent { answers: told.collect(), units, now })
 }
 
 impl<'c> Found<'c> {

@@ -13,8 +13,8 @@
 -- Answers each request, in one of three ways: of a charge to one bucket by a number, the credits that it lacked before; by a byte 5,
 --   the time, and what was found of each counter: the credits, or the end of the window and its count, or two bytes of length and the
 --   sub-windows; or by a byte 0 and, for each charge, the verdict, its time, what remains, the time until one unit more, and until
---   nothing is used; where units are lent by a byte 6, the time, and the same with the units that were lent. Another byte says
---   why nothing was charged.
+--   nothing is used. Where units are lent, by a byte 7 or 6 in place of these, and the units that were lent behind each charge's
+--   part; 6 is followed by the time. Another byte says why nothing was charged.
 --
 -- A state is a string that begins with the tag of the quota that it was counted under. All writes come last: a script that fails
 -- has changed nothing.

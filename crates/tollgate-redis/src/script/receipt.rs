@@ -3,12 +3,12 @@
 use redis::Value;
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::charge::Charge;
-use tollgate::{Quota, Timestamp};
+use tollgate::{Quota, Stance, Timestamp};
 
 use super::encode::{self, Bounds, Numbers};
 use super::question::{Lent, tag_of};
 use super::reply::lent_of;
-use super::{Asked, Operation, Tag};
+use super::{Asked, Operation, Tag, found};
 use crate::key::Key;
 
 /// A counter, its quota, and of a window when it ends.
@@ -62,8 +62,11 @@ impl Receipt {
     /// Reads what was lent. Nothing where the counter is no longer counted under this quota.
     pub(crate) fn heard(&self, value: &Value) -> Option<Lent> {
         let Value::BulkString(bytes) = value else { return None };
-        let (&6, rest) = bytes.split_first()? else { return None };
-        lent_of(rest, [self.quota.capacity()].into_iter())
+        match bytes.split_first()? {
+            (7, rest) => found::lent_of(rest, [(&self.quota, 0, Stance::Enforced)].into_iter()),
+            (6, rest) => lent_of(rest, [self.quota.capacity()].into_iter()),
+            _ => None,
+        }
     }
 
     /// Whether units went back.

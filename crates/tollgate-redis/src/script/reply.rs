@@ -65,6 +65,7 @@ impl Reply {
             }
             2 => Reply::Bounds(Timestamp::from_unix_micros(number(rest)?)),
             3 => Reply::Malformed(usize::from(*rest.first()?)),
+            7 => Reply::Lent(found::lent(rest, charges)?),
             6 => Reply::Lent(lent(rest, charges)?),
             5 => Reply::Answers(found::answers(rest, charges)?),
             4 => Reply::Refused(String::from_utf8_lossy(rest).into_owned()),

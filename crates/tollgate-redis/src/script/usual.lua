@@ -4,14 +4,19 @@
 -- what it found, since whatever else there is to tell follows from that. If anything is unusual nothing has been written yet, and
 -- the rest decides.
 do
-  local answers, lives, firsts, others, known, spans = {}, nil, nil, nil, nil, nil
+  local answers, lives, firsts, others, uses, known, spans = {}, nil, nil, nil, nil, nil, nil
   local before, charges, count, first = nil, nil, 0, 0
   -- One bucket by itself, which is the most usual: its numbers are kept at hand.
-  local alone, tag, keep, charged, gain, credits, shape
+  local alone, tag, keep, charged, gain, credits, shape, price_alone
+  -- Whether the request at hand lends; then what is to be kept at least is what it may lend at most.
+  local lends = false
   for index = 1, requests do
     local body = ARGV[index + 1]
     if #body == 1 then body = ARGV[byte(body) + 1] or '' end
-    if body ~= before and #body == 52 and byte(body, 1) == CHARGE and byte(body, 2) == 1 and byte(body, 3) == RESERVOIR then
+    if body ~= before then lends = byte(body, 1) == LEND end
+    if body ~= before and #body == 52 and (lends or byte(body, 1) == CHARGE) and byte(body, 2) == 1
+      and byte(body, 3) == RESERVOIR
+    then
       local _, _, origin, cost, price, units, at_once
       _, _, origin, tag, keep, cost, gain, price, units, at_once = unpack_at('<BBBc3I4ddddd', body, 3)
       if not (origin == 0 and cost >= 0 and cost <= EXACT + 1 and cost % 1 == 0
@@ -21,13 +26,14 @@ do
         break
       end
       charged, credits, shape, before, alone = cost * price, units * price, tag .. '%016d', body, true
+      price_alone = price
     elseif body ~= before then
       alone = false
       charges = known and known[body]
       if not charges then
         local operation
         operation, count = byte(body, 1, 2)
-        if operation ~= CHARGE or count == 0 then break end
+        if not (operation == CHARGE or lends) or count == 0 then break end
         charges = {}
         local at = 3
         for place = 1, count do
@@ -40,7 +46,7 @@ do
             break
           elseif kind == RESERVOIR then
             if not (c >= 1 and c % 1 == 0 and d >= 0 and d <= c and d % 1 == 0 and c * b + a <= EXACT) then break end
-            charges[place] = { kind, tag, shadow == 0, keep, cost * b, a, c * b, a * 1000000, tag .. '%016d' }
+            charges[place] = { kind, tag, shadow == 0, keep, cost * b, a, c * b, a * 1000000, tag .. '%016d', b }
           elseif (kind == EPOCH or kind == FIRST_HIT) and b <= PERIOD_MAX then
             charges[place] = { kind, tag, shadow == 0, keep, cost, a, b }
           elseif kind == SLIDING and b <= PERIOD_MAX and a * b <= EXACT
@@ -76,8 +82,15 @@ do
         if tick >= now then missing = (tick - now) * gain + fraction end
         if missing > credits then missing, is_clamped = credits, true end
       end
-      local left = missing + charged
-      if left > credits then left = missing end
+      local left, lent = missing + charged, 0
+      if left > credits then
+        left = missing
+      elseif lends then
+        lent = credits - left
+        lent = (lent - lent % price_alone) / price_alone
+        if lent > keep then lent = keep end
+        left = left + lent * price_alone
+      end
       -- A clamp that a step of the clock made necessary is kept, so that it costs one interval, not the step.
       if left ~= missing or is_clamped then
         local rest = left % gain
@@ -88,7 +101,7 @@ do
           held[at] = format('%s%016d.%d', tag, now + ticks, rest)
         end
         local life = (ticks - ticks % 1000000) / 1000000 + SPARE_SECONDS
-        if life < keep then life = keep end
+        if life < keep and not lends then life = keep end
         if requests == 1 and keys == 1 then
           if injected then life = life + INJECTED_SECONDS end
           call('SET', KEYS[1], held[1], 'EX', format('%d', life))
@@ -98,10 +111,10 @@ do
         end
       end
       -- All that there is to tell follows from what it lacked.
-      answers[index] = missing
+      answers[index] = lends and pack('<Bddd', 7, now, missing, lent) or missing
     else
       if first + count > keys then break end
-      firsts, others = firsts or {}, others or {}
+      firsts, others, uses = firsts or {}, others or {}, uses or {}
       -- Several are looked at before any is charged. What each was found to be, and what it would come to.
       local fits, clamps = true, nil
       for place = 1, count do
@@ -172,6 +185,7 @@ do
           end
           counts[1] = (counts[1] or 0) + cost
           is_allowed = cost == 0 or used + cost <= charge[6]
+          uses[place] = used
           firsts[place], others[place] = is_allowed and counts, this
         else
           local ends_at, units, period = 0, 0, charge[7]
@@ -201,16 +215,22 @@ do
         if charge[3] and not is_allowed then fits = false end
       end
       if fits == nil then break end
-      local answer = count > 1 and pack('<Bd', 5, now) or ''
+      local answer = (count > 1 or lends) and pack('<Bd', lends and 7 or 5, now) or ''
       for place = 1, count do
         local charge, at = charges[place], first + place
         if places then at = places[at] end
-        local kind, cost, state, life = charge[1], charge[5], held[at], nil
+        local kind, cost, state, life, lent = charge[1], charge[5], held[at], nil, 0
         if kind == RESERVOIR then
           local missing = firsts[place]
           local left = missing + cost
           local is_allowed = left <= charge[7]
-          local changes = fits and is_allowed and cost > 0
+          if lends and fits and is_allowed then
+            lent = charge[7] - left
+            lent = (lent - lent % charge[10]) / charge[10]
+            if lent > charge[4] then lent = charge[4] end
+            left = left + lent * charge[10]
+          end
+          local changes = fits and is_allowed and cost + lent > 0
           if not changes then
             -- A clamp that a step of the clock made necessary is kept, so that it costs one interval, not the step.
             left, changes = missing, clamps and clamps[place] and (is_allowed == fits or count == 1)
@@ -225,12 +245,18 @@ do
             end
             life = left / charge[8]
           end
-          answer = count > 1 and answer .. pack('<d', missing) or missing
+          answer = (count > 1 or lends) and answer .. pack('<d', missing) or missing
         elseif kind == SLIDING then
           local found = state and sub(state, 5) or ''
-          answer = (count > 1 and answer or pack('<Bd', 5, now)) .. pack('<H', #found) .. found
+          answer = (answer ~= '' and answer or pack('<Bd', 5, now)) .. pack('<H', #found) .. found
           local counts, this = firsts[place], others[place]
-          if cost > 0 and fits and counts then
+          if lends and fits and counts then
+            lent = charge[6] - uses[place] - cost
+            if lent > charge[4] then lent = charge[4] end
+            if lent < 0 then lent = 0 end
+            counts[1] = counts[1] + lent
+          end
+          if cost + lent > 0 and fits and counts then
             local length = #counts
             while length > 1 and counts[length] == 0 do length = length - 1 end
             held[at] = charge[2] .. 'W' .. cmsgpack.pack(this, unpack(counts, 1, length))
@@ -238,9 +264,15 @@ do
           end
         else
           local ends_at, units = firsts[place], others[place]
-          answer = (count > 1 and answer or pack('<Bd', 5, now)) .. pack('<dd', ends_at, units)
-          if cost > 0 and fits and units + cost <= charge[6] then
-            units = units + cost
+          answer = (answer ~= '' and answer or pack('<Bd', 5, now)) .. pack('<dd', ends_at, units)
+          local is_allowed = cost == 0 or units + cost <= charge[6]
+          if lends and fits and is_allowed then
+            lent = charge[6] - units - cost
+            if lent > charge[4] then lent = charge[4] end
+            if lent < 0 then lent = 0 end
+          end
+          if cost + lent > 0 and fits and is_allowed then
+            units = units + cost + lent
             if units < 1000000 and ends_at % 1000000 == 0 then
               held[at] = charge[2] .. format('%010d%06d', ends_at / 1000000, units)
             else
@@ -249,10 +281,11 @@ do
             life = (ends_at - now) / 1000000
           end
         end
+        if lends then answer = answer .. pack('<d', lent) end
         if life then
           life = life - life % 1 + SPARE_SECONDS
           lives = lives or {}
-          lives[at] = life < charge[4] and charge[4] or life
+          lives[at] = life < charge[4] and not lends and charge[4] or life
         end
       end
       answers[index] = answer

@@ -26,8 +26,8 @@ impl Demand {
         let passed = now.since(self.looked).as_micros() as f64 / 1e6;
         let life = ttl.as_micros() as f64 / 1e6;
         if passed > 0.0 {
-            // A short look says little: it weighs by how long it was.
-            let weight = passed / (passed + life);
+            // A short look says little: it weighs by how long it was. The first is all that there is.
+            let weight = if self.rate > 0.0 { passed / (passed + life) } else { 1.0 };
             self.rate += (asked as f64 / passed - self.rate) * weight;
             self.looked = now;
         }

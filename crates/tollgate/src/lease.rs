@@ -208,7 +208,9 @@ impl<S: Lender> Leased<S> {
             answers[place] = Some(loan.answer);
             if let Some(turn) = turns[place].take() {
                 self.book.counts.drew(loan.extra);
-                turn.end(charges[place].quota(), charges[place].cost(), loan, wanted, now);
+                let charge = &charges[place];
+                let ended = turn.end(charge.quota(), charge.cost(), loan, wanted, now);
+                self.book.counts.stranded(ended);
             }
         }
         Ok(answers.into_iter().flatten().collect())

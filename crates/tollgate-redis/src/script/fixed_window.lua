@@ -86,7 +86,7 @@ local function make_fixed_window(kind)
     ends_at, count = current(ends_at, count, at, period, starts, ends, latest)
     if not ends_at then return nil, BOUNDS end
     -- Units that were lent of a window that has ended are not this one's.
-    if kind ~= CALENDAR and starts > 0 and ends_at ~= starts then return state, ends_at end
+    if kind ~= CALENDAR and starts > 0 and ends_at ~= starts then return nil, GONE end
     if count <= units then return false end
     return write(sub(state, 1, 3), ends_at, count - units), ends_at
   end

@@ -152,6 +152,7 @@ end
 local function problem_of(index, reason, detail)
   if reason == UNKNOWN then return '\1' .. pack('<Bc3', index, detail) end
   if reason == BOUNDS then return '\2' .. pack('<d', now) end
+  if reason == GONE then return '\8' end
   if reason == MALFORMED then return '\3' .. pack('<B', index) end
   return '\4' .. (detail or 'a request out of range')
 end

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
-use tollgate::lease::Leased;
+use tollgate::lease::{Leased, Lending};
 use tollgate::policy::{Consistency, Limit, Policy};
-use tollgate::{CheckRequest, Clock, Engine, Quota, Rate, Source, Ticks};
+use tollgate::{CheckRequest, Clock, Engine, MemoryStore, Quota, Rate, Source, Ticks};
 use tollgate_redis::{Nodes, RedisStore};
 
 use crate::cluster::Cluster;
@@ -187,4 +187,73 @@ fn a_node_that_goes_gives_back() {
     let look = fleet.runtime.block_on(fleet.nodes[0].peek(&request, fleet.clock.now()));
     assert_eq!(look.limits().next().unwrap().outcome.remaining, 4_000 - passed);
     assert!(fleet.nodes[0].store().report().returned > 0);
+}
+
+/// A node before the store and a node before counters in memory, told the same time and asked the same, answer the same, draw the same
+/// and give back the same, whatever the limits.
+#[test]
+fn the_store_lends_as_memory_does() {
+    let _quiet = among_others();
+    let server = Server::redis();
+    let runtime = new_runtime();
+    let quotas = [
+        Quota::token_bucket(Rate::per_second(200).burst(300)).unwrap(),
+        Quota::gcra(Rate::per_second(7).burst(90)).unwrap(),
+        Quota::fixed_window(Rate::per_second(150), Align::Epoch).unwrap(),
+        Quota::fixed_window(Rate::per_second(120), Align::FirstHit).unwrap(),
+        Quota::sliding_window(Rate::per_second(140), 10, Estimate::Strict).unwrap(),
+        Quota::sliding_window(Rate::per_minute(2_000), 3, Estimate::Interpolate).unwrap(),
+    ];
+    let start = tollgate::Timestamp::from_unix_seconds(1_700_000_000);
+    let lending = Lending::new(MemoryStore::new(16 << 20, start), 2);
+    let inside = runtime.enter();
+    let store =
+        RedisStore::connect(settings(&server.url()).patient().told_time().nodes(Nodes::Fixed(2)).unwrap());
+    let real = Engine::with_store(all(&quotas), Leased::new(store.unwrap(), 10_000), secret());
+    drop(inside);
+    let model = Engine::with_store(all(&quotas), Leased::new(lending, 10_000), secret());
+    until("the store is connected", || real.store().store().is_prepared().then_some(()));
+    let mut seed = 0x2545_F491_4F6C_DD1D_u64;
+    let mut random = |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    let mut now = start;
+    for step in 0..20_000 {
+        now = now + Ticks::from_micros(if random(200) == 0 { random(2_000_000) } else { random(4_000) });
+        // Which limits a request meets, which key, and what it costs.
+        let (kind, key, cost) = (random(8).to_string(), random(3).to_string(), 1 + random(2) * random(4));
+        let request = CheckRequest::new().with("kind", kind.as_str()).unwrap();
+        let request = request.with("key", key.as_str()).unwrap().cost(cost).unwrap();
+        let (one, other) =
+            runtime.block_on(async { (real.check(&request, now).await, model.check(&request, now).await) });
+        let told = |decision: &tollgate::Decision| {
+            let each = decision.limits().map(|status| (status.outcome, status.source));
+            each.collect::<Vec<_>>()
+        };
+        assert_eq!(told(&one), told(&other), "step {step}: {request:?} at {now:?}");
+        if random(10) == 0 {
+            runtime.block_on(async {
+                real.store().tend(now).await;
+                model.store().tend(now).await;
+            });
+        }
+        assert_eq!(real.store().report(), model.store().report(), "step {step}");
+    }
+    let report = real.store().report();
+    assert!(report.drawn > 5_000 && report.returned > 500 && report.refused > 500, "{report:?}");
+}
+
+/// Limits that requests of a kind meet alone, and such as meet all of them.
+fn all(quotas: &[Quota]) -> Policy {
+    let each = (0..).zip(quotas).map(|(number, quota): (u32, &Quota)| {
+        let own = number.to_string();
+        let kinds = [own.as_str(), "7"].into_iter().chain((number % 2 == 0).then_some("6"));
+        let limit = Limit::new(&format!("limit {number}"), quota.clone()).by(["key"]);
+        let limit = limit.when_one_of("kind", kinds).consistency(Consistency::Leased);
+        limit.cost(tollgate::policy::Cost::Asked).lease(100_000, Ticks::from_millis(250))
+    });
+    Policy::new(each.collect()).unwrap()
 }

@@ -227,17 +227,26 @@ impl<R: Clone> Cell<R> {
         if size < 2 { 0 } else { size.saturating_sub(held) }
     }
 
-    /// Notes what a draw brought. It was asked for at this instant, and wanted so many units beyond the charge.
-    pub(super) fn received(&self, quota: &Quota, cost: u64, loan: Loan<R>, wanted: u64, sent: Timestamp) {
+    /// Notes what a draw brought. It was asked for at this instant, and wanted so many units beyond the charge. Tells how many units
+    /// ended with their window.
+    pub(super) fn received(
+        &self,
+        quota: &Quota,
+        cost: u64,
+        loan: Loan<R>,
+        wanted: u64,
+        sent: Timestamp,
+    ) -> u64 {
         let mut inner = self.lock();
         let outcome = loan.answer.outcome;
+        let mut ended = 0;
         let at = |after: Ticks| (sent + after).unix_micros();
         self.told.remaining.store(outcome.remaining, Ordering::Relaxed);
         self.told.next_at.store(at(outcome.next_unit_after), Ordering::Relaxed);
         self.told.reset_at.store(at(outcome.reset_after), Ordering::Relaxed);
         if inner.window != loan.window {
             // Units of a window that has ended end with it.
-            self.units.store(0, Ordering::Release);
+            ended = self.units.swap(0, Ordering::AcqRel);
             inner.window = loan.window;
         }
         if loan.extra > 0 || self.units() > 0 {
@@ -276,6 +285,7 @@ impl<R: Clone> Cell<R> {
             }
             None => self.denial.until.store(0, Ordering::Release),
         }
+        ended
     }
 
     /// Forgets that it was denied.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Lender, Loan, Loans};
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Answers, Charge, Family};
+use crate::charge::{Answer, Answers, Charge, Family};
 use crate::decision::Stance;
 use crate::key::{Fingerprint, Secret};
 use crate::memory::MemoryStore;
@@ -69,14 +69,19 @@ impl Lending {
         if extra > 0 {
             answer = charge_one(extra)?;
         }
-        let window = match charge.quota() {
-            Quota::FixedWindow(_) => (now + answer.outcome.reset_after).unix_micros(),
-            _ => 0,
-        };
+        let window = window_of(charge.quota(), &answer, now);
         let family = Family::single(&Secret::repeatable(0), &[b"receipt"], charge.quota().clone());
         let owner = Arc::new((family, charge.quota().clone()));
         let receipt = MemoryReceipt { key: charge.key, number: charge.number, owner, window };
         Ok(Loan { answer, extra, window, receipt: Some(receipt) })
+    }
+}
+
+/// The window that a counter counts in, by its end; 0 where there are none.
+fn window_of(quota: &Quota, answer: &Answer, now: Timestamp) -> u64 {
+    match quota {
+        Quota::FixedWindow(_) => (now + answer.outcome.reset_after).unix_micros(),
+        _ => 0,
     }
 }
 
@@ -97,7 +102,8 @@ impl Lender for Lending {
         let each = charges.iter().zip(answers).zip(extras);
         each.map(|((charge, answer), &extra)| {
             if !is_admitted || !answer.outcome.is_allowed() || charge.lease.is_none() {
-                return Ok(Loan { answer, extra: 0, window: 0, receipt: None });
+                let window = window_of(charge.quota(), &answer, now);
+                return Ok(Loan { answer, extra: 0, window, receipt: None });
             }
             let loan = self.loan(charge, extra, now)?;
             // How it stands is told as it is after all; the verdict is that of the charge.

@@ -28,7 +28,7 @@ impl<S: Lender> Leased<S> {
             }
             if let Ok(loan) = self.store.lend_more(&receipt, units, now).await {
                 self.book.counts.drew(loan.extra);
-                turn.end(quota, 1, loan, units, now);
+                self.book.counts.stranded(turn.end(quota, 1, loan, units, now));
             } else {
                 cell.is_wanted.store(false, std::sync::atomic::Ordering::Relaxed);
             }

@@ -24,10 +24,11 @@ impl<R: Clone> Turn<R> {
         &self.cell
     }
 
-    /// Ends it with what it brought.
-    pub(super) fn end(self, quota: &Quota, cost: u64, loan: Loan<R>, wanted: u64, sent: Timestamp) {
-        self.cell.received(quota, cost, loan, wanted, sent);
+    /// Ends it with what it brought. Tells how many units ended with their window.
+    pub(super) fn end(self, quota: &Quota, cost: u64, loan: Loan<R>, wanted: u64, sent: Timestamp) -> u64 {
+        let ended = self.cell.received(quota, cost, loan, wanted, sent);
         self.cell.lock().ended = self.number;
+        ended
     }
 }
 

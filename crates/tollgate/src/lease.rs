@@ -30,7 +30,7 @@ use crate::time::{Ticks, Timestamp};
 
 use book::Book;
 pub use book::LeaseReport;
-use cell::Cell;
+use cell::{Asked, Cell};
 pub use lending::Lending;
 use turn::Turn;
 
@@ -183,8 +183,10 @@ impl<S: Lender> Leased<S> {
         let extras: SmallVec<[u64; 6]> = places
             .iter()
             .map(|&place| match &turns[place] {
-                Some(turn) => turn.cell().wanted(charges[place].quota(), self.store.nodes(), now),
-                None => 0,
+                Some(turn) if !self.book.is_closed() => {
+                    turn.cell().wanted(charges[place].quota(), self.store.nodes(), now)
+                }
+                _ => 0,
             })
             .collect();
         let loans = match self.store.lend(&asked, &extras, now).await {
@@ -208,8 +210,8 @@ impl<S: Lender> Leased<S> {
             answers[place] = Some(loan.answer);
             if let Some(turn) = turns[place].take() {
                 self.book.counts.drew(loan.extra);
-                let charge = &charges[place];
-                let ended = turn.end(charge.quota(), charge.cost(), loan, wanted, now);
+                let (quota, cost) = (charges[place].quota(), charges[place].cost());
+                let ended = turn.end(Asked { quota, cost, wanted, sent: now, is_admitted }, loan);
                 self.book.counts.stranded(ended);
             }
         }

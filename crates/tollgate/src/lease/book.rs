@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cell::Cell;
@@ -100,6 +100,7 @@ pub(super) struct Book<R> {
     shelves: Box<[Mutex<Shelf<R>>]>,
     count: AtomicUsize,
     keys_max: usize,
+    is_closed: AtomicBool,
     heat: Heat,
     pub(super) counts: Counts,
     /// Keys that run out, to be renewed before they do.
@@ -114,6 +115,7 @@ impl<R: Clone> Book<R> {
             shelves: (0..SHELVES).map(|_| Mutex::default()).collect(),
             count: AtomicUsize::new(0),
             keys_max,
+            is_closed: AtomicBool::new(false),
             heat: Heat::new(),
             counts: Counts::default(),
             wanted: Mutex::default(),
@@ -139,6 +141,9 @@ impl<R: Clone> Book<R> {
         if let Some(cell) = self.cell(charge) {
             return Some(cell);
         }
+        if self.is_closed() {
+            return None;
+        }
         if lease.is_auto() && self.heat.count(charge.key(), now) < HOT {
             return None;
         }
@@ -158,6 +163,26 @@ impl<R: Clone> Book<R> {
             Some(old) => self.leave(&old),
         }
         Some(cell)
+    }
+
+    /// Nothing is drawn any more.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Waits for all draws that are under way.
+    pub(super) async fn drawn(&self) {
+        for shelf in &self.shelves {
+            let cells: Vec<_> =
+                shelf.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+            for cell in cells {
+                cell.others_turn(0).await;
+            }
+        }
     }
 
     /// Takes what a cell holds out of it, to be given back.

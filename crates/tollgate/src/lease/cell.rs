@@ -38,6 +38,19 @@ pub(super) struct Cell<R> {
     inner: Mutex<Inner<R>>,
 }
 
+/// What a draw was for.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'q> {
+    pub(super) quota: &'q Quota,
+    pub(super) cost: u64,
+    /// The units that were wanted beyond that.
+    pub(super) wanted: u64,
+    /// When it was asked for.
+    pub(super) sent: Timestamp,
+    /// Whether all counters of the request let it pass.
+    pub(super) is_admitted: bool,
+}
+
 /// What the store last said.
 #[derive(Default)]
 struct Told {
@@ -227,16 +240,10 @@ impl<R: Clone> Cell<R> {
         if size < 2 { 0 } else { size.saturating_sub(held) }
     }
 
-    /// Notes what a draw brought. It was asked for at this instant, and wanted so many units beyond the charge. Tells how many units
-    /// ended with their window.
-    pub(super) fn received(
-        &self,
-        quota: &Quota,
-        cost: u64,
-        loan: Loan<R>,
-        wanted: u64,
-        sent: Timestamp,
-    ) -> u64 {
+    /// Notes what a draw brought. Tells how many units ended with their window.
+    pub(super) fn received(&self, asked: Asked<'_>, loan: Loan<R>) -> u64 {
+        let Asked { quota, cost, wanted, sent, is_admitted } = asked;
+        let has_taken = is_admitted && (cost > 0 || loan.extra > 0);
         let mut inner = self.lock();
         let outcome = loan.answer.outcome;
         let mut ended = 0;
@@ -244,12 +251,13 @@ impl<R: Clone> Cell<R> {
         self.told.remaining.store(outcome.remaining, Ordering::Relaxed);
         self.told.next_at.store(at(outcome.next_unit_after), Ordering::Relaxed);
         self.told.reset_at.store(at(outcome.reset_after), Ordering::Relaxed);
-        if inner.window != loan.window {
+        // Which window counts is known only where something was counted in it.
+        if has_taken && inner.window != loan.window {
             // Units of a window that has ended end with it.
             ended = self.units.swap(0, Ordering::AcqRel);
             inner.window = loan.window;
         }
-        if loan.extra > 0 || self.units() > 0 {
+        if has_taken && (loan.extra > 0 || self.units() > 0) {
             let life =
                 if loan.window == 0 { self.lease.ttl() } else { self.lease.ttl().min(outcome.reset_after) };
             self.ends.store(at(life), Ordering::Release);
@@ -260,7 +268,7 @@ impl<R: Clone> Cell<R> {
         }
         self.is_wanted.store(false, Ordering::Relaxed);
         let denied = match outcome.verdict {
-            Verdict::Deny { retry_after } => Some((cost, retry_after)),
+            Verdict::Deny { retry_after } => Some((cost.max(1), retry_after)),
             Verdict::Allow | Verdict::Wait(_) if outcome.remaining == 0 && wanted > 0 => {
                 Some((1, outcome.next_unit_after))
             }

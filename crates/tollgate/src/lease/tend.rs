@@ -4,16 +4,19 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
+use super::cell::Asked;
 use super::{Leased, Lender};
 use crate::time::Timestamp;
 
 /// Calls to the store that are under way at a time.
 const AT_ONCE: usize = 128;
+/// How often draws that are under way are waited for at the end.
+const CLOSINGS: usize = 2;
 
 impl<S: Lender> Leased<S> {
     /// Renews what runs out and gives back what was not spent in time. To be called every few milliseconds.
     pub async fn tend(&self, now: Timestamp) {
-        let wanted = self.book.take_wanted();
+        let wanted = if self.book.is_closed() { Vec::new() } else { self.book.take_wanted() };
         let renewals = wanted.into_iter().map(|cell| async move {
             let receipt = cell.lock().receipt.clone();
             let (Some(receipt), Some(turn)) = (receipt, cell.turn(&mut Some(0), 0)) else {
@@ -28,7 +31,8 @@ impl<S: Lender> Leased<S> {
             }
             if let Ok(loan) = self.store.lend_more(&receipt, units, now).await {
                 self.book.counts.drew(loan.extra);
-                self.book.counts.stranded(turn.end(quota, 1, loan, units, now));
+                let asked = Asked { quota, cost: 0, wanted: units, sent: now, is_admitted: true };
+                self.book.counts.stranded(turn.end(asked, loan));
             } else {
                 cell.is_wanted.store(false, std::sync::atomic::Ordering::Relaxed);
             }
@@ -37,8 +41,15 @@ impl<S: Lender> Leased<S> {
         self.give_back(now, false).await;
     }
 
-    /// Gives everything back. For a process that ends in order: nothing may be charged after it.
+    /// Gives everything back, and draws nothing any more: what is charged from now on is charged exactly. For a process that ends in
+    /// order.
     pub async fn close(&self, now: Timestamp) {
+        self.book.close();
+        // What was under way when it closed brings units still.
+        for _ in 0..CLOSINGS {
+            self.give_back(now, true).await;
+            self.book.drawn().await;
+        }
         self.give_back(now, true).await;
     }
 

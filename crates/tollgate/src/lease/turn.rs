@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::Loan;
-use super::cell::Cell;
-use crate::quota::Quota;
-use crate::time::Timestamp;
+use super::cell::{Asked, Cell};
 
 /// The right itself. Dropped, others may try.
 pub(super) struct Turn<R: Clone> {
@@ -25,8 +23,8 @@ impl<R: Clone> Turn<R> {
     }
 
     /// Ends it with what it brought. Tells how many units ended with their window.
-    pub(super) fn end(self, quota: &Quota, cost: u64, loan: Loan<R>, wanted: u64, sent: Timestamp) -> u64 {
-        let ended = self.cell.received(quota, cost, loan, wanted, sent);
+    pub(super) fn end(self, asked: Asked<'_>, loan: Loan<R>) -> u64 {
+        let ended = self.cell.received(asked, loan);
         self.cell.lock().ended = self.number;
         ended
     }

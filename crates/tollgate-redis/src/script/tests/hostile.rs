@@ -114,7 +114,7 @@ async fn wrong_shapes_are_refused() {
     for kind in [0, 8, 255] {
         assert_eq!(status(&server, &body(1, kind, 0, 1.0, sound)).await, 4);
     }
-    for operation in [0, 5, 255] {
+    for operation in [0, 6, 255] {
         assert_eq!(status(&server, &body(operation, 1, 0, 1.0, sound)).await, 4);
     }
     for origin in [0, 1] {

@@ -9,6 +9,8 @@ use crate::record::{Mode, Seen};
 
 /// After a fault, decisions are looked at in pieces of this many microseconds.
 const PIECE: u64 = 100_000;
+/// A node whose machine stands still loses its store at most this often, in microseconds: until it has it back takes as long.
+const RELAPSES: u64 = 1_000_000;
 /// A piece is well again if this share of its decisions, in percent, came from the store.
 const WELL_PERCENT: usize = 95;
 
@@ -32,14 +34,13 @@ pub(crate) struct Happened {
 }
 
 impl Happened {
-    /// The machine stood still too, which takes the store away as a fault does: from the first decision without it.
-    pub(super) fn stood_still(&mut self, seen: &[Seen]) {
-        let without = seen.iter().filter(|seen| seen.mode != Mode::Exact).map(|seen| seen.sent);
-        if let Some(first) = without.min()
-            && self.outages.iter().all(|&began| first < began)
-        {
-            self.outages.push(first);
-        }
+    /// The machine stood still too, which takes the store away as a fault does: from the first decision without it, and again whenever a
+    /// node that had it back may have lost it once more.
+    pub(super) fn stood_still(&mut self, excused: &[Seen]) {
+        let without = || excused.iter().filter(|seen| seen.mode != Mode::Exact).map(|seen| seen.sent);
+        let (Some(first), Some(last)) = (without().min(), without().max()) else { return };
+        let every = usize::try_from(RELAPSES).unwrap();
+        self.outages.extend((first..=last).step_by(every));
     }
 }
 

@@ -35,12 +35,15 @@ pub(crate) struct Happened {
 
 impl Happened {
     /// The machine stood still too, which takes the store away as a fault does: from the first decision without it, and again whenever a
-    /// node that had it back may have lost it once more.
+    /// node that had it back may have lost it once more. What the fault itself took away is no news.
     pub(super) fn stood_still(&mut self, excused: &[Seen]) {
-        let without = || excused.iter().filter(|seen| seen.mode != Mode::Exact).map(|seen| seen.sent);
-        let (Some(first), Some(last)) = (without().min(), without().max()) else { return };
-        let every = usize::try_from(RELAPSES).unwrap();
-        self.outages.extend((first..=last).step_by(every));
+        let away = self.outages.iter().min().map(|&began| began..self.healthy + RELAPSES);
+        let is_news = |seen: &&Seen| !away.as_ref().is_some_and(|away| away.contains(&seen.sent));
+        let without = || excused.iter().filter(|seen| seen.mode != Mode::Exact).filter(is_news);
+        let span = without().map(|seen| seen.sent).min().zip(without().map(|seen| seen.sent).max());
+        if let Some((first, last)) = span {
+            self.outages.extend((first..=last).step_by(usize::try_from(RELAPSES).unwrap()));
+        }
     }
 }
 
@@ -48,6 +51,7 @@ impl Happened {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Judged {
     pub(crate) decisions: usize,
+    pub(crate) nodes: u64,
     pub(crate) modes: BTreeMap<Mode, usize>,
     /// Most units that a key was admitted above burst and refill, nothing allowed for. Negative if none was.
     pub(crate) over: i64,
@@ -85,6 +89,7 @@ pub(crate) fn judge(seen: &[Seen], sober: &[Seen], happened: &Happened) -> Judge
         keys.entry(one.key).or_default().push(*one);
     }
     let nodes = seen.iter().map(|seen| u64::from(seen.node) + 1).max().unwrap_or(1);
+    judged.nodes = nodes;
     for (key, seen) in &keys {
         let bucket = if key & QUIET_BIT == 0 { HOT } else { QUIET };
         judged.add_key(bucket, *key & QUIET_BIT != 0, seen, happened, nodes);

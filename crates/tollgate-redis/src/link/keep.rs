@@ -19,7 +19,7 @@ use crate::key::Key;
 
 /// Pauses between attempts to connect: they double, and chance shortens them.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
-const PAUSE_MOST: Duration = Duration::from_secs(1);
+const PAUSE_MOST: Duration = Duration::from_millis(750);
 /// The longest pause where somebody answers, but not as a primary that is ready.
 const PAUSE_UNREADY: Duration = Duration::from_millis(200);
 /// The pause after a refusal that only an operator can cure.

@@ -7,7 +7,7 @@ use crate::scratch::{free_port, rest, until};
 use crate::server::{Plan, Program, Server};
 
 /// How long nodes wait for each other before they call one dead, in milliseconds.
-pub(crate) const NODE_TIMEOUT: u32 = 2_000;
+const NODE_TIMEOUT: u32 = 2_000;
 /// The same where nobody is to be called dead, however busy the machine is.
 const CALM_TIMEOUT: u32 = 20_000;
 const NODES: usize = 6;

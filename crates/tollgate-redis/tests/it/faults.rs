@@ -59,7 +59,9 @@ struct Rig {
 impl Rig {
     fn new(rate: u64, wanted: Vec<String>) -> Self {
         let runtime = new_runtime();
-        Self { runtime, bystander: Bystander::watch(DEADLINE / 2), rate, wanted, rows: Vec::new() }
+        // A decision goes the bystander's way several times: it waits in line, and may be sent twice.
+        let bystander = Bystander::watch(&runtime, DEADLINE / 4);
+        Self { runtime, bystander, rate, wanted, rows: Vec::new() }
     }
 
     /// Nodes of one fleet, each by its own way to the store, in a hurry. Returns once the store answers all of them.
@@ -125,14 +127,11 @@ impl Rig {
         let mut sober = seen.clone();
         // How soon the store is back is the question where it was away, so there a relapse counts.
         let slack = if promise.stays_exact { RELAPSE } else { DEADLINE };
-        self.bystander.excuse(&recorder, &mut sober, slack);
+        let excused = self.bystander.excuse(&recorder, &mut sober, slack);
+        happened.stood_still(&excused);
         // What was asked after the last look is judged, but says nothing about how soon all was well.
-        let excused = seen.len() - sober.len();
-        if excused > 0 {
-            happened.stood_still(&seen);
-        }
         sober.retain(|seen| seen.sent < calm);
-        let judged = Judged { excused, ..judge(&seen, &sober, &happened) };
+        let judged = Judged { excused: excused.len(), ..judge(&seen, &sober, &happened) };
         let row = Row { name, promise, happened, judged, immortal: Vec::new(), late: fleet.late };
         let skipped = skipped.load(std::sync::atomic::Ordering::Relaxed);
         progress(&format!("{name}: {:?}, {skipped} skipped, {:?}", row.judged, row.happened));

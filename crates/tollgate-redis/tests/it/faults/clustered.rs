@@ -9,7 +9,7 @@ use super::Rig;
 use super::judge::Happened;
 use super::outage::Outage;
 use super::report::{AWAY, HASTY, Measure, Promise, UNNOTICED};
-use crate::cluster::{Cluster, NODE_TIMEOUT, SLOTS};
+use crate::cluster::{Cluster, SLOTS};
 use crate::fleet::{Fleet, Running};
 use crate::scratch::{rest, until};
 use crate::server::Program;
@@ -19,6 +19,8 @@ use crate::store::Shared;
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
 /// Slots that are moved by hand.
 const SLOWLY: usize = 10;
+/// How long a primary stands still after another has its place.
+const STAYS: Duration = Duration::from_secs(2);
 /// How long the whole store is away in the whole run.
 const OUTAGE: Duration = Duration::from_secs(60);
 
@@ -33,7 +35,7 @@ pub(super) fn short(rig: &mut Rig) {
     let unknown = UNNOTICED.numbered("F6");
     rig.run("SCRIPT FLUSH every 100 ms", unknown, &fleet, |running| flush(&cluster, running, 20));
     rig.found(cluster.immortal());
-    rig.run("STOP for 1 s, CONT", AWAY.numbered("F3"), &fleet, |running| pause(&cluster, running, 1_000));
+    rig.run("STOP for 1 s, CONT", AWAY.numbered("F3"), &fleet, |running| pause(&cluster, running));
     rig.found(cluster.immortal());
     rig.run("CLUSTER FAILOVER", FAILOVER, &fleet, |running| failover(&cluster, &fleet, running, ""));
     rig.found(cluster.immortal());
@@ -59,13 +61,14 @@ pub(super) fn long(rig: &mut Rig) {
     rig.found(cluster.immortal());
     rig.run("CLIENT PAUSE 1 s", AWAY.numbered("F2"), &fleet, |running| client_pause(&cluster, running));
     rig.found(cluster.immortal());
-    rig.run("STOP for 6 s, CONT", FAILOVER, &fleet, |running| pause(&cluster, running, 6_000));
+    let name = "STOP until replaced, CONT";
+    rig.run(name, FAILOVER, &fleet, |running| long_pause(&cluster, &fleet, running));
     rig.found(cluster.immortal());
     cluster.await_whole();
     drop(fleet);
     let hasty = rig.default_fleet([&url; 3]);
     let stop = HASTY.numbered("F3");
-    rig.run("STOP for 1 s, CONT, by default", stop, &hasty, |running| pause(&cluster, running, 1_000));
+    rig.run("STOP for 1 s, CONT, by default", stop, &hasty, |running| pause(&cluster, running));
     rig.found(cluster.immortal());
     drop(hasty);
     let fleet = rig.fleet([&url; 3]);
@@ -100,33 +103,32 @@ fn flush(cluster: &Cluster, running: &Running, times: u32) -> Happened {
     Happened { evidence, healthy: running.recorder.now(), ..Happened::default() }
 }
 
-/// A primary stands still, and goes on. Longer than the others wait for it, its replica takes over.
-fn pause(cluster: &Cluster, running: &Running, millis: u64) -> Happened {
-    let primary = cluster.primary_of(0);
+/// A primary stands still, and goes on before the others miss it.
+fn pause(cluster: &Cluster, running: &Running) -> Happened {
+    let primary = &cluster.servers[cluster.primary_of(0)];
     let outage = Outage::begin(running);
-    let began = outage.began;
+    primary.signal("-STOP");
+    rest(Duration::from_secs(1));
+    primary.signal("-CONT");
+    outage.over(&[("signal", 2)])
+}
+
+/// A primary stands still until its replica has taken over, and for a while longer.
+fn long_pause(cluster: &Cluster, fleet: &Fleet<Shared>, running: &Running) -> Happened {
+    let primary = cluster.primary_of(0);
+    let replica = &cluster.servers[cluster.replica_of(primary)];
+    let outage = Outage::begin(running);
     cluster.servers[primary].signal("-STOP");
-    if millis < u64::from(NODE_TIMEOUT) {
-        rest(Duration::from_millis(millis));
-        cluster.servers[primary].signal("-CONT");
-        return outage.over(&[("signal", 2)]);
-    }
-    // Of the others: one that stands still cannot be asked.
-    let witness = &cluster.servers[(primary + 1) % 6];
-    until("the replica takes over", || {
-        let text: String = witness.ask(&["CLUSTER", "NODES"]).ok()?;
-        let old = text.lines().find(|line| line.contains(&format!(":{}@", cluster.servers[primary].port)))?;
-        old.contains("fail").then_some(())?;
-        let covered: String = witness.ask(&["CLUSTER", "INFO"]).ok()?;
-        covered.contains("cluster_state:ok").then_some(())
-    });
-    let promoted = running.recorder.now();
-    rest(Duration::from_millis(millis.saturating_sub(outage.lasted())));
+    until("the replica is promoted", || (replica.info("role")? == "master").then_some(()));
+    let (promoted, took) = (running.recorder.now(), outage.lasted());
+    let map = await_map(fleet, replica.port, running, promoted);
+    let lost = vec![(outage.began, running.recorder.now())];
+    rest(STAYS);
     cluster.servers[primary].signal("-CONT");
     // Nobody must believe the old one when it wakes.
     rest(Duration::from_secs(1));
-    let happened = outage.over(&[("promotion", 1)]);
-    Happened { losses: vec![(began, promoted)], healthy: promoted, ..happened }
+    let happened = outage.over(&[("promotion", 1), ("millisecond until it", took)]);
+    Happened { losses: lost, healthy: promoted, measures: vec![map], ..happened }
 }
 
 /// A replica takes over from a living primary. With its consent nothing is lost; else what was not yet replicated is.

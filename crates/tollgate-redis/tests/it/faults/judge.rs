@@ -9,6 +9,8 @@ use crate::record::{Mode, Seen};
 
 /// After a fault, decisions are looked at in pieces of this many microseconds.
 const PIECE: u64 = 100_000;
+/// A node whose machine stands still loses its store at most this often, in microseconds: until it has it back takes as long.
+const RELAPSES: u64 = 1_000_000;
 /// A piece is well again if this share of its decisions, in percent, came from the store.
 const WELL_PERCENT: usize = 95;
 
@@ -32,13 +34,15 @@ pub(crate) struct Happened {
 }
 
 impl Happened {
-    /// The machine stood still too, which takes the store away as a fault does: from the first decision without it.
-    pub(super) fn stood_still(&mut self, seen: &[Seen]) {
-        let without = seen.iter().filter(|seen| seen.mode != Mode::Exact).map(|seen| seen.sent);
-        if let Some(first) = without.min()
-            && self.outages.iter().all(|&began| first < began)
-        {
-            self.outages.push(first);
+    /// The machine stood still too, which takes the store away as a fault does: from the first decision without it, and again whenever a
+    /// node that had it back may have lost it once more. What the fault itself took away is no news.
+    pub(super) fn stood_still(&mut self, excused: &[Seen]) {
+        let away = self.outages.iter().min().map(|&began| began..self.healthy + RELAPSES);
+        let is_news = |seen: &&Seen| !away.as_ref().is_some_and(|away| away.contains(&seen.sent));
+        let without = || excused.iter().filter(|seen| seen.mode != Mode::Exact).filter(is_news);
+        let span = without().map(|seen| seen.sent).min().zip(without().map(|seen| seen.sent).max());
+        if let Some((first, last)) = span {
+            self.outages.extend((first..=last).step_by(usize::try_from(RELAPSES).unwrap()));
         }
     }
 }
@@ -47,6 +51,7 @@ impl Happened {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Judged {
     pub(crate) decisions: usize,
+    pub(crate) nodes: u64,
     pub(crate) modes: BTreeMap<Mode, usize>,
     /// Most units that a key was admitted above burst and refill, nothing allowed for. Negative if none was.
     pub(crate) over: i64,
@@ -84,6 +89,7 @@ pub(crate) fn judge(seen: &[Seen], sober: &[Seen], happened: &Happened) -> Judge
         keys.entry(one.key).or_default().push(*one);
     }
     let nodes = seen.iter().map(|seen| u64::from(seen.node) + 1).max().unwrap_or(1);
+    judged.nodes = nodes;
     for (key, seen) in &keys {
         let bucket = if key & QUIET_BIT == 0 { HOT } else { QUIET };
         judged.add_key(bucket, *key & QUIET_BIT != 0, seen, happened, nodes);

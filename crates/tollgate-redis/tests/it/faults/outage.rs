@@ -10,7 +10,7 @@ const FAST: u64 = 100;
 
 /// From its first moment on.
 pub(super) struct Outage<'a> {
-    pub(super) running: &'a Running,
+    running: &'a Running,
     pub(super) began: u64,
     first: usize,
 }
@@ -26,7 +26,7 @@ impl<'a> Outage<'a> {
     }
 
     /// Decisions that the store did not make.
-    pub(super) fn without(&self) -> u64 {
+    fn without(&self) -> u64 {
         let seen = self.running.recorder.since(self.first);
         seen.iter().filter(|seen| seen.mode != Mode::Exact).count() as u64
     }

@@ -190,7 +190,7 @@ impl Row {
     fn allowed(&self) -> String {
         let (lost, away) = (self.happened.losses.len() as u64, self.happened.outages.len() as u64);
         let share = if self.happened.alone.is_some() { " and its share" } else { "" };
-        match (self.promise.forgets, (lost + away) * HOT.burst) {
+        match (self.promise.forgets, lost * HOT.burst + away * HOT.burst.max(self.judged.nodes)) {
             (true, _) => "no bound".to_owned(),
             (false, 0) => "0".to_owned(),
             (false, units) => format!("≤ {units}{share}"),

@@ -44,8 +44,9 @@ pub struct Loan<R> {
     pub answer: Answer,
     /// The units that were taken beyond it.
     pub extra: u64,
-    /// Which window they were taken of, by a number; 0 where there are no windows. Units end with theirs.
-    pub window: u64,
+    /// Which window they were taken of, by a number; 0 where there are no windows. Units end with theirs. None where that was not told,
+    /// since nothing was wanted.
+    pub window: Option<u64>,
     /// What it takes to give them back, and to draw again; none where units cannot go back.
     pub receipt: Option<R>,
 }

@@ -26,6 +26,8 @@ pub mod conformance;
 pub mod fuzzing;
 #[cfg(doctest)]
 mod documents;
+#[doc(hidden)]
+pub mod together;
 
 pub use clock::{Clock, ManualClock};
 pub use decision::{Decision, Fault, LimitStatus, Reason, Source, Stance};

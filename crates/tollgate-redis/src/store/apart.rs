@@ -1,14 +1,11 @@
 //! Requests whose counters lie in several slots of a cluster: one call to each, all at once. If one denies or fails, what the others
 //! took is given back; whatever goes wrong on the way, too much is taken, never too little.
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::task::Poll;
-
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate::charge::{Answer, Answers, Charge};
 use tollgate::store::StoreFailure;
+use tollgate::together::together;
 use tollgate::{Stance, Timestamp};
 
 use super::RedisStore;
@@ -165,44 +162,4 @@ fn in_order(count: usize, answered: &[(&Part<'_>, Answers)]) -> Answers {
         }
     }
     placed.into_iter().flatten().collect()
-}
-
-/// Waits for all of them at once.
-async fn together<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut waiting: Vec<Pin<Box<F>>> = futures.map(Box::pin).collect();
-    let mut results: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
-    poll_fn(|context| {
-        let mut is_over = true;
-        for (future, result) in waiting.iter_mut().zip(&mut results) {
-            if result.is_none() {
-                match future.as_mut().poll(context) {
-                    Poll::Ready(value) => *result = Some(value),
-                    Poll::Pending => is_over = false,
-                }
-            }
-        }
-        if is_over { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    results.into_iter().flatten().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// All are started before any is waited for, and each has its own answer.
-    #[tokio::test]
-    async fn all_run_at_once() {
-        let barrier = tokio::sync::Barrier::new(5);
-        let numbers = together((0..5).map(|number| {
-            let barrier = &barrier;
-            async move {
-                barrier.wait().await;
-                number
-            }
-        }))
-        .await;
-        assert_eq!(numbers, [0, 1, 2, 3, 4]);
-    }
 }

@@ -33,7 +33,12 @@ impl Lender for RedisStore {
                 Ok(each
                     .map(|(((place, charge), answer), &extra)| {
                         let window = window_of(charge.quota(), &lent, place);
-                        Loan { answer: *answer, extra, window, receipt: Receipt::of(charge, window) }
+                        Loan {
+                            answer: *answer,
+                            extra,
+                            window: Some(window),
+                            receipt: Receipt::of(charge, window),
+                        }
                     })
                     .collect())
             }
@@ -59,7 +64,7 @@ impl Lender for RedisStore {
             return Err(StoreFailure::Unanswered);
         };
         let window = window_of(receipt.quota(), &lent, 0);
-        Ok(Loan { answer: *answer, extra, window, receipt: Some(receipt.in_window(window)) })
+        Ok(Loan { answer: *answer, extra, window: Some(window), receipt: Some(receipt.in_window(window)) })
     }
 
     async fn take_back(&self, receipt: &Receipt, units: u64, now: Timestamp) -> Result<(), StoreFailure> {
@@ -82,7 +87,7 @@ impl RedisStore {
         let is_admitted = charges.iter().zip(&answers).all(|(charge, answer)| {
             charge.stance() == tollgate::Stance::Shadow || answer.outcome.is_allowed()
         });
-        let plain = |answer| Loan { answer, extra: 0, window: 0, receipt: None };
+        let plain = |answer| Loan { answer, extra: 0, window: None, receipt: None };
         let mut loans: Loans<Receipt> = answers.into_iter().map(plain).collect();
         for ((charge, &extra), loan) in charges.iter().zip(extras).zip(&mut loans) {
             let wanted = is_admitted && extra > 0 && loan.answer.outcome.is_allowed();

@@ -240,7 +240,12 @@ fn the_store_lends_as_memory_does() {
                 model.store().tend(now).await;
             });
         }
-        assert_eq!(real.store().report(), model.store().report(), "step {step}");
+        assert_eq!(
+            real.store().report(),
+            model.store().report(),
+            "step {step}: {request:?} at {now:?}, {:?}",
+            told(&one)
+        );
     }
     let report = real.store().report();
     assert!(report.drawn > 5_000 && report.returned > 500 && report.refused > 500, "{report:?}");

@@ -252,16 +252,18 @@ impl<R: Clone> Cell<R> {
         self.told.next_at.store(at(outcome.next_unit_after), Ordering::Relaxed);
         self.told.reset_at.store(at(outcome.reset_after), Ordering::Relaxed);
         // Which window counts is known only where something was counted in it.
-        if has_taken && inner.window != loan.window {
-            // Units of a window that has ended end with it.
-            ended = self.units.swap(0, Ordering::AcqRel);
-            inner.window = loan.window;
-        }
-        if has_taken && (loan.extra > 0 || self.units() > 0) {
-            let life =
-                if loan.window == 0 { self.lease.ttl() } else { self.lease.ttl().min(outcome.reset_after) };
-            self.ends.store(at(life), Ordering::Release);
-            self.units.fetch_add(loan.extra, Ordering::AcqRel);
+        if let Some(window) = loan.window.filter(|_| has_taken) {
+            if inner.window != window {
+                // Units of a window that has ended end with it.
+                ended = self.units.swap(0, Ordering::AcqRel);
+                inner.window = window;
+            }
+            if loan.extra > 0 || self.units() > 0 {
+                let ttl = self.lease.ttl();
+                let life = if window == 0 { ttl } else { ttl.min(outcome.reset_after) };
+                self.ends.store(at(life), Ordering::Release);
+                self.units.fetch_add(loan.extra, Ordering::AcqRel);
+            }
         }
         if let Some(receipt) = loan.receipt {
             inner.receipt = Some(receipt);

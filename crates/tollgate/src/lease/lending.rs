@@ -73,7 +73,7 @@ impl Lending {
         let family = Family::single(&Secret::repeatable(0), &[b"receipt"], charge.quota().clone());
         let owner = Arc::new((family, charge.quota().clone()));
         let receipt = MemoryReceipt { key: charge.key, number: charge.number, owner, window };
-        Ok(Loan { answer, extra, window, receipt: Some(receipt) })
+        Ok(Loan { answer, extra, window: Some(window), receipt: Some(receipt) })
     }
 }
 
@@ -101,9 +101,12 @@ impl Lender for Lending {
             .all(|(charge, answer)| charge.stance == Stance::Shadow || answer.outcome.is_allowed());
         let each = charges.iter().zip(answers).zip(extras);
         each.map(|((charge, answer), &extra)| {
+            if extras.iter().all(|&extra| extra == 0) {
+                return Ok(Loan { answer, extra: 0, window: None, receipt: None });
+            }
             if !is_admitted || !answer.outcome.is_allowed() || charge.lease.is_none() {
                 let window = window_of(charge.quota(), &answer, now);
-                return Ok(Loan { answer, extra: 0, window, receipt: None });
+                return Ok(Loan { answer, extra: 0, window: Some(window), receipt: None });
             }
             let loan = self.loan(charge, extra, now)?;
             // How it stands is told as it is after all; the verdict is that of the charge.

@@ -1,12 +1,11 @@
 //! What is done beside requests: renewing what runs out, and giving back what nobody spent.
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::task::Poll;
+use std::future::Future;
 
 use super::cell::Asked;
 use super::{Leased, Lender};
 use crate::time::Timestamp;
+use crate::together::together;
 
 /// Calls to the store that are under way at a time.
 const AT_ONCE: usize = 128;
@@ -69,11 +68,6 @@ impl<S: Lender> Leased<S> {
 async fn in_batches<F: Future<Output = ()>>(futures: impl Iterator<Item = F>) {
     let mut futures = futures.peekable();
     while futures.peek().is_some() {
-        let mut batch: Vec<Pin<Box<F>>> = futures.by_ref().take(AT_ONCE).map(Box::pin).collect();
-        poll_fn(|context| {
-            batch.retain_mut(|future| future.as_mut().poll(context).is_pending());
-            if batch.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        together(futures.by_ref().take(AT_ONCE)).await;
     }
 }

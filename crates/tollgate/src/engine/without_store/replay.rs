@@ -2,11 +2,13 @@
 //! the engine has the rest told now and then.
 
 use super::Standby;
+use super::debts::Due;
 use crate::charge::Charge;
 use crate::engine::live::Live;
 use crate::engine::{Charges, Engine};
 use crate::store::{Store, StoreFailure};
 use crate::time::Timestamp;
+use crate::together::together;
 
 /// Most debts that are told in one go.
 const AT_ONCE: usize = 64;
@@ -97,29 +99,31 @@ impl<S: Store> Engine<S> {
     ) -> Result<usize, StoreFailure> {
         let due = standby.debts.take(&standby.local, live, of, AT_ONCE, now);
         let (mut told, mut failed) = (0, None);
+        // Somebody's decision waits for those of its own counters: they go out together. The others are risked one by one.
+        let mut answers = match of {
+            Some(_) => together(due.iter().map(|due| self.pay(due, live, now))).await,
+            None => Vec::new(),
+        }
+        .into_iter();
         for due in due {
-            let Some(charge) = due.charge(live) else { continue };
-            if failed.is_some() {
-                due.put_back(&standby.local, live, now);
-                continue;
-            }
-            let answered = if due.is_refund() {
-                self.store.refund(&[charge], now).await
-            } else {
-                self.store.debit(&[charge], now).await
+            let answered = match (of, failed) {
+                (Some(_), _) => answers.next().flatten(),
+                (None, None) => self.pay(&due, live, now).await,
+                (None, Some(failure)) => Some(Err(failure)),
             };
             match answered {
-                Ok(()) => {
+                None => {}
+                Some(Ok(())) => {
                     due.paid();
                     told += 1;
                 }
-                Err(StoreFailure::Unanswered) => {
+                Some(Err(StoreFailure::Unanswered)) if failed.is_none() || of.is_some() => {
                     drop(due); // It may have been done, and is not done twice.
                     failed = Some(StoreFailure::Unanswered);
                 }
-                Err(failure) => {
+                Some(Err(failure)) => {
                     due.put_back(&standby.local, live, now);
-                    failed = Some(failure);
+                    failed = failed.or(Some(failure));
                 }
             }
         }
@@ -132,5 +136,15 @@ impl<S: Store> Engine<S> {
             }
             None => Ok(told),
         }
+    }
+
+    /// Tells the store of one debt. None where the policy has no such counter any more.
+    async fn pay(&self, due: &Due<'_>, live: &Live, now: Timestamp) -> Option<Result<(), StoreFailure>> {
+        let charge = due.charge(live)?;
+        Some(if due.is_refund() {
+            self.store.refund(&[charge], now).await
+        } else {
+            self.store.debit(&[charge], now).await
+        })
     }
 }

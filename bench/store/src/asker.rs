@@ -92,6 +92,17 @@ impl Asker {
         Err("Tollgate's store does not answer".into())
     }
 
+    /// The same, with keys that last until they are counted.
+    pub(crate) fn lasting(&self) -> Option<Self> {
+        match self {
+            Asker::Script(connections, script, kind, [interval, burst, life]) => {
+                let arguments = [interval * 1_000, burst * 1_000, *life];
+                Some(Self::Script(connections.clone(), script.clone(), kind, arguments))
+            }
+            _ => None,
+        }
+    }
+
     /// Calls to the store so far, where several questions may share one.
     pub(crate) fn calls(&self) -> Option<u64> {
         match self {

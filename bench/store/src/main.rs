@@ -74,7 +74,8 @@ async fn run(rounds: usize, duration: Duration, only: &[String]) -> Result<(), F
     }
     for row in rows.iter_mut().filter(|row| row.name != "PING" && row.name != "tollgate five limits") {
         eprintln!("bytes a key: {}", row.name);
-        row.bytes = Some(bytes_a_key(Rc::clone(&row.asker), &client, 32_000).await?);
+        let asker = row.asker.lasting().map_or_else(|| Rc::clone(&row.asker), Rc::new);
+        row.bytes = Some(bytes_a_key(asker, &client, 32_000).await?);
     }
     print(&rows, rounds);
     // They would count on, and beat, beside what is measured next.

@@ -170,6 +170,16 @@ impl<S: Lender> Leased<S> {
         Some(each.filter_map(|(charge, known)| told(charge, known, now)).collect())
     }
 
+    /// The answers, if the store need not be asked. Otherwise nothing is paid.
+    fn answered(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Answers> {
+        let known = self.pay(charges, now);
+        let answers = self.settled(charges, &known, now);
+        if answers.is_none() {
+            Self::unpay(charges, &known);
+        }
+        answers
+    }
+
     /// Asks the store about what is lacking, and draws ahead of what is asked often.
     async fn ask(
         &self,
@@ -298,7 +308,11 @@ impl<S: Lender> Store for Leased<S> {
         if charges.iter().all(|charge| charge.lease().is_none() || charge.cost() == 0) {
             return self.store.charge(charges, now).await;
         }
-        self.charge_with_turns(charges, now).await
+        if let Some(answers) = self.answered(charges, now) {
+            return Ok(answers);
+        }
+        // What asks the store is large, and seldom: it has a place of its own, so that others need not make room for it.
+        Box::pin(self.charge_with_turns(charges, now)).await
     }
 
     fn charge_at_once(
@@ -306,12 +320,7 @@ impl<S: Lender> Store for Leased<S> {
         charges: &[Charge<'_>],
         now: Timestamp,
     ) -> Option<Result<Answers, StoreFailure>> {
-        let known = self.pay(charges, now);
-        let answers = self.settled(charges, &known, now);
-        if answers.is_none() {
-            Self::unpay(charges, &known);
-        }
-        answers.map(Ok)
+        self.answered(charges, now).map(Ok)
     }
 
     fn answers_at_once(&self) -> bool {

@@ -3,17 +3,20 @@
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
 
+/// Parts of a unit that are told apart.
+const PARTS: u128 = 1 << 16;
+
 /// How often a key is asked about, as a running mean that forgets what is older than a lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
-    /// Units a second.
-    rate: f64,
+    /// Units in the life of a lease, in [`PARTS`].
+    mean: u128,
     looked: Timestamp,
 }
 
 impl Demand {
     pub(super) const fn new(now: Timestamp) -> Self {
-        Self { rate: 0.0, looked: now }
+        Self { mean: 0, looked: now }
     }
 
     /// When it was last looked at.
@@ -23,21 +26,17 @@ impl Demand {
 
     /// The units that will be asked for in the life of a lease, given those that were asked for since the last look.
     pub(super) fn size(&mut self, asked: u64, ttl: Ticks, now: Timestamp) -> u64 {
-        let passed = now.since(self.looked).as_micros() as f64 / 1e6;
-        let life = ttl.as_micros() as f64 / 1e6;
-        if passed > 0.0 {
+        let passed = u128::from(now.since(self.looked).as_micros());
+        let life = u128::from(ttl.as_micros());
+        if let Some(lately) = (u128::from(asked) * PARTS * life).checked_div(passed) {
             // A short look says little: it weighs by how long it was. The first is all that there is.
-            let weight = if self.rate > 0.0 { passed / (passed + life) } else { 1.0 };
-            self.rate += (asked as f64 / passed - self.rate) * weight;
+            self.mean = match self.mean {
+                0 => lately,
+                mean => (mean * life + lately * passed) / (passed + life),
+            };
             self.looked = now;
         }
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a mean of what was counted; it saturates"
-        )]
-        let size = (self.rate * life) as u64;
-        size
+        u64::try_from(self.mean / PARTS).unwrap_or(u64::MAX)
     }
 }
 

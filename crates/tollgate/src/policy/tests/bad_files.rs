@@ -284,6 +284,16 @@ const ERRORS: &[Case] = &[
         "    rate: 5/s\n    algorithm: leaky-bucket\n    consistency: leased\n",
         "leaky-bucket cannot be leased"
     ),
+    one!("    rate: 5/s\n    lease: {ttl: 1s}\n", "lease: an exact limit has no leases"),
+    one!(
+        "    rate: 5/s\n    consistency: leased\n    lease: {max_share: 80%}\n",
+        "lease.max_share: 80% is not a share of a limit"
+    ),
+    one!(
+        "    rate: 5/s\n    consistency: auto\n    lease: {ttl: 5min}\n",
+        "lease.ttl: 5min is not how long units may be held"
+    ),
+    one!("    rate: 5/s\n    consistency: auto\n    lease: {share: 5%}\n", "lease.share: unknown field"),
 ];
 
 /// Each bad file is refused with the place, the field and the reason.

@@ -227,6 +227,16 @@ fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {
     listener.local_addr().map_err(|error| format!("the address is not known: {error}"))
 }
 
+/// Keeps what is held of a shared store's counters in order, as long as it is polled.
+async fn tend(service: Arc<Service>) {
+    loop {
+        tokio::time::sleep(TEND_EVERY).await;
+        if let Some(fleet) = service.engine.store().fleet() {
+            fleet.store.tend(service.now()).await;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,16 +251,6 @@ mod tests {
         for address in ["0.0.0.0:80", "[::]:80", "10.0.0.1:80", "[::ffff:127.0.0.1]:80"] {
             assert!(safe(address, false).is_err_and(|error| error.contains("--insecure")), "{address}");
             assert!(safe(address, true).is_ok(), "{address}");
-        }
-    }
-}
-
-/// Keeps what is held of a shared store's counters in order, as long as it is polled.
-async fn tend(service: Arc<Service>) {
-    loop {
-        tokio::time::sleep(TEND_EVERY).await;
-        if let Some(fleet) = service.engine.store().fleet() {
-            fleet.store.tend(service.now()).await;
         }
     }
 }

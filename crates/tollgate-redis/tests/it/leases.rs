@@ -54,7 +54,7 @@ impl Fleet {
 
     /// All nodes ask for a while, each with several requests under way; how many passed, and how many asked the store.
     fn crowd(&self, key: &str, time: Duration) -> (u64, u64, u64) {
-        let end = std::time::Instant::now() + time;
+        let end = tokio::time::Instant::now() + time;
         let (passed, asked) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let calls = || self.nodes.iter().map(|node| node.store().store().report().calls).sum::<u64>();
         let before = calls();
@@ -66,7 +66,7 @@ impl Fleet {
                 let (passed, asked, key) = (Arc::clone(&passed), Arc::clone(&asked), key.to_owned());
                 let clock = self.clock.clone();
                 self.runtime.spawn(async move {
-                    while std::time::Instant::now() < end {
+                    while tokio::time::Instant::now() < end {
                         let (is_allowed, _) = ask(&node, &key, &clock).await;
                         passed.fetch_add(u64::from(is_allowed), Ordering::Relaxed);
                         asked.fetch_add(1, Ordering::Relaxed);
@@ -137,7 +137,7 @@ fn a_busy_fleet_gets_nearly_all() {
     let quota = Quota::token_bucket(Rate::per_second(1_000).burst(500)).unwrap();
     let fleet = Fleet::new(&cluster.url(), 3, &quota);
     fleet.crowd("k", Duration::from_millis(1_000));
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
     let (passed, asked, calls) = fleet.crowd("k", Duration::from_secs(3));
     let seconds = began.elapsed().as_secs_f64();
     // Whatever was there at the beginning, and what came since.
@@ -157,7 +157,7 @@ fn no_window_gets_back_what_another_lent() {
     let fleet = Fleet::new(&server.url(), 3, &quota);
     let stopped = AtomicBool::new(false);
     let mut windows = std::collections::BTreeMap::new();
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
     while !stopped.load(Ordering::Relaxed) {
         for node in &fleet.nodes {
             let before = fleet.clock.now().unix_micros() / 1_000_000;

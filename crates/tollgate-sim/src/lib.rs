@@ -9,3 +9,4 @@ pub mod oracle;
 pub mod bound;
 pub mod drift;
 pub mod accuracy;
+pub mod fleet;

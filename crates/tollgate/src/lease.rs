@@ -59,7 +59,8 @@ pub trait Lender: Store {
     /// What it takes to give units back. It names the counter, its quota, and, of a window, which one.
     type Receipt: Clone + Send + Sync + 'static;
 
-    /// Charges as [`Store::charge`] does, and if all pass takes of each counter up to so many units beyond that.
+    /// Charges as [`Store::charge`] does, and if all pass takes of each counter up to so many units beyond that, of what is there then
+    /// divided by the number of nodes.
     fn lend(
         &self,
         charges: &[Charge<'_>],

@@ -19,6 +19,9 @@ const SLIDING: u8 = 5;
 const LOG: u8 = 6;
 const PERMITS: u8 = 7;
 
+/// The most units that a call lends.
+const EXTRA_MAX: u32 = (1 << 24) - 1;
+
 /// Where a state comes from that was counted under another quota.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Origin {
@@ -199,6 +202,12 @@ pub(crate) fn charge(
         body.extend(tag.digits());
         ancestors.iter().for_each(|each| ancestor(body, each));
     }
+}
+
+/// Units that are wanted, of what is there divided among so many nodes.
+pub(super) fn wanted(units: u64, nodes: u32) -> u32 {
+    let units = u32::try_from(units).unwrap_or(u32::MAX).min(EXTRA_MAX);
+    nodes.clamp(1, 255) << 24 | units
 }
 
 /// One charge to a counter whose states are of its own quota.

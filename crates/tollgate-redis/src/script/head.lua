@@ -6,7 +6,8 @@
 --   operation, one for the number of its charges, and its charges:
 --   kind, whether in shadow, where a state of another quota comes from (0: ask, 1: its lineage follows, 2: nobody knows), the tag
 --   of the quota in three digits, the seconds that the state must at least be kept, the cost, and four numbers of the quota.
---   Where units are lent, those that may be taken beyond the cost stand in place of the seconds.
+--   Where units are lent, in place of the seconds stand those that may be taken beyond the cost, and, in the highest of its four
+--   bytes, among how many nodes what is there is divided.
 --   A calendar window has a fifth. A permit's name takes the place of the fourth number.
 --   A lineage is a count, a tag, and for each quota that the state was counted under its kind, how like it its successor is
 --   (1: its windows are the same, 2: it is the same), five numbers, when it was succeeded, and when its successor's first window ended.
@@ -29,6 +30,7 @@ local LAST = 4503599627370495 - 94867200000000
 -- How long keys outlive their states: so long that one who comes again and again is not made and dropped each time, and that whole
 -- seconds are enough to tell. And while the time is injected, since Redis expires them by its own clock.
 local SPARE_SECONDS, INJECTED_SECONDS = 2, 3600
+local EXTRA = 16777216
 
 local call = redis.call
 local pack, unpack_at = struct.pack, struct.unpack

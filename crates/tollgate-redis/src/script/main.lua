@@ -197,7 +197,11 @@ for request = 1, requests do
       local is_allowed, lent = item[2] <= WAIT, 0
       if operation == LEND then
         -- What is there beyond the charge is lent, as far as it is wanted.
-        lent = is_allowed and is_admitted and (item[11] < item[4] and item[11] or item[4]) or 0
+        local extra = item[11] % EXTRA
+        local nodes = (item[11] - extra) / EXTRA
+        if nodes == 0 then nodes = 1 end
+        if is_allowed and is_admitted then lent = (item[4] - item[4] % nodes) / nodes end
+        if lent > extra then lent = extra end
         item[11] = 0
         if lent > 0 then
           local state = item[7]

@@ -29,6 +29,8 @@ pub(crate) struct Question<'c> {
     origins: SmallVec<[Origin; 6]>,
     /// The units that each may lend; none where nobody wants any.
     extras: &'c [u64],
+    /// Among how many nodes what is there is divided.
+    nodes: u32,
     rounds: u32,
 }
 
@@ -88,12 +90,12 @@ impl<'c> Question<'c> {
     /// A question at an instant of the node's clock.
     pub(crate) fn new(operation: Operation, charges: &'c [Charge<'c>], now: Timestamp) -> Self {
         let origins = SmallVec::from_elem(Origin::Ask, charges.len());
-        Self { operation, charges, now, bounds: Bounds::One, origins, extras: &[], rounds: 0 }
+        Self { operation, charges, now, bounds: Bounds::One, origins, extras: &[], nodes: 1, rounds: 0 }
     }
 
     /// A question that charges, and takes up to so many units more of each.
-    pub(crate) fn lending(charges: &'c [Charge<'c>], extras: &'c [u64], now: Timestamp) -> Self {
-        Self { extras, ..Self::new(Operation::Lend, charges, now) }
+    pub(crate) fn lending(charges: &'c [Charge<'c>], extras: &'c [u64], nodes: u32, now: Timestamp) -> Self {
+        Self { extras, nodes, ..Self::new(Operation::Lend, charges, now) }
     }
 
     /// The request as it is to be sent.
@@ -109,7 +111,7 @@ impl<'c> Question<'c> {
             keys.push(Key::of(charge));
             let tag = tag_of(charge).ok_or(Problem::Untagged)?;
             let numbers = Numbers::of(charge.quota(), self.now, self.bounds);
-            let extra = self.extras.get(place).map_or(0, |&extra| u32::try_from(extra).unwrap_or(u32::MAX));
+            let extra = self.extras.get(place).map_or(0, |&extra| encode::wanted(extra, self.nodes));
             encode::charge(&mut body, charge, tag, &numbers, origin, extra);
         }
         Ok(Asked { keys, body })

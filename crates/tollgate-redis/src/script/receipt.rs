@@ -41,9 +41,13 @@ impl Receipt {
     }
 
     /// Asks for more units.
-    pub(crate) fn more(&self, units: u64, now: Timestamp) -> Asked {
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        self.asked(Operation::Lend, units, 0, &Numbers::of(&self.quota, now, Bounds::One))
+    pub(crate) fn more(&self, units: u64, nodes: u32, now: Timestamp) -> Asked {
+        self.asked(
+            Operation::Lend,
+            encode::wanted(units, nodes),
+            0,
+            &Numbers::of(&self.quota, now, Bounds::One),
+        )
     }
 
     /// Gives units back.

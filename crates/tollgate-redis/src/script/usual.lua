@@ -9,7 +9,7 @@ do
   -- One bucket by itself, which is the most usual: its numbers are kept at hand.
   local alone, tag, keep, charged, gain, credits, shape, price_alone
   -- Whether the request at hand lends; then what is to be kept at least is what it may lend at most.
-  local lends = false
+  local lends, nodes = false, 1
   for index = 1, requests do
     local body = ARGV[index + 1]
     if #body == 1 then body = ARGV[byte(body) + 1] or '' end
@@ -27,6 +27,12 @@ do
       end
       charged, credits, shape, before, alone = cost * price, units * price, tag .. '%016d', body, true
       price_alone = price
+      if lends then
+        nodes = keep
+        keep = keep % EXTRA
+        nodes = (nodes - keep) / EXTRA
+        if nodes == 0 then nodes = 1 end
+      end
     elseif body ~= before then
       alone = false
       charges = known and known[body]
@@ -40,19 +46,26 @@ do
           if #body < at + 49 then break end
           local kind, shadow, origin, tag, keep, cost, a, b, c, d = unpack_at('<BBBc3I4ddddd', body, at)
           at = at + 50
+          local among = 1
+          if lends then
+            among = keep
+            keep = keep % EXTRA
+            among = (among - keep) / EXTRA
+            if among == 0 then among = 1 end
+          end
           if not (origin == 0 and cost >= 0 and cost <= EXACT + 1 and cost % 1 == 0
             and a >= 1 and a <= EXACT and a % 1 == 0 and b >= 1 and b <= EXACT and b % 1 == 0)
           then
             break
           elseif kind == RESERVOIR then
             if not (c >= 1 and c % 1 == 0 and d >= 0 and d <= c and d % 1 == 0 and c * b + a <= EXACT) then break end
-            charges[place] = { kind, tag, shadow == 0, keep, cost * b, a, c * b, a * 1000000, tag .. '%016d', b }
+            charges[place] = { kind, tag, shadow == 0, keep, cost * b, a, c * b, a * 1000000, tag .. '%016d', b, among }
           elseif (kind == EPOCH or kind == FIRST_HIT) and b <= PERIOD_MAX then
-            charges[place] = { kind, tag, shadow == 0, keep, cost, a, b }
+            charges[place] = { kind, tag, shadow == 0, keep, cost, a, b, among }
           elseif kind == SLIDING and b <= PERIOD_MAX and a * b <= EXACT
             and c >= 1 and c <= PRECISION_MAX and c % 1 == 0 and (d == 0 or d == 1)
           then
-            charges[place] = { kind, tag, shadow == 0, keep, cost, a, b, c, d }
+            charges[place] = { kind, tag, shadow == 0, keep, cost, a, b, c, d, among }
           else
             break
           end
@@ -88,6 +101,7 @@ do
       elseif lends then
         lent = credits - left
         lent = (lent - lent % price_alone) / price_alone
+        lent = (lent - lent % nodes) / nodes
         if lent > keep then lent = keep end
         left = left + lent * price_alone
       end
@@ -227,6 +241,7 @@ do
           if lends and fits and is_allowed then
             lent = charge[7] - left
             lent = (lent - lent % charge[10]) / charge[10]
+            lent = (lent - lent % charge[11]) / charge[11]
             if lent > charge[4] then lent = charge[4] end
             left = left + lent * charge[10]
           end
@@ -252,8 +267,9 @@ do
           local counts, this = firsts[place], others[place]
           if lends and fits and counts then
             lent = charge[6] - uses[place] - cost
-            if lent > charge[4] then lent = charge[4] end
             if lent < 0 then lent = 0 end
+            lent = (lent - lent % charge[10]) / charge[10]
+            if lent > charge[4] then lent = charge[4] end
             counts[1] = counts[1] + lent
           end
           if cost + lent > 0 and fits and counts then
@@ -268,8 +284,9 @@ do
           local is_allowed = cost == 0 or units + cost <= charge[6]
           if lends and fits and is_allowed then
             lent = charge[6] - units - cost
-            if lent > charge[4] then lent = charge[4] end
             if lent < 0 then lent = 0 end
+            lent = (lent - lent % charge[8]) / charge[8]
+            if lent > charge[4] then lent = charge[4] end
           end
           if cost + lent > 0 and fits and is_allowed then
             units = units + cost + lent

@@ -26,7 +26,7 @@ impl Lender for RedisStore {
             return self.lend_apart(charges, extras, now).await;
         }
         let deadline = Instant::now() + self.deadline;
-        let mut question = Question::lending(charges, extras, now);
+        let mut question = Question::lending(charges, extras, self.fleet.count(), now);
         match self.converse(&mut question, charges, now, deadline).await? {
             Heard::Lent(lent) => {
                 let each = (0..).zip(charges).zip(&lent.answers).zip(&lent.units);
@@ -57,7 +57,7 @@ impl Lender for RedisStore {
         now: Timestamp,
     ) -> Result<Loan<Receipt>, StoreFailure> {
         let deadline = Instant::now() + self.deadline;
-        let pending = self.link.begin(receipt.more(units, now), self.time(now), deadline);
+        let pending = self.link.begin(receipt.more(units, self.fleet.count(), now), self.time(now), deadline);
         let value = pending.map_err(unanswered)?.answer().await.map_err(unanswered)?;
         let lent = receipt.heard(&value).ok_or(StoreFailure::Superseded)?;
         let (Some(answer), Some(&extra)) = (lent.answers.first(), lent.units.first()) else {

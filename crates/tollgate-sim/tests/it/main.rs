@@ -13,6 +13,7 @@ mod calendars;
 mod cases;
 mod changes;
 mod docs;
+mod fleets;
 mod no_drift;
 mod seeds;
 mod workloads;

@@ -218,7 +218,11 @@ impl<R: Clone> Book<R> {
     }
 
     pub(super) fn take_wanted(&self) -> Vec<Arc<Cell<R>>> {
-        std::mem::take(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut wanted = std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner));
+        // One that was renewed by a request in the meantime may have been noted again.
+        wanted.sort_by_key(Arc::as_ptr);
+        wanted.dedup_by_key(|cell| Arc::as_ptr(cell));
+        wanted
     }
 
     /// What is to be given back at an instant: what is left over, and what nobody spent in time. Keys of which nothing is held and

@@ -138,9 +138,12 @@ impl<R: Clone> Cell<R> {
         Some(before - cost)
     }
 
-    /// Whether so few are left that it is time to draw again.
+    /// Whether so few are left that it is time to draw again. Not where the last draw brought less than was wanted: who draws ahead
+    /// then takes what others wait for.
     pub(super) fn runs_out(&self, left: u64) -> bool {
-        left * 4 < self.size.load(Ordering::Relaxed) && !self.is_wanted.swap(true, Ordering::Relaxed)
+        left.saturating_mul(4) < self.size.load(Ordering::Relaxed)
+            && self.denial.until.load(Ordering::Relaxed) == 0
+            && !self.is_wanted.swap(true, Ordering::Relaxed)
     }
 
     /// Puts back what was spent in vain, unless it was of a lease that has ended since.
@@ -271,8 +274,10 @@ impl<R: Clone> Cell<R> {
         self.is_wanted.store(false, Ordering::Relaxed);
         let denied = match outcome.verdict {
             Verdict::Deny { retry_after } => Some((cost.max(1), retry_after)),
-            Verdict::Allow | Verdict::Wait(_) if outcome.remaining == 0 && wanted > 0 => {
-                Some((1, outcome.next_unit_after))
+            // Less than was wanted: this node has its part of what is there, and the rest is for others.
+            Verdict::Allow | Verdict::Wait(_) if loan.extra < wanted => {
+                let is_empty = outcome.remaining == 0;
+                Some((1, if is_empty { outcome.next_unit_after } else { Ticks::from_micros(1) }))
             }
             _ => None,
         };

@@ -65,7 +65,8 @@ impl Lending {
             answers.first().copied().ok_or(StoreFailure::Unanswered)
         };
         let mut answer = charge_one(0)?;
-        let extra = extra.min(answer.outcome.remaining);
+        // Among many nodes each takes its part of what is there, so that the next one finds something, too.
+        let extra = extra.min(answer.outcome.remaining / u64::from(self.nodes.clamp(1, 255)));
         if extra > 0 {
             answer = charge_one(extra)?;
         }

@@ -115,7 +115,8 @@ limits:
         let before = block_on(engine.debit(&request, take, NOW));
         assert_eq!(before.limits().map(|one| one.outcome.remaining).collect::<Vec<_>>(), [4, 100, 9, 2]);
         assert_eq!(left(&engine, &request, NOW), [0, 79, 2, 2]);
-        let expected = [("small", Stance::Enforced, 1), ("dear", Stance::Enforced, 3), ("quiet", Stance::Shadow, 1)];
+        let expected =
+            [("small", Stance::Enforced, 1), ("dear", Stance::Enforced, 3), ("quiet", Stance::Shadow, 1)];
         assert_eq!(asked, expected.map(|(name, stance, cost)| (name.to_owned(), stance, cost)));
     }
 

@@ -60,7 +60,8 @@ mod tests {
     use crate::rlqs::message::Entry;
 
     fn id(pairs: &[(&str, &[u8])]) -> Option<BucketId> {
-        let entry = |(key, value): &(&str, &[u8])| Entry { key: key.as_bytes().to_vec(), value: value.to_vec() };
+        let entry =
+            |(key, value): &(&str, &[u8])| Entry { key: key.as_bytes().to_vec(), value: value.to_vec() };
         Some(BucketId { entries: pairs.iter().map(entry).collect() })
     }
 

@@ -127,8 +127,9 @@ impl Decoder for Wire {
     type Error = Status;
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Reports>, Status> {
-        let refused =
-            |error| Status::invalid_argument(format!("no RateLimitQuotaUsageReports of the protocol: {error}"));
+        let refused = |error| {
+            Status::invalid_argument(format!("no RateLimitQuotaUsageReports of the protocol: {error}"))
+        };
         Reports::decode(buffer).map(Some).map_err(refused)
     }
 }

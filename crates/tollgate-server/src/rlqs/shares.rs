@@ -152,10 +152,11 @@ impl Seat {
         } else if !elapsed.is_zero() {
             let micros = u128::from(elapsed.max(INTERVAL_MIN).as_micros());
             let demand = u128::from(requests) * u128::from(NANO) * 1_000_000 / micros;
-            self.demand = Some(u64::try_from(demand).unwrap_or(u64::MAX));
-            // The first report comes at any time before the next, and says nothing about the interval.
+            let is_second = self.demand.replace(u64::try_from(demand).unwrap_or(u64::MAX)).is_none();
+            // The first report comes at any time before the second, and says nothing about the interval.
             let shorter = Ticks::from_micros(self.interval.as_micros() / 4 * 3);
-            self.interval = elapsed.max(shorter).max(INTERVAL_MIN).min(INTERVAL_MAX);
+            let least = if is_second { self.interval } else { shorter };
+            self.interval = elapsed.max(least).max(INTERVAL_MIN).min(INTERVAL_MAX);
         }
         self.reported_at = now;
         if requests > 0 {

@@ -58,12 +58,13 @@ impl StreamingService<Reports> for Call {
     type Future = BoxFuture<tonic::Response<Answers>, Status>;
 
     fn call(&mut self, request: tonic::Request<Streaming<Reports>>) -> Self::Future {
-        let opened = self.stop.take().ok_or_else(|| Status::internal("a call is made once")).and_then(|held| {
-            let number = self.desk.open(&self.service).ok_or_else(|| {
-                Status::resource_exhausted("there are 10,000 streams; close some, or ask another server")
-            })?;
-            Ok((held, number))
-        });
+        let opened =
+            self.stop.take().ok_or_else(|| Status::internal("a call is made once")).and_then(|held| {
+                let number = self.desk.open(&self.service).ok_or_else(|| {
+                    Status::resource_exhausted("there are 10,000 streams; close some, or ask another server")
+                })?;
+                Ok((held, number))
+            });
         let (desk, service) = (Arc::clone(&self.desk), Arc::clone(&self.service));
         Box::pin(async move {
             let ((stop, begun), (number, wake)) = opened?;

@@ -103,7 +103,7 @@ impl Desk {
         let action = |(bucket, order)| {
             let seat = SeatId { stream, bucket };
             let id = state.buckets.get(&seat)?.id.clone();
-            if order == Order::Abandon {
+            if !state.shares.has(seat) {
                 state.buckets.remove(&seat);
             }
             Some(BucketAction::new(id, order))
@@ -247,3 +247,6 @@ impl Desk {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,25 +9,18 @@ use std::collections::{BTreeMap, HashMap};
 use tollgate::{Ticks, Timestamp};
 
 use super::counter::{Counter, Numbers};
-use super::grant::{Assignment, Grants, NANO, Nano, Share, Strategy};
+use super::grant::{Assignment, NANO, Nano, Share, Strategy};
 use super::level::{Level, with_head_room};
 
 mod balance;
+mod seat;
 #[cfg(test)]
 mod tests;
 
+use seat::{INTERVAL_USUAL, Seat, TRANSIT, Tie};
+
 /// Most seats: Envoys times buckets.
 pub(crate) const SEATS_MAX: usize = 100_000;
-/// How often Envoy reports, as long as nothing else is known.
-const INTERVAL_USUAL: Ticks = Ticks::from_secs(5);
-const INTERVAL_MIN: Ticks = Ticks::from_millis(100);
-const INTERVAL_MAX: Ticks = Ticks::from_secs(60);
-/// For how many reports an assignment holds.
-const TTL_REPORTS: u64 = 3;
-/// What an assignment may take to arrive: it ends so much later than it would have here.
-const TRANSIT: Ticks = Ticks::from_secs(1);
-/// A bucket that nobody used for so long is abandoned.
-pub(crate) const IDLE_AFTER: Ticks = Ticks::from_secs(60);
 /// How often seats and counters that nobody has any more are looked for.
 const SWEEP_EVERY: Ticks = Ticks::from_secs(2);
 
@@ -86,89 +79,6 @@ pub(crate) struct Summary {
     pub(crate) assigned: u64,
     /// Units that were consumed and are not yet taken from a counter.
     pub(crate) debt: u64,
-}
-
-/// That a seat is at a counter.
-#[derive(Clone, Copy, Debug)]
-struct Tie {
-    counter: CounterId,
-    cost: u64,
-    /// Units a second that it is expected to use there.
-    pace: Nano,
-}
-
-#[derive(Debug)]
-struct Seat {
-    ties: Vec<Tie>,
-    grants: Grants,
-    /// What counters have down as followed here.
-    counted: Share,
-    /// Requests a second that it was last asked for; unknown before the second report.
-    demand: Option<Nano>,
-    /// The most that its counters could ever give it.
-    ceiling: Nano,
-    nominal: Nano,
-    interval: Ticks,
-    reported_at: Timestamp,
-    idle_since: Option<Timestamp>,
-    /// Nobody reports any more; what it was granted ends by itself.
-    is_gone: bool,
-}
-
-impl Seat {
-    fn new(now: Timestamp) -> Self {
-        Self {
-            ties: Vec::new(),
-            grants: Grants::default(),
-            counted: Share::default(),
-            demand: None,
-            ceiling: 0,
-            nominal: 0,
-            interval: INTERVAL_USUAL,
-            reported_at: now,
-            idle_since: None,
-            is_gone: false,
-        }
-    }
-
-    fn ttl(&self) -> Ticks {
-        Ticks::from_secs(
-            Ticks::from_micros(self.interval.as_micros().saturating_mul(TTL_REPORTS)).ceil_seconds(),
-        )
-    }
-
-    /// How long ago something must have been sent to be read by whoever reports now.
-    fn guard(&self) -> Ticks {
-        Ticks::from_micros(self.interval.as_micros() / 2).min(TRANSIT)
-    }
-
-    /// Takes a report in. The time since the last is measured here: Envoy tells whole seconds, rounded down.
-    fn hear(&mut self, usage: Usage, now: Timestamp) {
-        let requests = usage.allowed.saturating_add(usage.denied);
-        let elapsed = now.since(self.reported_at);
-        self.grants.confirm(self.guard(), now);
-        if self.is_gone {
-            (self.is_gone, self.demand) = (false, None);
-        } else if !elapsed.is_zero() {
-            let micros = u128::from(elapsed.max(INTERVAL_MIN).as_micros());
-            let demand = u128::from(requests) * u128::from(NANO) * 1_000_000 / micros;
-            let is_second = self.demand.replace(u64::try_from(demand).unwrap_or(u64::MAX)).is_none();
-            // The first report comes at any time before the second, and says nothing about the interval.
-            let shorter = Ticks::from_micros(self.interval.as_micros() / 4 * 3);
-            let least = if is_second { self.interval } else { shorter };
-            self.interval = elapsed.max(least).max(INTERVAL_MIN).min(INTERVAL_MAX);
-        }
-        self.reported_at = now;
-        if requests > 0 {
-            self.idle_since = None;
-        } else {
-            self.idle_since.get_or_insert(now);
-        }
-    }
-
-    fn is_idle(&self, now: Timestamp) -> bool {
-        self.idle_since.is_some_and(|since| now.since(since) >= IDLE_AFTER)
-    }
 }
 
 /// All seats and counters.
@@ -234,10 +144,12 @@ impl Shares {
         }
         let seat = self.seats.entry(id).or_insert_with(|| Seat::new(now));
         let is_new = seat.grants.is_empty() || seat.is_gone;
+        let current = seat.grants.current(now).map(|grant| grant.strategy);
+        let is_pressed = usage.denied > 0 && matches!(current, Some(Strategy::TokenBucket { .. }));
         seat.hear(usage, now);
         let (horizon, is_idle) = (seat.ttl(), seat.is_idle(now));
-        // Who had no assignment was denied by its own configuration.
-        self.sit(id, standing, usage.denied > 0 && !is_new, horizon, now);
+        // Who had no bucket was not denied because one was empty.
+        self.sit(id, standing, is_pressed, horizon, now);
         if is_idle {
             self.leave_seat(id, now);
             return vec![(id, Order::Abandon)];
@@ -247,7 +159,7 @@ impl Shares {
             Standing::Barred => vec![(id, self.send(id, Strategy::DenyAll, now))],
             Standing::Limited(_) => self.balance(id, is_new, now),
         };
-        self.expect(id, usage.denied > 0, now);
+        self.expect(id, is_pressed, now);
         orders
     }
 
@@ -265,6 +177,11 @@ impl Shares {
             let pace = if counter.is_paced() { expected.saturating_mul(tie.cost) } else { 0 };
             counter.change_pace(pace, std::mem::replace(&mut tie.pace, pace), now);
         }
+    }
+
+    /// Whether somebody sits there, and may be told something again.
+    pub(crate) fn has(&self, id: SeatId) -> bool {
+        self.seats.get(&id).is_some_and(|seat| !seat.is_gone)
     }
 
     /// A stream has ended. What its Envoy was granted may be followed until it expires.

@@ -7,7 +7,7 @@ use crate::rlqs::grant::Strategy;
 
 mod fleet;
 
-use fleet::{COUNTER, Fleet, Load, STEP, seconds};
+use fleet::{Fleet, Load, STEP, seconds};
 
 const HOUR: Ticks = Ticks::from_secs(3_600);
 

@@ -10,6 +10,8 @@ mod level;
 mod message;
 mod shares;
 mod stream;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 
 pub(crate) use desk::Desk;
 pub(crate) use stream::{METHOD, answer};

@@ -72,8 +72,17 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream opens: its number, and what wakes it. None if there are too many.
+    /// A stream opens: its number, and what wakes it. None if there are too many. As long as there are any, counters are drawn from.
     pub(super) fn open(self: &Arc<Self>, service: &Arc<Service>) -> Option<(u64, Arc<Notify>)> {
+        let opened = self.admit()?;
+        if !std::mem::replace(&mut self.state().is_drawing, true) {
+            tokio::spawn(Arc::clone(self).keep_drawing(Arc::clone(service)));
+        }
+        Some(opened)
+    }
+
+    /// The same without a task.
+    pub(super) fn admit(&self) -> Option<(u64, Arc<Notify>)> {
         let mut state = self.state();
         if state.outboxes.len() >= STREAMS_MAX {
             return None;
@@ -82,9 +91,6 @@ impl Desk {
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         let wake = Arc::new(Notify::new());
         state.outboxes.insert(stream, Outbox { orders: BTreeMap::new(), wake: Arc::clone(&wake) });
-        if !std::mem::replace(&mut state.is_drawing, true) {
-            tokio::spawn(Arc::clone(self).keep_drawing(Arc::clone(service)));
-        }
         Some((stream, wake))
     }
 

@@ -120,9 +120,10 @@ impl Shares {
         let Some(seat) = self.seats.get(&id) else { return Vec::new() };
         let micros = i128::from(now.since(seat.reported_at).as_micros());
         for tie in &seat.ties {
-            let used = i128::from(allowed) * i128::from(tie.cost) * i128::from(NANO);
+            let used = (i128::from(allowed) * i128::from(NANO)).saturating_mul(i128::from(tie.cost));
             if let Some(counter) = self.counters.get_mut(&tie.counter) {
-                counter.correct(used - i128::from(tie.pace) * micros / 1_000_000, seat.reported_at);
+                let expected = i128::from(tie.pace) * micros / 1_000_000;
+                counter.correct(used.saturating_sub(expected), seat.reported_at);
             }
         }
         seat.ties.iter().map(|tie| tie.counter).collect()

@@ -12,7 +12,9 @@ use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use crate::program::Server;
+use crate::redis::Redis;
 use crate::rls::{Client, question, shown};
+use crate::shared::{on, quick, turn};
 
 /// A stream to the server, as an Envoy has one.
 struct Quotas<'c> {
@@ -171,4 +173,21 @@ fn streams_end_with_the_server() {
     assert_eq!(quotas.next().unwrap_err().code(), Code::Unavailable);
     server.await_log("\"stopped\"");
     assert_eq!(server.wait().code(), Some(0));
+}
+
+/// On a shared store what one server's Envoy used is gone for another server, and lowers what that assigns.
+#[test]
+fn counters_in_redis_are_shared_between_servers() {
+    let _turn = turn();
+    let redis = Redis::start(&[]);
+    let policy = "domain: api\nlimits: [{name: per-key, by: [api_key], rate: 100/h}]";
+    let (one, other) = (on(&redis.url(), policy), on(&redis.url(), policy));
+    let (first, second) = (Client::new(one.grpc.unwrap()), Client::new(other.grpc.unwrap()));
+    quick(|key| {
+        let mut quotas = Quotas::open(&first);
+        quotas.report(&[("api_key", key)], 1);
+        quotas.report(&[("api_key", key)], 59);
+        let told = Quotas::open(&second).report(&[("api_key", key)], 0);
+        (other.left(key) == 40 && told.starts_with("36 and ")).then_some(())
+    });
 }

@@ -154,29 +154,37 @@ impl Counter {
         self.numbers.capacity.saturating_add(u64::try_from(seconds).unwrap_or(u64::MAX))
     }
 
-    /// Whether it is time to take what is due: before the counter, if nobody else used it, could be full.
-    pub(super) fn is_draw_due(&self, now: Timestamp) -> bool {
-        let fill = u128::from(self.numbers.capacity) * u128::from(NANO) * 500_000
-            / u128::from(self.numbers.rate.max(1));
-        let rest = Ticks::from_micros(u64::try_from(fill).unwrap_or(u64::MAX)).max(DRAW_MIN).min(DRAW_MAX);
-        let is_due = self.due > 0 || self.pace > 0;
-        self.is_paced() && is_due && now.since(self.settled_at) >= rest
+    /// How long after it was drawn from it could be half full, if nobody used it.
+    fn rest(&self) -> Ticks {
+        let fill = u128::from(self.numbers.capacity) * u128::from(NANO) * 500_000;
+        let fill = fill / u128::from(self.numbers.rate.max(1));
+        Ticks::from_micros(u64::try_from(fill).unwrap_or(u64::MAX)).max(DRAW_MIN).min(DRAW_MAX)
     }
 
-    /// How much to take from the engine's counter now, which has so much left. What a full counter lost since it was last asked has paid
-    /// for some of what is due, and what is not there stays due.
+    /// Whether it is time to take what is due: before the counter, if nobody else used it, could be full.
+    pub(super) fn is_draw_due(&self, now: Timestamp) -> bool {
+        let is_due = self.due > 0 || self.pace > 0;
+        self.is_paced() && is_due && now.since(self.settled_at) >= self.rest()
+    }
+
+    /// How much to take from the engine's counter now, which has so much left. What is not there stays due, but for what the counter lost
+    /// while it was full. That pays last, since others may have used some of it; only what was lost while nobody drew pays first.
     pub(super) fn draw(&mut self, left: u64, now: Timestamp) -> u64 {
         self.advance(now);
-        let micros = u128::from(now.since(self.settled_at).as_micros());
-        let refill = u128::from(self.numbers.refill(self.horizon)) * micros / 1_000_000;
-        let capacity = self.numbers.capacity;
-        if left >= capacity - capacity / 8 {
-            let (before, most) = (u128::from(self.left), u128::from(capacity));
-            let lost = (refill + before * u128::from(NANO)).saturating_sub(most * u128::from(NANO));
-            self.lose(u64::try_from(lost).unwrap_or(u64::MAX), now);
-        }
+        let refill = |time: Ticks| {
+            let refill =
+                u128::from(self.numbers.refill(self.horizon)) * u128::from(time.as_micros()) / 1_000_000;
+            u64::try_from(refill).unwrap_or(u64::MAX)
+        };
+        let (capacity, elapsed) = (self.numbers.capacity, now.since(self.settled_at));
+        let room = capacity.saturating_sub(self.left).saturating_mul(NANO);
+        let is_full = left >= capacity - capacity / 64;
+        let lost = if is_full { refill(elapsed).saturating_sub(room) } else { 0 };
+        let first = lost.saturating_sub(refill(self.rest()));
+        self.lose(first, now);
         let taken = self.debt().min(left);
         self.due -= i128::from(taken) * i128::from(NANO);
+        self.lose(lost - first, now);
         (self.left, self.settled_at) = (left - taken, now);
         taken
     }
@@ -201,7 +209,7 @@ impl Counter {
 
     /// What may be given out in all. Followed until the horizon, it is at most what is left and what comes back until then: as tokens
     /// where those can be used, and where somebody is denied, whose bucket then is empty, half of it as a faster rate. What is owed is
-    /// paid back over that time.
+    /// paid back over half of that time.
     pub(super) fn budget(&self, now: Timestamp) -> Share {
         let seconds = self.horizon.ceil_seconds().max(1);
         let refill = self.numbers.refill(self.horizon);
@@ -209,7 +217,7 @@ impl Counter {
         let over = |units: u64| u64::try_from(u128::from(units) * u128::from(NANO) / u128::from(seconds));
         let owed = self.debt().saturating_sub(smoothing);
         if owed > 0 {
-            let rate = refill.saturating_sub(over(owed).unwrap_or(u64::MAX));
+            let rate = refill.saturating_sub(over(owed.saturating_mul(2)).unwrap_or(u64::MAX));
             let tokens = if rate > 0 { smoothing.min(self.numbers.capacity) } else { 0 };
             return self.in_steps(Share { rate, tokens });
         }

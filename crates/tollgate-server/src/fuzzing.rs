@@ -5,3 +5,4 @@ pub use crate::foreign::fuzzing::{envoy_file, limitador_file, rls_json};
 pub use crate::grpc::fuzzing::rls_message;
 pub use crate::http::fuzzing::question;
 pub use crate::resp::fuzzing::{Command, commands, replies};
+pub use crate::rlqs::fuzzing::rlqs_message;

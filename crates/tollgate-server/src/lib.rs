@@ -27,6 +27,7 @@ mod http;
 mod resp;
 mod grpc;
 mod rls;
+mod rlqs;
 mod store;
 mod service;
 mod snapshot;

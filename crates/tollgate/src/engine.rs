@@ -23,6 +23,7 @@ mod views;
 mod without_store;
 mod hold;
 mod correct;
+mod debit;
 mod tally;
 mod snapshot;
 mod operate;

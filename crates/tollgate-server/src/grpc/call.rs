@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_service_server::SERVICE_NAME as QUOTA_SERVICE;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use http_body_util::Either;
@@ -17,7 +18,10 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use super::codec::{self, Asked, unreadable};
+use super::connection::Begun;
 use super::unary::{self, Reply, Unread};
+use crate::listen::Stop;
+use crate::rlqs::{self, Desk, METHOD};
 use crate::rls::{self, Unanswerable};
 use crate::seldom::Seldom;
 use crate::service::{Service, Wire};
@@ -41,6 +45,7 @@ pub(crate) struct Calls {
     reporter: HealthReporter,
     health: HealthServer<HealthService>,
     unreadable: Seldom,
+    quotas: Arc<Desk>,
 }
 
 impl Calls {
@@ -51,7 +56,11 @@ impl Calls {
         reporter.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
         let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
             .max_decoding_message_size(HEALTH_BYTES_MAX);
-        Self { service, reporter, health, unreadable: Seldom::default() }
+        reporter.set_service_status(QUOTA_SERVICE, ServingStatus::Serving).await;
+        let quotas = Arc::new(Desk::new());
+        let watched = Arc::downgrade(&quotas);
+        service.meter.probe(move |now| watched.upgrade().map_or_else(Vec::new, |desk| desk.samples(now)));
+        Self { service, reporter, health, unreadable: Seldom::default(), quotas }
     }
 
     /// A connection was opened.
@@ -72,13 +81,32 @@ impl Calls {
         })
     }
 
+    /// Answers a call that lasts.
+    pub(super) async fn stream(&self, request: Request<Incoming>, stop: Stop, begun: Begun) -> Reply {
+        if let Some(reply) = self.stranger(&request) {
+            return reply;
+        }
+        if let Some(reply) = unary::no_call(request.method(), request.headers()) {
+            return reply;
+        }
+        let (desk, service) = (Arc::clone(&self.quotas), Arc::clone(&self.service));
+        Box::pin(rlqs::answer(desk, service, request, stop, begun)).await
+    }
+
+    /// The answer to who does not prove to be somebody.
+    fn stranger(&self, request: &Request<Incoming>) -> Option<Reply> {
+        let token = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        (!self.service.auth.admits_header(token)).then(|| {
+            unary::failure(Status::unauthenticated(
+                "a token is needed; send it as metadata, `authorization: Bearer TOKEN`",
+            ))
+        })
+    }
+
     async fn route(&self, request: Request<Incoming>) -> Reply {
         let is_health = request.uri().path().starts_with(HEALTH);
-        let token = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        if !is_health && !self.service.auth.admits_header(token) {
-            return unary::failure(Status::unauthenticated(
-                "a token is needed; send it as metadata, `authorization: Bearer TOKEN`",
-            ));
+        if !is_health && let Some(reply) = self.stranger(&request) {
+            return reply;
         }
         match request.uri().path() {
             SHOULD_RATE_LIMIT => self.should_rate_limit(request).await,
@@ -87,7 +115,7 @@ impl Calls {
                 Err(never) => match never {},
             },
             _ => unary::failure(Status::unimplemented(format!(
-                "no such method; there are {SHOULD_RATE_LIMIT} and {HEALTH}Check and Watch"
+                "no such method; there are {SHOULD_RATE_LIMIT}, {METHOD}, and {HEALTH}Check and Watch"
             ))),
         }
     }
@@ -125,7 +153,7 @@ impl Calls {
 
     /// Tells whoever asks or watches that calls should go elsewhere; those that come are answered.
     pub(crate) async fn turn_away(&self) {
-        for name in ["", SERVICE_NAME] {
+        for name in ["", SERVICE_NAME, QUOTA_SERVICE] {
             self.reporter.clone().set_service_status(name, ServingStatus::NotServing).await;
         }
     }
@@ -133,7 +161,7 @@ impl Calls {
     /// Tells whoever watches that the service ends, and lets them go.
     pub(super) async fn retire(&self) {
         let mut reporter = self.reporter.clone();
-        for name in ["", SERVICE_NAME] {
+        for name in ["", SERVICE_NAME, QUOTA_SERVICE] {
             reporter.set_service_status(name, ServingStatus::NotServing).await;
             reporter.clear_service_status(name).await;
         }

@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::call::Calls;
 use crate::listen::{Stop, stopped};
+use crate::rlqs;
 
 /// Most calls at once on one connection. Envoy's own bound on calls in flight is as large unless told otherwise.
 const STREAMS_MAX: u32 = 1_024;
@@ -36,13 +37,20 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let _open = calls.opened();
-    let traffic = Arc::new(Traffic::default());
+    let (traffic, stopping) = (Arc::new(Traffic::default()), stop.clone());
     let answers = service_fn(|request| {
         let (calls, begun) = (Arc::clone(&calls), traffic.begin());
+        // One that lasts ends itself when the server does.
+        let stream = (request.uri().path() == rlqs::METHOD).then(|| stopping.clone());
         async move {
-            let response = calls.answer(request).await;
-            drop(begun);
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(match stream {
+                Some(stop) => calls.stream(request, stop, begun).await,
+                None => {
+                    let response = calls.answer(request).await;
+                    drop(begun);
+                    response
+                }
+            })
         }
     });
     let mut connection = pin!(builder().serve_connection(TokioIo::new(stream), answers));
@@ -112,7 +120,7 @@ impl Traffic {
 }
 
 /// While it exists, a call is being answered.
-struct Begun(Arc<Traffic>);
+pub(crate) struct Begun(Arc<Traffic>);
 
 impl Drop for Begun {
     fn drop(&mut self) {

@@ -21,7 +21,7 @@ const PREFIX_BYTES: usize = 5;
 const GRPC: &[u8] = b"application/grpc";
 
 /// What a call is answered with: one message, or what tonic makes.
-pub(super) type Reply = Response<Either<Unary, tonic::body::Body>>;
+pub(crate) type Reply = Response<Either<Unary, tonic::body::Body>>;
 
 /// Why a message was not read.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ pub(super) fn no_call(method: &Method, headers: &HeaderMap) -> Option<Reply> {
 
 /// One message, then the status that says that all is well.
 #[derive(Debug)]
-pub(super) struct Unary {
+pub(crate) struct Unary {
     message: Option<Bytes>,
     is_ended: bool,
 }

@@ -127,6 +127,32 @@ pub(crate) static LEASE_UNITS: Metric = counter(
     "tollgate_lease_units_total",
     "Units drawn from the shared store ahead of time, given back to it, and such as could not go back, by result.",
 );
+pub(crate) static RLQS_STREAMS: Metric =
+    gauge("tollgate_rlqs_streams", "Envoys that are connected to be assigned quotas.");
+pub(crate) static RLQS_BUCKETS: Metric =
+    gauge("tollgate_rlqs_buckets", "Different buckets that Envoys report about.");
+pub(crate) static RLQS_SUBSCRIPTIONS: Metric = gauge(
+    "tollgate_rlqs_subscriptions",
+    "Buckets that Envoys report about, each counted once for every Envoy.",
+);
+pub(crate) static RLQS_ASSIGNED: Metric = gauge(
+    "tollgate_rlqs_assigned_rate",
+    "Requests a second that are assigned to Envoys, over all buckets that a limit holds back.",
+);
+pub(crate) static RLQS_OWED: Metric = gauge(
+    "tollgate_rlqs_owed_units",
+    "Units that Envoys used and that counters did not have; assignments are lower until they are paid.",
+);
+pub(crate) static RLQS_REPORTED: Metric = counter(
+    "tollgate_rlqs_reported_requests_total",
+    "Requests that Envoys reported, by what they did with them.",
+);
+pub(crate) static RLQS_ASSIGNMENTS: Metric =
+    counter("tollgate_rlqs_assignments_total", "Assignments that were sent to Envoys.");
+pub(crate) static RLQS_ABANDONED: Metric = counter(
+    "tollgate_rlqs_abandoned_total",
+    "Buckets that an Envoy was told to forget, since nobody used them.",
+);
 pub(crate) static KILL_SWITCHES: Metric = gauge(
     "tollgate_kill_switches",
     "Kill switches that are on now; each turns a limit, or all of them, off.",
@@ -152,7 +178,7 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 43] = [
+pub(crate) static ALL: [&Metric; 51] = [
     &BUILD,
     &DECISIONS,
     &LIMIT_DECISIONS,
@@ -187,6 +213,14 @@ pub(crate) static ALL: [&Metric; 43] = [
     &STORE_SETTLED,
     &STORE_OPEN,
     &STORE_NODES,
+    &RLQS_STREAMS,
+    &RLQS_BUCKETS,
+    &RLQS_SUBSCRIPTIONS,
+    &RLQS_ASSIGNED,
+    &RLQS_OWED,
+    &RLQS_REPORTED,
+    &RLQS_ASSIGNMENTS,
+    &RLQS_ABANDONED,
     &KILL_SWITCHES,
     &SNAPSHOT_SINCE,
     &SNAPSHOTS,

@@ -25,13 +25,13 @@ const GUIDE: &str = include_str!("../../../../docs/envoy.md");
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Answers every request, and counts them.
-struct Upstream {
-    address: SocketAddr,
+pub(crate) struct Upstream {
+    pub(crate) address: SocketAddr,
     served: Arc<AtomicU64>,
 }
 
 impl Upstream {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, served) = (listener.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
         let count = Arc::clone(&served);
@@ -45,7 +45,7 @@ impl Upstream {
         Self { address, served }
     }
 
-    fn served(&self) -> u64 {
+    pub(crate) fn served(&self) -> u64 {
         self.served.load(Ordering::SeqCst)
     }
 }
@@ -64,16 +64,29 @@ fn serve(mut stream: &TcpStream, count: &AtomicU64) {
 }
 
 /// Envoy as a child process, with a folder for what it writes.
-struct Envoy {
+pub(crate) struct Envoy {
     child: Child,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     folder: PathBuf,
 }
 
 impl Envoy {
     /// Starts Envoy by the configuration of the guide, with the test's own addresses and `changes` in it.
     fn start(upstream: SocketAddr, tollgate: SocketAddr, changes: &[(&str, &str)]) -> Self {
-        let mut configuration = CONFIGURATION.to_owned();
+        // What is tested is who decides, not how fast a busy machine is.
+        let changes: Vec<(&str, &str)> =
+            [("timeout: 0.05s ", "timeout: 20s ")].into_iter().chain(changes.iter().copied()).collect();
+        Self::start_with(CONFIGURATION, upstream, tollgate, &changes)
+    }
+
+    /// The same by any configuration with the usual addresses.
+    pub(crate) fn start_with(
+        configuration: &str,
+        upstream: SocketAddr,
+        tollgate: SocketAddr,
+        changes: &[(&str, &str)],
+    ) -> Self {
+        let mut configuration = configuration.to_owned();
         let mut change = |from: &str, to: &str| {
             assert_eq!(configuration.matches(from).count(), 1, "{from} is once in the configuration");
             configuration = configuration.replace(from, to);
@@ -81,8 +94,6 @@ impl Envoy {
         change("port_value: 10000", "port_value: 0");
         change("port_value: 9000", &format!("port_value: {}", upstream.port()));
         change("port_value: 8081", &format!("port_value: {}", tollgate.port()));
-        // What is tested is who decides, not how fast a busy machine is.
-        change("timeout: 0.05s ", "timeout: 20s ");
         changes.iter().for_each(|(from, to)| change(from, to));
         configuration
             .push_str("admin: { address: { socket_address: { address: 127.0.0.1, port_value: 0 } } }\n");
@@ -127,11 +138,11 @@ impl Envoy {
         }
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    fn get(&self, path: &str, headers: &str) -> Response {
+    pub(crate) fn get(&self, path: &str, headers: &str) -> Response {
         try_get(self.address, path, headers)
             .unwrap_or_else(|| panic!("Envoy does not answer: {}", self.log()))
     }

@@ -119,6 +119,12 @@ fn rls_message() {
     stable::run("rls_message", &RLS_WORDS, 1_500, tollgate_server::fuzzing::rls_message);
 }
 
+/// No bytes make the quota service panic, and every bucket is told something.
+#[test]
+fn rlqs_message() {
+    stable::run("rlqs_message", &RLS_WORDS, 500, tollgate_server::fuzzing::rlqs_message);
+}
+
 const ENVOY_WORDS: [&str; 22] = [
     "domain: d\n",
     "descriptors:\n",

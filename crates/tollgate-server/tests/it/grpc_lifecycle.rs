@@ -105,7 +105,8 @@ fn health_is_told() {
             .wait(HealthClient::new(client.channel.clone()).check(request))
             .map(|answer| answer.into_inner().status)
     };
-    for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+    let quotas = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService";
+    for service in ["", "envoy.service.ratelimit.v3.RateLimitService", quotas] {
         assert_eq!(check(service).unwrap(), i32::from(ServingStatus::Serving), "{service}");
     }
     assert_eq!(check("other").unwrap_err().code(), Code::NotFound);

@@ -50,6 +50,8 @@ mod redis_guide;
 mod reload;
 mod resp;
 mod rls;
+mod rlqs;
+mod rlqs_envoy;
 mod runbook;
 mod scratch;
 mod shared;

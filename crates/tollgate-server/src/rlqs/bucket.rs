@@ -1,0 +1,89 @@
+//! A bucket of Envoy's as a request that the policy knows: its entries are attributes, as those of a descriptor are.
+
+use tollgate::{CheckRequest, RequestError};
+
+use super::message::BucketId;
+
+/// A bucket, and where it came from.
+#[derive(Clone, Debug)]
+pub(super) struct Bucket {
+    /// As Envoy wrote it.
+    pub(super) id: BucketId,
+    pub(super) domain: String,
+    /// Names and values in the order of the names, each name once.
+    pairs: Vec<(String, String)>,
+}
+
+/// Why a bucket cannot be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unusable {
+    /// Envoy's configuration is wrong.
+    Invalid(&'static str),
+    /// A client's value is no text. It cannot even be told to Envoy, which reads text only.
+    NoText,
+}
+
+impl Bucket {
+    pub(super) fn new(id: Option<BucketId>, domain: &str) -> Result<Self, Unusable> {
+        let Some(id) = id.filter(|id| !id.entries.is_empty()) else {
+            return Err(Unusable::Invalid("bucket_id: it is empty; send at least one key with its value"));
+        };
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Unusable::NoText);
+        let mut pairs = Vec::with_capacity(id.entries.len());
+        for entry in &id.entries {
+            if entry.key.is_empty() {
+                return Err(Unusable::Invalid("bucket_id: a key is empty; name each of them"));
+            }
+            pairs.push((text(&entry.key)?, text(&entry.value)?));
+        }
+        // The last of one name counts, as in any map of the format.
+        pairs.reverse();
+        pairs.sort_by(|one, other| one.0.cmp(&other.0));
+        pairs.dedup_by(|one, other| one.0 == other.0);
+        Ok(Self { id, domain: domain.to_owned(), pairs })
+    }
+
+    /// What makes it the bucket that it is, whatever order its entries came in.
+    pub(super) fn identity(&self) -> (&str, &[(String, String)]) {
+        (&self.domain, &self.pairs)
+    }
+
+    /// The request that the policy is asked about.
+    pub(super) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
+        self.pairs.iter().try_fold(CheckRequest::new(), |request, (name, value)| request.with(name, &**value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rlqs::message::Entry;
+
+    fn id(pairs: &[(&str, &[u8])]) -> Option<BucketId> {
+        let entry =
+            |(key, value): &(&str, &[u8])| Entry { key: key.as_bytes().to_vec(), value: value.to_vec() };
+        Some(BucketId { entries: pairs.iter().map(entry).collect() })
+    }
+
+    /// The order of entries means nothing, and of one name the last counts.
+    #[test]
+    fn a_bucket_is_a_map() {
+        let one = Bucket::new(id(&[("b", b"2"), ("a", b"0"), ("a", b"1")]), "api").unwrap();
+        let other = Bucket::new(id(&[("a", b"1"), ("b", b"2")]), "api").unwrap();
+        assert_eq!(one.identity(), other.identity());
+        let request = one.request().unwrap();
+        let told: Vec<(&str, String)> =
+            request.attributes().iter().map(|one| (one.name, format!("{:?}", one.value))).collect();
+        assert_eq!(told, [("a", "Text(\"1\")".to_owned()), ("b", "Text(\"2\")".to_owned())]);
+    }
+
+    /// What the configuration got wrong is told apart from what a client sent.
+    #[test]
+    fn what_is_no_bucket_is_told() {
+        assert!(matches!(Bucket::new(None, "api"), Err(Unusable::Invalid(_))));
+        assert!(matches!(Bucket::new(id(&[]), "api"), Err(Unusable::Invalid(_))));
+        assert!(matches!(Bucket::new(id(&[("", b"x")]), "api"), Err(Unusable::Invalid(_))));
+        assert_eq!(Bucket::new(id(&[("a", b"\xff")]), "api").unwrap_err(), Unusable::NoText);
+        assert!(Bucket::new(id(&[("a", b"")]), "api").unwrap().request().is_ok());
+    }
+}

@@ -1,0 +1,258 @@
+//! Where reports meet the engine's counters: what Envoys let pass is taken from them, and what is left is divided anew. One for a server;
+//! all streams share it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tollgate::{LimitStatus, Source, Stance, Timestamp};
+
+use super::bucket::Bucket;
+use super::counter::Numbers;
+use super::message::{BucketAction, Response};
+use super::shares::{CounterId, Look, Order, SeatId, Shares, Standing, Usage};
+use crate::seldom::Seldom;
+use crate::service::Service;
+use crate::telemetry::Sample;
+use crate::telemetry::names::{self, label};
+use crate::together::together;
+
+/// Most streams at once.
+const STREAMS_MAX: usize = 10_000;
+/// How often it is looked what is due at counters.
+const DRAW_EVERY: Duration = Duration::from_millis(100);
+
+/// Who has what, and what is to be told.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    state: Mutex<State>,
+    streams: AtomicU64,
+    hasher: RandomState,
+    refused: Seldom,
+    allowed: AtomicU64,
+    denied: AtomicU64,
+    assignments: AtomicU64,
+    abandoned: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    shares: Shares,
+    buckets: HashMap<SeatId, Arc<Bucket>>,
+    outboxes: HashMap<u64, Outbox>,
+    is_drawing: bool,
+}
+
+/// What a stream is to be told: the last word about each bucket.
+#[derive(Debug)]
+struct Outbox {
+    orders: BTreeMap<u64, Order>,
+    wake: Arc<Notify>,
+}
+
+impl Desk {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::default(),
+            streams: AtomicU64::new(0),
+            hasher: RandomState::new(),
+            refused: Seldom::default(),
+            allowed: AtomicU64::new(0),
+            denied: AtomicU64::new(0),
+            assignments: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Held for arithmetic only; what a panic left is still in order.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A stream opens: its number, and what wakes it. None if there are too many. As long as there are any, counters are drawn from.
+    pub(super) fn open(self: &Arc<Self>, service: &Arc<Service>) -> Option<(u64, Arc<Notify>)> {
+        let opened = self.admit()?;
+        if !std::mem::replace(&mut self.state().is_drawing, true) {
+            tokio::spawn(Arc::clone(self).keep_drawing(Arc::clone(service)));
+        }
+        Some(opened)
+    }
+
+    /// The same without a task.
+    pub(super) fn admit(&self) -> Option<(u64, Arc<Notify>)> {
+        let mut state = self.state();
+        if state.outboxes.len() >= STREAMS_MAX {
+            return None;
+        }
+        // Relaxed: the numbers need only differ.
+        let stream = self.streams.fetch_add(1, Ordering::Relaxed);
+        let wake = Arc::new(Notify::new());
+        state.outboxes.insert(stream, Outbox { orders: BTreeMap::new(), wake: Arc::clone(&wake) });
+        Some((stream, wake))
+    }
+
+    /// A stream has ended. What was assigned on it ends by itself.
+    pub(super) fn close(&self, stream: u64, now: Timestamp) {
+        let mut state = self.state();
+        state.shares.leave(stream, now);
+        state.outboxes.remove(&stream);
+        state.buckets.retain(|seat, _| seat.stream != stream);
+    }
+
+    /// What a stream is to be told now.
+    pub(super) fn take(&self, stream: u64) -> Option<Response> {
+        let mut state = self.state();
+        let orders = std::mem::take(&mut state.outboxes.get_mut(&stream)?.orders);
+        let action = |(bucket, order)| {
+            let seat = SeatId { stream, bucket };
+            let id = state.buckets.get(&seat)?.id.clone();
+            if !state.shares.has(seat) {
+                state.buckets.remove(&seat);
+            }
+            Some(BucketAction::new(id, order))
+        };
+        let actions: Vec<BucketAction> = orders.into_iter().filter_map(action).collect();
+        (!actions.is_empty()).then_some(Response { actions })
+    }
+
+    /// Takes the reports of a stream in.
+    pub(super) async fn hear(&self, service: &Service, stream: u64, reports: Vec<(Bucket, Usage)>) {
+        let each = reports.into_iter().map(|(bucket, usage)| self.hear_one(service, stream, bucket, usage));
+        together(service.engine.store(), each.collect()).await;
+    }
+
+    async fn hear_one(&self, service: &Service, stream: u64, bucket: Bucket, usage: Usage) {
+        // Relaxed: numbers for people.
+        self.allowed.fetch_add(usage.allowed, Ordering::Relaxed);
+        self.denied.fetch_add(usage.denied, Ordering::Relaxed);
+        let seat = SeatId { stream, bucket: self.hasher.hash_one(bucket.identity()) };
+        let now = service.now();
+        let known = self.state().shares.used(seat, usage.allowed, now);
+        let standing = self.standing(service, &bucket, usage.allowed, &known, now).await;
+        let mut state = self.state();
+        // The stream may have ended meanwhile.
+        if !state.outboxes.contains_key(&stream) {
+            return;
+        }
+        state.buckets.insert(seat, Arc::new(bucket));
+        let orders = state.shares.report(seat, usage, &standing, now);
+        for (seat, order) in orders {
+            let counter = if order == Order::Abandon { &self.abandoned } else { &self.assignments };
+            counter.fetch_add(1, Ordering::Relaxed);
+            // In the order in which they were made, since this is under the lock that they were made under.
+            if let Some(outbox) = state.outboxes.get_mut(&seat.stream) {
+                outbox.orders.insert(seat.bucket, order);
+                outbox.wake.notify_one();
+            }
+        }
+    }
+
+    /// What the policy says about a bucket, after so many of its requests were let pass.
+    async fn standing(
+        &self,
+        service: &Service,
+        bucket: &Bucket,
+        allowed: u64,
+        known: &[CounterId],
+        now: Timestamp,
+    ) -> Standing {
+        if service.engine.policy().domain().is_some_and(|domain| domain != bucket.domain) {
+            return Standing::Free;
+        }
+        let request = match bucket.request() {
+            Ok(request) => request,
+            Err(error) => {
+                if let Some(skipped) = self.refused.due(now) {
+                    tracing::warn!(%error, skipped, "a bucket cannot be counted, so nothing of it may pass");
+                }
+                return Standing::Barred;
+            }
+        };
+        let mut looks = Vec::new();
+        let take = |status: &LimitStatus<'_>, cost: u64| {
+            let used = allowed.saturating_mul(cost);
+            let Some(numbers) = Numbers::of(status.quota).filter(|_| cost > 0) else { return 0 };
+            if status.stance == Stance::Shadow || !status.source.is_counted() {
+                return used;
+            }
+            let counter = CounterId(self.hasher.hash_one(status.limit.name()), status.key_hash);
+            let more = if known.contains(&counter) { 0 } else { used };
+            looks.push(Look { counter, numbers, cost });
+            self.state().shares.draw(counter, numbers, more, status.outcome.remaining, now)
+        };
+        let decision = service.engine.debit(&request, take, now).await;
+        let is_closed = |status: LimitStatus<'_>| {
+            status.stance == Stance::Enforced && matches!(status.source, Source::Closed | Source::Full)
+        };
+        let is_at_fault = decision.block().is_some() || decision.fault().is_some();
+        if is_at_fault || decision.limits().any(is_closed) {
+            Standing::Barred
+        } else if looks.is_empty() {
+            Standing::Free
+        } else {
+            Standing::Limited(looks)
+        }
+    }
+
+    /// Takes from counters what Envoys are expected to use, as time goes by, until there is nobody left.
+    async fn keep_drawing(self: Arc<Self>, service: Arc<Service>) {
+        loop {
+            tokio::time::sleep(DRAW_EVERY).await;
+            let now = service.now();
+            let due: Vec<Arc<Bucket>> = {
+                let mut state = self.state();
+                if state.outboxes.is_empty() {
+                    state.is_drawing = false;
+                    return;
+                }
+                let seats = state.shares.draws(now);
+                seats.iter().filter_map(|seat| state.buckets.get(seat).map(Arc::clone)).collect()
+            };
+            let draws = due.iter().map(|bucket| self.draw(&service, bucket, now));
+            together(service.engine.store(), draws.collect()).await;
+        }
+    }
+
+    async fn draw(&self, service: &Service, bucket: &Bucket, now: Timestamp) {
+        let Ok(request) = bucket.request() else { return };
+        let take = |status: &LimitStatus<'_>, cost: u64| {
+            let numbers = Numbers::of(status.quota).filter(|_| cost > 0);
+            let is_drawn = status.stance == Stance::Enforced && status.source.is_counted();
+            let Some(numbers) = numbers.filter(|_| is_drawn) else { return 0 };
+            let counter = CounterId(self.hasher.hash_one(status.limit.name()), status.key_hash);
+            self.state().shares.draw(counter, numbers, 0, status.outcome.remaining, now)
+        };
+        service.engine.debit(&request, take, now).await;
+    }
+
+    /// Its numbers, for a scrape.
+    pub(crate) fn samples(&self, now: Timestamp) -> Vec<Sample> {
+        let (summary, streams) = {
+            let state = self.state();
+            (state.shares.summary(now), state.outboxes.len())
+        };
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let reported = |outcome, number| Sample {
+            metric: &names::RLQS_REPORTED,
+            label: Some((label::OUTCOME, outcome)),
+            value: read(number),
+        };
+        vec![
+            Sample::new(&names::RLQS_STREAMS, streams as u64),
+            Sample::new(&names::RLQS_BUCKETS, summary.buckets as u64),
+            Sample::new(&names::RLQS_SUBSCRIPTIONS, summary.seats as u64),
+            Sample::new(&names::RLQS_ASSIGNED, summary.assigned),
+            Sample::new(&names::RLQS_OWED, summary.debt),
+            reported("allow", &self.allowed),
+            reported("deny", &self.denied),
+            Sample::new(&names::RLQS_ASSIGNMENTS, read(&self.assignments)),
+            Sample::new(&names::RLQS_ABANDONED, read(&self.abandoned)),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests;

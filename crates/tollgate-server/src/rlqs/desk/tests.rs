@@ -1,0 +1,131 @@
+//! Reports against a real engine, in virtual time.
+
+use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::bucket_action::BucketAction as Action;
+use envoy_types::pb::envoy::r#type::v3::rate_limit_strategy::{BlanketRule, Strategy};
+use tollgate::{CheckRequest, Engine, ManualClock, Policy, Ruled, Ruling, Scope, Ticks};
+
+use super::*;
+use crate::rlqs::message::{BucketId, Entry};
+use crate::store::Stores;
+
+const POLICY: &str = "
+limits:
+  - {name: per-key, by: [api_key], rate: 100/s}
+  - {name: all, rate: 1000/s, mode: shadow}
+";
+
+struct Rig {
+    clock: ManualClock,
+    service: Arc<Service>,
+    desk: Arc<Desk>,
+    stream: u64,
+}
+
+impl Rig {
+    fn new(policy: &str) -> Self {
+        let clock = ManualClock::starting_at(Timestamp::from_unix_seconds(1_700_000_000));
+        let (policy, _) = Policy::compile("policy.yaml", policy.as_bytes()).unwrap();
+        let engine = Engine::new(policy, clock.now()).map_store(Stores::Memory);
+        let service = Arc::new(Service::new(engine, clock.clock()));
+        let desk = Arc::new(Desk::new());
+        let (stream, _) = desk.open(&service).unwrap();
+        Self { clock, service, desk, stream }
+    }
+
+    /// Reports about the bucket of a key; what is answered, as text.
+    async fn report(&self, key: &str, allowed: u64, denied: u64) -> String {
+        let entry = Entry { key: b"api_key".to_vec(), value: key.as_bytes().to_vec() };
+        let bucket = Bucket::new(Some(BucketId { entries: vec![entry] }), "api").unwrap();
+        self.desk.hear(&self.service, self.stream, vec![(bucket, Usage { allowed, denied })]).await;
+        let told = self.desk.take(self.stream).unwrap();
+        match told.actions[0].action.as_ref().unwrap() {
+            Action::AbandonAction(_) => "abandon".to_owned(),
+            Action::QuotaAssignmentAction(assigned) => {
+                match assigned.rate_limit_strategy.unwrap().strategy.unwrap() {
+                    Strategy::BlanketRule(rule) => {
+                        BlanketRule::try_from(rule).unwrap().as_str_name().to_owned()
+                    }
+                    Strategy::TokenBucket(bucket) => {
+                        format!("{} and {}", bucket.max_tokens, bucket.tokens_per_fill.unwrap().value)
+                    }
+                    Strategy::RequestsPerTimeUnit(_) => panic!("Envoy does not know it"),
+                }
+            }
+        }
+    }
+
+    fn wait(&self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+    }
+}
+
+/// A block denies all, a kill switch frees, and both end with the report after their end.
+#[tokio::test(start_paused = true)]
+async fn operators_are_heard() {
+    let rig = Rig::new(POLICY);
+    assert_eq!(rig.report("k", 1, 0).await, "96 and 1000");
+    let (engine, until) = (&rig.service.engine, rig.clock.now() + Ticks::from_secs(7));
+    let key = CheckRequest::new().with("api_key", "k").unwrap();
+    engine.block(&key, until, rig.clock.now()).unwrap();
+    rig.wait(5);
+    assert_eq!(rig.report("k", 9, 0).await, "DENY_ALL");
+    rig.wait(5);
+    assert_eq!(rig.report("k", 0, 9).await, "96 and 1000");
+    let killed = Ruled { ruling: Ruling::Off, until: rig.clock.now() + Ticks::from_secs(7) };
+    engine.rule(Scope::Limit("per-key"), killed, rig.clock.now()).unwrap();
+    rig.wait(5);
+    assert_eq!(rig.report("k", 9, 0).await, "ALLOW_ALL");
+    rig.wait(5);
+    assert_eq!(rig.report("k", 9, 0).await, "96 and 1000");
+}
+
+/// What is reported is counted by limits in shadow, too, which hold nobody back.
+#[tokio::test(start_paused = true)]
+async fn shadows_count() {
+    let rig = Rig::new("limits: [{name: all, rate: 1000/h, mode: shadow}]");
+    assert_eq!(rig.report("k", 700, 0).await, "ALLOW_ALL");
+    let look = rig.service.engine.peek(&CheckRequest::new(), rig.clock.now()).await;
+    assert_eq!(look.limits().next().unwrap().outcome.remaining, 300);
+}
+
+/// A bucket that nobody uses is abandoned and forgotten; its next request is a new one.
+#[tokio::test(start_paused = true)]
+async fn idle_buckets_are_forgotten() {
+    let rig = Rig::new(POLICY);
+    rig.report("k", 1, 0).await;
+    for _ in 0..12 {
+        rig.wait(5);
+        assert_eq!(rig.report("k", 0, 0).await, "96 and 1000");
+    }
+    rig.wait(5);
+    assert_eq!(rig.report("k", 0, 0).await, "abandon");
+    assert!(rig.desk.state().buckets.is_empty());
+    let summary = rig.desk.state().shares.summary(rig.clock.now());
+    assert_eq!((summary.seats, summary.buckets), (0, 0));
+    rig.wait(1);
+    assert!(rig.report("k", 1, 0).await.ends_with("and 1000"));
+    rig.desk.close(rig.stream, rig.clock.now());
+    assert!(rig.desk.state().buckets.is_empty() && rig.desk.take(rig.stream).is_none());
+}
+
+/// What an Envoy is expected to use is taken from the counter between its reports, so that HTTP has what is left and not all.
+#[tokio::test(start_paused = true)]
+async fn counters_are_drawn_from_as_time_goes_by() {
+    let rig = Rig::new(POLICY);
+    rig.report("k", 1, 0).await;
+    rig.wait(5);
+    rig.report("k", 500, 500).await;
+    let key = CheckRequest::new().with("api_key", "k").unwrap();
+    let mut passed = 0;
+    for _ in 0..50 {
+        rig.clock.advance(Duration::from_millis(100));
+        tokio::time::sleep(DRAW_EVERY).await; // The task that draws wakes up, too.
+        for _ in 0..20 {
+            passed += u64::from(rig.service.engine.check(&key, rig.clock.now()).await.is_allowed());
+        }
+    }
+    // Of 500 and a burst of 100. Whoever asks for each request is served first, so the Envoy owes the most of what it is taken to use.
+    assert!((400..=480).contains(&passed), "{passed}");
+    let owed = rig.desk.samples(rig.clock.now()).into_iter().find(|one| one.metric == &names::RLQS_OWED);
+    assert!(owed.unwrap().value > 0);
+}

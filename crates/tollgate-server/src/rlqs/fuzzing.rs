@@ -1,0 +1,58 @@
+//! Any bytes as reports to the quota service. The fuzz target calls this, and a test on stable runs it too.
+
+use std::time::Duration;
+
+use envoy_types::pb::envoy::service::rate_limit_quota::v3::RateLimitQuotaResponse;
+use prost::Message;
+use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
+
+use super::bucket::Bucket;
+use super::desk::Desk;
+use super::message::Reports;
+use super::shares::Usage;
+use crate::at_once::at_once;
+use crate::service::Service;
+use crate::store::Stores;
+
+/// Limits of several kinds, with names that the seeds mention.
+const POLICY: &[u8] = b"
+limits:
+  - {name: per-key, by: [api_key], rate: 3/h}
+  - {name: path, when: {path: /v1*}, by: [api_key, path], rate: 5/s, algorithm: sliding-window}
+  - {name: dear, by: [tenant], rate: 9000/s, cost: 1000}
+  - {name: cel, when: \"size(path) > 3\", rate: 9/day, algorithm: sliding-log, mode: shadow}
+  - {name: flight, by: [tenant], concurrency: 2}
+  - {name: all, rate: 1000/s, algorithm: leaky-bucket, queue: 5}
+";
+
+/// No bytes make the quota service panic. Every bucket that is one is told something, and that in Envoy's words.
+///
+/// # Panics
+/// When that is not so.
+#[allow(clippy::expect_used, reason = "a broken promise is told by a panic")]
+pub fn rlqs_message(bytes: &[u8]) {
+    let Ok(reports) = Reports::decode(bytes) else { return };
+    let clock = ManualClock::starting_at(Timestamp::from_unix_seconds(1_700_000_000));
+    let (policy, _) = Policy::compile("policy.yaml", POLICY).expect("the policy is good");
+    let store = MemoryStore::new(256 << 10, clock.now());
+    let engine = Engine::with_store(policy, store, Secret::repeatable(1)).map_store(Stores::Memory);
+    let (service, desk) = (Service::new(engine, clock.clock()), Desk::new());
+    let (stream, _) = desk.admit().expect("it is the first");
+    for _ in 0..3 {
+        let usages = reports.usages.iter().filter_map(|usage| {
+            let bucket = Bucket::new(usage.bucket_id.clone(), "api").ok()?;
+            Some((bucket, Usage { allowed: usage.allowed, denied: usage.denied }))
+        });
+        let usages: Vec<(Bucket, Usage)> = usages.collect();
+        let is_empty = usages.is_empty();
+        at_once(desk.hear(&service, stream, usages));
+        let told = desk.take(stream);
+        assert_eq!(told.is_none(), is_empty, "whoever reports is told something");
+        if let Some(told) = told {
+            let read = RateLimitQuotaResponse::decode(told.encode_to_vec().as_slice());
+            assert!(read.is_ok_and(|read| read.bucket_action.len() == told.actions.len()));
+        }
+        clock.advance(Duration::from_secs(5));
+    }
+    desk.close(stream, clock.now());
+}

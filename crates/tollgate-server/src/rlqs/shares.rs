@@ -1,0 +1,328 @@
+//! Who may let how much pass: the seats of Envoys at counters, and what each is assigned. Pure: time is told, and nothing is sent here.
+//!
+//! What all grants that may still be followed add up to is at most a counter's budget; but newcomers get a first share at once, a tenth
+//! of the limit for all of them together, and nobody who may pass at all gets less than the smallest bucket that Envoy knows. Whoever is
+//! to give something up is told first, and the others get it when it is certain that it was read.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tollgate::{Ticks, Timestamp};
+
+use super::counter::{Counter, Numbers};
+use super::grant::{Assignment, NANO, Nano, Share, Strategy};
+use super::level::{Level, with_head_room};
+
+mod balance;
+mod seat;
+#[cfg(test)]
+mod tests;
+
+use seat::{INTERVAL_USUAL, Seat, TRANSIT, Tie};
+
+/// Most seats: Envoys times buckets.
+pub(crate) const SEATS_MAX: usize = 100_000;
+/// How often seats and counters that nobody has any more are looked for.
+const SWEEP_EVERY: Ticks = Ticks::from_secs(2);
+
+/// A bucket of an Envoy's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SeatId {
+    pub(crate) stream: u64,
+    pub(crate) bucket: u64,
+}
+
+/// A counter of the engine's: a number for its limit, and one for its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct CounterId(pub(crate) u64, pub(crate) u64);
+
+/// What an Envoy reports about a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) allowed: u64,
+    pub(crate) denied: u64,
+}
+
+/// A counter that has to do with a bucket. It was drawn from before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) counter: CounterId,
+    pub(crate) numbers: Numbers,
+    /// What one request takes.
+    pub(crate) cost: u64,
+}
+
+/// What the policy says about a bucket.
+#[derive(Clone, Debug)]
+pub(crate) enum Standing {
+    /// No limit holds it back.
+    Free,
+    /// It may not pass at all.
+    Barred,
+    /// These counters have to do with it.
+    Limited(Vec<Look>),
+}
+
+/// What to tell an Envoy about a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Assign(Assignment),
+    /// Forget it, and stop to report.
+    Abandon,
+}
+
+/// Numbers for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub(crate) buckets: usize,
+    pub(crate) seats: usize,
+    /// Requests a second that all token buckets together are filled with, rounded down.
+    pub(crate) assigned: u64,
+    /// Units that were consumed and are not yet taken from a counter.
+    pub(crate) debt: u64,
+}
+
+/// All seats and counters.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    seats: BTreeMap<SeatId, Seat>,
+    counters: HashMap<CounterId, Counter>,
+    swept_at: Option<Timestamp>,
+}
+
+impl Shares {
+    /// How much to take from a counter of the engine's that has so much left: what is due there, and `more` that nobody knows of yet.
+    pub(crate) fn draw(
+        &mut self,
+        counter: CounterId,
+        numbers: Numbers,
+        more: u64,
+        left: u64,
+        now: Timestamp,
+    ) -> u64 {
+        let counter = self.counters.entry(counter).or_insert_with(|| Counter::new(numbers, left, now));
+        counter.numbers = numbers;
+        counter.correct(i128::from(more) * i128::from(NANO), now);
+        counter.draw(left, now)
+    }
+
+    /// Seats by which to take what is due: each counter where it is time to, by one of its seats.
+    pub(crate) fn draws(&self, now: Timestamp) -> Vec<SeatId> {
+        let due = self.counters.values().filter(|counter| counter.is_draw_due(now));
+        let mut seats: Vec<SeatId> = due.filter_map(|counter| counter.seats.first().copied()).collect();
+        seats.sort_unstable();
+        seats.dedup();
+        seats
+    }
+
+    /// What an Envoy let pass, told before what is due is taken: it corrects what was expected. Tells at which counters it did; others have
+    /// to be asked for all of it.
+    pub(crate) fn used(&mut self, id: SeatId, allowed: u64, now: Timestamp) -> Vec<CounterId> {
+        let Some(seat) = self.seats.get(&id) else { return Vec::new() };
+        let micros = i128::from(now.since(seat.reported_at).as_micros());
+        for tie in &seat.ties {
+            let used = (i128::from(allowed) * i128::from(NANO)).saturating_mul(i128::from(tie.cost));
+            if let Some(counter) = self.counters.get_mut(&tie.counter) {
+                let expected = i128::from(tie.pace) * micros / 1_000_000;
+                counter.correct(used.saturating_sub(expected), seat.reported_at);
+            }
+        }
+        seat.ties.iter().map(|tie| tie.counter).collect()
+    }
+
+    /// Takes a report in. Answers what to tell to whom; the one who reported is always told something.
+    pub(crate) fn report(
+        &mut self,
+        id: SeatId,
+        usage: Usage,
+        standing: &Standing,
+        now: Timestamp,
+    ) -> Vec<(SeatId, Order)> {
+        self.sweep(now);
+        if !self.seats.contains_key(&id) && self.seats.len() >= SEATS_MAX {
+            // Nothing that clients send may open a limit, so what cannot be counted may not pass.
+            let ttl_seconds = u32::try_from(INTERVAL_USUAL.ceil_seconds()).unwrap_or(1);
+            return vec![(id, Order::Assign(Assignment { strategy: Strategy::DenyAll, ttl_seconds }))];
+        }
+        let seat = self.seats.entry(id).or_insert_with(|| Seat::new(now));
+        let is_new = seat.grants.is_empty() || seat.is_gone;
+        let current = seat.grants.current(now).map(|grant| grant.strategy);
+        let is_pressed = usage.denied > 0 && matches!(current, Some(Strategy::TokenBucket { .. }));
+        seat.hear(usage, now);
+        let (horizon, is_idle) = (seat.ttl(), seat.is_idle(now));
+        // Who had no bucket was not denied because one was empty.
+        self.sit(id, standing, is_pressed, horizon, now);
+        if is_idle {
+            self.leave_seat(id, now);
+            return vec![(id, Order::Abandon)];
+        }
+        let orders = match standing {
+            Standing::Free => vec![(id, self.send(id, Strategy::AllowAll, now))],
+            Standing::Barred => vec![(id, self.send(id, Strategy::DenyAll, now))],
+            Standing::Limited(_) => self.balance(id, is_new, now),
+        };
+        self.expect(id, is_pressed, now);
+        orders
+    }
+
+    /// What a seat is expected to use until it reports again: what it was last asked for, or all that it has where that was not enough.
+    fn expect(&mut self, id: SeatId, is_pressed: bool, now: Timestamp) {
+        let Some(seat) = self.seats.get_mut(&id) else { return };
+        let granted = seat.grants.in_force(now).rate;
+        let expected = match seat.demand {
+            None => 0,
+            Some(_) if is_pressed => granted,
+            Some(demand) => demand.min(granted),
+        };
+        for tie in &mut seat.ties {
+            let Some(counter) = self.counters.get_mut(&tie.counter) else { continue };
+            let pace = if counter.is_paced() { expected.saturating_mul(tie.cost) } else { 0 };
+            counter.change_pace(pace, std::mem::replace(&mut tie.pace, pace), now);
+        }
+    }
+
+    /// Whether somebody sits there, and may be told something again.
+    pub(crate) fn has(&self, id: SeatId) -> bool {
+        self.seats.get(&id).is_some_and(|seat| !seat.is_gone)
+    }
+
+    /// A stream has ended. What its Envoy was granted may be followed until it expires.
+    pub(crate) fn leave(&mut self, stream: u64, now: Timestamp) {
+        let (first, last) = (SeatId { stream, bucket: 0 }, SeatId { stream, bucket: u64::MAX });
+        let seats: Vec<SeatId> = self.seats.range(first..=last).map(|(&id, _)| id).collect();
+        seats.into_iter().for_each(|id| self.leave_seat(id, now));
+    }
+
+    pub(crate) fn summary(&self, now: Timestamp) -> Summary {
+        let present = || self.seats.iter().filter(|(_, seat)| !seat.is_gone);
+        let mut buckets: Vec<u64> = present().map(|(id, _)| id.bucket).collect();
+        buckets.sort_unstable();
+        buckets.dedup();
+        let assigned: u128 = present().map(|(_, seat)| u128::from(seat.grants.in_force(now).rate)).sum();
+        Summary {
+            buckets: buckets.len(),
+            seats: present().count(),
+            assigned: u64::try_from(assigned / u128::from(NANO)).unwrap_or(u64::MAX),
+            debt: self.counters.values().map(Counter::debt).fold(0, u64::saturating_add),
+        }
+    }
+
+    /// Puts a seat at the counters that it has to do with, and takes down what these have left.
+    fn sit(&mut self, id: SeatId, standing: &Standing, is_pressed: bool, horizon: Ticks, now: Timestamp) {
+        let looks: &[Look] = match standing {
+            Standing::Limited(looks) => looks,
+            Standing::Free | Standing::Barred => &[],
+        };
+        for look in looks {
+            let counter =
+                self.counters.entry(look.counter).or_insert_with(|| Counter::new(look.numbers, 0, now));
+            counter.observe(is_pressed, horizon, now);
+        }
+        let is_same = |seat: &Seat| {
+            let ties = seat.ties.iter().map(|tie| (tie.counter, tie.cost));
+            ties.eq(looks.iter().map(|look| (look.counter, look.cost.max(1))))
+        };
+        if !self.seats.get(&id).is_some_and(is_same) {
+            self.stand_up(id, now);
+            if let Some(seat) = self.seats.get_mut(&id) {
+                let tie = |look: &Look| Tie { counter: look.counter, cost: look.cost.max(1), pace: 0 };
+                seat.ties = looks.iter().map(tie).collect();
+            }
+        }
+        for look in looks {
+            if let Some(counter) = self.counters.get_mut(&look.counter)
+                && counter.seats.insert(id)
+            {
+                counter.level = None;
+            }
+        }
+        let nominal = looks.iter().map(|look| look.numbers.rate / look.cost.max(1)).min().unwrap_or(0);
+        let most = |look: &Look| {
+            let budget = self.counters.get(&look.counter).map_or(0, |counter| counter.budget(now).rate);
+            budget.max(look.numbers.rate) / look.cost.max(1)
+        };
+        let ceiling = looks.iter().map(most).min().unwrap_or(0);
+        if let Some(seat) = self.seats.get_mut(&id) {
+            (seat.nominal, seat.ceiling) = (nominal, ceiling);
+        }
+        self.recount(id, now);
+    }
+
+    /// Takes a seat from its counters, with all that it had there.
+    fn stand_up(&mut self, id: SeatId, now: Timestamp) {
+        let Some(seat) = self.seats.get_mut(&id) else { return };
+        let (ties, counted) = (std::mem::take(&mut seat.ties), std::mem::take(&mut seat.counted));
+        for tie in ties {
+            let Some(counter) = self.counters.get_mut(&tie.counter) else { continue };
+            counter.change_pace(0, tie.pace, now);
+            counter.out = less(counter.out, counted.times(tie.cost));
+            counter.seats.remove(&id);
+            counter.level = None;
+        }
+    }
+
+    /// Nobody sits there any more; its grants are counted until they end.
+    fn leave_seat(&mut self, id: SeatId, now: Timestamp) {
+        let Some(seat) = self.seats.get_mut(&id) else { return };
+        seat.is_gone = true;
+        for tie in &seat.ties {
+            if let Some(counter) = self.counters.get_mut(&tie.counter) {
+                counter.seats.remove(&id);
+                counter.level = None;
+            }
+        }
+        self.recount(id, now);
+    }
+
+    /// Brings what counters have down about a seat to what it may follow now.
+    fn recount(&mut self, id: SeatId, now: Timestamp) {
+        let Some(seat) = self.seats.get_mut(&id) else { return };
+        let (before, after) = (seat.counted, seat.grants.in_force(now));
+        seat.counted = after;
+        for tie in &seat.ties {
+            let Some(counter) = self.counters.get_mut(&tie.counter) else { continue };
+            let rest = less(counter.out, before.times(tie.cost));
+            let more = after.times(tie.cost);
+            counter.out = Share {
+                rate: rest.rate.saturating_add(more.rate),
+                tokens: rest.tokens.saturating_add(more.tokens),
+            };
+        }
+    }
+
+    /// Sends a strategy to a seat.
+    fn send(&mut self, id: SeatId, strategy: Strategy, now: Timestamp) -> Order {
+        let Some(seat) = self.seats.get_mut(&id) else { return Order::Abandon };
+        let ttl = seat.ttl();
+        seat.grants.send(strategy, now, now + ttl + TRANSIT);
+        self.recount(id, now);
+        let ttl_seconds = u32::try_from(ttl.ceil_seconds()).unwrap_or(u32::MAX);
+        Order::Assign(Assignment { strategy, ttl_seconds })
+    }
+
+    /// Forgets seats whose grants have ended, and counters that nobody has.
+    fn sweep(&mut self, now: Timestamp) {
+        if self.swept_at.is_some_and(|at| now.since(at) < SWEEP_EVERY) {
+            return;
+        }
+        self.swept_at = Some(now);
+        let all: Vec<SeatId> = self.seats.keys().copied().collect();
+        for id in all {
+            self.recount(id, now);
+            let is_over = |seat: &Seat| seat.is_gone && seat.counted == Share::default();
+            if self.seats.get(&id).is_some_and(is_over) {
+                self.stand_up(id, now);
+                self.seats.remove(&id);
+            }
+        }
+        let is_needed = |counter: &Counter| {
+            !counter.seats.is_empty()
+                || counter.out != Share::default()
+                || counter.was_drawn_since(now, SWEEP_EVERY)
+        };
+        self.counters.retain(|_, counter| is_needed(counter));
+    }
+}
+
+fn less(from: Share, share: Share) -> Share {
+    Share { rate: from.rate.saturating_sub(share.rate), tokens: from.tokens.saturating_sub(share.tokens) }
+}

@@ -1,0 +1,197 @@
+//! From reports to assignments: what each seat should have, what it may have already, and who is told.
+
+use tollgate::Timestamp;
+
+use super::*;
+
+/// At a counter with more seats than this nobody is told anything before they report themselves.
+const TOLD_AT_ONCE_MAX: usize = 64;
+/// How often a counter with more seats is divided anew.
+const DIVIDED_EVERY: Ticks = Ticks::from_millis(250);
+/// The part of a limit that all newcomers together may have beyond it.
+const FIRST_SHARES: u64 = 10;
+/// The part of a limit that is kept for those who ask for nothing.
+const KEPT_FOR_IDLE: u64 = 10;
+
+impl Shares {
+    /// Tells whoever reported what it has now, and others if it changes for them.
+    pub(super) fn balance(&mut self, id: SeatId, is_new: bool, now: Timestamp) -> Vec<(SeatId, Order)> {
+        let others = self.others(id);
+        for &other in &others {
+            self.recount(other, now);
+        }
+        self.divide(id, now);
+        let mut orders = Vec::new();
+        let mut raises = Vec::new();
+        for other in others {
+            let Some(current) = self.current(other, now) else { continue };
+            let target = self.target(other, now);
+            if target.rate < current.rate - current.rate / 8 || target.tokens < current.tokens / 2 {
+                orders.extend(self.grant(other, target, false, now));
+            } else if target.rate > current.rate + current.rate / 8 {
+                raises.push(other);
+            }
+        }
+        let target = self.target(id, now);
+        let order = match self.kept(id, target, now) {
+            Some(strategy) => Some((id, self.send(id, strategy, now))),
+            None => self.grant(id, target, is_new, now),
+        };
+        orders.extend(order);
+        for other in raises {
+            let (target, current) = (self.target(other, now), self.current(other, now).unwrap_or_default());
+            let possible = self.within_room(other, target, false, now);
+            if possible.rate > current.rate + current.rate / 8 {
+                orders.extend(self.grant(other, target, false, now));
+            }
+        }
+        orders
+    }
+
+    /// The others at its counters, if there are few.
+    fn others(&self, id: SeatId) -> Vec<SeatId> {
+        let Some(seat) = self.seats.get(&id) else { return Vec::new() };
+        let counters = || seat.ties.iter().filter_map(|tie| self.counters.get(&tie.counter));
+        if counters().any(|counter| counter.seats.len() > TOLD_AT_ONCE_MAX) {
+            return Vec::new();
+        }
+        let mut others: Vec<SeatId> = counters()
+            .flat_map(|counter| counter.seats.iter().copied())
+            .filter(|&other| other != id)
+            .collect();
+        others.sort_unstable();
+        others.dedup();
+        others
+    }
+
+    /// Divides the counters of a seat, and those of the seats beside it that have not been divided yet.
+    fn divide(&mut self, id: SeatId, now: Timestamp) {
+        let Some(seat) = self.seats.get(&id) else { return };
+        for tie in seat.ties.clone() {
+            self.divide_counter(tie.counter, now, true);
+        }
+    }
+
+    fn divide_counter(&mut self, id: CounterId, now: Timestamp, anew: bool) {
+        let Some(counter) = self.counters.get(&id) else { return };
+        let is_small = counter.seats.len() <= TOLD_AT_ONCE_MAX;
+        let is_fresh =
+            |(since, _): &(Timestamp, Level)| !(anew && is_small) && now.since(*since) < DIVIDED_EVERY;
+        if counter.level.as_ref().is_some_and(is_fresh) {
+            return;
+        }
+        let whole = counter.whole(counter.budget(now));
+        let wishes = counter.seats.iter().filter_map(|seat| {
+            let seat = self.seats.get(seat)?;
+            let tie = seat.ties.iter().find(|tie| tie.counter == id)?;
+            Some(wish(seat, tie.cost, whole, counter.seats.len()))
+        });
+        let level = Level::new(whole, wishes.collect());
+        if let Some(counter) = self.counters.get_mut(&id) {
+            counter.level = Some((now, level));
+        }
+    }
+
+    /// What a seat should have: the least that one of its counters gives it.
+    fn target(&mut self, id: SeatId, now: Timestamp) -> Share {
+        let Some(seat) = self.seats.get(&id) else { return Share::default() };
+        for tie in seat.ties.clone() {
+            self.divide_counter(tie.counter, now, false);
+        }
+        let Some(seat) = self.seats.get(&id) else { return Share::default() };
+        let shares = seat.ties.iter().filter_map(|tie| {
+            let counter = self.counters.get(&tie.counter)?;
+            let (budget, (_, level)) = (counter.budget(now), counter.level?);
+            let whole = counter.whole(budget);
+            let share = level.share(wish(seat, tie.cost, whole, counter.seats.len())).min(whole);
+            let part =
+                |of: u64| u128::from(of) * u128::from(share) / u128::from(whole) / u128::from(tie.cost);
+            let tokens = u64::try_from(part(budget.tokens)).unwrap_or(u64::MAX);
+            Some(Share {
+                rate: u64::try_from(part(budget.rate)).unwrap_or(u64::MAX),
+                tokens: tokens.max(u64::from(budget.tokens > 0)),
+            })
+        });
+        let least = |one: Share, other: Share| Share {
+            rate: one.rate.min(other.rate),
+            tokens: one.tokens.min(other.tokens),
+        };
+        shares.reduce(least).unwrap_or_default()
+    }
+
+    /// As much of this as its counters have room for beside what others may be following. A newcomer may have half of what is left of
+    /// the first shares where there is no room.
+    fn within_room(&self, id: SeatId, target: Share, is_new: bool, now: Timestamp) -> Share {
+        let Some(seat) = self.seats.get(&id) else { return Share::default() };
+        let mut possible = target;
+        for tie in &seat.ties {
+            let Some(counter) = self.counters.get(&tie.counter) else { continue };
+            let (budget, mine) = (counter.budget(now), seat.counted.times(tie.cost));
+            let room = |all: u64, out: u64, mine: u64, whole: u64| {
+                let room = i128::from(all) - i128::from(out.saturating_sub(mine));
+                let first = (room + i128::from(whole / FIRST_SHARES)) / 2;
+                let room = if is_new { room.max(first) } else { room };
+                u64::try_from(room.max(0)).unwrap_or(u64::MAX) / tie.cost
+            };
+            let numbers = &counter.numbers;
+            possible.rate = possible.rate.min(room(budget.rate, counter.out.rate, mine.rate, numbers.rate));
+            let tokens = room(budget.tokens, counter.out.tokens, mine.tokens, numbers.capacity);
+            possible.tokens = possible.tokens.min(tokens.max(1));
+        }
+        possible
+    }
+
+    /// Gives a seat as much of its target as there is room for.
+    fn grant(&mut self, id: SeatId, target: Share, is_new: bool, now: Timestamp) -> Option<(SeatId, Order)> {
+        let possible = self.within_room(id, target, is_new, now);
+        let seat = self.seats.get(&id)?;
+        let strategy = if target.tokens == 0 {
+            Strategy::DenyAll
+        } else {
+            let mut strategy = Strategy::bucket(possible, seat.nominal);
+            let last = seat.grants.current(now).map(|grant| grant.strategy);
+            if let Some(last) = last
+                && strategy.looks_like(last)
+                && let Strategy::TokenBucket { max_tokens, .. } = &mut strategy
+            {
+                *max_tokens = max_tokens.saturating_add(1); // So that Envoy sees that it is another.
+            }
+            strategy
+        };
+        Some((id, self.send(id, strategy, now)))
+    }
+
+    /// What the seat has already, if that is near enough and fits: the same again only lasts longer, and Envoy keeps its tokens.
+    fn kept(&self, id: SeatId, target: Share, now: Timestamp) -> Option<Strategy> {
+        let seat = self.seats.get(&id)?;
+        let strategy = seat.grants.current(now)?.strategy;
+        let share = strategy.share();
+        let is_near = |one: u64, other: u64, part: u64| one.abs_diff(other) <= one.max(other) / part;
+        let fits = self.within_room(id, share, false, now) == share;
+        let is_bucket = matches!(strategy, Strategy::TokenBucket { .. }) && target.tokens > 0;
+        let has_nominal = strategy == Strategy::bucket(share, seat.nominal);
+        (is_bucket
+            && has_nominal
+            && fits
+            && is_near(share.rate, target.rate, 16)
+            && is_near(share.tokens, target.tokens, 4))
+        .then_some(strategy)
+    }
+
+    /// What a seat was last told.
+    fn current(&self, id: SeatId, now: Timestamp) -> Option<Share> {
+        let seat = self.seats.get(&id)?;
+        seat.grants.current(now).map(|grant| grant.strategy.share())
+    }
+}
+
+/// What a seat asks of a counter: what it was asked for, with head room; an equal part as long as that is not known; and a little for the
+/// next request in any case.
+fn wish(seat: &Seat, cost: u64, whole: Nano, seats: usize) -> Nano {
+    let seats = seats.max(1) as u64;
+    let asked = match seat.demand {
+        None => whole / seats,
+        Some(demand) => with_head_room(demand).min(seat.ceiling).saturating_mul(cost),
+    };
+    asked.max(whole / KEPT_FOR_IDLE / seats).min(whole)
+}

@@ -1,0 +1,100 @@
+//! One bucket of one Envoy: what it was asked for, what it was granted, and how often it is heard of.
+
+use tollgate::{Ticks, Timestamp};
+
+use super::{CounterId, Usage};
+use crate::rlqs::grant::{Grants, NANO, Nano, Share};
+
+/// How often Envoy reports, as long as nothing else is known.
+pub(super) const INTERVAL_USUAL: Ticks = Ticks::from_secs(5);
+const INTERVAL_MIN: Ticks = Ticks::from_millis(100);
+const INTERVAL_MAX: Ticks = Ticks::from_secs(60);
+/// For how many reports an assignment holds.
+const TTL_REPORTS: u64 = 3;
+/// What an assignment may take to arrive: it ends so much later than it would have here.
+pub(super) const TRANSIT: Ticks = Ticks::from_secs(1);
+/// A bucket that nobody used for so long is abandoned.
+const IDLE_AFTER: Ticks = Ticks::from_secs(60);
+
+/// That a seat is at a counter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tie {
+    pub(super) counter: CounterId,
+    pub(super) cost: u64,
+    /// Units a second that it is expected to use there.
+    pub(super) pace: Nano,
+}
+
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) ties: Vec<Tie>,
+    pub(super) grants: Grants,
+    /// What counters have down as followed here.
+    pub(super) counted: Share,
+    /// Requests a second that it was last asked for; unknown before the second report.
+    pub(super) demand: Option<Nano>,
+    /// The most that its counters could ever give it.
+    pub(super) ceiling: Nano,
+    pub(super) nominal: Nano,
+    pub(super) interval: Ticks,
+    pub(super) reported_at: Timestamp,
+    pub(super) idle_since: Option<Timestamp>,
+    /// Nobody reports any more; what it was granted ends by itself.
+    pub(super) is_gone: bool,
+}
+
+impl Seat {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            ties: Vec::new(),
+            grants: Grants::default(),
+            counted: Share::default(),
+            demand: None,
+            ceiling: 0,
+            nominal: 0,
+            interval: INTERVAL_USUAL,
+            reported_at: now,
+            idle_since: None,
+            is_gone: false,
+        }
+    }
+
+    pub(super) fn ttl(&self) -> Ticks {
+        Ticks::from_secs(
+            Ticks::from_micros(self.interval.as_micros().saturating_mul(TTL_REPORTS)).ceil_seconds(),
+        )
+    }
+
+    /// How long ago something must have been sent to be read by whoever reports now.
+    pub(super) fn guard(&self) -> Ticks {
+        Ticks::from_micros(self.interval.as_micros() / 2).min(TRANSIT)
+    }
+
+    /// Takes a report in. The time since the last is measured here: Envoy tells whole seconds, rounded down.
+    pub(super) fn hear(&mut self, usage: Usage, now: Timestamp) {
+        let requests = usage.allowed.saturating_add(usage.denied);
+        let elapsed = now.since(self.reported_at);
+        self.grants.confirm(self.guard(), now);
+        if self.is_gone {
+            (self.is_gone, self.demand) = (false, None);
+        } else if !elapsed.is_zero() {
+            let micros = u128::from(elapsed.max(INTERVAL_MIN).as_micros());
+            let demand = u128::from(requests) * u128::from(NANO) * 1_000_000 / micros;
+            let is_second = self.demand.replace(u64::try_from(demand).unwrap_or(u64::MAX)).is_none();
+            // The first report comes at any time before the second, and says nothing about the interval.
+            let shorter = Ticks::from_micros(self.interval.as_micros() / 4 * 3);
+            let least = if is_second { self.interval } else { shorter };
+            self.interval = elapsed.max(least).max(INTERVAL_MIN).min(INTERVAL_MAX);
+        }
+        self.reported_at = now;
+        if requests > 0 {
+            self.idle_since = None;
+        } else {
+            self.idle_since.get_or_insert(now);
+        }
+    }
+
+    pub(super) fn is_idle(&self, now: Timestamp) -> bool {
+        self.idle_since.is_some_and(|since| now.since(since) >= IDLE_AFTER)
+    }
+}

@@ -1,0 +1,132 @@
+//! What others have admitted in this engine's name, taken from its counters afterwards.
+
+use std::slice;
+
+use smallvec::SmallVec;
+
+use super::{ATTEMPTS, Engine};
+use crate::decision::{Decision, LimitStatus};
+use crate::quota::Quota;
+use crate::request::CheckRequest;
+use crate::store::{Store, StoreFailure};
+use crate::time::Timestamp;
+
+impl<S: Store> Engine<S> {
+    /// Takes from the counters of a request what was consumed without asking, each down to none. `units` says how many: it is given what
+    /// the limit said before, and what one such request costs there. Places in flight are not taken.
+    ///
+    /// The decision is a look at the counters as they were before. Units that a counter did not have are not remembered here, nor are
+    /// those that a store was told of without answering, or in the very moment of a policy's change.
+    ///
+    /// ```
+    /// use tollgate::{CheckRequest, Clock, Engine, Policy};
+    /// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 5/h}]")?;
+    /// let (clock, request) = (Clock::precise(), CheckRequest::new());
+    /// let engine = Engine::new(policy, clock.now());
+    /// # pollster::block_on(async {
+    /// let before = engine.debit(&request, |_, cost| 3 * cost, clock.now()).await;
+    /// assert_eq!(before.limits().next().unwrap().outcome.remaining, 5);
+    /// assert_eq!(engine.peek(&request, clock.now()).await.limits().next().unwrap().outcome.remaining, 2);
+    /// # });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn debit(
+        &self,
+        request: &CheckRequest<'_>,
+        mut units: impl FnMut(&LimitStatus<'_>, u64) -> u64,
+        now: Timestamp,
+    ) -> Decision {
+        let (now, views) = (now.decidable(), slice::from_ref(request));
+        for attempt in 0.. {
+            let live = self.live.load_full();
+            if let Some(block) = self.blocks.of(views, now) {
+                return Decision::blocked(live.policy.clone(), block, now);
+            }
+            let mut question = match self.ask(&live, views, self.bench.at(now)) {
+                Ok(question) => question,
+                Err(fault) => return Decision::faulty(live.policy.clone(), fault),
+            };
+            let costs: SmallVec<[u64; 6]> = question.charges.iter().map(|charge| charge.cost).collect();
+            question.charges.iter_mut().for_each(|charge| charge.cost = 0);
+            let looked = match self.pay_first(&live, &question.charges, now).await {
+                Ok(()) => self.store.charge(&question.charges, now).await,
+                Err(failure) => Err(failure),
+            };
+            if attempt < ATTEMPTS && looked == Err(StoreFailure::Superseded) {
+                continue;
+            }
+            let failure = looked.as_ref().err().copied();
+            let answers = self.answers(&live, &question, looked, now).await;
+            let decision = self.conclude(&live, &question, &answers, failure);
+            for ((charge, status), cost) in question.charges.iter_mut().zip(decision.limits()).zip(costs) {
+                let is_place = matches!(charge.quota, Quota::Concurrency(_));
+                let asked = if is_place { 0 } else { units(&status, cost) };
+                charge.cost = asked.min(status.outcome.remaining);
+            }
+            match failure {
+                // Here, and the store is told when it is back.
+                Some(failure) => drop(self.answers(&live, &question, Err(failure), now).await),
+                None => {
+                    for charge in question.charges.iter().filter(|charge| charge.cost > 0) {
+                        // Perhaps it was done, so it is not tried again.
+                        let _ = self.store.debit(slice::from_ref(charge), now).await;
+                    }
+                    drop(self.answers(&live, &question, Ok(answers), now).await);
+                }
+            }
+            return decision;
+        }
+        unreachable!("the last attempt concludes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pollster::block_on;
+
+    use super::*;
+    use crate::decision::Stance;
+    use crate::policy::Policy;
+    use crate::time::Ticks;
+
+    const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+    fn left(engine: &Engine, request: &CheckRequest<'_>, now: Timestamp) -> Vec<u64> {
+        engine.check_now(&request.clone().looking(), now).limits().map(|one| one.outcome.remaining).collect()
+    }
+
+    /// Each counter pays what it has, by its own cost, whatever the others have; shadows are counted, and places are not taken.
+    #[test]
+    fn each_counter_pays_what_it_has() {
+        let policy = b"
+limits:
+  - {name: small, rate: 4/h}
+  - {name: dear, rate: 100/h, cost: 3}
+  - {name: quiet, rate: 9/h, mode: shadow}
+  - {name: flight, concurrency: 2}
+";
+        let engine = Engine::new(Policy::compile("policy.yaml", policy).unwrap().0, NOW);
+        let request = CheckRequest::new();
+        let mut asked = Vec::new();
+        let take = |status: &LimitStatus<'_>, cost: u64| {
+            asked.push((status.limit.name().to_owned(), status.stance, cost));
+            7 * cost
+        };
+        let before = block_on(engine.debit(&request, take, NOW));
+        assert_eq!(before.limits().map(|one| one.outcome.remaining).collect::<Vec<_>>(), [4, 100, 9, 2]);
+        assert_eq!(left(&engine, &request, NOW), [0, 79, 2, 2]);
+        let expected =
+            [("small", Stance::Enforced, 1), ("dear", Stance::Enforced, 3), ("quiet", Stance::Shadow, 1)];
+        assert_eq!(asked, expected.map(|(name, stance, cost)| (name.to_owned(), stance, cost)));
+    }
+
+    /// What is blocked pays nothing, and says so.
+    #[test]
+    fn a_block_is_told() {
+        let engine = Engine::new(Policy::compile("p", b"limits: [{name: all, rate: 4/h}]").unwrap().0, NOW);
+        let request = CheckRequest::new().with("api_key", "k").unwrap();
+        engine.block(&request, NOW + Ticks::from_secs(9), NOW).unwrap();
+        assert!(block_on(engine.debit(&request, |_, _| 1, NOW)).block().is_some());
+        assert_eq!(left(&engine, &CheckRequest::new(), NOW), [4]);
+    }
+}

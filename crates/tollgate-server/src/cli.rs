@@ -12,6 +12,7 @@ mod foreign;
 mod guard;
 mod operate;
 mod see;
+mod simulate;
 mod store;
 mod value;
 
@@ -26,6 +27,7 @@ pub use operate::{
     TailArguments, TopArguments, TrustArguments,
 };
 pub use see::{LogFormat, SeeArguments};
+pub use simulate::{FleetArguments, SimulateCommand};
 pub use store::{
     EntranceArguments, NodesChoice, StoreArguments, StoreCheckArguments, StoreCommand, StoreText,
 };
@@ -71,6 +73,12 @@ pub enum Command {
     Decide(DecideArguments),
     /// Put a server under load, and measure throughput and latency
     Bench(BenchArguments),
+    /// See what limits would do, in virtual time
+    Simulate {
+        /// What to simulate.
+        #[command(subcommand)]
+        command: SimulateCommand,
+    },
     /// Operate a running server.
     #[command(flatten)]
     Operate(OperateCommand),

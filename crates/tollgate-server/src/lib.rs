@@ -18,6 +18,7 @@ mod policy_diff;
 mod policy_convert;
 mod decision_json;
 mod decide;
+mod simulate;
 mod serve;
 pub mod load;
 mod listen;
@@ -86,6 +87,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             store::check::run(&arguments, &mut console)
         }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
+        Command::Simulate { command } => simulate::run(&command, &mut console),
         Command::Bench(arguments) => load::command::run(&arguments, &mut console),
         Command::Operate(command) => operate::run(&command, &mut console),
     };

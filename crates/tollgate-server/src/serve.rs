@@ -231,8 +231,15 @@ fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {
 async fn tend(service: Arc<Service>) {
     loop {
         tokio::time::sleep(TEND_EVERY).await;
-        if let Some(fleet) = service.engine.store().fleet() {
-            fleet.store.tend(service.now()).await;
+        let service = Arc::clone(&service);
+        // In a task of its own: one that panics must not be the last.
+        let tended = tokio::spawn(async move {
+            if let Some(fleet) = service.engine.store().fleet() {
+                fleet.store.tend(service.now()).await;
+            }
+        });
+        if tended.await.is_err() {
+            tracing::error!("leases were not tended because of a fault in Tollgate; they are again");
         }
     }
 }

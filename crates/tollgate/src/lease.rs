@@ -17,6 +17,7 @@ mod turn;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -34,6 +35,8 @@ use cell::{Asked, Cell};
 pub use lending::Lending;
 use turn::Turn;
 
+/// On how many nodes one counts while that is not known.
+const NODES_UNKNOWN: u32 = 3;
 /// How often a request waits for somebody else's draw before it asks for itself.
 const WAITS_MAX: usize = 2;
 
@@ -122,6 +125,21 @@ impl<S: Lender> Leased<S> {
         self.book.report()
     }
 
+    /// How many nodes share the store, as far as that is known.
+    fn fleet_size(&self) -> u32 {
+        match self.store.nodes() {
+            0 => NODES_UNKNOWN,
+            nodes => nodes,
+        }
+    }
+
+    /// What a draw brought to a key that is no longer leased goes back.
+    fn after(&self, cell: &Cell<S::Receipt>) {
+        if cell.is_gone.load(Ordering::Acquire) {
+            self.book.leave(cell);
+        }
+    }
+
     /// Pays every charge that can be paid of what is held.
     fn pay(&self, charges: &[Charge<'_>], now: Timestamp) -> SmallVec<[Known<S::Receipt>; 6]> {
         let each = charges.iter().map(|charge| {
@@ -133,10 +151,7 @@ impl<S: Lender> Leased<S> {
                 }
                 return Known::Paid(cell, ends);
             }
-            match cell.denial(charge, now) {
-                Some(outcome) if is_enforced(charge) => Known::Denied(outcome),
-                _ => Known::Lacking,
-            }
+            cell.denial(charge, now).map_or(Known::Lacking, Known::Denied)
         });
         each.collect()
     }
@@ -160,7 +175,10 @@ impl<S: Lender> Leased<S> {
         if known.iter().any(|known| matches!(known, Known::Lacking)) {
             return None;
         }
-        let is_denied = known.iter().any(|known| matches!(known, Known::Denied(_)));
+        let is_denied = charges
+            .iter()
+            .zip(known)
+            .any(|(charge, known)| is_enforced(charge) && matches!(known, Known::Denied(_)));
         if is_denied {
             Self::unpay(charges, known);
             self.book.counts.refused();
@@ -196,7 +214,7 @@ impl<S: Lender> Leased<S> {
             .iter()
             .map(|&place| match &turns[place] {
                 Some(turn) if !self.book.is_closed() => {
-                    turn.cell().wanted(charges[place].quota(), self.store.nodes(), now)
+                    turn.cell().wanted(charges[place].quota(), self.fleet_size(), now)
                 }
                 _ => 0,
             })
@@ -223,8 +241,10 @@ impl<S: Lender> Leased<S> {
             if let Some(turn) = turns[place].take() {
                 self.book.counts.drew(loan.extra);
                 let (quota, cost) = (charges[place].quota(), charges[place].cost());
+                let cell = turn.cell_shared();
                 let ended = turn.end(Asked { quota, cost, wanted, sent: now, is_admitted }, loan);
                 self.book.counts.stranded(ended);
+                self.after(&cell);
             }
         }
         Ok(answers.into_iter().flatten().collect())
@@ -244,7 +264,7 @@ impl<S: Lender> Leased<S> {
                 return Ok(answers);
             }
             let mut turns: SmallVec<[Option<Turn<S::Receipt>>; 6]> = charges.iter().map(|_| None).collect();
-            let mut busy: Option<CellOf<S>> = None;
+            let mut busy: Option<(CellOf<S>, usize)> = None;
             for (place, charge) in charges.iter().enumerate() {
                 if matches!(known[place], Known::Paid(..)) {
                     continue;
@@ -252,17 +272,19 @@ impl<S: Lender> Leased<S> {
                 let Some(cell) = self.book.cell_or_new(charge, now) else { continue };
                 match cell.turn(&mut since[place], charge.cost()) {
                     Some(turn) => turns[place] = Some(turn),
-                    None => busy = busy.or(Some(cell)),
+                    None => busy = busy.or(Some((cell, place))),
                 }
             }
-            let Some(cell) = busy.filter(|_| waits < WAITS_MAX) else {
+            let Some((cell, place)) = busy.filter(|_| waits < WAITS_MAX) else {
                 return self.ask(charges, &known, &mut turns, now).await;
             };
             Self::unpay(charges, &known);
             drop(turns);
             waits += 1;
-            let cost = charges.iter().map(Charge::cost).max().unwrap_or(0);
-            cell.others_turn(cost).await;
+            cell.others_turn(charges[place].cost()).await;
+            if since[place].is_some_and(|since| cell.has_failed_since(since.saturating_sub(1))) {
+                waits = WAITS_MAX;
+            }
             if let Some(answers) = self.denied_together(charges, &since, now) {
                 return Ok(answers);
             }
@@ -341,14 +363,19 @@ impl<S: Lender> Store for Leased<S> {
     }
 
     async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        let refunded = self.store.refund(charges, now).await;
+        // Afterwards: who was denied in the meantime may pass now.
         self.book.forget_denials(charges);
-        self.store.refund(charges, now).await
+        refunded
     }
 
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         // What is held was debited from the counter that is forgotten: it goes with it.
         self.book.drop_cells(charges);
-        self.store.reset(charges, now).await
+        let reset = self.store.reset(charges, now).await;
+        // And what was drawn of it in the meantime.
+        self.book.drop_cells(charges);
+        reset
     }
 
     async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {

@@ -4,6 +4,7 @@ use tokio::time::Instant;
 use tollgate::charge::Charge;
 use tollgate::lease::{Lender, Loan, Loans};
 use tollgate::store::{Store, StoreFailure};
+use tollgate::together::together;
 use tollgate::{Quota, Timestamp};
 
 use super::{RedisStore, share_a_slot, unanswered};
@@ -56,15 +57,7 @@ impl Lender for RedisStore {
         units: u64,
         now: Timestamp,
     ) -> Result<Loan<Receipt>, StoreFailure> {
-        let deadline = Instant::now() + self.deadline;
-        let pending = self.link.begin(receipt.more(units, self.fleet.count(), now), self.time(now), deadline);
-        let value = pending.map_err(unanswered)?.answer().await.map_err(unanswered)?;
-        let lent = receipt.heard(&value).ok_or(StoreFailure::Superseded)?;
-        let (Some(answer), Some(&extra)) = (lent.answers.first(), lent.units.first()) else {
-            return Err(StoreFailure::Unanswered);
-        };
-        let window = window_of(receipt.quota(), &lent, 0);
-        Ok(Loan { answer: *answer, extra, window: Some(window), receipt: Some(receipt.in_window(window)) })
+        self.lend_by(receipt, units, now, Instant::now() + self.deadline).await
     }
 
     async fn take_back(&self, receipt: &Receipt, units: u64, now: Timestamp) -> Result<(), StoreFailure> {
@@ -76,6 +69,26 @@ impl Lender for RedisStore {
 }
 
 impl RedisStore {
+    /// Borrows of one counter until a deadline.
+    async fn lend_by(
+        &self,
+        receipt: &Receipt,
+        units: u64,
+        now: Timestamp,
+        deadline: Instant,
+    ) -> Result<Loan<Receipt>, StoreFailure> {
+        let asked = receipt.more(units, self.fleet.count(), now);
+        let pending = self.link.begin(asked, self.time(now), deadline);
+        let value = pending.map_err(unanswered)?.answer().await.map_err(unanswered)?;
+        let lent = receipt.heard(&value).ok_or(StoreFailure::Superseded)?;
+        let (Some(answer), Some(&extra)) = (lent.answers.first(), lent.units.first()) else {
+            return Err(StoreFailure::Unanswered);
+        };
+        let window = window_of(receipt.quota(), &lent, 0);
+        let receipt = Some(receipt.in_window(window));
+        Ok(Loan { answer: *answer, extra, window: Some(window), receipt })
+    }
+
     /// Charges, and then borrows of each counter for itself: in several slots, or where nobody wants more.
     async fn lend_apart(
         &self,
@@ -83,16 +96,22 @@ impl RedisStore {
         extras: &[u64],
         now: Timestamp,
     ) -> Result<Loans<Receipt>, StoreFailure> {
+        let deadline = Instant::now() + self.deadline;
         let answers = self.charge(charges, now).await?;
         let is_admitted = charges.iter().zip(&answers).all(|(charge, answer)| {
             charge.stance() == tollgate::Stance::Shadow || answer.outcome.is_allowed()
         });
         let plain = |answer| Loan { answer, extra: 0, window: None, receipt: None };
         let mut loans: Loans<Receipt> = answers.into_iter().map(plain).collect();
-        for ((charge, &extra), loan) in charges.iter().zip(extras).zip(&mut loans) {
+        // All at once, and within the time that the charge left.
+        let each = charges.iter().zip(extras).zip(&loans).map(|((charge, &extra), loan)| {
             let wanted = is_admitted && extra > 0 && loan.answer.outcome.is_allowed();
-            let Some(receipt) = Receipt::of(charge, 0).filter(|_| wanted) else { continue };
-            if let Ok(more) = self.lend_more(&receipt, extra, now).await {
+            let receipt = Receipt::of(charge, 0).filter(|_| wanted);
+            async move { self.lend_by(&receipt?, extra, now, deadline).await.ok() }
+        });
+        let borrowed = together(each).await;
+        for (loan, more) in loans.iter_mut().zip(borrowed) {
+            if let Some(more) = more {
                 let verdict = loan.answer.outcome.verdict;
                 *loan = more;
                 loan.answer.outcome.verdict = verdict;

@@ -210,7 +210,11 @@ impl<S: Store> Engine<S> {
             return;
         }
         let standby = self.standby(live, now);
-        standby.watch.answered(now);
+        // What is known without asking says nothing about the store.
+        let is_known = |answer: &Answer| matches!(answer.source, Source::Lease | Source::DenyCache);
+        if !answers.iter().all(is_known) {
+            standby.watch.answered(now);
+        }
         standby.attend(self.store.nodes(), live, now);
         self.keep_warm(standby, live, &asked(question), answers, now);
     }

@@ -11,6 +11,8 @@ use crate::charge::Charge;
 use crate::time::Timestamp;
 
 const SHELVES: usize = 64;
+/// In how many turns all shelves are looked through.
+const TURNS: usize = 8;
 
 /// What is held, and what was done with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +103,7 @@ pub(super) struct Book<R> {
     count: AtomicUsize,
     keys_max: usize,
     is_closed: AtomicBool,
+    turn: AtomicUsize,
     heat: Heat,
     pub(super) counts: Counts,
     /// Keys that run out, to be renewed before they do.
@@ -116,6 +119,7 @@ impl<R: Clone> Book<R> {
             count: AtomicUsize::new(0),
             keys_max,
             is_closed: AtomicBool::new(false),
+            turn: AtomicUsize::new(0),
             heat: Heat::new(),
             counts: Counts::default(),
             wanted: Mutex::default(),
@@ -186,7 +190,8 @@ impl<R: Clone> Book<R> {
     }
 
     /// Takes what a cell holds out of it, to be given back.
-    fn leave(&self, cell: &Cell<R>) {
+    pub(super) fn leave(&self, cell: &Cell<R>) {
+        cell.is_gone.store(true, Ordering::Release);
         if let Some(rest) = cell.take_all() {
             self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).push(rest);
         }
@@ -206,6 +211,7 @@ impl<R: Clone> Book<R> {
             let dropped = self.shelf(charge.key()).remove(&charge.key());
             if let Some(cell) = dropped {
                 self.count.fetch_sub(1, Ordering::Relaxed);
+                cell.is_gone.store(true, Ordering::Release);
                 let units = cell.take_all().map_or(0, |(_, units)| units);
                 self.counts.stranded(units);
             }
@@ -229,7 +235,12 @@ impl<R: Clone> Book<R> {
     /// nothing known are forgotten. With `all`, everything goes back.
     pub(super) fn take_leftovers(&self, now: Timestamp, all: bool) -> Vec<(R, u64)> {
         let mut rest = std::mem::take(&mut *self.leftovers.lock().unwrap_or_else(PoisonError::into_inner));
-        for shelf in &self.shelves {
+        // A few shelves at a time, so that nobody waits for all of them; all are seen within some turns.
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        for (place, shelf) in self.shelves.iter().enumerate() {
+            if !all && place % TURNS != turn % TURNS {
+                continue;
+            }
             let mut shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
             let before = shelf.len();
             shelf.retain(|_, cell| {

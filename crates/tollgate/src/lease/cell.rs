@@ -28,6 +28,10 @@ pub(super) struct Cell<R> {
     ends: AtomicU64,
     /// The size of the last draw, by which one tells when it runs out.
     size: AtomicU64,
+    /// Whether the last draw brought less than was wanted.
+    is_scarce: AtomicBool,
+    /// Whether it is no longer in the book: what a draw brings it then goes back.
+    pub(super) is_gone: AtomicBool,
     /// Whether it is already noted to be renewed.
     pub(super) is_wanted: AtomicBool,
     demand: AtomicU64,
@@ -73,6 +77,8 @@ pub(super) struct Inner<R> {
     /// Draws that have begun, and the number of the last one that ended.
     pub(super) begun: u64,
     pub(super) ended: u64,
+    /// The number of the last one that brought no answer.
+    pub(super) failed: u64,
     /// Whether that one got less than was wanted.
     pub(super) is_short: bool,
     pub(super) wakers: Vec<Waker>,
@@ -88,6 +94,7 @@ impl<R: Clone> Cell<R> {
             is_drawing: false,
             begun: 0,
             ended: 0,
+            failed: 0,
             is_short: false,
             wakers: Vec::new(),
             receipt: None,
@@ -100,6 +107,8 @@ impl<R: Clone> Cell<R> {
             units: AtomicU64::new(0),
             ends: AtomicU64::new(0),
             size: AtomicU64::new(0),
+            is_scarce: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
             demand: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
@@ -142,16 +151,18 @@ impl<R: Clone> Cell<R> {
     /// then takes what others wait for.
     pub(super) fn runs_out(&self, left: u64) -> bool {
         left.saturating_mul(4) < self.size.load(Ordering::Relaxed)
-            && self.denial.until.load(Ordering::Relaxed) == 0
+            && !self.is_scarce.load(Ordering::Relaxed)
             && !self.is_wanted.swap(true, Ordering::Relaxed)
     }
 
     /// Puts back what was spent in vain, unless it was of a lease that has ended since.
     pub(super) fn put(&self, cost: u64, ends: u64) {
         let _inner = self.lock();
-        if self.ends.load(Ordering::Relaxed) == ends {
+        if ends != 0 && self.ends.load(Ordering::Relaxed) == ends {
             self.units.fetch_add(cost, Ordering::AcqRel);
         }
+        let less = |demand: u64| Some(demand.saturating_sub(cost));
+        let _ = self.demand.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// What names the lease that units are spent of.
@@ -177,10 +188,11 @@ impl<R: Clone> Cell<R> {
         }
     }
 
-    /// The denial that is still in force for such a charge. One that costs less may pass, and is not denied by it.
+    /// The denial that is still in force for such a charge. One that costs less may pass, and one that costs more has another time to
+    /// come back, or none.
     pub(super) fn denial(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Outcome> {
         let until = self.denial.until.load(Ordering::Acquire);
-        if until <= now.unix_micros() || charge.cost() < self.denial.cost.load(Ordering::Acquire) {
+        if until <= now.unix_micros() || charge.cost() != self.denial.cost.load(Ordering::Acquire) {
             return None;
         }
         let outcome = self.denied_outcome(charge, now);
@@ -201,10 +213,15 @@ impl<R: Clone> Cell<R> {
     /// The denial of those who waited for a draw that began after they came, and that was not enough for all.
     pub(super) fn denied_since(&self, since: u64, charge: &Charge<'_>, now: Timestamp) -> Option<Outcome> {
         let inner = self.lock();
-        let covers = self.denial.cost.load(Ordering::Relaxed) <= charge.cost();
+        let covers = self.denial.cost.load(Ordering::Relaxed) == charge.cost();
         let is_denied =
             inner.ended > since && inner.is_short && covers && self.denial.until.load(Ordering::Relaxed) > 0;
         is_denied.then(|| self.denied_outcome(charge, now))
+    }
+
+    /// Whether a draw failed that began after so many others: the store is not there, and nobody need wait for the next.
+    pub(super) fn has_failed_since(&self, since: u64) -> bool {
+        self.lock().failed > since
     }
 
     /// The right to draw, unless somebody has it. `since` becomes how many had it before the caller came.
@@ -259,6 +276,7 @@ impl<R: Clone> Cell<R> {
             if inner.window != window {
                 // Units of a window that has ended end with it.
                 ended = self.units.swap(0, Ordering::AcqRel);
+                self.ends.store(0, Ordering::Release);
                 inner.window = window;
             }
             if loan.extra > 0 || self.units() > 0 {
@@ -274,14 +292,17 @@ impl<R: Clone> Cell<R> {
         self.is_wanted.store(false, Ordering::Relaxed);
         let denied = match outcome.verdict {
             Verdict::Deny { retry_after } => Some((cost.max(1), retry_after)),
-            // Less than was wanted: this node has its part of what is there, and the rest is for others.
-            Verdict::Allow | Verdict::Wait(_) if loan.extra < wanted => {
-                let is_empty = outcome.remaining == 0;
-                Some((1, if is_empty { outcome.next_unit_after } else { Ticks::from_micros(1) }))
+            // Only a counter that is empty is known to deny. One that lent less than was wanted, or nothing, since another limit of
+            // the request denied it, may have units for the next.
+            Verdict::Allow | Verdict::Wait(_) if has_taken && outcome.remaining == 0 && wanted > 0 => {
+                Some((1, outcome.next_unit_after))
             }
             _ => None,
         };
         inner.is_short = denied.is_some();
+        if is_admitted {
+            self.is_scarce.store(loan.extra < wanted, Ordering::Relaxed);
+        }
         match denied {
             Some((cost, retry_after)) => {
                 // Who is asked often would ask for each unit as it comes: better once for several.
@@ -292,7 +313,7 @@ impl<R: Clone> Cell<R> {
                     }
                     _ => Ticks::ZERO,
                 };
-                let retry_after = retry_after.max(pause.min(self.lease.ttl()));
+                let retry_after = retry_after.max(pause.min(self.lease.ttl()).min(DENIAL_MAX));
                 self.denial.until.store(0, Ordering::Release);
                 self.denial.cost.store(cost, Ordering::Release);
                 self.denial.retry_at.store(at(retry_after), Ordering::Release);
@@ -325,7 +346,6 @@ impl<R: Clone> Cell<R> {
         !inner.is_drawing
             && self.units() == 0
             && last < now
-            && self.demand.load(Ordering::Relaxed) == 0
             && self.denial.until.load(Ordering::Relaxed) <= now.unix_micros()
     }
 }

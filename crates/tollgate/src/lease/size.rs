@@ -29,9 +29,10 @@ impl Demand {
         let passed = u128::from(now.since(self.looked).as_micros());
         let life = u128::from(ttl.as_micros());
         if let Some(lately) = (u128::from(asked) * PARTS * life).checked_div(passed) {
-            // A short look says little: it weighs by how long it was. The first is all that there is.
+            // A short look says little: it weighs by how long it was. The first is all that there is, and counts as no shorter than a tenth
+            // of a lease.
             self.mean = match self.mean {
-                0 => lately,
+                0 => u128::from(asked) * PARTS * life / passed.max(life / 10).max(1),
                 mean => (mean * life + lately * passed) / (passed + life),
             };
             self.looked = now;

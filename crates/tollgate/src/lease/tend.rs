@@ -23,8 +23,8 @@ impl<S: Lender> Leased<S> {
                 return;
             };
             let quota = self.store.quota_of(&receipt);
-            let units = cell.wanted(quota, self.store.nodes(), now);
-            if units == 0 {
+            let units = cell.wanted(quota, self.fleet_size(), now);
+            if units == 0 || self.book.is_closed() {
                 cell.is_wanted.store(false, std::sync::atomic::Ordering::Relaxed);
                 return;
             }
@@ -32,6 +32,7 @@ impl<S: Lender> Leased<S> {
                 self.book.counts.drew(loan.extra);
                 let asked = Asked { quota, cost: 0, wanted: units, sent: now, is_admitted: true };
                 self.book.counts.stranded(turn.end(asked, loan));
+                self.after(&cell);
             } else {
                 cell.is_wanted.store(false, std::sync::atomic::Ordering::Relaxed);
             }

@@ -22,6 +22,10 @@ impl<R: Clone> Turn<R> {
         &self.cell
     }
 
+    pub(super) fn cell_shared(&self) -> Arc<Cell<R>> {
+        Arc::clone(&self.cell)
+    }
+
     /// Ends it with what it brought. Tells how many units ended with their window.
     pub(super) fn end(self, asked: Asked<'_>, loan: Loan<R>) -> u64 {
         let ended = self.cell.received(asked, loan);
@@ -34,6 +38,9 @@ impl<R: Clone> Drop for Turn<R> {
     fn drop(&mut self) {
         let mut inner = self.cell.lock();
         inner.is_drawing = false;
+        if inner.ended != self.number {
+            inner.failed = self.number;
+        }
         let wakers = std::mem::take(&mut inner.wakers);
         drop(inner);
         wakers.into_iter().for_each(std::task::Waker::wake);

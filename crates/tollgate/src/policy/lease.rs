@@ -38,6 +38,12 @@ impl Lease {
         u64::try_from(share.min(fair)).unwrap_or(u64::MAX).max(1)
     }
 
+    /// The share of the limit, in millionths, that one node may hold.
+    #[must_use]
+    pub const fn share(self) -> u32 {
+        self.share
+    }
+
     /// How long units may be held.
     #[must_use]
     pub const fn ttl(self) -> Ticks {

@@ -146,7 +146,8 @@ impl Limit {
     }
 
     /// The quota for whoever has no tier and no override.
-    pub(crate) const fn default_quota(&self) -> QuotaIndex {
+    #[must_use]
+    pub const fn default_quota(&self) -> QuotaIndex {
         match self.quotas.fallback {
             Fallback::Said(index) | Fallback::Strictest(index) => index,
         }

@@ -1,0 +1,182 @@
+//! `tollgate simulate fleet`: what servers that share a store admit together, before they do.
+
+use tollgate::policy::{Lease, Limit};
+use tollgate::{Quota, Rate, Ticks};
+use tollgate_sim::fleet::{Outcome, Scene, Way, run as simulate};
+
+use crate::cli::{FleetArguments, SimulateCommand};
+use crate::console::Console;
+use crate::policy_file;
+use crate::{FAILURE, SUCCESS, USAGE};
+
+/// Requests that are simulated at most: about a minute's work.
+const REQUESTS_MAX: u64 = 20_000_000;
+/// The widest bar of a picture.
+const BAR: u64 = 50;
+/// Requests a second that one redis-server decides, many to a call, by this project's own measurement (bench/README.md).
+const STORE_REQUESTS: u64 = 350_000;
+/// The fleet on paper.
+const PAPER: (u64, u64) = (100, 1_000_000);
+
+/// Simulates what was asked for.
+pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
+    let SimulateCommand::Fleet(arguments) = command;
+    let (name, quota, lease) = match chosen(arguments) {
+        Ok(chosen) => chosen,
+        Err(error) => {
+            console.problem(format_args!("tollgate: {error}"));
+            return USAGE;
+        }
+    };
+    let requests = u128::from(arguments.offered) * u128::from(arguments.time.as_micros()) / 1_000_000;
+    if requests == 0 || requests > u128::from(REQUESTS_MAX) {
+        console.problem(format_args!(
+            "tollgate: --offered and --time make {requests} requests; accepted are 1 to {REQUESTS_MAX} of them"
+        ));
+        return USAGE;
+    }
+    let scene = Scene {
+        quota,
+        nodes: arguments.nodes,
+        keys: arguments.keys,
+        offered: arguments.offered,
+        time: arguments.time,
+        lease: (lease.share(), lease.ttl()),
+        skew: arguments.skew,
+        losses: arguments.losses,
+        cuts: arguments.cuts,
+        seed: arguments.seed,
+    };
+    let mut seen = Vec::new();
+    for (way, told) in [(Way::Exact, "exact"), (Way::Leased, "leased"), (Way::Alone, "each for itself")] {
+        console.problem(format_args!("simulating {requests} requests, {told}"));
+        match simulate(&scene, way) {
+            Ok(outcome) => seen.push((told, outcome)),
+            Err(findings) => {
+                console.problem(findings);
+                return FAILURE;
+            }
+        }
+    }
+    show(&name, &scene, &seen, console);
+    SUCCESS
+}
+
+/// The limit that is simulated, and the bounds of its leases.
+fn chosen(arguments: &FleetArguments) -> Result<(String, Quota, Lease), String> {
+    let Some(file) = &arguments.policy else {
+        let quota = Quota::token_bucket(Rate::per_second(1_000)).map_err(|error| error.to_string())?;
+        return Ok(("1,000 a second".to_owned(), quota, Lease::default()));
+    };
+    let loaded = policy_file::load(Some(file)).map_err(|error| error.to_string())?;
+    let (policy, foreign) = loaded.rules.into_parts();
+    if foreign.is_some() {
+        return Err("a file of another program has no leases; accepted is a policy of Tollgate's".to_owned());
+    }
+    let suits = |limit: &&Limit| limit.quotas().first().is_some_and(Lease::suits);
+    let found = match &arguments.limit {
+        Some(name) => policy.limits().iter().find(|limit| limit.name() == name),
+        None => policy.limits().iter().find(suits),
+    };
+    let limit = found.ok_or_else(|| {
+        let names: Vec<&str> = policy.limits().iter().filter(suits).map(Limit::name).collect();
+        format!("no such limit; accepted are {}", names.join(", "))
+    })?;
+    if !suits(&limit) {
+        return Err(format!("{} cannot be leased; see `tollgate policy check`", limit.name()));
+    }
+    let quota = limit.quota(limit.default_quota()).clone();
+    Ok((limit.name().to_owned(), quota, limit.lease().unwrap_or_default()))
+}
+
+/// What a limit gives one key at most in a time: what is there at once, and what comes.
+fn bound(quota: &Quota, time: Ticks) -> u64 {
+    let come = quota.rate().map_or(0, |rate| {
+        let units = u128::from(rate.units()) * u128::from(time.as_micros());
+        u64::try_from(units / u128::from(rate.period().as_micros().max(1))).unwrap_or(u64::MAX)
+    });
+    quota.capacity().saturating_add(come)
+}
+
+fn show(name: &str, scene: &Scene, seen: &[(&str, Outcome)], console: &mut Console) {
+    let most = bound(&scene.quota, scene.time);
+    console.line(format_args!(
+        "{name}: {} servers, {} requests a second, {} s; a key may get {most}",
+        scene.nodes,
+        scene.offered,
+        scene.time.as_micros() / 1_000_000
+    ));
+    console.line("");
+    console.line(format_args!(
+        "{:<16} {:>10} {:>10} {:>12} {:>12} {:>10} {:>10} {:>14}",
+        "", "asked", "admitted", "of one key", "above bound", "stranded", "apart", "store calls/s"
+    ));
+    for (told, one) in seen {
+        let calls = if *told == "each for itself" { 0 } else { a_second(one.calls, scene.time) };
+        console.line(format_args!(
+            "{told:<16} {:>10} {:>10} {:>12} {:>12} {:>10} {:>10} {calls:>14}",
+            one.asked,
+            one.admitted,
+            one.most,
+            one.most.saturating_sub(most),
+            one.stranded,
+            one.apart
+        ));
+    }
+    console.line("");
+    let widest = seen.iter().map(|(_, one)| one.most).max().unwrap_or(0).max(most).max(1);
+    console.line(format_args!("{:<16} {}", "the limit", bar(most, widest)));
+    for (told, one) in seen {
+        console.line(format_args!("{told:<16} {} {}", bar(one.most, widest), one.most));
+    }
+    let Some((_, leased)) = seen.iter().find(|(told, _)| *told == "leased") else { return };
+    console.line("");
+    console.line("of each server: asked, and admitted, leased");
+    let widest = leased.asked_by_node.iter().copied().max().unwrap_or(0).max(1);
+    for (node, (asked, admitted)) in leased.asked_by_node.iter().zip(&leased.by_node).enumerate() {
+        console.line(format_args!("{:>6} {} {asked}", node + 1, bar(*asked, widest)));
+        console.line(format_args!("       {} {admitted}", bar(*admitted, widest)));
+    }
+    console.line("");
+    paper(scene, leased).into_iter().for_each(|line| console.line(line));
+}
+
+fn a_second(count: u64, time: Ticks) -> u64 {
+    u64::try_from(u128::from(count) * 1_000_000 / u128::from(time.as_micros().max(1))).unwrap_or(u64::MAX)
+}
+
+fn bar(count: u64, widest: u64) -> String {
+    let width = u128::from(count) * u128::from(BAR) / u128::from(widest.max(1));
+    "█".repeat(usize::try_from(width).unwrap_or(0))
+}
+
+/// The same limit with a hundred servers and a million requests a second, by what was seen here; and what would not hold first.
+fn paper(scene: &Scene, leased: &Outcome) -> Vec<String> {
+    let (nodes, offered) = PAPER;
+    let capacity = scene.quota.capacity();
+    let share = capacity / (2 * nodes);
+    // A server renews a key once in the life of a lease, or whenever its part is spent.
+    let spent = bound(&scene.quota, Ticks::from_secs(1)).saturating_sub(capacity) / share.max(1);
+    let renewed = nodes * 1_000_000 / scene.lease.1.as_micros().max(1);
+    let calls = if share < 2 { offered } else { spent.max(renewed).min(offered) };
+    let breaks = match (share < 2, calls > STORE_REQUESTS) {
+        (true, _) => format!(
+            "the size of a lease: half of {capacity} units among {nodes} servers is less than 2 each, so every request asks the store; give the limit a larger burst, or fewer servers"
+        ),
+        (false, true) => {
+            "the store: its processor, at so many draws for one key; give leases more time or a larger share"
+                .to_owned()
+        }
+        (false, false) => format!(
+            "the number of such keys: one store decides about {STORE_REQUESTS} requests a second, so {} keys like the first are its end; then add shards",
+            STORE_REQUESTS / calls.max(1)
+        ),
+    };
+    vec![
+        format!(
+            "on paper, with {nodes} servers and {offered} requests a second: about {calls} draws a second for a key that is asked about by all (here {})",
+            a_second(leased.calls, scene.time)
+        ),
+        format!("what would not hold first is {breaks}"),
+    ]
+}

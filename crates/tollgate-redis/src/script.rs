@@ -16,7 +16,7 @@ mod tests;
 
 pub(crate) use call::command;
 pub(crate) use question::{Heard, Problem, Question, tag_of};
-pub(crate) use receipt::{Receipt, window_of};
+pub(crate) use receipt::Receipt;
 
 /// The script's source.
 pub(crate) const SOURCE: &str = concat!(

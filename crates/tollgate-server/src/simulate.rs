@@ -14,7 +14,7 @@ const REQUESTS_MAX: u64 = 20_000_000;
 /// The widest bar of a picture.
 const BAR: u64 = 50;
 /// Requests a second that one redis-server decides, many to a call, by this project's own measurement (bench/README.md).
-const STORE_REQUESTS: u64 = 350_000;
+const STORE_REQUESTS: u64 = 300_000;
 /// The fleet on paper.
 const PAPER: (u64, u64) = (100, 1_000_000);
 

@@ -54,6 +54,15 @@ pub struct Loan<R> {
     pub receipt: Option<R>,
 }
 
+/// The window that a counter counts in, by its end; 0 where there are none. Of an answer that counted something.
+#[must_use]
+pub fn window_of(quota: &Quota, answer: &Answer, now: Timestamp) -> u64 {
+    match quota {
+        Quota::FixedWindow(_) => (now + answer.outcome.reset_after).unix_micros(),
+        _ => 0,
+    }
+}
+
 /// One loan for each charge, in order.
 pub type Loans<R> = SmallVec<[Loan<R>; 6]>;
 
@@ -219,6 +228,7 @@ impl<S: Lender> Leased<S> {
                 _ => 0,
             })
             .collect();
+        turns.iter_mut().flatten().for_each(Turn::ask);
         let loans = match self.store.lend(&asked, &extras, now).await {
             Ok(loans) if loans.len() == asked.len() => loans,
             result => {
@@ -241,7 +251,7 @@ impl<S: Lender> Leased<S> {
             if let Some(turn) = turns[place].take() {
                 self.book.counts.drew(loan.extra);
                 let (quota, cost) = (charges[place].quota(), charges[place].cost());
-                let cell = turn.cell_shared();
+                let cell = Arc::clone(turn.cell());
                 let ended = turn.end(Asked { quota, cost, wanted, sent: now, is_admitted }, loan);
                 self.book.counts.stranded(ended);
                 self.after(&cell);

@@ -29,33 +29,28 @@ pub(super) fn lacking(lack: i64, charges: &[Charge<'_>]) -> Option<Answers> {
 
 /// The answers of several counters: all are charged, or none.
 pub(super) fn answers(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Answers> {
-    let (now, mut rest) = bytes.split_at_checked(8)?;
-    let now = Timestamp::from_unix_micros(number(now)?);
-    let mut is_admitted = true;
-    let mut outcomes: SmallVec<[(Found<'_>, Outcome); 6]> = SmallVec::with_capacity(charges.len());
-    for charge in charges {
-        let found = Found::read(&mut rest, charge.quota())?;
-        let outcome = found.charged(charge.cost(), now);
-        is_admitted &= charge.stance() == Stance::Shadow || outcome.is_allowed();
-        outcomes.push((found, outcome));
-    }
-    let told = outcomes.into_iter().map(|(found, outcome)| {
-        // What would have passed is told as it is without the charge.
-        let outcome = if outcome.is_allowed() && !is_admitted { found.charged(0, now) } else { outcome };
-        Answer { outcome, source: Source::Exact }
-    });
-    rest.is_empty().then(|| told.collect())
+    Some(read(bytes, each(charges), false)?.answers)
 }
 
-/// What was lent beside, each counter for itself; told as it is with that.
+/// The same, with what each counter lent beside.
 pub(super) fn lent(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Lent> {
-    lent_of(bytes, charges.iter().map(|charge| (charge.quota(), charge.cost(), charge.stance())))
+    read(bytes, each(charges), true)
 }
 
-/// The same for these quotas and costs.
-pub(super) fn lent_of<'q>(
+/// What one counter lent for nothing but that.
+pub(super) fn lent_by(bytes: &[u8], quota: &Quota) -> Option<Lent> {
+    read(bytes, [(quota, 0, Stance::Enforced)].into_iter(), true)
+}
+
+fn each<'q>(charges: &'q [Charge<'_>]) -> impl Iterator<Item = (&'q Quota, u64, Stance)> {
+    charges.iter().map(|charge| (charge.quota(), charge.cost(), charge.stance()))
+}
+
+/// The time, and what was found of each counter; where units are lent, how many behind each.
+fn read<'q>(
     bytes: &[u8],
     charges: impl Iterator<Item = (&'q Quota, u64, Stance)>,
+    lends: bool,
 ) -> Option<Lent> {
     let (now, mut rest) = bytes.split_at_checked(8)?;
     let now = Timestamp::from_unix_micros(number(now)?);
@@ -63,7 +58,7 @@ pub(super) fn lent_of<'q>(
     let mut seen: SmallVec<[(Found<'_>, Outcome, u64, u64); 6]> = SmallVec::new();
     for (quota, cost, stance) in charges {
         let found = Found::read(&mut rest, quota)?;
-        let units = number(take(&mut rest, 8)?)?;
+        let units = if lends { number(take(&mut rest, 8)?)? } else { 0 };
         let outcome = found.charged(cost, now);
         is_admitted &= stance == Stance::Shadow || outcome.is_allowed();
         seen.push((found, outcome, cost, units));
@@ -71,6 +66,7 @@ pub(super) fn lent_of<'q>(
     let units = seen.iter().map(|(_, _, _, units)| *units).collect();
     let told = seen.into_iter().map(|(found, outcome, cost, units)| {
         let outcome = match outcome.is_allowed() {
+            // What would have passed is told as it is without the charge.
             true if !is_admitted => found.charged(0, now),
             true if units > 0 => Outcome { verdict: outcome.verdict, ..found.charged(cost + units, now) },
             _ => outcome,

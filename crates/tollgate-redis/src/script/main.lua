@@ -223,7 +223,7 @@ for request = 1, requests do
         -- It is told as it is without the charge.
         local look = { step(body, item[13], held[places and places[place] or place], CHARGE, 0) }
         item[2], item[3], item[4], item[5], item[6] = ALLOW, 0, look[4], look[5], look[6]
-        if look[9] ~= nil then keep(place, look[9], look[10], look[11]) end
+        if look[9] ~= nil then keep(place, look[9], look[10], item[11]) end
       end
       answer = answer .. pack('<Bdddd', item[2], item[3], item[4], item[5], item[6])
       if operation == LEND then answer = answer .. pack('<d', lent) end

@@ -3,7 +3,7 @@
 use redis::Value;
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::charge::Charge;
-use tollgate::{Quota, Stance, Timestamp};
+use tollgate::{Quota, Timestamp};
 
 use super::encode::{self, Bounds, Numbers};
 use super::question::{Lent, tag_of};
@@ -67,7 +67,7 @@ impl Receipt {
     pub(crate) fn heard(&self, value: &Value) -> Option<Lent> {
         let Value::BulkString(bytes) = value else { return None };
         match bytes.split_first()? {
-            (7, rest) => found::lent_of(rest, [(&self.quota, 0, Stance::Enforced)].into_iter()),
+            (7, rest) => found::lent_by(rest, &self.quota),
             (6, rest) => lent_of(rest, [self.quota.capacity()].into_iter()),
             _ => None,
         }
@@ -76,13 +76,5 @@ impl Receipt {
     /// Whether units went back.
     pub(crate) fn is_done(value: &Value) -> bool {
         matches!(value, Value::BulkString(bytes) if bytes.as_slice() == [0])
-    }
-}
-
-/// The window that units were lent of, by its end; 0 where there are none.
-pub(crate) fn window_of(quota: &Quota, lent: &Lent, place: usize) -> u64 {
-    match (quota, lent.answers.get(place)) {
-        (Quota::FixedWindow(_), Some(answer)) => (lent.now + answer.outcome.reset_after).unix_micros(),
-        _ => 0,
     }
 }

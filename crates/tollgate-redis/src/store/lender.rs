@@ -2,13 +2,13 @@
 
 use tokio::time::Instant;
 use tollgate::charge::Charge;
-use tollgate::lease::{Lender, Loan, Loans};
+use tollgate::lease::{Lender, Loan, Loans, window_of};
 use tollgate::store::{Store, StoreFailure};
 use tollgate::together::together;
 use tollgate::{Quota, Timestamp};
 
 use super::{RedisStore, share_a_slot, unanswered};
-use crate::script::{Heard, Question, Receipt, window_of};
+use crate::script::{Heard, Question, Receipt};
 
 impl Lender for RedisStore {
     type Receipt = Receipt;
@@ -30,16 +30,12 @@ impl Lender for RedisStore {
         let mut question = Question::lending(charges, extras, self.fleet.count(), now);
         match self.converse(&mut question, charges, now, deadline).await? {
             Heard::Lent(lent) => {
-                let each = (0..).zip(charges).zip(&lent.answers).zip(&lent.units);
+                let each = charges.iter().zip(&lent.answers).zip(&lent.units);
                 Ok(each
-                    .map(|(((place, charge), answer), &extra)| {
-                        let window = window_of(charge.quota(), &lent, place);
-                        Loan {
-                            answer: *answer,
-                            extra,
-                            window: Some(window),
-                            receipt: Receipt::of(charge, window),
-                        }
+                    .map(|((charge, answer), &extra)| {
+                        let window = window_of(charge.quota(), answer, lent.now);
+                        let receipt = Receipt::of(charge, window);
+                        Loan { answer: *answer, extra, window: Some(window), receipt }
                     })
                     .collect())
             }
@@ -84,7 +80,7 @@ impl RedisStore {
         let (Some(answer), Some(&extra)) = (lent.answers.first(), lent.units.first()) else {
             return Err(StoreFailure::Unanswered);
         };
-        let window = window_of(receipt.quota(), &lent, 0);
+        let window = window_of(receipt.quota(), answer, lent.now);
         let receipt = Some(receipt.in_window(window));
         Ok(Loan { answer: *answer, extra, window: Some(window), receipt })
     }

@@ -74,13 +74,12 @@ struct Denial {
 /// What changes together.
 pub(super) struct Inner<R> {
     pub(super) is_drawing: bool,
-    /// Draws that have begun, and the number of the last one that ended.
+    /// Draws that have begun, and the number of the last one that brought no answer.
     pub(super) begun: u64,
-    pub(super) ended: u64,
-    /// The number of the last one that brought no answer.
     pub(super) failed: u64,
-    /// Whether that one got less than was wanted.
-    pub(super) is_short: bool,
+    /// The number of the last one that ended, and whether the counter was found empty.
+    pub(super) ended: u64,
+    is_empty: bool,
     pub(super) wakers: Vec<Waker>,
     pub(super) receipt: Option<R>,
     /// Which window the units are of; 0 where there are none.
@@ -93,9 +92,9 @@ impl<R: Clone> Cell<R> {
         let inner = Inner {
             is_drawing: false,
             begun: 0,
-            ended: 0,
             failed: 0,
-            is_short: false,
+            ended: 0,
+            is_empty: false,
             wakers: Vec::new(),
             receipt: None,
             window: 0,
@@ -215,7 +214,7 @@ impl<R: Clone> Cell<R> {
         let inner = self.lock();
         let covers = self.denial.cost.load(Ordering::Relaxed) == charge.cost();
         let is_denied =
-            inner.ended > since && inner.is_short && covers && self.denial.until.load(Ordering::Relaxed) > 0;
+            inner.ended > since && inner.is_empty && covers && self.denial.until.load(Ordering::Relaxed) > 0;
         is_denied.then(|| self.denied_outcome(charge, now))
     }
 
@@ -299,7 +298,7 @@ impl<R: Clone> Cell<R> {
             }
             _ => None,
         };
-        inner.is_short = denied.is_some();
+        inner.is_empty = denied.is_some();
         if is_admitted {
             self.is_scarce.store(loan.extra < wanted, Ordering::Relaxed);
         }

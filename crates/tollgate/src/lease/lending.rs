@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Lender, Loan, Loans};
+use super::{Lender, Loan, Loans, window_of};
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Answer, Answers, Charge, Family};
+use crate::charge::{Answers, Charge, Family};
 use crate::decision::Stance;
 use crate::key::{Fingerprint, Secret};
 use crate::memory::MemoryStore;
@@ -75,14 +75,6 @@ impl Lending {
         let owner = Arc::new((family, charge.quota().clone()));
         let receipt = MemoryReceipt { key: charge.key, number: charge.number, owner, window };
         Ok(Loan { answer, extra, window: Some(window), receipt: Some(receipt) })
-    }
-}
-
-/// The window that a counter counts in, by its end; 0 where there are none.
-fn window_of(quota: &Quota, answer: &Answer, now: Timestamp) -> u64 {
-    match quota {
-        Quota::FixedWindow(_) => (now + answer.outcome.reset_after).unix_micros(),
-        _ => 0,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is done beside requests: renewing what runs out, and giving back what nobody spent.
 
 use std::future::Future;
+use std::sync::atomic::Ordering;
 
 use super::cell::Asked;
 use super::{Leased, Lender};
@@ -17,24 +18,20 @@ impl<S: Lender> Leased<S> {
     pub async fn tend(&self, now: Timestamp) {
         let wanted = if self.book.is_closed() { Vec::new() } else { self.book.take_wanted() };
         let renewals = wanted.into_iter().map(|cell| async move {
+            cell.is_wanted.store(false, Ordering::Relaxed);
             let receipt = cell.lock().receipt.clone();
-            let (Some(receipt), Some(turn)) = (receipt, cell.turn(&mut Some(0), 0)) else {
-                cell.is_wanted.store(false, std::sync::atomic::Ordering::Relaxed);
-                return;
-            };
+            let (Some(receipt), Some(mut turn)) = (receipt, cell.turn(&mut Some(0), 0)) else { return };
             let quota = self.store.quota_of(&receipt);
             let units = cell.wanted(quota, self.fleet_size(), now);
             if units == 0 || self.book.is_closed() {
-                cell.is_wanted.store(false, std::sync::atomic::Ordering::Relaxed);
                 return;
             }
+            turn.ask();
             if let Ok(loan) = self.store.lend_more(&receipt, units, now).await {
                 self.book.counts.drew(loan.extra);
                 let asked = Asked { quota, cost: 0, wanted: units, sent: now, is_admitted: true };
                 self.book.counts.stranded(turn.end(asked, loan));
                 self.after(&cell);
-            } else {
-                cell.is_wanted.store(false, std::sync::atomic::Ordering::Relaxed);
             }
         });
         in_batches(renewals).await;

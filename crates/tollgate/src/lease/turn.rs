@@ -11,19 +11,22 @@ use super::cell::{Asked, Cell};
 pub(super) struct Turn<R: Clone> {
     cell: Arc<Cell<R>>,
     number: u64,
+    /// Whether the store was asked: one that is given up before is nobody's failure.
+    has_asked: bool,
 }
 
 impl<R: Clone> Turn<R> {
     pub(super) const fn new(cell: Arc<Cell<R>>, number: u64) -> Self {
-        Self { cell, number }
+        Self { cell, number, has_asked: false }
     }
 
-    pub(super) fn cell(&self) -> &Cell<R> {
+    pub(super) const fn cell(&self) -> &Arc<Cell<R>> {
         &self.cell
     }
 
-    pub(super) fn cell_shared(&self) -> Arc<Cell<R>> {
-        Arc::clone(&self.cell)
+    /// The store is asked now.
+    pub(super) fn ask(&mut self) {
+        self.has_asked = true;
     }
 
     /// Ends it with what it brought. Tells how many units ended with their window.
@@ -38,7 +41,7 @@ impl<R: Clone> Drop for Turn<R> {
     fn drop(&mut self) {
         let mut inner = self.cell.lock();
         inner.is_drawing = false;
-        if inner.ended != self.number {
+        if self.has_asked && inner.ended != self.number {
             inner.failed = self.number;
         }
         let wakers = std::mem::take(&mut inner.wakers);

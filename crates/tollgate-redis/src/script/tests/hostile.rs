@@ -165,3 +165,35 @@ async fn what_is_no_state_is_left_alone() {
         }
     }
 }
+
+/// What is wanted to be lent is no time to be kept for: a request that is denied leaves keys that live as long as their states, also where
+/// a clock that stepped back made one of them change.
+#[tokio::test]
+async fn a_denied_loan_keeps_no_key_longer() {
+    let server = Server::start().await;
+    let other: &[u8] = b"tg:{@@@@}BBBBBBBBBBBBBBBBBBBBB";
+    let (bucket, window) = ([1.0, 1_000_000.0, 10.0, 10.0], [10.0, 1_000_000.0, 3.0, 1.0]);
+    // Empty, and a thousand sub-windows ahead.
+    server
+        .command::<()>(&["SET", std::str::from_utf8(KEY).unwrap(), "1001700000010000000", "EX", "60"])
+        .await;
+    let mut ahead = b"100W\xce".to_vec();
+    ahead.extend((1_700_000_000u32 + 1_000).to_be_bytes());
+    ahead.push(1);
+    let mut set = redis::cmd("SET");
+    set.arg(other).arg(ahead).arg("EX").arg("60");
+    set.query_async::<()>(&mut server.connection.clone()).await.unwrap();
+    let mut request = vec![5, 2];
+    for (kind, numbers) in [(1, bucket), (5, window)] {
+        let one = body(5, kind, 0, 1.0, numbers);
+        request.extend(&one[2..8]);
+        request.extend((2u32 << 24 | 40).to_le_bytes());
+        request.extend(&one[12..]);
+    }
+    let answer = server.raw([KEY, other].into_iter(), NOW, &[&request]).await.unwrap();
+    let Value::Array(answers) = answer else { panic!("{answer:?}") };
+    assert_eq!(status_of(&answers[0]), 6, "{answers:?}");
+    let life: i64 = server.command(&["TTL", std::str::from_utf8(other).unwrap()]).await;
+    // The window, the spare time, and what an injected time adds.
+    assert!((1..=3_600 + 10).contains(&life), "{life} s");
+}

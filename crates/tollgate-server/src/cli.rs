@@ -17,7 +17,6 @@ mod store;
 mod value;
 
 pub use crate::admin::GivenToken;
-pub use crate::attributes::address::Network;
 pub use admin::AdminArguments;
 pub use foreign::ForeignArguments;
 pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
@@ -31,6 +30,7 @@ pub use simulate::{FleetArguments, SimulateCommand};
 pub use store::{
     EntranceArguments, NodesChoice, StoreArguments, StoreCheckArguments, StoreCommand, StoreText,
 };
+pub use tollgate_tower::attributes::address::Network;
 pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval};
 pub(crate) use value::{duration, instant, nodes, store_deadline};
 

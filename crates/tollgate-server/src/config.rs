@@ -10,12 +10,12 @@ use http::HeaderName;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
-use crate::attributes::path::EscapedSlashes;
-use crate::attributes::source::{SetBy, Source};
-use crate::attributes::template::{TEMPLATES_MAX, Template};
-use crate::attributes::{BUILT_IN, MAPPED_MAX, Mapped, Reader};
 use crate::store::StoreDocument;
+use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
+use tollgate_tower::attributes::path::EscapedSlashes;
+use tollgate_tower::attributes::source::{SetBy, Source};
+use tollgate_tower::attributes::template::{TEMPLATES_MAX, Template};
+use tollgate_tower::attributes::{BUILT_IN, MAPPED_MAX, Mapped, Reader};
 
 /// Largest config file.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;

@@ -23,7 +23,6 @@ mod serve;
 pub mod load;
 mod listen;
 mod config;
-mod attributes;
 mod http;
 mod resp;
 mod grpc;

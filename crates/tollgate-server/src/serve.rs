@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 use tollgate::Clock;
 
 use crate::admin::{self, Admin};
-use crate::attributes::Reader;
 use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments};
 use crate::config::{self, Config};
@@ -24,6 +23,7 @@ use crate::tls::{Inside, Tls};
 use crate::{FAILURE, SUCCESS};
 use crate::{grpc, http, listen, resp};
 use counters::{Counting, Opened};
+use tollgate_tower::attributes::Reader;
 
 mod banner;
 mod counters;

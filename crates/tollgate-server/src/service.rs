@@ -12,7 +12,6 @@ use tollgate::{
 
 use crate::admin::Admin;
 use crate::admin::beside::Beside;
-use crate::attributes::Reader;
 use crate::auth::Auth;
 use crate::decision_json::Hold;
 use crate::foreign::{Foreign, InForce, Options};
@@ -27,6 +26,7 @@ use crate::store::Stores;
 use crate::telemetry::Meter;
 use cells::{Cells, Table};
 use holds::Holds;
+use tollgate_tower::attributes::Reader;
 
 pub(crate) mod cell;
 pub(crate) mod cells;

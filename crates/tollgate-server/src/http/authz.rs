@@ -15,11 +15,11 @@ use tollgate::{Answer, Audience, Verdict};
 
 use super::problem::{Kind, Problem};
 use super::reply::{problem_details, response};
-use crate::attributes::Family;
 use crate::decision_json::Hold;
 use crate::foreign::InForce;
 use crate::service::{Service, Wire};
 use crate::telemetry::Stopwatch;
+use tollgate_tower::attributes::Family;
 
 /// The status that the answer stands for, where the proxy knows only some.
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");

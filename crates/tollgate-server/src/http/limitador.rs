@@ -12,7 +12,6 @@ use tollgate::store::Store;
 use super::answer::{Answered, Foreign, ForeignBody};
 use super::distinct;
 use super::problem::{Kind, Problem};
-use crate::attributes::path::escaped;
 use crate::foreign::limitador::answer::{Action, Asked, headers};
 use crate::foreign::limitador::{Config, Limit};
 use crate::foreign::{self, InForce};
@@ -20,6 +19,7 @@ use crate::reload::Reloader;
 use crate::service::Service;
 use crate::service::foreign::Ruled;
 use crate::time_text::rfc3339;
+use tollgate_tower::attributes::path::escaped;
 
 /// What Limitador says when it refuses.
 const REFUSED: &str = "Too many requests";

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 /// What to do with a slash or a backslash that is written as an escape, or a backslash as it is. Servers disagree about whether
 /// it parts two segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum EscapedSlashes {
+pub enum EscapedSlashes {
     /// Refuse the path.
     #[default]
     Reject,
@@ -18,7 +18,7 @@ pub(crate) enum EscapedSlashes {
 
 /// Why a path has no one spelling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum PathProblem {
+pub enum PathProblem {
     /// It does not begin with a slash.
     #[error("it does not begin with /")]
     NotAbsolute,
@@ -43,7 +43,7 @@ pub(crate) enum PathProblem {
 ///
 /// # Errors
 /// When servers would disagree about what it means.
-pub(crate) fn normalise(path: &str, slashes: EscapedSlashes) -> Result<Cow<'_, str>, PathProblem> {
+pub fn normalise(path: &str, slashes: EscapedSlashes) -> Result<Cow<'_, str>, PathProblem> {
     if !path.starts_with('/') {
         return Err(PathProblem::NotAbsolute);
     }
@@ -100,7 +100,7 @@ fn decode(path: &[u8], slashes: EscapedSlashes) -> Result<String, PathProblem> {
 }
 
 /// The byte that two hexadecimal digits stand for.
-pub(crate) fn escaped(high: u8, low: u8) -> Option<u8> {
+pub fn escaped(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(high)? << 4 | digit(low)?)
 }

@@ -1,4 +1,4 @@
-//! From an HTTP request to attributes: who sent it, what it asks for, and what the config maps. It knows `http` types and no
+//! From an HTTP request to attributes: who sent it, what it asks for, and what is mapped beside that. It knows `http` types and no
 //! server; what the peer may be trusted with is decided here and nowhere else.
 
 use std::borrow::Cow;
@@ -8,31 +8,31 @@ use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Method, Uri};
 use tollgate::{CheckRequest, RequestError};
 
-pub(crate) mod address;
-pub(crate) mod path;
-pub(crate) mod source;
-pub(crate) mod template;
+pub mod address;
+pub mod path;
+pub mod source;
+pub mod template;
 
 use address::{Counted, IPV6_PREFIX_DEFAULT, Trusted};
 use path::{EscapedSlashes, normalise};
 use source::{Source, credential, hashed, single};
 
 /// Attributes that every request has, as far as they are known. The config maps others beside them.
-pub(crate) const BUILT_IN: [&str; 5] = ["ip", "method", "host", "path", "api_key"];
+pub const BUILT_IN: [&str; 5] = ["ip", "method", "host", "path", "api_key"];
 /// Most attributes that a config may map: with those above, fewer than a question may have.
-pub(crate) const MAPPED_MAX: usize = 32;
+pub const MAPPED_MAX: usize = 32;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Why the attributes of a request cannot be told; the text says what would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Unreadable(pub(crate) String);
+pub struct Unreadable(pub(crate) String);
 
 /// Which headers a proxy describes the request with that it asks about. The proxy's configuration says, never the request: a
 /// proxy that sets one family passes on whatever a client puts into the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Family {
+pub enum Family {
     /// `X-Forwarded-Method`, `-Host` and `-Uri`, as Traefik and Caddy send them.
     #[default]
     Forwarded,
@@ -59,20 +59,26 @@ impl Family {
 
 /// One attribute that the config maps.
 #[derive(Clone, Debug)]
-pub(crate) struct Mapped {
-    pub(crate) name: String,
-    pub(crate) source: Source,
+pub struct Mapped {
+    /// What policies call it.
+    pub name: String,
+    /// Where it is found.
+    pub source: Source,
     /// Whether a hash stands for the value, as for every secret.
-    pub(crate) is_hashed: bool,
+    pub is_hashed: bool,
 }
 
 /// How attributes are read: settings of the process.
 #[derive(Clone, Debug)]
-pub(crate) struct Reader {
-    pub(crate) trusted: Trusted,
-    pub(crate) ipv6_prefix: u8,
-    pub(crate) slashes: EscapedSlashes,
-    pub(crate) mapped: Vec<Mapped>,
+pub struct Reader {
+    /// The proxies whose word is taken.
+    pub trusted: Trusted,
+    /// How many leading bits of an IPv6 address tell clients apart.
+    pub ipv6_prefix: u8,
+    /// What is done with an escaped slash in a path.
+    pub slashes: EscapedSlashes,
+    /// What is read beside [`BUILT_IN`].
+    pub mapped: Vec<Mapped>,
 }
 
 impl Default for Reader {
@@ -101,14 +107,20 @@ pub(super) struct Subject<'s> {
 
 /// What is known about a request.
 #[derive(Debug)]
-pub(crate) struct Attributes<'s>(Vec<(&'s str, Cow<'s, str>)>);
+pub struct Attributes<'s>(Vec<(&'s str, Cow<'s, str>)>);
 
 impl Attributes<'_> {
+    /// The value of one.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_ref())
+    }
+
     /// The question for the engine.
     ///
     /// # Errors
     /// When a value is longer than an attribute may be.
-    pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
+    pub fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
         let mut request = CheckRequest::new();
         for (name, value) in &self.0 {
             request.push(name, value.as_ref())?;
@@ -123,7 +135,7 @@ impl Reader {
     ///
     /// # Errors
     /// When something is told twice, or not in a way that every server reads alike.
-    pub(crate) fn of_held<'s>(
+    pub fn of_held<'s>(
         &'s self,
         peer: IpAddr,
         (method, uri, headers): (&'s Method, &'s Uri, &'s HeaderMap),
@@ -136,6 +148,21 @@ impl Reader {
         }
         let [method, host, target] = family.names().map(|name| single(headers, &name));
         self.read(self.subject(peer, headers, (method?, host?, target?))?)
+    }
+
+    /// The attributes of a request that has arrived here. A trusted proxy's word is taken about who sent it; its line and its
+    /// host are its own.
+    ///
+    /// # Errors
+    /// When something is told twice, or not in a way that every server reads alike.
+    pub fn of_request<'s>(
+        &'s self,
+        peer: IpAddr,
+        (method, uri, headers): (&'s Method, &'s Uri, &'s HeaderMap),
+    ) -> Result<Attributes<'s>, Unreadable> {
+        let target = uri.path_and_query().map_or("/", |target| target.as_str());
+        let host = own_host(uri, headers)?;
+        self.read(self.subject(peer, headers, (Some(method.as_str()), host, Some(target)))?)
     }
 
     /// The request line that is believed, in its one spelling.
@@ -184,6 +211,19 @@ impl Reader {
     }
 }
 
+/// The host that a request names, in its target or its header. Two that differ are refused: one of them would be counted, and
+/// the other one served.
+fn own_host<'s>(uri: &'s Uri, headers: &'s HeaderMap) -> Result<Option<&'s str>, Unreadable> {
+    let header = single(headers, &HOST)?.filter(|host| !host.is_empty());
+    let Some(authority) = uri.authority().map(http::uri::Authority::as_str) else { return Ok(header) };
+    match header {
+        Some(header) if host_name(header)? != host_name(authority)? => {
+            Err(Unreadable("host: the target and the header name different ones; send one".to_owned()))
+        }
+        _ => Ok(Some(authority)),
+    }
+}
+
 /// The path and the query of a target. `*`, which OPTIONS may ask about, has no path.
 fn split(target: &str) -> (Option<&str>, &str) {
     if target == "*" || target.is_empty() {
@@ -226,7 +266,7 @@ fn host_name(host: &str) -> Result<Cow<'_, str>, Unreadable> {
 
 /// What the fuzz targets see of this module.
 #[cfg(feature = "fuzzing")]
-pub(crate) mod fuzzing {
+pub mod fuzzing {
     use super::path::{EscapedSlashes, normalise};
     use super::{Family, HeaderMap, HeaderName, Method, Reader, Uri};
 

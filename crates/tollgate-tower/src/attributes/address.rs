@@ -6,13 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// Most networks of trusted proxies.
-pub(crate) const TRUSTED_MAX: usize = 1_000;
+pub const TRUSTED_MAX: usize = 1_000;
 /// Most hops of `X-Forwarded-For` that are looked at, from the right.
 const HOPS_MAX: usize = 32;
 /// How many leading bits of an IPv6 address may tell clients apart.
-pub(crate) const IPV6_PREFIX: std::ops::RangeInclusive<u8> = 48..=128;
+pub const IPV6_PREFIX: std::ops::RangeInclusive<u8> = 48..=128;
 /// What a customer of a network usually gets: whoever has one address has all of these.
-pub(crate) const IPV6_PREFIX_DEFAULT: u8 = 64;
+pub const IPV6_PREFIX_DEFAULT: u8 = 64;
 
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl FromStr for Network {
 
 /// The proxies whose word is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trusted(Vec<Network>);
+pub struct Trusted(Vec<Network>);
 
 impl Default for Trusted {
     /// This machine.
@@ -82,11 +82,15 @@ impl Default for Trusted {
 }
 
 impl Trusted {
-    pub(crate) fn new(networks: Vec<Network>) -> Self {
+    /// Those of some networks, and nobody else.
+    #[must_use]
+    pub fn new(networks: Vec<Network>) -> Self {
         Self(networks)
     }
 
-    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+    /// Whether an address is one of theirs.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))
     }
 
@@ -94,11 +98,7 @@ impl Trusted {
     ///
     /// `forwarded` are the values of `X-Forwarded-For` in the order of the request. What is not an address ends the walk: nobody
     /// trusted can have written what is left of it.
-    pub(crate) fn client<'h>(
-        &self,
-        peer: IpAddr,
-        forwarded: impl DoubleEndedIterator<Item = &'h [u8]>,
-    ) -> IpAddr {
+    pub fn client<'h>(&self, peer: IpAddr, forwarded: impl DoubleEndedIterator<Item = &'h [u8]>) -> IpAddr {
         let mut client = peer;
         let hops = forwarded.rev().flat_map(|line| line.rsplit(|&byte| byte == b','));
         for hop in hops.take(HOPS_MAX) {
@@ -133,9 +133,11 @@ fn hop_address(hop: &[u8]) -> Option<IpAddr> {
 
 /// An address as limits count it: an IPv4 address whole, an IPv6 address by its network.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counted {
-    pub(crate) address: IpAddr,
-    pub(crate) ipv6_prefix: u8,
+pub struct Counted {
+    /// The client.
+    pub address: IpAddr,
+    /// How many leading bits of an IPv6 address count.
+    pub ipv6_prefix: u8,
 }
 
 impl fmt::Display for Counted {

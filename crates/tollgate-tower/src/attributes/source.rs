@@ -14,7 +14,7 @@ const HASH_DIGITS: usize = 32;
 
 /// Who may set a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum SetBy {
+pub enum SetBy {
     /// A trusted proxy, which must set or remove it: from anybody else it is not read.
     #[default]
     Proxy,
@@ -24,12 +24,17 @@ pub(crate) enum SetBy {
 
 /// Where a value is found.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
+pub enum Source {
+    /// A header.
     Header {
+        /// Which one.
         name: HeaderName,
+        /// Who may set it.
         set_by: SetBy,
     },
+    /// A parameter of the query.
     Query(String),
+    /// A cookie.
     Cookie(String),
     /// The first template that the path matches, as it is written.
     Path(Vec<Template>),

@@ -179,3 +179,24 @@ fn mappings() {
     assert_eq!((stranger["claimed"].as_str(), stranger["version"].as_str()), ("acme", "9"));
     assert_eq!(stranger.get("route"), None);
 }
+
+/// A request that arrives here is what its own line says, also from a proxy that is trusted to say who sent it.
+#[test]
+fn a_request_tells_about_itself() {
+    let read = |peer: &str, uri: &'static str, lines: &[(&'static str, &'static str)]| {
+        let lines = lines
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let (headers, uri): (HeaderMap, _) = (lines.collect(), Uri::from_static(uri));
+        let reader = Reader::default();
+        let read = reader.of_request(peer.parse().unwrap(), (&Method::POST, &uri, &headers))?;
+        let value = |name| read.get(name).unwrap_or("-").to_owned();
+        Ok::<_, Unreadable>(["ip", "method", "host", "path"].map(value).join(" "))
+    };
+    let forged = [("x-forwarded-for", "203.0.113.7"), ("x-forwarded-uri", "/b"), ("host", "A.example:80")];
+    assert_eq!(read(PROXY, "/a/./b?x", &forged).unwrap(), "203.0.113.7 POST a.example /a/b");
+    assert_eq!(read(STRANGER, "/a", &forged).unwrap(), "198.51.100.9 POST a.example /a");
+    assert_eq!(read(STRANGER, "http://A.example./a", &forged).unwrap(), "198.51.100.9 POST a.example /a");
+    assert!(read(STRANGER, "http://b.example/a", &forged).is_err());
+    assert!(read(STRANGER, "/a%2fb", &[]).is_err());
+}

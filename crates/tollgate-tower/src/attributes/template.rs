@@ -3,11 +3,11 @@
 use super::path::{EscapedSlashes, normalise};
 
 /// Most templates of one attribute.
-pub(crate) const TEMPLATES_MAX: usize = 1_000;
+pub const TEMPLATES_MAX: usize = 1_000;
 
 /// One template. A `{name}` stands for one segment that is not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Template {
+pub struct Template {
     text: String,
     segments: Vec<Segment>,
 }
@@ -23,7 +23,7 @@ impl Template {
     ///
     /// # Errors
     /// When no path could match it; the message says what would be accepted.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let accepted = "accepted: /users/{id} or /health, in the one spelling that paths are normalised to";
         let mut segments = Vec::new();
         let Some(path) = text.strip_prefix('/') else {
@@ -47,12 +47,12 @@ impl Template {
     }
 
     /// The template as it was written.
-    pub(crate) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         &self.text
     }
 
     /// Whether a normalised path is one of those it stands for.
-    pub(crate) fn matches(&self, path: &str) -> bool {
+    pub fn matches(&self, path: &str) -> bool {
         let mut parts = path.strip_prefix('/').unwrap_or(path).split('/');
         self.segments.iter().all(|segment| parts.next().is_some_and(|part| segment.matches(part)))
             && parts.next().is_none()

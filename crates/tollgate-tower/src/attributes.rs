@@ -122,6 +122,12 @@ impl Attributes<'_> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_ref())
     }
 
+    /// Names and values that outlive the request.
+    #[must_use]
+    pub fn into_owned(self) -> Vec<(String, String)> {
+        self.0.into_iter().map(|(name, value)| (name.to_owned(), value.into_owned())).collect()
+    }
+
     /// The question for the engine.
     ///
     /// # Errors

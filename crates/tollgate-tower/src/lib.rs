@@ -25,6 +25,8 @@ mod grpc;
 mod settle;
 mod hold;
 mod body;
+#[cfg(feature = "graphql")]
+pub mod graphql;
 
 pub use body::Body;
 pub use decide::{Decide, Own};

@@ -193,7 +193,7 @@ pub(super) fn hashed(secret: &str) -> String {
 }
 
 /// A parameter of a query that may be there once.
-fn query<'s>(query: &'s str, wanted: &str) -> Result<Option<Cow<'s, str>>, Unreadable> {
+pub(crate) fn query<'s>(query: &'s str, wanted: &str) -> Result<Option<Cow<'s, str>>, Unreadable> {
     let mut found = None;
     for pair in query.split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

@@ -10,6 +10,7 @@ use http::{Extensions, HeaderMap, Method, Uri};
 use tollgate::{CheckRequest, RequestError};
 
 pub mod address;
+pub mod jwt;
 pub mod path;
 pub mod source;
 pub mod template;

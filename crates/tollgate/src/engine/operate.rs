@@ -25,12 +25,16 @@ impl<S: Store> Engine<S> {
         until: Timestamp,
         now: Timestamp,
     ) -> Result<Arc<Block>, BlockError> {
-        self.blocks.add(attributes, until, now)
+        let block = self.blocks.add(attributes, until, now);
+        self.changed();
+        block
     }
 
     /// Takes the block of exactly these attributes back; tells whether there was one.
     pub fn unblock(&self, attributes: &CheckRequest<'_>, now: Timestamp) -> bool {
-        self.blocks.remove(attributes, now)
+        let was_blocked = self.blocks.remove(attributes, now);
+        self.changed();
+        was_blocked
     }
 
     /// The blocks that hold, oldest first.

@@ -49,7 +49,7 @@ impl Row {
             self.measures.iter().map(|(what, value, most)| format!("{what}: {value} (≤ {most})")).collect();
         let Self { number, name, decisions, .. } = self;
         progress(&format!(
-            "| {number} | {name} | {} | {decisions} | {} |",
+            "\n| {number} | {name} | {} | {decisions} | {} |",
             evidence.join(", "),
             measures.join("; ")
         ));

@@ -149,12 +149,18 @@ impl Row {
             some => format!("; of them {some} while the machine stood still"),
         };
         let [hot, quiet] = judged.vanished;
-        let wrong = match promise.steps {
-            true => format!(
-                "{hot} units vanished (≤ {}), {quiet} of a quiet key (≤ {}), {} other (0)",
-                self.terms.hot.burst, self.terms.quiet.burst, judged.unexplained
+        let [most_hot, most_quiet] = [self.terms.hot.burst, self.terms.quiet.burst];
+        let wrong = match (promise.steps, self.terms.ahead) {
+            (true, 0) => format!(
+                "{hot} units vanished (≤ {most_hot}), {quiet} of a quiet key (≤ {most_quiet}), {} other (0)",
+                judged.unexplained
             ),
-            false => format!("{} (0)", judged.unexplained + judged.quiet_denied),
+            // Denials of keys that are leased are not judged.
+            (true, _) => format!(
+                "{quiet} units of a quiet key vanished (≤ {most_quiet}), {} other (0)",
+                judged.unexplained
+            ),
+            (false, _) => format!("{} (0)", judged.unexplained + judged.quiet_denied),
         };
         let slow = format!(
             "{} after {} ms (0); slowest {:.1} ms, p99.99 {:.1} ms",

@@ -95,6 +95,19 @@ impl<S: Store> Engine<S> {
         }
     }
 
+    /// The limits of the policy in force that may be [leased](crate::lease), and the [numbers](crate::charge::Family::id) of their
+    /// counters: of those that decide, and of those that only shadow.
+    #[must_use]
+    pub fn leased_families(&self) -> Vec<(String, [u64; 2])> {
+        let live = self.live.load();
+        let each = live.policy.limits().iter().zip(&live.counters);
+        each.filter(|(limit, _)| limit.lease().is_some())
+            .map(|(limit, counters)| {
+                (limit.name().to_owned(), [counters.enforced.id(), counters.shadow.id()])
+            })
+            .collect()
+    }
+
     /// Takes a ruling back, so that the policy holds again; tells whether there was one.
     pub fn lift(&self, scope: Scope<'_>, now: Timestamp) -> bool {
         self.bench.restore(scope, now)

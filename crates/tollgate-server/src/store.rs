@@ -73,6 +73,14 @@ impl Store for Stores {
     }
 
     #[inline]
+    fn may_answer_at_once(&self) -> bool {
+        match self {
+            Stores::Memory(store) => store.may_answer_at_once(),
+            Stores::Redis(fleet) => fleet.store.may_answer_at_once(),
+        }
+    }
+
+    #[inline]
     fn is_grouped(&self) -> bool {
         match self {
             Stores::Memory(store) => store.is_grouped(),
@@ -96,7 +104,7 @@ impl Store for Stores {
     ) -> Option<Result<Answers, StoreFailure>> {
         match self {
             Stores::Memory(store) => store.charge_at_once(charges, now),
-            Stores::Redis(_) => None,
+            Stores::Redis(fleet) => fleet.store.charge_at_once(charges, now),
         }
     }
 

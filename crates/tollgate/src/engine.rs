@@ -170,17 +170,20 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Answers one request, of one view or several, if its store can without waiting, as memory can; otherwise nothing was
-    /// charged, and [`Engine::check`] or [`Engine::check_views`] answers. It is the same decision with fewer steps, for whoever
+    /// Answers one request, of one view or several, if its store can without waiting, as memory always can and leases mostly can; otherwise
+    /// nothing was charged, and [`Engine::check`] or [`Engine::check_views`] answers. It is the same decision with fewer steps, for whoever
     /// makes millions of them.
     #[must_use]
     pub fn check_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Decision> {
-        if !self.store.answers_at_once() {
+        if !self.store.may_answer_at_once() {
             return None;
         }
         let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load();
+            if !live.is_leased && !self.store.answers_at_once() {
+                return None;
+            }
             if let Some(block) = self.blocks.of(views, now) {
                 return Some(Decision::blocked(Arc::clone(&live.policy), block, now));
             }
@@ -188,12 +191,18 @@ impl<S: Store> Engine<S> {
             if let Err(fault) = self.ask_into(&live, views, &mut question) {
                 return Some(Decision::faulty(Arc::clone(&live.policy), fault));
             }
+            if self.must_pay_first(&question.charges) {
+                return None;
+            }
             let answers = self.store.charge_at_once(&question.charges, now)?;
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
             }
             return Some(match answers {
-                Ok(answers) => self.conclude(&live, &question, &answers, None),
+                Ok(answers) => {
+                    self.follow_store(&live, &question, &answers, now);
+                    self.conclude(&live, &question, &answers, None)
+                }
                 Err(failure) => {
                     let answers = self.answers_at_once(&live, &question, failure, now);
                     self.conclude(&live, &question, &answers, Some(failure))

@@ -7,6 +7,7 @@
 
 mod book;
 mod cell;
+mod desk;
 mod heat;
 mod lending;
 mod size;
@@ -17,7 +18,6 @@ mod turn;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -32,6 +32,7 @@ use crate::time::{Ticks, Timestamp};
 use book::Book;
 pub use book::LeaseReport;
 use cell::{Asked, Cell};
+use desk::Desk;
 pub use lending::Lending;
 use turn::Turn;
 
@@ -144,7 +145,7 @@ impl<S: Lender> Leased<S> {
 
     /// What a draw brought to a key that is no longer leased goes back.
     fn after(&self, cell: &Cell<S::Receipt>) {
-        if cell.is_gone.load(Ordering::Acquire) {
+        if cell.is_gone() {
             self.book.leave(cell);
         }
     }
@@ -195,17 +196,71 @@ impl<S: Lender> Leased<S> {
             self.book.counts.paid();
         }
         let each = charges.iter().zip(known);
-        Some(each.filter_map(|(charge, known)| told(charge, known, now)).collect())
+        Some(each.filter_map(|(charge, known)| told(charge, known, !is_denied, now)).collect())
     }
 
-    /// The answers, if the store need not be asked. Otherwise nothing is paid.
+    /// The answers, if the store need not be asked, and if all that is held is at hand. Otherwise nothing is paid.
+    #[inline]
     fn answered(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Answers> {
-        let known = self.pay(charges, now);
-        let answers = self.settled(charges, &known, now);
-        if answers.is_none() {
-            Self::unpay(charges, &known);
+        let mut desk = self.book.at_hand(charges)?;
+        let mut is_denied = false;
+        for charge in charges {
+            let cell = desk.cell(charge)?;
+            if !cell.can_spend(charge.cost(), now) {
+                if !cell.denies(charge, now) {
+                    return None;
+                }
+                is_denied |= is_enforced(charge);
+            }
         }
-        answers
+        let mut answers = Answers::new();
+        if is_denied {
+            // Whoever could pay does not: nobody has to give back.
+            for charge in charges {
+                let cell = desk.cell(charge)?;
+                answers.push(if cell.can_spend(charge.cost(), now) {
+                    answer(cell.outcome(charge.quota(), now), Source::Lease)
+                } else {
+                    answer(cell.denial(charge, now)?, Source::DenyCache)
+                });
+            }
+            desk.refused += 1;
+            return Some(answers);
+        }
+        let mut leases: SmallVec<[u64; 6]> = SmallVec::new();
+        for charge in charges {
+            let cell = desk.cell(charge)?;
+            leases.push(cell.ends());
+            if let Some(left) = cell.spend(charge.cost(), now) {
+                if cell.runs_out(left) {
+                    self.book.want(cell);
+                }
+                answers.push(answer(cell.outcome(charge.quota(), now), Source::Lease));
+            } else if let Some(outcome) = cell.denial(charge, now).filter(|_| !is_enforced(charge)) {
+                answers.push(answer(outcome, Source::DenyCache));
+            } else {
+                // Somebody else was faster.
+                leases.pop();
+                Self::unpay_at(&desk, charges, &leases);
+                return None;
+            }
+        }
+        let paid = charges.iter().zip(&mut answers).filter(|(_, answer)| answer.source == Source::Lease);
+        for (charge, answer) in paid {
+            answer.unheard = desk.cell(charge).map_or(0, |cell| cell.news());
+        }
+        desk.paid += 1;
+        Some(answers)
+    }
+
+    /// Gives back what was paid of the cells at hand: of the first of them, of these leases.
+    #[cold]
+    fn unpay_at(desk: &Desk<S::Receipt>, charges: &[Charge<'_>], leases: &[u64]) {
+        for (charge, ends) in charges.iter().zip(leases) {
+            if let Some(cell) = desk.cell(charge) {
+                cell.put(charge.cost(), *ends);
+            }
+        }
     }
 
     /// Asks the store about what is lacking, and draws ahead of what is asked often.
@@ -245,7 +300,7 @@ impl<S: Lender> Leased<S> {
             Self::unpay(charges, known);
         }
         let mut answers: SmallVec<[Option<Answer>; 6]> =
-            charges.iter().zip(known).map(|(charge, known)| told(charge, known, now)).collect();
+            charges.iter().zip(known).map(|(charge, known)| told(charge, known, is_admitted, now)).collect();
         for ((&place, loan), &wanted) in places.iter().zip(loans).zip(&extras) {
             answers[place] = Some(loan.answer);
             if let Some(turn) = turns[place].take() {
@@ -324,12 +379,16 @@ fn is_enforced(charge: &Charge<'_>) -> bool {
 }
 
 fn answer(outcome: Outcome, source: Source) -> Answer {
-    Answer { outcome, source }
+    Answer::new(outcome, source)
 }
 
-fn told<R: Clone>(charge: &Charge<'_>, known: &Known<R>, now: Timestamp) -> Option<Answer> {
+/// The answer of what is known. One that stays paid tells what was spent.
+fn told<R: Clone>(charge: &Charge<'_>, known: &Known<R>, is_paid: bool, now: Timestamp) -> Option<Answer> {
     match known {
-        Known::Paid(cell, _) => Some(answer(cell.outcome(charge.quota(), now), Source::Lease)),
+        Known::Paid(cell, _) => {
+            let unheard = if is_paid { cell.news() } else { 0 };
+            Some(Answer { unheard, ..answer(cell.outcome(charge.quota(), now), Source::Lease) })
+        }
         Known::Denied(outcome) => Some(answer(*outcome, Source::DenyCache)),
         Known::Lacking => None,
     }
@@ -358,6 +417,10 @@ impl<S: Lender> Store for Leased<S> {
 
     fn answers_at_once(&self) -> bool {
         self.store.answers_at_once()
+    }
+
+    fn may_answer_at_once(&self) -> bool {
+        true
     }
 
     fn is_grouped(&self) -> bool {

@@ -223,7 +223,7 @@ impl MemoryStore {
     pub(crate) fn charge_one(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         let now = self.origin.clamp(now);
         match self.main.charge(charge, now, self.origin) {
-            Ok(outcome) => Ok(Answer { outcome: outcome?, source: Source::Exact }),
+            Ok(outcome) => Ok(Answer::new(outcome?, Source::Exact)),
             Err(Full) => self.charge_overflow(charge, now),
         }
     }
@@ -237,15 +237,15 @@ impl MemoryStore {
     ) -> Result<Answer, StoreFailure> {
         let now = self.origin.clamp(now);
         if let Ok(outcome) = self.main.ask(charge, demand, now, self.origin) {
-            return Ok(Answer { outcome: outcome?, source: Source::Exact });
+            return Ok(Answer::new(outcome?, Source::Exact));
         }
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         match self.overflow.ask(&shared, demand, now, self.origin) {
-            Ok(outcome) => Ok(Answer { outcome: outcome?, source: Source::Overflow }),
-            Err(Full) => Ok(Answer {
-                outcome: Outcome { limit: charge.quota.capacity(), ..NO_ROOM },
-                source: Source::Full,
-            }),
+            Ok(outcome) => Ok(Answer::new(outcome?, Source::Overflow)),
+            Err(Full) => {
+                let outcome = Outcome { limit: charge.quota.capacity(), ..NO_ROOM };
+                Ok(Answer::new(outcome, Source::Full))
+            }
         }
     }
 
@@ -269,10 +269,10 @@ impl MemoryStore {
     fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         Ok(match self.overflow.charge(&shared, now, self.origin) {
-            Ok(outcome) => Answer { outcome: outcome?, source: Source::Overflow },
+            Ok(outcome) => Answer::new(outcome?, Source::Overflow),
             Err(Full) => {
                 let outcome = Outcome { limit: charge.quota.capacity(), ..NO_ROOM };
-                Answer { outcome, source: Source::Full }
+                Answer::new(outcome, Source::Full)
             }
         })
     }

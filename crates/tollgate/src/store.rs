@@ -60,6 +60,12 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// Whether [`Store::charge_at_once`] answers sometimes, where a limit is leased, so that it is worth trying.
+    #[inline]
+    fn may_answer_at_once(&self) -> bool {
+        self.answers_at_once()
+    }
+
     /// Whether it wants to know which counters belong together; see [`Charge::group`].
     #[inline]
     fn is_grouped(&self) -> bool {

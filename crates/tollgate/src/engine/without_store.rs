@@ -204,11 +204,26 @@ impl<S: Store> Engine<S> {
     }
 
     /// Counts here what the store has admitted.
-    fn follow_store(&self, live: &Live, question: &Question<'_>, answers: &[Answer], now: Timestamp) {
-        // Where nothing was asked nothing was heard of the store either.
-        if self.store.answers_at_once() || answers.is_empty() {
-            return;
+    #[inline]
+    pub(super) fn follow_store(
+        &self,
+        live: &Live,
+        question: &Question<'_>,
+        answers: &[Answer],
+        now: Timestamp,
+    ) {
+        // Of what is known without asking most answers have nothing to tell. Where nothing was asked nothing was heard either.
+        let is_silent = |answer: &Answer| match answer.source {
+            Source::Lease => answer.unheard == 0,
+            Source::DenyCache => true,
+            _ => false,
+        };
+        if !self.store.answers_at_once() && !answers.iter().all(is_silent) {
+            self.follow_news(live, question, answers, now);
         }
+    }
+
+    fn follow_news(&self, live: &Live, question: &Question<'_>, answers: &[Answer], now: Timestamp) {
         let standby = self.standby(live, now);
         // What is known without asking says nothing about the store.
         let is_known = |answer: &Answer| matches!(answer.source, Source::Lease | Source::DenyCache);
@@ -231,8 +246,9 @@ impl<S: Store> Engine<S> {
             return; // Nothing was charged.
         }
         for ((matched, charge), answer) in asked.iter().zip(answers) {
-            if charge.cost > 0 && answer.outcome.is_allowed() && stages(live, matched).counts_locally() {
-                standby.keep_warm(&Spot::matched(live, matched, charge), now);
+            let news = charge.costing(answer.news(charge.cost));
+            if news.cost > 0 && answer.outcome.is_allowed() && stages(live, matched).counts_locally() {
+                standby.keep_warm(&Spot::matched(live, matched, &news), now);
             }
         }
     }
@@ -423,5 +439,5 @@ fn uncounted(charge: &Charge<'_>, verdict: Verdict, source: Source) -> Answer {
     let limit = charge.quota.capacity();
     let outcome =
         Outcome { verdict, limit, remaining: 0, next_unit_after: Ticks::ZERO, reset_after: Ticks::ZERO };
-    Answer { outcome, source }
+    Answer::new(outcome, source)
 }

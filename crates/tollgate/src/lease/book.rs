@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cell::Cell;
+use super::desk::{Desk, Desks};
 use super::heat::{HOT, Heat};
 use crate::charge::Charge;
 use crate::time::Timestamp;
@@ -100,6 +101,7 @@ type Shelf<R> = HashMap<u128, Arc<Cell<R>>, BuildHasherDefault<Already>>;
 
 pub(super) struct Book<R> {
     shelves: Box<[Mutex<Shelf<R>>]>,
+    desks: Desks<R>,
     count: AtomicUsize,
     keys_max: usize,
     is_closed: AtomicBool,
@@ -116,6 +118,7 @@ impl<R: Clone> Book<R> {
     pub(super) fn new(keys_max: usize) -> Self {
         Self {
             shelves: (0..SHELVES).map(|_| Mutex::default()).collect(),
+            desks: Desks::new(),
             count: AtomicUsize::new(0),
             keys_max,
             is_closed: AtomicBool::new(false),
@@ -130,6 +133,21 @@ impl<R: Clone> Book<R> {
     fn shelf(&self, key: u128) -> MutexGuard<'_, Shelf<R>> {
         let place = usize::try_from(key >> 64 & (SHELVES as u128 - 1)).unwrap_or(0);
         self.shelves[place].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The cells of these charges' keys, at hand; none if one of them is not leased, or nothing is known of it.
+    #[inline]
+    pub(super) fn at_hand(&self, charges: &[Charge<'_>]) -> Option<MutexGuard<'_, Desk<R>>> {
+        let mut desk = self.desks.own();
+        for charge in charges {
+            if charge.lease().is_none() || charge.cost() == 0 {
+                return None;
+            }
+            if desk.cell(charge).is_none() {
+                desk.lay(charge.key(), self.cell(charge)?);
+            }
+        }
+        Some(desk)
     }
 
     /// What is held of a charge's key, if it may be leased and anything is.
@@ -191,7 +209,7 @@ impl<R: Clone> Book<R> {
 
     /// Takes what a cell holds out of it, to be given back.
     pub(super) fn leave(&self, cell: &Cell<R>) {
-        cell.is_gone.store(true, Ordering::Release);
+        cell.goes();
         if let Some(rest) = cell.take_all() {
             self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).push(rest);
         }
@@ -211,7 +229,7 @@ impl<R: Clone> Book<R> {
             let dropped = self.shelf(charge.key()).remove(&charge.key());
             if let Some(cell) = dropped {
                 self.count.fetch_sub(1, Ordering::Relaxed);
-                cell.is_gone.store(true, Ordering::Release);
+                cell.goes();
                 let units = cell.take_all().map_or(0, |(_, units)| units);
                 self.counts.stranded(units);
             }
@@ -251,7 +269,13 @@ impl<R: Clone> Book<R> {
                         None => self.counts.stranded(units),
                     }
                 }
-                !cell.is_idle(now)
+                let is_idle = cell.is_idle(now);
+                if is_idle {
+                    // Who has it at hand, or is about to draw, finds that it is here no more.
+                    cell.goes();
+                    rest.extend(cell.take_all());
+                }
+                !is_idle
             });
             self.count.fetch_sub(before - shelf.len(), Ordering::Relaxed);
         }
@@ -263,12 +287,13 @@ impl<R: Clone> Book<R> {
             let shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
             shelf.values().map(|cell| cell.units()).sum::<u64>()
         };
+        let (paid, refused) = self.desks.counts();
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         LeaseReport {
             keys: self.count.load(Ordering::Relaxed) as u64,
             held: self.shelves.iter().map(held).sum(),
-            paid: of(&self.counts.paid),
-            refused: of(&self.counts.refused),
+            paid: of(&self.counts.paid) + paid,
+            refused: of(&self.counts.refused) + refused,
             asked: of(&self.counts.asked),
             drawn: of(&self.counts.drawn),
             returned: of(&self.counts.returned),

@@ -46,6 +46,12 @@ impl<S: Store> Engine<S> {
         Ok(Replayed { told, left: standby.debts.held() })
     }
 
+    /// Whether these keys owe something that the store must be told before they are asked about.
+    #[inline]
+    pub(in crate::engine) fn must_pay_first(&self, charges: &[Charge<'_>]) -> bool {
+        !self.store.answers_at_once() && self.standby.get().is_some_and(|standby| standby.debts.owes(charges))
+    }
+
     /// Tells the store what these keys owe, before they are asked about.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The engine: a policy, a store, and the way of a decision between them.
 
+use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -175,46 +176,57 @@ impl<S: Store> Engine<S> {
     /// makes millions of them.
     #[must_use]
     pub fn check_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Decision> {
+        let mut decided = None;
+        self.decide_at_once(views, now, &mut decided);
+        decided
+    }
+
+    /// The same, written where it is needed: a decision is large, too.
+    #[inline]
+    fn decide_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp, decided: &mut Option<Decision>) {
         if !self.store.may_answer_at_once() {
-            return None;
+            return;
         }
         let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load();
             if !live.is_leased && !self.store.answers_at_once() {
-                return None;
+                return;
             }
             if let Some(block) = self.blocks.of(views, now) {
-                return Some(Decision::blocked(Arc::clone(&live.policy), block, now));
+                *decided = Some(Decision::blocked(Arc::clone(&live.policy), block, now));
+                return;
             }
             let mut question = Question::of(self.bench.at(now));
             if let Err(fault) = self.ask_into(&live, views, &mut question) {
-                return Some(Decision::faulty(Arc::clone(&live.policy), fault));
+                *decided = Some(Decision::faulty(Arc::clone(&live.policy), fault));
+                return;
             }
             if self.must_pay_first(&question.charges) {
-                return None;
+                return;
             }
-            let answers = self.store.charge_at_once(&question.charges, now)?;
+            let Some(answers) = self.store.charge_at_once(&question.charges, now) else { return };
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
             }
-            return Some(match answers {
+            let decision = decided.insert(Decision::open(Arc::clone(&live.policy)));
+            match answers {
                 Ok(answers) => {
                     self.follow_store(&live, &question, &answers, now);
-                    self.conclude(&live, &question, &answers, None)
+                    self.conclude_into(&live, &question, &answers, None, decision);
                 }
                 Err(failure) => {
                     let answers = self.answers_at_once(&live, &question, failure, now);
-                    self.conclude(&live, &question, &answers, Some(failure))
+                    self.conclude_into(&live, &question, &answers, Some(failure), decision);
                 }
-            });
+            }
+            return;
         }
-        unreachable!("the last attempt concludes")
     }
 
     /// Answers one request. It always answers: a failing store is a decision chosen by policy, not an error.
-    pub async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
-        self.check_views(slice::from_ref(request), now).await
+    pub fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> impl Future<Output = Decision> + Send {
+        self.check_views(slice::from_ref(request), now)
     }
 
     /// The way of a decision, with what it was made from.
@@ -287,9 +299,22 @@ impl<S: Store> Engine<S> {
         answers: &[Answer],
         failure: Option<StoreFailure>,
     ) -> Decision {
-        let Question { matches, charges, permit, .. } = question;
         let mut decision = Decision::open(Arc::clone(&live.policy));
-        combine(matches, charges, answers, &mut decision);
+        self.conclude_into(live, question, answers, failure, &mut decision);
+        decision
+    }
+
+    #[inline]
+    fn conclude_into(
+        &self,
+        live: &Live,
+        question: &Question<'_>,
+        answers: &[Answer],
+        failure: Option<StoreFailure>,
+        decision: &mut Decision,
+    ) {
+        let Question { matches, charges, permit, .. } = question;
+        combine(matches, charges, answers, decision);
         if let Some(id) = permit
             && decision.is_allowed()
         {
@@ -301,7 +326,6 @@ impl<S: Store> Engine<S> {
             let sources = answers.iter().map(took);
             decision.give(Permit::new(live, matches, charges, sources, *id).map(Box::new));
         }
-        decision
     }
 
     /// A number for the permits of this decision, if it takes any.

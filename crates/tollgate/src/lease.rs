@@ -32,7 +32,6 @@ use crate::time::{Ticks, Timestamp};
 use book::Book;
 pub use book::LeaseReport;
 use cell::{Asked, Cell};
-use desk::Desk;
 pub use lending::Lending;
 use turn::Turn;
 
@@ -108,6 +107,7 @@ pub struct Leased<S: Lender> {
 }
 
 type CellOf<S> = Arc<Cell<<S as Lender>::Receipt>>;
+type CellsOf<'d, S> = SmallVec<[&'d CellOf<S>; 6]>;
 
 /// What is known of one charge without asking.
 enum Known<R> {
@@ -203,6 +203,7 @@ impl<S: Lender> Leased<S> {
     #[inline]
     fn answered(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Answers> {
         let mut desk = self.book.at_hand(charges)?;
+        let mut cells = CellsOf::<'_, S>::new();
         let mut is_denied = false;
         for charge in charges {
             let cell = desk.cell(charge)?;
@@ -212,55 +213,47 @@ impl<S: Lender> Leased<S> {
                 }
                 is_denied |= is_enforced(charge);
             }
+            cells.push(cell);
         }
-        let mut answers = Answers::new();
-        if is_denied {
-            // Whoever could pay does not: nobody has to give back.
-            for charge in charges {
-                let cell = desk.cell(charge)?;
-                answers.push(if cell.can_spend(charge.cost(), now) {
-                    answer(cell.outcome(charge.quota(), now), Source::Lease)
-                } else {
-                    answer(cell.denial(charge, now)?, Source::DenyCache)
-                });
-            }
-            desk.refused += 1;
-            return Some(answers);
-        }
-        let mut leases: SmallVec<[u64; 6]> = SmallVec::new();
-        for charge in charges {
-            let cell = desk.cell(charge)?;
-            leases.push(cell.ends());
+        let answers =
+            if is_denied { refused(charges, &cells, now)? } else { self.paid(charges, &cells, now)? };
+        drop(cells);
+        *(if is_denied { &mut desk.refused } else { &mut desk.paid }) += 1;
+        Some(answers)
+    }
+
+    /// Pays all of them, each of its cell, but for shadows that are denied. None if somebody else was faster: then nothing is paid.
+    #[inline]
+    fn paid(
+        &self,
+        charges: &[Charge<'_>],
+        cells: &[&Arc<Cell<S::Receipt>>],
+        now: Timestamp,
+    ) -> Option<Answers> {
+        let (mut answers, mut leases) = (Answers::new(), SmallVec::<[u64; 6]>::new());
+        for (charge, cell) in charges.iter().zip(cells) {
+            let ends = cell.ends();
             if let Some(left) = cell.spend(charge.cost(), now) {
                 if cell.runs_out(left) {
                     self.book.want(cell);
                 }
+                leases.push(ends);
                 answers.push(answer(cell.outcome(charge.quota(), now), Source::Lease));
             } else if let Some(outcome) = cell.denial(charge, now).filter(|_| !is_enforced(charge)) {
+                leases.push(0);
                 answers.push(answer(outcome, Source::DenyCache));
             } else {
-                // Somebody else was faster.
-                leases.pop();
-                Self::unpay_at(&desk, charges, &leases);
+                let paid = charges.iter().zip(cells).zip(leases);
+                paid.for_each(|((charge, cell), ends)| cell.put(charge.cost(), ends));
                 return None;
             }
         }
-        let paid = charges.iter().zip(&mut answers).filter(|(_, answer)| answer.source == Source::Lease);
-        for (charge, answer) in paid {
-            answer.unheard = desk.cell(charge).map_or(0, |cell| cell.news());
-        }
-        desk.paid += 1;
-        Some(answers)
-    }
-
-    /// Gives back what was paid of the cells at hand: of the first of them, of these leases.
-    #[cold]
-    fn unpay_at(desk: &Desk<S::Receipt>, charges: &[Charge<'_>], leases: &[u64]) {
-        for (charge, ends) in charges.iter().zip(leases) {
-            if let Some(cell) = desk.cell(charge) {
-                cell.put(charge.cost(), *ends);
+        for (answer, cell) in answers.iter_mut().zip(cells) {
+            if answer.source == Source::Lease {
+                answer.unheard = cell.news();
             }
         }
+        Some(answers)
     }
 
     /// Asks the store about what is lacking, and draws ahead of what is asked often.
@@ -380,6 +373,17 @@ fn is_enforced(charge: &Charge<'_>) -> bool {
 
 fn answer(outcome: Outcome, source: Source) -> Answer {
     Answer::new(outcome, source)
+}
+
+/// What is told whom one of the cells denies. Whoever could pay does not, so that nobody has to give back.
+fn refused<R: Clone>(charges: &[Charge<'_>], cells: &[&Arc<Cell<R>>], now: Timestamp) -> Option<Answers> {
+    let told = |(charge, cell): (&Charge<'_>, &&Arc<Cell<R>>)| {
+        if cell.can_spend(charge.cost(), now) {
+            return Some(answer(cell.outcome(charge.quota(), now), Source::Lease));
+        }
+        Some(answer(cell.denial(charge, now)?, Source::DenyCache))
+    };
+    charges.iter().zip(cells).map(told).collect()
 }
 
 /// The answer of what is known. One that stays paid tells what was spent.

@@ -163,12 +163,13 @@ async fn run(
                 for _ in 0..IN_A_ROW {
                     let key = table[place % table.len()] as usize;
                     place += 1;
-                    let request = CheckRequest::new().with("api_key", names[key].as_str());
-                    let Ok(request) =
-                        request.and_then(|request| request.with("tenant", tenants[key % TENANTS].as_str()))
-                    else {
+                    let mut request = CheckRequest::new();
+                    let told = request
+                        .push("api_key", names[key].as_str())
+                        .and_then(|()| request.push("tenant", tenants[key % TENANTS].as_str()));
+                    if told.is_err() {
                         return latencies;
-                    };
+                    }
                     let asked = (place % SAMPLED == 0).then(Instant::now);
                     let decision = node.check(&request, clock.now()).await;
                     if let (Some(asked), Some(latencies)) = (asked, &mut latencies) {

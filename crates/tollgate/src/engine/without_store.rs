@@ -178,16 +178,25 @@ impl<S: Store> Engine<S> {
                 self.follow_store(live, question, &answers, now);
                 answers
             }
-            Err(failure) => {
-                let asked = asked(question);
-                let answers = match self.partly(live, &asked, failure, now).await {
-                    Some(answers) => answers,
-                    None => self.by_stages(live, &asked, failure, now),
-                };
-                self.standby(live, now).count(&answers);
-                answers
-            }
+            // Apart: it is large, and every decision that waits would have room for it.
+            Err(failure) => Box::pin(self.answers_without(live, question, failure, now)).await,
         }
+    }
+
+    async fn answers_without(
+        &self,
+        live: &Live,
+        question: &Question<'_>,
+        failure: StoreFailure,
+        now: Timestamp,
+    ) -> Answers {
+        let asked = asked(question);
+        let answers = match self.partly(live, &asked, failure, now).await {
+            Some(answers) => answers,
+            None => self.by_stages(live, &asked, failure, now),
+        };
+        self.standby(live, now).count(&answers);
+        answers
     }
 
     /// The same where nobody can wait.

@@ -97,7 +97,26 @@ impl Hasher for Already {
     }
 }
 
-type Shelf<R> = HashMap<u128, Arc<Cell<R>>, BuildHasherDefault<Already>>;
+type Shelf<R> = HashMap<u128, Entry<R>, BuildHasherDefault<Already>>;
+
+/// A key's place on a shelf.
+struct Entry<R> {
+    cell: Arc<Cell<R>>,
+    /// When to look whether something of it is to be given back. Beside the cell and not in it: who goes through a shelf reads the
+    /// cells of few keys, and those of most lie in memory that nobody has touched lately.
+    look_at: Timestamp,
+}
+
+impl<R: Clone> Entry<R> {
+    fn shared(&self) -> Arc<Cell<R>> {
+        Arc::clone(&self.cell)
+    }
+
+    /// The cell, unless a new policy counts the key under another quota.
+    fn cell_of(&self, charge: &Charge<'_>) -> Option<&Arc<Cell<R>>> {
+        (self.cell.number == charge.number()).then_some(&self.cell)
+    }
+}
 
 pub(super) struct Book<R> {
     shelves: Box<[Mutex<Shelf<R>>]>,
@@ -154,7 +173,7 @@ impl<R: Clone> Book<R> {
     pub(super) fn cell(&self, charge: &Charge<'_>) -> Option<Arc<Cell<R>>> {
         charge.lease().filter(|_| charge.cost() > 0)?;
         let shelf = self.shelf(charge.key());
-        shelf.get(&charge.key()).filter(|cell| cell.number == charge.number()).cloned()
+        shelf.get(&charge.key())?.cell_of(charge).cloned()
     }
 
     /// The same, or a new one where there is room, and where the key is worth it.
@@ -173,16 +192,16 @@ impl<R: Clone> Book<R> {
             return None;
         }
         let mut shelf = self.shelf(charge.key());
-        if let Some(cell) = shelf.get(&charge.key()).filter(|cell| cell.number == charge.number()) {
+        if let Some(cell) = shelf.get(&charge.key()).and_then(|entry| entry.cell_of(charge)) {
             return Some(Arc::clone(cell));
         }
         let cell = Arc::new(Cell::new(charge, lease, now));
-        match shelf.insert(charge.key(), Arc::clone(&cell)) {
+        match shelf.insert(charge.key(), Entry { cell: Arc::clone(&cell), look_at: now }) {
             None => {
                 self.count.fetch_add(1, Ordering::Relaxed);
             }
             // A new policy counts the key under another quota: what is held under the old one goes back.
-            Some(old) => self.leave(&old),
+            Some(old) => self.leave(&old.cell),
         }
         Some(cell)
     }
@@ -200,7 +219,7 @@ impl<R: Clone> Book<R> {
     pub(super) async fn drawn(&self) {
         for shelf in &self.shelves {
             let cells: Vec<_> =
-                shelf.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+                shelf.lock().unwrap_or_else(PoisonError::into_inner).values().map(Entry::shared).collect();
             for cell in cells {
                 cell.others_turn(0).await;
             }
@@ -217,7 +236,7 @@ impl<R: Clone> Book<R> {
 
     pub(super) fn forget_denials(&self, charges: &[Charge<'_>]) {
         for charge in charges {
-            let cell = self.shelf(charge.key()).get(&charge.key()).cloned();
+            let cell = self.shelf(charge.key()).get(&charge.key()).map(Entry::shared);
             if let Some(cell) = cell {
                 cell.forget_denial();
             }
@@ -227,7 +246,7 @@ impl<R: Clone> Book<R> {
     pub(super) fn drop_cells(&self, charges: &[Charge<'_>]) {
         for charge in charges {
             let dropped = self.shelf(charge.key()).remove(&charge.key());
-            if let Some(cell) = dropped {
+            if let Some(Entry { cell, .. }) = dropped {
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 cell.goes();
                 let units = cell.take_all().map_or(0, |(_, units)| units);
@@ -261,7 +280,11 @@ impl<R: Clone> Book<R> {
             }
             let mut shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
             let before = shelf.len();
-            shelf.retain(|_, cell| {
+            shelf.retain(|_, entry| {
+                if !all && now < entry.look_at {
+                    return true;
+                }
+                let cell = &entry.cell;
                 if cell.units() > 0 && (all || cell.has_ended(now)) {
                     let units = cell.units();
                     match cell.take_all() {
@@ -269,6 +292,7 @@ impl<R: Clone> Book<R> {
                         None => self.counts.stranded(units),
                     }
                 }
+                entry.look_at = cell.look_at(now);
                 let is_idle = cell.is_idle(now);
                 if is_idle {
                     // Who has it at hand, or is about to draw, finds that it is here no more.
@@ -285,7 +309,7 @@ impl<R: Clone> Book<R> {
     pub(super) fn report(&self) -> LeaseReport {
         let held = |shelf: &Mutex<Shelf<R>>| {
             let shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
-            shelf.values().map(|cell| cell.units()).sum::<u64>()
+            shelf.values().map(|entry| entry.cell.units()).sum::<u64>()
         };
         let (paid, refused) = self.desks.counts();
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);

@@ -392,6 +392,13 @@ impl<R: Clone> Cell<R> {
         inner.receipt.clone().filter(|_| units > 0).map(|receipt| (receipt, units))
     }
 
+    /// When to look again whether something is to be given back: not before what is held ends, and what is drawn later ends no earlier
+    /// than a lease from now, or with its window, after which nothing goes back.
+    pub(super) fn look_at(&self, now: Timestamp) -> Timestamp {
+        let ends = Timestamp::from_unix_micros(self.ends.load(Ordering::Acquire));
+        if self.units() > 0 && ends > now { ends } else { now + self.lease.ttl() }
+    }
+
     /// Whether nothing is known of it that matters any more.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         let inner = self.lock();

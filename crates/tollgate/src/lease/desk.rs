@@ -10,7 +10,7 @@ use crate::charge::Charge;
 /// Threads that have a desk of their own; further ones share them.
 const DESKS: usize = 64;
 /// Places on each: as many of its keys are found without asking the book. A power of two.
-const PLACES: usize = 2_048;
+const PLACES: usize = 8_192;
 
 /// One thread's desk. It is only ever behind the book: a cell that is there no more says so itself.
 pub(super) struct Desk<R> {

@@ -12,6 +12,8 @@ use crate::charge::Charge;
 use crate::time::Timestamp;
 
 const SHELVES: usize = 64;
+/// Most keys without a cell of which it is remembered what was not told.
+const UNTOLD_MAX: usize = 65_536;
 /// In how many turns all shelves are looked through.
 const TURNS: usize = 8;
 
@@ -131,6 +133,8 @@ pub(super) struct Book<R> {
     wanted: Mutex<Vec<Arc<Cell<R>>>>,
     /// What is left of leases that were replaced.
     leftovers: Mutex<Vec<(R, u64)>>,
+    /// Units that no answer has told of, of keys without a cell: the next cell of the key does.
+    untold: Mutex<HashMap<u128, u64, BuildHasherDefault<Already>>>,
 }
 
 impl<R: Clone> Book<R> {
@@ -146,6 +150,7 @@ impl<R: Clone> Book<R> {
             counts: Counts::default(),
             wanted: Mutex::default(),
             leftovers: Mutex::default(),
+            untold: Mutex::default(),
         }
     }
 
@@ -196,14 +201,31 @@ impl<R: Clone> Book<R> {
             return Some(Arc::clone(cell));
         }
         let cell = Arc::new(Cell::new(charge, lease, now));
+        cell.inherits(self.untold().remove(&charge.key()).unwrap_or(0));
         match shelf.insert(charge.key(), Entry { cell: Arc::clone(&cell), look_at: now }) {
             None => {
                 self.count.fetch_add(1, Ordering::Relaxed);
             }
             // A new policy counts the key under another quota: what is held under the old one goes back.
-            Some(old) => self.leave(&old.cell),
+            Some(old) => {
+                self.leave(&old.cell);
+                cell.inherits(old.cell.untold());
+            }
         }
         Some(cell)
+    }
+
+    fn untold(&self) -> MutexGuard<'_, HashMap<u128, u64, BuildHasherDefault<Already>>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers what a cell that is gone did not tell, where there is room.
+    fn keep_untold(&self, key: u128, cell: &Cell<R>) {
+        let units = cell.untold();
+        let mut untold = self.untold();
+        if units > 0 && untold.len() < UNTOLD_MAX {
+            untold.insert(key, units);
+        }
     }
 
     /// Nothing is drawn any more.
@@ -246,6 +268,8 @@ impl<R: Clone> Book<R> {
     pub(super) fn drop_cells(&self, charges: &[Charge<'_>]) {
         for charge in charges {
             let dropped = self.shelf(charge.key()).remove(&charge.key());
+            // Whoever keeps count forgets the counter, too.
+            self.untold().remove(&charge.key());
             if let Some(Entry { cell, .. }) = dropped {
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 cell.goes();
@@ -280,7 +304,7 @@ impl<R: Clone> Book<R> {
             }
             let mut shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
             let before = shelf.len();
-            shelf.retain(|_, entry| {
+            shelf.retain(|&key, entry| {
                 if !all && now < entry.look_at {
                     return true;
                 }
@@ -298,6 +322,7 @@ impl<R: Clone> Book<R> {
                     // Who has it at hand, or is about to draw, finds that it is here no more.
                     cell.goes();
                     rest.extend(cell.take_all());
+                    self.keep_untold(key, cell);
                 }
                 !is_idle
             });

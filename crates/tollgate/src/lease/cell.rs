@@ -212,6 +212,18 @@ impl<R: Clone> Cell<R> {
         if is_first { told } else { 0 }
     }
 
+    /// The units that were spent and that no answer will tell of any more. Of a cell that is gone.
+    pub(super) fn untold(&self) -> u64 {
+        let _inner = self.lock();
+        let units = self.units();
+        self.heard.swap(units, Ordering::AcqRel).saturating_sub(units)
+    }
+
+    /// Takes over what another cell of the key did not tell. Before anybody spends of it.
+    pub(super) fn inherits(&self, untold: u64) {
+        self.heard.fetch_add(untold, Ordering::AcqRel);
+    }
+
     /// What names the lease that units are spent of.
     pub(super) fn ends(&self) -> u64 {
         self.ends.load(Ordering::Acquire)

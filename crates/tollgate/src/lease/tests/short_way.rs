@@ -26,6 +26,10 @@ struct Hearing {
 }
 
 impl Hearing {
+    fn new(leased: Leased<Lending>) -> Self {
+        Self { leased, told: AtomicU64::new(0), is_away: AtomicBool::new(false) }
+    }
+
     fn hears(&self, charges: &[Charge<'_>], answers: &Answers) {
         if answers.iter().all(|answer| answer.outcome.is_allowed()) {
             let news = charges.iter().zip(answers).map(|(charge, answer)| answer.news(charge.cost()));
@@ -92,11 +96,7 @@ fn passes<S: Store>(engine: &Engine<S>, now: Timestamp) -> (bool, Source) {
 /// store that goes away has what is left of the limit, and at most so much more.
 #[test]
 fn the_share_is_warm_to_a_quarter_of_a_lease() {
-    let engine = engine(Quota::token_bucket(Rate::per_hour(100).burst(1_000)).unwrap(), |leased| Hearing {
-        leased,
-        told: AtomicU64::new(0),
-        is_away: AtomicBool::new(false),
-    });
+    let engine = engine(Quota::token_bucket(Rate::per_hour(100).burst(1_000)).unwrap(), Hearing::new);
     // A lease is at most a twentieth of the limit.
     let behind_max = 1_000 / 20 / 4;
     let (mut now, mut of_leases, mut behind_most) = (START, 0, 0);
@@ -115,6 +115,29 @@ fn the_share_is_warm_to_a_quarter_of_a_lease() {
     engine.store().is_away.store(true, Ordering::Relaxed);
     let by_share = (0..1_000).filter(|_| passes(&engine, now).0).count() as u64;
     assert!((600..=600 + behind_max).contains(&by_share), "{by_share}");
+}
+
+/// A key that comes and goes is heard of as well: what its cell had not told when it ended is told by the next.
+#[test]
+fn what_a_cell_did_not_tell_is_told_by_the_next() {
+    let engine = engine(Quota::token_bucket(Rate::per_hour(100).burst(1_000)).unwrap(), Hearing::new);
+    let (mut now, mut spent) = (START, 0);
+    for _ in 0..20 {
+        for _ in 0..23 {
+            assert!(passes(&engine, now).0);
+            spent += 1;
+            now = now + Ticks::from_millis(1);
+            block_on(engine.store().leased.tend(now));
+        }
+        // Until nothing is known of it any more.
+        for _ in 0..40 {
+            now = now + Ticks::from_millis(50);
+            block_on(engine.store().leased.tend(now));
+        }
+        assert_eq!(engine.store().leased.report().keys, 0);
+        let told = engine.store().told.load(Ordering::Relaxed);
+        assert!((spent - 1_000 / 20 / 4..=spent).contains(&told), "{told} of {spent}");
+    }
 }
 
 /// A counter that was reset is asked, also by a thread that has what was held of it at hand.

@@ -101,10 +101,11 @@ impl Store for Stores {
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
-    ) -> Option<Result<Answers, StoreFailure>> {
+        answers: &mut Answers,
+    ) -> Option<Result<(), StoreFailure>> {
         match self {
-            Stores::Memory(store) => store.charge_at_once(charges, now),
-            Stores::Redis(fleet) => fleet.store.charge_at_once(charges, now),
+            Stores::Memory(store) => store.charge_at_once(charges, now, answers),
+            Stores::Redis(fleet) => fleet.store.charge_at_once(charges, now, answers),
         }
     }
 

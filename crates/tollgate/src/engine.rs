@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Answer, Charge};
+use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Decision, Fault, Source, Stance, Status};
 use crate::key::Secret;
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Usage};
@@ -205,13 +205,16 @@ impl<S: Store> Engine<S> {
             if self.must_pay_first(&question.charges) {
                 return;
             }
-            let Some(answers) = self.store.charge_at_once(&question.charges, now) else { return };
-            if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
+            let mut answers = Answers::new();
+            let Some(answered) = self.store.charge_at_once(&question.charges, now, &mut answers) else {
+                return;
+            };
+            if attempt < ATTEMPTS && answered == Err(StoreFailure::Superseded) {
                 continue;
             }
             let decision = decided.insert(Decision::open(Arc::clone(&live.policy)));
-            match answers {
-                Ok(answers) => {
+            match answered {
+                Ok(()) => {
                     self.follow_store(&live, &question, &answers, now);
                     self.conclude_into(&live, &question, &answers, None, decision);
                 }

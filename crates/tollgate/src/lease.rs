@@ -199,9 +199,10 @@ impl<S: Lender> Leased<S> {
         Some(each.filter_map(|(charge, known)| told(charge, known, !is_denied, now)).collect())
     }
 
-    /// The answers, if the store need not be asked, and if all that is held is at hand. Otherwise nothing is paid.
+    /// Writes the answers, if the store need not be asked, and if all that is held is at hand. Otherwise nothing is paid, and what was
+    /// written means nothing.
     #[inline]
-    fn answered(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Answers> {
+    fn answered(&self, charges: &[Charge<'_>], now: Timestamp, answers: &mut Answers) -> Option<()> {
         let mut desk = self.book.at_hand(charges)?;
         let mut cells = CellsOf::<'_, S>::new();
         let mut is_denied = false;
@@ -215,11 +216,14 @@ impl<S: Lender> Leased<S> {
             }
             cells.push(cell);
         }
-        let answers =
-            if is_denied { refused(charges, &cells, now)? } else { self.paid(charges, &cells, now)? };
+        if is_denied {
+            refused(charges, &cells, now, answers)?;
+        } else {
+            self.paid(charges, &cells, now, answers)?;
+        }
         drop(cells);
         *(if is_denied { &mut desk.refused } else { &mut desk.paid }) += 1;
-        Some(answers)
+        Some(())
     }
 
     /// Pays all of them, each of its cell, but for shadows that are denied. None if somebody else was faster: then nothing is paid.
@@ -229,8 +233,9 @@ impl<S: Lender> Leased<S> {
         charges: &[Charge<'_>],
         cells: &[&Arc<Cell<S::Receipt>>],
         now: Timestamp,
-    ) -> Option<Answers> {
-        let (mut answers, mut leases) = (Answers::new(), SmallVec::<[u64; 6]>::new());
+        answers: &mut Answers,
+    ) -> Option<()> {
+        let mut leases = SmallVec::<[u64; 6]>::new();
         for (charge, cell) in charges.iter().zip(cells) {
             let ends = cell.ends();
             if let Some(left) = cell.spend(charge.cost(), now) {
@@ -253,7 +258,7 @@ impl<S: Lender> Leased<S> {
                 answer.unheard = cell.news();
             }
         }
-        Some(answers)
+        Some(())
     }
 
     /// Asks the store about what is lacking, and draws ahead of what is asked often.
@@ -376,14 +381,20 @@ fn answer(outcome: Outcome, source: Source) -> Answer {
 }
 
 /// What is told whom one of the cells denies. Whoever could pay does not, so that nobody has to give back.
-fn refused<R: Clone>(charges: &[Charge<'_>], cells: &[&Arc<Cell<R>>], now: Timestamp) -> Option<Answers> {
-    let told = |(charge, cell): (&Charge<'_>, &&Arc<Cell<R>>)| {
-        if cell.can_spend(charge.cost(), now) {
-            return Some(answer(cell.outcome(charge.quota(), now), Source::Lease));
-        }
-        Some(answer(cell.denial(charge, now)?, Source::DenyCache))
-    };
-    charges.iter().zip(cells).map(told).collect()
+fn refused<R: Clone>(
+    charges: &[Charge<'_>],
+    cells: &[&Arc<Cell<R>>],
+    now: Timestamp,
+    answers: &mut Answers,
+) -> Option<()> {
+    for (charge, cell) in charges.iter().zip(cells) {
+        answers.push(if cell.can_spend(charge.cost(), now) {
+            answer(cell.outcome(charge.quota(), now), Source::Lease)
+        } else {
+            answer(cell.denial(charge, now)?, Source::DenyCache)
+        });
+    }
+    Some(())
 }
 
 /// The answer of what is known. One that stays paid tells what was spent.
@@ -404,8 +415,11 @@ impl<S: Lender> Store for Leased<S> {
         if charges.iter().all(|charge| charge.lease().is_none() || charge.cost() == 0) {
             return self.store.charge(charges, now).await;
         }
-        if let Some(answers) = self.answered(charges, now) {
-            return Ok(answers);
+        {
+            let mut answers = Answers::new();
+            if self.answered(charges, now, &mut answers).is_some() {
+                return Ok(answers);
+            }
         }
         // What asks the store is large, and seldom: it has a place of its own, so that others need not make room for it.
         Box::pin(self.charge_with_turns(charges, now)).await
@@ -415,8 +429,9 @@ impl<S: Lender> Store for Leased<S> {
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
-    ) -> Option<Result<Answers, StoreFailure>> {
-        self.answered(charges, now).map(Ok)
+        answers: &mut Answers,
+    ) -> Option<Result<(), StoreFailure>> {
+        self.answered(charges, now, answers).map(Ok)
     }
 
     fn answers_at_once(&self) -> bool {

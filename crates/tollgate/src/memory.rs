@@ -6,8 +6,6 @@
 
 use std::sync::Arc;
 
-use smallvec::smallvec;
-
 use crate::algorithm::reservoir::Word;
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::Source;
@@ -207,15 +205,30 @@ impl MemoryStore {
     /// [`StoreFailure::Superseded`] when a newer policy has already taken over a counter.
     #[inline]
     pub fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        let mut answers = Answers::new();
+        self.charge_into(charges, now, &mut answers)?;
+        Ok(answers)
+    }
+
+    /// The same, written where it is needed.
+    #[inline]
+    fn charge_into(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        answers: &mut Answers,
+    ) -> Result<(), StoreFailure> {
         let now = self.origin.clamp(now);
         match charges {
-            [] => Ok(Answers::new()),
-            [charge] => Ok(smallvec![self.charge_one(charge, now)?]),
-            several => match self.charge_known(several, now) {
-                Some(answers) => Ok(answers),
-                None => self.charge_all(several, now),
-            },
+            [] => {}
+            [charge] => answers.push(self.charge_one(charge, now)?),
+            several => {
+                if self.charge_known(several, now, answers).is_none() {
+                    *answers = self.charge_all(several, now)?;
+                }
+            }
         }
+        Ok(())
     }
 
     /// Charges one counter.
@@ -343,8 +356,9 @@ impl Store for MemoryStore {
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
-    ) -> Option<Result<Answers, StoreFailure>> {
-        Some(self.charge_now(charges, now))
+        answers: &mut Answers,
+    ) -> Option<Result<(), StoreFailure>> {
+        Some(self.charge_into(charges, now, answers))
     }
 
     async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {

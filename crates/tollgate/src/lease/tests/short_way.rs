@@ -56,13 +56,14 @@ impl Store for Hearing {
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
-    ) -> Option<Result<Answers, StoreFailure>> {
-        let there = !self.is_away.load(Ordering::Relaxed);
-        let answered = self.leased.charge_at_once(charges, now).filter(|_| there);
-        if let Some(Ok(answers)) = &answered {
-            self.hears(charges, answers);
+        answers: &mut Answers,
+    ) -> Option<Result<(), StoreFailure>> {
+        if self.is_away.load(Ordering::Relaxed) {
+            return None;
         }
-        answered
+        let answered = self.leased.charge_at_once(charges, now, answers)?;
+        self.hears(charges, answers);
+        Some(answered)
     }
 
     async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {

@@ -162,7 +162,9 @@ async fn nanos<S: Store>(
         }
     }
     if denied > 0 {
-        return Err(format!("{denied} of {place} were denied: the machine is too fast for these limits").into());
+        return Err(
+            format!("{denied} of {place} were denied: the machine is too fast for these limits").into()
+        );
     }
     Ok(began.elapsed().as_nanos() as f64 / place as f64)
 }
@@ -184,8 +186,7 @@ fn print(rows: &[(usize, Seen)], rounds: usize) {
         let mut ratios: Vec<f64> =
             seen.leased.iter().zip(&seen.memory).map(|(leased, memory)| leased / memory).collect();
         ratios.sort_by(f64::total_cmp);
-        let (least, most) =
-            (ratios.first().copied().unwrap_or(0.0), ratios.last().copied().unwrap_or(0.0));
+        let (least, most) = (ratios.first().copied().unwrap_or(0.0), ratios.last().copied().unwrap_or(0.0));
         let ratio = median(ratios);
         let paid = 100.0 * seen.paid as f64 / (seen.paid + seen.asked).max(1) as f64;
         println!(

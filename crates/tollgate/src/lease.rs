@@ -7,6 +7,7 @@
 
 mod book;
 mod cell;
+mod desk;
 mod heat;
 mod lending;
 mod size;
@@ -18,7 +19,6 @@ mod turn;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -108,6 +108,7 @@ pub struct Leased<S: Lender> {
 }
 
 type CellOf<S> = Arc<Cell<<S as Lender>::Receipt>>;
+type CellsOf<'d, S> = SmallVec<[&'d CellOf<S>; 6]>;
 
 /// What is known of one charge without asking.
 enum Known<R> {
@@ -151,7 +152,7 @@ impl<S: Lender> Leased<S> {
 
     /// What a draw brought to a key that is no longer leased goes back.
     fn after(&self, cell: &Cell<S::Receipt>) {
-        if cell.is_gone.load(Ordering::Acquire) {
+        if cell.is_gone() {
             self.book.leave(cell);
         }
     }
@@ -202,17 +203,69 @@ impl<S: Lender> Leased<S> {
             self.book.counts.paid();
         }
         let each = charges.iter().zip(known);
-        Some(each.filter_map(|(charge, known)| told(charge, known, now)).collect())
+        Some(each.filter_map(|(charge, known)| told(charge, known, !is_denied, now)).collect())
     }
 
-    /// The answers, if the store need not be asked. Otherwise nothing is paid.
-    fn answered(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Answers> {
-        let known = self.pay(charges, now);
-        let answers = self.settled(charges, &known, now);
-        if answers.is_none() {
-            Self::unpay(charges, &known);
+    /// Writes the answers, if the store need not be asked, and if all that is held is at hand. Otherwise nothing is paid, and what was
+    /// written means nothing.
+    #[inline]
+    fn answered(&self, charges: &[Charge<'_>], now: Timestamp, answers: &mut Answers) -> Option<()> {
+        let mut desk = self.book.at_hand(charges)?;
+        let mut cells = CellsOf::<'_, S>::new();
+        let mut is_denied = false;
+        for charge in charges {
+            let cell = desk.cell(charge)?;
+            if !cell.can_spend(charge.cost(), now) {
+                if !cell.denies(charge, now) {
+                    return None;
+                }
+                is_denied |= is_enforced(charge);
+            }
+            cells.push(cell);
         }
-        answers
+        if is_denied {
+            refused(charges, &cells, now, answers)?;
+        } else {
+            self.paid(charges, &cells, now, answers)?;
+        }
+        drop(cells);
+        *(if is_denied { &mut desk.refused } else { &mut desk.paid }) += 1;
+        Some(())
+    }
+
+    /// Pays all of them, each of its cell, but for shadows that are denied. None if somebody else was faster: then nothing is paid.
+    #[inline]
+    fn paid(
+        &self,
+        charges: &[Charge<'_>],
+        cells: &[&Arc<Cell<S::Receipt>>],
+        now: Timestamp,
+        answers: &mut Answers,
+    ) -> Option<()> {
+        let mut leases = SmallVec::<[u64; 6]>::new();
+        for (charge, cell) in charges.iter().zip(cells) {
+            let ends = cell.ends();
+            if let Some(left) = cell.spend(charge.cost(), now) {
+                if cell.runs_out(left) {
+                    self.book.want(cell);
+                }
+                leases.push(ends);
+                answers.push(answer(cell.outcome(charge.quota(), now), Source::Lease));
+            } else if let Some(outcome) = cell.denial(charge, now).filter(|_| !is_enforced(charge)) {
+                leases.push(0);
+                answers.push(answer(outcome, Source::DenyCache));
+            } else {
+                let paid = charges.iter().zip(cells).zip(leases);
+                paid.for_each(|((charge, cell), ends)| cell.put(charge.cost(), ends));
+                return None;
+            }
+        }
+        for (answer, cell) in answers.iter_mut().zip(cells) {
+            if answer.source == Source::Lease {
+                answer.unheard = cell.news();
+            }
+        }
+        Some(())
     }
 
     /// Asks the store about what is lacking, and draws ahead of what is asked often.
@@ -252,7 +305,7 @@ impl<S: Lender> Leased<S> {
             Self::unpay(charges, known);
         }
         let mut answers: SmallVec<[Option<Answer>; 6]> =
-            charges.iter().zip(known).map(|(charge, known)| told(charge, known, now)).collect();
+            charges.iter().zip(known).map(|(charge, known)| told(charge, known, is_admitted, now)).collect();
         for ((&place, loan), &wanted) in places.iter().zip(loans).zip(&extras) {
             answers[place] = Some(loan.answer);
             if let Some(turn) = turns[place].take() {
@@ -331,12 +384,33 @@ fn is_enforced(charge: &Charge<'_>) -> bool {
 }
 
 fn answer(outcome: Outcome, source: Source) -> Answer {
-    Answer { outcome, source }
+    Answer::new(outcome, source)
 }
 
-fn told<R: Clone>(charge: &Charge<'_>, known: &Known<R>, now: Timestamp) -> Option<Answer> {
+/// What is told whom one of the cells denies. Whoever could pay does not, so that nobody has to give back.
+fn refused<R: Clone>(
+    charges: &[Charge<'_>],
+    cells: &[&Arc<Cell<R>>],
+    now: Timestamp,
+    answers: &mut Answers,
+) -> Option<()> {
+    for (charge, cell) in charges.iter().zip(cells) {
+        answers.push(if cell.can_spend(charge.cost(), now) {
+            answer(cell.outcome(charge.quota(), now), Source::Lease)
+        } else {
+            answer(cell.denial(charge, now)?, Source::DenyCache)
+        });
+    }
+    Some(())
+}
+
+/// The answer of what is known. One that stays paid tells what was spent.
+fn told<R: Clone>(charge: &Charge<'_>, known: &Known<R>, is_paid: bool, now: Timestamp) -> Option<Answer> {
     match known {
-        Known::Paid(cell, _) => Some(answer(cell.outcome(charge.quota(), now), Source::Lease)),
+        Known::Paid(cell, _) => {
+            let unheard = if is_paid { cell.news() } else { 0 };
+            Some(Answer { unheard, ..answer(cell.outcome(charge.quota(), now), Source::Lease) })
+        }
         Known::Denied(outcome) => Some(answer(*outcome, Source::DenyCache)),
         Known::Lacking => None,
     }
@@ -348,8 +422,11 @@ impl<S: Lender> Store for Leased<S> {
         if charges.iter().all(|charge| charge.lease().is_none() || charge.cost() == 0) {
             return self.store.charge(charges, now).await;
         }
-        if let Some(answers) = self.answered(charges, now) {
-            return Ok(answers);
+        {
+            let mut answers = Answers::new();
+            if self.answered(charges, now, &mut answers).is_some() {
+                return Ok(answers);
+            }
         }
         // What asks the store is large, and seldom: it has a place of its own, so that others need not make room for it.
         Box::pin(self.charge_with_turns(charges, now)).await
@@ -359,12 +436,17 @@ impl<S: Lender> Store for Leased<S> {
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
-    ) -> Option<Result<Answers, StoreFailure>> {
-        self.answered(charges, now).map(Ok)
+        answers: &mut Answers,
+    ) -> Option<Result<(), StoreFailure>> {
+        self.answered(charges, now, answers).map(Ok)
     }
 
     fn answers_at_once(&self) -> bool {
         self.store.answers_at_once()
+    }
+
+    fn may_answer_at_once(&self) -> bool {
+        true
     }
 
     fn is_grouped(&self) -> bool {

@@ -24,7 +24,7 @@ pub(super) fn lacking(lack: i64, charges: &[Charge<'_>]) -> Option<Answers> {
     let [charge] = charges else { return None };
     let found = Found::lacking(u64::try_from(lack).ok()?, charge.quota())?;
     let outcome = found.charged(charge.cost(), Timestamp::default());
-    Some([Answer { outcome, source: Source::Exact }].into_iter().collect())
+    Some([Answer::new(outcome, Source::Exact)].into_iter().collect())
 }
 
 /// The answers of several counters: all are charged, or none.
@@ -71,7 +71,7 @@ fn read<'q>(
             true if units > 0 => Outcome { verdict: outcome.verdict, ..found.charged(cost + units, now) },
             _ => outcome,
         };
-        Answer { outcome, source: Source::Exact }
+        Answer::new(outcome, Source::Exact)
     });
     rest.is_empty().then(|| Lent { answers: told.collect(), units, now })
 }

@@ -115,7 +115,7 @@ fn answer(bytes: &[u8], limit: u64) -> Option<Answer> {
         next_unit_after: Ticks::from_micros(next()?),
         reset_after: Ticks::from_micros(next()?),
     };
-    Some(Answer { outcome, source: Source::Exact })
+    Some(Answer::new(outcome, Source::Exact))
 }
 
 /// A whole number from a double, if it is one.

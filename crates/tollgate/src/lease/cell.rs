@@ -20,6 +20,9 @@ const SIZE_MIN: u64 = 2;
 /// What is added to a remembered retry time, since the store said it a little later than it was asked.
 const WAY: Ticks = Ticks::from_millis(1);
 
+/// Spent units are told of as soon as they are so small a part of a lease.
+const NEWS: u64 = 4;
+
 /// One key.
 pub(super) struct Cell<R> {
     /// The quota's number in its family: under another quota nothing of this counts.
@@ -28,6 +31,8 @@ pub(super) struct Cell<R> {
     pub(super) family: u64,
     pub(super) lease: Lease,
     units: AtomicU64,
+    /// What `units` would be if only that had been spent which an answer has told of. It follows `units`, so that spending writes one word.
+    heard: AtomicU64,
     /// Until when units may be spent.
     ends: AtomicU64,
     /// The size of the last draw, by which one tells when it runs out.
@@ -35,7 +40,7 @@ pub(super) struct Cell<R> {
     /// Whether the last draw brought less than was wanted.
     is_scarce: AtomicBool,
     /// Whether it is no longer in the book: what a draw brings it then goes back.
-    pub(super) is_gone: AtomicBool,
+    is_gone: AtomicBool,
     /// Whether it is already noted to be renewed.
     pub(super) is_wanted: AtomicBool,
     demand: AtomicU64,
@@ -109,6 +114,7 @@ impl<R: Clone> Cell<R> {
             family: charge.family().id(),
             lease,
             units: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
             ends: AtomicU64::new(0),
             size: AtomicU64::new(0),
             is_scarce: AtomicBool::new(false),
@@ -124,6 +130,17 @@ impl<R: Clone> Cell<R> {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner<R>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is no longer in the book.
+    #[inline]
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Acquire)
+    }
+
+    /// It is no longer in the book. Said before what it holds is taken out of it, so that what comes later is found.
+    pub(super) fn goes(&self) {
+        self.is_gone.store(true, Ordering::Release);
     }
 
     /// The units that are held.
@@ -174,6 +191,49 @@ impl<R: Clone> Cell<R> {
         let _ = self.demand.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
+    /// Units that come to be held. Called under the lock.
+    fn add(&self, units: u64) {
+        // In this order, so that who sees the second sees the first: nothing is told that was not spent.
+        self.units.fetch_add(units, Ordering::AcqRel);
+        self.heard.fetch_add(units, Ordering::AcqRel);
+    }
+
+    /// Units that are held no more: all of them. Called under the lock.
+    fn take(&self) -> u64 {
+        // In the other order, for the same reason.
+        let heard = self.heard.swap(0, Ordering::AcqRel);
+        let units = self.units.swap(0, Ordering::AcqRel);
+        self.heard.fetch_add(heard.saturating_sub(units), Ordering::AcqRel);
+        units
+    }
+
+    /// The units that were spent and that no answer has told of: all of them when they are the [`NEWS`]-th part of a lease, else none.
+    pub(super) fn news(&self) -> u32 {
+        // Acquire, and before the other: what was added to it is then in both.
+        let heard = self.heard.load(Ordering::Acquire);
+        let spent = heard.saturating_sub(self.units());
+        if spent == 0 || spent < self.size.load(Ordering::Relaxed) / NEWS {
+            return 0;
+        }
+        let told = u32::try_from(spent).unwrap_or(u32::MAX);
+        let left = heard - u64::from(told);
+        // Whoever comes first tells it.
+        let is_first = self.heard.compare_exchange(heard, left, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if is_first { told } else { 0 }
+    }
+
+    /// The units that were spent and that no answer will tell of any more. Of a cell that is gone.
+    pub(super) fn untold(&self) -> u64 {
+        let _inner = self.lock();
+        let units = self.units();
+        self.heard.swap(units, Ordering::AcqRel).saturating_sub(units)
+    }
+
+    /// Takes over what another cell of the key did not tell. Before anybody spends of it.
+    pub(super) fn inherits(&self, untold: u64) {
+        self.heard.fetch_add(untold, Ordering::AcqRel);
+    }
+
     /// What names the lease that units are spent of.
     pub(super) fn ends(&self) -> u64 {
         self.ends.load(Ordering::Acquire)
@@ -195,6 +255,12 @@ impl<R: Clone> Cell<R> {
             next_unit_after: until(&self.told.next_at),
             reset_after: until(&self.told.reset_at),
         }
+    }
+
+    /// Whether a denial is in force for such a charge.
+    pub(super) fn denies(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
+        self.denial.until.load(Ordering::Acquire) > now.unix_micros()
+            && charge.cost() == self.denial.cost.load(Ordering::Acquire)
     }
 
     /// The denial that is still in force for such a charge. One that costs less may pass, and one that costs more has another time to
@@ -284,7 +350,7 @@ impl<R: Clone> Cell<R> {
         if let Some(window) = loan.window.filter(|_| has_taken) {
             if inner.window != window {
                 // Units of a window that has ended end with it.
-                ended = self.units.swap(0, Ordering::AcqRel);
+                ended = self.take();
                 self.ends.store(0, Ordering::Release);
                 inner.window = window;
             }
@@ -292,7 +358,7 @@ impl<R: Clone> Cell<R> {
                 let ttl = self.lease.ttl();
                 let life = if window == 0 { ttl } else { ttl.min(outcome.reset_after) };
                 self.ends.store(at(life), Ordering::Release);
-                self.units.fetch_add(loan.extra, Ordering::AcqRel);
+                self.add(loan.extra);
             }
         }
         if let Some(receipt) = loan.receipt {
@@ -344,8 +410,15 @@ impl<R: Clone> Cell<R> {
         let inner = self.lock();
         // Whoever spent of it and comes to put back finds another lease.
         self.ends.store(0, Ordering::Release);
-        let units = self.units.swap(0, Ordering::AcqRel);
+        let units = self.take();
         inner.receipt.clone().filter(|_| units > 0).map(|receipt| (receipt, units))
+    }
+
+    /// When to look again whether something is to be given back: not before what is held ends, and what is drawn later ends no earlier
+    /// than a lease from now, or with its window, after which nothing goes back.
+    pub(super) fn look_at(&self, now: Timestamp) -> Timestamp {
+        let ends = Timestamp::from_unix_micros(self.ends.load(Ordering::Acquire));
+        if self.units() > 0 && ends > now { ends } else { now + self.lease.ttl() }
     }
 
     /// Whether nothing is known of it that matters any more.

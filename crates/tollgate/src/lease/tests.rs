@@ -1,5 +1,7 @@
 //! Leases before a store in memory, which several nodes share.
 
+mod short_way;
+
 use pollster::block_on;
 
 use super::{Leased, Lending};

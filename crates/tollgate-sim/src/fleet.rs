@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use tollgate::charge::{Answers, Charge};
 use tollgate::lease::{Leased, Lender, Lending, Loan, Loans, Want};
-use tollgate::policy::{Consistency, Findings, Limit, Policy};
+use tollgate::policy::{Consistency, Cost, Findings, Limit, Policy};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{CheckRequest, Engine, MemoryStore, Quota, Secret, Source, Ticks, Timestamp};
 
@@ -188,7 +188,7 @@ impl<'s> Fleet<'s> {
         let consistency = if self.way == Way::Leased { Consistency::Leased } else { Consistency::Exact };
         let (share, ttl) = self.scene.lease;
         let limit = Limit::new("limit", self.scene.quota.clone()).by(["key"]).consistency(consistency);
-        let policy = Policy::new(vec![limit.lease(share, ttl)])?;
+        let policy = Policy::new(vec![limit.cost(Cost::Asked).lease(share, ttl)])?;
         let store = match self.way {
             Way::Alone => Lending::new(MemoryStore::new(BYTES, START), self.scene.nodes),
             _ => self.store.clone(),

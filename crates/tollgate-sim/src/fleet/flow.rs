@@ -17,8 +17,10 @@ pub struct Flow {
     pub quota: Quota,
     /// The share of a limit that a node may hold, in millionths, and for how long.
     pub lease: (u32, Ticks),
-    /// Requests a second, of the whole fleet.
+    /// Requests a second, of the whole fleet, and what each costs.
     pub offered: u64,
+    /// See `offered`.
+    pub cost: u64,
     /// How they are divided among the nodes, by number.
     pub parts: Vec<u64>,
     /// When they are divided otherwise, and how.
@@ -32,13 +34,13 @@ pub struct Flow {
 /// What came of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flowed {
-    /// The requests of each node, and those of them that passed, while it was counted.
+    /// The units that each node was asked for, and those of them that passed, while it was counted.
     pub asked: Vec<u64>,
     /// See `asked`.
     pub passed: Vec<u64>,
     /// Calls to the store while it was counted.
     pub calls: u64,
-    /// Requests that passed, from the beginning.
+    /// Units that passed, from the beginning.
     pub passed_in_all: u64,
     /// The longest time after which a denied request was told to come back.
     pub retry_after: Ticks,
@@ -64,7 +66,8 @@ pub fn flow(flow: &Flow, way: Way) -> Result<Flowed, Findings> {
     };
     let fleet = Fleet::new(&scene, way)?;
     let mut seen = Flowed { asked: vec![0; count], passed: vec![0; count], ..Flowed::default() };
-    let Ok(request) = CheckRequest::new().with("key", "key") else { return Ok(seen) };
+    let request = CheckRequest::new().with("key", "key").and_then(|request| request.cost(flow.cost));
+    let Ok(request) = request else { return Ok(seen) };
     let mut random = Random::new(flow.seed);
     let (from, until) = (START + flow.counted.0, START + flow.counted.1);
     let turned = flow.turned.as_ref().map(|(at, parts)| (START + *at, parts));
@@ -89,10 +92,11 @@ pub fn flow(flow: &Flow, way: Way) -> Result<Flowed, Findings> {
         let Some(decision) = at_once(fleet.nodes[place].0.check(&request, now)) else { continue };
         let is_passed = decision.is_allowed()
             && decision.limits().all(|status| matches!(status.source, Source::Exact | Source::Lease));
-        seen.passed_in_all += u64::from(is_passed);
+        let units = if is_passed { flow.cost } else { 0 };
+        seen.passed_in_all += units;
         if now >= from && now < until {
-            seen.asked[place] += 1;
-            seen.passed[place] += u64::from(is_passed);
+            seen.asked[place] += flow.cost;
+            seen.passed[place] += units;
             if let Some(retry_after) = decision.retry_after() {
                 seen.retry_after = seen.retry_after.max(retry_after);
             }

@@ -304,6 +304,7 @@ impl<R: Clone> Cell<R> {
             is_all: loan.extra >= want.units,
             crowd: loan.crowd,
             sent,
+            reset_after: outcome.reset_after,
         };
         let enough_for = inner.share.brought(brought, &inner.demand, self.lease.ttl());
         let denied = match outcome.verdict {
@@ -358,10 +359,9 @@ impl<R: Clone> Cell<R> {
     /// Whether nothing is known of it that matters any more.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         let inner = self.lock();
-        let last = inner.demand.looked() + self.lease.ttl() + self.lease.ttl();
-        !inner.is_drawing
-            && self.units() == 0
-            && last < now
-            && self.denial.until.load(Ordering::Relaxed) <= now.unix_micros()
+        // While it is denied nobody looks at how often it is asked about, and who comes right after should find that.
+        let denied = Timestamp::from_unix_micros(self.denial.until.load(Ordering::Relaxed));
+        let last = inner.demand.looked().max(denied) + self.lease.ttl() + self.lease.ttl();
+        !inner.is_drawing && self.units() == 0 && last < now
     }
 }

@@ -31,8 +31,8 @@ struct Pace {
     /// How many times a second what is there is given away.
     gain: u128,
     pause: Ticks,
-    /// Whether units come back many at once.
-    comes_at_once: bool,
+    /// Where units come back many at once, within which time that may be.
+    comes_within: Option<Ticks>,
 }
 
 impl Pace {
@@ -48,19 +48,19 @@ impl Pace {
         // What fills soon must be emptied sooner.
         let filled = u128::from(quota.capacity()) * period / u128::from(rate.units().max(1));
         let filled = Ticks::from_micros(u64::try_from(filled / 10).unwrap_or(u64::MAX));
-        let (comes_at_once, most) = match quota {
-            Quota::FixedWindow(_) => (true, LEVEL),
+        let (comes_within, most) = match quota {
+            Quota::FixedWindow(window) => (Some(window.period()), LEVEL),
             // What is taken late in a sub-window that counts whole comes back late.
             Quota::SlidingWindow(window) if window.estimate() == Estimate::Strict => {
-                (true, Ticks::from_micros(window.sub_window().as_micros() / 6))
+                (Some(window.sub_window()), Ticks::from_micros(window.sub_window().as_micros() / 6))
             }
-            _ => (false, LEVEL),
+            _ => (None, LEVEL),
         };
         let level = filled.min(most).clamp(PAUSE_MIN + PAUSE_MIN, LEVEL).as_micros();
         Some(Self {
             rate: a_second,
             steady: a_second * 9 / 10,
-            comes_at_once,
+            comes_within,
             gain: second / u128::from(level),
             pause: Ticks::from_micros(level / 4).clamp(PAUSE_MIN, PAUSE),
         })
@@ -96,8 +96,9 @@ pub(super) struct Brought<'q> {
     pub(super) is_all: bool,
     /// What all nodes are asked for in a second, if that is known.
     pub(super) crowd: Option<u64>,
-    /// When it was asked for.
+    /// When it was asked for, and how long it is until nothing of what was counted counts.
     pub(super) sent: Timestamp,
+    pub(super) reset_after: Ticks,
 }
 
 /// A node's claims of a key.
@@ -121,21 +122,23 @@ impl Share {
             // Where it will soon be scarce nobody holds more than he would then.
             let is_short = self.crowd.is_some_and(|crowd| u128::from(crowd) * 10 > pace.rate * 9);
             let soon = demand.within(ttl, pace.pause + pace.pause) / u128::from(PARTS);
-            let wanted =
-                if is_short { wanted.min(u64::try_from(soon).unwrap_or(u64::MAX).max(1)) } else { wanted };
+            let soon = u64::try_from(soon).unwrap_or(u64::MAX).max(1);
+            let wanted = if is_short { wanted.min(soon) } else { wanted };
             let report = if wanted > 0 || self.is_tight { asked } else { 0 };
             return Want { report, ..Want::among(nodes, wanted) };
         };
         // Who comes after a long time has no more claims than who comes again and again, or than for a few units.
         let price = price(&pace, crowd, self.there);
         let lately = demand.within(ttl, pace.pause + pace.pause);
-        let most_claims = if self.there == 0 && pace.comes_at_once { lately } else { lately.max(4 * price) };
+        let most_claims =
+            if self.there == 0 && pace.comes_within.is_some() { lately } else { lately.max(4 * price) };
         let most_claims = i128::try_from(most_claims).unwrap_or(i128::MAX);
         self.claims = (self.claims + asked_parts).min(most_claims);
         let claims = u128::try_from(self.claims).unwrap_or(0);
         let number = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
         Want {
-            units: most,
+            // Nobody gets more than he was asked for.
+            units: most.min(number(claims.div_ceil(u128::from(PARTS))).saturating_sub(cost)),
             due: number(claims * pace.steady / crowd).saturating_sub(cost.saturating_mul(PARTS)).min(DUE_MAX),
             part: number(claims.min(lately) * pace.gain / crowd).min(PARTS),
             report: asked,
@@ -144,12 +147,13 @@ impl Share {
 
     /// Notes what a draw brought. Tells for how long it should be enough, if less is there than all are asked for.
     pub(super) fn brought(&mut self, brought: Brought<'_>, demand: &Demand, ttl: Ticks) -> Option<Ticks> {
-        let Brought { quota, taken, remaining, is_all, crowd, sent } = brought;
-        self.crowd = crowd;
+        let Brought { quota, taken, remaining, is_all, crowd, sent, reset_after } = brought;
+        // Who comes first after a time in which nobody had anything to tell hears less than there is.
+        self.crowd = crowd.map(|crowd| self.crowd.map_or(crowd, |before| before.midpoint(crowd)));
         self.there = remaining.saturating_add(taken);
         self.is_tight = remaining.saturating_mul(2) < quota.capacity();
         let pace = Pace::of(quota)?;
-        let crowd = crowd.map(u128::from).filter(|&crowd| pace.worth(self.there) < crowd)?;
+        let crowd = self.crowd.map(u128::from).filter(|&crowd| pace.worth(self.there) < crowd)?;
         let price = price(&pace, crowd, self.there);
         let signed = |parts: u128| i128::try_from(parts).unwrap_or(i128::MAX);
         self.claims = self.claims.saturating_sub(signed(price.saturating_mul(u128::from(taken))));
@@ -166,7 +170,9 @@ impl Share {
         let a_second = demand.within(ttl, HORIZON).max(1);
         let time = u128::try_from(lacking).unwrap_or(0) * u128::from(HORIZON.as_micros()) / a_second;
         let time = Ticks::from_micros(u64::try_from(time).unwrap_or(u64::MAX));
-        Some(time.max(uneven(pace.pause, sent)))
+        // Who has had too much of a window waits for the next at most.
+        let most = pace.comes_within.map_or(Ticks::MAX, |within| within.min(reset_after));
+        Some(time.max(uneven(pace.pause, sent)).min(most))
     }
 
     /// How long to wait where nothing was there.

@@ -109,6 +109,7 @@ pub trait Lender: Store {
 pub struct Leased<S: Lender> {
     store: S,
     book: Book<S::Receipt>,
+    nodes_min: u32,
 }
 
 type CellOf<S> = Arc<Cell<<S as Lender>::Receipt>>;
@@ -126,7 +127,14 @@ enum Known<R> {
 impl<S: Lender> Leased<S> {
     /// Leases before a store, for at most so many keys at a time; further ones are asked about exactly.
     pub fn new(store: S, keys_max: usize) -> Self {
-        Self { store, book: Book::new(keys_max) }
+        Self { store, book: Book::new(keys_max), nodes_min: 0 }
+    }
+
+    /// Counts on so many nodes at least, however few the store sees.
+    #[must_use]
+    pub fn among(mut self, nodes: u32) -> Self {
+        self.nodes_min = nodes;
+        self
     }
 
     /// The store behind.
@@ -141,10 +149,11 @@ impl<S: Lender> Leased<S> {
 
     /// How many nodes share the store, as far as that is known.
     fn fleet_size(&self) -> u32 {
-        match self.store.nodes() {
+        let known = match self.store.nodes() {
             0 => NODES_UNKNOWN,
             nodes => nodes,
-        }
+        };
+        known.max(self.nodes_min)
     }
 
     /// What a draw brought to a key that is no longer leased goes back.
@@ -234,12 +243,20 @@ impl<S: Lender> Leased<S> {
                 _ => Want::default(),
             })
             .collect();
-        turns.iter_mut().flatten().for_each(Turn::ask);
+        for (&place, want) in places.iter().zip(&wants) {
+            if let Some(turn) = &mut turns[place] {
+                turn.ask(want.units);
+            }
+        }
         let loans = match self.store.lend(&asked, &wants, now).await {
             Ok(loans) if loans.len() == asked.len() => loans,
             result => {
                 Self::unpay(charges, known);
-                return Err(result.err().unwrap_or(StoreFailure::Unanswered));
+                let failure = result.err().unwrap_or(StoreFailure::Unanswered);
+                if failure != StoreFailure::Unanswered {
+                    turns.iter_mut().flatten().for_each(Turn::is_refused);
+                }
+                return Err(failure);
             }
         };
         self.book.counts.asked();

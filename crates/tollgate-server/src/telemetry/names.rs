@@ -125,7 +125,7 @@ pub(crate) static LEASE_HELD: Metric =
     gauge("tollgate_lease_held_units", "Units drawn from the shared store that are not spent yet.");
 pub(crate) static LEASE_UNITS: Metric = counter(
     "tollgate_lease_units_total",
-    "Units drawn from the shared store ahead of time, given back to it, and such as could not go back, by result.",
+    "Units drawn from the shared store ahead of time, given back to it, and such as could not go back or may have been lost, by result.",
 );
 pub(crate) static RLQS_STREAMS: Metric =
     gauge("tollgate_rlqs_streams", "Envoys that are connected to be assigned quotas.");

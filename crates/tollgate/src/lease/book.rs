@@ -31,7 +31,8 @@ pub struct LeaseReport {
     pub drawn: u64,
     /// Units given back.
     pub returned: u64,
-    /// Units that could not go back: their window had ended, or the store did not take them.
+    /// Units that could not go back: their window had ended, or the store did not take them. With those that were asked for and never
+    /// heard of, since no answer came or nobody waited for it any more: at most so many are lost.
     pub stranded: u64,
 }
 
@@ -106,6 +107,8 @@ pub(super) struct Book<R> {
     turn: AtomicUsize,
     heat: Heat,
     pub(super) counts: Counts,
+    /// Units that were asked for and not heard of again.
+    lost: Arc<AtomicU64>,
     /// Keys that run out, to be renewed before they do.
     wanted: Mutex<Vec<Arc<Cell<R>>>>,
     /// What is left of leases that were replaced.
@@ -122,6 +125,7 @@ impl<R: Clone> Book<R> {
             turn: AtomicUsize::new(0),
             heat: Heat::new(),
             counts: Counts::default(),
+            lost: Arc::default(),
             wanted: Mutex::default(),
             leftovers: Mutex::default(),
         }
@@ -158,7 +162,7 @@ impl<R: Clone> Book<R> {
         if let Some(cell) = shelf.get(&charge.key()).filter(|cell| cell.number == charge.number()) {
             return Some(Arc::clone(cell));
         }
-        let cell = Arc::new(Cell::new(charge, lease, now));
+        let cell = Arc::new(Cell::new(charge, lease, &self.lost, now));
         match shelf.insert(charge.key(), Arc::clone(&cell)) {
             None => {
                 self.count.fetch_add(1, Ordering::Relaxed);
@@ -272,7 +276,7 @@ impl<R: Clone> Book<R> {
             asked: of(&self.counts.asked),
             drawn: of(&self.counts.drawn),
             returned: of(&self.counts.returned),
-            stranded: of(&self.counts.stranded),
+            stranded: of(&self.counts.stranded) + of(&self.lost),
         }
     }
 }

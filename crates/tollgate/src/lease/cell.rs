@@ -39,6 +39,8 @@ pub(super) struct Cell<R> {
     demand: AtomicU64,
     /// Units that others wait for.
     waiting: AtomicU64,
+    /// Where units are counted that were asked for and not heard of again, of all keys.
+    pub(super) lost: Arc<AtomicU64>,
     told: Told,
     denial: Denial,
     inner: Mutex<Inner<R>>,
@@ -91,7 +93,7 @@ pub(super) struct Inner<R> {
 }
 
 impl<R: Clone> Cell<R> {
-    pub(super) fn new(charge: &Charge<'_>, lease: Lease, now: Timestamp) -> Self {
+    pub(super) fn new(charge: &Charge<'_>, lease: Lease, lost: &Arc<AtomicU64>, now: Timestamp) -> Self {
         let inner = Inner {
             is_drawing: false,
             begun: 0,
@@ -115,6 +117,7 @@ impl<R: Clone> Cell<R> {
             is_wanted: AtomicBool::new(false),
             demand: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            lost: Arc::clone(lost),
             told: Told::default(),
             denial: Denial::default(),
             inner: Mutex::new(inner),

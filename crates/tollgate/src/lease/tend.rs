@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::cell::Asked;
 use super::{Leased, Lender};
+use crate::store::StoreFailure;
 use crate::time::Timestamp;
 use crate::together::together;
 
@@ -26,8 +27,12 @@ impl<S: Lender> Leased<S> {
             if want.units == 0 || self.book.is_closed() {
                 return;
             }
-            turn.ask();
-            if let Ok(loan) = self.store.lend_more(&receipt, want, now).await {
+            turn.ask(want.units);
+            let lent = self.store.lend_more(&receipt, want, now).await;
+            if matches!(lent, Err(failure) if failure != StoreFailure::Unanswered) {
+                turn.is_refused();
+            }
+            if let Ok(loan) = lent {
                 self.book.counts.drew(loan.extra);
                 let asked = Asked { quota, cost: 0, want, sent: now, is_admitted: true };
                 self.book.counts.stranded(turn.end(asked, loan));

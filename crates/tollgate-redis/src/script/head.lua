@@ -94,8 +94,10 @@ if lending then
     return all < units and all or units
   end
 
-  -- A crowd with a report more, and what it comes to in a second; no crowd, if there is none, and the counter is not tight.
+  -- A crowd with a report more, and what it comes to in a second; no crowd, if nothing is reported, or there is none and the counter is
+  -- not tight.
   weigh = function(state, report, is_tight)
+    if report == 0 then return nil, 0 end
     local second, since, at, current, previous = (now - now % HORIZON) / HORIZON, nil, nil, nil, nil
     if state and #state == 32 then
       since, at, current, previous = unpack_at('<dddd', state)

@@ -1,7 +1,7 @@
 //! Units that are lent ahead of time, so that a node need not ask for each.
 
 use tokio::time::Instant;
-use tollgate::charge::Charge;
+use tollgate::charge::{Answer, Charge};
 use tollgate::lease::{Lender, Loan, Loans, Want, window_of};
 use tollgate::store::{Store, StoreFailure};
 use tollgate::together::together;
@@ -30,9 +30,12 @@ impl Lender for RedisStore {
         let mut question = Question::lending(charges, wants, now);
         match self.converse(&mut question, charges, now, deadline).await? {
             Heard::Lent(lent) => {
-                let each = charges.iter().zip(&lent.answers).zip(&lent.units).zip(&lent.crowds);
+                let each = charges.iter().zip(wants).zip(&lent.answers).zip(&lent.units).zip(&lent.crowds);
                 Ok(each
-                    .map(|(((charge, answer), &extra), &crowd)| {
+                    .map(|((((charge, want), answer), &extra), &crowd)| {
+                        if want.is_none() {
+                            return plain(*answer);
+                        }
                         let window = window_of(charge.quota(), answer, lent.now);
                         let receipt = Receipt::of(charge, window);
                         Loan { answer: *answer, extra, window: Some(window), receipt, crowd }
@@ -98,7 +101,6 @@ impl RedisStore {
         let is_admitted = charges.iter().zip(&answers).all(|(charge, answer)| {
             charge.stance() == tollgate::Stance::Shadow || answer.outcome.is_allowed()
         });
-        let plain = |answer| Loan { answer, extra: 0, window: None, receipt: None, crowd: None };
         let mut loans: Loans<Receipt> = answers.into_iter().map(plain).collect();
         // All at once, and within the time that the charge left.
         let each = charges.iter().zip(wants).zip(&loans).map(|((charge, &want), loan)| {
@@ -121,4 +123,9 @@ impl RedisStore {
         }
         Ok(loans)
     }
+}
+
+/// The loan of a charge that nobody wanted more of.
+fn plain(answer: Answer) -> Loan<Receipt> {
+    Loan { answer, extra: 0, window: None, receipt: None, crowd: None }
 }

@@ -83,6 +83,9 @@ impl Lending {
 
     /// Counts what a node reports of a counter that stands so; tells what all are asked for.
     fn crowd(&self, charge: &Charge<'_>, outcome: &Outcome, want: Want, now: Timestamp) -> Option<u64> {
+        if want.report == 0 {
+            return None;
+        }
         let is_tight = outcome.remaining.saturating_mul(2) < outcome.limit;
         let mut crowds = self.crowds.lock().unwrap_or_else(PoisonError::into_inner);
         let known = crowds.get(&charge.key).copied();
@@ -108,7 +111,7 @@ impl Lender for Lending {
             .all(|(charge, answer)| charge.stance == Stance::Shadow || answer.outcome.is_allowed());
         let each = charges.iter().zip(answers).zip(wants);
         each.map(|((charge, answer), &want)| {
-            if wants.iter().all(Want::is_none) {
+            if want.is_none() {
                 return Ok(Loan { answer, extra: 0, window: None, receipt: None, crowd: None });
             }
             if !is_admitted || !answer.outcome.is_allowed() || charge.lease.is_none() {

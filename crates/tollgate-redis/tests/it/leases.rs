@@ -240,9 +240,13 @@ fn lends_as_memory_does(url: &str, steps: u64, told_of: impl Fn(LeaseReport) -> 
     };
     let mut now = start;
     for step in 0..steps {
-        now = now + Ticks::from_micros(if random(200) == 0 { random(2_000_000) } else { random(4_000) });
+        // Now and then one key of each limit is asked for several times what there is.
+        let is_busy = step / 2_000 % 2 == 1;
+        let gap = if is_busy { 800 } else { 4_000 };
+        now = now + Ticks::from_micros(if random(400) == 0 { random(2_000_000) } else { random(gap) });
         // Which limits a request meets, which key, and what it costs.
-        let (kind, key, cost) = (random(8).to_string(), random(3).to_string(), 1 + random(2) * random(4));
+        let (kind, key) = if is_busy { (random(6), 0) } else { (random(8), random(3)) };
+        let (kind, key, cost) = (kind.to_string(), key.to_string(), 1 + random(2) * random(4) * random(2));
         let request = CheckRequest::new().with("kind", kind.as_str()).unwrap();
         let request = request.with("key", key.as_str()).unwrap().cost(cost).unwrap();
         let (one, other) =

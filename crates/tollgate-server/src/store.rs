@@ -40,7 +40,7 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// A store that at least so many servers share.
     pub(crate) fn new(store: RedisStore, min_nodes: u32) -> Self {
-        Self { store: Leased::new(store, LEASED_KEYS_MAX), min_nodes }
+        Self { store: Leased::new(store, LEASED_KEYS_MAX).among(min_nodes), min_nodes }
     }
 
     /// The store itself.

@@ -7,9 +7,11 @@
 
 mod book;
 mod cell;
+mod crowd;
 mod desk;
 mod heat;
 mod lending;
+mod share;
 mod size;
 mod tend;
 #[cfg(test)]
@@ -33,6 +35,7 @@ use crate::time::{Ticks, Timestamp};
 use book::Book;
 pub use book::{Holding, LeaseReport};
 use cell::{Asked, Cell};
+pub use crowd::{PARTS, Want};
 pub use lending::Lending;
 use turn::Turn;
 
@@ -53,6 +56,8 @@ pub struct Loan<R> {
     pub window: Option<u64>,
     /// What it takes to give them back, and to draw again; none where units cannot go back.
     pub receipt: Option<R>,
+    /// What all nodes together are asked for of this counter in a second, as far as they report it and it is known yet.
+    pub crowd: Option<u64>,
 }
 
 /// The window that a counter counts in, by its end; 0 where there are none. Of an answer that counted something.
@@ -72,23 +77,23 @@ pub trait Lender: Store {
     /// What it takes to give units back. It names the counter, its quota, and, of a window, which one.
     type Receipt: Clone + Send + Sync + 'static;
 
-    /// Charges as [`Store::charge`] does, and if all pass takes of each counter up to so many units beyond that, of what is there then
-    /// divided by the number of nodes.
+    /// Charges as [`Store::charge`] does, and if all pass takes of each counter what is wanted beyond that, of what is there then. What
+    /// is reported counts in any case.
     fn lend(
         &self,
         charges: &[Charge<'_>],
-        extras: &[u64],
+        wants: &[Want],
         now: Timestamp,
     ) -> impl Future<Output = Result<Loans<Self::Receipt>, StoreFailure>> + Send;
 
     /// The quota of a receipt.
     fn quota_of<'r>(&self, receipt: &'r Self::Receipt) -> &'r Quota;
 
-    /// Takes up to so many units more of a counter that has lent some.
+    /// Takes more of a counter that has lent some.
     fn lend_more(
         &self,
         receipt: &Self::Receipt,
-        units: u64,
+        want: Want,
         now: Timestamp,
     ) -> impl Future<Output = Result<Loan<Self::Receipt>, StoreFailure>> + Send;
 
@@ -105,6 +110,7 @@ pub trait Lender: Store {
 pub struct Leased<S: Lender> {
     store: S,
     book: Book<S::Receipt>,
+    nodes_min: u32,
 }
 
 type CellOf<S> = Arc<Cell<<S as Lender>::Receipt>>;
@@ -123,7 +129,14 @@ enum Known<R> {
 impl<S: Lender> Leased<S> {
     /// Leases before a store, for at most so many keys at a time; further ones are asked about exactly.
     pub fn new(store: S, keys_max: usize) -> Self {
-        Self { store, book: Book::new(keys_max) }
+        Self { store, book: Book::new(keys_max), nodes_min: 0 }
+    }
+
+    /// Counts on so many nodes at least, however few the store sees.
+    #[must_use]
+    pub fn among(mut self, nodes: u32) -> Self {
+        self.nodes_min = nodes;
+        self
     }
 
     /// The store behind.
@@ -144,10 +157,11 @@ impl<S: Lender> Leased<S> {
 
     /// How many nodes share the store, as far as that is known.
     fn fleet_size(&self) -> u32 {
-        match self.store.nodes() {
+        let known = match self.store.nodes() {
             0 => NODES_UNKNOWN,
             nodes => nodes,
-        }
+        };
+        known.max(self.nodes_min)
     }
 
     /// What a draw brought to a key that is no longer leased goes back.
@@ -279,21 +293,31 @@ impl<S: Lender> Leased<S> {
         let places: SmallVec<[usize; 6]> =
             (0..charges.len()).filter(|&place| !matches!(known[place], Known::Paid(..))).collect();
         let asked: SmallVec<[Charge<'_>; 6]> = places.iter().map(|&place| charges[place]).collect();
-        let extras: SmallVec<[u64; 6]> = places
+        let wants: SmallVec<[Want; 6]> = places
             .iter()
             .map(|&place| match &turns[place] {
                 Some(turn) if !self.book.is_closed() => {
-                    turn.cell().wanted(charges[place].quota(), self.fleet_size(), now)
+                    let (quota, cost) = (charges[place].quota(), charges[place].cost());
+                    self.book.take_ended(turn.cell(), now);
+                    turn.cell().wanted(quota, cost, self.fleet_size(), now)
                 }
-                _ => 0,
+                _ => Want::default(),
             })
             .collect();
-        turns.iter_mut().flatten().for_each(Turn::ask);
-        let loans = match self.store.lend(&asked, &extras, now).await {
+        for (&place, want) in places.iter().zip(&wants) {
+            if let Some(turn) = &mut turns[place] {
+                turn.ask(want.units);
+            }
+        }
+        let loans = match self.store.lend(&asked, &wants, now).await {
             Ok(loans) if loans.len() == asked.len() => loans,
             result => {
                 Self::unpay(charges, known);
-                return Err(result.err().unwrap_or(StoreFailure::Unanswered));
+                let failure = result.err().unwrap_or(StoreFailure::Unanswered);
+                if failure != StoreFailure::Unanswered {
+                    turns.iter_mut().flatten().for_each(Turn::is_refused);
+                }
+                return Err(failure);
             }
         };
         self.book.counts.asked();
@@ -306,13 +330,13 @@ impl<S: Lender> Leased<S> {
         }
         let mut answers: SmallVec<[Option<Answer>; 6]> =
             charges.iter().zip(known).map(|(charge, known)| told(charge, known, is_admitted, now)).collect();
-        for ((&place, loan), &wanted) in places.iter().zip(loans).zip(&extras) {
+        for ((&place, loan), &want) in places.iter().zip(loans).zip(&wants) {
             answers[place] = Some(loan.answer);
             if let Some(turn) = turns[place].take() {
                 self.book.counts.drew(loan.extra);
                 let (quota, cost) = (charges[place].quota(), charges[place].cost());
                 let cell = Arc::clone(turn.cell());
-                let ended = turn.end(Asked { quota, cost, wanted, sent: now, is_admitted }, loan);
+                let ended = turn.end(Asked { quota, cost, want, sent: now, is_admitted }, loan);
                 self.book.counts.stranded(ended);
                 self.after(&cell);
             }

@@ -16,4 +16,5 @@ mod docs;
 mod fleets;
 mod no_drift;
 mod seeds;
+mod shares;
 mod workloads;

@@ -34,7 +34,8 @@ pub struct LeaseReport {
     pub drawn: u64,
     /// Units given back.
     pub returned: u64,
-    /// Units that could not go back: their window had ended, or the store did not take them.
+    /// Units that could not go back: their window had ended, or the store did not take them. With those that were asked for and never
+    /// heard of, since no answer came or nobody waited for it any more: at most so many are lost.
     pub stranded: u64,
 }
 
@@ -138,6 +139,8 @@ pub(super) struct Book<R> {
     turn: AtomicUsize,
     heat: Heat,
     pub(super) counts: Counts,
+    /// Units that were asked for and not heard of again.
+    lost: Arc<AtomicU64>,
     /// Keys that run out, to be renewed before they do.
     wanted: Mutex<Vec<Arc<Cell<R>>>>,
     /// What is left of leases that were replaced.
@@ -157,6 +160,7 @@ impl<R: Clone> Book<R> {
             turn: AtomicUsize::new(0),
             heat: Heat::new(),
             counts: Counts::default(),
+            lost: Arc::default(),
             wanted: Mutex::default(),
             leftovers: Mutex::default(),
             untold: Mutex::default(),
@@ -209,7 +213,7 @@ impl<R: Clone> Book<R> {
         if let Some(cell) = shelf.get(&charge.key()).and_then(|entry| entry.cell_of(charge)) {
             return Some(Arc::clone(cell));
         }
-        let cell = Arc::new(Cell::new(charge, lease, now));
+        let cell = Arc::new(Cell::new(charge, lease, &self.lost, now));
         cell.inherits(self.untold().remove(&charge.key()).unwrap_or(0));
         match shelf.insert(charge.key(), Entry { cell: Arc::clone(&cell), look_at: now }) {
             None => {
@@ -262,6 +266,18 @@ impl<R: Clone> Book<R> {
         cell.goes();
         if let Some(rest) = cell.take_all() {
             self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).push(rest);
+        }
+    }
+
+    /// Takes out what was not spent in time: it goes back, and no later draw makes it good again.
+    pub(super) fn take_ended(&self, cell: &Cell<R>, now: Timestamp) {
+        let units = cell.units();
+        if units == 0 || !cell.has_ended(now) {
+            return;
+        }
+        match cell.take_all() {
+            Some(rest) => self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).push(rest),
+            None => self.counts.stranded(units),
         }
     }
 
@@ -368,7 +384,7 @@ impl<R: Clone> Book<R> {
             asked: of(&self.counts.asked),
             drawn: of(&self.counts.drawn),
             returned: of(&self.counts.returned),
-            stranded: of(&self.counts.stranded),
+            stranded: of(&self.counts.stranded) + of(&self.lost),
         }
     }
 }

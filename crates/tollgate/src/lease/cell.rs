@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use super::Loan;
-use super::size::{Demand, unit_interval};
+use super::crowd::Want;
+use super::share::{Brought, Draw, Share};
+use super::size::Demand;
 use super::turn::Turn;
 use crate::charge::Charge;
 use crate::outcome::{Outcome, Verdict};
@@ -46,6 +48,8 @@ pub(super) struct Cell<R> {
     demand: AtomicU64,
     /// Units that others wait for.
     waiting: AtomicU64,
+    /// Where units are counted that were asked for and not heard of again, of all keys.
+    pub(super) lost: Arc<AtomicU64>,
     told: Told,
     denial: Denial,
     inner: Mutex<Inner<R>>,
@@ -56,8 +60,8 @@ pub(super) struct Cell<R> {
 pub(super) struct Asked<'q> {
     pub(super) quota: &'q Quota,
     pub(super) cost: u64,
-    /// The units that were wanted beyond that.
-    pub(super) wanted: u64,
+    /// What was wanted beyond that.
+    pub(super) want: Want,
     /// When it was asked for.
     pub(super) sent: Timestamp,
     /// Whether all counters of the request let it pass.
@@ -94,10 +98,11 @@ pub(super) struct Inner<R> {
     /// Which window the units are of; 0 where there are none.
     window: u64,
     demand: Demand,
+    share: Share,
 }
 
 impl<R: Clone> Cell<R> {
-    pub(super) fn new(charge: &Charge<'_>, lease: Lease, now: Timestamp) -> Self {
+    pub(super) fn new(charge: &Charge<'_>, lease: Lease, lost: &Arc<AtomicU64>, now: Timestamp) -> Self {
         let inner = Inner {
             is_drawing: false,
             begun: 0,
@@ -108,6 +113,7 @@ impl<R: Clone> Cell<R> {
             receipt: None,
             window: 0,
             demand: Demand::new(now),
+            share: Share::default(),
         };
         Self {
             number: charge.number(),
@@ -122,6 +128,7 @@ impl<R: Clone> Cell<R> {
             is_wanted: AtomicBool::new(false),
             demand: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            lost: Arc::clone(lost),
             told: Told::default(),
             denial: Denial::default(),
             inner: Mutex::new(inner),
@@ -323,23 +330,26 @@ impl<R: Clone> Cell<R> {
     }
 
     /// How many units to draw beyond what is asked for: as many as are asked for in the life of a lease, within its bounds, and what
-    /// others wait for. None for a key that is asked about seldom.
-    pub(super) fn wanted(&self, quota: &Quota, nodes: u32, now: Timestamp) -> u64 {
-        let mut inner = self.lock();
+    /// others wait for. None for a key that is asked about seldom. Where less is there than all nodes are asked for, what is due to this
+    /// one.
+    pub(super) fn wanted(&self, quota: &Quota, cost: u64, nodes: u32, now: Timestamp) -> Want {
+        let inner = &mut *self.lock();
         let asked = self.demand.swap(0, Ordering::Relaxed);
         let size = inner.demand.size(asked, self.lease.ttl(), now);
         let most = self.lease.most(quota, nodes);
         let size = size.saturating_add(self.waiting.load(Ordering::Relaxed)).min(most);
         let held = if self.has_ended(now) && inner.window != 0 { 0 } else { self.units() };
         self.size.store(size, Ordering::Relaxed);
-        if size < SIZE_MIN { 0 } else { size.saturating_sub(held) }
+        let wanted = if size < SIZE_MIN { 0 } else { size.saturating_sub(held) };
+        let draw = Draw { quota, cost, asked, wanted, most: most.saturating_sub(held), nodes };
+        inner.share.want(draw, &inner.demand, self.lease.ttl())
     }
 
     /// Notes what a draw brought. Tells how many units ended with their window.
     pub(super) fn received(&self, asked: Asked<'_>, loan: Loan<R>) -> u64 {
-        let Asked { quota, cost, wanted, sent, is_admitted } = asked;
+        let Asked { quota, cost, want, sent, is_admitted } = asked;
         let has_taken = is_admitted && (cost > 0 || loan.extra > 0);
-        let mut inner = self.lock();
+        let inner = &mut *self.lock();
         let outcome = loan.answer.outcome;
         let mut ended = 0;
         let at = |after: Ticks| (sent + after).unix_micros();
@@ -365,30 +375,36 @@ impl<R: Clone> Cell<R> {
             inner.receipt = Some(receipt);
         }
         self.is_wanted.store(false, Ordering::Relaxed);
+        let is_charged = is_admitted && outcome.is_allowed();
+        let brought = Brought {
+            quota,
+            taken: loan.extra + if is_charged { cost } else { 0 },
+            remaining: outcome.remaining,
+            is_all: loan.extra >= want.units,
+            crowd: loan.crowd,
+            sent,
+            reset_after: outcome.reset_after,
+        };
+        let enough_for = inner.share.brought(brought, &inner.demand, self.lease.ttl());
         let denied = match outcome.verdict {
-            Verdict::Deny { retry_after } => Some((cost.max(1), retry_after)),
+            Verdict::Deny { retry_after } => Some((cost.max(1), retry_after.max(self.pause(inner, quota)))),
+            // It has had its part, and asks again when the next is due to it.
+            Verdict::Allow | Verdict::Wait(_) if is_charged && enough_for.is_some() => {
+                Some((cost.max(1), enough_for.unwrap_or(Ticks::ZERO).min(DENIAL_MAX)))
+            }
             // Only a counter that is empty is known to deny. One that lent less than was wanted, or nothing, since another limit of
             // the request denied it, may have units for the next.
-            Verdict::Allow | Verdict::Wait(_) if has_taken && outcome.remaining == 0 && wanted > 0 => {
-                Some((1, outcome.next_unit_after))
+            Verdict::Allow | Verdict::Wait(_) if has_taken && outcome.remaining == 0 && want.units > 0 => {
+                Some((1, outcome.next_unit_after.max(self.pause(inner, quota))))
             }
             _ => None,
         };
         inner.is_empty = denied.is_some();
         if is_admitted {
-            self.is_scarce.store(loan.extra < wanted, Ordering::Relaxed);
+            self.is_scarce.store(loan.extra < want.units || enough_for.is_some(), Ordering::Relaxed);
         }
         match denied {
             Some((cost, retry_after)) => {
-                // Who is asked often would ask for each unit as it comes: better once for several.
-                let size = self.size.load(Ordering::Relaxed);
-                let pause = match unit_interval(quota) {
-                    Some(interval) if size >= 2 => {
-                        Ticks::from_micros(interval.as_micros().saturating_mul(size))
-                    }
-                    _ => Ticks::ZERO,
-                };
-                let retry_after = retry_after.max(pause.min(self.lease.ttl()).min(DENIAL_MAX));
                 self.denial.until.store(0, Ordering::Release);
                 self.denial.cost.store(cost, Ordering::Release);
                 self.denial.retry_at.store(at(retry_after), Ordering::Release);
@@ -397,6 +413,11 @@ impl<R: Clone> Cell<R> {
             None => self.denial.until.store(0, Ordering::Release),
         }
         ended
+    }
+
+    /// How long it waits at least before it asks again where nothing was there.
+    fn pause(&self, inner: &Inner<R>, quota: &Quota) -> Ticks {
+        inner.share.pause(quota, self.size.load(Ordering::Relaxed)).min(self.lease.ttl()).min(DENIAL_MAX)
     }
 
     /// Forgets that it was denied.
@@ -424,10 +445,9 @@ impl<R: Clone> Cell<R> {
     /// Whether nothing is known of it that matters any more.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         let inner = self.lock();
-        let last = inner.demand.looked() + self.lease.ttl() + self.lease.ttl();
-        !inner.is_drawing
-            && self.units() == 0
-            && last < now
-            && self.denial.until.load(Ordering::Relaxed) <= now.unix_micros()
+        // While it is denied nobody looks at how often it is asked about, and who comes right after should find that.
+        let denied = Timestamp::from_unix_micros(self.denial.until.load(Ordering::Relaxed));
+        let last = inner.demand.looked().max(denied) + self.lease.ttl() + self.lease.ttl();
+        !inner.is_drawing && self.units() == 0 && last < now
     }
 }

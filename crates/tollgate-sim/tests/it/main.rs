@@ -15,5 +15,6 @@ mod changes;
 mod docs;
 mod fleets;
 mod no_drift;
+mod overload;
 mod seeds;
 mod workloads;

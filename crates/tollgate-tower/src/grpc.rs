@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use prost::Message;
-use tollgate::{Decision, Reason, Ticks};
+use tollgate::{Reason, Ticks};
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -108,20 +108,19 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Option<Ticks> {
     Some(Ticks::from_micros(micros))
 }
 
-/// The headers of a refused call. `title` is what may be said aloud; quotas are named only to those who may see them.
+/// The headers of a refused call. `title` is what may be said aloud; the cause is named only to those who may see it.
 pub(crate) fn write(
     headers: &mut HeaderMap,
     code: Code,
     title: &str,
-    decision: Option<&Decision>,
-    is_shown: bool,
+    retry: Option<Ticks>,
+    cause: Option<&str>,
 ) {
-    let retry = decision.and_then(Decision::retry_after);
     let mut details = Vec::new();
     if let Some(wait) = retry {
         details.push(any("RetryInfo", &RetryInfo { retry_delay: Some(delay(wait)) }));
     }
-    if let Some(cause) = decision.and_then(Decision::cause_name).filter(|_| is_shown) {
+    if let Some(cause) = cause {
         let violation = Violation { subject: cause.to_owned(), description: title.to_owned() };
         details.push(any("QuotaFailure", &QuotaFailure { violations: vec![violation] }));
     }

@@ -1,7 +1,7 @@
 //! Tollgate in the request path of a Rust service: a tower layer for axum, hyper and tonic.
 //!
 //! The modules stand in the order of a request: who sent it and what it asks for (`attributes`, `peer`), who decides (`decide`), the
-//! layer and its service, what a refused caller is sent (`refusal`, `grpc`), and what is done when the response is over (`hold`,
+//! layer and its service, overload (`shed`), what a refused caller is sent (`refusal`, `grpc`), and what is done when the response is over (`hold`,
 //! `body`). It knows `http` types and tower's traits, and neither Redis nor the program `tollgate`.
 //!
 //! ```
@@ -25,6 +25,7 @@ mod grpc;
 mod settle;
 mod hold;
 mod body;
+pub mod shed;
 #[cfg(feature = "graphql")]
 pub mod graphql;
 

@@ -5,7 +5,7 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, H
 use http::request::Parts;
 use http::{Response, StatusCode};
 use tollgate::headers::{Accepts, Caller, Exposure, HeaderList, HeaderPolicy};
-use tollgate::{Answer, Audience, Decision, Reason, Timestamp};
+use tollgate::{Answer, Audience, Decision, Reason, Ticks, Timestamp};
 
 use crate::grpc::{self, Code};
 
@@ -43,8 +43,26 @@ pub(crate) fn response(
     if reading.is_call {
         let reason = decision.reason().unwrap_or(Reason::Unavailable);
         let title = title(reason);
-        let is_shown = reading.is_shown(policy);
-        grpc::write(response.headers_mut(), Code::of(reason), title, Some(decision), is_shown);
+        let cause = decision.cause_name().filter(|_| reading.is_shown(policy));
+        grpc::write(response.headers_mut(), Code::of(reason), title, decision.retry_after(), cause);
+        return response;
+    }
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    if let Some(body) = answer.body {
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(body.content_type));
+        *response.body_mut() = Bytes::from(body.text);
+    }
+    response
+}
+
+/// The response to whom there is no capacity for.
+pub(crate) fn unavailable(answer: Answer, is_call: bool) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    let retry =
+        answer.headers.get("Retry-After").and_then(|seconds| seconds.parse().ok()).map(Ticks::from_secs);
+    add(response.headers_mut(), answer.headers);
+    if is_call {
+        grpc::write(response.headers_mut(), Code::Unavailable, "no capacity now", retry, None);
         return response;
     }
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
@@ -59,7 +77,7 @@ pub(crate) fn response(
 pub(crate) fn unreadable(problem: &str, is_call: bool) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     if is_call {
-        grpc::write(response.headers_mut(), Code::InvalidArgument, problem, None, false);
+        grpc::write(response.headers_mut(), Code::InvalidArgument, problem, None, None);
         return response;
     }
     *response.status_mut() = StatusCode::BAD_REQUEST;

@@ -13,3 +13,4 @@ mod graphql;
 mod limited;
 mod passing;
 mod shaping;
+mod shed;

@@ -1,0 +1,177 @@
+//! The layer and the service.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response};
+use http_body::Body as HttpBody;
+use tollgate::headers::HeaderPolicy;
+use tollgate::overload::{Priority, Refusal};
+use tollgate::{Answer, Ticks};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::future::{Late, ShedFuture};
+use super::gate::Shedder;
+use crate::attributes::address::Trusted;
+use crate::attributes::{Attributes, Reader};
+use crate::body::Body;
+use crate::refusal::{self, Reading};
+use crate::{grpc, peer};
+
+/// Longest time that a request waits in line unless said otherwise.
+const PATIENCE: Ticks = Ticks::from_secs(10);
+
+/// Sheds what a service has no capacity for. Copies share the controllers.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::Clock;
+/// use tollgate::overload::Plan;
+/// use tollgate_tower::shed::{ShedLayer, Shedder};
+/// let (plan, _) = Plan::compile("overload.yaml", b"overload: {worker: , concurrency: , queue: }")?;
+/// let shedder = Arc::new(Shedder::new(plan, Clock::precise())?);
+/// let layer = ShedLayer::new(Arc::clone(&shedder));
+/// assert_eq!(shedder.reports().len(), 3);
+/// # let _ = layer;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct ShedLayer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    shedder: Arc<Shedder>,
+    reader: Reader,
+    headers: HeaderPolicy,
+    patience: Ticks,
+    identities: RandomState,
+}
+
+impl ShedLayer {
+    /// Sheds by these controllers.
+    #[must_use]
+    pub fn new(shedder: Arc<Shedder>) -> Self {
+        let shared = Shared {
+            shedder,
+            reader: Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() },
+            headers: HeaderPolicy::default(),
+            patience: PATIENCE,
+            identities: RandomState::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    fn with(self, change: impl FnOnce(&mut Shared)) -> Self {
+        let mut shared = Arc::unwrap_or_clone(self.shared);
+        change(&mut shared);
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Reads this way what priorities depend on.
+    #[must_use]
+    pub fn reader(self, reader: Reader) -> Self {
+        self.with(|shared| shared.reader = reader)
+    }
+
+    /// How refusals are written.
+    #[must_use]
+    pub fn headers(self, headers: HeaderPolicy) -> Self {
+        self.with(|shared| shared.headers = headers)
+    }
+
+    /// How long a request may wait in line; a call's own `grpc-timeout` counts where it is shorter.
+    #[must_use]
+    pub fn wait_at_most(self, patience: Duration) -> Self {
+        self.with(|shared| shared.patience = Ticks::ceil_from(patience))
+    }
+}
+
+impl<I> Layer<I> for ShedLayer {
+    type Service = Shed<I>;
+
+    fn layer(&self, inner: I) -> Shed<I> {
+        Shed { inner, shared: Arc::clone(&self.shared) }
+    }
+}
+
+/// A service that sheds.
+#[derive(Clone)]
+pub struct Shed<I> {
+    inner: I,
+    shared: Arc<Shared>,
+}
+
+impl<I, B, R> Service<Request<B>> for Shed<I>
+where
+    I: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    I::Future: Send + 'static,
+    I::Error: Send + 'static,
+    B: Send + 'static,
+    R: HttpBody + Send + 'static,
+    R::Data: From<Bytes>,
+{
+    type Response = Response<Body<R>>;
+    type Error = I::Error;
+    type Future = ShedFuture<I::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        let (priority, identity) = self.shared.classify(&parts);
+        match self.shared.shedder.enter_at_once(priority, identity) {
+            Ok(Some(admission)) => {
+                return ShedFuture::passing(self.inner.call(Request::from_parts(parts, body)), admission);
+            }
+            Err(refusal) => return ShedFuture::refused(self.shared.refuse(&parts, &refusal, identity)),
+            Ok(None) => {}
+        }
+        let next = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, next);
+        let shared = Arc::clone(&self.shared);
+        ShedFuture::late(async move {
+            let patience =
+                grpc::timeout(&parts.headers).map_or(shared.patience, |own| own.min(shared.patience));
+            match shared.shedder.enter(priority, identity, patience).await {
+                Ok(admission) => Late::Served(inner.call(Request::from_parts(parts, body)).await, admission),
+                Err(refusal) => Late::Refused(shared.refuse(&parts, &refusal, identity)),
+            }
+        })
+    }
+}
+
+impl Shared {
+    /// How much a request matters, and a number for who sent it.
+    fn classify(&self, parts: &Parts) -> (Priority, u64) {
+        let rules = &self.shedder.controllers().rules;
+        // What cannot be read in one way only is refused by limits; here it matters as its method does.
+        let attributes = self.reader.of_request(peer::of(&parts.extensions), parts).ok();
+        let who = |attributes: &Attributes<'_>| {
+            let name = attributes.get("api_key").or(attributes.get("ip"));
+            self.identities.hash_one(name.unwrap_or_default())
+        };
+        let identity = attributes.as_ref().map_or(0, who);
+        let request = attributes.as_ref().and_then(|attributes| attributes.request().ok());
+        let priority =
+            request.map_or_else(|| Priority::of_method(parts.method.as_str()), |r| rules.classify(&r));
+        (priority, identity)
+    }
+
+    /// The response to whom there is no capacity for: a 503, and over gRPC `UNAVAILABLE`.
+    fn refuse(&self, parts: &Parts, refusal: &Refusal, identity: u64) -> Response<Bytes> {
+        let reading = Reading::of(parts, tollgate::headers::Caller::Anonymous, 1);
+        let answer =
+            Answer::of_refusal(refusal, &self.headers, reading.audience, identity, self.shedder.now());
+        refusal::unavailable(answer, reading.is_call)
+    }
+}

@@ -1,0 +1,162 @@
+//! Overload around a service: places, the line for them, and what those are told for whom there are none.
+
+use std::convert::Infallible;
+use std::future::{Future, pending};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tollgate::overload::{Controller, Plan};
+use tollgate::{ManualClock, Ticks};
+use tollgate_tower::shed::{ShedLayer, Shedder};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::limited::{ask, from, hello};
+
+type Answered = Response<tollgate_tower::Body<Full<Bytes>>>;
+type Call = Pin<Box<dyn Future<Output = Answered> + Send>>;
+
+struct Busy {
+    time: ManualClock,
+    shedder: Arc<Shedder>,
+}
+
+impl Busy {
+    fn new(plan: &str) -> Self {
+        let time = ManualClock::new();
+        let (plan, _) = Plan::compile("overload.yaml", format!("overload: {{{plan}}}").as_bytes()).unwrap();
+        let shedder = Arc::new(Shedder::new(plan, time.clock()).unwrap());
+        Self { time, shedder }
+    }
+
+    fn in_flight(&self, which: Controller) -> u32 {
+        let reports = self.shedder.reports();
+        reports.iter().find(|report| report.controller == which).unwrap().in_flight.unwrap()
+    }
+
+    /// A request that is served until it is told to end by dropping, unless its path says that it is quick.
+    fn call(&self, path: &str) -> Call {
+        let upstream = service_fn(|request: Request<Full<Bytes>>| async move {
+            if request.uri().path() == "/slow" {
+                pending::<()>().await;
+            }
+            Ok::<_, Infallible>(Response::new(Full::from("done")))
+        });
+        let service = ShedLayer::new(Arc::clone(&self.shedder)).layer(upstream);
+        let request = from("203.0.113.7", path);
+        Box::pin(async move { service.oneshot(request).await.unwrap() })
+    }
+}
+
+fn poll(call: &mut Call) -> Option<Answered> {
+    match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(response) => Some(response),
+        Poll::Pending => None,
+    }
+}
+
+/// Whom there is no place for gets a 503 that says so and when to come back, and never a 429.
+#[tokio::test]
+async fn no_capacity_is_a_503() {
+    let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}");
+    let mut first = busy.call("/slow");
+    assert!(poll(&mut first).is_none());
+    let service = ShedLayer::new(Arc::clone(&busy.shedder)).layer(service_fn(hello));
+    let refused = ask(&service, from("203.0.113.8", "/")).await;
+    assert_eq!(refused.status, 503);
+    let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=9).contains(&seconds), "{seconds}");
+    let problem: serde_json::Value = serde_json::from_str(&refused.body).unwrap();
+    assert!(problem["type"].as_str().unwrap().ends_with("#temporary-reduced-capacity"), "{problem}");
+    assert_eq!(problem["reason"], "concurrency-limit");
+    let mut call = from("203.0.113.8", "/pkg.Service/Method");
+    call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    assert_eq!(ask(&service, call).await.header("grpc-status"), Some("14"));
+    drop(first);
+    assert_eq!(ask(&service, from("203.0.113.8", "/")).await.status, 200);
+    assert_eq!(busy.in_flight(Controller::Concurrency), 0);
+}
+
+/// A place is held until the body has ended, and free however a request ends.
+#[tokio::test]
+async fn places_come_back() {
+    let busy = Busy::new("concurrency: {min: 1, initial: 5, max: 5}");
+    let response = poll(&mut busy.call("/")).unwrap();
+    assert_eq!(busy.in_flight(Controller::Concurrency), 1, "the body is not over");
+    drop(response);
+    assert_eq!(busy.in_flight(Controller::Concurrency), 0);
+    let mut calls: Vec<Call> = (0..5).map(|_| busy.call("/slow")).collect();
+    assert!(calls.iter_mut().all(|call| poll(call).is_none()));
+    assert_eq!(busy.in_flight(Controller::Concurrency), 5);
+    drop(calls);
+    assert_eq!(busy.in_flight(Controller::Concurrency), 0);
+}
+
+/// Who finds no place waits for one, in the order of the line; who goes away leaves it, also in the moment in which it gets a place.
+#[tokio::test]
+async fn the_line_is_served() {
+    let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 10}");
+    let mut first = busy.call("/slow");
+    assert!(poll(&mut first).is_none());
+    let mut waiting: Vec<Call> = (0..3).map(|_| busy.call("/")).collect();
+    assert!(waiting.iter_mut().all(|call| poll(call).is_none()));
+    assert_eq!(busy.in_flight(Controller::Queue), 3);
+    drop(waiting.remove(1));
+    assert_eq!(busy.in_flight(Controller::Queue), 2, "who goes away is in no line");
+    drop(first);
+    // The place is its own now, though it has not looked yet; and it goes away.
+    assert_eq!((busy.in_flight(Controller::Queue), busy.in_flight(Controller::Concurrency)), (1, 1));
+    drop(waiting.remove(0));
+    assert_eq!((busy.in_flight(Controller::Queue), busy.in_flight(Controller::Concurrency)), (0, 1));
+    let response = poll(&mut waiting[0]).expect("the last has the place");
+    assert_eq!(response.status(), 200);
+    drop(response);
+    assert_eq!(busy.in_flight(Controller::Concurrency), 0);
+}
+
+/// Who has waited for too long is told so, though no place gets free; and a full line takes nobody in.
+#[tokio::test]
+async fn nobody_waits_for_long() {
+    let busy = Busy::new(
+        "concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 2, target: 5ms, interval: 100ms}",
+    );
+    let mut first = busy.call("/slow");
+    assert!(poll(&mut first).is_none());
+    let mut waiting = [busy.call("/"), busy.call("/")];
+    assert!(waiting.iter_mut().all(|call| poll(call).is_none()));
+    assert_eq!(poll(&mut busy.call("/")).unwrap().status(), 503);
+    busy.time.advance(Duration::from_millis(99));
+    assert!(waiting.iter_mut().all(|call| poll(call).is_none()));
+    busy.time.advance(Duration::from_millis(2));
+    assert!(waiting.iter_mut().all(|call| poll(call).is_some_and(|response| response.status() == 503)));
+    assert_eq!((busy.in_flight(Controller::Queue), busy.in_flight(Controller::Concurrency)), (0, 1));
+}
+
+/// The fleet's reserve is for critical traffic, by what the rules say.
+#[tokio::test]
+async fn a_reserve_for_what_matters() {
+    let plan = "priorities: [{when: {path: /pay}, priority: critical}], fleet: {capacity: 10/s, reserve: 40%, scope: node}";
+    let busy = Busy::new(plan);
+    let service = ShedLayer::new(Arc::clone(&busy.shedder)).layer(service_fn(hello));
+    let mut statuses = Vec::new();
+    for path in ["/a", "/a", "/a", "/a", "/a", "/a", "/a", "/pay", "/pay", "/pay", "/pay", "/pay"] {
+        statuses.push(ask(&service, from("203.0.113.7", path)).await.status);
+    }
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 200, 503, 200, 200, 200, 200, 503]);
+}
+
+/// The kill switch lets everybody pass, at once, and ends by itself.
+#[tokio::test]
+async fn the_kill_switch() {
+    let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}");
+    let mut first = busy.call("/slow");
+    assert!(poll(&mut first).is_none());
+    busy.shedder.kill(busy.time.now() + Ticks::from_secs(60));
+    assert_eq!(poll(&mut busy.call("/")).unwrap().status(), 200);
+    busy.time.advance(Duration::from_secs(60));
+    assert_eq!(poll(&mut busy.call("/")).unwrap().status(), 503);
+}

@@ -10,6 +10,7 @@ use http::HeaderName;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::gateway::{self, RouteDocument, RoutePlan};
 use crate::store::StoreDocument;
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
 use tollgate_tower::attributes::path::EscapedSlashes;
@@ -36,6 +37,8 @@ struct Document {
     attributes: BTreeMap<String, Mapping>,
     #[serde(default)]
     store: Option<StoreDocument>,
+    #[serde(default)]
+    routes: Vec<RouteDocument>,
 }
 
 /// What a config file means.
@@ -45,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) reader: Reader,
     /// Where counters live, as far as the file says; the command line counts before it.
     pub(crate) store: StoreDocument,
+    /// Where the gateway sends requests on to.
+    pub(crate) routes: Vec<RoutePlan>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -132,7 +137,8 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
         problems.push(format!("ipv6_prefix: {} is not accepted; accepted: 48 to 128", reader.ipv6_prefix));
     }
     let store = document.store.unwrap_or_default();
-    if problems.is_empty() { Ok(Config { reader, store }) } else { Err(problems) }
+    let routes = gateway::compile(document.routes, &mut problems);
+    if problems.is_empty() { Ok(Config { reader, store, routes }) } else { Err(problems) }
 }
 
 fn trusted(networks: Option<Vec<String>>, problems: &mut Vec<String>) -> Trusted {

@@ -14,6 +14,7 @@ use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments};
 use crate::config::{self, Config};
 use crate::console::Console;
+use crate::gateway::{self, Gateway, RoutePlan};
 use crate::listen::{Door, House};
 use crate::orders::Orders;
 use crate::reload::{self, Start, Watcher};
@@ -72,9 +73,11 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     }
     let start = reload::start(arguments.policy.as_ref(), arguments.reload.state_dir.as_deref())
         .map_err(|error| format!("no policy to serve\n{error}"))?;
-    let Config { reader, store } = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
+    let config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
+    let Config { reader, store, mut routes } = config;
     let choice = Choice::of(&arguments.store, &store)?;
-    Ok(Prepared { clock, auth, tls, start, reader, choice })
+    routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
+    Ok(Prepared { clock, auth, tls, start, reader, choice, routes })
 }
 
 /// What a server needs before it opens anything.
@@ -85,6 +88,8 @@ struct Prepared {
     start: Start,
     reader: Reader,
     choice: Choice,
+    /// Of the gateway; without any there is none.
+    routes: Vec<RoutePlan>,
 }
 
 /// Whoever can connect can use up anybody's quota, so only this machine may, unless strangers are kept out or the operator insists.
@@ -101,7 +106,7 @@ fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String>
 }
 
 async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Console) -> Result<(), String> {
-    let Prepared { clock, auth, tls, mut start, reader, choice } = prepared;
+    let Prepared { clock, auth, tls, mut start, reader, choice, routes } = prepared;
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
@@ -110,7 +115,12 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let http = listen::bind(arguments.http, "--http").await?;
     let grpc = bound(arguments.grpc, "--grpc").await?;
     let resp = bound(arguments.resp, "--resp").await?;
+    let public = match routes.is_empty() {
+        true => None,
+        false => Some(listen::bind(arguments.gateway, "--gateway").await?),
+    };
     let addresses = Addresses {
+        gateway: public.as_ref().map(address_of).transpose()?,
         http: address_of(&http)?,
         grpc: grpc.as_ref().map(address_of).transpose()?,
         resp: resp.as_ref().map(address_of).transpose()?,
@@ -158,7 +168,8 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
     let spans = see::start(&service, &arguments.see, &clock)?;
-    let house = House::new(1 + usize::from(grpc.is_some()) + usize::from(resp.is_some()));
+    let others = [grpc.is_some(), resp.is_some(), public.is_some()];
+    let house = House::new(1 + others.into_iter().map(usize::from).sum::<usize>());
     let mut servers = JoinSet::new();
     let mut health = None;
     if let Some(listener) = grpc {
@@ -184,6 +195,19 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
             clock.clone(),
             stopped.clone(),
             move |stream, stop| resp::connection(stream, Arc::clone(&resp), stop),
+        ));
+    }
+    if let Some(listener) = public {
+        let gateway = Arc::new(Gateway::new(&routes, Arc::clone(&service), clock.clone())?);
+        gateway.tend(&stopped);
+        let door = Door::new(tls.as_ref(), Inside::Both);
+        servers.spawn(listen::serve(
+            listener,
+            house.room(),
+            door,
+            clock.clone(),
+            stopped.clone(),
+            move |stream, stop| gateway::connection(stream, Arc::clone(&gateway), stop),
         ));
     }
     let (door, asked) = (Door::new(tls.as_ref(), Inside::Http), Arc::clone(&service));
@@ -221,6 +245,7 @@ struct Addresses {
     http: SocketAddr,
     grpc: Option<SocketAddr>,
     resp: Option<SocketAddr>,
+    gateway: Option<SocketAddr>,
 }
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {

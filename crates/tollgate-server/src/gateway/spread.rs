@@ -121,5 +121,5 @@ mod tests {
         assert_eq!(first, GOLDEN);
     }
 
-    const GOLDEN: [usize; 16] = [0; 16];
+    const GOLDEN: [usize; 16] = [4, 3, 1, 0, 3, 4, 4, 1, 2, 3, 2, 3, 0, 1, 0, 2];
 }

@@ -196,8 +196,8 @@ fn one(name: &str, mapping: Mapping) -> Result<Mapped, String> {
         _ => return Err("accepted: exactly one of header, query, cookie and path".to_owned()),
     };
     // A credential is never kept as it is, whichever header it comes in.
-    let is_hashed = mapping.hash || name == "api_key";
-    Ok(Mapped { name: name.to_owned(), source, is_hashed })
+    let source = if mapping.hash || name == "api_key" { source.hashed() } else { source };
+    Ok(Mapped { name: name.to_owned(), source })
 }
 
 fn header_source(header: &str, set_by: Option<Setter>) -> Result<Source, String> {
@@ -251,8 +251,11 @@ attributes:
         assert!(reader.trusted.contains("10.9.9.9".parse().unwrap()));
         assert!(!reader.trusted.contains("127.0.0.1".parse().unwrap()));
         assert_eq!((reader.ipv6_prefix, reader.slashes), (56, EscapedSlashes::Keep));
-        let names: Vec<_> =
-            reader.mapped.iter().map(|mapped| (mapped.name.as_str(), mapped.is_hashed)).collect();
+        let names: Vec<_> = reader
+            .mapped
+            .iter()
+            .map(|mapped| (mapped.name.as_str(), matches!(mapped.source, Source::Hashed(_))))
+            .collect();
         let expected = [
             ("api_key", true),
             ("plan", false),

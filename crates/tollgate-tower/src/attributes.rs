@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use http::header::{HOST, HeaderName};
-use http::{HeaderMap, Method, Uri};
+use http::request::Parts;
+use http::{Extensions, HeaderMap, Method, Uri};
 use tollgate::{CheckRequest, RequestError};
 
 pub mod address;
@@ -21,6 +22,9 @@ use source::{Source, credential, hashed, single};
 pub const BUILT_IN: [&str; 5] = ["ip", "method", "host", "path", "api_key"];
 /// Most attributes that a config may map: with those above, fewer than a question may have.
 pub const MAPPED_MAX: usize = 32;
+
+/// The `ip` of all whose peer has no address, as over a socket of this machine: they count as one.
+pub const NO_ADDRESS: &str = "none";
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -64,8 +68,6 @@ pub struct Mapped {
     pub name: String,
     /// Where it is found.
     pub source: Source,
-    /// Whether a hash stands for the value, as for every secret.
-    pub is_hashed: bool,
 }
 
 /// How attributes are read: settings of the process.
@@ -95,12 +97,16 @@ impl Default for Reader {
 /// The request that attributes are told about, as far as it is known.
 #[derive(Debug)]
 pub(super) struct Subject<'s> {
-    client: IpAddr,
+    /// The connection's other end; none where it has no address, as a socket of this machine.
+    peer: Option<IpAddr>,
+    client: Option<Counted>,
     method: Option<&'s str>,
     host: Option<Cow<'s, str>>,
     path: Option<Cow<'s, str>>,
     query: &'s str,
     headers: &'s HeaderMap,
+    /// What other layers know; none where somebody else's request is told about.
+    extensions: Option<&'s Extensions>,
     /// Whether a trusted proxy stands for the headers.
     is_vouched: bool,
 }
@@ -114,6 +120,12 @@ impl Attributes<'_> {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_ref())
+    }
+
+    /// Names and values that outlive the request.
+    #[must_use]
+    pub fn into_owned(self) -> Vec<(String, String)> {
+        self.0.into_iter().map(|(name, value)| (name.to_owned(), value.into_owned())).collect()
     }
 
     /// The question for the engine.
@@ -141,60 +153,70 @@ impl Reader {
         (method, uri, headers): (&'s Method, &'s Uri, &'s HeaderMap),
         family: Family,
     ) -> Result<Attributes<'s>, Unreadable> {
-        if !self.trusted.contains(peer) {
+        let (peer, rest) = (Some(peer), (headers, None));
+        if !self.trusts(peer) {
             let target = uri.path_and_query().map_or("/", |target| target.as_str());
             let host = single(headers, &HOST)?;
-            return self.read(self.subject(peer, headers, (Some(method.as_str()), host, Some(target)))?);
+            return self.read(self.subject(peer, rest, (Some(method.as_str()), host, Some(target)))?);
         }
         let [method, host, target] = family.names().map(|name| single(headers, &name));
-        self.read(self.subject(peer, headers, (method?, host?, target?))?)
+        self.read(self.subject(peer, rest, (method?, host?, target?))?)
+    }
+
+    /// Whether whoever is at the connection's other end is trusted to tell who sent a request.
+    #[must_use]
+    pub fn trusts(&self, peer: Option<IpAddr>) -> bool {
+        peer.is_some_and(|peer| self.trusted.contains(peer))
     }
 
     /// The attributes of a request that has arrived here. A trusted proxy's word is taken about who sent it; its line and its
-    /// host are its own.
+    /// host are its own. All whose peer has no address count as one client.
     ///
     /// # Errors
     /// When something is told twice, or not in a way that every server reads alike.
     pub fn of_request<'s>(
         &'s self,
-        peer: IpAddr,
-        (method, uri, headers): (&'s Method, &'s Uri, &'s HeaderMap),
+        peer: Option<IpAddr>,
+        parts: &'s Parts,
     ) -> Result<Attributes<'s>, Unreadable> {
+        let Parts { method, uri, headers, extensions, .. } = parts;
         let target = uri.path_and_query().map_or("/", |target| target.as_str());
         let host = own_host(uri, headers)?;
-        self.read(self.subject(peer, headers, (Some(method.as_str()), host, Some(target)))?)
+        let line = (Some(method.as_str()), host, Some(target));
+        self.read(self.subject(peer, (headers, Some(extensions)), line)?)
     }
 
     /// The request line that is believed, in its one spelling.
     fn subject<'s>(
         &self,
-        peer: IpAddr,
-        headers: &'s HeaderMap,
+        peer: Option<IpAddr>,
+        (headers, extensions): (&'s HeaderMap, Option<&'s Extensions>),
         (method, host, target): (Option<&'s str>, Option<&'s str>, Option<&'s str>),
     ) -> Result<Subject<'s>, Unreadable> {
         let lines = headers.get_all(FORWARDED_FOR).iter().map(|line| line.as_bytes());
-        let lines: Vec<&[u8]> = lines.collect();
+        let address = peer.map(|peer| self.trusted.client(peer, lines));
         let (path, query) = target.map_or((None, ""), split);
         let normal = |path| normalise(path, self.slashes);
         let path = path.map(normal).transpose().map_err(|problem| Unreadable(format!("path: {problem}")))?;
         Ok(Subject {
-            client: self.trusted.client(peer, lines.into_iter()),
+            peer,
+            client: address.map(|address| Counted { address, ipv6_prefix: self.ipv6_prefix }),
             method: method.filter(|method| !method.is_empty()),
             host: host.filter(|host| !host.is_empty()).map(host_name).transpose()?,
             path,
             query,
             headers,
-            is_vouched: self.trusted.contains(peer),
+            extensions,
+            is_vouched: self.trusts(peer),
         })
     }
 
     fn read<'s>(&'s self, subject: Subject<'s>) -> Result<Attributes<'s>, Unreadable> {
         let mut attributes = Vec::with_capacity(BUILT_IN.len() + self.mapped.len());
-        let client = Counted { address: subject.client, ipv6_prefix: self.ipv6_prefix };
-        attributes.push(("ip", Cow::Owned(client.to_string())));
+        let ip = subject.client.map_or(Cow::Borrowed(NO_ADDRESS), |client| Cow::Owned(client.to_string()));
+        attributes.push(("ip", ip));
         for mapped in &self.mapped {
             if let Some(value) = mapped.source.read(&subject)? {
-                let value = if mapped.is_hashed { Cow::Owned(hashed(&value)) } else { value };
                 attributes.push((mapped.name.as_str(), value));
             }
         }

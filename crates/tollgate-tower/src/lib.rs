@@ -1,4 +1,34 @@
-//! Tollgate in the request path of a Rust service. The modules stand in the order of a request: who sent it and what it asks for
-//! (`attributes`), and what is done with it. It knows `http` types and tower's traits, and neither Redis nor the program `tollgate`.
+//! Tollgate in the request path of a Rust service: a tower layer for axum, hyper and tonic.
+//!
+//! The modules stand in the order of a request: who sent it and what it asks for (`attributes`, `peer`), who decides (`decide`), the
+//! layer and its service, what a refused caller is sent (`refusal`, `grpc`), and what is done when the response is over (`hold`,
+//! `body`). It knows `http` types and tower's traits, and neither Redis nor the program `tollgate`.
+//!
+//! ```
+//! use tollgate::{Clock, Engine, Policy};
+//! use tollgate_tower::RateLimitLayer;
+//! let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: per-ip, by: [ip], rate: 100/s}]")?;
+//! let engine = Engine::new(policy, Clock::precise().now());
+//! let layer = RateLimitLayer::new(engine);
+//! # let _ = layer;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod attributes;
+pub mod peer;
+mod decide;
+mod layer;
+mod service;
+mod future;
+mod refusal;
+mod grpc;
+mod settle;
+mod hold;
+mod body;
+
+pub use body::Body;
+pub use decide::{Decide, Own};
+pub use future::ResponseFuture;
+pub use layer::{RateLimitLayer, Refused};
+pub use service::RateLimit;
+pub use settle::Settle;

@@ -2,6 +2,8 @@
 //!
 //! A clock is anchored to the wall once, when it is made, and runs on the monotonic clock from there: it never steps back.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -134,8 +136,8 @@ impl Clock {
         }
     }
 
-    /// Something to await until `at`.
-    pub(crate) fn sleep_until(&self, at: Timestamp) -> Sleep {
+    /// Something to await until `at`, on any runtime; a manual clock wakes it when it is moved there.
+    pub fn sleep_until(&self, at: Timestamp) -> Sleep {
         match &self.fine {
             Fine::Manual(clock) => Sleep(Sleeping::Manual(clock.clone(), at)),
             Fine::Precise(_) => {
@@ -195,17 +197,26 @@ impl ManualClock {
 
 /// A wait for an instant, on whatever clock.
 #[derive(Debug)]
-pub(crate) struct Sleep(Sleeping);
+#[must_use = "nobody waits until it is awaited"]
+pub struct Sleep(Sleeping);
 
 #[derive(Debug)]
 enum Sleeping {
-    Timer(std::pin::Pin<Box<futures_timer::Delay>>),
+    Timer(Pin<Box<futures_timer::Delay>>),
     Manual(ManualClock, Timestamp),
 }
 
 impl Sleep {
     /// Ready once the instant has come.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_due(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        Pin::new(self).poll(context)
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.0 {
             Sleeping::Timer(delay) => delay.as_mut().poll(context),
             Sleeping::Manual(clock, at) => {

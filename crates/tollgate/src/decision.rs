@@ -257,6 +257,21 @@ impl Decision {
         self.permit.take().map(|permit| *permit)
     }
 
+    /// The same decision for a caller who waits no longer than `patience`: a limit that would let it wait longer denies it, until the
+    /// wait is no longer than that. What was charged for the wait is to be given back.
+    #[must_use]
+    pub fn impatient(mut self, patience: Ticks) -> Self {
+        for status in &mut self.statuses {
+            if let Verdict::Wait(wait) = status.outcome.verdict
+                && wait > patience
+            {
+                status.outcome.verdict = Verdict::Deny { retry_after: wait - patience };
+            }
+        }
+        self.verdict = combine(&self.statuses);
+        self
+    }
+
     /// What each matched limit said, in the policy's order.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> + Clone {
         self.statuses.iter().map(|status| {

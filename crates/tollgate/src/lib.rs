@@ -29,7 +29,7 @@ mod documents;
 #[doc(hidden)]
 pub mod together;
 
-pub use clock::{Clock, ManualClock};
+pub use clock::{Clock, ManualClock, Sleep};
 pub use decision::{Decision, Fault, LimitStatus, Reason, Source, Stance};
 pub use engine::{
     BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError, CommitError, Counted, DEBTS_MAX, Engine, Explained,

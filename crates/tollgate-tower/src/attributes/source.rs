@@ -1,9 +1,11 @@
-//! Where one attribute of a request comes from, as the config maps it.
+//! Where one attribute of a request comes from. Sources are values, so that a config file and a program compose the same ones.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
 
-use http::HeaderMap;
-use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue, InvalidHeaderName};
+use http::{Extensions, HeaderMap};
 
 use super::path::escaped;
 use super::template::Template;
@@ -38,9 +40,80 @@ pub enum Source {
     Cookie(String),
     /// The first template that the path matches, as it is written.
     Path(Vec<Template>),
+    /// The address of the connection's other end, whoever it speaks for.
+    Peer,
+    /// The address of the client, as the built-in `ip` has it.
+    Client,
+    /// The method.
+    Method,
+    /// The host, in its one spelling.
+    Host,
+    /// The credential, always as its hash: `X-API-Key`, else the bearer token.
+    Credential,
+    /// The bearer token, always as its hash.
+    Bearer,
+    /// What the service itself knows of a request, such as the tenant that it has authenticated.
+    Known(Known),
+    /// The same value for every request.
+    Fixed(String),
+    /// The hash of a value, for what nobody should see.
+    Hashed(Box<Source>),
+    /// The first that has a value.
+    FirstOf(Vec<Source>),
+}
+
+/// A function of a request's extensions and headers.
+#[derive(Clone)]
+pub struct Known(Arc<KnownBy>);
+
+type KnownBy = dyn Fn(&Extensions, &HeaderMap) -> Option<String> + Send + Sync;
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Known")
+    }
+}
+
+/// A header that a trusted proxy sets. From anybody else it is not read.
+///
+/// # Errors
+/// When no header can have that name.
+pub fn header(name: &str) -> Result<Source, InvalidHeaderName> {
+    Ok(Source::Header { name: name.parse()?, set_by: SetBy::Proxy })
+}
+
+/// A header that whoever sends the request sets, and may forge.
+///
+/// # Errors
+/// When no header can have that name.
+pub fn header_of_client(name: &str) -> Result<Source, InvalidHeaderName> {
+    Ok(Source::Header { name: name.parse()?, set_by: SetBy::Client })
+}
+
+/// What the service itself knows of a request, from what an outer layer put into its extensions.
+pub fn known(by: impl Fn(&Extensions, &HeaderMap) -> Option<String> + Send + Sync + 'static) -> Source {
+    Source::Known(Known(Arc::new(by)))
 }
 
 impl Source {
+    /// Another one where this one has no value.
+    #[must_use]
+    pub fn or(self, other: Source) -> Self {
+        match self {
+            Source::FirstOf(mut sources) => {
+                sources.push(other);
+                Source::FirstOf(sources)
+            }
+            first => Source::FirstOf(vec![first, other]),
+        }
+    }
+
+    /// The hash of the value.
+    #[must_use]
+    pub fn hashed(self) -> Self {
+        Source::Hashed(Box::new(self))
+    }
+
     /// The value, if the request has one. An empty value is none.
     ///
     /// # Errors
@@ -54,6 +127,21 @@ impl Source {
             Source::Path(templates) => {
                 let path = subject.path.as_deref().unwrap_or_default();
                 templates.iter().find(|template| template.matches(path)).map(|t| Cow::Borrowed(t.text()))
+            }
+            Source::Peer => subject.peer.map(|peer| Cow::Owned(peer.to_canonical().to_string())),
+            Source::Client => subject.client.as_ref().map(|client| Cow::Owned(client.to_string())),
+            Source::Method => subject.method.map(Cow::Borrowed),
+            Source::Host => subject.host.clone(),
+            Source::Credential => credential(subject.headers)?.map(|secret| Cow::Owned(hashed(secret))),
+            Source::Bearer => bearer(subject.headers)?.map(|secret| Cow::Owned(hashed(secret))),
+            Source::Known(Known(by)) => {
+                subject.extensions.and_then(|extensions| by(extensions, subject.headers)).map(Cow::Owned)
+            }
+            Source::Fixed(value) => Some(Cow::Borrowed(value.as_str())),
+            Source::Hashed(source) => source.read(subject)?.map(|value| Cow::Owned(hashed(&value))),
+            Source::FirstOf(sources) => {
+                let mut values = sources.iter().map(|source| source.read(subject));
+                return values.find(|value| !matches!(value, Ok(None))).unwrap_or(Ok(None));
             }
         };
         Ok(found.filter(|value| !value.is_empty()))
@@ -82,6 +170,11 @@ pub(super) fn credential(headers: &HeaderMap) -> Result<Option<&str>, Unreadable
     if key.is_some() {
         return Ok(key);
     }
+    bearer(headers)
+}
+
+/// The bearer token.
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Unreadable> {
     let token = single(headers, &AUTHORIZATION)?.and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())

@@ -144,7 +144,7 @@ fn hosts() {
 }
 
 fn mapped(name: &str, source: Source) -> Mapped {
-    Mapped { name: name.to_owned(), source, is_hashed: false }
+    Mapped { name: name.to_owned(), source }
 }
 
 /// What the config maps is read from where it says, and a header of the proxy only from the proxy.
@@ -158,7 +158,7 @@ fn mappings() {
             mapped("claimed", header(SetBy::Client)),
             mapped("version", Source::Query("v".to_owned())),
             mapped("route", Source::Path(routes.to_vec())),
-            Mapped { is_hashed: true, ..mapped("session", Source::Cookie("s".to_owned())) },
+            mapped("session", Source::Cookie("s".to_owned()).hashed()),
         ],
         trusted: Trusted::new(vec!["10.0.0.0/8".parse::<Network>().unwrap()]),
         ..Reader::default()
@@ -187,9 +187,11 @@ fn a_request_tells_about_itself() {
         let lines = lines
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-        let (headers, uri): (HeaderMap, _) = (lines.collect(), Uri::from_static(uri));
+        let mut request = http::Request::post(uri).body(()).unwrap();
+        request.headers_mut().extend(lines);
         let reader = Reader::default();
-        let read = reader.of_request(peer.parse().unwrap(), (&Method::POST, &uri, &headers))?;
+        let (parts, ()) = request.into_parts();
+        let read = reader.of_request(peer.parse().ok(), &parts)?;
         let value = |name| read.get(name).unwrap_or("-").to_owned();
         Ok::<_, Unreadable>(["ip", "method", "host", "path"].map(value).join(" "))
     };

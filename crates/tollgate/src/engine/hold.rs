@@ -200,6 +200,11 @@ impl Reservation {
     pub const fn expires_at(&self) -> Timestamp {
         self.expires_at
     }
+
+    /// Parts it from the places in flight that came with it, for a caller that gives them back at another time than it settles.
+    pub fn take_permit(&mut self) -> Option<Permit> {
+        self.permit.take()
+    }
 }
 
 impl<S: Store> Engine<S> {

@@ -142,7 +142,7 @@ impl Wait {
         let Self { gate, key, cost, stage, .. } = self;
         let Stage::Queued(queued) = stage else { return Poll::Pending };
         let answer = loop {
-            if queued.sleep.as_mut().is_some_and(|sleep| sleep.poll(context).is_ready()) {
+            if queued.sleep.as_mut().is_some_and(|sleep| sleep.poll_due(context).is_ready()) {
                 queued.sleep = None;
             }
             let (rested, deadline) = (queued.sleep.is_none(), queued.deadline);
@@ -152,7 +152,7 @@ impl Wait {
                 Turn::Resting => return Poll::Pending,
                 Turn::Stays(until) => {
                     let mut sleep = gate.shared.clock.sleep_until(until);
-                    if sleep.poll(context).is_pending() {
+                    if sleep.poll_due(context).is_pending() {
                         queued.sleep = Some(sleep);
                         return Poll::Pending;
                     }
@@ -181,7 +181,7 @@ impl Wait {
         };
         // At the deadline itself those ahead may still make room.
         let patience = patience.get_or_insert_with(|| clock.sleep_until(*deadline + Ticks::ONE));
-        if patience.poll(context).is_pending() {
+        if patience.poll_due(context).is_pending() {
             return Poll::Pending;
         }
         let (ticket, now) = (*ticket, clock.now());
@@ -194,7 +194,7 @@ impl Wait {
     fn poll_leaving(&mut self, context: &mut Context<'_>) -> Poll<Result<Grant, NotReady>> {
         let Stage::Leaving { grant, sleep } = &mut self.stage else { return Poll::Pending };
         let grant = *grant;
-        if sleep.poll(context).is_pending() {
+        if sleep.poll_due(context).is_pending() {
             return Poll::Pending;
         }
         self.stage = Stage::Done;

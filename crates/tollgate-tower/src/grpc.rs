@@ -1,0 +1,199 @@
+//! What a refused gRPC call is sent: a status in headers alone, with details that say when to come back.
+
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use prost::Message;
+use tollgate::{Decision, Reason, Ticks};
+
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+/// When a client that retries by itself may do so; negative: not at all.
+const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// What gRPC calls a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    InvalidArgument = 3,
+    ResourceExhausted = 8,
+    Unavailable = 14,
+}
+
+impl Code {
+    /// The code of a refusal.
+    pub(crate) const fn of(reason: Reason) -> Self {
+        match reason {
+            Reason::Quota | Reason::Blocked => Code::ResourceExhausted,
+            Reason::Cost | Reason::Fault => Code::InvalidArgument,
+            Reason::Unavailable => Code::Unavailable,
+        }
+    }
+}
+
+/// `google.rpc.Status`.
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<Any>,
+}
+
+/// `google.protobuf.Any`.
+#[derive(Clone, PartialEq, Message)]
+struct Any {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+/// `google.rpc.RetryInfo`.
+#[derive(Clone, PartialEq, Message)]
+struct RetryInfo {
+    #[prost(message, optional, tag = "1")]
+    retry_delay: Option<Delay>,
+}
+
+/// `google.protobuf.Duration`.
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Delay {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+    #[prost(int32, tag = "2")]
+    nanos: i32,
+}
+
+/// `google.rpc.QuotaFailure`.
+#[derive(Clone, PartialEq, Message)]
+struct QuotaFailure {
+    #[prost(message, repeated, tag = "1")]
+    violations: Vec<Violation>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Violation {
+    #[prost(string, tag = "1")]
+    subject: String,
+    #[prost(string, tag = "2")]
+    description: String,
+}
+
+fn any(name: &str, message: &impl Message) -> Any {
+    Any { type_url: format!("type.googleapis.com/google.rpc.{name}"), value: message.encode_to_vec() }
+}
+
+/// Whether a request is a gRPC call.
+pub(crate) fn is_call(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// How long the caller waits, if it says so: eight digits at most, and a unit.
+pub(crate) fn timeout(headers: &HeaderMap) -> Option<Ticks> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let count: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    let micros = match unit {
+        "H" => count.saturating_mul(3_600_000_000),
+        "M" => count.saturating_mul(60_000_000),
+        "S" => count.saturating_mul(1_000_000),
+        "m" => count.saturating_mul(1_000),
+        "u" => count,
+        "n" => count / 1_000,
+        _ => return None,
+    };
+    Some(Ticks::from_micros(micros))
+}
+
+/// The headers of a refused call. `title` is what may be said aloud; quotas are named only to those who may see them.
+pub(crate) fn write(
+    headers: &mut HeaderMap,
+    code: Code,
+    title: &str,
+    decision: Option<&Decision>,
+    is_shown: bool,
+) {
+    let retry = decision.and_then(Decision::retry_after);
+    let mut details = Vec::new();
+    if let Some(wait) = retry {
+        details.push(any("RetryInfo", &RetryInfo { retry_delay: Some(delay(wait)) }));
+    }
+    if let Some(cause) = decision.and_then(Decision::cause_name).filter(|_| is_shown) {
+        let violation = Violation { subject: cause.to_owned(), description: title.to_owned() };
+        details.push(any("QuotaFailure", &QuotaFailure { violations: vec![violation] }));
+    }
+    let status = Status { code: code as i32, message: title.to_owned(), details };
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(STATUS, HeaderValue::from(code as u16));
+    let mut text = |name: HeaderName, value: &str| {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    };
+    text(MESSAGE, &escaped(title));
+    text(DETAILS, &base64(&status.encode_to_vec()));
+    match retry {
+        Some(wait) => text(PUSHBACK, &wait.ceil_millis().to_string()),
+        None => text(PUSHBACK, "-1"),
+    }
+}
+
+fn delay(wait: Ticks) -> Delay {
+    let micros = wait.as_micros();
+    let seconds = i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX);
+    let nanos = i32::try_from(micros % 1_000_000 * 1_000).unwrap_or(0);
+    Delay { seconds, nanos }
+}
+
+/// A message as gRPC writes it into a header.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => out.push(char::from(byte)),
+            _ => {
+                out.push('%');
+                for digit in [byte >> 4, byte & 15] {
+                    out.push(char::from_digit(u32::from(digit), 16).unwrap_or('0').to_ascii_uppercase());
+                }
+            }
+        }
+    }
+    out
+}
+
+/// Base64 without padding, as binary headers of gRPC may be.
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let word =
+            chunk.iter().fold(0_u32, |word, &byte| word << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
+        for place in 0..=chunk.len() {
+            let letter = word >> (18 - 6 * place) & 63;
+            out.push(char::from(LETTERS[letter as usize]));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `base64` prints it, but for the padding.
+    #[test]
+    fn binary_headers() {
+        for (bytes, text) in [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        assert_eq!(base64(&[255, 239]), "/+8");
+    }
+
+    /// What a header may not hold is escaped.
+    #[test]
+    fn messages() {
+        assert_eq!(escaped("50 % é\n"), "50 %25 %C3%A9%0A");
+    }
+}

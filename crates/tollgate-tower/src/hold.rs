@@ -1,0 +1,177 @@
+//! What an admitted request holds until it is over, whichever way it ends: by its body's last byte, by a caller who goes away, or by
+//! a panic. Each of them drops the hold, and dropping gives back.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use http::HeaderMap;
+use tollgate::{CheckRequest, Permit, Reservation};
+
+use crate::decide::Decide;
+use crate::settle::{Settle, Settling};
+
+/// What is held.
+pub(crate) struct Hold<D: Decide> {
+    decide: Arc<D>,
+    settling: Settling,
+    permit: Option<Permit>,
+    reservation: Option<Reservation>,
+    /// What is given back if the request goes away before its turn has come.
+    queued: Option<Owned>,
+    is_waiting: bool,
+}
+
+/// A question that outlives its request.
+pub(crate) struct Owned {
+    pub(crate) attributes: Vec<(String, String)>,
+    pub(crate) cost: u64,
+}
+
+impl Owned {
+    fn request(&self) -> Option<CheckRequest<'_>> {
+        let mut request = CheckRequest::new().cost(self.cost).ok()?;
+        for (name, value) in &self.attributes {
+            request.push(name, value.as_str()).ok()?;
+        }
+        Some(request)
+    }
+
+    /// Gives back what the request was charged.
+    pub(crate) async fn refund<D: Decide>(&self, decide: &D) {
+        if let Some(request) = self.request() {
+            // A store that does not answer keeps what it has: nobody gets more than a limit gives.
+            let _ = decide.engine().refund(&request, decide.now()).await;
+        }
+    }
+}
+
+impl<D: Decide> Hold<D> {
+    /// Holds what a decision gave; none if that is nothing.
+    pub(crate) fn new(
+        decide: &Arc<D>,
+        settling: &Settling,
+        permit: Option<Permit>,
+        mut reservation: Option<Reservation>,
+    ) -> Option<Self> {
+        let permit = permit.or_else(|| reservation.as_mut().and_then(Reservation::take_permit));
+        if permit.is_none() && reservation.is_none() {
+            return None;
+        }
+        let mut hold = Self::empty(decide, settling);
+        hold.permit = permit;
+        hold.reservation = reservation;
+        Some(hold)
+    }
+
+    /// Holds nothing yet.
+    pub(crate) fn empty(decide: &Arc<D>, settling: &Settling) -> Self {
+        Self {
+            decide: Arc::clone(decide),
+            settling: settling.clone(),
+            permit: None,
+            reservation: None,
+            queued: None,
+            is_waiting: false,
+        }
+    }
+
+    /// The request waits for its turn. If it goes away before that, it is as if it had never come.
+    pub(crate) fn wait(&mut self, question: Option<Owned>) {
+        self.queued = question;
+        self.is_waiting = true;
+    }
+
+    /// Its turn has come.
+    pub(crate) fn go(&mut self) {
+        self.queued = None;
+        self.is_waiting = false;
+    }
+
+    /// Gives back all that the request was charged.
+    pub(crate) async fn give_back(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            apply(&self.decide, reservation, Settle::Refund).await;
+        }
+    }
+
+    /// Settles by the head of the response, if that says what the request cost.
+    pub(crate) async fn settle_by_head(&mut self, head: &http::response::Parts) {
+        if let Some(settle) = self.settling.by_head(head)
+            && let Some(reservation) = self.reservation.take()
+        {
+            apply(&self.decide, reservation, settle).await;
+        }
+    }
+
+    /// Whether anything is left to give back or to settle.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.permit.is_none() && self.reservation.is_none()
+    }
+}
+
+/// Something that waits for the end of a body.
+pub(crate) trait Finish: Send + Sync {
+    /// The body has ended with these trailers.
+    fn ended(&mut self, trailers: &HeaderMap);
+}
+
+impl<D: Decide> Finish for Hold<D> {
+    fn ended(&mut self, trailers: &HeaderMap) {
+        if let Some(settle) = self.settling.told(trailers)
+            && let Some(reservation) = self.reservation.take()
+        {
+            let decide = Arc::clone(&self.decide);
+            run(async move { apply(&decide, reservation, settle).await });
+        }
+    }
+}
+
+impl<D: Decide> Drop for Hold<D> {
+    fn drop(&mut self) {
+        if self.is_waiting {
+            let (decide, reservation, queued) =
+                (Arc::clone(&self.decide), self.reservation.take(), self.queued.take());
+            run(async move {
+                match (reservation, queued) {
+                    (Some(reservation), _) => apply(&decide, reservation, Settle::Refund).await,
+                    (None, Some(owned)) => owned.refund(&*decide).await,
+                    (None, None) => {}
+                }
+            });
+        }
+        // A reservation that nobody settled stays charged at its estimate; a place in flight is free again.
+        if let Some(permit) = self.permit.take() {
+            let decide = Arc::clone(&self.decide);
+            run(async move {
+                // A store that does not answer lets the permit expire.
+                let _ = decide.engine().release(&permit, decide.now()).await;
+            });
+        }
+    }
+}
+
+async fn apply<D: Decide>(decide: &Arc<D>, mut reservation: Reservation, settle: Settle) {
+    let now = decide.now();
+    let engine = decide.engine();
+    // What cannot be settled stays charged at its estimate: nobody gets more than a limit gives.
+    let _ = match settle {
+        Settle::Keep => return,
+        Settle::Refund => engine.cancel(&mut reservation, now).await,
+        Settle::Cost(cost) => engine.commit(&mut reservation, cost, now).await,
+    };
+}
+
+/// Does something that need not be waited for: at once if it can be, as on memory, otherwise beside.
+pub(crate) fn run(work: impl Future<Output = ()> + Send + 'static) {
+    let mut work = Box::pin(work);
+    let is_over = {
+        let mut first = pin!(work.as_mut());
+        matches!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()))
+    };
+    // Without a runtime nobody can go on with it, and what was held returns when it expires.
+    if !is_over && let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(work);
+    }
+}

@@ -1,0 +1,241 @@
+//! The layer: what is decided about, by whom, and what callers get to see. One made it; all services share it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HeaderName, InvalidHeaderName};
+use http::request::Parts;
+use http::{Response, StatusCode, response};
+use tollgate::headers::{Caller, HeaderPolicy};
+use tollgate::store::Store;
+use tollgate::{Clock, Decision, Engine, Ticks};
+use tower_layer::Layer;
+
+use crate::attributes::address::{Network, Trusted};
+use crate::attributes::source::Source;
+use crate::attributes::{Mapped, Reader};
+use crate::decide::{Decide, Own};
+use crate::service::RateLimit;
+use crate::settle::{Settle, Settling};
+
+/// Longest time that a request waits for its turn unless said otherwise.
+const WAIT_MAX: Ticks = Ticks::from_secs(30);
+/// How long a request may take whose cost is settled when it is over.
+const SETTLED_WITHIN: Ticks = Ticks::from_secs(600);
+
+type Test = dyn Fn(&Parts) -> bool + Send + Sync;
+type Cost = dyn Fn(&Parts) -> u64 + Send + Sync;
+type Refuse = dyn Fn(&Refused<'_>) -> Option<Response<Bytes>> + Send + Sync;
+
+/// A request that is refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Refused<'a> {
+    /// The request, without its body.
+    pub request: &'a Parts,
+    /// Why: which limit, and when to come back.
+    pub decision: &'a Decision,
+    /// The status that is sent unless the response says otherwise.
+    pub status: StatusCode,
+}
+
+/// Limits what passes through. Copies share everything, so that one limit is one limit however often a server clones it.
+///
+/// ```
+/// use tollgate::{Clock, Engine, Policy};
+/// use tollgate_tower::RateLimitLayer;
+/// use tollgate_tower::attributes::source::{Source, header_of_client};
+/// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: per-tenant, by: [tenant], rate: 100/s}]")?;
+/// let engine = Engine::new(policy, Clock::precise().now());
+/// let layer = RateLimitLayer::new(engine)
+///     .behind(["10.0.0.0/8"])?
+///     .attribute("tenant", header_of_client("x-tenant")?.or(Source::Client))
+///     .skip(|request| request.uri.path() == "/healthz");
+/// # let _ = layer;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RateLimitLayer<D> {
+    pub(crate) shared: Arc<Shared<D>>,
+}
+
+/// What all services of a layer share.
+pub(crate) struct Shared<D> {
+    pub(crate) decide: Arc<D>,
+    pub(crate) settings: Settings,
+}
+
+/// How requests are read and answered.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) reader: Reader,
+    pub(crate) skipped: Vec<Arc<Test>>,
+    pub(crate) cost: Option<Arc<Cost>>,
+    pub(crate) settling: Settling,
+    pub(crate) settled_within: Ticks,
+    pub(crate) wait_max: Ticks,
+    pub(crate) headers: HeaderPolicy,
+    pub(crate) authenticated: Option<Arc<Test>>,
+    pub(crate) refuse: Option<Arc<Refuse>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            // Nobody's word is taken until somebody is named.
+            reader: Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() },
+            skipped: Vec::new(),
+            cost: None,
+            settling: Settling::default(),
+            settled_within: SETTLED_WITHIN,
+            wait_max: WAIT_MAX,
+            headers: HeaderPolicy::default(),
+            authenticated: None,
+            refuse: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Whether anybody vouched for whoever sent a request.
+    pub(crate) fn caller(&self, parts: &Parts) -> Caller {
+        match &self.authenticated {
+            Some(is_authenticated) if is_authenticated(parts) => Caller::Authenticated,
+            _ => Caller::Anonymous,
+        }
+    }
+}
+
+impl<S: Store + Send + Sync + 'static> RateLimitLayer<Own<S>> {
+    /// Limits by this engine.
+    pub fn new(engine: impl Into<Arc<Engine<S>>>) -> Self {
+        Self::deciding(Own::new(engine.into(), Clock::precise()))
+    }
+
+    /// The same at the times of another clock; of one that tests move, for example.
+    #[must_use]
+    pub fn clock(self, clock: Clock) -> Self {
+        let engine = Arc::clone(self.shared.decide.shared_engine());
+        let settings = self.shared.settings.clone();
+        Self { shared: Arc::new(Shared { decide: Arc::new(Own::new(engine, clock)), settings }) }
+    }
+}
+
+impl<D: Decide> RateLimitLayer<D> {
+    /// Limits by whoever decides.
+    pub fn deciding(decide: impl Into<Arc<D>>) -> Self {
+        Self { shared: Arc::new(Shared { decide: decide.into(), settings: Settings::default() }) }
+    }
+
+    fn with(self, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = self.shared.settings.clone();
+        change(&mut settings);
+        Self { shared: Arc::new(Shared { decide: Arc::clone(&self.shared.decide), settings }) }
+    }
+
+    /// Reads requests this way.
+    #[must_use]
+    pub fn reader(self, reader: Reader) -> Self {
+        self.with(|settings| settings.reader = reader)
+    }
+
+    /// Takes the word of these proxies about who sent a request: `X-Forwarded-For` is walked from the right, and the first address
+    /// that is not theirs is the client. Without any, the client is the peer.
+    ///
+    /// # Errors
+    /// When one is neither an address nor a network.
+    pub fn behind<'n>(self, proxies: impl IntoIterator<Item = &'n str>) -> Result<Self, String> {
+        let networks = proxies.into_iter().map(str::parse::<Network>).collect::<Result<_, _>>()?;
+        Ok(self.with(|settings| settings.reader.trusted = Trusted::new(networks)))
+    }
+
+    /// Tells the policy an attribute beside the built-in ones, or instead of one of them.
+    #[must_use]
+    pub fn attribute(self, name: &str, source: Source) -> Self {
+        self.with(|settings| {
+            settings.reader.mapped.retain(|mapped| mapped.name != name);
+            settings.reader.mapped.push(Mapped { name: name.to_owned(), source });
+        })
+    }
+
+    /// Lets requests pass unasked, such as those for a health check.
+    #[must_use]
+    pub fn skip(self, test: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.skipped.push(Arc::new(test)))
+    }
+
+    /// What a request costs, where that is not 1.
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.cost = Some(Arc::new(cost)))
+    }
+
+    /// Settles what a request cost by its response.
+    #[must_use]
+    pub fn settle(self, by: impl Fn(&response::Parts) -> Settle + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.settling.by_response(by))
+    }
+
+    /// Counts only requests that fail, as a limit of wrong passwords does.
+    #[must_use]
+    pub fn count_failures(self) -> Self {
+        let is_failure = |status: StatusCode| status.is_client_error() || status.is_server_error();
+        self.settle(move |head| if is_failure(head.status) { Settle::Keep } else { Settle::Refund })
+    }
+
+    /// Gives back what a request cost that the service failed to serve.
+    #[must_use]
+    pub fn refund_server_errors(self) -> Self {
+        self.settle(|head| if head.status.is_server_error() { Settle::Refund } else { Settle::Keep })
+    }
+
+    /// Settles at the cost that a header of the response tells, or a trailer of that name. One that tells none costs its estimate.
+    ///
+    /// # Errors
+    /// When no header can have that name.
+    pub fn cost_from(self, name: &str) -> Result<Self, InvalidHeaderName> {
+        let name: HeaderName = name.parse()?;
+        Ok(self.with(|settings| settings.settling.told_by(name)))
+    }
+
+    /// How long a request may wait for its turn where a limit shapes. One that would wait longer is refused at once, and so is one
+    /// whose own deadline (`grpc-timeout`) is earlier.
+    #[must_use]
+    pub fn wait_at_most(self, wait: Duration) -> Self {
+        self.with(|settings| settings.wait_max = Ticks::ceil_from(wait))
+    }
+
+    /// How answers are written. Callers whom nobody authenticated are told only when to come back, unless this says otherwise.
+    #[must_use]
+    pub fn headers(self, headers: HeaderPolicy) -> Self {
+        self.with(|settings| settings.headers = headers)
+    }
+
+    /// Whose requests are authenticated, by what an outer layer found out; they see their quotas.
+    #[must_use]
+    pub fn authenticated(self, test: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.authenticated = Some(Arc::new(test)))
+    }
+
+    /// Writes refusals another way, or leaves one as it is. The headers that say when to come back are added to whatever it writes.
+    #[must_use]
+    pub fn refuse_with(
+        self,
+        refuse: impl Fn(&Refused<'_>) -> Option<Response<Bytes>> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|settings| settings.refuse = Some(Arc::new(refuse)))
+    }
+}
+
+impl<D> Clone for RateLimitLayer<D> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<I, D> Layer<I> for RateLimitLayer<D> {
+    type Service = RateLimit<I, D>;
+
+    fn layer(&self, inner: I) -> Self::Service {
+        RateLimit::new(inner, Arc::clone(&self.shared))
+    }
+}

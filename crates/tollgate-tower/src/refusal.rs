@@ -1,0 +1,127 @@
+//! What a refused caller is sent: the one place where a decision becomes a response.
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Response, StatusCode};
+use tollgate::headers::{Accepts, Caller, Exposure, HeaderList, HeaderPolicy};
+use tollgate::{Answer, Audience, Decision, Reason, Timestamp};
+
+use crate::grpc::{self, Code};
+
+/// What the answer depends on beside the decision: who reads it, and in which form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    pub(crate) audience: Audience,
+    pub(crate) is_call: bool,
+}
+
+impl Reading {
+    /// Who reads the answer to a request.
+    pub(crate) fn of(parts: &Parts, caller: Caller, cost: u64) -> Self {
+        let accept = parts.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let accepts = accept.map_or(Accepts::Json, Accepts::from_header);
+        let audience = Audience { caller, accepts, cost: Some(cost) };
+        Self { audience, is_call: grpc::is_call(&parts.headers) }
+    }
+
+    fn is_shown(&self, policy: &HeaderPolicy) -> bool {
+        self.audience.caller == Caller::Authenticated || policy.anonymous == Exposure::Full
+    }
+}
+
+/// The response to a refused request.
+pub(crate) fn response(
+    decision: &Decision,
+    policy: &HeaderPolicy,
+    reading: &Reading,
+    now: Timestamp,
+) -> Response<Bytes> {
+    let answer = Answer::of(decision, policy, reading.audience, now);
+    let mut response = Response::new(Bytes::new());
+    add(response.headers_mut(), &answer.headers);
+    if reading.is_call {
+        let reason = decision.reason().unwrap_or(Reason::Unavailable);
+        let title = title(reason);
+        let is_shown = reading.is_shown(policy);
+        grpc::write(response.headers_mut(), Code::of(reason), title, Some(decision), is_shown);
+        return response;
+    }
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    if let Some(body) = answer.body {
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(body.content_type));
+        *response.body_mut() = Bytes::from(body.text);
+    }
+    response
+}
+
+/// The response to a request that cannot be read in one way only.
+pub(crate) fn unreadable(problem: &str, is_call: bool) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    if is_call {
+        grpc::write(response.headers_mut(), Code::InvalidArgument, problem, None, false);
+        return response;
+    }
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    let mut text = String::from(
+        r#"{"type":"urn:tollgate:problem:invalid-request","title":"Request cannot be read in one way only","status":400,"detail":"#,
+    );
+    quoted(&mut text, problem);
+    text.push_str(r#","retryable":false}"#);
+    *response.body_mut() = Bytes::from(text);
+    response
+}
+
+/// Text as JSON quotes it.
+fn quoted(out: &mut String, text: &str) {
+    out.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => out.extend(['\\', letter]),
+            // The messages are ours and may quote what was sent; what cannot be read aloud is left out.
+            letter if letter.is_control() => out.push(' '),
+            letter => out.push(letter),
+        }
+    }
+    out.push('"');
+}
+
+const fn title(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Quota => "quota exceeded",
+        Reason::Blocked => "blocked for a while",
+        Reason::Cost => "the request costs more than a limit ever admits",
+        Reason::Fault => "the cost of the request cannot be computed",
+        Reason::Unavailable => "nobody can count now",
+    }
+}
+
+/// Adds headers to a response. Lists grow: what the service says of its own limits stays. Of the others the service's own stay.
+pub(crate) fn add(headers: &mut HeaderMap, list: &HeaderList) {
+    for (name, value) in list.iter() {
+        // Names are constants of the core and values printable, so both are always sendable.
+        let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value))
+        else {
+            continue;
+        };
+        if matches!(name.as_str(), "ratelimit" | "ratelimit-policy") {
+            headers.append(name, value);
+        } else if !headers.contains_key(&name) {
+            headers.insert(name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was sent cannot break the answer's form.
+    #[test]
+    fn quotes() {
+        let mut text = String::new();
+        quoted(&mut text, "a\"b\\c\nd");
+        assert_eq!(text, r#""a\"b\\c d""#);
+    }
+}

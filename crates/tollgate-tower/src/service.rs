@@ -1,0 +1,320 @@
+//! The service: one request from its head to its response.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{AGE, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body as HttpBody;
+use tollgate::{Answer, CheckRequest, Decision, Reservation, Ticks, Timestamp, Verdict};
+use tower_service::Service;
+
+use crate::attributes::{Attributes, Unreadable};
+use crate::body::Body;
+use crate::decide::Decide;
+use crate::future::{Late, ResponseFuture};
+use crate::hold::{Finish, Hold, Owned};
+use crate::layer::{Refused, Shared};
+use crate::refusal::{self, Reading};
+use crate::{grpc, peer};
+
+/// How long a request waited for its turn, in milliseconds.
+const WAITED: HeaderName = HeaderName::from_static("tollgate-waited-ms");
+
+/// A service behind limits.
+pub struct RateLimit<I, D> {
+    inner: I,
+    shared: Arc<Shared<D>>,
+}
+
+impl<I, D> RateLimit<I, D> {
+    pub(crate) const fn new(inner: I, shared: Arc<Shared<D>>) -> Self {
+        Self { inner, shared }
+    }
+}
+
+impl<I: Clone, D> Clone for RateLimit<I, D> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+    }
+}
+
+/// A request that passes, and what is to be done with its response.
+pub(crate) struct Admitted<D: Decide> {
+    shared: Arc<Shared<D>>,
+    decision: Decision,
+    reading: Reading,
+    at: Timestamp,
+    waited: Option<Ticks>,
+    is_preflight: bool,
+    hold: Option<Box<Hold<D>>>,
+}
+
+/// What is known of a request without waiting for anybody.
+enum Looked<D: Decide> {
+    Admitted(Admitted<D>),
+    Refused(Response<Bytes>),
+    /// It passes, after its turn has come.
+    Waits(Decision, Timestamp),
+    /// Only the store knows, or the request is to be settled when it is over.
+    Unknown,
+}
+
+impl<I, D, B, R> Service<Request<B>> for RateLimit<I, D>
+where
+    I: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    I::Future: Send + 'static,
+    I::Error: Send + 'static,
+    D: Decide,
+    B: Send + 'static,
+    R: HttpBody + Send + 'static,
+    R::Data: From<Bytes>,
+{
+    type Response = Response<Body<R>>;
+    type Error = I::Error;
+    type Future = ResponseFuture<I::Future, D>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        let looked = match self.shared.skips(&parts) {
+            true => return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)), None),
+            false => Shared::look(&self.shared, &parts),
+        };
+        let decided = match looked {
+            Looked::Admitted(admitted) => {
+                let served = self.inner.call(Request::from_parts(parts, body));
+                return ResponseFuture::passing(served, Some(admitted));
+            }
+            Looked::Refused(response) => return ResponseFuture::refused(response),
+            Looked::Waits(decision, at) => Some((decision, at)),
+            Looked::Unknown => None,
+        };
+        // The one that was told to be ready serves; its copy gets ready for the next.
+        let next = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, next);
+        ResponseFuture::late(later(Arc::clone(&self.shared), inner, (parts, body), decided))
+    }
+}
+
+/// A request that somebody has to be waited for.
+async fn later<I, D, B, R>(
+    shared: Arc<Shared<D>>,
+    mut inner: I,
+    (parts, body): (Parts, B),
+    decided: Option<(Decision, Timestamp)>,
+) -> Late<Result<Response<R>, I::Error>, D>
+where
+    I: Service<Request<B>, Response = Response<R>>,
+    D: Decide,
+{
+    let (decision, reservation, at) = match decided {
+        Some((decision, at)) => (decision, None, at),
+        None => match shared.ask(&parts).await {
+            Ok(answered) => answered,
+            Err(refused) => return Late::Refused(*refused),
+        },
+    };
+    let patience = shared.patience(&parts);
+    let (decision, is_too_long) = match decision.verdict() {
+        Verdict::Wait(wait) if wait > patience => (decision.impatient(patience), true),
+        _ => (decision, false),
+    };
+    let reading = shared.reading(&parts);
+    let mut hold = Hold::new(&shared.decide, &shared.settings.settling, None, reservation).map(Box::new);
+    if !decision.is_allowed() {
+        if is_too_long {
+            shared.give_back(&parts, hold.as_deref_mut()).await;
+        }
+        return Late::Refused(shared.refuse(&parts, &decision, &reading, at));
+    }
+    let mut admitted = Box::new(Admitted::new(&shared, &parts, decision, reading, at));
+    admitted.hold = hold.or(admitted.hold.take());
+    if let Verdict::Wait(wait) = admitted.decision.verdict() {
+        // Whoever goes away while it waits takes nothing of what the others wait for.
+        let hold = admitted
+            .hold
+            .get_or_insert_with(|| Box::new(Hold::empty(&shared.decide, &shared.settings.settling)));
+        hold.wait(shared.owned(&parts));
+        shared.decide.began_waiting(wait);
+        let _waiting = Waiting(&*shared.decide);
+        shared.decide.sleep_until(at + wait).await;
+        hold.go();
+        admitted.waited = Some(wait);
+    }
+    let served = inner.call(Request::from_parts(parts, body)).await;
+    match served {
+        Ok(response) => {
+            let (head, body) = response.into_parts();
+            if let Some(hold) = &mut admitted.hold {
+                hold.settle_by_head(&head).await;
+            }
+            Late::Served(Ok(Response::from_parts(head, body)), admitted)
+        }
+        Err(error) => Late::Served(Err(error), admitted),
+    }
+}
+
+/// Somebody who waits.
+struct Waiting<'d, D: Decide>(&'d D);
+
+impl<D: Decide> Drop for Waiting<'_, D> {
+    fn drop(&mut self) {
+        self.0.ended_waiting();
+    }
+}
+
+impl<D: Decide> Shared<D> {
+    fn skips(&self, parts: &Parts) -> bool {
+        self.settings.skipped.iter().any(|skips| skips(parts))
+    }
+
+    fn cost(&self, parts: &Parts) -> u64 {
+        self.settings.cost.as_ref().map_or(1, |cost| cost(parts)).min(tollgate::COST_MAX)
+    }
+
+    fn attributes<'r>(&'r self, parts: &'r Parts) -> Result<Attributes<'r>, Unreadable> {
+        self.settings.reader.of_request(peer::of(&parts.extensions), parts)
+    }
+
+    /// What can be said without waiting.
+    fn look(shared: &Arc<Self>, parts: &Parts) -> Looked<D> {
+        if shared.settings.settling.is_any() {
+            return Looked::Unknown;
+        }
+        let at = shared.decide.now();
+        let decided = shared.question(parts, |request| shared.decide.check_at_once(request, at));
+        let decision = match decided {
+            Ok(Some(decision)) => decision,
+            Ok(None) => return Looked::Unknown,
+            Err(refused) => return Looked::Refused(*refused),
+        };
+        match decision.verdict() {
+            Verdict::Wait(_) => Looked::Waits(decision, at),
+            Verdict::Allow => {
+                let reading = shared.reading(parts);
+                Looked::Admitted(Admitted::new(shared, parts, decision, reading, at))
+            }
+            Verdict::Deny { .. } | Verdict::Never => {
+                Looked::Refused(shared.refuse(parts, &decision, &shared.reading(parts), at))
+            }
+        }
+    }
+
+    /// Asks something about a request that can be read.
+    fn question<T>(
+        &self,
+        parts: &Parts,
+        ask: impl FnOnce(&CheckRequest<'_>) -> T,
+    ) -> Result<T, Box<Response<Bytes>>> {
+        let refused = |problem: &str| Box::new(refusal::unreadable(problem, grpc::is_call(&parts.headers)));
+        let attributes = self.attributes(parts).map_err(|problem| refused(&problem.0))?;
+        let request = attributes.request().and_then(|request| request.cost(self.cost(parts)));
+        Ok(ask(&request.map_err(|problem| refused(&problem.to_string()))?))
+    }
+
+    /// Decides, and sets aside what is to be settled.
+    async fn ask(
+        &self,
+        parts: &Parts,
+    ) -> Result<(Decision, Option<Reservation>, Timestamp), Box<Response<Bytes>>> {
+        let refused = |problem: &str| Box::new(refusal::unreadable(problem, grpc::is_call(&parts.headers)));
+        let attributes = self.attributes(parts).map_err(|problem| refused(&problem.0))?;
+        let request = attributes.request().and_then(|request| request.cost(self.cost(parts)));
+        let request = request.map_err(|problem| refused(&problem.to_string()))?;
+        let at = self.decide.now();
+        if self.settings.settling.is_any() {
+            let (decision, reservation) =
+                self.decide.reserve(&request, self.settings.settled_within, at).await;
+            return Ok((decision, reservation, at));
+        }
+        Ok((self.decide.check(&request, at).await, None, at))
+    }
+
+    fn reading(&self, parts: &Parts) -> Reading {
+        Reading::of(parts, self.settings.caller(parts), self.cost(parts))
+    }
+
+    /// The response to a refused request.
+    fn refuse(
+        &self,
+        parts: &Parts,
+        decision: &Decision,
+        reading: &Reading,
+        at: Timestamp,
+    ) -> Response<Bytes> {
+        let usual = refusal::response(decision, &self.settings.headers, reading, at);
+        let Some(refuse) = self.settings.refuse.as_ref().filter(|_| !reading.is_call) else { return usual };
+        let refused = Refused { request: parts, decision, status: usual.status() };
+        let Some(mut response) = refuse(&refused) else { return usual };
+        if response.status() == StatusCode::OK {
+            *response.status_mut() = usual.status();
+        }
+        let headers = Answer::headers_of(decision, &self.settings.headers, reading.audience, at);
+        refusal::add(response.headers_mut(), &headers);
+        response
+    }
+
+    /// How long a request waits at most.
+    fn patience(&self, parts: &Parts) -> Ticks {
+        grpc::timeout(&parts.headers).map_or(self.settings.wait_max, |own| own.min(self.settings.wait_max))
+    }
+
+    /// The question again, to be asked when the request is gone.
+    fn owned(&self, parts: &Parts) -> Option<Owned> {
+        let attributes = self.attributes(parts).ok()?;
+        Some(Owned { attributes: attributes.into_owned(), cost: self.cost(parts) })
+    }
+
+    async fn give_back(&self, parts: &Parts, hold: Option<&mut Hold<D>>) {
+        match hold {
+            Some(hold) => hold.give_back().await,
+            None => {
+                if let Some(owned) = self.owned(parts) {
+                    owned.refund(&*self.decide).await;
+                }
+            }
+        }
+    }
+}
+
+impl<D: Decide> Admitted<D> {
+    fn new(
+        shared: &Arc<Shared<D>>,
+        parts: &Parts,
+        mut decision: Decision,
+        reading: Reading,
+        at: Timestamp,
+    ) -> Self {
+        let permit = decision.take_permit();
+        let hold = permit.and_then(|permit| {
+            Hold::new(&shared.decide, &shared.settings.settling, Some(permit), None).map(Box::new)
+        });
+        let is_preflight = parts.method == Method::OPTIONS
+            && parts.headers.contains_key(http::header::ACCESS_CONTROL_REQUEST_METHOD);
+        Self { shared: Arc::clone(shared), decision, reading, at, waited: None, is_preflight, hold }
+    }
+
+    /// The response with what its caller gets to see, and with what it holds until it is over.
+    pub(crate) fn finish<R>(mut self, response: Response<R>) -> Response<Body<R>> {
+        let (mut head, body) = response.into_parts();
+        // What a cache may keep, or a browser asks by itself, says nothing about quotas.
+        let is_told = !head.status.is_redirection() && !self.is_preflight && !head.headers.contains_key(AGE);
+        if is_told {
+            let Self { shared, decision, reading, at, .. } = &self;
+            let list = Answer::headers_of(decision, &shared.settings.headers, reading.audience, *at);
+            refusal::add(&mut head.headers, &list);
+        }
+        if let Some(waited) = self.waited {
+            head.headers.insert(WAITED, HeaderValue::from(waited.ceil_millis()));
+        }
+        let hold = self.hold.take().filter(|hold| !hold.is_over());
+        let hold = hold.map(|hold| hold as Box<dyn Finish>);
+        Response::from_parts(head, Body::served(body, hold))
+    }
+}

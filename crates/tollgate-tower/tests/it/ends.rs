@@ -1,0 +1,206 @@
+//! However a request ends, what it held is given back, and what it cost is settled.
+
+use std::convert::Infallible;
+use std::future::{pending, poll_fn};
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Full};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::limited::{World, ask, from, hello};
+
+const IN_FLIGHT: &str = "  - {name: in-flight, concurrency: 3, permit_ttl: 60s}";
+
+/// A body of two frames and trailers that tell what it cost.
+struct Told(u8, Option<&'static str>);
+
+impl Body for Told {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0 += 1;
+        Poll::Ready(match self.0 {
+            1 | 2 => Some(Ok(Frame::data(Bytes::from_static(b"part ")))),
+            3 => self.1.map(|cost| {
+                let mut trailers = HeaderMap::new();
+                trailers.insert("x-cost", cost.parse().unwrap());
+                Ok(Frame::trailers(trailers))
+            }),
+            _ => None,
+        })
+    }
+}
+
+/// A place is taken until the last byte of the body was read, and not a moment longer.
+#[tokio::test]
+async fn a_place_is_free_when_the_body_has_ended() {
+    let world = World::new(IN_FLIGHT);
+    let upstream =
+        service_fn(|_: Request<Full<Bytes>>| async { Ok::<_, Infallible>(Response::new(Told(0, None))) });
+    let service = world.layer().layer(upstream);
+    let mut response = service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap();
+    assert_eq!(world.remaining(&[]), 2);
+    response.body_mut().frame().await.unwrap().unwrap();
+    assert_eq!(world.remaining(&[]), 2, "the body is not over");
+    while response.body_mut().frame().await.is_some() {}
+    assert_eq!(world.remaining(&[]), 3, "the end of the body gives the place back, before anybody drops it");
+    drop(response);
+    assert_eq!(world.remaining(&[]), 3);
+}
+
+/// A caller who goes away, before the response or in the middle of its body, leaves no place taken.
+#[tokio::test]
+async fn whoever_goes_away_leaves_nothing() {
+    let world = World::new(IN_FLIGHT);
+    let upstream = service_fn(|request: Request<Full<Bytes>>| async move {
+        if request.uri().path() == "/never" {
+            pending::<()>().await;
+        }
+        Ok::<_, Infallible>(Response::new(Told(0, None)))
+    });
+    let service = world.layer().layer(upstream);
+    {
+        let mut call = pin!(service.clone().oneshot(from("203.0.113.7", "/never")));
+        poll_fn(|context| {
+            assert!(call.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        assert_eq!(world.remaining(&[]), 2);
+    }
+    assert_eq!(world.remaining(&[]), 3, "dropped before the response");
+    let mut response = service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap();
+    response.body_mut().frame().await.unwrap().unwrap();
+    drop(response);
+    assert_eq!(world.remaining(&[]), 3, "dropped in the middle of the body");
+}
+
+/// A handler that panics leaves no place taken.
+#[tokio::test]
+async fn a_panic_leaves_nothing() {
+    async fn broken(_: Request<Full<Bytes>>) -> Result<Response<Full<Bytes>>, Infallible> {
+        panic!("the handler is broken, as this test wants it");
+    }
+    let world = World::new(IN_FLIGHT);
+    let service = world.layer().layer(service_fn(broken));
+    let mut call = Box::pin(service.oneshot(from("203.0.113.7", "/")));
+    let mut context = Context::from_waker(Waker::noop());
+    let polled = std::panic::catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut context).is_ready()));
+    assert!(polled.is_err());
+    drop(call);
+    assert_eq!(world.remaining(&[]), 3);
+}
+
+/// Every request dropped at every step leaves nothing in flight.
+#[tokio::test]
+async fn drops_at_every_step_leave_nothing() {
+    let world = World::new("  - {name: in-flight, concurrency: 50, permit_ttl: 60s}");
+    let upstream = service_fn(|_: Request<Full<Bytes>>| async {
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+        Ok::<_, Infallible>(Response::new(Told(0, None)))
+    });
+    for settles in [false, true] {
+        let layer = if settles { world.layer().refund_server_errors() } else { world.layer() };
+        let service = layer.layer(upstream);
+        for steps in 0..12 {
+            let mut call = Box::pin(async {
+                let response = service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap();
+                let mut body = response.into_body();
+                while body.frame().await.is_some() {
+                    tokio::task::yield_now().await;
+                }
+            });
+            let mut context = Context::from_waker(Waker::noop());
+            for _ in 0..steps {
+                if call.as_mut().poll(&mut context).is_ready() {
+                    break;
+                }
+            }
+            drop(call);
+            assert_eq!(world.remaining(&[]), 50, "settles: {settles}, {steps} steps");
+        }
+    }
+}
+
+/// A limit of failures counts failures: whoever succeeds gets back what it took.
+#[tokio::test]
+async fn only_failures_count() {
+    let world = World::new("  - {name: login, by: [ip], rate: 3/h}");
+    let upstream = service_fn(|request: Request<Full<Bytes>>| async move {
+        let status = if request.uri().path() == "/right" { 200 } else { 401 };
+        Ok::<_, Infallible>(Response::builder().status(status).body(Full::from("")).unwrap())
+    });
+    let service = world.layer().count_failures().layer(upstream);
+    let mut statuses = Vec::new();
+    for path in ["/right", "/right", "/right", "/right", "/wrong", "/wrong", "/right", "/wrong", "/right"] {
+        statuses.push(ask(&service, from("203.0.113.7", path)).await.status);
+    }
+    assert_eq!(statuses, [200, 200, 200, 200, 401, 401, 200, 401, 429]);
+}
+
+/// Who was not served does not pay.
+#[tokio::test]
+async fn server_errors_are_free() {
+    let world = World::new("  - {name: per-ip, by: [ip], rate: 3/h}");
+    let upstream = service_fn(|request: Request<Full<Bytes>>| async move {
+        let status = if request.uri().path() == "/broken" { 500 } else { 404 };
+        Ok::<_, Infallible>(Response::builder().status(status).body(Full::from("")).unwrap())
+    });
+    let service = world.layer().refund_server_errors().layer(upstream);
+    for (path, left) in [("/broken", 3), ("/a", 2), ("/broken", 2), ("/b", 1)] {
+        ask(&service, from("203.0.113.7", path)).await;
+        assert_eq!(world.remaining(&[("ip", "203.0.113.7")]), left, "{path}");
+    }
+}
+
+/// What the service says that a request cost is what it costs: in a header, or in a trailer when all is done.
+#[tokio::test]
+async fn the_service_tells_the_cost() {
+    let world = World::new("  - {name: tokens, by: [ip], rate: 1000/h}");
+    let upstream = service_fn(|request: Request<Full<Bytes>>| async move {
+        let response = match request.uri().path() {
+            "/header" => Response::builder().header("x-cost", "30").body(Told(0, None)),
+            "/trailer" => Response::builder().body(Told(0, Some("7"))),
+            "/nonsense" => Response::builder().body(Told(0, Some("-7"))),
+            _ => Response::builder().body(Told(0, None)),
+        };
+        Ok::<_, Infallible>(response.unwrap())
+    });
+    let service = world.layer().cost(|_| 100).cost_from("x-cost").unwrap().layer(upstream);
+    let left = || world.remaining(&[("ip", "203.0.113.7")]);
+    for (path, cost) in [("/header", 30), ("/trailer", 7), ("/nonsense", 100), ("/none", 100)] {
+        let before = left();
+        assert_eq!(ask(&service, from("203.0.113.7", path)).await.status, 200);
+        assert_eq!(before - left(), cost, "{path}");
+    }
+    // Until the trailers have come, the estimate is charged.
+    let before = left();
+    let response = service.clone().oneshot(from("203.0.113.7", "/trailer")).await.unwrap();
+    assert_eq!(before - left(), 100);
+    drop(response);
+    assert_eq!(before - left(), 100, "a caller who goes away pays the estimate");
+}
+
+/// A service that is ready is asked; one that fails passes its failure on, and holds nothing.
+#[tokio::test]
+async fn failures_of_the_service_pass() {
+    let world = World::new(IN_FLIGHT);
+    let upstream = service_fn(|_: Request<Full<Bytes>>| async {
+        Err::<Response<Full<Bytes>>, std::io::Error>(std::io::Error::other("broken"))
+    });
+    let error = world.layer().layer(upstream).oneshot(from("203.0.113.7", "/")).await;
+    assert_eq!(error.err().unwrap().to_string(), "broken");
+    assert_eq!(world.remaining(&[]), 3);
+    assert_eq!(ask(&world.layer().layer(service_fn(hello)), from("203.0.113.7", "/")).await.status, 200);
+}

@@ -1,0 +1,14 @@
+//! The layer around services: what passes, what is refused and how, and what is given back whichever way a request ends.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that meets the unexpected fails, and says where"
+)]
+
+mod ends;
+mod examples;
+mod limited;
+mod passing;
+mod shaping;

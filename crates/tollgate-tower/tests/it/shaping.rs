@@ -1,0 +1,141 @@
+//! A limit that shapes makes requests wait in a line.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::limited::{World, from, hello};
+
+type Call = Pin<Box<dyn Future<Output = u16> + Send>>;
+
+/// Notes that it was woken.
+struct Woken(usize, Arc<Mutex<Vec<usize>>>);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.1.lock().unwrap().push(self.0);
+    }
+}
+
+fn poll(call: &mut Call) -> Option<u16> {
+    match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(status) => Some(status),
+        Poll::Pending => None,
+    }
+}
+
+/// A request waits for its turn, to the tick, and is told how long.
+#[tokio::test]
+async fn a_request_waits_for_its_turn() {
+    let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 10/s, queue: 5}");
+    let service = world.layer().layer(service_fn(hello));
+    assert_eq!(service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap().status(), 200);
+    let mut waiting = Box::pin(service.oneshot(from("203.0.113.7", "/")));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    world.time.advance(Duration::from_micros(99_999));
+    assert!(waiting.as_mut().poll(&mut context).is_pending(), "a tick early");
+    world.time.advance(Duration::from_micros(1));
+    let Poll::Ready(Ok(response)) = waiting.as_mut().poll(&mut context) else { panic!("its turn has come") };
+    assert_eq!(response.headers()["tollgate-waited-ms"], "100");
+}
+
+/// Ten thousand wait in the order in which they came. Those who went away are gone; each turn wakes one.
+#[tokio::test]
+async fn ten_thousand_wait_in_order() {
+    const WAITERS: usize = 10_000;
+    let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 1000/s, queue: 20000}");
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let upstream = {
+        let served = Arc::clone(&served);
+        service_fn(move |request: Request<Full<Bytes>>| {
+            let number: usize = request.uri().path()[1..].parse().unwrap();
+            served.lock().unwrap().push(number);
+            async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }
+        })
+    };
+    let service = world.layer().wait_at_most(Duration::from_secs(60)).layer(upstream);
+    let woken = Arc::new(Mutex::new(Vec::new()));
+    let mut calls: Vec<Option<Call>> = Vec::new();
+    for number in 0..WAITERS {
+        let service = service.clone();
+        let mut call: Call = Box::pin(async move {
+            service.oneshot(from("203.0.113.7", &format!("/{number}"))).await.unwrap().status().as_u16()
+        });
+        let waker = Waker::from(Arc::new(Woken(number, Arc::clone(&woken))));
+        let _ = call.as_mut().poll(&mut Context::from_waker(&waker));
+        calls.push(Some(call));
+    }
+    // Every tenth goes away while it waits.
+    let is_gone = |number: usize| number % 10 == 7;
+    for number in (0..WAITERS).filter(|number| is_gone(*number)) {
+        calls[number] = None;
+    }
+    for _ in 0..WAITERS / 10 {
+        world.time.advance(Duration::from_millis(10));
+        let turns = std::mem::take(&mut *woken.lock().unwrap());
+        assert!(turns.len() <= 10, "ten have their turn, and nobody else is woken: {}", turns.len());
+        for number in turns {
+            if let Some(mut call) = calls[number].take() {
+                assert_eq!(poll(&mut call), Some(200), "who is woken passes");
+            }
+        }
+    }
+    let expected: Vec<usize> = (0..WAITERS).filter(|number| !is_gone(*number)).collect();
+    assert_eq!(*served.lock().unwrap(), expected);
+}
+
+/// Whoever goes away while it waits gives its place to those who come after.
+#[tokio::test]
+async fn who_goes_away_leaves_its_place() {
+    let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 1/s, queue: 2}");
+    let service = world.layer().layer(service_fn(hello));
+    let call = || -> Call {
+        let service = service.clone();
+        Box::pin(async move { service.oneshot(from("203.0.113.7", "/")).await.unwrap().status().as_u16() })
+    };
+    assert_eq!(poll(&mut call()), Some(200));
+    let (mut first, mut second) = (call(), call());
+    assert_eq!((poll(&mut first), poll(&mut second)), (None, None));
+    assert_eq!(poll(&mut call()), Some(429), "the line is full");
+    drop(second);
+    let mut third = call();
+    assert_eq!(poll(&mut third), None, "there is a place again");
+    world.time.advance(Duration::from_secs(1));
+    assert_eq!(poll(&mut first), Some(200));
+    world.time.advance(Duration::from_secs(1));
+    assert_eq!(poll(&mut third), Some(200));
+}
+
+/// Who would wait longer than it can is refused at once, pays nothing, and is told when the wait is short enough.
+#[tokio::test]
+async fn who_cannot_wait_is_told_so() {
+    let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 1/s, queue: 100}");
+    let service = world.layer().wait_at_most(Duration::from_secs(2)).layer(service_fn(hello));
+    let call = |timeout: Option<&str>| -> Call {
+        let mut request = from("203.0.113.7", "/");
+        if let Some(timeout) = timeout {
+            request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
+        }
+        let service = service.clone();
+        Box::pin(async move { service.oneshot(request).await.unwrap().status().as_u16() })
+    };
+    assert_eq!(poll(&mut call(None)), Some(200));
+    assert_eq!(poll(&mut call(Some("500m"))), Some(429), "its deadline is before its turn");
+    let mut waiting = [call(None), call(None)];
+    assert!(waiting.iter_mut().all(|call| poll(call).is_none()));
+    for _ in 0..5 {
+        assert_eq!(poll(&mut call(None)), Some(429), "the third would wait for three seconds");
+    }
+    world.time.advance(Duration::from_secs(1));
+    assert_eq!(poll(&mut waiting[0]), Some(200));
+    assert_eq!(poll(&mut call(None)), None, "refusals took no place in line");
+}

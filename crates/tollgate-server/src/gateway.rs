@@ -5,9 +5,12 @@
 
 use std::sync::Arc;
 
-use hyper::Request;
-use hyper::Response;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use hyper::{Request, Response};
+use tollgate_tower::{RateLimit, RateLimitLayer, peer};
+use tower_layer::Layer;
+use tower_service::Service as _;
 
 mod plan;
 mod connection;
@@ -15,6 +18,7 @@ mod strict;
 mod framing;
 mod frames;
 mod arrival;
+mod decide;
 mod proxy;
 mod table;
 mod spread;
@@ -33,10 +37,12 @@ pub use plan::Target;
 pub(crate) use plan::{RouteDocument, RoutePlan, compile};
 pub(crate) use refusal::Turned;
 
+use crate::http::{Kind, Problem};
 use crate::service::{Service, Wire};
 use crate::telemetry::Open;
-use arrival::Peer;
+use arrival::{Arrival, Peer};
 use body::Body;
+use decide::{Deciding, Passing};
 use proxy::Proxy;
 use table::Table;
 
@@ -47,7 +53,8 @@ const HEAD_BUFFER_BYTES: usize = 64 << 10;
 /// The gateway.
 pub(crate) struct Gateway {
     service: Arc<Service>,
-    proxy: Proxy,
+    proxy: Arc<Proxy>,
+    limited: RateLimit<Passing, Deciding>,
 }
 
 /// Marks an answer of the gateway's own.
@@ -59,9 +66,23 @@ impl Gateway {
     ///
     /// # Errors
     /// When a file that a route names is not what it should be.
-    pub(crate) fn new(plans: &[RoutePlan], service: Arc<Service>, clock: tollgate::Clock) -> Result<Self, String> {
-        let proxy = Proxy::new(Table::new(plans)?, service.reader.clone(), clock);
-        Ok(Self { service, proxy })
+    pub(crate) fn new(
+        plans: &[RoutePlan],
+        service: Arc<Service>,
+        clock: tollgate::Clock,
+    ) -> Result<Self, String> {
+        let proxy = Arc::new(Proxy::new(Table::new(plans)?, service.reader.clone(), clock));
+        let shown = Arc::clone(&proxy);
+        service.meter.show_gateway(move || numbers::series(&shown.table));
+        // A trusted proxy decides itself what its clients get to see.
+        let is_vouched = |request: &http::request::Parts| {
+            request.extensions.get::<Arrival>().is_some_and(|arrival| arrival.is_trusted)
+        };
+        let layer = RateLimitLayer::deciding(Deciding(Arc::clone(&service)))
+            .reader(service.reader.clone())
+            .headers(service.headers.clone())
+            .authenticated(is_vouched);
+        Ok(Self { limited: layer.layer(Passing(Arc::clone(&proxy))), service, proxy })
     }
 
     fn opened(&self) -> Open {
@@ -69,11 +90,26 @@ impl Gateway {
     }
 
     /// Answers one request of a peer.
-    async fn answer(&self, mut request: Request<Incoming>, peer: Peer) -> Response<Body> {
-        match arrival::arrive(&mut request, peer, &self.proxy.reader, &self.proxy.table.sticky) {
+    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+        let (mut parts, body) = request.into_parts();
+        let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reader, &self.proxy.table.sticky);
+        let arrived = arrived.and_then(|arrival| match self.service.foreign() {
+            None => Ok(arrival),
+            Some(foreign) => {
+                let format = foreign.rules.format().name();
+                let detail = format!("in force is {format}; the gateway needs a policy of Tollgate's own");
+                Err(Problem::new(Kind::Gateway(Turned::ForeignRules), detail))
+            }
+        });
+        match arrived {
             Ok(arrival) => {
-                request.extensions_mut().insert(arrival);
-                self.proxy.forward(request).await
+                parts.extensions.insert(peer::Peer(peer.address));
+                parts.extensions.insert(arrival);
+                let mut limited = self.limited.clone();
+                match limited.call(Request::from_parts(parts, body)).await {
+                    Ok(response) => response.map(BodyExt::boxed_unsync),
+                    Err(never) => match never {},
+                }
             }
             Err(problem) => {
                 let mut response = proxy::refused(&problem);

@@ -151,6 +151,11 @@ impl<S: Store> Service<S> {
         self.clock.now()
     }
 
+    /// Something to await until an instant of that time.
+    pub(crate) fn sleep_until(&self, at: Timestamp) -> tollgate::Sleep {
+        self.clock.sleep_until(at)
+    }
+
     /// Answers one question. This, [`Self::check_at_once`], [`Self::check_views`], [`Self::check_views_at_once`] and [`Self::reserve`] are the only ways from a wire
     /// to a decision of the engine, so that each is counted once and compared. A look that decides nothing may go to the engine.
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {

@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 
 use http::header::{EXPECT, HOST, HeaderValue, VIA};
+use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
-use http::{Method, Request, Uri, Version};
+use http::{Method, Uri, Version};
+use tollgate::VALUE_BYTES_MAX;
 use tollgate_tower::attributes::Reader;
 
 use super::refusal::Turned;
@@ -46,25 +48,28 @@ pub(super) struct Arrival {
 ///
 /// # Errors
 /// When it is none that the gateway takes; nothing of it is sent on.
-pub(super) fn arrive<B>(
-    request: &mut Request<B>,
+pub(super) fn arrive(
+    request: &mut Parts,
     peer: Peer,
     reader: &Reader,
     sticky: &[String],
 ) -> Result<Arrival, Problem> {
     acceptable(request)?;
-    let parts = (request.method(), request.uri(), request.headers());
-    let attributes = reader.of_request(peer.address, parts);
+    let attributes = reader.of_request(Some(peer.address), request);
     let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
     let host = attributes.get("host").map(str::to_owned);
     let path = attributes.get("path").map(str::to_owned);
     let keys = sticky.iter().filter_map(|name| Some((name.clone(), attributes.get(name)?.to_owned())));
     let keys = keys.collect();
     drop(attributes);
-    if host.is_none() && request.version() == Version::HTTP_11 {
+    if let Some(path) = path.as_ref().filter(|path| path.len() > VALUE_BYTES_MAX) {
+        let detail = format!("the path has {} bytes; accepted: {VALUE_BYTES_MAX}", path.len());
+        return Err(Problem::new(Kind::Gateway(Turned::TargetTooLong), detail));
+    }
+    if host.is_none() && request.version == Version::HTTP_11 {
         return Err(Problem::invalid("host: missing; a request of HTTP/1.1 names one, and only one"));
     }
-    let forwarded = request.headers().get_all(super::fields::FORWARDED_FOR).iter();
+    let forwarded = request.headers.get_all(super::fields::FORWARDED_FOR).iter();
     let lines: Vec<&[u8]> = forwarded.map(HeaderValue::as_bytes).collect();
     let arrival = Arrival {
         peer,
@@ -72,35 +77,38 @@ pub(super) fn arrive<B>(
         is_trusted: reader.trusted.contains(peer.address),
         host,
         keys,
-        version: request.version(),
+        version: request.version,
     };
     rewrite(request, arrival.host.as_deref(), path.as_deref())?;
     Ok(arrival)
 }
 
 /// What is refused whatever it asks for.
-fn acceptable<B>(request: &Request<B>) -> Result<(), Problem> {
-    if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
-        let detail = format!("{} is not forwarded; ask the server itself", request.method());
+fn acceptable(request: &Parts) -> Result<(), Problem> {
+    if matches!(request.method, Method::CONNECT | Method::TRACE) {
+        let detail = format!("{} is not forwarded; ask the server itself", request.method);
         return Err(Problem::new(Kind::MethodNotAllowed(METHODS), detail));
     }
-    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let target = request.uri.path_and_query().map_or(0, |target| target.as_str().len());
     if target > TARGET_BYTES_MAX {
         let detail = format!("the path and its query have {target} bytes; accepted: {TARGET_BYTES_MAX}");
         return Err(Problem::new(Kind::Gateway(Turned::TargetTooLong), detail));
     }
-    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
+    let fields = request.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
     let bytes: usize = fields.sum();
     if bytes > FIELDS_BYTES_MAX {
         let detail = format!("the header fields have {bytes} bytes; accepted: {FIELDS_BYTES_MAX}");
         return Err(Problem::new(Kind::Gateway(Turned::FieldsTooLarge), detail));
     }
-    if let Some(expected) = request.headers().get(EXPECT)
+    if let Some(expected) = request.headers.get(EXPECT)
         && !expected.as_bytes().eq_ignore_ascii_case(b"100-continue")
     {
-        return Err(Problem::new(Kind::Gateway(Turned::ExpectationFailed), "expect: accepted is 100-continue"));
+        return Err(Problem::new(
+            Kind::Gateway(Turned::ExpectationFailed),
+            "expect: accepted is 100-continue",
+        ));
     }
-    let via = request.headers().get_all(VIA).iter().filter_map(|line| line.to_str().ok());
+    let via = request.headers.get_all(VIA).iter().filter_map(|line| line.to_str().ok());
     let hops = via.flat_map(|line| line.split(',')).filter(|hop| hop.trim_end().ends_with(PSEUDONYM));
     if hops.count() >= HOPS_MAX {
         let detail = format!("via: it has passed a gateway {HOPS_MAX} times; look where the upstreams lead");
@@ -110,13 +118,13 @@ fn acceptable<B>(request: &Request<B>) -> Result<(), Problem> {
 }
 
 /// Puts the one spelling into the request: whoever reads it from here on reads what is sent on.
-fn rewrite<B>(request: &mut Request<B>, host: Option<&str>, path: Option<&str>) -> Result<(), Problem> {
+fn rewrite(request: &mut Parts, host: Option<&str>, path: Option<&str>) -> Result<(), Problem> {
     let unsendable = |_| Problem::invalid("the target cannot be sent on in its one spelling");
     if let Some(path) = path {
-        let query = request.uri().query();
+        let query = request.uri.query();
         let target = query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
         let target = PathAndQuery::try_from(target).map_err(unsendable)?;
-        *request.uri_mut() = Uri::from(target);
+        request.uri = Uri::from(target);
     }
     match host {
         Some(host) => {
@@ -124,23 +132,25 @@ fn rewrite<B>(request: &mut Request<B>, host: Option<&str>, path: Option<&str>) 
             Authority::try_from(host).map_err(unsendable)?;
             let value = HeaderValue::from_str(host);
             let value = value.map_err(|_| Problem::invalid("host: not a name and a port"))?;
-            request.headers_mut().insert(HOST, value);
+            request.headers.insert(HOST, value);
         }
-        None => drop(request.headers_mut().remove(HOST)),
+        None => drop(request.headers.remove(HOST)),
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
+
     use super::*;
 
     fn arrived(request: http::request::Builder) -> Result<(String, String), u16> {
-        let mut request = request.body(()).unwrap();
+        let (mut request, ()) = request.body(()).unwrap().into_parts();
         let peer = Peer { address: "203.0.113.9".parse().unwrap(), is_secure: false };
         arrive(&mut request, peer, &Reader::default(), &[]).map_err(|problem| problem.kind.status())?;
-        let host = request.headers().get(HOST).map(|host| host.to_str().unwrap().to_owned());
-        Ok((request.uri().to_string(), host.unwrap_or_default()))
+        let host = request.headers.get(HOST).map(|host| host.to_str().unwrap().to_owned());
+        Ok((request.uri.to_string(), host.unwrap_or_default()))
     }
 
     /// Whatever the spelling, one is sent on.

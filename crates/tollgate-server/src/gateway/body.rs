@@ -155,7 +155,8 @@ impl hyper::body::Body for Lent {
                 if this.waiting.is_none() {
                     this.waiting = Some((Instant::now(), Box::pin(sleep(this.patience()))));
                 }
-                let is_over = this.waiting.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(context).is_ready());
+                let is_over =
+                    this.waiting.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(context).is_ready());
                 if is_over && !this.shared.is_answered.load(Ordering::Relaxed) {
                     return Poll::Ready(Some(Err(this.fail(Fault::TooSlow))));
                 }

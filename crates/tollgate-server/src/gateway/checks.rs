@@ -47,10 +47,17 @@ async fn check(upstream: Arc<Upstream>, route: String, plan: HealthPlan, mut sto
             () = stopped(&mut stop) => return,
         }
         let asked = tokio::time::timeout(plan.timeout, upstream.look(&plan.path)).await;
-        let is_well = asked.is_ok_and(|status| status.is_some_and(|status| status.is_success() || status.is_redirection()));
+        let is_well = asked
+            .is_ok_and(|status| status.is_some_and(|status| status.is_success() || status.is_redirection()));
         match upstream.health.checked(is_well, plan.thresholds) {
-            Some(true) => tracing::info!(route, upstream = upstream.name, "an upstream passes its health checks again"),
-            Some(false) => tracing::warn!(route, upstream = upstream.name, "an upstream fails its health checks: it is not asked"),
+            Some(true) => {
+                tracing::info!(route, upstream = upstream.name, "an upstream passes its health checks again")
+            }
+            Some(false) => tracing::warn!(
+                route,
+                upstream = upstream.name,
+                "an upstream fails its health checks: it is not asked"
+            ),
             None => {}
         }
     }

@@ -16,7 +16,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::arrival::Peer;
 use super::body::{Body, Holding, Watched};
@@ -31,6 +31,9 @@ use crate::listen::{Stop, Stream, stopped};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a connection waits, once the server was told to stop, for a request that its client has sent already.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// How long an answer is awaited for a client that has ended its side.
+const END_GRACE: Duration = Duration::from_secs(2);
 
 /// Most requests at once on one connection of HTTP/2.
 const STREAMS_MAX: u32 = 128;
@@ -74,7 +77,11 @@ pub(crate) async fn connection(stream: Stream, gateway: Arc<Gateway>, mut stop: 
             }
         }
     };
-    if is_h2 { serve_h2(stream, gateway, peer, stop).await } else { serve_http1(stream, gateway, peer, stop).await }
+    if is_h2 {
+        serve_h2(stream, gateway, peer, stop).await
+    } else {
+        serve_http1(stream, gateway, peer, stop).await
+    }
 }
 
 async fn serve_http1(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, stop: Stop) {
@@ -87,7 +94,7 @@ async fn serve_http1(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, stop: 
         async move {
             let asks = tunnel::asks(&request);
             let mut response = gateway.answer(request, peer).await;
-            let begun = Handed::take(&response);
+            let begun = Handed::take(&mut response);
             if asks {
                 turn.decide(begun.is_some());
             }
@@ -100,13 +107,12 @@ async fn serve_http1(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, stop: 
             Ok::<_, Infallible>(response.map(|body| Holding { body, held: answering }.boxed_unsync()))
         }
     });
+    let stream = Lingering { stream, phase: Arc::clone(&phase), waiting: None };
     let stream = Strict::new(Patient::new(stream, Arc::clone(&phase)), Arc::clone(&turn));
     let connection = http1::Builder::new()
         // Patience is the stream's.
         .header_read_timeout(None)
         .max_buf_size(HEAD_BUFFER_BYTES)
-        // A client may say that it has no more to ask, and still wait for the answer.
-        .half_close(true)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut connection = pin!(connection);
@@ -134,7 +140,8 @@ async fn serve_http1(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, stop: 
 
 /// Whether what is left of a request is of no use: it was refused for how it is written, or its body did not come.
 fn must_close(response: &Response<Body>) -> bool {
-    matches!(response.status().as_u16(), 408 | 414 | 431) && response.extensions().get::<super::Own>().is_some()
+    matches!(response.status().as_u16(), 408 | 414 | 431)
+        && response.extensions().get::<super::Own>().is_some()
 }
 
 impl Watched for Answering {
@@ -289,6 +296,64 @@ impl Watched for Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         self.1.moved();
+    }
+}
+
+/// A stream whose client may say that it has no more to ask, and still wait for the answer, for a moment. Who has gone away says
+/// the same, and must not keep an upstream busy.
+struct Lingering {
+    stream: Prefixed,
+    phase: Arc<Phase>,
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl AsyncRead for Lingering {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.waiting.is_none() {
+            let before = into.filled().len();
+            let read = Pin::new(&mut this.stream).poll_read(context, into);
+            let is_end = matches!(read, Poll::Ready(Ok(()))) && into.filled().len() == before;
+            if !is_end || !this.phase.is_answering() {
+                return read;
+            }
+        }
+        // The end, while an answer is awaited: it is told when nobody awaits one, or some time has passed.
+        let waiting = this.waiting.get_or_insert_with(|| Box::pin(sleep(END_GRACE)));
+        if this.phase.is_answering() && waiting.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Lingering {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 }
 

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, DATE, EXPECT, FORWARDED, HOST, HeaderName,
-    HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, DATE, EXPECT, FORWARDED, HOST,
+    HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, Version};
 use tollgate_tower::attributes::Reader;
@@ -132,11 +132,20 @@ fn is_identity(name: &HeaderName, reader: &Reader) -> bool {
     TOLD_BY_PROXIES.contains(name) || mapped(reader).any(|(mapped, _)| mapped == name)
 }
 
+/// The headers that attributes are read from, and who may set them.
 fn mapped(reader: &Reader) -> impl Iterator<Item = (&HeaderName, SetBy)> {
-    reader.mapped.iter().filter_map(|mapped| match &mapped.source {
-        Source::Header { name, set_by } => Some((name, *set_by)),
-        _ => None,
-    })
+    let mut found = Vec::new();
+    reader.mapped.iter().for_each(|mapped| headers_of(&mapped.source, &mut found));
+    found.into_iter()
+}
+
+fn headers_of<'s>(source: &'s Source, found: &mut Vec<(&'s HeaderName, SetBy)>) {
+    match source {
+        Source::Header { name, set_by } => found.push((name, *set_by)),
+        Source::Hashed(inner) => headers_of(inner, found),
+        Source::FirstOf(all) => all.iter().for_each(|inner| headers_of(inner, found)),
+        _ => {}
+    }
 }
 
 fn set_by_proxies(reader: &Reader) -> impl Iterator<Item = &HeaderName> {
@@ -164,7 +173,8 @@ fn tell(headers: &mut HeaderMap, arrival: &Arrival) {
     append(headers, &FORWARDED_FOR, &peer.to_string());
     append(headers, &FORWARDED, &element(peer, arrival));
     set(headers, REAL_IP, &arrival.client.to_canonical().to_string());
-    let is_told = headers.get(FORWARDED_PROTO).is_some_and(|told| matches!(told.as_bytes(), b"http" | b"https"));
+    let is_told =
+        headers.get(FORWARDED_PROTO).is_some_and(|told| matches!(told.as_bytes(), b"http" | b"https"));
     if !is_told {
         set(headers, FORWARDED_PROTO, proto(arrival));
     }
@@ -192,7 +202,8 @@ fn element(peer: IpAddr, arrival: &Arrival) -> String {
         IpAddr::V6(address) => format!("for=\"[{address}]\""),
     };
     if let Some(host) = &arrival.host {
-        let is_token = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
+        let is_token =
+            host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
         let quote = if is_token { "" } else { "\"" };
         // A host has neither quotes nor backslashes: its one spelling was made of what may stand in a target.
         let _ = write!(element, ";host={quote}{host}{quote}");
@@ -228,7 +239,7 @@ mod tests {
     fn reader() -> Reader {
         let source = Source::Header { name: HeaderName::from_static("x-tenant"), set_by: SetBy::Proxy };
         Reader {
-            mapped: vec![Mapped { name: "tenant".to_owned(), source, is_hashed: false }],
+            mapped: vec![Mapped { name: "tenant".to_owned(), source: source.hashed() }],
             ..Reader::default()
         }
     }
@@ -249,7 +260,8 @@ mod tests {
             version: Version::HTTP_2,
         };
         of_request(&mut headers, &arrival, &reader);
-        let line = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
+        let line =
+            |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
         let mut lines: Vec<String> = headers.iter().map(line).collect();
         lines.sort();
         lines
@@ -313,7 +325,10 @@ mod tests {
     #[test]
     fn one_hop_only() {
         let fields = [
-            ("connection", "close, X-Mine, x-forwarded-for, X-Real-IP, authorization, x-tenant, cookie, host"),
+            (
+                "connection",
+                "close, X-Mine, x-forwarded-for, X-Real-IP, authorization, x-tenant, cookie, host",
+            ),
             ("connection", "X-Other"),
             ("x-mine", "1"),
             ("x-other", "1"),

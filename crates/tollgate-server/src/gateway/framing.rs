@@ -37,7 +37,12 @@ enum Place {
     /// So many bytes of a body.
     Body(u64),
     /// A line with a chunk's size: digits so far, their value, and the length of the line.
-    Size { digits: u32, value: u64, length: u32, part: SizePart },
+    Size {
+        digits: u32,
+        value: u64,
+        length: u32,
+        part: SizePart,
+    },
     /// So many bytes of a chunk.
     Chunk(u64),
     /// CR, then LF, after a chunk.

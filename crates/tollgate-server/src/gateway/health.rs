@@ -126,7 +126,9 @@ impl Budget {
 
     /// Whether one may be sent again.
     pub(super) fn spend(&self) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |saved| saved.checked_sub(RETRY_COST)).is_ok()
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |saved| saved.checked_sub(RETRY_COST))
+            .is_ok()
     }
 }
 
@@ -152,7 +154,9 @@ mod tests {
         assert!((0..4).all(|_| !health.failed(at(6_000))));
         let longest = (0..40).fold(at(10_000), |now, _| {
             (0..5).for_each(|_| drop(health.failed(now)));
-            let rest = (0..).map(|seconds| now + Ticks::from_millis(seconds * 1_000)).find(|now| !health.rests(*now));
+            let rest = (0..)
+                .map(|seconds| now + Ticks::from_millis(seconds * 1_000))
+                .find(|now| !health.rests(*now));
             rest.unwrap()
         });
         assert!(health.failed(longest) && !health.rests(longest + REST_MAX));
@@ -163,7 +167,8 @@ mod tests {
     fn checks() {
         let health = Health::default();
         let check = |is_well| health.checked(is_well, (2, 3));
-        let seen: Vec<_> = [false, false, true, false, false, false, true, false, true, true].map(check).into();
+        let seen: Vec<_> =
+            [false, false, true, false, false, false, true, false, true, true].map(check).into();
         assert_eq!(seen, [None, None, None, None, None, Some(false), None, None, None, Some(true)]);
     }
 

@@ -1,14 +1,13 @@
 //! What is counted about requests that are sent on. Names of routes and upstreams come from the config, all else from closed lists.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::table::Table;
 use super::upstream::Failure;
+use crate::telemetry::gateway::{CLASSES, FAILURES, UpstreamSeries};
 
-/// Classes of status, as a label.
-pub(super) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
-/// Why there was no answer, as a label; the order is that of [`failure_index`].
-pub(super) const FAILURES: [&str; 5] = ["connect", "busy", "refused", "lost", "late"];
-
+/// The place among [`FAILURES`].
 const fn failure_index(failure: &Failure) -> usize {
     match failure {
         Failure::Connect(_) => 0,
@@ -25,7 +24,7 @@ pub(super) struct UpstreamNumbers {
     answers: [AtomicU64; CLASSES.len()],
     failures: [AtomicU64; FAILURES.len()],
     retries: AtomicU64,
-    tunnels: std::sync::Arc<AtomicU64>,
+    tunnels: Arc<AtomicU64>,
 }
 
 impl UpstreamNumbers {
@@ -46,29 +45,30 @@ impl UpstreamNumbers {
     /// A tunnel was opened; it is counted until this is dropped.
     pub(super) fn tunnel(&self) -> Tunnelled {
         self.tunnels.fetch_add(1, Ordering::Relaxed);
-        Tunnelled(std::sync::Arc::clone(&self.tunnels))
+        Tunnelled(Arc::clone(&self.tunnels))
     }
+}
 
-    pub(super) fn answers(&self) -> [u64; CLASSES.len()] {
-        self.answers.each_ref().map(|count| count.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn failures(&self) -> [u64; FAILURES.len()] {
-        self.failures.each_ref().map(|count| count.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn retries(&self) -> u64 {
-        self.retries.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn tunnels(&self) -> u64 {
-        self.tunnels.load(Ordering::Relaxed)
-    }
+/// The numbers of all upstreams, as they are shown.
+pub(super) fn series(table: &Table) -> Vec<UpstreamSeries> {
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let all =
+        table.routes.iter().flat_map(|route| route.upstreams.iter().map(move |upstream| (route, upstream)));
+    let shown = all.map(|(route, upstream)| UpstreamSeries {
+        route: route.name.clone(),
+        upstream: upstream.name.clone(),
+        answers: upstream.numbers.answers.each_ref().map(read),
+        failures: upstream.numbers.failures.each_ref().map(read),
+        retries: read(&upstream.numbers.retries),
+        tunnels: read(&upstream.numbers.tunnels),
+        up: u64::from(upstream.health.is_up()),
+    });
+    shown.collect()
 }
 
 /// One open tunnel.
 #[derive(Debug)]
-pub(super) struct Tunnelled(std::sync::Arc<AtomicU64>);
+pub(super) struct Tunnelled(Arc<AtomicU64>);
 
 impl Drop for Tunnelled {
     fn drop(&mut self) {

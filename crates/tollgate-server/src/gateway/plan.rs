@@ -293,7 +293,8 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
     }
     let connections = document.connections.unwrap_or(CONNECTIONS);
     if connections == 0 || connections > CONNECTIONS_MAX {
-        problems.push(format!("connections: {connections} is not accepted; accepted: 1 to {CONNECTIONS_MAX}"));
+        problems
+            .push(format!("connections: {connections} is not accepted; accepted: 1 to {CONNECTIONS_MAX}"));
     }
     let sticky = match document.sticky {
         None => Vec::new(),
@@ -321,7 +322,8 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
 fn host(text: Option<&str>, problems: &mut Vec<String>) -> Host {
     let Some(text) = text else { return Host::Any };
     let (name, is_wild) = text.strip_prefix("*.").map_or((text, false), |name| (name, true));
-    let is_fine = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b':' | b'[' | b']');
+    let is_fine =
+        |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b':' | b'[' | b']');
     if name.is_empty() || name.ends_with('.') || !name.bytes().all(is_fine) {
         problems.push(format!(
             "host: {text:?} is not accepted; accepted: api.example.com or *.example.com, in small letters, with a port only if it is unusual"
@@ -358,7 +360,9 @@ fn upstreams(documents: Vec<UpstreamDocument>, problems: &mut Vec<String>) -> Ve
         match url.parse::<Target>() {
             Err(problem) => problems.push(format!("upstreams[{index}]: {problem}")),
             Ok(target) if plans.iter().any(|plan| plan.target == target) => {
-                problems.push(format!("upstreams[{index}]: {url:?} is there twice; accepted: once, with a weight"));
+                problems.push(format!(
+                    "upstreams[{index}]: {url:?} is there twice; accepted: once, with a weight"
+                ));
             }
             Ok(target) => plans.push(UpstreamPlan { target, weight }),
         }
@@ -398,7 +402,13 @@ fn health_plan(document: HealthDocument, problems: &mut Vec<String>) -> HealthPl
 }
 
 /// A duration of 1 ms to so many seconds.
-fn duration(field: &str, text: Option<&str>, usual: Duration, most: u64, problems: &mut Vec<String>) -> Duration {
+fn duration(
+    field: &str,
+    text: Option<&str>,
+    usual: Duration,
+    most: u64,
+    problems: &mut Vec<String>,
+) -> Duration {
     let Some(text) = text else { return usual };
     let read = cli::duration(text).map(Duration::from).ok();
     let read = read.filter(|read| (Duration::from_millis(1)..=Duration::from_secs(most)).contains(read));

@@ -13,11 +13,11 @@ use tollgate_tower::attributes::Reader;
 
 use super::arrival::Arrival;
 use super::body::{Body, Download, Fault, Upload};
+use super::fields;
 use super::refusal::Turned;
 use super::table::{Route, Table};
 use super::tunnel::{self, Handed, Tunnel};
 use super::upstream::{Answer, Failure, Outgoing, Upstream};
-use super::fields;
 use crate::http::{Kind, Problem, problem_details};
 use crate::seldom::Seldom;
 
@@ -52,7 +52,10 @@ impl Proxy {
             return Ok(empty(StatusCode::NO_CONTENT)); // The gateway speaks for itself.
         }
         let Some(route) = self.table.find(arrival.host.as_deref(), path) else {
-            return Err(turned(Turned::NoRoute, "no route is for this host and path; look at routes in the config"));
+            return Err(turned(
+                Turned::NoRoute,
+                "no route is for this host and path; look at routes in the config",
+            ));
         };
         let protocol = tunnel::wanted(&request);
         let client = protocol.as_ref().and_then(|_| request.extensions_mut().remove::<OnUpgrade>());
@@ -103,7 +106,10 @@ impl Proxy {
             }
             self.note(route, upstream, &failure, now);
             let retries = u32::try_from(tried.len()).unwrap_or(u32::MAX) - 1;
-            if retries >= route.retries || !is_safe(&failure, &outgoing.parts, &outgoing.upload) || !route.budget.spend() {
+            if retries >= route.retries
+                || !is_safe(&failure, &outgoing.parts, &outgoing.upload)
+                || !route.budget.spend()
+            {
                 return Err(unanswered(route, &failure));
             }
         }
@@ -115,9 +121,19 @@ impl Proxy {
         let is_its_fault = matches!(failure, Failure::Connect(_) | Failure::Lost(_) | Failure::Stale);
         let rests = is_its_fault && upstream.health.failed(now);
         if rests {
-            tracing::warn!(route = route.name, upstream = upstream.name, "an upstream fails, and is left alone for a while");
+            tracing::warn!(
+                route = route.name,
+                upstream = upstream.name,
+                "an upstream fails, and is left alone for a while"
+            );
         } else if let Some(skipped) = self.failing.due(now) {
-            tracing::warn!(route = route.name, upstream = upstream.name, ?failure, skipped, "a request got no answer");
+            tracing::warn!(
+                route = route.name,
+                upstream = upstream.name,
+                ?failure,
+                skipped,
+                "a request got no answer"
+            );
         }
     }
 }
@@ -150,12 +166,15 @@ fn handed_on(
                 upstream: hyper::upgrade::on(&mut response),
                 _place: place,
                 _counted: upstream.numbers.tunnel(),
+                held: None,
             };
             let mut response = response.map(|_| nothing());
             Handed::granted(tunnel, &mut response, protocol.unwrap_or(asked));
             response
         }
-        (true, None) => refused(&turned(Turned::Lost, "the upstream switched to a protocol that nobody asked for")),
+        (true, None) => {
+            refused(&turned(Turned::Lost, "the upstream switched to a protocol that nobody asked for"))
+        }
         (false, _) => {
             let idle = route.timeouts.idle;
             response.map(|body| Download { body, idle, waiting: None, _place: place }.boxed_unsync())
@@ -168,7 +187,10 @@ fn turned(kind: Turned, detail: impl Into<String>) -> Problem {
 }
 
 fn no_upstream(route: &Route) -> Problem {
-    turned(Turned::NoUpstream, format!("route {:?}: no upstream passes its health checks; try again later", route.name))
+    turned(
+        Turned::NoUpstream,
+        format!("route {:?}: no upstream passes its health checks; try again later", route.name),
+    )
 }
 
 /// What a client is told about a request without an answer. Addresses of upstreams are in the log, not here.
@@ -176,7 +198,9 @@ fn unanswered(route: &Route, failure: &Failure) -> Problem {
     let name = &route.name;
     match failure {
         Failure::Connect(cause) => {
-            let detail = format!("route {name:?}: {cause}; the server behind the gateway does not run, or is not there");
+            let detail = format!(
+                "route {name:?}: {cause}; the server behind the gateway does not run, or is not there"
+            );
             turned(Turned::Unreachable, detail)
         }
         Failure::Busy => {
@@ -191,7 +215,10 @@ fn unanswered(route: &Route, failure: &Failure) -> Problem {
             turned(Turned::Lost, detail)
         }
         Failure::Late => {
-            let detail = format!("route {name:?}: no answer in {:?}; timeouts.response in the config allows more", route.timeouts.response);
+            let detail = format!(
+                "route {name:?}: no answer in {:?}; timeouts.response in the config allows more",
+                route.timeouts.response
+            );
             turned(Turned::Late, detail)
         }
     }
@@ -200,7 +227,9 @@ fn unanswered(route: &Route, failure: &Failure) -> Problem {
 fn cut_off(fault: Fault) -> Problem {
     match fault {
         Fault::TooSlow => Problem::new(Kind::BodyTooSlow, "the body came too slowly; send it faster"),
-        Fault::CutOff => Problem::new(Kind::BodyCutOff, "the body is cut off, or its chunks are not as they should be"),
+        Fault::CutOff => {
+            Problem::new(Kind::BodyCutOff, "the body is cut off, or its chunks are not as they should be")
+        }
     }
 }
 
@@ -217,7 +246,8 @@ fn full(body: Full<Bytes>) -> Body {
     body.map_err(|never| match never {}).boxed_unsync()
 }
 
-fn nothing() -> Body {
+/// An empty body.
+pub(super) fn nothing() -> Body {
     full(Full::default())
 }
 

@@ -11,6 +11,8 @@ pub(crate) enum Turned {
     ExpectationFailed,
     /// It has passed gateways too often.
     Loop,
+    /// In force are rules that requests of HTTP cannot be asked by.
+    ForeignRules,
     /// No route is for its host and path.
     NoRoute,
     /// No upstream of its route is healthy.
@@ -34,7 +36,7 @@ impl Turned {
             Turned::ExpectationFailed => 417,
             Turned::Loop => 508,
             Turned::NoRoute => 404,
-            Turned::NoUpstream | Turned::Busy => 503,
+            Turned::ForeignRules | Turned::NoUpstream | Turned::Busy => 503,
             Turned::Unreachable | Turned::Lost => 502,
             Turned::Late => 504,
         }
@@ -47,6 +49,7 @@ impl Turned {
             Turned::FieldsTooLarge => "urn:tollgate:problem:fields-too-large",
             Turned::ExpectationFailed => "urn:tollgate:problem:expectation-failed",
             Turned::Loop => "urn:tollgate:problem:loop",
+            Turned::ForeignRules => "urn:tollgate:problem:foreign-rules",
             Turned::NoRoute => "urn:tollgate:problem:no-route",
             Turned::NoUpstream => "urn:tollgate:problem:no-upstream",
             Turned::Busy => "urn:tollgate:problem:upstream-busy",
@@ -63,6 +66,7 @@ impl Turned {
             Turned::FieldsTooLarge => "The header fields are too large",
             Turned::ExpectationFailed => "The expectation is not known",
             Turned::Loop => "The request goes round in circles",
+            Turned::ForeignRules => "The rules in force are not for the gateway",
             Turned::NoRoute => "No route is for this host and path",
             Turned::NoUpstream => "No upstream is healthy",
             Turned::Busy => "The upstream is busy",

@@ -15,7 +15,11 @@ impl Share {
     /// The share of an upstream with this name, which alone decides what it draws.
     pub(super) fn new(name: &str, weight: u32) -> Self {
         let seed = hash(name.as_bytes());
-        Self { draws: (0..u64::from(weight)).map(|unit| random::scrambled(seed ^ random::scrambled(unit))).collect() }
+        Self {
+            draws: (0..u64::from(weight))
+                .map(|unit| random::scrambled(seed ^ random::scrambled(unit)))
+                .collect(),
+        }
     }
 
     fn weight(&self) -> u64 {
@@ -68,8 +72,10 @@ mod tests {
 
     fn chosen(shares: &[Share], lost: Option<usize>) -> Vec<usize> {
         let keys = (0..KEYS).map(|key| hash(format!("client-{key}").as_bytes()));
-        keys.map(|key| of_key(key, shares.iter().enumerate().filter(|(place, _)| Some(*place) != lost)).unwrap())
-            .collect()
+        keys.map(|key| {
+            of_key(key, shares.iter().enumerate().filter(|(place, _)| Some(*place) != lost)).unwrap()
+        })
+        .collect()
     }
 
     fn per_cent(chosen: &[usize], place: usize) -> u64 {
@@ -87,7 +93,11 @@ mod tests {
             let moved = before.iter().zip(&without).filter(|(old, new)| old != new);
             assert!(moved.clone().all(|(old, _)| *old == lost));
             assert_eq!(moved.count(), before.iter().filter(|place| **place == lost).count());
-            assert!((0..5).filter(|place| *place != lost).all(|place| (22..=28).contains(&per_cent(&without, place))));
+            assert!(
+                (0..5)
+                    .filter(|place| *place != lost)
+                    .all(|place| (22..=28).contains(&per_cent(&without, place)))
+            );
         }
         assert_eq!(chosen(&shares, None), before);
     }
@@ -107,7 +117,11 @@ mod tests {
         let free: Vec<usize> = (0..KEYS).map(|_| any(shares.iter().enumerate()).unwrap()).collect();
         for chosen in [sticky, free] {
             for (place, (least, most)) in [(8, 12), (18, 22), (67, 73)].into_iter().enumerate() {
-                assert!((least..=most).contains(&per_cent(&chosen, place)), "{place}: {}", per_cent(&chosen, place));
+                assert!(
+                    (least..=most).contains(&per_cent(&chosen, place)),
+                    "{place}: {}",
+                    per_cent(&chosen, place)
+                );
             }
         }
         assert_eq!(any(std::iter::empty()), None);

@@ -50,9 +50,9 @@ impl Route {
         is_host
             && match &self.paths {
                 Paths::Template(template) => template.matches(path),
-                Paths::Below(above) => {
-                    path.strip_prefix(above.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-                }
+                Paths::Below(above) => path
+                    .strip_prefix(above.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
             }
     }
 

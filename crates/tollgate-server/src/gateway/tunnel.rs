@@ -38,7 +38,8 @@ pub(super) fn wanted<B: Body>(request: &Request<B>) -> Option<HeaderValue> {
         text.split(',').any(|name| name.trim().eq_ignore_ascii_case("upgrade"))
     });
     let text = upgrade.to_str().ok()?.to_ascii_lowercase();
-    let is_http = text.split(',').any(|name| name.trim().starts_with("h2") || name.trim().starts_with("http"));
+    let is_http =
+        text.split(',').any(|name| name.trim().starts_with("h2") || name.trim().starts_with("http"));
     (asks(request) && says_so && !is_http && !text.is_empty()).then(|| upgrade.clone())
 }
 
@@ -48,6 +49,8 @@ pub(super) struct Tunnel {
     pub(super) upstream: OnUpgrade,
     pub(super) _place: OwnedSemaphorePermit,
     pub(super) _counted: Tunnelled,
+    /// The body of the answer, which holds what the request took of limits.
+    pub(super) held: Option<super::Body>,
 }
 
 /// A tunnel on its way from whoever answers to whoever has the connection.
@@ -63,10 +66,15 @@ impl Handed {
         response.extensions_mut().insert(Self(Arc::new(Mutex::new(Some(tunnel)))));
     }
 
-    /// Takes the tunnel of a response, if it begins one.
-    pub(super) fn take<B>(response: &Response<B>) -> Option<Tunnel> {
-        let handed = response.extensions().get::<Self>().filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS)?;
-        handed.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Takes the tunnel of a response, if it begins one, and what its body holds: the request is over when the tunnel is.
+    pub(super) fn take(response: &mut Response<super::Body>) -> Option<Tunnel> {
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return None;
+        }
+        let handed = response.extensions_mut().remove::<Self>()?;
+        let mut tunnel = handed.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        tunnel.held = Some(std::mem::replace(response.body_mut(), super::proxy::nothing()));
+        Some(tunnel)
     }
 }
 

@@ -116,7 +116,9 @@ impl Upstream {
         let left = connect.saturating_sub(begun.elapsed());
         if outgoing.is_upgrade {
             if self.dialer.is_only_h2() {
-                return Err(Failure::Connect("it speaks HTTP/2, which knows no upgrades; set protocol: auto".to_owned()));
+                return Err(Failure::Connect(
+                    "it speaks HTTP/2, which knows no upgrades; set protocol: auto".to_owned(),
+                ));
             }
             let sender = within(left, self.dialer.dial_http1()).await?;
             return Ok((self.over(sender, outgoing, false).await?, place));

@@ -36,6 +36,11 @@ impl Phase {
         Answering(Arc::clone(self))
     }
 
+    /// Whether a request is being answered, on a connection that is still one of HTTP.
+    pub(crate) fn is_answering(&self) -> bool {
+        self.turns.load(Ordering::Relaxed) % 2 == 1 && !self.left.load(Ordering::Relaxed)
+    }
+
     /// From now on the connection is no longer one of HTTP.
     pub(crate) fn leave(&self) {
         self.left.store(true, Ordering::Relaxed);

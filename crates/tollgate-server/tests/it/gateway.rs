@@ -39,14 +39,23 @@ fn who_asked_is_told_right() {
     let seen = upstream.only();
     assert_eq!(seen.header("x-forwarded-for"), "203.0.113.7, 127.0.0.1");
     assert_eq!(seen.header("forwarded"), "for=203.0.113.7, for=127.0.0.1;host=app.test;proto=http");
-    assert_eq!((seen.header("x-forwarded-proto"), seen.header("x-real-ip")), ("https".to_owned(), "203.0.113.7".to_owned()));
+    assert_eq!(
+        (seen.header("x-forwarded-proto"), seen.header("x-real-ip")),
+        ("https".to_owned(), "203.0.113.7".to_owned())
+    );
     let careful = Gateway::with(&["--upstream", &address, "--trusted-proxy", "10.0.0.0/8"], OPEN);
     careful.get("/", &format!("{told}Connection: x-forwarded-for, x-real-ip, forwarded, authorization\r\nAuthorization: Bearer k\r\n"));
     let seen = upstream.only();
     assert_eq!(seen.header("x-forwarded-for"), "127.0.0.1");
     assert_eq!(seen.header("forwarded"), "for=127.0.0.1;host=app.test;proto=http");
-    assert_eq!((seen.header("x-forwarded-proto"), seen.header("x-real-ip")), ("http".to_owned(), "127.0.0.1".to_owned()));
-    assert_eq!((seen.header("x-forwarded-host"), seen.header("authorization")), ("app.test".to_owned(), "Bearer k".to_owned()));
+    assert_eq!(
+        (seen.header("x-forwarded-proto"), seen.header("x-real-ip")),
+        ("http".to_owned(), "127.0.0.1".to_owned())
+    );
+    assert_eq!(
+        (seen.header("x-forwarded-host"), seen.header("authorization")),
+        ("app.test".to_owned(), "Bearer k".to_owned())
+    );
 }
 
 /// Whatever the spelling of a path or a host, the upstream sees the one that limits are matched with; what servers disagree about is
@@ -58,7 +67,11 @@ fn one_spelling_is_sent_on() {
     for spelling in ["//a/./b/../%63", "/a/%63", "/x/%2e%2e/a/c", "http://APP.test:80/a//c"] {
         gateway.exchange(&format!("GET {spelling}?q HTTP/1.1\r\nHost: App.Test.\r\n\r\n"));
         let seen = upstream.only();
-        assert_eq!((seen.line.as_str(), seen.header("host").as_str()), ("GET /a/c?q", "app.test"), "{spelling}");
+        assert_eq!(
+            (seen.line.as_str(), seen.header("host").as_str()),
+            ("GET /a/c?q", "app.test"),
+            "{spelling}"
+        );
     }
     let refused = [
         ("GET /a%2fb HTTP/1.1\r\nHost: a\r\n\r\n", 400),
@@ -86,15 +99,22 @@ fn giants_are_refused() {
     let gateway = Gateway::before(&upstream);
     let get = |path: usize, field: usize| {
         let (path, field) = ("a".repeat(path), "b".repeat(field));
-        gateway.all(format!("GET /{path} HTTP/1.1\r\nHost: a\r\nX: {field}\r\n\r\n").as_bytes())
+        gateway.all(format!("GET /x?{path} HTTP/1.1\r\nHost: a\r\nX: {field}\r\n\r\n").as_bytes())
     };
     assert!(get(8_000, 8_000).starts_with("HTTP/1.1 200"));
     assert_eq!(upstream.seen().len(), 1);
     assert!(get(9_000, 0).starts_with("HTTP/1.1 414"));
+    // A path is an attribute, which may not be as long as a query.
+    let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(5_000));
+    assert!(gateway.all(long.as_bytes()).starts_with("HTTP/1.1 414"));
     assert!(get(0, 17_000).starts_with("HTTP/1.1 431"));
     assert!(get(0, 500_000).starts_with("HTTP/1.1 431"));
     let many = "X: a\r\n".repeat(200);
-    assert!(gateway.all(format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n").as_bytes()).starts_with("HTTP/1.1 431"));
+    assert!(
+        gateway
+            .all(format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n").as_bytes())
+            .starts_with("HTTP/1.1 431")
+    );
     assert!(get(100_000, 0).starts_with("HTTP/1.1 4"));
     assert_eq!(upstream.seen().len(), 0);
 }
@@ -155,7 +175,9 @@ fn continue_is_said_when_the_body_is_wanted() {
     let mut stream = gateway.connect();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut line = String::new();
-    stream.write_all(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n").unwrap();
+    stream
+        .write_all(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+        .unwrap();
     reader.read_line(&mut line).unwrap();
     assert_eq!(line, "HTTP/1.1 100 Continue\r\n");
     stream.write_all(b"hello").unwrap();
@@ -163,7 +185,8 @@ fn continue_is_said_when_the_body_is_wanted() {
         assert_ne!(reader.read_line(&mut line).unwrap(), 0, "{line}");
     }
     assert!(line.contains("HTTP/1.1 200 OK") && upstream.only().header("expect").is_empty());
-    let refused = gateway.exchange("POST /a%2fb HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+    let refused = gateway
+        .exchange("POST /a%2fb HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
     assert_eq!(refused.status, 400);
 }
 
@@ -174,9 +197,14 @@ fn answers_without_bodies() {
     let gateway = Gateway::before(&upstream);
     let requests = "HEAD / HTTP/1.1\r\nHost: a\r\n\r\nGET /status/204 HTTP/1.1\r\nHost: a\r\n\r\nGET /status/304 HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let all = gateway.all(requests.as_bytes());
-    let lines: Vec<&str> = all.lines().filter(|line| line.starts_with("HTTP/") || line.starts_with("content-l")).collect();
+    let lines: Vec<&str> =
+        all.lines().filter(|line| line.starts_with("HTTP/") || line.starts_with("content-l")).collect();
     let expected = [
-        "HTTP/1.1 200 OK", "content-length: 5", "HTTP/1.1 204 No Content", "HTTP/1.1 304 Not Modified", "HTTP/1.1 200 OK",
+        "HTTP/1.1 200 OK",
+        "content-length: 5",
+        "HTTP/1.1 204 No Content",
+        "HTTP/1.1 304 Not Modified",
+        "HTTP/1.1 200 OK",
         "content-length: 5",
     ];
     assert_eq!(lines, expected, "{all}");
@@ -201,12 +229,21 @@ fn no_answer_is_a_problem() {
     let nobody = free_port();
     let gateway = Gateway::with(&["--upstream", &format!("http://127.0.0.1:{nobody}")], OPEN);
     let detail = gateway.get("/", "").problem(502);
-    assert!(detail.contains("refused") && detail.contains("does not run") && !detail.contains(&nobody.to_string()), "{detail}");
+    assert!(
+        detail.contains("refused")
+            && detail.contains("does not run")
+            && !detail.contains(&nobody.to_string()),
+        "{detail}"
+    );
     let upstream = Upstream::start();
     let folder = crate::proxy::Folder::new("gateway");
-    let config = folder.write("config.yaml", &format!(
-        "routes: [{{name: app, upstreams: ['http://{}'], timeouts: {{response: 200ms}}}}]", upstream.address
-    ));
+    let config = folder.write(
+        "config.yaml",
+        &format!(
+            "routes: [{{name: app, upstreams: ['http://{}'], timeouts: {{response: 200ms}}}}]",
+            upstream.address
+        ),
+    );
     let gateway = Gateway::with(&["--config", &config.display().to_string()], OPEN);
     let detail = gateway.get("/hang", "").problem(504);
     assert!(detail.contains("no answer in 200ms") && detail.contains("timeouts.response"), "{detail}");
@@ -234,9 +271,15 @@ fn upgrades_are_tunnelled() {
     stream.write_all(format!("{head}early\0").as_bytes()).unwrap();
     let mut reader = BufReader::new(&stream);
     let response = Response::read(&mut reader);
-    assert_eq!((response.status, response.header("upgrade"), response.header("connection")), (101, Some("echo"), Some("upgrade")));
+    assert_eq!(
+        (response.status, response.header("upgrade"), response.header("connection")),
+        (101, Some("echo"), Some("upgrade"))
+    );
     let seen = upstream.only();
-    assert_eq!((seen.header("upgrade"), seen.header("connection")), ("echo".to_owned(), "upgrade".to_owned()));
+    assert_eq!(
+        (seen.header("upgrade"), seen.header("connection")),
+        ("echo".to_owned(), "upgrade".to_owned())
+    );
     assert_eq!(seen.header("sec-websocket-key"), "k");
     let mut early = [0; 6];
     reader.read_exact(&mut early).unwrap();
@@ -280,7 +323,9 @@ fn a_stop_answers_what_is_under_way() {
     let upstream = Upstream::start();
     let mut gateway = Gateway::before(&upstream);
     let mut stream = gateway.connect();
-    stream.write_all(b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n").unwrap();
+    stream
+        .write_all(b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
+        .unwrap();
     let mut reader = BufReader::new(&stream);
     let mut line = String::new();
     while !line.contains("one") {

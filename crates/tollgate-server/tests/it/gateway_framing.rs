@@ -21,7 +21,10 @@ fn refused() -> Vec<String> {
         post("Content-Length: 6\r\nTransfer-Encoding: chunked", "0\r\n\r\nG"),
         post("Transfer-Encoding: chunked\r\nContent-Length: 6", "0\r\n\r\nG"),
         post(&format!("Content-Length: {}\r\nTransfer-Encoding: chunked", chunks.len()), &chunks),
-        post("Content-Length: 4\r\nTransfer-Encoding: chunked", &format!("{length:x}\r\n{SMUGGLED}\r\n0\r\n\r\n")),
+        post(
+            "Content-Length: 4\r\nTransfer-Encoding: chunked",
+            &format!("{length:x}\r\n{SMUGGLED}\r\n0\r\n\r\n"),
+        ),
         // TE.TE: an encoding that only some recognise.
         post("Transfer-Encoding: chunked\r\nTransfer-encoding: identity", &chunks),
         post("Transfer-Encoding: chunked\r\nTransfer-Encoding: x", &chunks),
@@ -64,8 +67,18 @@ fn refused() -> Vec<String> {
         format!("GE\u{0}T /x HTTP/1.1\r\nHost: a\r\n\r\n{SMUGGLED}"),
     ];
     for coding in [
-        "xchunked", "chunked, identity", "identity, chunked", "gzip, chunked", "chunked, chunked", "chunked;q=1", "\"chunked\"", ",chunked",
-        "chunked,", "identity", "cow", "",
+        "xchunked",
+        "chunked, identity",
+        "identity, chunked",
+        "gzip, chunked",
+        "chunked, chunked",
+        "chunked;q=1",
+        "\"chunked\"",
+        ",chunked",
+        "chunked,",
+        "identity",
+        "cow",
+        "",
     ] {
         shapes.push(post(&format!("Transfer-Encoding: {coding}"), &chunks));
     }
@@ -74,11 +87,32 @@ fn refused() -> Vec<String> {
 
 /// Chunks that some read: the head is right, so it may be sent on; but no whole request is, and none that it hides.
 fn cut() -> Vec<String> {
-    let chunked = |body: &str| format!("POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}{SMUGGLED}");
+    let chunked = |body: &str| {
+        format!("POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}{SMUGGLED}")
+    };
     let bodies = [
-        "5\nhello\r\n0\r\n\r\n", "5\rhello\r\n0\r\n\r\n", "5 \r\nhello\r\n0\r\n\r\n", " 5\r\nhello\r\n0\r\n\r\n", "0x5\r\nhello\r\n0\r\n\r\n", "+5\r\nhello\r\n0\r\n\r\n",
-        "5_\r\nhello\r\n0\r\n\r\n", "-1\r\n\r\n", "\r\n\r\n", "g\r\n\r\n", "5\r\nhello0\r\n\r\n", "5\r\nhello\n0\r\n\r\n", "5\r\nhelloXX0\r\n\r\n", "5;a\nb\r\nhello\r\n0\r\n\r\n",
-        "5;a\rb\r\nhello\r\n0\r\n\r\n", "fffffffffffffffff\r\n", "10000000000000000\r\n", "0\n\r\n", "0\r\n\n", "0\r\nX\r\n\r\n", "0\r\nX : y\r\n\r\n", "0\r\nX: y\n\r\n",
+        "5\nhello\r\n0\r\n\r\n",
+        "5\rhello\r\n0\r\n\r\n",
+        "5 \r\nhello\r\n0\r\n\r\n",
+        " 5\r\nhello\r\n0\r\n\r\n",
+        "0x5\r\nhello\r\n0\r\n\r\n",
+        "+5\r\nhello\r\n0\r\n\r\n",
+        "5_\r\nhello\r\n0\r\n\r\n",
+        "-1\r\n\r\n",
+        "\r\n\r\n",
+        "g\r\n\r\n",
+        "5\r\nhello0\r\n\r\n",
+        "5\r\nhello\n0\r\n\r\n",
+        "5\r\nhelloXX0\r\n\r\n",
+        "5;a\nb\r\nhello\r\n0\r\n\r\n",
+        "5;a\rb\r\nhello\r\n0\r\n\r\n",
+        "fffffffffffffffff\r\n",
+        "10000000000000000\r\n",
+        "0\n\r\n",
+        "0\r\n\n",
+        "0\r\nX\r\n\r\n",
+        "0\r\nX : y\r\n\r\n",
+        "0\r\nX: y\n\r\n",
         "0\r\n X: y\r\n\r\n",
     ];
     bodies.iter().map(|body| chunked(body)).collect()
@@ -187,7 +221,11 @@ impl Node {
         let program = "const s = require('http').createServer((q, r) => { q.on('data', () => {}); \
             q.on('end', () => { console.log(q.method + ' ' + q.url); r.end('hello'); }); }); \
             s.listen(0, '127.0.0.1', () => console.log(s.address().port));";
-        let mut child = Command::new("node").args(["-e", program]).stdout(Stdio::piped()).spawn().expect("node cannot be started");
+        let mut child = Command::new("node")
+            .args(["-e", program])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("node cannot be started");
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let port = lines.next().unwrap().unwrap().parse().unwrap();
         let (send, seen) = std::sync::mpsc::channel();
@@ -263,7 +301,8 @@ fn a_body_that_is_cut_off_completes_nothing() {
     let upstream = Node::start();
     let gateway = Gateway::with(&["--upstream", &format!("http://127.0.0.1:{}", upstream.port())], OPEN);
     for head in ["Content-Length: 100", "Transfer-Encoding: chunked"] {
-        let answers = gateway.all(format!("POST /x HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n5\r\nhello\r\n").as_bytes());
+        let answers =
+            gateway.all(format!("POST /x HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n5\r\nhello\r\n").as_bytes());
         assert!(answers.is_empty() || answers.starts_with("HTTP/1.1 400"), "{answers}");
         assert_eq!(gateway.get("/after", "").status, 200);
         assert_eq!(upstream.wait(1), ["GET /after"]);

@@ -37,7 +37,12 @@ async fn h2c(gateway: &Gateway) -> Sender {
 
 fn request(path: &str, body: &'static str) -> Request<Full<Bytes>> {
     let uri = format!("http://App.Test{path}");
-    Request::post(uri).header("te", "trailers").header("cookie", "a=1").header("cookie", "b=2").body(Full::from(body)).unwrap()
+    Request::post(uri)
+        .header("te", "trailers")
+        .header("cookie", "a=1")
+        .header("cookie", "b=2")
+        .body(Full::from(body))
+        .unwrap()
 }
 
 /// Sends one request, and tells status, body and trailers.
@@ -57,19 +62,30 @@ fn h2_in_front() {
         let gateway = Gateway::with(&["--upstream", &format!("{scheme}://{}", upstream.address)], OPEN);
         upstream.run(async {
             let mut sender = h2c(&gateway).await;
-            assert_eq!(ask(&mut sender, request("/echo//x", "hello")).await, (200, Bytes::from("hello"), String::new()));
+            assert_eq!(
+                ask(&mut sender, request("/echo//x", "hello")).await,
+                (200, Bytes::from("hello"), String::new())
+            );
             let seen = upstream.only();
             assert_eq!((seen.line.as_str(), seen.version), ("POST /echo/x", version));
             let host = if version == Version::HTTP_2 { "" } else { "app.test" };
             assert_eq!((seen.header("host").as_str(), seen.header("cookie").as_str()), (host, "a=1; b=2"));
             assert_eq!((seen.header("via").as_str(), seen.header("te").as_str()), ("2 tollgate", "trailers"));
             let (status, body, trailers) = ask(&mut sender, request("/trailers", "")).await;
-            assert_eq!((status, &body[..], trailers.contains("grpc-status")), (200, &b"hello"[..], true), "{version:?}");
+            assert_eq!(
+                (status, &body[..], trailers.contains("grpc-status")),
+                (200, &b"hello"[..], true),
+                "{version:?}"
+            );
             // Many at once on one connection.
-            let asked: Vec<_> = (0..300).map(|_| tokio::spawn({
-                let mut sender = sender.clone();
-                async move { ask(&mut sender, request("/echo", "x")).await }
-            })).collect();
+            let asked: Vec<_> = (0..300)
+                .map(|_| {
+                    tokio::spawn({
+                        let mut sender = sender.clone();
+                        async move { ask(&mut sender, request("/echo", "x")).await }
+                    })
+                })
+                .collect();
             for asked in asked {
                 assert_eq!(asked.await.unwrap().0, 200);
             }
@@ -119,13 +135,16 @@ fn tls_on_both_sides() {
     let (authority, folder) = (Authority::new("test"), Folder::new("gateway-tls"));
     let pair = authority.server();
     let ca = folder.write("ca.pem", &authority.pem);
-    let (certificate, key) = (folder.write("cert.pem", &pair.certificate), folder.write("key.pem", &pair.key));
+    let (certificate, key) =
+        (folder.write("cert.pem", &pair.certificate), folder.write("key.pem", &pair.key));
     let (certificate, key) = (certificate.display().to_string(), key.display().to_string());
     for (behind, seen_version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
         let upstream = Upstream::start_with(Some(acceptor(&pair, &[behind, "http/1.1"])));
-        let route = format!("routes: [{{upstreams: ['https://{}'], ca: {}}}]", upstream.address, ca.display());
+        let route =
+            format!("routes: [{{upstreams: ['https://{}'], ca: {}}}]", upstream.address, ca.display());
         let config = folder.write("config.yaml", &route).display().to_string();
-        let gateway = Gateway::with(&["--config", &config, "--tls-cert", &certificate, "--tls-key", &key], OPEN);
+        let gateway =
+            Gateway::with(&["--config", &config, "--tls-cert", &certificate, "--tls-key", &key], OPEN);
         upstream.run(async {
             let tcp = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
             let name = ServerName::try_from("localhost").unwrap();
@@ -142,7 +161,8 @@ fn tls_on_both_sides() {
             let tcp = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
             let name = ServerName::try_from("localhost").unwrap();
             let mut stream = connector(&authority, &["http/1.1"]).connect(name, tcp).await.unwrap();
-            let head = b"GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nping";
+            let head =
+                b"GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nping";
             stream.write_all(head).await.unwrap();
             let mut all = Vec::new();
             while !all.ends_with(b"ping") {
@@ -187,7 +207,8 @@ fn flood(gateway: &Gateway, most: u32, mut frames: impl FnMut(u32) -> Vec<u8>) -
         while reader.read(&mut all).is_ok_and(|read| read > 0) {}
         let _ = ended.send(());
     });
-    let sent = (0..most).find(|number| stream.write_all(&frames(*number)).is_err() || has_ended.try_recv().is_ok());
+    let sent =
+        (0..most).find(|number| stream.write_all(&frames(*number)).is_err() || has_ended.try_recv().is_ok());
     let _ = stream.shutdown(Shutdown::Write);
     // What was written may not have been read yet.
     sent.or_else(|| has_ended.recv_timeout(Duration::from_secs(5)).is_ok().then_some(most))
@@ -224,7 +245,11 @@ fn floods_end_their_connection() {
     assert!(empty.is_some_and(|sent| sent < 200_000), "{empty:?}");
     // A head that never ends.
     let continuation = flood(&gateway, 100_000, |number| {
-        if number == 0 { frame(1, 0, 1, GET) } else { frame(9, 0, 1, &[0x00, 0x01, b'x', 0x01, b'y'].repeat(100)) }
+        if number == 0 {
+            frame(1, 0, 1, GET)
+        } else {
+            frame(9, 0, 1, &[0x00, 0x01, b'x', 0x01, b'y'].repeat(100))
+        }
     });
     assert!(continuation.is_some_and(|sent| sent < 100_000), "{continuation:?}");
     let grown = memory(&gateway).saturating_sub(before);

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -46,6 +47,8 @@ impl Seen {
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
+    /// Whether checks of its health fail.
+    is_sick: Arc<AtomicBool>,
     runtime: Runtime,
 }
 
@@ -56,19 +59,24 @@ impl Upstream {
 
     /// The same inside TLS.
     pub(crate) fn start_with(tls: Option<TlsAcceptor>) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let (address, seen) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
-        let shared = Arc::clone(&seen);
+        let (shared, is_sick) = (Arc::clone(&seen), Arc::new(AtomicBool::new(false)));
+        let sick = Arc::clone(&is_sick);
         runtime.spawn(async move {
             loop {
                 let Ok((stream, _)) = listener.accept().await else { continue };
-                let (seen, tls) = (Arc::clone(&shared), tls.clone());
+                let (seen, sick, tls) = (Arc::clone(&shared), Arc::clone(&sick), tls.clone());
                 tokio::spawn(async move {
-                    let service = service_fn(move |request| answer(request, Arc::clone(&seen)));
+                    let service =
+                        service_fn(move |request| answer(request, Arc::clone(&seen), Arc::clone(&sick)));
                     let builder = auto::Builder::new(TokioExecutor::new());
                     match tls {
-                        None => drop(builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await),
+                        None => {
+                            drop(builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await)
+                        }
                         Some(tls) => {
                             let Ok(stream) = tls.accept(stream).await else { return };
                             drop(builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await);
@@ -77,7 +85,17 @@ impl Upstream {
                 });
             }
         });
-        Self { address, seen, runtime }
+        Self { address, seen, is_sick, runtime }
+    }
+
+    /// Lets checks of its health fail, or not.
+    pub(crate) fn sicken(&self, is_sick: bool) {
+        self.is_sick.store(is_sick, Ordering::SeqCst);
+    }
+
+    /// How many requests came since the last look.
+    pub(crate) fn count(&self) -> usize {
+        self.seen.lock().unwrap().len()
     }
 
     /// Runs something beside it.
@@ -102,7 +120,11 @@ fn full(text: impl Into<Bytes>) -> Body {
     Full::new(text.into()).boxed_unsync()
 }
 
-async fn answer(mut request: Request<Incoming>, seen: Arc<Mutex<Vec<Seen>>>) -> Result<Response<Body>, Infallible> {
+async fn answer(
+    mut request: Request<Incoming>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    sick: Arc<AtomicBool>,
+) -> Result<Response<Body>, Infallible> {
     let target = request.uri().path_and_query().map_or("*".to_owned(), ToString::to_string);
     seen.lock().unwrap().push(Seen {
         line: format!("{} {target}", request.method()),
@@ -128,8 +150,9 @@ async fn answer(mut request: Request<Incoming>, seen: Arc<Mutex<Vec<Seen>>>) -> 
             let mut trailers = HeaderMap::new();
             trailers.insert("grpc-status", "0".parse().unwrap());
             let mut parts = vec![Frame::trailers(trailers), Frame::data(Bytes::from("hello"))];
-            let mut response =
-                Response::new(Parts(move |_: &mut Context<'_>| Poll::Ready(parts.pop().map(Ok))).boxed_unsync());
+            let mut response = Response::new(
+                Parts(move |_: &mut Context<'_>| Poll::Ready(parts.pop().map(Ok))).boxed_unsync(),
+            );
             response.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
             response.headers_mut().insert("trailer", "grpc-status".parse().unwrap());
             response
@@ -144,14 +167,20 @@ async fn answer(mut request: Request<Incoming>, seen: Arc<Mutex<Vec<Seen>>>) -> 
                     Some(left) => left,
                 };
                 let headers = HeaderMap::new();
-                seen.lock().unwrap().push(Seen { line: "part".to_owned(), version: Version::HTTP_11, headers });
+                seen.lock().unwrap().push(Seen {
+                    line: "part".to_owned(),
+                    version: Version::HTTP_11,
+                    headers,
+                });
                 Poll::Ready(Some(Ok(Frame::data(part.clone()))))
             });
             Response::new(parts.boxed_unsync())
         }
         "hop" => {
             let mut response = Response::new(full("hop"));
-            for (name, value) in [("connection", "x-mine"), ("x-mine", "1"), ("keep-alive", "timeout=9"), ("x-kept", "1")] {
+            for (name, value) in
+                [("connection", "x-mine"), ("x-mine", "1"), ("keep-alive", "timeout=9"), ("x-kept", "1")]
+            {
                 response.headers_mut().append(name, value.parse().unwrap());
             }
             response
@@ -160,6 +189,7 @@ async fn answer(mut request: Request<Incoming>, seen: Arc<Mutex<Vec<Seen>>>) -> 
             let status: u16 = path.rsplit('/').next().unwrap().parse().unwrap();
             Response::builder().status(status).body(full("")).unwrap()
         }
+        "health" if sick.load(Ordering::SeqCst) => Response::builder().status(503).body(full("")).unwrap(),
         "hang" => std::future::pending().await,
         "upgrade" => {
             let upgrade = hyper::upgrade::on(&mut request);
@@ -171,7 +201,8 @@ async fn answer(mut request: Request<Incoming>, seen: Arc<Mutex<Vec<Seen>>>) -> 
                 let _ = tokio::io::AsyncWriteExt::write_all(&mut write, b"bye").await;
                 let _ = tokio::io::AsyncWriteExt::shutdown(&mut write).await;
             });
-            let response = Response::builder().status(101).header("connection", "upgrade").header("upgrade", "echo");
+            let response =
+                Response::builder().status(101).header("connection", "upgrade").header("upgrade", "echo");
             response.header("sec-websocket-accept", "x").body(full("")).unwrap()
         }
         _ => Response::new(full("hello")),
@@ -213,10 +244,28 @@ impl Gateway {
 
     pub(crate) fn with(arguments: &[&str], policy: &str) -> Self {
         let always = ["serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--policy", "-"];
-        let server = Server::spawn(tollgate(&[&always, arguments].concat()), policy);
+        Self::of(Server::spawn(tollgate(&[&always, arguments].concat()), policy))
+    }
+
+    /// The gateway of a server.
+    pub(crate) fn of(server: Server) -> Self {
         let shown = server.banner.lines().find_map(|line| line.trim().strip_prefix("gateway "));
-        let (_, address) = shown.unwrap_or_else(|| panic!("no gateway in {}", server.banner)).split_once("://").unwrap();
+        let (_, address) =
+            shown.unwrap_or_else(|| panic!("no gateway in {}", server.banner)).split_once("://").unwrap();
         Self { address: address.parse().unwrap(), server }
+    }
+
+    /// The sum of a metric's numbers, of those lines that have a value among their labels.
+    pub(crate) fn metric(&self, name: &str, value: &str) -> u64 {
+        let page = String::from_utf8(self.server.send("GET", "/metrics", "").body).unwrap();
+        let lines =
+            page.lines().filter(|line| line.starts_with(name) && line.contains(&format!("=\"{value}\"")));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    }
+
+    /// How many upstreams of the first unnamed route pass their checks.
+    pub(crate) fn up(&self) -> u64 {
+        self.metric("tollgate_gateway_upstream_up", "route-0")
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
@@ -246,4 +295,15 @@ impl Gateway {
         let _ = stream.read_to_end(&mut all);
         String::from_utf8_lossy(&all).into_owned()
     }
+}
+
+/// Waits until something is so, for most of a minute.
+pub(crate) fn until(mut look: impl FnMut() -> bool) {
+    for _ in 0..2_500 {
+        if look() {
+            return;
+        }
+        crate::scratch::rest(Duration::from_millis(20));
+    }
+    panic!("it never happened");
 }

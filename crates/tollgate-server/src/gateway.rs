@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
+use tokio::sync::Semaphore;
 use tollgate_tower::{RateLimit, RateLimitLayer, peer};
 use tower_layer::Layer;
 use tower_service::Service as _;
@@ -31,6 +32,25 @@ mod health;
 mod checks;
 mod numbers;
 mod refusal;
+
+/// What the fuzz targets see of the gateway.
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use super::framing::{Found, Scanner};
+
+    /// How many of these bytes, which come in parts, may pass, and whether more may.
+    #[must_use]
+    pub fn framed(parts: &[&[u8]]) -> (usize, bool) {
+        let (mut scanner, mut passed) = (Scanner::new(), 0);
+        for part in parts {
+            match scanner.scan(part) {
+                Found::Fine => passed += part.len(),
+                Found::Asks(at) | Found::Broken(at) => return (passed + at, false),
+            }
+        }
+        (passed, true)
+    }
+}
 
 pub(crate) use connection::connection;
 pub use plan::Target;
@@ -62,7 +82,7 @@ pub(crate) struct Gateway {
 struct Own;
 
 impl Gateway {
-    /// A gateway with these routes, which limits as the service does.
+    /// A gateway with these routes, which limits as the service does, and has `links` for its connections to upstreams.
     ///
     /// # Errors
     /// When a file that a route names is not what it should be.
@@ -70,8 +90,9 @@ impl Gateway {
         plans: &[RoutePlan],
         service: Arc<Service>,
         clock: tollgate::Clock,
+        links: &Arc<Semaphore>,
     ) -> Result<Self, String> {
-        let proxy = Arc::new(Proxy::new(Table::new(plans)?, service.reader.clone(), clock));
+        let proxy = Arc::new(Proxy::new(Table::new(plans, links)?, service.reader.clone(), clock));
         let shown = Arc::clone(&proxy);
         service.meter.show_gateway(move || numbers::series(&shown.table));
         // A trusted proxy decides itself what its clients get to see.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tollgate::Clock;
 
@@ -169,7 +169,11 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let (stop, stopped) = watch::channel(false);
     let spans = see::start(&service, &arguments.see, &clock)?;
     let others = [grpc.is_some(), resp.is_some(), public.is_some()];
-    let house = House::new(1 + others.into_iter().map(usize::from).sum::<usize>());
+    let listeners = 1 + others.into_iter().map(usize::from).sum::<usize>();
+    let (house, links) = match public.is_some() {
+        true => House::before_upstreams(listeners),
+        false => (House::new(listeners), Arc::new(Semaphore::new(0))),
+    };
     let mut servers = JoinSet::new();
     let mut health = None;
     if let Some(listener) = grpc {
@@ -198,7 +202,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         ));
     }
     if let Some(listener) = public {
-        let gateway = Arc::new(Gateway::new(&routes, Arc::clone(&service), clock.clone())?);
+        let gateway = Arc::new(Gateway::new(&routes, Arc::clone(&service), clock.clone(), &links)?);
         gateway.tend(&stopped);
         let door = Door::new(tls.as_ref(), Inside::Both);
         servers.spawn(listen::serve(

@@ -173,7 +173,7 @@ impl hyper::body::Body for Lent {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.taken.as_ref().map_or_else(|| self.shared.size.clone(), Incoming::size_hint)
+        self.taken.as_ref().map_or(self.shared.size, Incoming::size_hint)
     }
 }
 

@@ -12,13 +12,14 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
 use super::body::Lent;
-use super::plan::{Protocol, Target};
+use super::plan::{Protocol, RoutePlan, Target};
 use crate::tls;
 
 /// Largest head of an answer, and most fields of it.
@@ -44,6 +45,8 @@ pub(super) struct Dialer {
     port: u16,
     protocol: Protocol,
     secure: Option<Secure>,
+    /// Descriptors for connections to all upstreams.
+    links: Arc<Semaphore>,
 }
 
 struct Secure {
@@ -58,10 +61,11 @@ impl Dialer {
     ///
     /// # Errors
     /// When the authorities cannot be read, or the name cannot be in a certificate.
-    pub(super) fn new(target: &Target, protocol: Protocol, ca: Option<&Path>) -> Result<Self, String> {
+    pub(super) fn new(target: &Target, route: &RoutePlan, links: &Arc<Semaphore>) -> Result<Self, String> {
+        let (protocol, ca) = (route.protocol, route.ca.as_deref());
         let protocol = if target.is_h2 { Protocol::H2 } else { protocol };
         let secure = if target.is_secure { Some(Secure::new(&target.host, protocol, ca)?) } else { None };
-        Ok(Self { host: target.host.clone(), port: target.port, protocol, secure })
+        Ok(Self { host: target.host.clone(), port: target.port, protocol, secure, links: Arc::clone(links) })
     }
 
     /// Whether all connections speak HTTP/2 without asking, so that no other protocol can be asked for.
@@ -79,9 +83,9 @@ impl Dialer {
     /// # Errors
     /// When there is none to be had.
     pub(super) async fn dial(&self) -> io::Result<Sender> {
-        let tcp = self.tcp().await?;
+        let (tcp, place) = self.tcp().await?;
         let Some(secure) = &self.secure else {
-            let stream = Link::Plain(tcp);
+            let stream = Link { stream: Inner::Plain(tcp), _place: place };
             return match self.protocol {
                 Protocol::H2 => h2(stream).await,
                 Protocol::Auto | Protocol::Http1 => http1(stream).await,
@@ -92,7 +96,7 @@ impl Dialer {
         if self.protocol == Protocol::H2 && !is_h2 {
             return Err(io::Error::other("it does not speak HTTP/2; set protocol: auto"));
         }
-        let stream = Link::Tls(Box::new(stream));
+        let stream = Link { stream: Inner::Tls(Box::new(stream)), _place: place };
         if is_h2 { h2(stream).await } else { http1(stream).await }
     }
 
@@ -101,20 +105,20 @@ impl Dialer {
     /// # Errors
     /// As [`Self::dial`].
     pub(super) async fn dial_http1(&self) -> io::Result<Sender> {
-        let tcp = self.tcp().await?;
-        match &self.secure {
-            None => http1(Link::Plain(tcp)).await,
-            Some(secure) => {
-                let stream = secure.http1.connect(secure.name.clone(), tcp).await?;
-                http1(Link::Tls(Box::new(stream))).await
-            }
-        }
+        let (tcp, place) = self.tcp().await?;
+        let stream = match &self.secure {
+            None => Inner::Plain(tcp),
+            Some(secure) => Inner::Tls(Box::new(secure.http1.connect(secure.name.clone(), tcp).await?)),
+        };
+        http1(Link { stream, _place: place }).await
     }
 
-    async fn tcp(&self) -> io::Result<TcpStream> {
+    /// A bare connection, once there is a descriptor for one.
+    async fn tcp(&self) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+        let place = Arc::clone(&self.links).acquire_owned().await.map_err(io::Error::other)?;
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let _ = stream.set_nodelay(true); // Where that cannot be set, it is only slower.
-        Ok(stream)
+        Ok((stream, place))
     }
 }
 
@@ -178,8 +182,13 @@ async fn h2(stream: Link) -> io::Result<Sender> {
     Ok(Sender::H2(sender))
 }
 
-/// A stream to an upstream.
-enum Link {
+/// A stream to an upstream, and its place among all of them.
+struct Link {
+    stream: Inner,
+    _place: OwnedSemaphorePermit,
+}
+
+enum Inner {
     Plain(TcpStream),
     /// Boxed: it is much larger.
     Tls(Box<TlsStream<TcpStream>>),
@@ -191,32 +200,32 @@ impl AsyncRead for Link {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Link::Plain(stream) => Pin::new(stream).poll_read(context, into),
-            Link::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        match &mut self.get_mut().stream {
+            Inner::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            Inner::Tls(stream) => Pin::new(stream).poll_read(context, into),
         }
     }
 }
 
 impl AsyncWrite for Link {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Link::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Link::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        match &mut self.get_mut().stream {
+            Inner::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Inner::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Link::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Link::Tls(stream) => Pin::new(stream).poll_flush(context),
+        match &mut self.get_mut().stream {
+            Inner::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Inner::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Link::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Link::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        match &mut self.get_mut().stream {
+            Inner::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Inner::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 
@@ -225,16 +234,16 @@ impl AsyncWrite for Link {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Link::Plain(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
-            Link::Tls(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+        match &mut self.get_mut().stream {
+            Inner::Plain(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+            Inner::Tls(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Link::Plain(stream) => stream.is_write_vectored(),
-            Link::Tls(stream) => stream.is_write_vectored(),
+        match &self.stream {
+            Inner::Plain(stream) => stream.is_write_vectored(),
+            Inner::Tls(stream) => stream.is_write_vectored(),
         }
     }
 }

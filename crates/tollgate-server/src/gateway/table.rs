@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
 use tollgate::Timestamp;
 
 use super::arrival::Arrival;
@@ -24,8 +25,9 @@ pub(super) struct Route {
 }
 
 impl Route {
-    fn new(plan: &RoutePlan) -> Result<Self, String> {
-        let upstreams = plan.upstreams.iter().map(|upstream| Upstream::new(upstream, plan).map(Arc::new));
+    fn new(plan: &RoutePlan, links: &Arc<Semaphore>) -> Result<Self, String> {
+        let upstreams =
+            plan.upstreams.iter().map(|upstream| Upstream::new(upstream, plan, links).map(Arc::new));
         Ok(Self {
             name: plan.name.clone(),
             host: plan.host.clone(),
@@ -95,17 +97,17 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Of these plans.
+    /// Of these plans, with descriptors for so many connections.
     ///
     /// # Errors
     /// When a file that a plan names is not what it should be.
-    pub(super) fn new(plans: &[RoutePlan]) -> Result<Self, String> {
+    pub(super) fn new(plans: &[RoutePlan], links: &Arc<Semaphore>) -> Result<Self, String> {
         let mut plans: Vec<&RoutePlan> = plans.iter().collect();
         plans.sort_by_key(|plan| std::cmp::Reverse(plan.rank()));
         let mut sticky: Vec<String> = plans.iter().flat_map(|plan| plan.sticky.iter().cloned()).collect();
         sticky.sort_unstable();
         sticky.dedup();
-        let routes = plans.into_iter().map(Route::new).collect::<Result<_, _>>()?;
+        let routes = plans.into_iter().map(|plan| Route::new(plan, links)).collect::<Result<_, _>>()?;
         Ok(Self { routes, sticky })
     }
 
@@ -135,7 +137,7 @@ mod tests {
 ";
         let documents: Vec<RouteDocument> = serde_saphyr::from_str(text).unwrap();
         let mut problems = Vec::new();
-        let table = Table::new(&compile(documents, &mut problems)).unwrap();
+        let table = Table::new(&compile(documents, &mut problems), &Arc::new(Semaphore::new(1))).unwrap();
         assert!(problems.is_empty(), "{problems:?}");
         let found = |host, path| table.find(host, path).map(|route| route.name.as_str());
         let cases = [

@@ -87,13 +87,17 @@ impl Upstream {
     ///
     /// # Errors
     /// As [`Dialer::new`].
-    pub(super) fn new(plan: &UpstreamPlan, route: &RoutePlan) -> Result<Self, String> {
+    pub(super) fn new(
+        plan: &UpstreamPlan,
+        route: &RoutePlan,
+        links: &Arc<Semaphore>,
+    ) -> Result<Self, String> {
         let name = plan.target.to_string();
         Ok(Self {
             share: Share::new(&name, plan.weight),
             health: Health::default(),
             numbers: UpstreamNumbers::default(),
-            dialer: Dialer::new(&plan.target, route.protocol, route.ca.as_deref())
+            dialer: Dialer::new(&plan.target, route, links)
                 .map_err(|problem| format!("route {:?}: {name}: {problem}", route.name))?,
             timeouts: route.timeouts,
             places: Arc::new(Semaphore::new(route.connections)),

@@ -77,6 +77,13 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     let Config { reader, store, mut routes } = config;
     let choice = Choice::of(&arguments.store, &store)?;
     routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
+    if let Some(foreign) = start.loaded.rules.foreign().filter(|_| !routes.is_empty()) {
+        return Err(format!(
+            "the policy is a file of {}, which knows no requests of HTTP, and the gateway needs limits of Tollgate's own; \
+             `tollgate policy convert` writes them",
+            foreign.format().name()
+        ));
+    }
     Ok(Prepared { clock, auth, tls, start, reader, choice, routes })
 }
 

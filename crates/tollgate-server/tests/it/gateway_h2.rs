@@ -281,3 +281,121 @@ fn bounds_of_a_connection() {
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(upstream.seen().len(), 128);
 }
+
+/// A field in HPACK, as text that nobody remembers.
+fn field(name: &str, value: &str) -> Vec<u8> {
+    let length = |text: &str| u8::try_from(text.len()).unwrap();
+    [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
+}
+
+/// The head of a request of HTTP/2, pseudo fields first.
+fn head(fields: &[(&str, &str)]) -> Vec<u8> {
+    fields.iter().flat_map(|(name, value)| field(name, value)).collect()
+}
+
+/// What HTTP/1 would read as another request cannot be hidden in HTTP/2: not behind a length, nor in a coding, nor in any text.
+#[test]
+fn nothing_is_smuggled_from_h2() {
+    const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+    let upstream = Upstream::start();
+    let gateway = Gateway::before(&upstream);
+    let line = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", "/x")];
+    let with = |more: &[(&str, &str)]| head(&[&line[..], more].concat());
+    let instead = |place: usize, value: &'static str| {
+        let mut line = line;
+        line[place].1 = value;
+        head(&line)
+    };
+    let heads = [
+        with(&[("content-length", "0")]),
+        with(&[("content-length", "1")]),
+        with(&[("content-length", "0"), ("content-length", "35")]),
+        with(&[("content-length", "+35")]),
+        with(&[("transfer-encoding", "chunked")]),
+        with(&[("Transfer-Encoding", "chunked")]),
+        with(&[("connection", "transfer-encoding")]),
+        with(&[("x", "y\r\ntransfer-encoding: chunked")]),
+        with(&[("x\r\ntransfer-encoding", "chunked")]),
+        with(&[("x: y\r\ntransfer-encoding", "chunked")]),
+        with(&[("x", "y\nz: w")]),
+        with(&[("x", "y\0")]),
+        with(&[("host", "b")]),
+        with(&[("host", "a\r\nx: y")]),
+        with(&[(":path", "/smuggled")]),
+        instead(0, "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\nPOST"),
+        instead(0, "GET "),
+        instead(2, "a\r\nHost: b"),
+        instead(2, "a@b"),
+        instead(3, "/x HTTP/1.1\r\nHost: a\r\n\r\nGET /smuggled"),
+        instead(3, "/x /smuggled"),
+        instead(3, "*x"),
+        instead(3, ""),
+    ];
+    let ask = |head: &[u8]| -> Vec<String> {
+        let mut stream = raw(&gateway);
+        let body = format!("0\r\n\r\n{SMUGGLED}");
+        let _ = stream.write_all(&[frame(1, 4, 1, head), frame(0, 1, 1, body.as_bytes())].concat());
+        // A stream of its own tells that the first one is over, unless it took the connection along.
+        let _ = stream.write_all(&frame(1, 5, 3, GET));
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+        upstream.seen().into_iter().map(|seen| seen.line).collect()
+    };
+    let mut honest = ask(&with(&[("content-length", "40")]));
+    honest.sort();
+    assert_eq!(honest, ["GET /", "POST /x"], "what is right passes");
+    for head in heads {
+        let lines = ask(&head);
+        let is_meant = |line: &String| line == "GET /" || line == "POST /x";
+        assert!(lines.len() <= 2 && lines.iter().all(is_meant), "{}: {lines:?}", head.escape_ascii());
+    }
+    assert_eq!(gateway.get("/after", "").status, 200);
+    assert_eq!(upstream.only().line, "GET /after");
+}
+
+/// An upstream of HTTP/2 that refuses the first stream of each connection unseen, and serves the others.
+fn refusing() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serve = |mut stream: TcpStream| -> std::io::Result<()> {
+        stream.read_exact(&mut [0; 24])?;
+        stream.write_all(&frame(4, 0, 0, &[]))?;
+        let mut refused = None;
+        loop {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head)?;
+            let [_, high, low, kind, flags, number @ ..] = head;
+            let mut content = vec![0; usize::from(high) << 8 | usize::from(low)];
+            stream.read_exact(&mut content)?;
+            let number = u32::from_be_bytes(number);
+            match kind {
+                4 if flags == 0 => stream.write_all(&frame(4, 1, 0, &[]))?,
+                6 if flags == 0 => stream.write_all(&frame(6, 1, 0, &content))?,
+                // 7 is REFUSED_STREAM, and 0x88 the status 200.
+                1 if *refused.get_or_insert(number) == number => {
+                    stream.write_all(&frame(3, 0, number, &7_u32.to_be_bytes()))?
+                }
+                1 => stream.write_all(&frame(1, 5, number, &[0x88]))?,
+                _ => {}
+            }
+        }
+    };
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+    port
+}
+
+/// A request that an upstream refused unseen is sent again, if its method may be repeated; else the client is told.
+#[test]
+fn refused_streams() {
+    for (request, status) in [("GET", 200), ("DELETE", 200), ("POST", 502)] {
+        let gateway = Gateway::with(&["--upstream", &format!("h2c://127.0.0.1:{}", refusing())], OPEN);
+        let answer = gateway.exchange(&format!("{request} / HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert_eq!(answer.status, status, "{request}");
+        assert_eq!(gateway.metric("tollgate_gateway_failures_total", "refused"), 1);
+        assert_eq!(gateway.metric("tollgate_gateway_retries_total", "upstream"), u64::from(status == 200));
+    }
+}

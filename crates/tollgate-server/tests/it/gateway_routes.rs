@@ -54,6 +54,12 @@ fn wrong_routes_are_told() {
         assert!(told.contains(problem), "{told}");
     }
     assert!(refused("routes: [{upstreams: ['https://a'], ca: missing.pem}]").contains("missing.pem"));
+    let foreign = b"- {namespace: a, max_value: 1, seconds: 60, conditions: [], variables: []}\n";
+    let output = run(
+        &["serve", "--http", "127.0.0.1:0", "--policy", "-", "--upstream", "http://127.0.0.1:1"],
+        foreign,
+    );
+    assert!(stderr(&output).contains("policy convert"), "{}", stderr(&output));
     let output = run(&["serve", "--upstream", "127.0.0.1:3000"], b"");
     assert!(stderr(&output).contains("has no scheme"), "{}", stderr(&output));
 }

@@ -15,9 +15,11 @@ use tower_service::Service as _;
 
 mod plan;
 mod connection;
+mod entry;
 mod strict;
 mod framing;
 mod frames;
+mod streams;
 mod arrival;
 mod decide;
 mod proxy;

@@ -4,15 +4,16 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use http::HeaderName;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use crate::gateway::{self, RouteDocument, RoutePlan};
 use crate::store::StoreDocument;
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
+use tollgate_tower::attributes::jwt::Verifier;
 use tollgate_tower::attributes::path::EscapedSlashes;
 use tollgate_tower::attributes::source::{SetBy, Source};
 use tollgate_tower::attributes::template::{TEMPLATES_MAX, Template};
@@ -36,9 +37,38 @@ struct Document {
     #[serde(default)]
     attributes: BTreeMap<String, Mapping>,
     #[serde(default)]
+    jwt: Option<Tokens>,
+    #[serde(default)]
     store: Option<StoreDocument>,
     #[serde(default)]
     routes: Vec<RouteDocument>,
+}
+
+/// Whose tokens are believed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tokens {
+    jwks: PathBuf,
+    issuer: Option<String>,
+    audience: Option<String>,
+}
+
+impl Tokens {
+    fn verifier(&self) -> Result<Verifier, String> {
+        let name = self.jwks.display();
+        let text = File::open(&self.jwks).and_then(bounded);
+        let text = text.map_err(|error| format!("jwks: {name}: {error}; name a file that can be read"))?;
+        let verifier =
+            Verifier::new(text.as_bytes()).map_err(|problem| format!("jwks: {name}: {problem}"))?;
+        let verifier = match &self.issuer {
+            Some(issuer) => verifier.issuer(issuer),
+            None => verifier,
+        };
+        Ok(match &self.audience {
+            Some(audience) => verifier.audience(audience),
+            None => verifier,
+        })
+    }
 }
 
 /// What a config file means.
@@ -69,7 +99,7 @@ struct Mapping {
     query: Option<String>,
     cookie: Option<String>,
     path: Option<Templates>,
-    jwt: Option<IgnoredAny>,
+    jwt: Option<String>,
     #[serde(default)]
     hash: bool,
 }
@@ -118,11 +148,18 @@ fn bounded(file: File) -> io::Result<String> {
     Ok(text)
 }
 
-/// What a file means. Pure.
+/// What a file means. It reads no file but the set of keys that it names.
 fn compile(text: &str) -> Result<Config, Vec<String>> {
     let document: Option<Document> = serde_saphyr::from_str(text).map_err(|error| vec![error.to_string()])?;
     let document = document.unwrap_or_default();
     let mut problems = Vec::new();
+    let verifier = document.jwt.and_then(|tokens| match tokens.verifier() {
+        Ok(verifier) => Some(Arc::new(verifier)),
+        Err(problem) => {
+            problems.push(format!("jwt.{problem}"));
+            None
+        }
+    });
     let reader = Reader {
         trusted: trusted(document.trusted_proxies, &mut problems),
         ipv6_prefix: document.ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT),
@@ -131,7 +168,7 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
             Slashes::Keep => EscapedSlashes::Keep,
             Slashes::Decode => EscapedSlashes::Decode,
         },
-        mapped: mapped(document.attributes, &mut problems),
+        mapped: mapped(document.attributes, verifier.as_ref(), &mut problems),
     };
     if !IPV6_PREFIX.contains(&reader.ipv6_prefix) {
         problems.push(format!("ipv6_prefix: {} is not accepted; accepted: 48 to 128", reader.ipv6_prefix));
@@ -158,13 +195,17 @@ fn trusted(networks: Option<Vec<String>>, problems: &mut Vec<String>) -> Trusted
     Trusted::new(read)
 }
 
-fn mapped(attributes: BTreeMap<String, Mapping>, problems: &mut Vec<String>) -> Vec<Mapped> {
+fn mapped(
+    attributes: BTreeMap<String, Mapping>,
+    verifier: Option<&Arc<Verifier>>,
+    problems: &mut Vec<String>,
+) -> Vec<Mapped> {
     if attributes.len() > MAPPED_MAX {
         problems.push(format!("attributes: more than {MAPPED_MAX}; map those that the policy mentions"));
     }
     let mut read = Vec::new();
     for (name, mapping) in attributes.into_iter().take(MAPPED_MAX) {
-        match one(&name, mapping) {
+        match one(&name, mapping, verifier) {
             Ok(mapped) => read.push(mapped),
             Err(problem) => problems.push(format!("attributes.{name}: {problem}")),
         }
@@ -172,28 +213,28 @@ fn mapped(attributes: BTreeMap<String, Mapping>, problems: &mut Vec<String>) -> 
     read
 }
 
-fn one(name: &str, mapping: Mapping) -> Result<Mapped, String> {
+fn one(name: &str, mapping: Mapping, verifier: Option<&Arc<Verifier>>) -> Result<Mapped, String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(format!("not a name; accepted: 1 to {NAME_BYTES_MAX} bytes without control characters"));
     }
     if BUILT_IN.contains(&name) && name != "api_key" {
         return Err("is read from every request and cannot be mapped; choose another name".to_owned());
     }
-    if mapping.jwt.is_some() {
-        return Err(
-            "jwt: this version verifies no tokens; accepted: header, query, cookie or path".to_owned()
-        );
-    }
     if mapping.set_by.is_some() && mapping.header.is_none() {
         return Err("set_by: says who sets a header, and there is none; accepted beside header".to_owned());
     }
-    let sources = (mapping.header, mapping.query, mapping.cookie, mapping.path);
+    let sources = (mapping.header, mapping.query, mapping.cookie, mapping.path, mapping.jwt);
     let source = match sources {
-        (Some(header), None, None, None) => header_source(&header, mapping.set_by)?,
-        (None, Some(name), None, None) => Source::Query(plain(name, "query")?),
-        (None, None, Some(name), None) => Source::Cookie(plain(name, "cookie")?),
-        (None, None, None, Some(templates)) => Source::Path(templates_of(templates)?),
-        _ => return Err("accepted: exactly one of header, query, cookie and path".to_owned()),
+        (Some(header), None, None, None, None) => header_source(&header, mapping.set_by)?,
+        (None, Some(name), None, None, None) => Source::Query(plain(name, "query")?),
+        (None, None, Some(name), None, None) => Source::Cookie(plain(name, "cookie")?),
+        (None, None, None, Some(templates), None) => Source::Path(templates_of(templates)?),
+        (None, None, None, None, Some(claim)) => {
+            let verifier = verifier
+                .ok_or("jwt: nobody's tokens are believed yet; say whose in `jwt: { jwks: FILE }`")?;
+            Source::Jwt { verifier: Arc::clone(verifier), claim: plain(claim, "jwt")? }
+        }
+        _ => return Err("accepted: exactly one of header, query, cookie, path and jwt".to_owned()),
     };
     // A credential is never kept as it is, whichever header it comes in.
     let source = if mapping.hash || name == "api_key" { source.hashed() } else { source };
@@ -268,6 +309,22 @@ attributes:
         assert!(compile("").is_ok() && compile("{}").is_ok() && compile("# nothing\n").is_ok());
     }
 
+    /// Claims are mapped once it is said whose tokens are believed.
+    #[test]
+    fn claims_are_mapped() {
+        let file = std::env::temp_dir().join(format!("tollgate-keys-{}", std::process::id()));
+        let secret = "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0";
+        std::fs::write(&file, format!(r#"{{"keys":[{{"kty":"oct","k":"{secret}"}}]}}"#)).unwrap();
+        let text = format!(
+            "jwt: {{ jwks: {}, audience: api }}\nattributes: {{ tenant: {{ jwt: org }} }}",
+            file.display()
+        );
+        let config = compile(&text);
+        std::fs::remove_file(&file).unwrap();
+        assert!(matches!(config.unwrap().reader.mapped[0].source, Source::Jwt { .. }));
+        assert!(compile(&text).unwrap_err()[0].starts_with("jwt.jwks: "));
+    }
+
     /// Every problem names its field and what would be accepted.
     #[test]
     fn problems_are_told_at_once() {
@@ -289,7 +346,7 @@ attributes:
             "trusted_proxies[1]: \"x\" is not an address",
             "attributes.a: accepted: exactly one of",
             "attributes.b: accepted: exactly one of",
-            "attributes.c: jwt: this version verifies no tokens",
+            "attributes.c: jwt: nobody's tokens are believed yet",
             "attributes.d: header: \"no name\"",
             "attributes.e: path: \"users\" does not begin with /",
             "attributes.f: set_by: says who sets a header",

@@ -115,7 +115,7 @@ impl Gateway {
     /// Answers one request of a peer.
     async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let (mut parts, body) = request.into_parts();
-        let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reader, &self.proxy.table.sticky);
+        let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reading);
         let arrived = arrived.and_then(|arrival| match self.service.foreign() {
             None => Ok(arrival),
             Some(foreign) => {

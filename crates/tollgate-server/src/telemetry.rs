@@ -35,7 +35,7 @@ pub(crate) use connections::Open;
 pub(crate) use exposition::METRICS_TYPE;
 pub(crate) use foreign::{Key, Rule, Verdict};
 pub(crate) use names::BROUGHT;
-pub(crate) use shared::{ShardNumbers, ShardState, StoreNumbers};
+pub(crate) use shared::{LimitLeases, ShardNumbers, ShardState, StoreNumbers};
 
 use cells::Cells;
 use connections::Connections;
@@ -73,6 +73,8 @@ pub(crate) struct TopKey {
     pub(crate) key: String,
     pub(crate) decisions: u64,
     pub(crate) denied: u64,
+    /// Where its answers came from, in the order of [`names::SOURCES`].
+    pub(crate) sources: [u64; names::SOURCES.len()],
 }
 
 /// One number that somebody else than the meter knows.

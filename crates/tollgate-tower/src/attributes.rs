@@ -7,19 +7,31 @@ use std::net::IpAddr;
 use http::header::{HOST, HeaderName};
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Method, Uri};
+use smallvec::SmallVec;
 use tollgate::{CheckRequest, RequestError};
 
 pub mod address;
+pub mod jwt;
+pub(crate) mod needs;
 pub mod path;
 pub mod source;
 pub mod template;
+mod text;
+
+pub use needs::Needs;
 
 use address::{Counted, IPV6_PREFIX_DEFAULT, Trusted};
 use path::{EscapedSlashes, normalise};
 use source::{Source, credential, hashed, single};
+use text::{Short, Text};
 
 /// Attributes that every request has, as far as they are known. The config maps others beside them.
 pub const BUILT_IN: [&str; 5] = ["ip", "method", "host", "path", "api_key"];
+const IP_PLACE: usize = 0;
+const METHOD_PLACE: usize = 1;
+const HOST_PLACE: usize = 2;
+const PATH_PLACE: usize = 3;
+const API_KEY_PLACE: usize = 4;
 /// Most attributes that a config may map: with those above, fewer than a question may have.
 pub const MAPPED_MAX: usize = 32;
 
@@ -113,19 +125,19 @@ pub(super) struct Subject<'s> {
 
 /// What is known about a request.
 #[derive(Debug)]
-pub struct Attributes<'s>(Vec<(&'s str, Cow<'s, str>)>);
+pub struct Attributes<'s>(SmallVec<[(&'s str, Text<'s>); 5]>);
 
 impl Attributes<'_> {
     /// The value of one.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_ref())
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
     }
 
     /// Names and values that outlive the request.
     #[must_use]
     pub fn into_owned(self) -> Vec<(String, String)> {
-        self.0.into_iter().map(|(name, value)| (name.to_owned(), value.into_owned())).collect()
+        self.0.into_iter().map(|(name, value)| (name.to_owned(), value.as_str().to_owned())).collect()
     }
 
     /// The question for the engine.
@@ -135,7 +147,7 @@ impl Attributes<'_> {
     pub fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
         let mut request = CheckRequest::new();
         for (name, value) in &self.0 {
-            request.push(name, value.as_ref())?;
+            request.push(name, value.as_str())?;
         }
         Ok(request)
     }
@@ -157,10 +169,11 @@ impl Reader {
         if !self.trusts(peer) {
             let target = uri.path_and_query().map_or("/", |target| target.as_str());
             let host = single(headers, &HOST)?;
-            return self.read(self.subject(peer, rest, (Some(method.as_str()), host, Some(target)))?);
+            let line = (Some(method.as_str()), host, Some(target));
+            return self.read(self.subject(peer, rest, line, Needs::ALL)?, Needs::ALL);
         }
         let [method, host, target] = family.names().map(|name| single(headers, &name));
-        self.read(self.subject(peer, rest, (method?, host?, target?))?)
+        self.read(self.subject(peer, rest, (method?, host?, target?), Needs::ALL)?, Needs::ALL)
     }
 
     /// Whether whoever is at the connection's other end is trusted to tell who sent a request.
@@ -179,11 +192,25 @@ impl Reader {
         peer: Option<IpAddr>,
         parts: &'s Parts,
     ) -> Result<Attributes<'s>, Unreadable> {
+        self.of_request_for(peer, parts, Needs::ALL)
+    }
+
+    /// The same, as far as it is needed.
+    ///
+    /// # Errors
+    /// As [`Reader::of_request`], of what is needed.
+    pub fn of_request_for<'s>(
+        &'s self,
+        peer: Option<IpAddr>,
+        parts: &'s Parts,
+        needs: Needs,
+    ) -> Result<Attributes<'s>, Unreadable> {
         let Parts { method, uri, headers, extensions, .. } = parts;
         let target = uri.path_and_query().map_or("/", |target| target.as_str());
-        let host = own_host(uri, headers)?;
+        let host =
+            if needs.built_in(HOST_PLACE) || needs.any_mapped() { own_host(uri, headers)? } else { None };
         let line = (Some(method.as_str()), host, Some(target));
-        self.read(self.subject(peer, (headers, Some(extensions)), line)?)
+        self.read(self.subject(peer, (headers, Some(extensions)), line, needs)?, needs)
     }
 
     /// The request line that is believed, in its one spelling.
@@ -192,43 +219,61 @@ impl Reader {
         peer: Option<IpAddr>,
         (headers, extensions): (&'s HeaderMap, Option<&'s Extensions>),
         (method, host, target): (Option<&'s str>, Option<&'s str>, Option<&'s str>),
+        needs: Needs,
     ) -> Result<Subject<'s>, Unreadable> {
-        let lines = headers.get_all(FORWARDED_FOR).iter().map(|line| line.as_bytes());
-        let address = peer.map(|peer| self.trusted.client(peer, lines));
+        // What is mapped may be made of anything.
+        let wants = |place| needs.built_in(place) || needs.any_mapped();
+        let client = peer.filter(|_| wants(IP_PLACE)).map(|peer| {
+            let lines = headers.get_all(FORWARDED_FOR).iter().map(|line| line.as_bytes());
+            let is_direct = !self.trusted.contains(peer);
+            let address = if is_direct { peer } else { self.trusted.client(peer, lines) };
+            Counted { address, ipv6_prefix: self.ipv6_prefix }
+        });
+        let target = target.filter(|_| wants(PATH_PLACE));
         let (path, query) = target.map_or((None, ""), split);
         let normal = |path| normalise(path, self.slashes);
         let path = path.map(normal).transpose().map_err(|problem| Unreadable(format!("path: {problem}")))?;
         Ok(Subject {
             peer,
-            client: address.map(|address| Counted { address, ipv6_prefix: self.ipv6_prefix }),
+            client,
             method: method.filter(|method| !method.is_empty()),
             host: host.filter(|host| !host.is_empty()).map(host_name).transpose()?,
             path,
             query,
             headers,
             extensions,
-            is_vouched: self.trusts(peer),
+            is_vouched: needs.any_mapped() && self.trusts(peer),
         })
     }
 
-    fn read<'s>(&'s self, subject: Subject<'s>) -> Result<Attributes<'s>, Unreadable> {
-        let mut attributes = Vec::with_capacity(BUILT_IN.len() + self.mapped.len());
-        let ip = subject.client.map_or(Cow::Borrowed(NO_ADDRESS), |client| Cow::Owned(client.to_string()));
-        attributes.push(("ip", ip));
-        for mapped in &self.mapped {
-            if let Some(value) = mapped.source.read(&subject)? {
-                attributes.push((mapped.name.as_str(), value));
+    fn read<'s>(&'s self, subject: Subject<'s>, needs: Needs) -> Result<Attributes<'s>, Unreadable> {
+        let mut attributes = SmallVec::new();
+        if needs.built_in(IP_PLACE) {
+            let ip = subject.client.as_ref();
+            let ip = ip.map_or(Text::Borrowed(NO_ADDRESS), |client| Text::Short(Short::client(client)));
+            attributes.push((BUILT_IN[IP_PLACE], ip));
+        }
+        if needs.any_mapped() {
+            let wanted = self.mapped.iter().enumerate().filter(|(place, _)| needs.mapped(*place));
+            for (_, mapped) in wanted {
+                if let Some(value) = mapped.source.read(&subject)? {
+                    attributes.push((mapped.name.as_str(), value.into()));
+                }
             }
         }
-        let is_mapped = |name: &str| self.mapped.iter().any(|mapped| mapped.name == name);
-        if !is_mapped("api_key")
+        if needs.built_in(API_KEY_PLACE)
+            && !self.mapped.iter().any(|mapped| mapped.name == BUILT_IN[API_KEY_PLACE])
             && let Some(secret) = credential(subject.headers)?
         {
-            attributes.push(("api_key", Cow::Owned(hashed(secret))));
+            attributes.push((BUILT_IN[API_KEY_PLACE], Text::Owned(hashed(secret))));
         }
-        attributes.extend(subject.method.map(|method| ("method", Cow::Borrowed(method))));
-        attributes.extend(subject.host.map(|host| ("host", host)));
-        attributes.extend(subject.path.map(|path| ("path", path)));
+        let method = subject.method.map(Cow::Borrowed);
+        let line = [(METHOD_PLACE, method), (HOST_PLACE, subject.host), (PATH_PLACE, subject.path)];
+        for (place, value) in line {
+            if let Some(value) = value.filter(|_| needs.built_in(place)) {
+                attributes.push((BUILT_IN[place], value.into()));
+            }
+        }
         Ok(Attributes(attributes))
     }
 }
@@ -322,7 +367,13 @@ pub mod fuzzing {
         let (reader, uri) = (Reader::default(), Uri::from_static("/v1/authz"));
         let told = (&Method::GET, &uri, &headers);
         let attributes = reader.of_held(peer.parse().ok()?, told, Family::Forwarded).ok()?;
-        Some(attributes.0.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect())
+        Some(
+            attributes
+                .0
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.as_str().to_owned()))
+                .collect(),
+        )
     }
 }
 

@@ -20,6 +20,11 @@ pub trait Decide: Send + Sync + 'static {
     /// Something to await until an instant.
     fn sleep_until(&self, at: Timestamp) -> Sleep;
 
+    /// A number that changes whenever decisions come to depend on other attributes than before; none where all are wanted.
+    fn changes(&self) -> Option<u64> {
+        None
+    }
+
     /// Decides, if nobody need be waited for.
     fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision>;
 
@@ -73,6 +78,10 @@ impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
 
     fn sleep_until(&self, at: Timestamp) -> Sleep {
         self.clock.sleep_until(at)
+    }
+
+    fn changes(&self) -> Option<u64> {
+        Some(self.engine.changes())
     }
 
     fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {

@@ -1,6 +1,7 @@
 //! The layer: what is decided about, by whom, and what callers get to see. One made it; all services share it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,8 +14,9 @@ use tollgate::{Clock, Decision, Engine, Ticks};
 use tower_layer::Layer;
 
 use crate::attributes::address::{Network, Trusted};
+use crate::attributes::needs::BITS;
 use crate::attributes::source::Source;
-use crate::attributes::{Mapped, Reader};
+use crate::attributes::{Mapped, Needs, Reader};
 use crate::decide::{Decide, Own};
 use crate::service::RateLimit;
 use crate::settle::{Settle, Settling};
@@ -62,6 +64,27 @@ pub struct RateLimitLayer<D> {
 pub(crate) struct Shared<D> {
     pub(crate) decide: Arc<D>,
     pub(crate) settings: Settings,
+    /// Which attributes are needed, in the lower bits, and since which change of whoever decides.
+    needed: AtomicU64,
+}
+
+impl<D: Decide> Shared<D> {
+    fn new(decide: Arc<D>, settings: Settings) -> Self {
+        Self { decide, settings, needed: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Which attributes decisions depend on.
+    pub(crate) fn needs(&self) -> Needs {
+        let Some(changes) = self.decide.changes() else { return Needs::ALL };
+        // Relaxed: the number says all there is to know. One that is late is as if the request had come a moment earlier.
+        let known = self.needed.load(Ordering::Relaxed);
+        if known >> BITS == changes & (u64::MAX >> BITS) {
+            return Needs::from_bits(known);
+        }
+        let needs = Needs::of(&self.settings.reader, |name| self.decide.engine().uses(name));
+        self.needed.store(changes << BITS | needs.bits(), Ordering::Relaxed);
+        needs
+    }
 }
 
 /// How requests are read and answered.
@@ -116,20 +139,20 @@ impl<S: Store + Send + Sync + 'static> RateLimitLayer<Own<S>> {
     pub fn clock(self, clock: Clock) -> Self {
         let engine = Arc::clone(self.shared.decide.shared_engine());
         let settings = self.shared.settings.clone();
-        Self { shared: Arc::new(Shared { decide: Arc::new(Own::new(engine, clock)), settings }) }
+        Self { shared: Arc::new(Shared::new(Arc::new(Own::new(engine, clock)), settings)) }
     }
 }
 
 impl<D: Decide> RateLimitLayer<D> {
     /// Limits by whoever decides.
     pub fn deciding(decide: impl Into<Arc<D>>) -> Self {
-        Self { shared: Arc::new(Shared { decide: decide.into(), settings: Settings::default() }) }
+        Self { shared: Arc::new(Shared::new(decide.into(), Settings::default())) }
     }
 
     fn with(self, change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = self.shared.settings.clone();
         change(&mut settings);
-        Self { shared: Arc::new(Shared { decide: Arc::clone(&self.shared.decide), settings }) }
+        Self { shared: Arc::new(Shared::new(Arc::clone(&self.shared.decide), settings)) }
     }
 
     /// Reads requests this way.

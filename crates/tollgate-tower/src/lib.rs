@@ -25,6 +25,13 @@ mod grpc;
 mod settle;
 mod hold;
 mod body;
+#[cfg(feature = "graphql")]
+pub mod graphql;
+
+/// The guide, so that `cargo test` compiles and runs every example in it.
+#[cfg(all(doctest, feature = "axum", feature = "graphql"))]
+#[doc = include_str!("../../../docs/middleware.md")]
+struct Guide;
 
 pub use body::Body;
 pub use decide::{Decide, Own};

@@ -1,7 +1,7 @@
 //! What a refused caller is sent: the one place where a decision becomes a response.
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use tollgate::headers::{Accepts, Caller, Exposure, HeaderList, HeaderPolicy};
@@ -39,7 +39,7 @@ pub(crate) fn response(
 ) -> Response<Bytes> {
     let answer = Answer::of(decision, policy, reading.audience, now);
     let mut response = Response::new(Bytes::new());
-    add(response.headers_mut(), &answer.headers);
+    add(response.headers_mut(), answer.headers);
     if reading.is_call {
         let reason = decision.reason().unwrap_or(Reason::Unavailable);
         let title = title(reason);
@@ -98,19 +98,39 @@ const fn title(reason: Reason) -> &'static str {
 }
 
 /// Adds headers to a response. Lists grow: what the service says of its own limits stays. Of the others the service's own stay.
-pub(crate) fn add(headers: &mut HeaderMap, list: &HeaderList) {
-    for (name, value) in list.iter() {
+pub(crate) fn add(headers: &mut HeaderMap, list: HeaderList) {
+    headers.reserve(list.len());
+    let (text, entries) = list.into_entries();
+    // One piece of memory for all values.
+    let text = Bytes::from(text);
+    for (name, range) in entries {
         // Names are constants of the core and values printable, so both are always sendable.
-        let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value))
+        let (Some(name), Ok(value)) = (header_name(name), HeaderValue::from_maybe_shared(text.slice(range)))
         else {
             continue;
         };
         if matches!(name.as_str(), "ratelimit" | "ratelimit-policy") {
             headers.append(name, value);
-        } else if !headers.contains_key(&name) {
-            headers.insert(name, value);
+        } else {
+            headers.entry(name).or_insert(value);
         }
     }
+}
+
+/// A header's name. The usual ones are known without reading them.
+fn header_name(name: &'static str) -> Option<HeaderName> {
+    Some(match name {
+        "RateLimit" => HeaderName::from_static("ratelimit"),
+        "RateLimit-Policy" => HeaderName::from_static("ratelimit-policy"),
+        "X-RateLimit-Limit" => HeaderName::from_static("x-ratelimit-limit"),
+        "X-RateLimit-Remaining" => HeaderName::from_static("x-ratelimit-remaining"),
+        "X-RateLimit-Reset" => HeaderName::from_static("x-ratelimit-reset"),
+        "X-RateLimit-Used" => HeaderName::from_static("x-ratelimit-used"),
+        "X-RateLimit-Resource" => HeaderName::from_static("x-ratelimit-resource"),
+        "Retry-After" => RETRY_AFTER,
+        "Cache-Control" => CACHE_CONTROL,
+        other => return HeaderName::from_bytes(other.as_bytes()).ok(),
+    })
 }
 
 #[cfg(test)]

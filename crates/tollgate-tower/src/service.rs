@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{AGE, HeaderName, HeaderValue};
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, AGE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as HttpBody;
-use tollgate::{Answer, CheckRequest, Decision, Reservation, Ticks, Timestamp, Verdict};
+use tollgate::{Answer, Audience, CheckRequest, Decision, Reservation, Ticks, Timestamp, Verdict};
 use tower_service::Service;
 
 use crate::attributes::{Attributes, Unreadable};
@@ -43,13 +43,18 @@ impl<I: Clone, D> Clone for RateLimit<I, D> {
 
 /// A request that passes, and what is to be done with its response.
 pub(crate) struct Admitted<D: Decide> {
+    /// What its caller gets to see; none if that is nothing.
+    told: Option<Told<D>>,
+    waited: Option<Ticks>,
+    hold: Option<Box<Hold<D>>>,
+}
+
+/// What a caller gets to see of the decision that let its request pass.
+struct Told<D> {
     shared: Arc<Shared<D>>,
     decision: Decision,
-    reading: Reading,
+    audience: Audience,
     at: Timestamp,
-    waited: Option<Ticks>,
-    is_preflight: bool,
-    hold: Option<Box<Hold<D>>>,
 }
 
 /// What is known of a request without waiting for anybody.
@@ -125,17 +130,17 @@ where
         Verdict::Wait(wait) if wait > patience => (decision.impatient(patience), true),
         _ => (decision, false),
     };
-    let reading = shared.reading(&parts);
     let mut hold = Hold::new(&shared.decide, &shared.settings.settling, None, reservation).map(Box::new);
     if !decision.is_allowed() {
         if is_too_long {
             shared.give_back(&parts, hold.as_deref_mut()).await;
         }
-        return Late::Refused(shared.refuse(&parts, &decision, &reading, at));
+        return Late::Refused(shared.refuse(&parts, &decision, &shared.reading(&parts), at));
     }
-    let mut admitted = Box::new(Admitted::new(&shared, &parts, decision, reading, at));
+    let verdict = decision.verdict();
+    let mut admitted = Box::new(Admitted::new(&shared, &parts, decision, at));
     admitted.hold = hold.or(admitted.hold.take());
-    if let Verdict::Wait(wait) = admitted.decision.verdict() {
+    if let Verdict::Wait(wait) = verdict {
         // Whoever goes away while it waits takes nothing of what the others wait for.
         let hold = admitted
             .hold
@@ -179,7 +184,7 @@ impl<D: Decide> Shared<D> {
     }
 
     fn attributes<'r>(&'r self, parts: &'r Parts) -> Result<Attributes<'r>, Unreadable> {
-        self.settings.reader.of_request(peer::of(&parts.extensions), parts)
+        self.settings.reader.of_request_for(peer::of(&parts.extensions), parts, self.needs())
     }
 
     /// What can be said without waiting.
@@ -196,10 +201,7 @@ impl<D: Decide> Shared<D> {
         };
         match decision.verdict() {
             Verdict::Wait(_) => Looked::Waits(decision, at),
-            Verdict::Allow => {
-                let reading = shared.reading(parts);
-                Looked::Admitted(Admitted::new(shared, parts, decision, reading, at))
-            }
+            Verdict::Allow => Looked::Admitted(Admitted::new(shared, parts, decision, at)),
             Verdict::Deny { .. } | Verdict::Never => {
                 Looked::Refused(shared.refuse(parts, &decision, &shared.reading(parts), at))
             }
@@ -256,7 +258,7 @@ impl<D: Decide> Shared<D> {
             *response.status_mut() = usual.status();
         }
         let headers = Answer::headers_of(decision, &self.settings.headers, reading.audience, at);
-        refusal::add(response.headers_mut(), &headers);
+        refusal::add(response.headers_mut(), headers);
         response
     }
 
@@ -284,31 +286,28 @@ impl<D: Decide> Shared<D> {
 }
 
 impl<D: Decide> Admitted<D> {
-    fn new(
-        shared: &Arc<Shared<D>>,
-        parts: &Parts,
-        mut decision: Decision,
-        reading: Reading,
-        at: Timestamp,
-    ) -> Self {
-        let permit = decision.take_permit();
-        let hold = permit.and_then(|permit| {
+    #[inline]
+    fn new(shared: &Arc<Shared<D>>, parts: &Parts, mut decision: Decision, at: Timestamp) -> Self {
+        let hold = decision.take_permit().and_then(|permit| {
             Hold::new(&shared.decide, &shared.settings.settling, Some(permit), None).map(Box::new)
         });
-        let is_preflight = parts.method == Method::OPTIONS
-            && parts.headers.contains_key(http::header::ACCESS_CONTROL_REQUEST_METHOD);
-        Self { shared: Arc::clone(shared), decision, reading, at, waited: None, is_preflight, hold }
+        let caller = shared.settings.caller(parts);
+        let told = shared.settings.headers.tells_allowed(caller).then(|| {
+            let audience = Audience { caller, cost: Some(shared.cost(parts)), ..Audience::default() };
+            Told { shared: Arc::clone(shared), decision, audience, at }
+        });
+        // What a browser asks by itself says nothing about quotas.
+        Self { told: told.filter(|_| !is_preflight(parts)), waited: None, hold }
     }
 
     /// The response with what its caller gets to see, and with what it holds until it is over.
     pub(crate) fn finish<R>(mut self, response: Response<R>) -> Response<Body<R>> {
         let (mut head, body) = response.into_parts();
-        // What a cache may keep, or a browser asks by itself, says nothing about quotas.
-        let is_told = !head.status.is_redirection() && !self.is_preflight && !head.headers.contains_key(AGE);
-        if is_told {
-            let Self { shared, decision, reading, at, .. } = &self;
-            let list = Answer::headers_of(decision, &shared.settings.headers, reading.audience, *at);
-            refusal::add(&mut head.headers, &list);
+        // Neither does what a cache may keep.
+        let is_cached = head.status.is_redirection() || head.headers.contains_key(AGE);
+        if let Some(Told { shared, decision, audience, at }) = self.told.filter(|_| !is_cached) {
+            let list = Answer::headers_of(&decision, &shared.settings.headers, audience, at);
+            refusal::add(&mut head.headers, list);
         }
         if let Some(waited) = self.waited {
             head.headers.insert(WAITED, HeaderValue::from(waited.ceil_millis()));
@@ -317,4 +316,8 @@ impl<D: Decide> Admitted<D> {
         let hold = hold.map(|hold| hold as Box<dyn Finish>);
         Response::from_parts(head, Body::served(body, hold))
     }
+}
+
+fn is_preflight(parts: &Parts) -> bool {
+    parts.method == Method::OPTIONS && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }

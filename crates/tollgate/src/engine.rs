@@ -80,6 +80,8 @@ pub struct Engine<S = MemoryStore> {
     /// What an operator says over the policy.
     bench: Bench,
     blocks: Blocks,
+    /// How often it was changed what decisions depend on.
+    changes: AtomicU64,
 }
 
 impl Engine<MemoryStore> {
@@ -167,6 +169,7 @@ impl<S: Store> Engine<S> {
             standby: OnceLock::new(),
             bench: Bench::default(),
             blocks: Blocks::default(),
+            changes: AtomicU64::new(0),
         }
     }
 
@@ -309,6 +312,23 @@ impl<S: Store> Engine<S> {
         self.check(&request.clone().looking(), now).await
     }
 
+    /// Whether decisions depend on an attribute of this name. Who reads requests need not read what nobody asks for.
+    #[must_use]
+    pub fn uses(&self, attribute: &str) -> bool {
+        self.blocks.uses(attribute) || self.live.load().policy.uses(attribute)
+    }
+
+    /// A number that changes whenever [`Engine::uses`] may answer otherwise than before.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// After the change, so that whoever sees the number sees the change.
+    fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
     /// The policy in force.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
@@ -351,8 +371,8 @@ impl<S: Store> Engine<S> {
     /// The same engine, for a program whose stores are of one type. What is made of the store must keep its counters.
     #[must_use]
     pub fn map_store<T: Store>(self, map: impl FnOnce(S) -> T) -> Engine<T> {
-        let Self { store, live, swapping, permits, standby, bench, blocks } = self;
-        Engine { store: map(store), live, swapping, permits, standby, bench, blocks }
+        let Self { store, live, swapping, permits, standby, bench, blocks, changes } = self;
+        Engine { store: map(store), live, swapping, permits, standby, bench, blocks, changes }
     }
 
     /// The store.
@@ -371,6 +391,7 @@ impl<S: Store> Engine<S> {
         if let Some(standby) = self.standby.get() {
             standby.follow(&before, &live, now);
         }
+        self.changed();
         next.report
     }
 }

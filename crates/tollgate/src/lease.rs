@@ -15,6 +15,7 @@ mod tend;
 mod tests;
 mod turn;
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,7 @@ use crate::store::{Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 use book::Book;
-pub use book::LeaseReport;
+pub use book::{Holding, LeaseReport};
 use cell::{Asked, Cell};
 pub use lending::Lending;
 use turn::Turn;
@@ -132,6 +133,12 @@ impl<S: Lender> Leased<S> {
     /// What is held, and what was done with it.
     pub fn report(&self) -> LeaseReport {
         self.book.report()
+    }
+
+    /// What is held of each limit's counters, by the [number](Family::id) of their family. It walks all keys: for whoever looks now and
+    /// then.
+    pub fn holdings(&self) -> HashMap<u64, Holding> {
+        self.book.holdings()
     }
 
     /// How many nodes share the store, as far as that is known.

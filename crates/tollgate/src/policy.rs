@@ -141,6 +141,12 @@ impl Policy {
         &self.limits
     }
 
+    /// Whether any decision by it depends on an attribute of this name.
+    #[must_use]
+    pub fn uses(&self, attribute: &str) -> bool {
+        self.shard_by() == Some(attribute) || self.limits().iter().any(|limit| limit.uses(attribute))
+    }
+
     /// What each limit means, in a sentence.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {

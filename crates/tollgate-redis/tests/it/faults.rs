@@ -8,6 +8,8 @@ mod clustered;
 mod evict;
 mod herd;
 mod judge;
+mod killed;
+mod leased;
 mod outage;
 mod partition;
 mod replies;
@@ -23,10 +25,10 @@ use tollgate::{Engine, MemoryStore};
 use tollgate_redis::Settings;
 
 use crate::bystander::Bystander;
-use crate::fleet::{Fleet, Load, Running, policy};
+use crate::fleet::{EXACT, Fleet, Load, Running, policy};
 use crate::record::Mode;
 use crate::scratch::{alone, rest, until};
-use crate::store::{Shared, new_runtime, ready, secret, settings};
+use crate::store::{Node, Shared, new_runtime, ready, secret, settings};
 use judge::{Happened, Judged, judge};
 use report::{Promise, Row, table};
 
@@ -78,24 +80,30 @@ impl Rig {
 
     fn fleet_of(&self, settings: impl IntoIterator<Item = Settings>) -> Fleet<Shared> {
         let _inside = self.runtime.enter();
-        let engine = |settings| Engine::with_store(policy(), ready(settings), secret());
+        let engine = |settings| Engine::with_store(policy(&EXACT), ready(settings), secret());
         let fleet = Fleet::new(settings.into_iter().map(engine).collect());
-        // Each one's share depends on it.
-        until("the nodes have counted each other", || {
-            let knows =
-                |engine: &Arc<Engine<Shared>>| engine.store().0.node_count() as usize >= fleet.engines.len();
-            fleet.engines.iter().all(knows).then_some(())
-        });
-        self.await_health(&fleet, "before");
+        self.await_peers(&fleet);
         fleet
     }
 
+    /// Returns once the nodes know of each other, and the store answers all of them.
+    fn await_peers<S: Node>(&self, fleet: &Fleet<S>) {
+        // Each one's share depends on it.
+        until("the nodes have counted each other", || {
+            let knows =
+                |engine: &Arc<Engine<S>>| engine.store().redis().node_count() as usize >= fleet.engines.len();
+            fleet.engines.iter().all(knows).then_some(())
+        });
+        self.await_health(fleet, "before");
+    }
+
     /// Waits until a short load is answered by the store alone.
-    fn await_health(&self, fleet: &Fleet<Shared>, when: &str) {
+    fn await_health<S: Node>(&self, fleet: &Fleet<S>, when: &str) {
         let mut turn = 0;
         until("the store answers every node", || {
             turn += 1;
-            let running = fleet.ask(&self.runtime, &format!("health-{when}-{turn}"), Load::of(300));
+            let running =
+                fleet.ask(&self.runtime, &format!("health-{when}-{turn}"), Load::of(300, &fleet.terms));
             rest(Duration::from_millis(200));
             let seen = running.stop();
             let well = seen.len() > 20 && seen.iter().all(|seen| seen.mode == Mode::Exact);
@@ -104,11 +112,11 @@ impl Rig {
     }
 
     /// One fault: load, then the fault while the load goes on, then the load until the store answers again; then the judgement.
-    fn run(
+    fn run<S: Node>(
         &mut self,
         name: &'static str,
         promise: Promise,
-        fleet: &Fleet<Shared>,
+        fleet: &Fleet<S>,
         fault: impl FnOnce(&Running) -> Happened,
     ) {
         if !self.wanted.iter().any(|word| name.contains(word)) {
@@ -116,7 +124,7 @@ impl Rig {
         }
         self.await_health(fleet, name);
         progress(&format!("{name}: begins"));
-        let load = Load::of(self.rate);
+        let load = Load::of(self.rate, &fleet.terms);
         let before = failures(fleet);
         let running = fleet.ask(&self.runtime, name, load);
         rest(BEFORE);
@@ -131,8 +139,16 @@ impl Rig {
         happened.stood_still(&excused);
         // What was asked after the last look is judged, but says nothing about how soon all was well.
         sober.retain(|seen| seen.sent < calm);
-        let judged = Judged { excused: excused.len(), ..judge(&seen, &sober, &happened) };
-        let row = Row { name, promise, happened, judged, immortal: Vec::new(), late: fleet.late };
+        let judged = Judged { excused: excused.len(), ..judge(&seen, &sober, &happened, &fleet.terms) };
+        let row = Row {
+            name,
+            promise,
+            happened,
+            judged,
+            immortal: Vec::new(),
+            late: fleet.late,
+            terms: fleet.terms,
+        };
         let skipped = skipped.load(std::sync::atomic::Ordering::Relaxed);
         progress(&format!("{name}: {:?}, {skipped} skipped, {:?}", row.judged, row.happened));
         let failed: Vec<String> = failures(fleet)
@@ -162,10 +178,10 @@ impl Rig {
 }
 
 /// What the links of all nodes say went wrong so far, by class.
-fn failures(fleet: &Fleet<Shared>) -> BTreeMap<String, u64> {
+fn failures<S: Node>(fleet: &Fleet<S>) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for engine in &fleet.engines {
-        for (class, count) in engine.store().0.report().failures {
+        for (class, count) in engine.store().redis().report().failures {
             *sums.entry(format!("{class:?}")).or_default() += count;
         }
     }
@@ -199,19 +215,19 @@ fn nodes_that_share_nothing_are_caught() {
     let _quiet = alone();
     let runtime = new_runtime();
     let now = tollgate::Clock::precise().now();
-    let engine = || Engine::with_store(policy(), MemoryStore::new(1 << 20, now), secret());
+    let engine = || Engine::with_store(policy(&EXACT), MemoryStore::new(1 << 20, now), secret());
     let fleet = Fleet::new(vec![engine(), engine(), engine()]);
-    let running = fleet.ask(&runtime, "apart", Load::of(GENTLE));
+    let running = fleet.ask(&runtime, "apart", Load::of(GENTLE, &EXACT));
     rest(Duration::from_secs(3));
     let seen = running.stop();
-    let judged = judge(&seen, &seen, &Happened::default());
+    let judged = judge(&seen, &seen, &Happened::default(), &EXACT);
     assert!(judged.broken_exact > 5, "{judged:?}");
     let shared = Arc::new(engine());
     let fleet = Fleet::of(vec![shared; 3]);
-    let running = fleet.ask(&runtime, "together", Load::of(GENTLE));
+    let running = fleet.ask(&runtime, "together", Load::of(GENTLE, &EXACT));
     rest(Duration::from_millis(1_500));
     let seen = running.stop();
-    let judged = judge(&seen, &seen, &Happened::default());
+    let judged = judge(&seen, &seen, &Happened::default(), &EXACT);
     assert!(judged.broken_exact <= 0 && judged.unexplained == 0, "{judged:?}");
 }
 
@@ -225,7 +241,9 @@ fn promises_are_kept_under_faults() {
     let rate = if cfg!(debug_assertions) { GENTLE } else { FULL };
     let mut rig = Rig::new(rate, words.split('|').map(str::to_owned).collect());
     clustered::short(&mut rig);
+    leased::short(&mut rig);
     if all {
+        leased::long(&mut rig);
         clustered::long(&mut rig);
         partition::long(&mut rig);
         watched::long(&mut rig);

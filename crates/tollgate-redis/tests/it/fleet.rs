@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
-use tollgate::policy::{Limit, Policy};
+use tollgate::policy::{Consistency, Limit, Policy};
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Clock, Decision, Engine, Quota, Rate, Source, Timestamp};
+use tollgate::{CheckRequest, Clock, Decision, Engine, Quota, Rate, Source, Ticks, Timestamp};
 
 use crate::checker::Bucket;
 use crate::faults::DEADLINE;
@@ -29,10 +29,30 @@ const SETTLE_EVERY: Duration = Duration::from_millis(100);
 /// Decisions under way at once, at most.
 const UNDER_WAY_MAX: u64 = 4_096;
 
-/// Each hot key may have this: about two thirds of what it is asked for.
-pub(crate) const HOT: Bucket = Bucket { burst: 20, limit: 20, period: 1_000_000 };
-/// Each quiet key may have this: ten times what it is asked for.
-pub(crate) const QUIET: Bucket = Bucket { burst: 300, limit: 300, period: 1_000_000 };
+/// What keys may have, and are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// Each hot key may have this: about two thirds of what it is asked for.
+    pub(crate) hot: Bucket,
+    /// Each quiet key may have this: many times what it is asked for.
+    pub(crate) quiet: Bucket,
+    /// Units that a hot key is asked for in a second.
+    pub(crate) asked: u64,
+    /// Units of a hot key that one node may hold ahead of time.
+    pub(crate) ahead: u64,
+}
+
+const QUIET: Bucket = Bucket { burst: 300, limit: 300, period: 1_000_000 };
+
+/// Every decision asks the store.
+pub(crate) const EXACT: Terms =
+    Terms { hot: Bucket { burst: 20, limit: 20, period: 1_000_000 }, quiet: QUIET, asked: 30, ahead: 0 };
+/// Hot keys are leased: a tenth of the burst to each node.
+pub(crate) const LEASED: Terms =
+    Terms { hot: Bucket { burst: 180, limit: 180, period: 1_000_000 }, quiet: QUIET, asked: 270, ahead: 18 };
+/// The share of a limit that a node may hold, in millionths, and for how long.
+const SHARE: u32 = 100_000;
+pub(crate) const TTL: Ticks = Ticks::from_millis(250);
 
 /// How much is asked.
 #[derive(Clone, Copy, Debug)]
@@ -44,19 +64,23 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// One in ten questions is about a quiet key; each hot key is asked for thirty units a second, each quiet one for ten.
-    pub(crate) fn of(rate: u64) -> Self {
+    /// One in ten questions is about a quiet key, each of which is asked for ten units a second.
+    pub(crate) fn of(rate: u64, terms: &Terms) -> Self {
         let keys = |share: u64, each: u64| u32::try_from((rate * share / 10 / each).max(1)).unwrap();
-        Self { rate, hot: keys(9, 30), quiet: keys(1, 10) }
+        Self { rate, hot: keys(9, terms.asked), quiet: keys(1, 10) }
     }
 }
 
 /// The policy of every node.
-pub(crate) fn policy() -> Policy {
+pub(crate) fn policy(terms: &Terms) -> Policy {
     let quota =
         |bucket: Bucket| Quota::token_bucket(Rate::per_second(bucket.limit).burst(bucket.burst)).unwrap();
-    let hot = Limit::new("hot", quota(HOT)).by(["hot"]);
-    let quiet = Limit::new("quiet", quota(QUIET)).by(["quiet"]);
+    let hot = Limit::new("hot", quota(terms.hot)).by(["hot"]);
+    let hot = match terms.ahead {
+        0 => hot,
+        _ => hot.consistency(Consistency::Leased).lease(SHARE, TTL),
+    };
+    let quiet = Limit::new("quiet", quota(terms.quiet)).by(["quiet"]);
     Policy::new(vec![hot, quiet]).unwrap()
 }
 
@@ -74,6 +98,7 @@ pub(crate) fn mode(decision: &Decision) -> Mode {
 /// The nodes.
 pub(crate) struct Fleet<S> {
     pub(crate) engines: Vec<Arc<Engine<S>>>,
+    pub(crate) terms: Terms,
     /// Twice the deadline of its decisions.
     pub(crate) late: Duration,
     /// How far the clock of each node is off, in microseconds.
@@ -88,7 +113,12 @@ impl<S: Store + 'static> Fleet<S> {
 
     pub(crate) fn of(engines: Vec<Arc<Engine<S>>>) -> Self {
         let skews = vec![0; engines.len()];
-        Self { engines, late: LATE, skews, clock: Clock::precise() }
+        Self { engines, terms: EXACT, late: LATE, skews, clock: Clock::precise() }
+    }
+
+    /// The clock of each node.
+    pub(crate) fn clocks(&self) -> Vec<NodeClock> {
+        self.skews.iter().map(|&skew| NodeClock { clock: self.clock.clone(), skew }).collect()
     }
 
     /// Asks from now on, in the background, about keys that no other run has.
@@ -101,8 +131,7 @@ impl<S: Store + 'static> Fleet<S> {
             skipped: Arc::new(AtomicU64::new(0)),
         };
         let nodes = self.engines.len() as u64;
-        for ((node, engine), &skew) in (0..).zip(&self.engines).zip(&self.skews) {
-            let clock = NodeClock { clock: self.clock.clone(), skew };
+        for ((node, engine), clock) in (0..).zip(&self.engines).zip(self.clocks()) {
             let asker = Asker {
                 engine: Arc::clone(engine),
                 clock: clock.clone(),
@@ -122,13 +151,13 @@ impl<S: Store + 'static> Fleet<S> {
 
 /// The clock of a node, which may be wrong.
 #[derive(Clone)]
-struct NodeClock {
+pub(crate) struct NodeClock {
     clock: Clock,
     skew: i64,
 }
 
 impl NodeClock {
-    fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         Timestamp::from_unix_micros(self.clock.now().unix_micros().saturating_add_signed(self.skew))
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::runtime::{Handle, Runtime};
 use tollgate::charge::{Answers, Charge};
+use tollgate::lease::{LeaseReport, Leased};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{Secret, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, RedisStore, Settings, ShardReport};
@@ -59,6 +60,33 @@ impl Store for Shared {
     }
 }
 
+/// What a node of the rig asks: a store, with leases before it or without.
+pub(crate) trait Node: Store + 'static {
+    fn redis(&self) -> &RedisStore;
+
+    fn leases(&self) -> LeaseReport;
+}
+
+impl Node for Shared {
+    fn redis(&self) -> &RedisStore {
+        &self.0
+    }
+
+    fn leases(&self) -> LeaseReport {
+        LeaseReport::default()
+    }
+}
+
+impl Node for Leased<RedisStore> {
+    fn redis(&self) -> &RedisStore {
+        self.store()
+    }
+
+    fn leases(&self) -> LeaseReport {
+        self.report()
+    }
+}
+
 pub(crate) fn new_runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
@@ -88,13 +116,18 @@ pub(crate) fn told_with(settings: Settings) -> Shared {
 
 /// Connects inside of the current runtime, and returns once every shard can be asked.
 pub(crate) fn ready(settings: Settings) -> Shared {
+    Shared(Arc::new(usable(settings)))
+}
+
+/// The same, alone.
+pub(crate) fn usable(settings: Settings) -> RedisStore {
     let _runtime = Handle::current();
-    let store = Arc::new(RedisStore::connect(settings).unwrap());
+    let store = RedisStore::connect(settings).unwrap();
     until("the store is connected", || {
         let report = store.report();
         let shards = &report.shards;
         let usable = |shard: &ShardReport| shard.is_connected && shard.state == BreakerState::Closed;
         (!shards.is_empty() && shards.iter().all(usable)).then_some(())
     });
-    Shared(store)
+    store
 }

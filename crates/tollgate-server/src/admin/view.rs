@@ -1,11 +1,14 @@
 //! What the admin interface shows, as JSON. Times are RFC 3339 in UTC.
 
+use std::collections::BTreeMap;
+
 use serde::{Serialize, Serializer};
 use tollgate::policy::{Change, Difference, Mode, Policy};
 use tollgate::{Block, Explained, Explanation, Ruled, Ruling, Stance, State, Ticks, Timestamp};
 
 use crate::foreign::Foreign;
 use crate::service::cells::Asker;
+use crate::telemetry::names::SOURCES;
 use crate::telemetry::{Event, TopKey};
 use crate::time_text::rfc3339_millis;
 
@@ -268,6 +271,8 @@ struct TopKeyView<'a> {
     key: &'a str,
     decisions: u64,
     denied: u64,
+    /// How many of its answers came from where; empty where that is not told.
+    sources: BTreeMap<&'static str, u64>,
 }
 
 /// The keys that are asked about most.
@@ -284,6 +289,12 @@ impl<'a> TopView<'a> {
             key: &key.key,
             decisions: key.decisions,
             denied: key.denied,
+            sources: SOURCES
+                .into_iter()
+                .zip(key.sources)
+                .filter(|(_, count)| *count > 0)
+                .map(|(source, count)| (source.name(), count))
+                .collect(),
         };
         Self { at: Instant(now), keys: keys.iter().map(view).collect() }
     }

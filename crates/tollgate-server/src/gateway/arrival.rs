@@ -7,7 +7,7 @@ use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Uri, Version};
 use tollgate::VALUE_BYTES_MAX;
-use tollgate_tower::attributes::Reader;
+use tollgate_tower::attributes::{Needs, Reader};
 
 use super::refusal::Turned;
 use crate::http::{Kind, Problem};
@@ -44,18 +44,30 @@ pub(super) struct Arrival {
     pub(super) version: Version,
 }
 
-/// Rewrites a request into its one spelling, and says what is known about it. `sticky` are the attributes that routes spread by.
+/// How requests are read.
+pub(super) struct Reading {
+    pub(super) reader: Reader,
+    /// The attributes that routes spread by.
+    sticky: Vec<String>,
+    /// These, and what is sent on.
+    needs: Needs,
+}
+
+impl Reading {
+    pub(super) fn new(reader: Reader, sticky: &[String]) -> Self {
+        let is_needed = |name: &str| matches!(name, "host" | "path") || sticky.iter().any(|key| key == name);
+        Self { needs: Needs::of(&reader, is_needed), sticky: sticky.to_vec(), reader }
+    }
+}
+
+/// Rewrites a request into its one spelling, and says what is known about it.
 ///
 /// # Errors
 /// When it is none that the gateway takes; nothing of it is sent on.
-pub(super) fn arrive(
-    request: &mut Parts,
-    peer: Peer,
-    reader: &Reader,
-    sticky: &[String],
-) -> Result<Arrival, Problem> {
+pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Result<Arrival, Problem> {
+    let Reading { reader, sticky, needs } = reading;
     acceptable(request)?;
-    let attributes = reader.of_request(Some(peer.address), request);
+    let attributes = reader.of_request_for(Some(peer.address), request, *needs);
     let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
     let host = attributes.get("host").map(str::to_owned);
     let path = attributes.get("path").map(str::to_owned);
@@ -148,7 +160,8 @@ mod tests {
     fn arrived(request: http::request::Builder) -> Result<(String, String), u16> {
         let (mut request, ()) = request.body(()).unwrap().into_parts();
         let peer = Peer { address: "203.0.113.9".parse().unwrap(), is_secure: false };
-        arrive(&mut request, peer, &Reader::default(), &[]).map_err(|problem| problem.kind.status())?;
+        arrive(&mut request, peer, &Reading::new(Reader::default(), &[]))
+            .map_err(|problem| problem.kind.status())?;
         let host = request.headers.get(HOST).map(|host| host.to_str().unwrap().to_owned());
         Ok((request.uri.to_string(), host.unwrap_or_default()))
     }

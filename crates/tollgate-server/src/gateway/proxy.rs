@@ -11,7 +11,7 @@ use hyper::upgrade::OnUpgrade;
 use tollgate::{Clock, Timestamp};
 use tollgate_tower::attributes::Reader;
 
-use super::arrival::Arrival;
+use super::arrival::{Arrival, Reading};
 use super::body::{Body, Download, Fault, Upload};
 use super::fields;
 use super::refusal::Turned;
@@ -24,14 +24,14 @@ use crate::seldom::Seldom;
 /// Sends requests on.
 pub(super) struct Proxy {
     pub(super) table: Table,
-    pub(super) reader: Reader,
+    pub(super) reading: Reading,
     clock: Clock,
     failing: Seldom,
 }
 
 impl Proxy {
     pub(super) fn new(table: Table, reader: Reader, clock: Clock) -> Self {
-        Self { table, reader, clock, failing: Seldom::default() }
+        Self { reading: Reading::new(reader, &table.sticky), table, clock, failing: Seldom::default() }
     }
 
     /// Sends a request on that has arrived and may pass, and gives back its answer.
@@ -61,7 +61,7 @@ impl Proxy {
         let client = protocol.as_ref().and_then(|_| request.extensions_mut().remove::<OnUpgrade>());
         let (mut parts, body) = request.into_parts();
         parts.extensions.clear(); // They are ours, and copied with each attempt.
-        fields::of_request(&mut parts.headers, &arrival, &self.reader);
+        fields::of_request(&mut parts.headers, &arrival, &self.reading.reader);
         let upgrade = protocol.zip(client);
         if let Some((protocol, _)) = &upgrade {
             parts.headers.insert(http::header::CONNECTION, HeaderValue::from_static("upgrade"));

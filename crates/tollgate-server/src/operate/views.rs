@@ -57,11 +57,29 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
     }
 }
 
-type Counts = HashMap<(String, String), u64>;
+/// What was told of each key the last time: all decisions, and those of each source.
+type Counts = HashMap<(String, String), (u64, Value)>;
 
 fn counts(answer: &Value) -> Counts {
-    let count = |key: &Value| (named(key), key["decisions"].as_u64().unwrap_or_default());
+    let count =
+        |key: &Value| (named(key), (key["decisions"].as_u64().unwrap_or_default(), key["sources"].clone()));
     list(answer, "keys").iter().map(count).collect()
+}
+
+/// Where most answers about a key come from, of those since the last frame if there are any, and how many of a hundred.
+fn decided(key: &Value, before: Option<&Value>) -> String {
+    let since = |before: Option<&Value>| {
+        let known = |source: &str| before.map_or(0, |before| before[source].as_u64().unwrap_or_default());
+        let each = key["sources"].as_object().into_iter().flatten();
+        let counts = each.map(|(source, count)| {
+            (source.as_str(), count.as_u64().unwrap_or_default().saturating_sub(known(source)))
+        });
+        let counts: Vec<(&str, u64)> = counts.collect();
+        let all: u64 = counts.iter().map(|(_, count)| count).sum();
+        let (source, most) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        Some(format!("{} {} %", cell(source), most.saturating_mul(100).checked_div(all)?))
+    };
+    since(before).or_else(|| since(None)).unwrap_or_else(|| "-".to_owned())
 }
 
 fn named(key: &Value) -> (String, String) {
@@ -81,7 +99,8 @@ fn show_top(answer: &Value, before: &Counts, rows: usize, arguments: &TopArgumen
         let decisions = key["decisions"].as_u64().unwrap_or_default();
         let denied = key["denied"].as_u64().unwrap_or_default();
         let known = before.get(&named(key));
-        let rate = known.map_or_else(|| "-".to_owned(), |known| decisions.saturating_sub(*known).to_string());
+        let rate =
+            known.map_or_else(|| "-".to_owned(), |(known, _)| decisions.saturating_sub(*known).to_string());
         let share = denied.saturating_mul(100).checked_div(decisions).unwrap_or(0);
         vec![
             cell(text(key, "limit")),
@@ -89,11 +108,12 @@ fn show_top(answer: &Value, before: &Counts, rows: usize, arguments: &TopArgumen
             rate,
             denied.to_string(),
             format!("{share} %"),
+            decided(key, known.map(|(_, sources)| sources)),
             cell(text(key, "key")),
         ]
     };
     let rows: Vec<Vec<String>> = keys.iter().take(rows).map(row).collect();
-    for line in table(&["limit", "decisions", "last second", "denied", "share", "key"], &rows) {
+    for line in table(&["limit", "decisions", "last second", "denied", "share", "decided", "key"], &rows) {
         console.line(line);
     }
     if keys.is_empty() {
@@ -202,19 +222,25 @@ mod tests {
     #[test]
     fn a_frame_of_top() {
         let first = serde_json::json!({ "at": "T", "keys": [
-            { "limit": "per-key", "key": "k\u{1b}[2J", "decisions": 100, "denied": 25 },
+            { "limit": "per-key", "key": "k\u{1b}[2J", "decisions": 100, "denied": 25,
+              "sources": { "exact": 90, "lease": 10 } },
             { "limit": "all", "key": "", "decisions": 90, "denied": 0 },
         ]});
         let mut second = first.clone();
         second["keys"][0]["decisions"] = 130.into();
+        second["keys"][0]["sources"] = serde_json::json!({ "deny-cache": 3, "exact": 90, "lease": 37 });
         let seen = frame(&second, &counts(&first), 10);
         assert_eq!(
             seen,
             "T  http://127.0.0.1:8080  (q to leave)\n\n\
-             limit    decisions  last second  denied  share  key\n\
-             per-key  130        30           25      19 %   k\\u{1b}[2J\n\
-             all      90         0            0       0 %\n"
+             limit    decisions  last second  denied  share  decided     key\n\
+             per-key  130        30           25      19 %   lease 90 %  k\\u{1b}[2J\n\
+             all      90         0            0       0 %    -\n"
         );
+        // The first frame tells of all that is known, and one in which nobody asked of what was before.
+        for before in [Counts::new(), counts(&first)] {
+            assert!(frame(&first, &before, 1).contains("exact 90 %"));
+        }
         assert!(!frame(&second, &counts(&first), 1).contains("all  "));
         assert!(
             frame(&serde_json::json!({ "at": "T", "keys": [] }), &Counts::new(), 5)

@@ -12,10 +12,11 @@ use tollgate::{Clock, Ruled, Ruling, Timestamp};
 use crate::cli::SeeArguments;
 use crate::reload::Reloader;
 use crate::service::Service;
+use crate::store::Fleet;
 use crate::telemetry::names::{self, label};
 use crate::telemetry::trace::{Fate, Tracer, export};
 use crate::telemetry::usage::Counted;
-use crate::telemetry::{Sample, StoreNumbers, process};
+use crate::telemetry::{LimitLeases, Sample, StoreNumbers, process};
 
 /// How long the last spans may take on their way once everything else has ended.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -60,6 +61,7 @@ pub(super) fn start(
                     service.as_ref().and_then(|service| service.engine.stand_in()).unwrap_or_default();
                 let mut numbers = store.numbers(&fleet.redis().report(), &stand_in, clock.now());
                 numbers.leases = fleet.store.report();
+                numbers.limits = service.as_ref().map_or_else(Vec::new, |service| leased(service, fleet));
                 numbers
             })
         });
@@ -76,6 +78,17 @@ pub(super) fn start(
     let (stop, stopped) = watch::channel(false);
     let task = tokio::spawn(export::run(exporter, spans, fate, clock.clone(), stopped));
     Ok(Some(Spans { task, stop }))
+}
+
+/// What is held of each limit that may be leased.
+fn leased(service: &Service, fleet: &Fleet) -> Vec<LimitLeases> {
+    let holdings = fleet.store.holdings();
+    let each = service.engine.leased_families().into_iter().map(|(limit, families)| {
+        let held = families.iter().filter_map(|family| holdings.get(family));
+        let (keys, units) = held.fold((0, 0), |(keys, units), held| (keys + held.keys, units + held.units));
+        LimitLeases { limit, keys, units }
+    });
+    each.collect()
 }
 
 /// Which policy is in force, and how attempts to replace it went.

@@ -171,6 +171,7 @@ impl Watch {
             nodes: u64::from(report.nodes),
             outage_seconds: outage.as_micros() / 1_000_000,
             leases: LeaseReport::default(),
+            limits: Vec::new(),
             shards: report.shards.iter().map(shard).collect(),
         }
     }

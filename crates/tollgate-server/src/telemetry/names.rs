@@ -123,6 +123,14 @@ pub(crate) static LEASE_KEYS: Metric =
     gauge("tollgate_lease_keys", "Keys of which units are held ahead of time, or a denial is remembered.");
 pub(crate) static LEASE_HELD: Metric =
     gauge("tollgate_lease_held_units", "Units drawn from the shared store that are not spent yet.");
+pub(crate) static LIMIT_LEASED: Metric = gauge(
+    "tollgate_limit_leased_keys",
+    "Keys of a limit that are asked about so often that units of them are drawn ahead of time.",
+);
+pub(crate) static LIMIT_HELD: Metric = gauge(
+    "tollgate_limit_held_units",
+    "Units of a limit's keys that were drawn from the shared store and are not spent yet.",
+);
 pub(crate) static LEASE_UNITS: Metric = counter(
     "tollgate_lease_units_total",
     "Units drawn from the shared store ahead of time, given back to it, and such as could not go back, by result.",
@@ -194,7 +202,7 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 56] = [
+pub(crate) static ALL: [&Metric; 58] = [
     &BUILD,
     &DECISIONS,
     &LIMIT_DECISIONS,
@@ -225,6 +233,8 @@ pub(crate) static ALL: [&Metric; 56] = [
     &LEASE_KEYS,
     &LEASE_HELD,
     &LEASE_UNITS,
+    &LIMIT_LEASED,
+    &LIMIT_HELD,
     &STORE_DEBTS,
     &STORE_SETTLED,
     &STORE_OPEN,

@@ -7,6 +7,8 @@ use tollgate::lease::LeaseReport;
 
 /// Shards that have series of their own.
 const SHARDS_MAX: usize = 64;
+/// Limits that have series of their own here.
+const LIMITS_MAX: usize = 500;
 
 /// How a shard's breaker is. The order is that of [`STATES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,14 @@ pub(crate) struct ShardNumbers {
     pub(crate) away_seconds: u64,
 }
 
+/// What is held of one limit's counters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LimitLeases {
+    pub(crate) limit: String,
+    pub(crate) keys: u64,
+    pub(crate) units: u64,
+}
+
 /// All numbers of a shared store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoreNumbers {
@@ -60,6 +70,8 @@ pub(crate) struct StoreNumbers {
     pub(crate) nodes: u64,
     pub(crate) outage_seconds: u64,
     pub(crate) leases: LeaseReport,
+    /// Of every limit that may be leased.
+    pub(crate) limits: Vec<LimitLeases>,
     pub(crate) shards: Vec<ShardNumbers>,
 }
 
@@ -99,8 +111,22 @@ impl StoreNumbers {
             for (result, units) in [("drawn", drawn), ("returned", returned), ("stranded", stranded)] {
                 page.number(metric, &[(label::RESULT, result)], units);
             }
+        } else if *metric == names::LIMIT_LEASED {
+            self.show_limits(metric, |limit| limit.keys, page);
+        } else if *metric == names::LIMIT_HELD {
+            self.show_limits(metric, |limit| limit.units, page);
         } else {
             self.show_shards(metric, page);
+        }
+    }
+
+    fn show_limits(&self, metric: &Metric, number: fn(&LimitLeases) -> u64, page: &mut Page) {
+        let (shown, others) = self.limits.split_at(self.limits.len().min(LIMITS_MAX));
+        for limit in shown {
+            page.number(metric, &[(label::LIMIT, &limit.limit)], number(limit));
+        }
+        if !others.is_empty() {
+            page.number(metric, &[(label::LIMIT, OTHERS)], others.iter().map(number).sum());
         }
     }
 
@@ -175,6 +201,23 @@ mod tests {
         ] {
             assert!(page.lines().any(|found| found == line), "{line}\n{page}");
         }
+    }
+
+    /// However many limits may be leased, the page has a bounded number of lines, and nothing is lost in the sums.
+    #[test]
+    fn many_limits_are_folded() {
+        let limit = |number: u64| LimitLeases { limit: format!("l{number}"), keys: 1, units: number };
+        let page =
+            shown(&StoreNumbers { limits: (0..1_000).map(limit).collect(), ..StoreNumbers::default() });
+        for line in [
+            "tollgate_limit_leased_keys{limit=\"l0\"} 1",
+            "tollgate_limit_leased_keys{limit=\"(others)\"} 500",
+            "tollgate_limit_held_units{limit=\"l499\"} 499",
+            "tollgate_limit_held_units{limit=\"(others)\"} 374750",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}");
+        }
+        assert!(!page.contains("l500"), "{page}");
     }
 
     /// However many shards there are, the page has a bounded number of lines, and nothing is lost in the sums.

@@ -3,6 +3,10 @@
 
 use std::collections::HashMap;
 
+use tollgate::Source;
+
+use super::names::{SOURCES, source_index};
+
 /// Keys that are remembered.
 pub(super) const PLACES: usize = 1_024;
 
@@ -15,6 +19,8 @@ pub(super) struct Entry {
     /// How much of the count may have been somebody else's.
     error: u64,
     pub(super) denied: u64,
+    /// Where its answers came from, in the order of [`SOURCES`].
+    pub(super) sources: [u64; SOURCES.len()],
     pub(super) limit: String,
     pub(super) key: String,
 }
@@ -30,6 +36,14 @@ impl Entry {
     }
 }
 
+/// What became of a key that came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    pub(super) denied: bool,
+    /// Where the answer came from, if that is told.
+    pub(super) source: Option<Source>,
+}
+
 /// The keys, as a heap whose first entry has the least count.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
@@ -38,15 +52,24 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// Counts a key `weight` times, as denied or not. `describe` writes what it is called, for a key that is new here.
-    pub(super) fn add(&mut self, id: u64, weight: u64, denied: bool, describe: impl FnOnce(&mut Entry)) {
+    /// Counts a key `weight` times, as it was answered. `describe` writes what it is called, for a key that is new here.
+    pub(super) fn add(
+        &mut self,
+        id: u64,
+        weight: u64,
+        answered: Answered,
+        describe: impl FnOnce(&mut Entry),
+    ) {
         let place = match self.places.get(&id) {
             Some(&place) => place,
             None => self.admit(id, describe),
         };
         let entry = &mut self.heap[place];
         entry.count += weight;
-        entry.denied += if denied { weight } else { 0 };
+        entry.denied += if answered.denied { weight } else { 0 };
+        if let Some(source) = answered.source {
+            entry.sources[source_index(source)] += weight;
+        }
         self.sink(place);
     }
 
@@ -64,6 +87,7 @@ impl Sketch {
         };
         let entry = &mut self.heap[place];
         (entry.id, entry.error, entry.denied) = (id, entry.count, 0);
+        entry.sources = [0; SOURCES.len()];
         entry.limit.clear();
         entry.key.clear();
         describe(entry);

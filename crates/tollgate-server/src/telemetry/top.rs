@@ -11,7 +11,8 @@ use tollgate::{CheckRequest, Decision, LimitStatus, Stance, Timestamp};
 use super::TopKey;
 use super::cells::{STRIPES, stripe};
 use super::foreign::{ATTRIBUTES_SHOWN, Key};
-use super::sketch::{Entry, Sketch};
+use super::names::SOURCES;
+use super::sketch::{Answered, Entry, Sketch};
 use super::text;
 use crate::random::scrambled;
 
@@ -87,7 +88,8 @@ impl Top {
         windows.turn(second);
         for key in keys.iter().filter(|key| key.is_counted && !key.attributes.is_empty()) {
             let id = self.names.hash_one((key.limit, key.attributes));
-            windows.current.add(id, weight, key.is_denied, |entry: &mut Entry| describe_key(entry, key));
+            let answered = Answered { denied: key.is_denied, source: None };
+            windows.current.add(id, weight, answered, |entry: &mut Entry| describe_key(entry, key));
         }
     }
 
@@ -99,7 +101,8 @@ impl Top {
             // A limit in shadow has nobody denied, whatever it says.
             let denied = status.stance == Stance::Enforced && !status.outcome.is_allowed();
             let describe = |entry: &mut Entry| describe(entry, &status, request);
-            windows.current.add(status.key_hash, weight, denied, describe);
+            let answered = Answered { denied, source: Some(status.source) };
+            windows.current.add(status.key_hash, weight, answered, describe);
         }
     }
 
@@ -123,9 +126,11 @@ impl Top {
                 key: entry.key.clone(),
                 decisions: 0,
                 denied: 0,
+                sources: [0; SOURCES.len()],
             });
             key.decisions += entry.certain();
             key.denied += entry.denied;
+            key.sources.iter_mut().zip(entry.sources).for_each(|(sum, count)| *sum += count);
         }
         drop(windows);
         let mut found: Vec<TopKey> = found.into_values().collect();

@@ -40,6 +40,7 @@ mod drain;
 mod guide;
 mod haproxy;
 mod holds;
+mod hot_keys;
 mod lifecycle;
 mod links;
 mod load;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue, InvalidHeaderName};
 use http::{Extensions, HeaderMap};
 
+use super::jwt::Verifier;
 use super::path::escaped;
 use super::template::Template;
 use super::{Subject, Unreadable};
@@ -52,6 +53,13 @@ pub enum Source {
     Credential,
     /// The bearer token, always as its hash.
     Bearer,
+    /// A claim of the bearer token, if that is a token that is believed.
+    Jwt {
+        /// Whose tokens are believed.
+        verifier: Arc<Verifier>,
+        /// Which claim.
+        claim: String,
+    },
     /// What the service itself knows of a request, such as the tenant that it has authenticated.
     Known(Known),
     /// The same value for every request.
@@ -134,6 +142,9 @@ impl Source {
             Source::Host => subject.host.clone(),
             Source::Credential => credential(subject.headers)?.map(|secret| Cow::Owned(hashed(secret))),
             Source::Bearer => bearer(subject.headers)?.map(|secret| Cow::Owned(hashed(secret))),
+            Source::Jwt { verifier, claim } => {
+                bearer(subject.headers)?.and_then(|token| verifier.claim(token, claim)).map(Cow::Owned)
+            }
             Source::Known(Known(by)) => {
                 subject.extensions.and_then(|extensions| by(extensions, subject.headers)).map(Cow::Owned)
             }
@@ -193,7 +204,7 @@ pub(super) fn hashed(secret: &str) -> String {
 }
 
 /// A parameter of a query that may be there once.
-fn query<'s>(query: &'s str, wanted: &str) -> Result<Option<Cow<'s, str>>, Unreadable> {
+pub(crate) fn query<'s>(query: &'s str, wanted: &str) -> Result<Option<Cow<'s, str>>, Unreadable> {
     let mut found = None;
     for pair in query.split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

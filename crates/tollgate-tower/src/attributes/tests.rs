@@ -24,7 +24,7 @@ fn read(
     let headers: HeaderMap = lines.collect();
     let (method, uri) = (Method::PUT, Uri::from_static("/v1/authz?v=9"));
     let attributes = reader.of_held(peer.parse().unwrap(), (&method, &uri, &headers), family)?;
-    Ok(attributes.0.into_iter().map(|(name, value)| (name.to_owned(), value.into_owned())).collect())
+    Ok(attributes.into_owned().into_iter().collect())
 }
 
 fn expected(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -9,6 +9,7 @@
 
 mod ends;
 mod examples;
+mod graphql;
 mod limited;
 mod passing;
 mod shaping;

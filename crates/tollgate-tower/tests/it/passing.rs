@@ -134,7 +134,9 @@ async fn skipped_and_dear() {
 /// A path that servers read differently, or two keys, are refused before anybody counts them.
 #[tokio::test]
 async fn what_is_ambiguous_is_refused() {
-    let world = World::new(PER_IP);
+    let world = World::new(
+        "  - {name: per-ip, by: [ip], rate: 2/s}\n  - {name: orders, when: {path: /orders}, by: [api_key], rate: 1/s}",
+    );
     let service = world.layer().layer(service_fn(hello));
     let refused = ask(&service, from("203.0.113.7", "/a%2fb")).await;
     assert_eq!(refused.status, 400);
@@ -146,6 +148,24 @@ async fn what_is_ambiguous_is_refused() {
     }
     assert_eq!(ask(&service, twice).await.status, 400);
     assert_eq!(world.remaining(&[("ip", "203.0.113.7")]), 2);
+}
+
+/// What no limit asks for is not read, and so cannot be wrong, until a limit or a block asks for it.
+#[tokio::test]
+async fn only_what_is_asked_for_is_read() {
+    let world = World::new(PER_IP);
+    let service = world.layer().layer(service_fn(hello));
+    assert_eq!(ask(&service, from("203.0.113.7", "/a%2fb")).await.status, 200);
+    let blocked = tollgate::CheckRequest::new().with("path", "/b").unwrap();
+    let until = world.time.now() + tollgate::Ticks::from_secs(9);
+    world.engine.block(&blocked, until, world.time.now()).unwrap();
+    assert_eq!(ask(&service, from("203.0.113.8", "/b")).await.status, 429);
+    assert_eq!(ask(&service, from("203.0.113.8", "/a%2fb")).await.status, 400);
+    let (policy, _) =
+        tollgate::Policy::compile("p", b"limits: [{name: by-method, by: [method], rate: 1/h}]").unwrap();
+    world.engine.swap(policy, world.time.now()).unwrap();
+    assert_eq!(ask(&service, from("203.0.113.9", "/")).await.status, 200);
+    assert_eq!(ask(&service, from("203.0.113.10", "/")).await.status, 429);
 }
 
 /// A refusal in one's own words keeps the headers that say when to come back.

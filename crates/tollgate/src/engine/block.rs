@@ -156,6 +156,12 @@ impl Blocks {
         all.len() < before
     }
 
+    /// Whether any of them names this attribute.
+    pub(super) fn uses(&self, attribute: &str) -> bool {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().any(|block| block.attributes.iter().any(|(name, _)| name == attribute))
+    }
+
     pub(super) fn list(&self, now: Timestamp) -> Vec<Arc<Block>> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter(|block| now < block.until).cloned().collect()

@@ -25,12 +25,16 @@ impl<S: Store> Engine<S> {
         until: Timestamp,
         now: Timestamp,
     ) -> Result<Arc<Block>, BlockError> {
-        self.blocks.add(attributes, until, now)
+        let block = self.blocks.add(attributes, until, now);
+        self.changed();
+        block
     }
 
     /// Takes the block of exactly these attributes back; tells whether there was one.
     pub fn unblock(&self, attributes: &CheckRequest<'_>, now: Timestamp) -> bool {
-        self.blocks.remove(attributes, now)
+        let was_blocked = self.blocks.remove(attributes, now);
+        self.changed();
+        was_blocked
     }
 
     /// The blocks that hold, oldest first.
@@ -89,6 +93,19 @@ impl<S: Store> Engine<S> {
                 }
             }
         }
+    }
+
+    /// The limits of the policy in force that may be [leased](crate::lease), and the [numbers](crate::charge::Family::id) of their
+    /// counters: of those that decide, and of those that only shadow.
+    #[must_use]
+    pub fn leased_families(&self) -> Vec<(String, [u64; 2])> {
+        let live = self.live.load();
+        let each = live.policy.limits().iter().zip(&live.counters);
+        each.filter(|(limit, _)| limit.lease().is_some())
+            .map(|(limit, counters)| {
+                (limit.name().to_owned(), [counters.enforced.id(), counters.shadow.id()])
+            })
+            .collect()
     }
 
     /// Takes a ruling back, so that the policy holds again; tells whether there was one.

@@ -1,6 +1,7 @@
 //! Header names and values, ready for any HTTP stack. Every value that a [`HeaderList`] holds is printable ASCII.
 
 use std::fmt;
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
@@ -33,6 +34,16 @@ impl HeaderList {
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> + Clone {
         let starts = std::iter::once(0).chain(self.entries.iter().map(|entry| entry.end));
         starts.zip(&self.entries).map(|(start, entry)| (entry.name, &self.text[start..entry.end]))
+    }
+
+    /// All values as one text, and each name with the place of its value, for whoever keeps the text instead of copying from it.
+    pub fn into_entries(self) -> (String, impl Iterator<Item = (&'static str, Range<usize>)>) {
+        let mut start = 0;
+        let entries = self
+            .entries
+            .into_iter()
+            .map(move |entry| (entry.name, std::mem::replace(&mut start, entry.end)..entry.end));
+        (self.text, entries)
     }
 
     /// The value of one header, whatever the case of its name.

@@ -23,6 +23,13 @@ pub struct HeaderPolicy {
 }
 
 impl HeaderPolicy {
+    /// Whether the answer to an allowed request may have any headers for such a caller.
+    #[must_use]
+    pub fn tells_allowed(&self, caller: Caller) -> bool {
+        let is_shown = caller == Caller::Authenticated || self.anonymous == Exposure::Full;
+        is_shown && matches!(self.disclosure, Disclosure::Always | Disclosure::NearExhaustion)
+    }
+
     /// What a limit counts.
     pub(super) fn unit_of(&self, limit: &str) -> Unit {
         self.units.get(limit).copied().unwrap_or_default()

@@ -35,6 +35,15 @@ pub struct LeaseReport {
     pub stranded: u64,
 }
 
+/// What is held of the counters of one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// Keys that are asked about so often that units of them are drawn ahead of time.
+    pub keys: u64,
+    /// Units that are held: debited, and not spent.
+    pub units: u64,
+}
+
 /// Counts that only grow.
 #[derive(Default)]
 pub(super) struct Counts {
@@ -256,6 +265,19 @@ impl<R: Clone> Book<R> {
             self.count.fetch_sub(before - shelf.len(), Ordering::Relaxed);
         }
         rest
+    }
+
+    /// What is held of each family of counters, by its number.
+    pub(super) fn holdings(&self) -> HashMap<u64, Holding> {
+        let mut holdings: HashMap<u64, Holding> = HashMap::new();
+        for shelf in &self.shelves {
+            for cell in shelf.lock().unwrap_or_else(PoisonError::into_inner).values() {
+                let holding = holdings.entry(cell.family).or_default();
+                holding.keys += u64::from(cell.is_leased());
+                holding.units += cell.units();
+            }
+        }
+        holdings
     }
 
     pub(super) fn report(&self) -> LeaseReport {

@@ -15,6 +15,8 @@ use crate::time::{Ticks, Timestamp};
 
 /// How long a denial is remembered at most: what another node gave back or reset is known within that.
 const DENIAL_MAX: Ticks = Ticks::from_millis(900);
+/// Fewer units than this are not drawn ahead of time: whoever asks next would do as well by himself.
+const SIZE_MIN: u64 = 2;
 /// What is added to a remembered retry time, since the store said it a little later than it was asked.
 const WAY: Ticks = Ticks::from_millis(1);
 
@@ -22,6 +24,8 @@ const WAY: Ticks = Ticks::from_millis(1);
 pub(super) struct Cell<R> {
     /// The quota's number in its family: under another quota nothing of this counts.
     pub(super) number: u32,
+    /// Whose counter it is.
+    pub(super) family: u64,
     pub(super) lease: Lease,
     units: AtomicU64,
     /// Until when units may be spent.
@@ -102,6 +106,7 @@ impl<R: Clone> Cell<R> {
         };
         Self {
             number: charge.number(),
+            family: charge.family().id(),
             lease,
             units: AtomicU64::new(0),
             ends: AtomicU64::new(0),
@@ -124,6 +129,11 @@ impl<R: Clone> Cell<R> {
     /// The units that are held.
     pub(super) fn units(&self) -> u64 {
         self.units.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was asked about so often, when it was last drawn, that units were wanted ahead of time.
+    pub(super) fn is_leased(&self) -> bool {
+        self.size.load(Ordering::Relaxed) >= SIZE_MIN
     }
 
     pub(super) fn has_ended(&self, now: Timestamp) -> bool {
@@ -256,7 +266,7 @@ impl<R: Clone> Cell<R> {
         let size = size.saturating_add(self.waiting.load(Ordering::Relaxed)).min(most);
         let held = if self.has_ended(now) && inner.window != 0 { 0 } else { self.units() };
         self.size.store(size, Ordering::Relaxed);
-        if size < 2 { 0 } else { size.saturating_sub(held) }
+        if size < SIZE_MIN { 0 } else { size.saturating_sub(held) }
     }
 
     /// Notes what a draw brought. Tells how many units ended with their window.

@@ -1,6 +1,7 @@
 //! Why a limit does not apply to a request, and which of its quotas it would apply: what [`super::matching`] decides, in a form that
 //! can be told. Slow and complete where that is fast; a test holds the two together.
 
+use crate::policy::expression::Expression;
 use crate::policy::limit::{Condition, Cost, Fallback, Limit, Mode, QuotaIndex, stricter};
 use crate::policy::text::{Digits, as_text};
 use crate::request::CheckRequest;
@@ -98,22 +99,27 @@ impl Limit {
     /// Whether it has anything to do with a request: it mentions one of its attributes, or asks for none.
     #[must_use]
     pub fn mentions(&self, request: &CheckRequest<'_>) -> bool {
-        let is_given = |name: &str| request.attributes().iter().any(|given| given.name == name);
+        let asks_for_none = self.by.is_empty() && self.when.is_empty();
+        asks_for_none || request.attributes().iter().any(|given| self.uses(given.name))
+    }
+
+    /// Whether what it does depends on an attribute of this name.
+    #[must_use]
+    pub fn uses(&self, attribute: &str) -> bool {
+        let in_expression = |expression: &Expression| expression.attributes().any(|name| name == attribute);
         let in_condition = |condition: &Condition| match condition {
-            Condition::OneOf { name, .. } => is_given(name),
-            Condition::Holds(expression) => expression.attributes().any(is_given),
+            Condition::OneOf { name, .. } => name == attribute,
+            Condition::Holds(expression) => in_expression(expression),
         };
         let in_cost = match &self.cost {
             Cost::Asked | Cost::Units(_) => false,
-            Cost::Attribute(name) => is_given(name),
-            Cost::Computed(expression) => expression.attributes().any(is_given),
+            Cost::Attribute(name) => name == attribute,
+            Cost::Computed(expression) => in_expression(expression),
         };
-        let asks_for_none = self.by.is_empty() && self.when.is_empty();
-        asks_for_none
-            || self.by.iter().any(|name| is_given(name))
+        in_cost
+            || self.by.iter().any(|name| name == attribute)
             || self.when.iter().any(in_condition)
-            || self.tier_by().is_some_and(is_given)
-            || in_cost
+            || self.tier_by() == Some(attribute)
     }
 
     /// How its quota for a request is chosen.

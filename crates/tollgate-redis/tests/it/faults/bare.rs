@@ -15,7 +15,7 @@ use crate::proxy::{Proxy, Weather};
 use crate::record::Mode;
 use crate::scratch::{rest, until};
 use crate::server::{Plan, Program, Server};
-use crate::store::Shared;
+use crate::store::Node;
 
 /// How long the network is bad.
 const STORM: Duration = Duration::from_secs(2);
@@ -25,13 +25,13 @@ const FOUND: u64 = 300;
 const WAITING: u64 = 32;
 const DEFAULT_DEADLINE: u64 = 5_000;
 /// How far the clocks of nodes are off, in microseconds.
-const SKEWS: [i64; 3] = [-5_000_000, 0, 5_000_000];
+pub(super) const SKEWS: [i64; 3] = [-5_000_000, 0, 5_000_000];
 
 /// Milliseconds after a step in which every key is admitted again.
 const ADMITTED: u64 = 200;
 
 /// A clock that steps back costs at most what it stepped over, and never more than the burst.
-const STEPS: Promise = Promise { steps: true, ..UNNOTICED.numbered("F10") };
+pub(super) const STEPS: Promise = Promise { steps: true, ..UNNOTICED.numbered("F10") };
 
 /// Keys that would live for ever.
 pub(super) fn immortal(server: &Server) -> Vec<String> {
@@ -87,7 +87,12 @@ fn network(rig: &mut Rig) {
 }
 
 /// Bad weather for a while, for the first node.
-fn storm(proxy: &Proxy, weather: Weather, fleet: &Fleet<Shared>, running: &Running) -> Happened {
+pub(super) fn storm<S: Node>(
+    proxy: &Proxy,
+    weather: Weather,
+    fleet: &Fleet<S>,
+    running: &Running,
+) -> Happened {
     let done = || {
         let deeds = [&proxy.deeds.swallowed_bytes, &proxy.deeds.delayed, &proxy.deeds.cut];
         deeds.iter().map(|deed| deed.load(Ordering::Relaxed)).sum::<u64>()
@@ -96,7 +101,7 @@ fn storm(proxy: &Proxy, weather: Weather, fleet: &Fleet<Shared>, running: &Runni
     proxy.set(weather);
     let mut measures = Vec::new();
     if weather == Weather::HalfOpen {
-        let shard = || fleet.engines[0].store().0.report().shards.remove(0);
+        let shard = || fleet.engines[0].store().redis().report().shards.remove(0);
         until("the node knows", || (shard().state != BreakerState::Closed).then_some(()));
         measures.push(Measure::millis("known after", outage.lasted(), FOUND));
     }

@@ -12,8 +12,8 @@ use super::report::{AWAY, HASTY, Measure, Promise, UNNOTICED};
 use crate::cluster::{Cluster, SLOTS};
 use crate::fleet::{Fleet, Running};
 use crate::scratch::{rest, until};
-use crate::server::Program;
-use crate::store::Shared;
+use crate::server::{Program, Server};
+use crate::store::{Node, Shared};
 
 /// How often scripts are forgotten.
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
@@ -33,7 +33,7 @@ pub(super) fn short(rig: &mut Rig) {
     let mut cluster = Cluster::start(Program::Redis);
     let fleet = rig.fleet([&cluster.url(); 3]);
     let unknown = UNNOTICED.numbered("F6");
-    rig.run("SCRIPT FLUSH every 100 ms", unknown, &fleet, |running| flush(&cluster, running, 20));
+    rig.run("SCRIPT FLUSH every 100 ms", unknown, &fleet, |running| flush(&cluster.servers, running, 20));
     rig.found(cluster.immortal());
     rig.run("STOP for 1 s, CONT", AWAY.numbered("F3"), &fleet, |running| pause(&cluster, running));
     rig.found(cluster.immortal());
@@ -77,11 +77,11 @@ pub(super) fn long(rig: &mut Rig) {
 }
 
 /// Measures from the promotion until all nodes know the new primary and are connected to it.
-pub(super) fn await_map(fleet: &Fleet<Shared>, port: u16, running: &Running, promoted: u64) -> Measure {
+pub(super) fn await_map<S: Node>(fleet: &Fleet<S>, port: u16, running: &Running, promoted: u64) -> Measure {
     let address = format!("127.0.0.1:{port}");
     until("the nodes know the new primary", || {
-        let knows = |engine: &Arc<Engine<Shared>>| {
-            let shards = engine.store().0.report().shards;
+        let knows = |engine: &Arc<Engine<S>>| {
+            let shards = engine.store().redis().report().shards;
             shards.iter().any(|shard| shard.address == address && shard.is_connected)
         };
         fleet.engines.iter().all(knows).then_some(())
@@ -89,12 +89,12 @@ pub(super) fn await_map(fleet: &Fleet<Shared>, port: u16, running: &Running, pro
     Measure::millis("slot map after the promotion", (running.recorder.now() - promoted) / 1_000, MAP)
 }
 
-/// Every primary forgets its scripts, again and again.
-fn flush(cluster: &Cluster, running: &Running, times: u32) -> Happened {
-    let unknown = || cluster.servers.iter().map(|server| server.errors("NOSCRIPT")).sum::<u64>();
+/// Every server forgets its scripts, again and again.
+pub(super) fn flush(servers: &[Server], running: &Running, times: u32) -> Happened {
+    let unknown = || servers.iter().map(|server| server.errors("NOSCRIPT")).sum::<u64>();
     let before = unknown();
     for _ in 0..times {
-        for server in &cluster.servers {
+        for server in servers {
             server.tell(&["SCRIPT", "FLUSH", "SYNC"]);
         }
         rest(FLUSH_EVERY);
@@ -157,7 +157,7 @@ fn failover(cluster: &Cluster, fleet: &Fleet<Shared>, running: &Running, how: &s
 }
 
 /// A primary dies in the middle of the load, its replica takes over, and it comes back as a replica.
-fn kill(cluster: &mut Cluster, fleet: &Fleet<Shared>, running: &Running) -> Happened {
+pub(super) fn kill<S: Node>(cluster: &mut Cluster, fleet: &Fleet<S>, running: &Running) -> Happened {
     let primary = cluster.primary_of(0);
     let replica = cluster.replica_of(primary);
     let outage = Outage::begin(running);

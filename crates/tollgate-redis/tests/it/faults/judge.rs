@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::report::Measure;
 use crate::checker::{Allowance, Bucket};
-use crate::fleet::{HOT, QUIET, QUIET_BIT};
+use crate::fleet::{QUIET_BIT, Terms};
 use crate::record::{Mode, Seen};
 
 /// After a fault, decisions are looked at in pieces of this many microseconds.
@@ -79,7 +79,7 @@ pub(crate) struct Judged {
 
 /// Judges a record. `sober` is the same without the decisions that were late or missed the store because the machine was busy with
 /// something else.
-pub(crate) fn judge(seen: &[Seen], sober: &[Seen], happened: &Happened) -> Judged {
+pub(crate) fn judge(seen: &[Seen], sober: &[Seen], happened: &Happened, terms: &Terms) -> Judged {
     let mut judged = Judged { decisions: seen.len(), over: i64::MIN, ..Judged::default() };
     judged.broken_exact = i64::MIN;
     judged.broken_counted = i64::MIN;
@@ -91,8 +91,10 @@ pub(crate) fn judge(seen: &[Seen], sober: &[Seen], happened: &Happened) -> Judge
     let nodes = seen.iter().map(|seen| u64::from(seen.node) + 1).max().unwrap_or(1);
     judged.nodes = nodes;
     for (key, seen) in &keys {
-        let bucket = if key & QUIET_BIT == 0 { HOT } else { QUIET };
-        judged.add_key(bucket, *key & QUIET_BIT != 0, seen, happened, nodes);
+        let is_quiet = *key & QUIET_BIT != 0;
+        let (bucket, ahead) = if is_quiet { (terms.quiet, 0) } else { (terms.hot, terms.ahead) };
+        let leased = Bucket { burst: bucket.burst + ahead * nodes, ..bucket };
+        judged.add_key([bucket, leased], is_quiet, seen, happened, nodes);
     }
     judged.late = sober.iter().filter(|seen| seen.late).count();
     let mut took: Vec<u64> = seen.iter().map(Seen::took).collect();
@@ -107,8 +109,15 @@ pub(crate) fn judge(seen: &[Seen], sober: &[Seen], happened: &Happened) -> Judge
 }
 
 impl Judged {
-    /// Adds what became of one key.
-    fn add_key(&mut self, bucket: Bucket, quiet: bool, seen: &[Seen], happened: &Happened, nodes: u64) {
+    /// Adds what became of one key: of its quota, and of the same with what nodes may hold of it ahead of time.
+    fn add_key(
+        &mut self,
+        [bucket, leased]: [Bucket; 2],
+        quiet: bool,
+        seen: &[Seen],
+        happened: &Happened,
+        nodes: u64,
+    ) {
         let allow = |(from, to)| Allowance { from, to, units: bucket.burst };
         // A share of the burst is at least one unit, so many nodes have more than the burst.
         let stand_in = |(from, to)| Allowance { from, to, units: bucket.burst.max(nodes) };
@@ -122,7 +131,7 @@ impl Judged {
         let counted = || seen.iter().filter(|seen| matches!(seen.mode, Mode::Exact | Mode::Local));
         let units = |excess: Option<crate::checker::Excess>| excess.map_or(i64::MIN, |excess| excess.units);
         self.over = self.over.max(units(bucket.excess(counted(), &[])));
-        self.broken_exact = self.broken_exact.max(units(bucket.excess(exact, &losses)));
+        self.broken_exact = self.broken_exact.max(units(leased.excess(exact, &losses)));
         let shares = happened.alone.map(|(from, to)| {
             let to = to.max(back);
             // What the node's share refills meanwhile, rounded up.
@@ -130,7 +139,11 @@ impl Judged {
             Allowance { from, to, units }
         });
         let both = [losses, outages, shares.into_iter().collect()].concat();
-        self.broken_counted = self.broken_counted.max(units(bucket.excess(counted(), &both)));
+        self.broken_counted = self.broken_counted.max(units(leased.excess(counted(), &both)));
+        // Who holds nothing is denied what others hold: where nodes hold units, a denial says nothing about the store.
+        if leased != bucket {
+            return;
+        }
         match bucket.vanished(seen, &happened.steps) {
             Some(units) => {
                 let worst = &mut self.vanished[usize::from(quiet)];

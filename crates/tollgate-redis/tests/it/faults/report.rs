@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::judge::{Happened, Judged};
-use crate::fleet::{HOT, QUIET};
+use crate::fleet::Terms;
 
 /// A build for debugging, on a machine that does other things too, may take so many times as long. The promised times themselves are
 /// judged in the release build, as `./test --long` makes it.
@@ -91,6 +91,7 @@ pub(crate) struct Row {
     pub(crate) immortal: Vec<String>,
     /// Twice the deadline.
     pub(crate) late: Duration,
+    pub(crate) terms: Terms,
 }
 
 impl Row {
@@ -148,12 +149,18 @@ impl Row {
             some => format!("; of them {some} while the machine stood still"),
         };
         let [hot, quiet] = judged.vanished;
-        let wrong = match promise.steps {
-            true => format!(
-                "{hot} units vanished (≤ {}), {quiet} of a quiet key (≤ {}), {} other (0)",
-                HOT.burst, QUIET.burst, judged.unexplained
+        let [most_hot, most_quiet] = [self.terms.hot.burst, self.terms.quiet.burst];
+        let wrong = match (promise.steps, self.terms.ahead) {
+            (true, 0) => format!(
+                "{hot} units vanished (≤ {most_hot}), {quiet} of a quiet key (≤ {most_quiet}), {} other (0)",
+                judged.unexplained
             ),
-            false => format!("{} (0)", judged.unexplained + judged.quiet_denied),
+            // Denials of keys that are leased are not judged.
+            (true, _) => format!(
+                "{quiet} units of a quiet key vanished (≤ {most_quiet}), {} other (0)",
+                judged.unexplained
+            ),
+            (false, _) => format!("{} (0)", judged.unexplained + judged.quiet_denied),
         };
         let slow = format!(
             "{} after {} ms (0); slowest {:.1} ms, p99.99 {:.1} ms",
@@ -190,7 +197,9 @@ impl Row {
     fn allowed(&self) -> String {
         let (lost, away) = (self.happened.losses.len() as u64, self.happened.outages.len() as u64);
         let share = if self.happened.alone.is_some() { " and its share" } else { "" };
-        match (self.promise.forgets, lost * HOT.burst + away * HOT.burst.max(self.judged.nodes)) {
+        let (burst, nodes) = (self.terms.hot.burst, self.judged.nodes);
+        let units = lost * burst + away * burst.max(nodes) + self.terms.ahead * nodes;
+        match (self.promise.forgets, units) {
             (true, _) => "no bound".to_owned(),
             (false, 0) => "0".to_owned(),
             (false, units) => format!("≤ {units}{share}"),

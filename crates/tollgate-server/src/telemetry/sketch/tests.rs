@@ -11,7 +11,8 @@ fn fill(ids: impl IntoIterator<Item = u64>) -> (Sketch, HashMap<u64, u64>) {
     let (mut sketch, mut exact) = (Sketch::default(), HashMap::new());
     for id in ids {
         *exact.entry(id).or_insert(0) += 1;
-        sketch.add(id, 1, id.is_multiple_of(2), |entry| entry.key = id.to_string());
+        let answered = Answered { denied: id.is_multiple_of(2), source: Some(Source::Lease) };
+        sketch.add(id, 1, answered, |entry| entry.key = id.to_string());
     }
     (sketch, exact)
 }

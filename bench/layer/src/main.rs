@@ -1,0 +1,173 @@
+//! Counts the instructions that a layer adds to one request, with callgrind: Tollgate's beside tower_governor's, each around the same
+//! service that does nothing. N and then 2N requests; the difference divided by N is free of what comes before and after, and less
+//! what the bare service takes it is the layer's own.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::process::{Command, Stdio};
+use std::task::{Context, Poll, Waker};
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use http::{Request, Response};
+use tollgate::headers::{Exposure, HeaderPolicy};
+use tollgate::{Clock, Engine, Policy};
+use tollgate_tower::RateLimitLayer;
+use tower::{Layer, Service, service_fn};
+use tower_governor::GovernorLayer;
+use tower_governor::governor::GovernorConfigBuilder;
+use tower_governor::key_extractor::PeerIpKeyExtractor;
+
+/// Whatever went wrong.
+type Failure = Box<dyn std::error::Error>;
+
+/// Addresses that ask.
+const ADDRESSES: u32 = 1_024;
+/// N.
+const REQUESTS: usize = 1 << 14;
+/// By how much fewer instructions Tollgate's layer is to take.
+const TARGET: f64 = 3.0;
+
+/// What is measured: its name, its limit, and whether quotas are told in headers.
+const CONTENDERS: [(&str, &str); 9] = [
+    ("bare", "the service alone"),
+    ("tollgate", "admitted"),
+    ("governor", "admitted"),
+    ("tollgate-headers", "admitted, quota in headers"),
+    ("governor-headers", "admitted, quota in headers"),
+    ("tollgate-denied", "denied"),
+    ("governor-denied", "denied"),
+    ("tollgate-denied-headers", "denied, quota in headers"),
+    ("governor-denied-headers", "denied, quota in headers"),
+];
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [name, requests] = arguments.as_slice() {
+        return run(name, requests.parse()?);
+    }
+    let mut counts = Vec::new();
+    for (name, _) in CONTENDERS {
+        eprintln!("{name}: running twice under callgrind");
+        let (once, twice) = (callgrind(name, REQUESTS)?, callgrind(name, 2 * REQUESTS)?);
+        counts.push(twice.saturating_sub(once) / REQUESTS as u64);
+    }
+    let bare = counts[0];
+    println!("A bare service takes {bare} instructions a request; each layer adds:\n");
+    println!("| one request by its address | tollgate-tower | tower_governor | ratio | target |\n|---|---:|---:|---:|---|");
+    for place in (1..CONTENDERS.len()).step_by(2) {
+        let [own, other] = [place, place + 1].map(|place| counts[place].saturating_sub(bare).max(1));
+        let ratio = other as f64 / own as f64;
+        let verdict = if ratio >= TARGET { "reached" } else { "MISSED" };
+        println!("| {} | {own} | {other} | {ratio:.2} | ≥ {TARGET}: {verdict} |", CONTENDERS[place].1);
+    }
+    Ok(())
+}
+
+async fn nothing(_: Request<Body>) -> Result<Response<Body>, Infallible> {
+    Ok(Response::new(Body::empty()))
+}
+
+/// What runs under callgrind.
+fn run(name: &str, requests: usize) -> Result<(), Failure> {
+    let (is_denied, tells) = (name.contains("denied"), name.contains("headers"));
+    let expected = if is_denied { 429 } else { 200 };
+    if name == "bare" {
+        return counted(service_fn(nothing), requests, expected);
+    }
+    if name.starts_with("tollgate") {
+        let rate = if is_denied { "1/day" } else { "1000000/s" };
+        let file = format!("limits: [{{name: per-ip, by: [ip], rate: {rate}}}]");
+        let (policy, _) = Policy::compile("bench", file.as_bytes()).map_err(|findings| format!("{findings:?}"))?;
+        let anonymous = if tells { Exposure::Full } else { Exposure::RetryAfter };
+        let layer = RateLimitLayer::new(Engine::new(policy, Clock::precise().now()))
+            .headers(HeaderPolicy { anonymous, ..HeaderPolicy::default() });
+        return counted(layer.layer(service_fn(nothing)), requests, expected);
+    }
+    let mut config = GovernorConfigBuilder::default();
+    if is_denied {
+        config.per_second(86_400).burst_size(1);
+    } else {
+        config.per_nanosecond(1_000).burst_size(1_000_000);
+    }
+    let mut config = config.key_extractor(PeerIpKeyExtractor);
+    if tells {
+        let config = config.use_headers().finish().ok_or("no configuration")?;
+        return counted(GovernorLayer::new(config).layer(service_fn(nothing)), requests, expected);
+    }
+    let config = config.finish().ok_or("no configuration")?;
+    counted(GovernorLayer::new(config).layer(service_fn(nothing)), requests, expected)
+}
+
+/// Asks so many times. The first request of each address comes before, so that all are known.
+fn counted<S, B>(mut service: S, requests: usize, expected: u16) -> Result<(), Failure>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+{
+    for number in 0..ADDRESSES {
+        answered(&mut service, request(number))?;
+    }
+    let made: Vec<Request<Body>> = (0..requests as u32).map(|number| request(number % ADDRESSES)).collect();
+    let statuses = measured(&mut service, made)?;
+    if statuses.iter().any(|&status| status != expected) {
+        return Err("somebody was answered otherwise than expected".into());
+    }
+    Ok(())
+}
+
+/// Callgrind counts while this runs, and knows it by its name.
+#[inline(never)]
+fn measured<S, B>(service: &mut S, requests: Vec<Request<Body>>) -> Result<Vec<u16>, Failure>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+{
+    requests.into_iter().map(|request| answered(service, request)).collect()
+}
+
+fn answered<S, B>(service: &mut S, request: Request<Body>) -> Result<u16, Failure>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+{
+    let mut context = Context::from_waker(Waker::noop());
+    let mut response = pin!(service.call(request));
+    match response.as_mut().poll(&mut context) {
+        Poll::Ready(Ok(response)) => Ok(response.status().as_u16()),
+        Poll::Ready(Err(never)) => match never {},
+        Poll::Pending => Err("the service waits".into()),
+    }
+}
+
+fn request(number: u32) -> Request<Body> {
+    let address = IpAddr::V4(Ipv4Addr::from(0x0A00_0000 + number));
+    let request = Request::get("/v1/orders/1234567?expand=lines")
+        .header("host", "api.example.com")
+        .header("accept", "application/json")
+        .header("user-agent", "client/1.0")
+        .header("accept-encoding", "gzip")
+        .extension(ConnectInfo(SocketAddr::new(address, 40_000)))
+        .body(Body::empty());
+    request.unwrap_or_default()
+}
+
+/// The instructions of the part that counts.
+fn callgrind(name: &str, requests: usize) -> Result<u64, Failure> {
+    let output = std::env::temp_dir().join(format!("tollgate-layers-{}", std::process::id()));
+    let done = Command::new("valgrind")
+        .args(["--tool=callgrind", "--toggle-collect=*measured*"])
+        .arg(format!("--callgrind-out-file={}", output.display()))
+        .arg(std::env::current_exe()?)
+        .args([name, &requests.to_string()])
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|error| format!("valgrind: {error}; install it, on Debian with apt-get install valgrind"))?;
+    let told = std::fs::read_to_string(&output);
+    let _ = std::fs::remove_file(&output);
+    if !done.status.success() {
+        return Err(String::from_utf8_lossy(&done.stderr).into_owned().into());
+    }
+    let told = told?;
+    let line = told.lines().find_map(|line| line.strip_prefix("summary: ").or(line.strip_prefix("totals: ")));
+    Ok(line.ok_or("callgrind told no total")?.trim().parse()?)
+}

@@ -1,0 +1,162 @@
+//! The same faults while nodes hold units ahead of time. What they hold when the fault comes was taken from the counter before, so it
+//! may be spent, and is allowed for; nothing else is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::Engine;
+use tollgate::lease::{LeaseReport, Leased};
+use tollgate_redis::RedisStore;
+
+use super::bare::{SKEWS, STEPS, immortal, storm};
+use super::clustered::{FAILOVER, flush, kill};
+use super::judge::Happened;
+use super::outage::Outage;
+use super::report::{AWAY, Measure, UNNOTICED, Unit};
+use super::{DEADLINE, NODES, Rig};
+use crate::cluster::Cluster;
+use crate::fleet::{Fleet, LEASED, Load, Running, policy};
+use crate::proxy::{Proxy, Weather};
+use crate::scratch::rest;
+use crate::server::{Plan, Program, Server};
+use crate::store::{Node, secret, settings, usable};
+
+/// How often leases are tended, as a server does.
+const TEND_EVERY: Duration = Duration::from_millis(5);
+const KEYS_MAX: usize = 10_000;
+/// How long a fault lasts, and the store is away.
+const STORM: Duration = Duration::from_secs(2);
+
+type Held = Fleet<Leased<RedisStore>>;
+
+/// What every commit is tried with.
+pub(super) fn short(rig: &mut Rig) {
+    let server = Server::redis();
+    let proxy = Proxy::before(server.port);
+    let fleet = fleet(rig, [&proxy.url(), &server.url(), &server.url()], &[0; NODES]);
+    let unknown = UNNOTICED.numbered("F6");
+    rig.run("leases, SCRIPT FLUSH every 100 ms", unknown, &fleet, |running| {
+        held(&fleet, || flush(std::slice::from_ref(&server), running, 20))
+    });
+    rig.found(immortal(&server));
+    let (cut, keys) = (AWAY.numbered("F12"), hot_keys(rig));
+    rig.run("leases, half-open TCP, one node of three", cut, &fleet, |running| {
+        partition(keys, &fleet, || storm(&proxy, Weather::HalfOpen, &fleet, running))
+    });
+    rig.found(immortal(&server));
+}
+
+/// The rest.
+pub(super) fn long(rig: &mut Rig) {
+    one_server(rig);
+    let mut cluster = Cluster::start(Program::Redis);
+    let fleet = fleet(rig, [&cluster.url(); NODES], &[0; NODES]);
+    rig.run("leases, kill -9 of a primary", FAILOVER, &fleet, |running| {
+        held(&fleet, || kill(&mut cluster, &fleet, running))
+    });
+    rig.found(cluster.immortal());
+}
+
+fn one_server(rig: &mut Rig) {
+    let mut server = Plan::new(Program::Valkey).wrong_clock().start();
+    let proxy = Proxy::before(server.port);
+    let fleet = fleet(rig, [&proxy.url(), &server.url(), &server.url()], &[0; NODES]);
+    let keys = hot_keys(rig);
+    rig.run("leases, connections refused, one node of three", AWAY.numbered("F12"), &fleet, |running| {
+        partition(keys, &fleet, || storm(&proxy, Weather::Refuse, &fleet, running))
+    });
+    rig.found(immortal(&server));
+    for (name, offsets) in [("leases, clock −5 s, +5 s", [-5, 0]), ("leases, clock +1 h, −1 h", [3_600, 0])]
+    {
+        rig.run(name, STEPS, &fleet, |running| held(&fleet, || step(&server, offsets, running)));
+        rig.found(immortal(&server));
+    }
+    rig.run("leases, a store that comes back empty", AWAY.numbered("F1"), &fleet, |running| {
+        held(&fleet, || {
+            let outage = Outage::begin(running);
+            server.kill();
+            rest(STORM);
+            server.restart();
+            outage.over_empty(&[("server killed", 1)])
+        })
+    });
+    rig.found(immortal(&server));
+    drop(fleet);
+    let fleet = self::fleet(rig, [&server.url(); NODES], &SKEWS);
+    rig.run("leases, clocks of nodes 5 s behind and ahead", UNNOTICED.numbered("F9"), &fleet, |running| {
+        held(&fleet, || {
+            rest(STORM);
+            let wrong = SKEWS.iter().filter(|skew| **skew != 0).count() as u64;
+            let evidence = vec![("node with a wrong clock".to_owned(), wrong)];
+            Happened { evidence, healthy: running.recorder.now(), ..Happened::default() }
+        })
+    });
+    rig.found(immortal(&server));
+}
+
+/// Nodes that hold units of hot keys, and tend them as long as they live. Their clocks may be off.
+fn fleet(rig: &Rig, urls: [&str; NODES], skews: &[i64; NODES]) -> Held {
+    let _inside = rig.runtime.enter();
+    let engine = |url: &str| {
+        let store = usable(settings(url).deadline(DEADLINE).unwrap());
+        Arc::new(Engine::with_store(policy(&LEASED), Leased::new(store, KEYS_MAX), secret()))
+    };
+    let mut fleet = Fleet::of(urls.into_iter().map(engine).collect());
+    (fleet.terms, fleet.skews) = (LEASED, skews.to_vec());
+    for (engine, clock) in fleet.engines.iter().zip(fleet.clocks()) {
+        let engine = Arc::downgrade(engine);
+        rig.runtime.spawn(async move {
+            while let Some(engine) = engine.upgrade() {
+                engine.store().tend(clock.now()).await;
+                drop(engine);
+                tokio::time::sleep(TEND_EVERY).await;
+            }
+        });
+    }
+    rig.await_peers(&fleet);
+    fleet
+}
+
+/// Leased keys of a run.
+fn hot_keys(rig: &Rig) -> u64 {
+    u64::from(Load::of(rig.rate, &LEASED).hot)
+}
+
+/// What all nodes hold, and have done with it.
+fn sum(fleet: &Held, each: fn(&LeaseReport) -> u64) -> u64 {
+    fleet.engines.iter().map(|engine| each(&engine.store().leases())).sum()
+}
+
+/// A fault that meets nodes while they hold units, which go on deciding by themselves.
+fn held(fleet: &Held, fault: impl FnOnce() -> Happened) -> Happened {
+    let (units, paid) = (sum(fleet, |report| report.held), sum(fleet, |report| report.paid));
+    let mut happened = fault();
+    let paid = sum(fleet, |report| report.paid) - paid;
+    happened.evidence.push(("unit held when it began".to_owned(), units));
+    happened.evidence.push(("request paid of what was held".to_owned(), paid));
+    happened
+}
+
+/// The same where one node cannot give back what it holds: of each key at most what it may hold is lost.
+fn partition(keys: u64, fleet: &Held, fault: impl FnOnce() -> Happened) -> Happened {
+    let stranded = || fleet.engines[0].store().leases().stranded;
+    let before = stranded();
+    let mut happened = held(fleet, fault);
+    let (what, value, most) = ("units stranded", stranded() - before, LEASED.ahead * keys);
+    happened.measures.push(Measure { what, unit: Unit::Times, value, most });
+    happened
+}
+
+/// The store's clock steps away and back.
+fn step(server: &Server, offsets: [i64; 2], running: &Running) -> Happened {
+    let (mut losses, mut steps) = (Vec::new(), Vec::new());
+    for seconds in offsets {
+        let began = running.recorder.now();
+        server.step_clock(seconds);
+        losses.push((began, running.recorder.now()));
+        steps.push(began);
+        rest(STORM);
+    }
+    let evidence = vec![("step".to_owned(), losses.len() as u64)];
+    Happened { evidence, losses, steps, healthy: running.recorder.now(), ..Happened::default() }
+}

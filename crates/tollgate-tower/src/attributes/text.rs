@@ -1,0 +1,114 @@
+//! A value of an attribute: borrowed from the request where it stands there, and in place where it is as short as an address.
+
+use std::fmt::{self, Write};
+use std::net::IpAddr;
+
+use super::address::Counted;
+
+/// Room for every address, with its prefix.
+const ROOM: usize = 48;
+
+/// A value.
+#[derive(Clone, Debug)]
+pub(super) enum Text<'s> {
+    Borrowed(&'s str),
+    Owned(String),
+    Short(Short),
+}
+
+/// A few bytes in place. They are ASCII.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Short {
+    bytes: [u8; ROOM],
+    length: u8,
+}
+
+impl Short {
+    /// A client as limits count it.
+    pub(super) fn client(client: &Counted) -> Self {
+        let mut short = Self { bytes: [0; ROOM], length: 0 };
+        match client.address.to_canonical() {
+            IpAddr::V4(address) => {
+                for (place, octet) in address.octets().into_iter().enumerate() {
+                    if place > 0 {
+                        short.push(b'.');
+                    }
+                    short.octet(octet);
+                }
+            }
+            IpAddr::V6(_) => {
+                // The longest address with its prefix takes 43 bytes, so it is never cut.
+                let _ = write!(short, "{client}");
+            }
+        }
+        short
+    }
+
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.bytes.get_mut(usize::from(self.length)) {
+            *place = byte;
+            self.length += 1;
+        }
+    }
+
+    fn octet(&mut self, octet: u8) {
+        if octet >= 100 {
+            self.push(b'0' + octet / 100);
+        }
+        if octet >= 10 {
+            self.push(b'0' + octet / 10 % 10);
+        }
+        self.push(b'0' + octet % 10);
+    }
+
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
+    }
+}
+
+impl Write for Short {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.bytes().for_each(|byte| self.push(byte));
+        Ok(())
+    }
+}
+
+impl Text<'_> {
+    pub(super) fn as_str(&self) -> &str {
+        match self {
+            Text::Borrowed(text) => text,
+            Text::Owned(text) => text,
+            Text::Short(short) => short.as_str(),
+        }
+    }
+}
+
+impl<'s> From<std::borrow::Cow<'s, str>> for Text<'s> {
+    fn from(text: std::borrow::Cow<'s, str>) -> Self {
+        match text {
+            std::borrow::Cow::Borrowed(text) => Text::Borrowed(text),
+            std::borrow::Cow::Owned(text) => Text::Owned(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An address in place is the one that would be written elsewhere.
+    #[test]
+    fn addresses_in_place() {
+        for address in
+            ["0.0.0.0", "9.10.99.100", "255.255.255.255", "::ffff:1.2.3.4", "2001:db8:1:2:3:4:5:6", "::1"]
+        {
+            for ipv6_prefix in [48, 64, 128] {
+                let client = Counted { address: address.parse().unwrap(), ipv6_prefix };
+                assert_eq!(Short::client(&client).as_str(), client.to_string());
+            }
+        }
+        let longest =
+            Counted { address: "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap(), ipv6_prefix: 127 };
+        assert_eq!(Short::client(&longest).as_str(), longest.to_string());
+    }
+}

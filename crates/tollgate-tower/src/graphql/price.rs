@@ -1,0 +1,451 @@
+//! The price of an operation: each field has a weight, and what stands below a list counts once for each of its entries. Fragments
+//! are priced once, however often they are spread, so that a small text cannot take long.
+
+use std::collections::{BTreeMap, HashMap};
+
+use apollo_parser::cst::{self, CstNode, Definition, Selection, Value};
+use apollo_parser::{Parser, SyntaxKind};
+use serde_json::{Map, Value as Json};
+
+use super::Unpriced;
+
+/// What is refused before anybody counts, whatever it would cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// How deep fields may stand in one another.
+    pub depth: u32,
+    /// How many fields an operation may ask for, with its fragments spread.
+    pub fields: u64,
+    /// How many of them under another name: the way to ask for the same thing many times.
+    pub aliases: u64,
+    /// The most that an operation may cost.
+    pub points: u64,
+    /// How many words and signs the text may have.
+    pub tokens: usize,
+    /// How many operations one request may hold.
+    pub operations: usize,
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        Self { depth: 15, fields: 1_000, aliases: 50, points: 100_000, tokens: 10_000, operations: 10 }
+    }
+}
+
+/// How operations are priced.
+#[derive(Clone, Debug)]
+pub struct Pricing {
+    /// What a field costs that is not among the weights.
+    pub field: u64,
+    /// What a mutation costs beside its fields.
+    pub mutation: u64,
+    /// What a subscription costs beside its fields.
+    pub subscription: u64,
+    /// What single fields cost, by their names.
+    pub weights: BTreeMap<String, u64>,
+    /// The arguments that say how many entries a field has.
+    pub sizes: Vec<String>,
+    /// How many entries fields have that do not say so, by their names.
+    pub lists: BTreeMap<String, u64>,
+    /// What is refused in any case.
+    pub caps: Caps,
+}
+
+impl Default for Pricing {
+    fn default() -> Self {
+        Self {
+            field: 1,
+            mutation: 10,
+            subscription: 10,
+            weights: BTreeMap::new(),
+            sizes: ["first", "last", "limit"].map(str::to_owned).to_vec(),
+            lists: BTreeMap::new(),
+            caps: Caps::default(),
+        }
+    }
+}
+
+/// What an operation costs, and of what that is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Price {
+    /// The cost; at least 1.
+    pub points: u64,
+    /// How deep its fields stand in one another.
+    pub depth: u32,
+    /// How many fields it asks for.
+    pub fields: u64,
+    /// How many of them under another name.
+    pub aliases: u64,
+}
+
+impl Price {
+    /// Beside another one.
+    fn and(self, other: Self) -> Self {
+        Self {
+            points: self.points.saturating_add(other.points),
+            depth: self.depth.max(other.depth),
+            fields: self.fields.saturating_add(other.fields),
+            aliases: self.aliases.saturating_add(other.aliases),
+        }
+    }
+
+    /// All operations of a request together.
+    pub(super) fn sum(prices: impl IntoIterator<Item = Self>) -> Self {
+        prices.into_iter().fold(Self::default(), Self::and)
+    }
+}
+
+/// A fragment, before and after it was priced.
+enum Fragment {
+    Text(cst::SelectionSet),
+    /// It is being priced: who meets it now is inside of it.
+    Open,
+    Priced(Price),
+}
+
+/// What a document needs to be priced.
+struct Pricer<'p> {
+    pricing: &'p Pricing,
+    variables: &'p Map<String, Json>,
+    defaults: HashMap<String, u64>,
+    fragments: HashMap<String, Fragment>,
+}
+
+impl Pricing {
+    /// The price of an operation in a document: the only one, or the one of this name.
+    ///
+    /// # Errors
+    /// When the text is no document, has no such operation, or is beyond a cap.
+    pub fn price(
+        &self,
+        text: &str,
+        operation: Option<&str>,
+        variables: &Map<String, Json>,
+    ) -> Result<Price, Unpriced> {
+        // Fields, their arguments and the values in these nest: a few levels for each field that may stand in another.
+        let nesting = usize::try_from(self.caps.depth).unwrap_or(usize::MAX).saturating_mul(4).clamp(32, 400);
+        let parser = Parser::new(text).recursion_limit(nesting).token_limit(self.caps.tokens);
+        let tree = parser.parse();
+        if let Some(error) = tree.errors().next() {
+            let what = format!("the text is no GraphQL document: {}", error.message());
+            let accepted = format!(
+                "accepted: at most {} words and signs, fields at most {} deep",
+                self.caps.tokens, self.caps.depth
+            );
+            return Err(Unpriced::new("GRAPHQL_PARSE_FAILED", format!("{what}; {accepted}")));
+        }
+        let (mut operations, mut fragments) = (Vec::new(), HashMap::new());
+        for definition in tree.document().definitions() {
+            match definition {
+                Definition::OperationDefinition(definition) => operations.push(definition),
+                Definition::FragmentDefinition(definition) => {
+                    let name = definition.fragment_name().and_then(|name| name.name());
+                    if let (Some(name), Some(set)) = (name, definition.selection_set()) {
+                        fragments.insert(name.text().to_string(), Fragment::Text(set));
+                    }
+                }
+                _ => {
+                    return Err(Unpriced::new(
+                        "GRAPHQL_VALIDATION_FAILED",
+                        "a request asks: it defines no types",
+                    ));
+                }
+            }
+        }
+        let chosen = choose(&operations, operation)?;
+        let defaults = defaults(chosen);
+        let mut pricer = Pricer { pricing: self, variables, defaults, fragments };
+        let set = chosen.selection_set();
+        let mut price = set.map_or(Ok(Price::default()), |set| pricer.set(&set))?;
+        let kind = chosen.operation_type();
+        let is = |token: fn(&cst::OperationType) -> bool| kind.as_ref().is_some_and(token);
+        if is(|kind| kind.mutation_token().is_some()) {
+            price.points = price.points.saturating_add(self.mutation);
+        } else if is(|kind| kind.subscription_token().is_some()) {
+            price.points = price.points.saturating_add(self.subscription);
+        }
+        price.points = price.points.max(1);
+        self.caps.accept(&price)?;
+        Ok(price)
+    }
+}
+
+impl Caps {
+    fn accept(&self, price: &Price) -> Result<(), Unpriced> {
+        let caps = [
+            ("depth", u64::from(price.depth), u64::from(self.depth)),
+            ("fields", price.fields, self.fields),
+            ("aliases", price.aliases, self.aliases),
+            ("points", price.points, self.points),
+        ];
+        match caps.into_iter().find(|(_, has, most)| has > most) {
+            None => Ok(()),
+            Some((what, has, most)) => {
+                let message = format!("{what}: the operation has {has}; accepted: at most {most}");
+                Err(Unpriced::new("GRAPHQL_TOO_COMPLEX", message))
+            }
+        }
+    }
+}
+
+/// The operation that is asked for.
+fn choose<'o>(
+    operations: &'o [cst::OperationDefinition],
+    name: Option<&str>,
+) -> Result<&'o cst::OperationDefinition, Unpriced> {
+    let failed = |message: String| Unpriced::new("OPERATION_RESOLUTION_FAILURE", message);
+    match (operations, name) {
+        ([only], None) => Ok(only),
+        ([], _) => Err(failed(
+            "the document has no operation; accepted: a query, a mutation or a subscription".to_owned(),
+        )),
+        (_, None) => Err(failed("the document has several operations; name one in operationName".to_owned())),
+        (several, Some(name)) => {
+            let is_named = |operation: &&cst::OperationDefinition| {
+                operation.name().is_some_and(|own| own.text().as_str() == name)
+            };
+            let mut named = several.iter().filter(is_named);
+            match (named.next(), named.next()) {
+                (Some(found), None) => Ok(found),
+                _ => Err(failed(
+                    "operationName: the document has not exactly one operation of that name".to_owned(),
+                )),
+            }
+        }
+    }
+}
+
+/// The numbers that variables have where the request gives none.
+fn defaults(operation: &cst::OperationDefinition) -> HashMap<String, u64> {
+    let definitions = operation.variable_definitions().into_iter().flat_map(|all| all.variable_definitions());
+    let number = |definition: cst::VariableDefinition| {
+        let name = definition.variable()?.name()?.text().to_string();
+        match definition.default_value()?.value()? {
+            Value::IntValue(value) => Some((name, whole(&value)?)),
+            _ => None,
+        }
+    };
+    definitions.filter_map(number).collect()
+}
+
+/// A number that is written out.
+fn whole(value: &cst::IntValue) -> Option<u64> {
+    let token = value.syntax().first_token()?;
+    (token.kind() == SyntaxKind::INT).then(|| token.text().parse().ok())?
+}
+
+impl Pricer<'_> {
+    fn set(&mut self, set: &cst::SelectionSet) -> Result<Price, Unpriced> {
+        let mut price = Price::default();
+        for selection in set.selections() {
+            let next = match selection {
+                Selection::Field(field) => self.field(&field)?,
+                Selection::InlineFragment(fragment) => {
+                    fragment.selection_set().map_or(Ok(Price::default()), |set| self.set(&set))?
+                }
+                Selection::FragmentSpread(spread) => {
+                    let name = spread.fragment_name().and_then(|name| name.name());
+                    name.map_or(Ok(Price::default()), |name| self.fragment(name.text().as_str()))?
+                }
+            };
+            price = price.and(next);
+            // A text that grows beyond all caps need not be read to its end.
+            if price.fields > self.pricing.caps.fields {
+                self.pricing.caps.accept(&price)?;
+            }
+        }
+        Ok(price)
+    }
+
+    fn fragment(&mut self, name: &str) -> Result<Price, Unpriced> {
+        let failed = |message: &str| {
+            Unpriced::new("GRAPHQL_VALIDATION_FAILED", format!("fragment {name:.64}: {message}"))
+        };
+        let Some(fragment) = self.fragments.get_mut(name) else { return Err(failed("is not defined")) };
+        match std::mem::replace(fragment, Fragment::Open) {
+            Fragment::Open => Err(failed("spreads itself")),
+            Fragment::Priced(price) => {
+                *fragment = Fragment::Priced(price);
+                Ok(price)
+            }
+            Fragment::Text(set) => {
+                let price = self.set(&set)?;
+                self.fragments.insert(name.to_owned(), Fragment::Priced(price));
+                Ok(price)
+            }
+        }
+    }
+
+    fn field(&mut self, field: &cst::Field) -> Result<Price, Unpriced> {
+        let name = field.name().map(|name| name.text().to_string()).unwrap_or_default();
+        let below = field.selection_set().map_or(Ok(Price::default()), |set| self.set(&set))?;
+        let entries = self.entries(&name, field)?;
+        // What every object says of itself costs nobody anything.
+        let own = if name == "__typename" { 0 } else { self.weight(&name) };
+        Ok(Price {
+            points: own.saturating_add(entries.saturating_mul(below.points)),
+            depth: below.depth.saturating_add(1),
+            fields: below.fields.saturating_add(1),
+            aliases: below.aliases.saturating_add(u64::from(field.alias().is_some())),
+        })
+    }
+
+    fn weight(&self, name: &str) -> u64 {
+        self.pricing.weights.get(name).copied().unwrap_or(self.pricing.field)
+    }
+
+    /// How many entries a field may have.
+    fn entries(&self, name: &str, field: &cst::Field) -> Result<u64, Unpriced> {
+        let usual = self.pricing.lists.get(name).copied().unwrap_or(1);
+        let mut entries = None;
+        for argument in field.arguments().into_iter().flat_map(|all| all.arguments()) {
+            let Some(own) = argument.name().map(|name| name.text().to_string()) else { continue };
+            if !self.pricing.sizes.contains(&own) {
+                continue;
+            }
+            let size = match argument.value() {
+                Some(Value::IntValue(value)) => whole(&value).map(Some),
+                Some(Value::Variable(variable)) => {
+                    self.variable(variable.name().map(|name| name.text().to_string()).unwrap_or_default())
+                }
+                Some(Value::NullValue(_)) => Some(None),
+                _ => None,
+            };
+            let Some(size) = size else {
+                let message = format!("{name:.64}: {own:.64} is no number of entries; accepted: 0 and above");
+                return Err(Unpriced::new("BAD_USER_INPUT", message));
+            };
+            entries = entries.max(size);
+        }
+        Ok(entries.unwrap_or(usual))
+    }
+
+    /// The number of a variable: none if it has no value, and nothing if that is no number.
+    #[allow(clippy::option_option, reason = "no value and a wrong one are two answers")]
+    fn variable(&self, name: String) -> Option<Option<u64>> {
+        match self.variables.get(&name) {
+            None => Some(self.defaults.get(&name).copied()),
+            Some(Json::Null) => Some(None),
+            Some(value) => value.as_u64().map(Some),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn price(text: &str) -> Result<Price, Unpriced> {
+        Pricing::default().price(text, None, &Map::new())
+    }
+
+    fn points(text: &str) -> u64 {
+        price(text).unwrap().points
+    }
+
+    /// Fields cost their weight, and lists as often as they have entries.
+    #[test]
+    fn lists_multiply() {
+        assert_eq!(points("{ viewer }"), 1);
+        assert_eq!(points("{ viewer { login name __typename } }"), 3);
+        assert_eq!(points("{ posts(first: 10) { title } }"), 11);
+        // GitHub's own example of nodes: 50 repositories with 10 issues each.
+        assert_eq!(
+            points(
+                "{ repositories(first: 50) { edges { repository: node { issues(first: 10) { title } } } } }"
+            ),
+            651
+        );
+        assert_eq!(points("{ posts(first: 2, last: 5) { title } }"), 6);
+        assert_eq!(points("mutation { close { id } }"), 12);
+        assert_eq!(points("query($n: Int = 7) { posts(first: $n) { id } }"), 8);
+    }
+
+    /// Variables of the request count before their defaults; what is no number is refused.
+    #[test]
+    fn variables() {
+        let text = "query($n: Int = 7) { posts(first: $n) { id } }";
+        let with = |value: Json| {
+            let variables = Map::from_iter([("n".to_owned(), value)]);
+            Pricing::default().price(text, None, &variables).map(|price| price.points)
+        };
+        assert_eq!(with(Json::from(100)), Ok(101));
+        assert_eq!(with(Json::Null), Ok(2));
+        for wrong in [Json::from(-1), Json::from("9"), Json::from(1.5)] {
+            assert_eq!(with(wrong).unwrap_err().code, "BAD_USER_INPUT");
+        }
+        assert_eq!(price("{ posts(first: -3) { id } }").unwrap_err().code, "BAD_USER_INPUT");
+    }
+
+    /// Names of one's own: weights and lists.
+    #[test]
+    fn weights() {
+        let pricing = Pricing {
+            weights: BTreeMap::from([("search".to_owned(), 50), ("id".to_owned(), 0)]),
+            lists: BTreeMap::from([("tags".to_owned(), 20)]),
+            ..Pricing::default()
+        };
+        let points = |text| pricing.price(text, None, &Map::new()).unwrap().points;
+        assert_eq!(points("{ search { id } }"), 50);
+        assert_eq!(points("{ tags { name id } }"), 21);
+        assert_eq!(points("{ tags(first: 3) { name } }"), 4);
+    }
+
+    /// A fragment counts wherever it is spread; one that spreads itself, or that is not there, is refused.
+    #[test]
+    fn fragments() {
+        let text = "{ a { ...F } b(first: 3) { ...F } ... on Query { c } } fragment F on T { x y }";
+        assert_eq!(points(text), 3 + 7 + 1);
+        let cycle = "{ ...A } fragment A on T { ...B } fragment B on T { ...A }";
+        assert_eq!(price(cycle).unwrap_err().code, "GRAPHQL_VALIDATION_FAILED");
+        assert_eq!(price("{ ...A }").unwrap_err().code, "GRAPHQL_VALIDATION_FAILED");
+    }
+
+    /// A small text of fragments that doubles at each step is known to be too large at once.
+    #[test]
+    fn bombs() {
+        let mut text = String::from("{ ...F0 }");
+        for step in 0..60 {
+            text.push_str(&format!(
+                " fragment F{step} on T {{ a: x {{ ...F{} }} b: x {{ ...F{} }} }}",
+                step + 1,
+                step + 1
+            ));
+        }
+        text.push_str(" fragment F60 on T { x }");
+        assert_eq!(price(&text).unwrap_err().code, "GRAPHQL_TOO_COMPLEX");
+        let deep = format!("{}x{}", "{ a ".repeat(5_000), "}".repeat(5_000));
+        assert!(price(&deep).is_err());
+        let wide = format!("{{ {} }}", "x ".repeat(20_000));
+        assert!(price(&wide).is_err());
+        assert_eq!(
+            price("{ a(first: 999999999999) { b(first: 999999999999) { c } } }").unwrap_err().code,
+            "GRAPHQL_TOO_COMPLEX"
+        );
+    }
+
+    /// Caps hold, each by its own name.
+    #[test]
+    fn caps() {
+        let deep = format!("{}x{}", "{ a ".repeat(16), "}".repeat(16));
+        assert!(price(&deep).unwrap_err().message.starts_with("depth: the operation has 16"));
+        let aliases = format!("{{ {} }}", (0..51).map(|number| format!("a{number}: x ")).collect::<String>());
+        assert!(price(&aliases).unwrap_err().message.starts_with("aliases:"));
+        let fields = format!("{{ {} }}", "x ".repeat(1_001));
+        assert!(price(&fields).unwrap_err().message.starts_with("fields:"));
+    }
+
+    /// Of several operations the named one is priced; without a name none is.
+    #[test]
+    fn operations() {
+        let text = "query A { a } query B { b { c } }";
+        let named = |name| Pricing::default().price(text, name, &Map::new()).map(|price| price.points);
+        assert_eq!(named(Some("A")), Ok(1));
+        assert_eq!(named(Some("B")), Ok(2));
+        assert_eq!(named(None).unwrap_err().code, "OPERATION_RESOLUTION_FAILURE");
+        assert_eq!(named(Some("C")).unwrap_err().code, "OPERATION_RESOLUTION_FAILURE");
+        assert_eq!(price("fragment F on T { x }").unwrap_err().code, "OPERATION_RESOLUTION_FAILURE");
+        assert_eq!(price("type Query { a: Int }").unwrap_err().code, "GRAPHQL_VALIDATION_FAILED");
+        assert_eq!(price("{").unwrap_err().code, "GRAPHQL_PARSE_FAILED");
+    }
+}

@@ -1,0 +1,101 @@
+//! What a GraphQL request asks for, in all forms that HTTP gives it: JSON, one operation or several, a bare text, or a query string.
+
+use std::borrow::Cow;
+
+use http::Method;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use serde::Deserialize;
+use serde_json::{Map, Value as Json};
+
+use super::Unpriced;
+use super::persisted::Persisted;
+use super::price::{Price, Pricing};
+use crate::attributes::source::query;
+
+/// One operation as it is sent.
+#[derive(Debug, Default, Deserialize)]
+struct Question<'q> {
+    #[serde(default, borrow)]
+    query: Option<Cow<'q, str>>,
+    #[serde(default, borrow, rename = "operationName")]
+    operation: Option<Cow<'q, str>>,
+    #[serde(default)]
+    variables: Option<Map<String, Json>>,
+    #[serde(default)]
+    extensions: Option<Extensions>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Extensions {
+    #[serde(default, rename = "persistedQuery")]
+    persisted: Option<ByHash>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ByHash {
+    #[serde(rename = "sha256Hash")]
+    hash: String,
+}
+
+/// The price of a request.
+pub(super) fn price(
+    parts: &Parts,
+    body: &[u8],
+    pricing: &Pricing,
+    persisted: &Persisted,
+) -> Result<Price, Unpriced> {
+    let bad = |message: &str| Unpriced::new("BAD_REQUEST", message);
+    if parts.method == Method::GET || parts.method == Method::HEAD {
+        return of_query(parts.uri.query().unwrap_or_default(), pricing, persisted);
+    }
+    let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    match kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+        "application/json" | "application/graphql+json" => of_json(body, pricing, persisted),
+        "application/graphql" => {
+            let text = std::str::from_utf8(body).map_err(|_| bad("body: not text in UTF-8"))?;
+            one(&Question { query: Some(Cow::Borrowed(text)), ..Question::default() }, pricing, persisted)
+        }
+        _ => Err(bad("content-type: no GraphQL; accepted: application/json and application/graphql")),
+    }
+}
+
+fn of_json(body: &[u8], pricing: &Pricing, persisted: &Persisted) -> Result<Price, Unpriced> {
+    let bad =
+        |error: serde_json::Error| Unpriced::new("BAD_REQUEST", format!("body: no GraphQL request: {error}"));
+    if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
+        return one(&serde_json::from_slice(body).map_err(bad)?, pricing, persisted);
+    }
+    let several: Vec<Question<'_>> = serde_json::from_slice(body).map_err(bad)?;
+    let most = pricing.caps.operations;
+    if several.is_empty() || several.len() > most {
+        let message = format!("{} operations in one request; accepted: 1 to {most}", several.len());
+        return Err(Unpriced::new("BAD_REQUEST", message));
+    }
+    let prices = several.iter().map(|question| one(question, pricing, persisted));
+    Ok(Price::sum(prices.collect::<Result<Vec<_>, _>>()?))
+}
+
+fn of_query(text: &str, pricing: &Pricing, persisted: &Persisted) -> Result<Price, Unpriced> {
+    let read = |name| query(text, name).map_err(|problem| Unpriced::new("BAD_REQUEST", problem.0));
+    let bad = |name: &str| Unpriced::new("BAD_REQUEST", format!("{name}: no JSON object"));
+    let variables = match read("variables")? {
+        Some(json) => Some(serde_json::from_str(&json).map_err(|_| bad("variables"))?),
+        None => None,
+    };
+    let extensions = match read("extensions")? {
+        Some(json) => Some(serde_json::from_str(&json).map_err(|_| bad("extensions"))?),
+        None => None,
+    };
+    let question =
+        Question { query: read("query")?, operation: read("operationName")?, variables, extensions };
+    one(&question, pricing, persisted)
+}
+
+fn one(question: &Question<'_>, pricing: &Pricing, persisted: &Persisted) -> Result<Price, Unpriced> {
+    let named = question.extensions.as_ref().and_then(|extensions| extensions.persisted.as_ref());
+    let text = persisted.text(question.query.as_deref(), named.map(|named| named.hash.as_str()))?;
+    let none = Map::new();
+    let variables = question.variables.as_ref().unwrap_or(&none);
+    pricing.price(text, question.operation.as_deref().filter(|name| !name.is_empty()), variables)
+}

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::header::{HOST, USER_AGENT};
+use http::header::{CONNECTION, HOST, HeaderValue, TE, USER_AGENT};
 use http::uri::{Authority, Parts as UriParts, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version, request};
 use hyper::body::Incoming;
@@ -283,6 +283,10 @@ impl Outgoing {
     fn request(&self, version: Version, scheme: Scheme) -> Request<Lent> {
         let mut parts = self.parts.clone();
         parts.version = version;
+        if version == Version::HTTP_11 && parts.headers.contains_key(TE) && !self.is_upgrade {
+            // In HTTP/1 the wish is one hop's, and says so.
+            parts.headers.insert(CONNECTION, HeaderValue::from_static("te"));
+        }
         if version == Version::HTTP_2 {
             let host = parts.headers.remove(HOST);
             let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());

@@ -15,6 +15,7 @@ use super::body::Body;
 use super::proxy::Proxy;
 use crate::service::{Service, Wire};
 use crate::store::Stores;
+use crate::telemetry::Stopwatch;
 
 /// The service, as the middleware asks it.
 pub(super) struct Deciding(pub(super) Arc<Service>);
@@ -35,11 +36,19 @@ impl Decide for Deciding {
     }
 
     fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
-        self.0.check_at_once(request, now, Wire::Gateway)
+        let watch = self.0.meter.sampled_watch();
+        let decision = self.0.check_at_once(request, now, Wire::Gateway)?;
+        if let Some(watch) = watch {
+            self.0.meter.took(Wire::Gateway, watch.elapsed());
+        }
+        Some(decision)
     }
 
-    fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> impl Future<Output = Decision> + Send {
-        self.0.check(request, now, Wire::Gateway)
+    async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
+        let watch = Stopwatch::start();
+        let decision = self.0.check(request, now, Wire::Gateway).await;
+        self.0.meter.took(Wire::Gateway, watch.elapsed());
+        decision
     }
 
     fn reserve(

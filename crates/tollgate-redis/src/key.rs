@@ -1,5 +1,6 @@
 //! The names of counters in Redis: `tg:{gggg}` and 21 characters, 30 bytes in all, which Redis keeps in 32. Nothing that a client
-//! sends shapes a name: it is made of a keyed hash, and of four letters that choose the slot.
+//! sends shapes a name: it is made of a keyed hash, and of four letters that choose the slot. Beside a counter that lends there may be
+//! another key, of the same name but for one character.
 
 use tollgate::charge::Charge;
 
@@ -15,6 +16,8 @@ const GROUP_END: usize = 8;
 /// The digits of a group. Sixteen neighbours that start at a multiple of sixteen: a checksum spreads those over the slots evenly,
 /// while hexadecimal digits would leave every fifth slot without a key.
 const DIGITS: &[u8; 16] = b"@ABCDEFGHIJKLMNO";
+/// What stands in a name in place of the hash's first character where it is not of a counter, but of what is asked of it.
+const CROWD: u8 = b'~';
 const BASE64_URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The name of a counter.
@@ -44,6 +47,12 @@ impl Key {
             *digit = BASE64_URL[usize::try_from(hash >> (122 - 6 * place) & 0x3f).unwrap_or(0)];
         }
         Self(bytes)
+    }
+
+    /// The key, in the same slot, of what all nodes are asked for of this counter. One letter of the hash less tells them apart as well.
+    pub(crate) const fn of_crowd(mut self) -> Self {
+        self.0[GROUP_END + 1] = CROWD;
+        self
     }
 
     /// The bytes that Redis sees.
@@ -92,6 +101,9 @@ mod tests {
         let key = Key::new(u128::MAX, Some(0x1f3a));
         assert_eq!(key.as_bytes(), b"tg:{AOCJ}_____________________");
         assert_eq!(Key::new(0xbeef, None).as_bytes(), b"tg:{KNNO}AAAAAAAAAAAAAAAAAAC-7");
+        let crowd = key.of_crowd();
+        assert_eq!(crowd.as_bytes(), b"tg:{AOCJ}~____________________");
+        assert!(crowd.slot() == key.slot() && crowd.print() != key.print());
     }
 
     /// The slots that Redis's own documentation and `CLUSTER KEYSLOT` tell.

@@ -40,7 +40,7 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// A store that at least so many servers share.
     pub(crate) fn new(store: RedisStore, min_nodes: u32) -> Self {
-        Self { store: Leased::new(store, LEASED_KEYS_MAX), min_nodes }
+        Self { store: Leased::new(store, LEASED_KEYS_MAX).among(min_nodes), min_nodes }
     }
 
     /// The store itself.
@@ -73,6 +73,14 @@ impl Store for Stores {
     }
 
     #[inline]
+    fn may_answer_at_once(&self) -> bool {
+        match self {
+            Stores::Memory(store) => store.may_answer_at_once(),
+            Stores::Redis(fleet) => fleet.store.may_answer_at_once(),
+        }
+    }
+
+    #[inline]
     fn is_grouped(&self) -> bool {
         match self {
             Stores::Memory(store) => store.is_grouped(),
@@ -93,10 +101,11 @@ impl Store for Stores {
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
-    ) -> Option<Result<Answers, StoreFailure>> {
+        answers: &mut Answers,
+    ) -> Option<Result<(), StoreFailure>> {
         match self {
-            Stores::Memory(store) => store.charge_at_once(charges, now),
-            Stores::Redis(_) => None,
+            Stores::Memory(store) => store.charge_at_once(charges, now, answers),
+            Stores::Redis(fleet) => fleet.store.charge_at_once(charges, now, answers),
         }
     }
 

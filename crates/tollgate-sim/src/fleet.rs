@@ -1,6 +1,8 @@
 //! A fleet in virtual time: nodes that share one counter of each key, asked unevenly, and lost. What they admit together, how often they
 //! ask the store, and what is stranded: exact, leased, and as if each counted for itself.
 
+mod flow;
+
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,12 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use tollgate::charge::{Answers, Charge};
-use tollgate::lease::{Leased, Lender, Lending, Loan, Loans};
-use tollgate::policy::{Consistency, Findings, Limit, Policy};
+use tollgate::lease::{Leased, Lender, Lending, Loan, Loans, Want};
+use tollgate::policy::{Consistency, Cost, Findings, Limit, Policy};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{CheckRequest, Engine, MemoryStore, Quota, Secret, Source, Ticks, Timestamp};
 
 use crate::random::Random;
+
+pub use flow::{Flow, Flowed, flow};
 
 /// Bytes of each counter's memory, enough for every key of a simulation.
 const BYTES: u64 = 16 << 20;
@@ -124,10 +128,10 @@ impl Lender for Link {
     async fn lend(
         &self,
         charges: &[Charge<'_>],
-        extras: &[u64],
+        wants: &[Want],
         now: Timestamp,
     ) -> Result<Loans<Self::Receipt>, StoreFailure> {
-        self.call()?.lend(charges, extras, now).await
+        self.call()?.lend(charges, wants, now).await
     }
 
     fn quota_of<'r>(&self, receipt: &'r Self::Receipt) -> &'r Quota {
@@ -137,10 +141,10 @@ impl Lender for Link {
     async fn lend_more(
         &self,
         receipt: &Self::Receipt,
-        units: u64,
+        want: Want,
         now: Timestamp,
     ) -> Result<Loan<Self::Receipt>, StoreFailure> {
-        self.call()?.lend_more(receipt, units, now).await
+        self.call()?.lend_more(receipt, want, now).await
     }
 
     async fn take_back(
@@ -172,12 +176,19 @@ struct Fleet<'s> {
     nodes: Vec<(Node, Arc<AtomicBool>)>,
 }
 
-impl Fleet<'_> {
+impl<'s> Fleet<'s> {
+    fn new(scene: &'s Scene, way: Way) -> Result<Self, Findings> {
+        let store = Lending::new(MemoryStore::new(BYTES, START), scene.nodes);
+        let mut fleet = Self { scene, way, store, calls: Arc::default(), nodes: Vec::new() };
+        fleet.nodes = (0..scene.nodes).map(|_| fleet.node()).collect::<Result<_, _>>()?;
+        Ok(fleet)
+    }
+
     fn node(&self) -> Result<(Node, Arc<AtomicBool>), Findings> {
         let consistency = if self.way == Way::Leased { Consistency::Leased } else { Consistency::Exact };
         let (share, ttl) = self.scene.lease;
         let limit = Limit::new("limit", self.scene.quota.clone()).by(["key"]).consistency(consistency);
-        let policy = Policy::new(vec![limit.lease(share, ttl)])?;
+        let policy = Policy::new(vec![limit.cost(Cost::Asked).lease(share, ttl)])?;
         let store = match self.way {
             Way::Alone => Lending::new(MemoryStore::new(BYTES, START), self.scene.nodes),
             _ => self.store.clone(),
@@ -196,14 +207,7 @@ impl Fleet<'_> {
 /// The limit cannot be leased.
 pub fn run(scene: &Scene, way: Way) -> Result<Outcome, Findings> {
     let mut random = Random::new(scene.seed);
-    let mut fleet = Fleet {
-        scene,
-        way,
-        store: Lending::new(MemoryStore::new(BYTES, START), scene.nodes),
-        calls: Arc::default(),
-        nodes: Vec::new(),
-    };
-    fleet.nodes = (0..scene.nodes).map(|_| fleet.node()).collect::<Result<_, _>>()?;
+    let mut fleet = Fleet::new(scene, way)?;
     let count = fleet.nodes.len().max(1);
     let mut outcome =
         Outcome { by_node: vec![0; count], asked_by_node: vec![0; count], ..Outcome::default() };

@@ -10,3 +10,4 @@ pub mod bound;
 pub mod drift;
 pub mod accuracy;
 pub mod fleet;
+pub mod overload;

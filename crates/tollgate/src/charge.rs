@@ -255,6 +255,29 @@ pub struct Answer {
     pub outcome: Outcome,
     /// Where it came from.
     pub source: Source,
+    /// Of an answer by [`Source::Lease`]: units of the counter that were spent here and that no answer has told of, this charge's included.
+    /// Most tell none, and one now and then all. Any other answer tells of its own charge, and has 0 here.
+    pub unheard: u32,
+}
+
+impl Answer {
+    /// An answer that tells of its own charge.
+    #[must_use]
+    #[inline]
+    pub const fn new(outcome: Outcome, source: Source) -> Self {
+        Self { outcome, source, unheard: 0 }
+    }
+
+    /// The units that whoever keeps count beside the store has not heard of yet, of a charge that was admitted at this cost.
+    #[must_use]
+    #[inline]
+    pub fn news(&self, cost: u64) -> u64 {
+        match self.source {
+            Source::Lease => u64::from(self.unheard),
+            Source::DenyCache => 0,
+            _ => cost,
+        }
+    }
 }
 
 /// One answer for each charge, in order.

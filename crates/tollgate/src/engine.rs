@@ -1,5 +1,6 @@
 //! The engine: a policy, a store, and the way of a decision between them.
 
+use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Answer, Charge};
+use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Decision, Fault, Source, Stance, Status};
 use crate::key::Secret;
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Usage};
@@ -173,42 +174,65 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Answers one request, of one view or several, if its store can without waiting, as memory can; otherwise nothing was
-    /// charged, and [`Engine::check`] or [`Engine::check_views`] answers. It is the same decision with fewer steps, for whoever
+    /// Answers one request, of one view or several, if its store can without waiting, as memory always can and leases mostly can; otherwise
+    /// nothing was charged, and [`Engine::check`] or [`Engine::check_views`] answers. It is the same decision with fewer steps, for whoever
     /// makes millions of them.
     #[must_use]
     pub fn check_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Decision> {
-        if !self.store.answers_at_once() {
-            return None;
+        let mut decided = None;
+        self.decide_at_once(views, now, &mut decided);
+        decided
+    }
+
+    /// The same, written where it is needed: a decision is large, too.
+    #[inline]
+    fn decide_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp, decided: &mut Option<Decision>) {
+        if !self.store.may_answer_at_once() {
+            return;
         }
         let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load();
+            if !live.is_leased && !self.store.answers_at_once() {
+                return;
+            }
             if let Some(block) = self.blocks.of(views, now) {
-                return Some(Decision::blocked(Arc::clone(&live.policy), block, now));
+                *decided = Some(Decision::blocked(Arc::clone(&live.policy), block, now));
+                return;
             }
             let mut question = Question::of(self.bench.at(now));
             if let Err(fault) = self.ask_into(&live, views, &mut question) {
-                return Some(Decision::faulty(Arc::clone(&live.policy), fault));
+                *decided = Some(Decision::faulty(Arc::clone(&live.policy), fault));
+                return;
             }
-            let answers = self.store.charge_at_once(&question.charges, now)?;
-            if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
+            if self.must_pay_first(&question.charges) {
+                return;
+            }
+            let mut answers = Answers::new();
+            let Some(answered) = self.store.charge_at_once(&question.charges, now, &mut answers) else {
+                return;
+            };
+            if attempt < ATTEMPTS && answered == Err(StoreFailure::Superseded) {
                 continue;
             }
-            return Some(match answers {
-                Ok(answers) => self.conclude(&live, &question, &answers, None),
+            let decision = decided.insert(Decision::open(Arc::clone(&live.policy)));
+            match answered {
+                Ok(()) => {
+                    self.follow_store(&live, &question, &answers, now);
+                    self.conclude_into(&live, &question, &answers, None, decision);
+                }
                 Err(failure) => {
                     let answers = self.answers_at_once(&live, &question, failure, now);
-                    self.conclude(&live, &question, &answers, Some(failure))
+                    self.conclude_into(&live, &question, &answers, Some(failure), decision);
                 }
-            });
+            }
+            return;
         }
-        unreachable!("the last attempt concludes")
     }
 
     /// Answers one request. It always answers: a failing store is a decision chosen by policy, not an error.
-    pub async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
-        self.check_views(slice::from_ref(request), now).await
+    pub fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> impl Future<Output = Decision> + Send {
+        self.check_views(slice::from_ref(request), now)
     }
 
     /// The way of a decision, with what it was made from.
@@ -281,9 +305,22 @@ impl<S: Store> Engine<S> {
         answers: &[Answer],
         failure: Option<StoreFailure>,
     ) -> Decision {
-        let Question { matches, charges, permit, .. } = question;
         let mut decision = Decision::open(Arc::clone(&live.policy));
-        combine(matches, charges, answers, &mut decision);
+        self.conclude_into(live, question, answers, failure, &mut decision);
+        decision
+    }
+
+    #[inline]
+    fn conclude_into(
+        &self,
+        live: &Live,
+        question: &Question<'_>,
+        answers: &[Answer],
+        failure: Option<StoreFailure>,
+        decision: &mut Decision,
+    ) {
+        let Question { matches, charges, permit, .. } = question;
+        combine(matches, charges, answers, decision);
         if let Some(id) = permit
             && decision.is_allowed()
         {
@@ -295,7 +332,6 @@ impl<S: Store> Engine<S> {
             let sources = answers.iter().map(took);
             decision.give(Permit::new(live, matches, charges, sources, *id).map(Box::new));
         }
-        decision
     }
 
     /// A number for the permits of this decision, if it takes any.

@@ -11,7 +11,7 @@ mod answer;
 mod body;
 mod dialect;
 mod ietf;
-mod jitter;
+pub(crate) mod jitter;
 mod list;
 mod policy;
 mod reading;

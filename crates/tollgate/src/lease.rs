@@ -7,8 +7,11 @@
 
 mod book;
 mod cell;
+mod crowd;
+mod desk;
 mod heat;
 mod lending;
+mod share;
 mod size;
 mod tend;
 #[cfg(test)]
@@ -18,7 +21,6 @@ mod turn;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -33,6 +35,7 @@ use crate::time::{Ticks, Timestamp};
 use book::Book;
 pub use book::{Holding, LeaseReport};
 use cell::{Asked, Cell};
+pub use crowd::{PARTS, Want};
 pub use lending::Lending;
 use turn::Turn;
 
@@ -53,6 +56,8 @@ pub struct Loan<R> {
     pub window: Option<u64>,
     /// What it takes to give them back, and to draw again; none where units cannot go back.
     pub receipt: Option<R>,
+    /// What all nodes together are asked for of this counter in a second, as far as they report it and it is known yet.
+    pub crowd: Option<u64>,
 }
 
 /// The window that a counter counts in, by its end; 0 where there are none. Of an answer that counted something.
@@ -72,23 +77,23 @@ pub trait Lender: Store {
     /// What it takes to give units back. It names the counter, its quota, and, of a window, which one.
     type Receipt: Clone + Send + Sync + 'static;
 
-    /// Charges as [`Store::charge`] does, and if all pass takes of each counter up to so many units beyond that, of what is there then
-    /// divided by the number of nodes.
+    /// Charges as [`Store::charge`] does, and if all pass takes of each counter what is wanted beyond that, of what is there then. What
+    /// is reported counts in any case.
     fn lend(
         &self,
         charges: &[Charge<'_>],
-        extras: &[u64],
+        wants: &[Want],
         now: Timestamp,
     ) -> impl Future<Output = Result<Loans<Self::Receipt>, StoreFailure>> + Send;
 
     /// The quota of a receipt.
     fn quota_of<'r>(&self, receipt: &'r Self::Receipt) -> &'r Quota;
 
-    /// Takes up to so many units more of a counter that has lent some.
+    /// Takes more of a counter that has lent some.
     fn lend_more(
         &self,
         receipt: &Self::Receipt,
-        units: u64,
+        want: Want,
         now: Timestamp,
     ) -> impl Future<Output = Result<Loan<Self::Receipt>, StoreFailure>> + Send;
 
@@ -105,9 +110,11 @@ pub trait Lender: Store {
 pub struct Leased<S: Lender> {
     store: S,
     book: Book<S::Receipt>,
+    nodes_min: u32,
 }
 
 type CellOf<S> = Arc<Cell<<S as Lender>::Receipt>>;
+type CellsOf<'d, S> = SmallVec<[&'d CellOf<S>; 6]>;
 
 /// What is known of one charge without asking.
 enum Known<R> {
@@ -122,7 +129,14 @@ enum Known<R> {
 impl<S: Lender> Leased<S> {
     /// Leases before a store, for at most so many keys at a time; further ones are asked about exactly.
     pub fn new(store: S, keys_max: usize) -> Self {
-        Self { store, book: Book::new(keys_max) }
+        Self { store, book: Book::new(keys_max), nodes_min: 0 }
+    }
+
+    /// Counts on so many nodes at least, however few the store sees.
+    #[must_use]
+    pub fn among(mut self, nodes: u32) -> Self {
+        self.nodes_min = nodes;
+        self
     }
 
     /// The store behind.
@@ -143,15 +157,16 @@ impl<S: Lender> Leased<S> {
 
     /// How many nodes share the store, as far as that is known.
     fn fleet_size(&self) -> u32 {
-        match self.store.nodes() {
+        let known = match self.store.nodes() {
             0 => NODES_UNKNOWN,
             nodes => nodes,
-        }
+        };
+        known.max(self.nodes_min)
     }
 
     /// What a draw brought to a key that is no longer leased goes back.
     fn after(&self, cell: &Cell<S::Receipt>) {
-        if cell.is_gone.load(Ordering::Acquire) {
+        if cell.is_gone() {
             self.book.leave(cell);
         }
     }
@@ -202,17 +217,69 @@ impl<S: Lender> Leased<S> {
             self.book.counts.paid();
         }
         let each = charges.iter().zip(known);
-        Some(each.filter_map(|(charge, known)| told(charge, known, now)).collect())
+        Some(each.filter_map(|(charge, known)| told(charge, known, !is_denied, now)).collect())
     }
 
-    /// The answers, if the store need not be asked. Otherwise nothing is paid.
-    fn answered(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Answers> {
-        let known = self.pay(charges, now);
-        let answers = self.settled(charges, &known, now);
-        if answers.is_none() {
-            Self::unpay(charges, &known);
+    /// Writes the answers, if the store need not be asked, and if all that is held is at hand. Otherwise nothing is paid, and what was
+    /// written means nothing.
+    #[inline]
+    fn answered(&self, charges: &[Charge<'_>], now: Timestamp, answers: &mut Answers) -> Option<()> {
+        let mut desk = self.book.at_hand(charges)?;
+        let mut cells = CellsOf::<'_, S>::new();
+        let mut is_denied = false;
+        for charge in charges {
+            let cell = desk.cell(charge)?;
+            if !cell.can_spend(charge.cost(), now) {
+                if !cell.denies(charge, now) {
+                    return None;
+                }
+                is_denied |= is_enforced(charge);
+            }
+            cells.push(cell);
         }
-        answers
+        if is_denied {
+            refused(charges, &cells, now, answers)?;
+        } else {
+            self.paid(charges, &cells, now, answers)?;
+        }
+        drop(cells);
+        *(if is_denied { &mut desk.refused } else { &mut desk.paid }) += 1;
+        Some(())
+    }
+
+    /// Pays all of them, each of its cell, but for shadows that are denied. None if somebody else was faster: then nothing is paid.
+    #[inline]
+    fn paid(
+        &self,
+        charges: &[Charge<'_>],
+        cells: &[&Arc<Cell<S::Receipt>>],
+        now: Timestamp,
+        answers: &mut Answers,
+    ) -> Option<()> {
+        let mut leases = SmallVec::<[u64; 6]>::new();
+        for (charge, cell) in charges.iter().zip(cells) {
+            let ends = cell.ends();
+            if let Some(left) = cell.spend(charge.cost(), now) {
+                if cell.runs_out(left) {
+                    self.book.want(cell);
+                }
+                leases.push(ends);
+                answers.push(answer(cell.outcome(charge.quota(), now), Source::Lease));
+            } else if let Some(outcome) = cell.denial(charge, now).filter(|_| !is_enforced(charge)) {
+                leases.push(0);
+                answers.push(answer(outcome, Source::DenyCache));
+            } else {
+                let paid = charges.iter().zip(cells).zip(leases);
+                paid.for_each(|((charge, cell), ends)| cell.put(charge.cost(), ends));
+                return None;
+            }
+        }
+        for (answer, cell) in answers.iter_mut().zip(cells) {
+            if answer.source == Source::Lease {
+                answer.unheard = cell.news();
+            }
+        }
+        Some(())
     }
 
     /// Asks the store about what is lacking, and draws ahead of what is asked often.
@@ -226,21 +293,31 @@ impl<S: Lender> Leased<S> {
         let places: SmallVec<[usize; 6]> =
             (0..charges.len()).filter(|&place| !matches!(known[place], Known::Paid(..))).collect();
         let asked: SmallVec<[Charge<'_>; 6]> = places.iter().map(|&place| charges[place]).collect();
-        let extras: SmallVec<[u64; 6]> = places
+        let wants: SmallVec<[Want; 6]> = places
             .iter()
             .map(|&place| match &turns[place] {
                 Some(turn) if !self.book.is_closed() => {
-                    turn.cell().wanted(charges[place].quota(), self.fleet_size(), now)
+                    let (quota, cost) = (charges[place].quota(), charges[place].cost());
+                    self.book.take_ended(turn.cell(), now);
+                    turn.cell().wanted(quota, cost, self.fleet_size(), now)
                 }
-                _ => 0,
+                _ => Want::default(),
             })
             .collect();
-        turns.iter_mut().flatten().for_each(Turn::ask);
-        let loans = match self.store.lend(&asked, &extras, now).await {
+        for (&place, want) in places.iter().zip(&wants) {
+            if let Some(turn) = &mut turns[place] {
+                turn.ask(want.units);
+            }
+        }
+        let loans = match self.store.lend(&asked, &wants, now).await {
             Ok(loans) if loans.len() == asked.len() => loans,
             result => {
                 Self::unpay(charges, known);
-                return Err(result.err().unwrap_or(StoreFailure::Unanswered));
+                let failure = result.err().unwrap_or(StoreFailure::Unanswered);
+                if failure != StoreFailure::Unanswered {
+                    turns.iter_mut().flatten().for_each(Turn::is_refused);
+                }
+                return Err(failure);
             }
         };
         self.book.counts.asked();
@@ -252,14 +329,14 @@ impl<S: Lender> Leased<S> {
             Self::unpay(charges, known);
         }
         let mut answers: SmallVec<[Option<Answer>; 6]> =
-            charges.iter().zip(known).map(|(charge, known)| told(charge, known, now)).collect();
-        for ((&place, loan), &wanted) in places.iter().zip(loans).zip(&extras) {
+            charges.iter().zip(known).map(|(charge, known)| told(charge, known, is_admitted, now)).collect();
+        for ((&place, loan), &want) in places.iter().zip(loans).zip(&wants) {
             answers[place] = Some(loan.answer);
             if let Some(turn) = turns[place].take() {
                 self.book.counts.drew(loan.extra);
                 let (quota, cost) = (charges[place].quota(), charges[place].cost());
                 let cell = Arc::clone(turn.cell());
-                let ended = turn.end(Asked { quota, cost, wanted, sent: now, is_admitted }, loan);
+                let ended = turn.end(Asked { quota, cost, want, sent: now, is_admitted }, loan);
                 self.book.counts.stranded(ended);
                 self.after(&cell);
             }
@@ -331,12 +408,33 @@ fn is_enforced(charge: &Charge<'_>) -> bool {
 }
 
 fn answer(outcome: Outcome, source: Source) -> Answer {
-    Answer { outcome, source }
+    Answer::new(outcome, source)
 }
 
-fn told<R: Clone>(charge: &Charge<'_>, known: &Known<R>, now: Timestamp) -> Option<Answer> {
+/// What is told whom one of the cells denies. Whoever could pay does not, so that nobody has to give back.
+fn refused<R: Clone>(
+    charges: &[Charge<'_>],
+    cells: &[&Arc<Cell<R>>],
+    now: Timestamp,
+    answers: &mut Answers,
+) -> Option<()> {
+    for (charge, cell) in charges.iter().zip(cells) {
+        answers.push(if cell.can_spend(charge.cost(), now) {
+            answer(cell.outcome(charge.quota(), now), Source::Lease)
+        } else {
+            answer(cell.denial(charge, now)?, Source::DenyCache)
+        });
+    }
+    Some(())
+}
+
+/// The answer of what is known. One that stays paid tells what was spent.
+fn told<R: Clone>(charge: &Charge<'_>, known: &Known<R>, is_paid: bool, now: Timestamp) -> Option<Answer> {
     match known {
-        Known::Paid(cell, _) => Some(answer(cell.outcome(charge.quota(), now), Source::Lease)),
+        Known::Paid(cell, _) => {
+            let unheard = if is_paid { cell.news() } else { 0 };
+            Some(Answer { unheard, ..answer(cell.outcome(charge.quota(), now), Source::Lease) })
+        }
         Known::Denied(outcome) => Some(answer(*outcome, Source::DenyCache)),
         Known::Lacking => None,
     }
@@ -348,8 +446,11 @@ impl<S: Lender> Store for Leased<S> {
         if charges.iter().all(|charge| charge.lease().is_none() || charge.cost() == 0) {
             return self.store.charge(charges, now).await;
         }
-        if let Some(answers) = self.answered(charges, now) {
-            return Ok(answers);
+        {
+            let mut answers = Answers::new();
+            if self.answered(charges, now, &mut answers).is_some() {
+                return Ok(answers);
+            }
         }
         // What asks the store is large, and seldom: it has a place of its own, so that others need not make room for it.
         Box::pin(self.charge_with_turns(charges, now)).await
@@ -359,12 +460,17 @@ impl<S: Lender> Store for Leased<S> {
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
-    ) -> Option<Result<Answers, StoreFailure>> {
-        self.answered(charges, now).map(Ok)
+        answers: &mut Answers,
+    ) -> Option<Result<(), StoreFailure>> {
+        self.answered(charges, now, answers).map(Ok)
     }
 
     fn answers_at_once(&self) -> bool {
         self.store.answers_at_once()
+    }
+
+    fn may_answer_at_once(&self) -> bool {
+        true
     }
 
     fn is_grouped(&self) -> bool {

@@ -18,6 +18,7 @@ mod decision;
 pub mod headers;
 pub mod lease;
 mod engine;
+pub mod overload;
 mod gate;
 #[cfg(feature = "conformance")]
 pub mod conformance;

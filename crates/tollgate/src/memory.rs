@@ -6,8 +6,6 @@
 
 use std::sync::Arc;
 
-use smallvec::smallvec;
-
 use crate::algorithm::reservoir::Word;
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::Source;
@@ -207,15 +205,30 @@ impl MemoryStore {
     /// [`StoreFailure::Superseded`] when a newer policy has already taken over a counter.
     #[inline]
     pub fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        let mut answers = Answers::new();
+        self.charge_into(charges, now, &mut answers)?;
+        Ok(answers)
+    }
+
+    /// The same, written where it is needed.
+    #[inline]
+    fn charge_into(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        answers: &mut Answers,
+    ) -> Result<(), StoreFailure> {
         let now = self.origin.clamp(now);
         match charges {
-            [] => Ok(Answers::new()),
-            [charge] => Ok(smallvec![self.charge_one(charge, now)?]),
-            several => match self.charge_known(several, now) {
-                Some(answers) => Ok(answers),
-                None => self.charge_all(several, now),
-            },
+            [] => {}
+            [charge] => answers.push(self.charge_one(charge, now)?),
+            several => {
+                if self.charge_known(several, now, answers).is_none() {
+                    *answers = self.charge_all(several, now)?;
+                }
+            }
         }
+        Ok(())
     }
 
     /// Charges one counter.
@@ -223,7 +236,7 @@ impl MemoryStore {
     pub(crate) fn charge_one(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         let now = self.origin.clamp(now);
         match self.main.charge(charge, now, self.origin) {
-            Ok(outcome) => Ok(Answer { outcome: outcome?, source: Source::Exact }),
+            Ok(outcome) => Ok(Answer::new(outcome?, Source::Exact)),
             Err(Full) => self.charge_overflow(charge, now),
         }
     }
@@ -237,15 +250,15 @@ impl MemoryStore {
     ) -> Result<Answer, StoreFailure> {
         let now = self.origin.clamp(now);
         if let Ok(outcome) = self.main.ask(charge, demand, now, self.origin) {
-            return Ok(Answer { outcome: outcome?, source: Source::Exact });
+            return Ok(Answer::new(outcome?, Source::Exact));
         }
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         match self.overflow.ask(&shared, demand, now, self.origin) {
-            Ok(outcome) => Ok(Answer { outcome: outcome?, source: Source::Overflow }),
-            Err(Full) => Ok(Answer {
-                outcome: Outcome { limit: charge.quota.capacity(), ..NO_ROOM },
-                source: Source::Full,
-            }),
+            Ok(outcome) => Ok(Answer::new(outcome?, Source::Overflow)),
+            Err(Full) => {
+                let outcome = Outcome { limit: charge.quota.capacity(), ..NO_ROOM };
+                Ok(Answer::new(outcome, Source::Full))
+            }
         }
     }
 
@@ -269,10 +282,10 @@ impl MemoryStore {
     fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         Ok(match self.overflow.charge(&shared, now, self.origin) {
-            Ok(outcome) => Answer { outcome: outcome?, source: Source::Overflow },
+            Ok(outcome) => Answer::new(outcome?, Source::Overflow),
             Err(Full) => {
                 let outcome = Outcome { limit: charge.quota.capacity(), ..NO_ROOM };
-                Answer { outcome, source: Source::Full }
+                Answer::new(outcome, Source::Full)
             }
         })
     }
@@ -343,8 +356,9 @@ impl Store for MemoryStore {
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
-    ) -> Option<Result<Answers, StoreFailure>> {
-        Some(self.charge_now(charges, now))
+        answers: &mut Answers,
+    ) -> Option<Result<(), StoreFailure>> {
+        Some(self.charge_into(charges, now, answers))
     }
 
     async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {

@@ -6,15 +6,15 @@
 mod finding;
 mod document;
 mod fields;
-mod rate;
+pub(crate) mod rate;
 pub mod expression;
 pub mod glob;
 mod lease;
 pub mod limit;
 mod on_store_failure;
 mod builder;
-mod compile;
-mod check;
+pub(crate) mod compile;
+pub(crate) mod check;
 pub(crate) mod text;
 mod index;
 mod matching;

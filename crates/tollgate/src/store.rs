@@ -60,6 +60,12 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// Whether [`Store::charge_at_once`] answers sometimes, where a limit is leased, so that it is worth trying.
+    #[inline]
+    fn may_answer_at_once(&self) -> bool {
+        self.answers_at_once()
+    }
+
     /// Whether it wants to know which counters belong together; see [`Charge::group`].
     #[inline]
     fn is_grouped(&self) -> bool {
@@ -72,14 +78,16 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// The same as [`Store::charge`] without waiting. `None`: nothing was charged, and [`Store::charge`] must be waited for.
+    /// The same as [`Store::charge`] without waiting. The answers are written where they are needed, which is empty: they are large, and
+    /// each hand that they go through would copy them. `None`: nothing was charged, and [`Store::charge`] must be waited for.
     #[inline]
     fn charge_at_once(
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
-    ) -> Option<Result<Answers, StoreFailure>> {
-        let _ = (charges, now);
+        answers: &mut Answers,
+    ) -> Option<Result<(), StoreFailure>> {
+        let _ = (charges, now, answers);
         None
     }
 

@@ -11,6 +11,7 @@ use tollgate::lease::Leased;
 use tollgate::{CheckRequest, Clock, Engine, Policy, Secret, Source};
 use tollgate_bench_store::Failure;
 use tollgate_bench_store::server::Servers;
+use tollgate_bench_store::zipf::Zipf;
 use tollgate_redis::{Nodes, RedisStore, Settings};
 
 const KEYS: usize = 100_000;
@@ -65,42 +66,13 @@ fn policy(consistency: &str) -> Result<Policy, Failure> {
     Ok(policy)
 }
 
-/// Keys by how often they are drawn: the first half as often as the second, and so on.
-struct Zipf(Vec<f64>);
-
-impl Zipf {
-    fn new() -> Self {
-        let mut sum = 0.0;
-        let mut sums: Vec<f64> = (1..=KEYS)
-            .map(|rank| {
-                sum += 1.0 / rank as f64;
-                sum
-            })
-            .collect();
-        sums.iter_mut().for_each(|each| *each /= sum);
-        Self(sums)
-    }
-
-    /// A table of keys to be gone through, so that drawing one costs nothing.
-    fn table(&self, mut seed: u64, length: usize) -> Vec<u32> {
-        let mut draw = || {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            let share = (seed >> 11) as f64 / (1u64 << 53) as f64;
-            u32::try_from(self.0.partition_point(|sum| *sum < share).min(KEYS - 1)).unwrap_or(0)
-        };
-        (0..length).map(|_| draw()).collect()
-    }
-}
-
 fn main() -> Result<(), Failure> {
     let quick = std::env::args().any(|argument| argument == "--quick");
     let time = Duration::from_secs(if quick { 3 } else { 10 });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let names: Arc<Vec<String>> = Arc::new((0..KEYS).map(|key| format!("key-{key:06}")).collect());
     let tenants: Arc<Vec<String>> = Arc::new((0..TENANTS).map(|key| format!("tenant-{key:04}")).collect());
-    let zipf = Zipf::new();
+    let zipf = Zipf::new(KEYS);
     let mut rows = Vec::new();
     let only: Option<String> = {
         let mut arguments = std::env::args().skip_while(|argument| argument != "--only");
@@ -191,12 +163,13 @@ async fn run(
                 for _ in 0..IN_A_ROW {
                     let key = table[place % table.len()] as usize;
                     place += 1;
-                    let request = CheckRequest::new().with("api_key", names[key].as_str());
-                    let Ok(request) =
-                        request.and_then(|request| request.with("tenant", tenants[key % TENANTS].as_str()))
-                    else {
+                    let mut request = CheckRequest::new();
+                    let told = request
+                        .push("api_key", names[key].as_str())
+                        .and_then(|()| request.push("tenant", tenants[key % TENANTS].as_str()));
+                    if told.is_err() {
                         return latencies;
-                    };
+                    }
                     let asked = (place % SAMPLED == 0).then(Instant::now);
                     let decision = node.check(&request, clock.now()).await;
                     if let (Some(asked), Some(latencies)) = (asked, &mut latencies) {

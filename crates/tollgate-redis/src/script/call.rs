@@ -3,12 +3,12 @@
 use redis::Cmd;
 use tollgate::Timestamp;
 
-use super::Asked;
+use super::{Asked, Operation};
 use crate::key::KEY_BYTES;
 
 /// Bodies that a request is compared with: those of a fleet's traffic are mostly of few kinds.
 const COMPARED_MAX: usize = 8;
-/// How the time is told, and that keys may repeat.
+/// How the time is told, that keys may repeat, and that units are lent.
 const WORDS_BYTES: usize = 24;
 
 /// The command `EVALSHA` or `EVAL` for some requests. A body that was there before is told by its number.
@@ -18,11 +18,12 @@ pub(crate) fn command<'a>(
     requests: impl Iterator<Item = &'a Asked> + Clone,
     time: Option<Timestamp>,
 ) -> Cmd {
-    let (mut count, mut keys, mut bytes) = (0, 0, 0);
+    let (mut count, mut keys, mut bytes, mut lends) = (0, 0, 0, false);
     for asked in requests.clone() {
         count += 1;
         keys += asked.keys.len();
         bytes += asked.body.len();
+        lends |= asked.body.first() == Some(&(Operation::Lend as u8));
     }
     let mut command =
         Cmd::with_capacity(4 + keys + count, bytes + script.len() + keys * KEY_BYTES + WORDS_BYTES);
@@ -33,8 +34,11 @@ pub(crate) fn command<'a>(
         prints.push(key.print());
     }
     let mut words = String::with_capacity(WORDS_BYTES);
-    if repeats(&mut prints) {
-        words.push('+');
+    match (repeats(&mut prints), lends) {
+        (true, true) => words.push(','),
+        (true, false) => words.push('+'),
+        (false, true) => words.push('*'),
+        (false, false) => {}
     }
     if let Some(time) = time {
         words.push_str(&time.unix_micros().to_string());

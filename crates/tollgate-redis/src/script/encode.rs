@@ -6,6 +6,7 @@ use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::charge::{Charge, Succession};
+use tollgate::lease::{PARTS, Want};
 use tollgate::quota::{EXACT_MAX, Quota};
 
 use super::{Operation, Tag};
@@ -19,8 +20,9 @@ const SLIDING: u8 = 5;
 const LOG: u8 = 6;
 const PERMITS: u8 = 7;
 
-/// The most units that a call lends.
-const EXTRA_MAX: u32 = (1 << 24) - 1;
+/// The most of what is told of a want. What is due is at most so many units.
+const REPORT_MAX: u64 = u32::MAX as u64;
+const DUE_MAX: u64 = 1 << 40;
 
 /// Where a state comes from that was counted under another quota.
 #[derive(Clone, Debug, PartialEq)]
@@ -204,10 +206,16 @@ pub(crate) fn charge(
     }
 }
 
-/// Units that are wanted, of what is there divided among so many nodes.
-pub(super) fn wanted(units: u64, nodes: u32) -> u32 {
-    let units = u32::try_from(units).unwrap_or(u32::MAX).min(EXTRA_MAX);
-    nodes.clamp(1, 255) << 24 | units
+/// The units that are wanted, in place of a charge's seconds.
+pub(super) fn wanted(want: &Want) -> u32 {
+    u32::try_from(want.units).unwrap_or(u32::MAX)
+}
+
+/// What else is told of a want, behind all charges.
+pub(super) fn told(body: &mut Vec<u8>, want: &Want) {
+    number(body, want.due.min(DUE_MAX));
+    number(body, want.part.min(PARTS));
+    number(body, want.report.min(REPORT_MAX));
 }
 
 /// One charge to a counter whose states are of its own quota.

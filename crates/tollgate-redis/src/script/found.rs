@@ -24,7 +24,7 @@ pub(super) fn lacking(lack: i64, charges: &[Charge<'_>]) -> Option<Answers> {
     let [charge] = charges else { return None };
     let found = Found::lacking(u64::try_from(lack).ok()?, charge.quota())?;
     let outcome = found.charged(charge.cost(), Timestamp::default());
-    Some([Answer { outcome, source: Source::Exact }].into_iter().collect())
+    Some([Answer::new(outcome, Source::Exact)].into_iter().collect())
 }
 
 /// The answers of several counters: all are charged, or none.
@@ -46,7 +46,7 @@ fn each<'q>(charges: &'q [Charge<'_>]) -> impl Iterator<Item = (&'q Quota, u64, 
     charges.iter().map(|charge| (charge.quota(), charge.cost(), charge.stance()))
 }
 
-/// The time, and what was found of each counter; where units are lent, how many behind each.
+/// The time, and what was found of each counter; where units are lent, how many behind each, and what all nodes are asked for.
 fn read<'q>(
     bytes: &[u8],
     charges: impl Iterator<Item = (&'q Quota, u64, Stance)>,
@@ -55,10 +55,14 @@ fn read<'q>(
     let (now, mut rest) = bytes.split_at_checked(8)?;
     let now = Timestamp::from_unix_micros(number(now)?);
     let mut is_admitted = true;
+    let mut crowds: SmallVec<[Option<u64>; 6]> = SmallVec::new();
     let mut seen: SmallVec<[(Found<'_>, Outcome, u64, u64); 6]> = SmallVec::new();
     for (quota, cost, stance) in charges {
         let found = Found::read(&mut rest, quota)?;
         let units = if lends { number(take(&mut rest, 8)?)? } else { 0 };
+        if lends {
+            crowds.push(Some(number(take(&mut rest, 8)?)?).filter(|&crowd| crowd > 0));
+        }
         let outcome = found.charged(cost, now);
         is_admitted &= stance == Stance::Shadow || outcome.is_allowed();
         seen.push((found, outcome, cost, units));
@@ -71,9 +75,9 @@ fn read<'q>(
             true if units > 0 => Outcome { verdict: outcome.verdict, ..found.charged(cost + units, now) },
             _ => outcome,
         };
-        Answer { outcome, source: Source::Exact }
+        Answer::new(outcome, Source::Exact)
     });
-    rest.is_empty().then(|| Lent { answers: told.collect(), units, now })
+    rest.is_empty().then(|| Lent { answers: told.collect(), units, crowds, now })
 }
 
 impl<'c> Found<'c> {

@@ -162,7 +162,8 @@ for request = 1, requests do
   local body = ARGV[request + 1]
   if #body == 1 then body = ARGV[byte(body) + 1] or '' end
   local operation, count = byte(body, 1, 2)
-  if not count or first + count - 1 > keys then
+  local width = count and operation == LEND and count + count or count
+  if not count or first + width - 1 > keys then
     return redis.error_reply('TOLLGATE a request whose keys are not those of its charges')
   end
   local at, items, problem, is_admitted = 3, {}, nil, true
@@ -188,20 +189,24 @@ for request = 1, requests do
   else
     problem = problem_of(0, REFUSED, 'an operation that is not known')
   end
+  if operation == LEND and not problem and not (lending and #body == at - 1 + count * WANT_BYTES) then
+    problem = problem_of(0, REFUSED, 'a request that does not say what it wants')
+  end
+  for index = 1, operation == LEND and not problem and count or 0 do
+    if not want_at(body, at + (index - 1) * WANT_BYTES) then problem = problem_of(0, REFUSED, 'a want out of range') end
+  end
   local answer = problem or (operation == LEND and pack('<Bd', 6, now)) or '\0'
   for index = 1, problem and 0 or #items do
     local item, place = items[index], first + index - 1
     if operation ~= CHARGE and operation ~= LEND then
       if item[7] ~= nil then keep(place, item[7], item[8], item[11]) end
     else
-      local is_allowed, lent = item[2] <= WAIT, 0
+      local is_allowed, lent, report = item[2] <= WAIT, 0, 0
       if operation == LEND then
-        -- What is there beyond the charge is lent, as far as it is wanted.
-        local extra = item[11] % EXTRA
-        local nodes = (item[11] - extra) / EXTRA
-        if nodes == 0 then nodes = 1 end
-        if is_allowed and is_admitted then lent = (item[4] - item[4] % nodes) / nodes end
-        if lent > extra then lent = extra end
+        -- What is there beyond the charge is lent, as far as it is wanted and due.
+        local due, part
+        due, part, report = want_at(body, at + (index - 1) * WANT_BYTES)
+        if is_allowed and is_admitted then lent = due_of(item[4], item[11], due, part) end
         item[11] = 0
         if lent > 0 then
           local state = item[7]
@@ -226,11 +231,18 @@ for request = 1, requests do
         if look[9] ~= nil then keep(place, look[9], look[10], item[11]) end
       end
       answer = answer .. pack('<Bdddd', item[2], item[3], item[4], item[5], item[6])
-      if operation == LEND then answer = answer .. pack('<d', lent) end
+      if operation == LEND then
+        local kind, a, _, c = byte(body, item[13]), unpack_at('<ddd', body, item[13] + 18)
+        local crowd_at = place + count
+        local crowd, demand =
+          weigh(held[places and places[crowd_at] or crowd_at], report, item[4] * 2 < (kind == RESERVOIR and c or a))
+        if crowd then keep(crowd_at, crowd, 0, CROWD_SECONDS) end
+        answer = answer .. pack('<dd', lent, demand)
+      end
     end
   end
   answers[request] = answer
-  first = first + count
+  first = first + width
 end
 if first ~= keys + 1 then return redis.error_reply('TOLLGATE more keys than charges') end
 

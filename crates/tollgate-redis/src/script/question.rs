@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use redis::Value;
 use smallvec::SmallVec;
 use tollgate::charge::{Answers, Charge, Succession};
+use tollgate::lease::Want;
 use tollgate::{Quota, Timestamp};
 
 use super::encode::{self, Ancestor, Bounds, Numbers, Origin};
@@ -27,18 +28,17 @@ pub(crate) struct Question<'c> {
     now: Timestamp,
     bounds: Bounds,
     origins: SmallVec<[Origin; 6]>,
-    /// The units that each may lend; none where nobody wants any.
-    extras: &'c [u64],
-    /// Among how many nodes what is there is divided.
-    nodes: u32,
+    /// What each may lend, of a question that lends.
+    wants: &'c [Want],
     rounds: u32,
 }
 
-/// Answers of charges, with the units that each lent, and the time that it was.
+/// Answers of charges, with the units that each lent, what all nodes are asked for of it, and the time that it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lent {
     pub(crate) answers: Answers,
     pub(crate) units: SmallVec<[u64; 6]>,
+    pub(crate) crowds: SmallVec<[Option<u64>; 6]>,
     pub(crate) now: Timestamp,
 }
 
@@ -90,12 +90,12 @@ impl<'c> Question<'c> {
     /// A question at an instant of the node's clock.
     pub(crate) fn new(operation: Operation, charges: &'c [Charge<'c>], now: Timestamp) -> Self {
         let origins = SmallVec::from_elem(Origin::Ask, charges.len());
-        Self { operation, charges, now, bounds: Bounds::One, origins, extras: &[], nodes: 1, rounds: 0 }
+        Self { operation, charges, now, bounds: Bounds::One, origins, wants: &[], rounds: 0 }
     }
 
-    /// A question that charges, and takes up to so many units more of each.
-    pub(crate) fn lending(charges: &'c [Charge<'c>], extras: &'c [u64], nodes: u32, now: Timestamp) -> Self {
-        Self { extras, nodes, ..Self::new(Operation::Lend, charges, now) }
+    /// A question that charges, and takes what is wanted of each beside.
+    pub(crate) fn lending(charges: &'c [Charge<'c>], wants: &'c [Want], now: Timestamp) -> Self {
+        Self { wants, ..Self::new(Operation::Lend, charges, now) }
     }
 
     /// The request as it is to be sent.
@@ -106,13 +106,19 @@ impl<'c> Question<'c> {
         let count = u8::try_from(self.charges.len()).map_err(|_| Problem::TooMany)?;
         let mut body = Vec::with_capacity(2 + self.charges.len() * 60);
         encode::head(&mut body, self.operation, count);
-        let mut keys = SmallVec::with_capacity(self.charges.len());
+        let mut keys: SmallVec<[Key; 6]> = SmallVec::with_capacity(self.charges.len());
         for (place, (charge, origin)) in self.charges.iter().zip(&self.origins).enumerate() {
             keys.push(Key::of(charge));
             let tag = tag_of(charge).ok_or(Problem::Untagged)?;
             let numbers = Numbers::of(charge.quota(), self.now, self.bounds);
-            let extra = self.extras.get(place).map_or(0, |&extra| encode::wanted(extra, self.nodes));
-            encode::charge(&mut body, charge, tag, &numbers, origin, extra);
+            let wanted = self.wants.get(place).map_or(0, encode::wanted);
+            encode::charge(&mut body, charge, tag, &numbers, origin, wanted);
+        }
+        if self.operation == Operation::Lend {
+            for place in 0..self.charges.len() {
+                encode::told(&mut body, &self.wants.get(place).copied().unwrap_or_default());
+                keys.push(keys[place].of_crowd());
+            }
         }
         Ok(Asked { keys, body })
     }

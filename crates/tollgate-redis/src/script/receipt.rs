@@ -3,6 +3,7 @@
 use redis::Value;
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::charge::Charge;
+use tollgate::lease::Want;
 use tollgate::{Quota, Timestamp};
 
 use super::encode::{self, Bounds, Numbers};
@@ -41,13 +42,12 @@ impl Receipt {
     }
 
     /// Asks for more units.
-    pub(crate) fn more(&self, units: u64, nodes: u32, now: Timestamp) -> Asked {
-        self.asked(
-            Operation::Lend,
-            encode::wanted(units, nodes),
-            0,
-            &Numbers::of(&self.quota, now, Bounds::One),
-        )
+    pub(crate) fn more(&self, want: &Want, now: Timestamp) -> Asked {
+        let numbers = Numbers::of(&self.quota, now, Bounds::One);
+        let mut asked = self.asked(Operation::Lend, encode::wanted(want), 0, &numbers);
+        encode::told(&mut asked.body, want);
+        asked.keys.push(self.key.of_crowd());
+        asked
     }
 
     /// Gives units back.
@@ -57,7 +57,7 @@ impl Receipt {
     }
 
     fn asked(&self, operation: Operation, seconds: u32, cost: u64, numbers: &Numbers) -> Asked {
-        let mut body = Vec::with_capacity(60);
+        let mut body = Vec::with_capacity(80);
         encode::head(&mut body, operation, 1);
         encode::plain(&mut body, self.tag, seconds, cost, numbers);
         Asked { keys: [self.key].into_iter().collect(), body }

@@ -10,6 +10,8 @@ use super::{Tag, found};
 
 /// Bytes of the answer to one charge.
 const ANSWER_BYTES: usize = 33;
+/// Bytes of what it lent.
+const LENT_BYTES: usize = 16;
 
 /// What the script says to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +76,7 @@ impl Reply {
     }
 }
 
-/// The time, and for each charge its answer and the units that it lent.
+/// The time, and for each charge its answer, the units that it lent, and what all nodes are asked for.
 fn lent(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Lent> {
     let capacities = charges.iter().map(|charge| charge.quota().capacity());
     lent_of(bytes, capacities)
@@ -84,16 +86,18 @@ fn lent(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Lent> {
 pub(super) fn lent_of(bytes: &[u8], capacities: impl ExactSizeIterator<Item = u64>) -> Option<Lent> {
     let (now, rest) = bytes.split_at_checked(8)?;
     let now = Timestamp::from_unix_micros(number(now)?);
-    if rest.len() != (ANSWER_BYTES + 8) * capacities.len() {
+    if rest.len() != (ANSWER_BYTES + LENT_BYTES) * capacities.len() {
         return None;
     }
-    let (mut answers, mut units) = (Answers::new(), SmallVec::new());
-    for (bytes, capacity) in rest.chunks_exact(ANSWER_BYTES + 8).zip(capacities) {
+    let (mut answers, mut units, mut crowds) = (Answers::new(), SmallVec::new(), SmallVec::new());
+    for (bytes, capacity) in rest.chunks_exact(ANSWER_BYTES + LENT_BYTES).zip(capacities) {
         let (told, lent) = bytes.split_at_checked(ANSWER_BYTES)?;
         answers.push(answer(told, capacity)?);
+        let (lent, crowd) = lent.split_at_checked(8)?;
         units.push(number(lent)?);
+        crowds.push(Some(number(crowd)?).filter(|&crowd| crowd > 0));
     }
-    Some(Lent { answers, units, now })
+    Some(Lent { answers, units, crowds, now })
 }
 
 fn answer(bytes: &[u8], limit: u64) -> Option<Answer> {
@@ -115,7 +119,7 @@ fn answer(bytes: &[u8], limit: u64) -> Option<Answer> {
         next_unit_after: Ticks::from_micros(next()?),
         reset_after: Ticks::from_micros(next()?),
     };
-    Some(Answer { outcome, source: Source::Exact })
+    Some(Answer::new(outcome, Source::Exact))
 }
 
 /// A whole number from a double, if it is one.

@@ -7,6 +7,7 @@ mod differential;
 mod direct;
 mod hostile;
 mod lives;
+mod loans;
 mod properties;
 mod server;
 mod twin;

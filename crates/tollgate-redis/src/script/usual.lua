@@ -9,12 +9,15 @@ do
   -- One bucket by itself, which is the most usual: its numbers are kept at hand.
   local alone, tag, keep, charged, gain, credits, shape, price_alone
   -- Whether the request at hand lends; then what is to be kept at least is what it may lend at most.
-  local lends, nodes = false, 1
+  local lends, due, part, report = false, nil, nil, nil
   for index = 1, requests do
     local body = ARGV[index + 1]
     if #body == 1 then body = ARGV[byte(body) + 1] or '' end
-    if body ~= before then lends = byte(body, 1) == LEND end
-    if body ~= before and #body == 52 and (lends or byte(body, 1) == CHARGE) and byte(body, 2) == 1
+    if body ~= before then
+      lends = byte(body, 1) == LEND
+      if lends and not lending then break end
+    end
+    if body ~= before and #body == (lends and 52 + WANT_BYTES or 52) and (lends or byte(body, 1) == CHARGE) and byte(body, 2) == 1
       and byte(body, 3) == RESERVOIR
     then
       local _, _, origin, cost, price, units, at_once
@@ -28,10 +31,8 @@ do
       charged, credits, shape, before, alone = cost * price, units * price, tag .. '%016d', body, true
       price_alone = price
       if lends then
-        nodes = keep
-        keep = keep % EXTRA
-        nodes = (nodes - keep) / EXTRA
-        if nodes == 0 then nodes = 1 end
+        due, part, report = want_at(body, 53)
+        if not due then break end
       end
     elseif body ~= before then
       alone = false
@@ -46,31 +47,30 @@ do
           if #body < at + 49 then break end
           local kind, shadow, origin, tag, keep, cost, a, b, c, d = unpack_at('<BBBc3I4ddddd', body, at)
           at = at + 50
-          local among = 1
-          if lends then
-            among = keep
-            keep = keep % EXTRA
-            among = (among - keep) / EXTRA
-            if among == 0 then among = 1 end
-          end
           if not (origin == 0 and cost >= 0 and cost <= EXACT + 1 and cost % 1 == 0
             and a >= 1 and a <= EXACT and a % 1 == 0 and b >= 1 and b <= EXACT and b % 1 == 0)
           then
             break
           elseif kind == RESERVOIR then
             if not (c >= 1 and c % 1 == 0 and d >= 0 and d <= c and d % 1 == 0 and c * b + a <= EXACT) then break end
-            charges[place] = { kind, tag, shadow == 0, keep, cost * b, a, c * b, a * 1000000, tag .. '%016d', b, among }
+            charges[place] = { kind, tag, shadow == 0, keep, cost * b, a, c * b, a * 1000000, tag .. '%016d', b }
           elseif (kind == EPOCH or kind == FIRST_HIT) and b <= PERIOD_MAX then
-            charges[place] = { kind, tag, shadow == 0, keep, cost, a, b, among }
+            charges[place] = { kind, tag, shadow == 0, keep, cost, a, b }
           elseif kind == SLIDING and b <= PERIOD_MAX and a * b <= EXACT
             and c >= 1 and c <= PRECISION_MAX and c % 1 == 0 and (d == 0 or d == 1)
           then
-            charges[place] = { kind, tag, shadow == 0, keep, cost, a, b, c, d, among }
+            charges[place] = { kind, tag, shadow == 0, keep, cost, a, b, c, d }
           else
             break
           end
         end
-        if #charges ~= count or #body ~= at - 1 then break end
+        if #charges ~= count or #body ~= at - 1 + (lends and count * WANT_BYTES or 0) then break end
+        for place = 1, lends and count or 0 do
+          local charge = charges[place]
+          charge.due, charge.part, charge.report = want_at(body, at + (place - 1) * WANT_BYTES)
+          if not charge.due then charges = nil break end
+        end
+        if not charges then break end
         if requests > 1 then
           known = known or {}
           known[body] = charges
@@ -80,8 +80,9 @@ do
     end
     if alone then
       first = first + 1
-      if first > keys then break end
       local at, missing, is_clamped = first, 0, false
+      if lends then first = first + 1 end
+      if first > keys then break end
       if places then at = places[at] end
       local state = held[at]
       if state then
@@ -100,9 +101,7 @@ do
         left = missing
       elseif lends then
         lent = credits - left
-        lent = (lent - lent % price_alone) / price_alone
-        lent = (lent - lent % nodes) / nodes
-        if lent > keep then lent = keep end
+        lent = due_of((lent - lent % price_alone) / price_alone, keep, due, part)
         left = left + lent * price_alone
       end
       -- A clamp that a step of the clock made necessary is kept, so that it costs one interval, not the step.
@@ -125,9 +124,19 @@ do
         end
       end
       -- All that there is to tell follows from what it lacked.
-      answers[index] = lends and pack('<Bddd', 7, now, missing, lent) or missing
+      if lends then
+        local crowd_at = places and places[first] or first
+        local crowd, demand = weigh(held[crowd_at], report, (credits - left - (credits - left) % price_alone) * 2 < credits)
+        if crowd then
+          lives = lives or {}
+          held[crowd_at], lives[crowd_at] = crowd, CROWD_SECONDS
+        end
+        answers[index] = pack('<Bdddd', 7, now, missing, lent, demand)
+      else
+        answers[index] = missing
+      end
     else
-      if first + count > keys then break end
+      if first + (lends and count + count or count) > keys then break end
       firsts, others, uses = firsts or {}, others or {}, uses or {}
       -- Several are looked at before any is charged. What each was found to be, and what it would come to.
       local fits, clamps = true, nil
@@ -233,16 +242,14 @@ do
       for place = 1, count do
         local charge, at = charges[place], first + place
         if places then at = places[at] end
-        local kind, cost, state, life, lent = charge[1], charge[5], held[at], nil, 0
+        local kind, cost, state, life, lent, is_tight = charge[1], charge[5], held[at], nil, 0, false
         if kind == RESERVOIR then
           local missing = firsts[place]
           local left = missing + cost
           local is_allowed = left <= charge[7]
           if lends and fits and is_allowed then
             lent = charge[7] - left
-            lent = (lent - lent % charge[10]) / charge[10]
-            lent = (lent - lent % charge[11]) / charge[11]
-            if lent > charge[4] then lent = charge[4] end
+            lent = due_of((lent - lent % charge[10]) / charge[10], charge[4], charge.due, charge.part)
             left = left + lent * charge[10]
           end
           local changes = fits and is_allowed and cost + lent > 0
@@ -260,6 +267,7 @@ do
             end
             life = left / charge[8]
           end
+          is_tight = (charge[7] - left - (charge[7] - left) % charge[10]) * 2 < charge[7]
           answer = (count > 1 or lends) and answer .. pack('<d', missing) or missing
         elseif kind == SLIDING then
           local found = state and sub(state, 5) or ''
@@ -267,11 +275,10 @@ do
           local counts, this = firsts[place], others[place]
           if lends and fits and counts then
             lent = charge[6] - uses[place] - cost
-            if lent < 0 then lent = 0 end
-            lent = (lent - lent % charge[10]) / charge[10]
-            if lent > charge[4] then lent = charge[4] end
+            lent = lent > 0 and due_of(lent, charge[4], charge.due, charge.part) or 0
             counts[1] = counts[1] + lent
           end
+          is_tight = (charge[6] - uses[place] - (fits and counts and cost + lent or 0)) * 2 < charge[6]
           if cost + lent > 0 and fits and counts then
             local length = #counts
             while length > 1 and counts[length] == 0 do length = length - 1 end
@@ -284,9 +291,7 @@ do
           local is_allowed = cost == 0 or units + cost <= charge[6]
           if lends and fits and is_allowed then
             lent = charge[6] - units - cost
-            if lent < 0 then lent = 0 end
-            lent = (lent - lent % charge[8]) / charge[8]
-            if lent > charge[4] then lent = charge[4] end
+            lent = lent > 0 and due_of(lent, charge[4], charge.due, charge.part) or 0
           end
           if cost + lent > 0 and fits and is_allowed then
             units = units + cost + lent
@@ -297,8 +302,18 @@ do
             end
             life = (ends_at - now) / 1000000
           end
+          is_tight = (charge[6] - units) * 2 < charge[6]
         end
-        if lends then answer = answer .. pack('<d', lent) end
+        if lends then
+          local crowd_at = first + count + place
+          if places then crowd_at = places[crowd_at] end
+          local crowd, demand = weigh(held[crowd_at], charge.report, is_tight)
+          if crowd then
+            lives = lives or {}
+            held[crowd_at], lives[crowd_at] = crowd, CROWD_SECONDS
+          end
+          answer = answer .. pack('<dd', lent, demand)
+        end
         if life then
           life = life - life % 1 + SPARE_SECONDS
           lives = lives or {}
@@ -306,7 +321,7 @@ do
         end
       end
       answers[index] = answer
-      first = first + count
+      first = first + (lends and count + count or count)
     end
   end
   if first == keys and #answers == requests then

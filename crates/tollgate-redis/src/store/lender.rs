@@ -1,8 +1,8 @@
 //! Units that are lent ahead of time, so that a node need not ask for each.
 
 use tokio::time::Instant;
-use tollgate::charge::Charge;
-use tollgate::lease::{Lender, Loan, Loans, window_of};
+use tollgate::charge::{Answer, Charge};
+use tollgate::lease::{Lender, Loan, Loans, Want, window_of};
 use tollgate::store::{Store, StoreFailure};
 use tollgate::together::together;
 use tollgate::{Quota, Timestamp};
@@ -16,26 +16,29 @@ impl Lender for RedisStore {
     async fn lend(
         &self,
         charges: &[Charge<'_>],
-        extras: &[u64],
+        wants: &[Want],
         now: Timestamp,
     ) -> Result<Loans<Receipt>, StoreFailure> {
         if !self.is_ready(charges)? {
             return Ok(Loans::new());
         }
-        let is_plain = extras.iter().all(|&extra| extra == 0);
+        let is_plain = wants.iter().all(Want::is_none);
         if is_plain || (self.link.is_cluster() && !share_a_slot(charges)) {
-            return self.lend_apart(charges, extras, now).await;
+            return self.lend_apart(charges, wants, now).await;
         }
         let deadline = Instant::now() + self.deadline;
-        let mut question = Question::lending(charges, extras, self.fleet.count(), now);
+        let mut question = Question::lending(charges, wants, now);
         match self.converse(&mut question, charges, now, deadline).await? {
             Heard::Lent(lent) => {
-                let each = charges.iter().zip(&lent.answers).zip(&lent.units);
+                let each = charges.iter().zip(wants).zip(&lent.answers).zip(&lent.units).zip(&lent.crowds);
                 Ok(each
-                    .map(|((charge, answer), &extra)| {
+                    .map(|((((charge, want), answer), &extra), &crowd)| {
+                        if want.is_none() {
+                            return plain(*answer);
+                        }
                         let window = window_of(charge.quota(), answer, lent.now);
                         let receipt = Receipt::of(charge, window);
-                        Loan { answer: *answer, extra, window: Some(window), receipt }
+                        Loan { answer: *answer, extra, window: Some(window), receipt, crowd }
                     })
                     .collect())
             }
@@ -50,10 +53,10 @@ impl Lender for RedisStore {
     async fn lend_more(
         &self,
         receipt: &Receipt,
-        units: u64,
+        want: Want,
         now: Timestamp,
     ) -> Result<Loan<Receipt>, StoreFailure> {
-        self.lend_by(receipt, units, now, Instant::now() + self.deadline).await
+        self.lend_by(receipt, &want, now, Instant::now() + self.deadline).await
     }
 
     async fn take_back(&self, receipt: &Receipt, units: u64, now: Timestamp) -> Result<(), StoreFailure> {
@@ -69,27 +72,28 @@ impl RedisStore {
     async fn lend_by(
         &self,
         receipt: &Receipt,
-        units: u64,
+        want: &Want,
         now: Timestamp,
         deadline: Instant,
     ) -> Result<Loan<Receipt>, StoreFailure> {
-        let asked = receipt.more(units, self.fleet.count(), now);
+        let asked = receipt.more(want, now);
         let pending = self.link.begin(asked, self.time(now), deadline);
         let value = pending.map_err(unanswered)?.answer().await.map_err(unanswered)?;
         let lent = receipt.heard(&value).ok_or(StoreFailure::Superseded)?;
         let (Some(answer), Some(&extra)) = (lent.answers.first(), lent.units.first()) else {
             return Err(StoreFailure::Unanswered);
         };
+        let crowd = lent.crowds.first().copied().flatten();
         let window = window_of(receipt.quota(), answer, lent.now);
         let receipt = Some(receipt.in_window(window));
-        Ok(Loan { answer: *answer, extra, window: Some(window), receipt })
+        Ok(Loan { answer: *answer, extra, window: Some(window), receipt, crowd })
     }
 
     /// Charges, and then borrows of each counter for itself: in several slots, or where nobody wants more.
     async fn lend_apart(
         &self,
         charges: &[Charge<'_>],
-        extras: &[u64],
+        wants: &[Want],
         now: Timestamp,
     ) -> Result<Loans<Receipt>, StoreFailure> {
         let deadline = Instant::now() + self.deadline;
@@ -97,22 +101,31 @@ impl RedisStore {
         let is_admitted = charges.iter().zip(&answers).all(|(charge, answer)| {
             charge.stance() == tollgate::Stance::Shadow || answer.outcome.is_allowed()
         });
-        let plain = |answer| Loan { answer, extra: 0, window: None, receipt: None };
         let mut loans: Loans<Receipt> = answers.into_iter().map(plain).collect();
         // All at once, and within the time that the charge left.
-        let each = charges.iter().zip(extras).zip(&loans).map(|((charge, &extra), loan)| {
-            let wanted = is_admitted && extra > 0 && loan.answer.outcome.is_allowed();
-            let receipt = Receipt::of(charge, 0).filter(|_| wanted);
-            async move { self.lend_by(&receipt?, extra, now, deadline).await.ok() }
+        let each = charges.iter().zip(wants).zip(&loans).map(|((charge, &want), loan)| {
+            // Who was denied only tells.
+            let units = if is_admitted && loan.answer.outcome.is_allowed() { want.units } else { 0 };
+            let want = Want { units, ..want };
+            let receipt = Receipt::of(charge, 0).filter(|_| !want.is_none());
+            async move { self.lend_by(&receipt?, &want, now, deadline).await.ok() }
         });
         let borrowed = together(each).await;
         for (loan, more) in loans.iter_mut().zip(borrowed) {
             if let Some(more) = more {
-                let verdict = loan.answer.outcome.verdict;
-                *loan = more;
-                loan.answer.outcome.verdict = verdict;
+                let (verdict, is_allowed) = (loan.answer.outcome.verdict, loan.answer.outcome.is_allowed());
+                loan.crowd = more.crowd;
+                if is_admitted && is_allowed {
+                    *loan = more;
+                    loan.answer.outcome.verdict = verdict;
+                }
             }
         }
         Ok(loans)
     }
+}
+
+/// The loan of a charge that nobody wanted more of.
+fn plain(answer: Answer) -> Loan<Receipt> {
+    Loan { answer, extra: 0, window: None, receipt: None, crowd: None }
 }

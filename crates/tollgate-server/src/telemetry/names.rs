@@ -133,7 +133,7 @@ pub(crate) static LIMIT_HELD: Metric = gauge(
 );
 pub(crate) static LEASE_UNITS: Metric = counter(
     "tollgate_lease_units_total",
-    "Units drawn from the shared store ahead of time, given back to it, and such as could not go back, by result.",
+    "Units drawn from the shared store ahead of time, given back to it, and such as could not go back or may have been lost, by result.",
 );
 pub(crate) static RLQS_STREAMS: Metric =
     gauge("tollgate_rlqs_streams", "Envoys that are connected to be assigned quotas.");

@@ -1,6 +1,8 @@
 //! The documentation's numbers are the code's.
 
 use tollgate_sim::accuracy::{self, INCIDENT_LIMIT};
+use tollgate_sim::overload::contrast::Way;
+use tollgate_sim::overload::table;
 
 const PAGE: &str = include_str!("../../../../docs/accuracy.md");
 
@@ -32,5 +34,14 @@ fn the_incident_shows_what_each_algorithm_promises() {
             _ => 5_000..=5_000,
         };
         assert!(expected.contains(&admitted), "{name} admits {admitted}");
+    }
+}
+
+/// The guide to overload shows what the simulation gives today.
+#[test]
+fn the_overload_is_told_as_it_happens() {
+    const GUIDE: &str = include_str!("../../../../docs/overload.md");
+    for part in [table::priorities(1), table::picture(1, Way::Ours)] {
+        assert!(GUIDE.contains(part.trim_end()), "docs/overload.md is out of date; it should have:\n{part}");
     }
 }

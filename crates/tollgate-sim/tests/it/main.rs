@@ -15,5 +15,7 @@ mod changes;
 mod docs;
 mod fleets;
 mod no_drift;
+mod overload;
 mod seeds;
+mod shares;
 mod workloads;

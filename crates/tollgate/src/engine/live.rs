@@ -31,6 +31,8 @@ pub(crate) struct Live {
     grouping: Grouping,
     pub(super) counters: Vec<Counters>,
     by_name: HashMap<String, usize>,
+    /// Whether a limit is leased, so that a store may know an answer.
+    pub(super) is_leased: bool,
     /// Counters of limits that are gone, or were changed beyond recognition, until they are idle. If such a limit comes back
     /// it finds them.
     gone: Gone,
@@ -92,6 +94,7 @@ impl Live {
         let grouping = Grouping::new(is_grouped, &policy, &secret);
         Self {
             by_name: by_name(&policy),
+            is_leased: is_leased(&policy),
             policy,
             secret,
             grouping,
@@ -130,8 +133,8 @@ impl Live {
         let gone = before.gone_after(&policy, now);
         let secret = Arc::clone(&before.secret);
         let grouping = Grouping::new(before.grouping.is_wanted, &policy, &secret);
-        let by_name = by_name(&policy);
-        let live = Self { by_name, policy, secret, grouping, counters, gone, generation: from.policy, held };
+        let (by_name, is_leased, generation) = (by_name(&policy), is_leased(&policy), from.policy);
+        let live = Self { by_name, is_leased, policy, secret, grouping, counters, gone, generation, held };
         report
             .removed
             .extend(before.by_name.keys().filter(|name| !live.by_name.contains_key(*name)).cloned());
@@ -231,6 +234,10 @@ impl Live {
         let limit = &self.policy.limits()[matched.limit as usize];
         matches!(limit.quota(matched.quota), Quota::Concurrency(_))
     }
+}
+
+fn is_leased(policy: &Policy) -> bool {
+    policy.limits().iter().any(|limit| limit.lease().is_some())
 }
 
 fn by_name(policy: &Policy) -> HashMap<String, usize> {

@@ -178,16 +178,25 @@ impl<S: Store> Engine<S> {
                 self.follow_store(live, question, &answers, now);
                 answers
             }
-            Err(failure) => {
-                let asked = asked(question);
-                let answers = match self.partly(live, &asked, failure, now).await {
-                    Some(answers) => answers,
-                    None => self.by_stages(live, &asked, failure, now),
-                };
-                self.standby(live, now).count(&answers);
-                answers
-            }
+            // Apart: it is large, and every decision that waits would have room for it.
+            Err(failure) => Box::pin(self.answers_without(live, question, failure, now)).await,
         }
+    }
+
+    async fn answers_without(
+        &self,
+        live: &Live,
+        question: &Question<'_>,
+        failure: StoreFailure,
+        now: Timestamp,
+    ) -> Answers {
+        let asked = asked(question);
+        let answers = match self.partly(live, &asked, failure, now).await {
+            Some(answers) => answers,
+            None => self.by_stages(live, &asked, failure, now),
+        };
+        self.standby(live, now).count(&answers);
+        answers
     }
 
     /// The same where nobody can wait.
@@ -204,11 +213,26 @@ impl<S: Store> Engine<S> {
     }
 
     /// Counts here what the store has admitted.
-    fn follow_store(&self, live: &Live, question: &Question<'_>, answers: &[Answer], now: Timestamp) {
-        // Where nothing was asked nothing was heard of the store either.
-        if self.store.answers_at_once() || answers.is_empty() {
-            return;
+    #[inline]
+    pub(super) fn follow_store(
+        &self,
+        live: &Live,
+        question: &Question<'_>,
+        answers: &[Answer],
+        now: Timestamp,
+    ) {
+        // Of what is known without asking most answers have nothing to tell. Where nothing was asked nothing was heard either.
+        let is_silent = |answer: &Answer| match answer.source {
+            Source::Lease => answer.unheard == 0,
+            Source::DenyCache => true,
+            _ => false,
+        };
+        if !self.store.answers_at_once() && !answers.iter().all(is_silent) {
+            self.follow_news(live, question, answers, now);
         }
+    }
+
+    fn follow_news(&self, live: &Live, question: &Question<'_>, answers: &[Answer], now: Timestamp) {
         let standby = self.standby(live, now);
         // What is known without asking says nothing about the store.
         let is_known = |answer: &Answer| matches!(answer.source, Source::Lease | Source::DenyCache);
@@ -231,8 +255,9 @@ impl<S: Store> Engine<S> {
             return; // Nothing was charged.
         }
         for ((matched, charge), answer) in asked.iter().zip(answers) {
-            if charge.cost > 0 && answer.outcome.is_allowed() && stages(live, matched).counts_locally() {
-                standby.keep_warm(&Spot::matched(live, matched, charge), now);
+            let news = charge.costing(answer.news(charge.cost));
+            if news.cost > 0 && answer.outcome.is_allowed() && stages(live, matched).counts_locally() {
+                standby.keep_warm(&Spot::matched(live, matched, &news), now);
             }
         }
     }
@@ -423,5 +448,5 @@ fn uncounted(charge: &Charge<'_>, verdict: Verdict, source: Source) -> Answer {
     let limit = charge.quota.capacity();
     let outcome =
         Outcome { verdict, limit, remaining: 0, next_unit_after: Ticks::ZERO, reset_after: Ticks::ZERO };
-    Answer { outcome, source }
+    Answer::new(outcome, source)
 }

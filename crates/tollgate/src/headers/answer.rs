@@ -2,12 +2,14 @@
 
 use crate::decision::{Decision, Reason};
 use crate::outcome::Verdict;
+use crate::overload;
 use crate::time::Timestamp;
 
 use super::body::{self, Body, Refusal};
 use super::dialect::Dialect;
+use super::jitter::Retry;
 use super::list::HeaderList;
-use super::policy::{Audience, HeaderPolicy};
+use super::policy::{Audience, Caller, Disclosure, Exposure, HeaderPolicy};
 use super::sheet::Sheet;
 use super::{ietf, vendor};
 
@@ -37,6 +39,32 @@ impl Answer {
             status,
             headers,
             body: Some(body::write(&refusal, status, &sheet, policy.dialects, audience.accepts)),
+        }
+    }
+
+    /// The answer to whom there is no capacity for: a 503, never a 429, whatever status the operator chose for denials, because the caller
+    /// did nothing wrong. `identity` is a hash of the caller: the same one is told the same second for a while, and others another.
+    #[must_use]
+    pub fn of_refusal(
+        refusal: &overload::Refusal,
+        policy: &HeaderPolicy,
+        audience: Audience,
+        identity: u64,
+        now: Timestamp,
+    ) -> Self {
+        let exposed = match audience.caller {
+            Caller::Authenticated => Exposure::Full,
+            Caller::Anonymous => policy.anonymous,
+        };
+        let disclosed = exposed == Exposure::Full && policy.disclosure != Disclosure::Never;
+        let retry = Retry::after_overload(identity, refusal.pressure, now);
+        let mut headers = HeaderList::default();
+        headers.text("Cache-Control", "no-store");
+        headers.number("Retry-After", retry.seconds);
+        Self {
+            status: 503,
+            headers,
+            body: Some(body::overload(refusal, 503, retry, disclosed, audience.accepts)),
         }
     }
 

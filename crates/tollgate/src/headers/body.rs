@@ -4,8 +4,10 @@ use serde::Serialize;
 
 use crate::decision::Fault;
 use crate::engine::Block;
+use crate::overload;
 
 use super::dialect::{Dialect, Dialects};
+use super::jitter::Retry;
 use super::list::push;
 use super::policy::{Accepts, DenialStatus, Unit};
 use super::reading::Reading;
@@ -183,6 +185,43 @@ fn problem(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> Body {
             _ => None,
         },
         retryable: matches!(refusal, Refusal::Quota | Refusal::Unavailable | Refusal::Blocked(_)),
+    };
+    Body {
+        content_type: "application/problem+json",
+        // Plain fields and strings always serialise; an empty body is still a valid answer.
+        text: serde_json::to_string(&problem).unwrap_or_default(),
+    }
+}
+
+/// The body of an answer to whom there is no capacity for. The cause is told to everybody, as a word of a closed list; the controller and
+/// the priority only where quotas are.
+pub(super) fn overload(
+    refusal: &overload::Refusal,
+    status: u16,
+    retry: Retry,
+    disclosed: bool,
+    accepts: Accepts,
+) -> Body {
+    let (kind, title) = (Refusal::Unavailable.kind(), Refusal::Unavailable.title());
+    let detail = disclosed.then(|| format!("{}: {}", refusal.controller(), refusal.priority));
+    if accepts == Accepts::Text {
+        let mut text = format!("{title}.\n");
+        if let Some(detail) = detail {
+            push(&mut text, format_args!("{detail}\n"));
+        }
+        push(&mut text, format_args!("Retry after {} s.\n", retry.seconds));
+        return Body { content_type: "text/plain; charset=utf-8", text };
+    }
+    let problem = Problem {
+        r#type: kind,
+        title,
+        status,
+        detail,
+        violated_policies: disclosed.then(|| refusal.controller().as_str()).into_iter().collect(),
+        max_cost: None,
+        retry_after_ms: disclosed.then_some(retry.millis),
+        reason: Some(refusal.cause.as_str()),
+        retryable: true,
     };
     Body {
         content_type: "application/problem+json",

@@ -12,6 +12,9 @@ const JITTER_PARTS: u64 = 10;
 /// What is added at most where nobody knows when it will be better, in seconds: all callers were refused at the same time.
 const OUTAGE_JITTER_SECONDS: u64 = 4;
 
+/// How long one caller is told the same second while there is no capacity.
+const OVERLOAD_WINDOW: Ticks = Ticks::from_secs(5);
+
 /// When to come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Retry {
@@ -27,6 +30,16 @@ impl Retry {
     /// When to come back after an operator's block. It is about one caller, so there is no crowd to spread.
     pub(super) fn at_its_end(wait: Ticks) -> Self {
         Self { wait, seconds: wait.ceil_seconds().max(1), millis: wait.ceil_millis().max(1) }
+    }
+
+    /// When to come back where there was no capacity: in 1 to 5 s, and up to 4 s later the more are refused, in thousandths. Nobody knows
+    /// when it will be better, so there is no wait to be exact about.
+    pub(super) fn after_overload(identity: u64, pressure: u64, now: Timestamp) -> Self {
+        let later = |second: u64| {
+            let least = second + OUTAGE_JITTER_SECONDS * second * pressure.min(1_000) / 1_000;
+            least + spread(identity, window(now, OVERLOAD_WINDOW), OUTAGE_JITTER_SECONDS * second)
+        };
+        Self { wait: Ticks::from_secs(1), seconds: later(1), millis: later(1_000) }
     }
 
     /// When to come back after the denial of a limit.
@@ -64,7 +77,7 @@ fn spread(key_hash: u64, window: u64, width: u64) -> u64 {
 }
 
 /// The finaliser of splitmix64: every bit of the input changes every bit of the output.
-const fn mix(value: u64) -> u64 {
+pub(crate) const fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -6,11 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cell::Cell;
+use super::desk::{Desk, Desks};
 use super::heat::{HOT, Heat};
 use crate::charge::Charge;
 use crate::time::Timestamp;
 
 const SHELVES: usize = 64;
+/// Most keys without a cell of which it is remembered what was not told.
+const UNTOLD_MAX: usize = 65_536;
 /// In how many turns all shelves are looked through.
 const TURNS: usize = 8;
 
@@ -31,7 +34,8 @@ pub struct LeaseReport {
     pub drawn: u64,
     /// Units given back.
     pub returned: u64,
-    /// Units that could not go back: their window had ended, or the store did not take them.
+    /// Units that could not go back: their window had ended, or the store did not take them. With those that were asked for and never
+    /// heard of, since no answer came or nobody waited for it any more: at most so many are lost.
     pub stranded: u64,
 }
 
@@ -105,34 +109,61 @@ impl Hasher for Already {
     }
 }
 
-type Shelf<R> = HashMap<u128, Arc<Cell<R>>, BuildHasherDefault<Already>>;
+type Shelf<R> = HashMap<u128, Entry<R>, BuildHasherDefault<Already>>;
+
+/// A key's place on a shelf.
+struct Entry<R> {
+    cell: Arc<Cell<R>>,
+    /// When to look whether something of it is to be given back. Beside the cell and not in it: who goes through a shelf reads the
+    /// cells of few keys, and those of most lie in memory that nobody has touched lately.
+    look_at: Timestamp,
+}
+
+impl<R: Clone> Entry<R> {
+    fn shared(&self) -> Arc<Cell<R>> {
+        Arc::clone(&self.cell)
+    }
+
+    /// The cell, unless a new policy counts the key under another quota.
+    fn cell_of(&self, charge: &Charge<'_>) -> Option<&Arc<Cell<R>>> {
+        (self.cell.number == charge.number()).then_some(&self.cell)
+    }
+}
 
 pub(super) struct Book<R> {
     shelves: Box<[Mutex<Shelf<R>>]>,
+    desks: Desks<R>,
     count: AtomicUsize,
     keys_max: usize,
     is_closed: AtomicBool,
     turn: AtomicUsize,
     heat: Heat,
     pub(super) counts: Counts,
+    /// Units that were asked for and not heard of again.
+    lost: Arc<AtomicU64>,
     /// Keys that run out, to be renewed before they do.
     wanted: Mutex<Vec<Arc<Cell<R>>>>,
     /// What is left of leases that were replaced.
     leftovers: Mutex<Vec<(R, u64)>>,
+    /// Units that no answer has told of, of keys without a cell: the next cell of the key does.
+    untold: Mutex<HashMap<u128, u64, BuildHasherDefault<Already>>>,
 }
 
 impl<R: Clone> Book<R> {
     pub(super) fn new(keys_max: usize) -> Self {
         Self {
             shelves: (0..SHELVES).map(|_| Mutex::default()).collect(),
+            desks: Desks::new(),
             count: AtomicUsize::new(0),
             keys_max,
             is_closed: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
             heat: Heat::new(),
             counts: Counts::default(),
+            lost: Arc::default(),
             wanted: Mutex::default(),
             leftovers: Mutex::default(),
+            untold: Mutex::default(),
         }
     }
 
@@ -141,11 +172,26 @@ impl<R: Clone> Book<R> {
         self.shelves[place].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The cells of these charges' keys, at hand; none if one of them is not leased, or nothing is known of it.
+    #[inline]
+    pub(super) fn at_hand(&self, charges: &[Charge<'_>]) -> Option<MutexGuard<'_, Desk<R>>> {
+        let mut desk = self.desks.own();
+        for charge in charges {
+            if charge.lease().is_none() || charge.cost() == 0 {
+                return None;
+            }
+            if desk.cell(charge).is_none() {
+                desk.lay(charge.key(), self.cell(charge)?);
+            }
+        }
+        Some(desk)
+    }
+
     /// What is held of a charge's key, if it may be leased and anything is.
     pub(super) fn cell(&self, charge: &Charge<'_>) -> Option<Arc<Cell<R>>> {
         charge.lease().filter(|_| charge.cost() > 0)?;
         let shelf = self.shelf(charge.key());
-        shelf.get(&charge.key()).filter(|cell| cell.number == charge.number()).cloned()
+        shelf.get(&charge.key())?.cell_of(charge).cloned()
     }
 
     /// The same, or a new one where there is room, and where the key is worth it.
@@ -164,18 +210,35 @@ impl<R: Clone> Book<R> {
             return None;
         }
         let mut shelf = self.shelf(charge.key());
-        if let Some(cell) = shelf.get(&charge.key()).filter(|cell| cell.number == charge.number()) {
+        if let Some(cell) = shelf.get(&charge.key()).and_then(|entry| entry.cell_of(charge)) {
             return Some(Arc::clone(cell));
         }
-        let cell = Arc::new(Cell::new(charge, lease, now));
-        match shelf.insert(charge.key(), Arc::clone(&cell)) {
+        let cell = Arc::new(Cell::new(charge, lease, &self.lost, now));
+        cell.inherits(self.untold().remove(&charge.key()).unwrap_or(0));
+        match shelf.insert(charge.key(), Entry { cell: Arc::clone(&cell), look_at: now }) {
             None => {
                 self.count.fetch_add(1, Ordering::Relaxed);
             }
             // A new policy counts the key under another quota: what is held under the old one goes back.
-            Some(old) => self.leave(&old),
+            Some(old) => {
+                self.leave(&old.cell);
+                cell.inherits(old.cell.untold());
+            }
         }
         Some(cell)
+    }
+
+    fn untold(&self) -> MutexGuard<'_, HashMap<u128, u64, BuildHasherDefault<Already>>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers what a cell that is gone did not tell, where there is room.
+    fn keep_untold(&self, key: u128, cell: &Cell<R>) {
+        let units = cell.untold();
+        let mut untold = self.untold();
+        if units > 0 && untold.len() < UNTOLD_MAX {
+            untold.insert(key, units);
+        }
     }
 
     /// Nothing is drawn any more.
@@ -191,7 +254,7 @@ impl<R: Clone> Book<R> {
     pub(super) async fn drawn(&self) {
         for shelf in &self.shelves {
             let cells: Vec<_> =
-                shelf.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+                shelf.lock().unwrap_or_else(PoisonError::into_inner).values().map(Entry::shared).collect();
             for cell in cells {
                 cell.others_turn(0).await;
             }
@@ -200,15 +263,27 @@ impl<R: Clone> Book<R> {
 
     /// Takes what a cell holds out of it, to be given back.
     pub(super) fn leave(&self, cell: &Cell<R>) {
-        cell.is_gone.store(true, Ordering::Release);
+        cell.goes();
         if let Some(rest) = cell.take_all() {
             self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).push(rest);
         }
     }
 
+    /// Takes out what was not spent in time: it goes back, and no later draw makes it good again.
+    pub(super) fn take_ended(&self, cell: &Cell<R>, now: Timestamp) {
+        let units = cell.units();
+        if units == 0 || !cell.has_ended(now) {
+            return;
+        }
+        match cell.take_all() {
+            Some(rest) => self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).push(rest),
+            None => self.counts.stranded(units),
+        }
+    }
+
     pub(super) fn forget_denials(&self, charges: &[Charge<'_>]) {
         for charge in charges {
-            let cell = self.shelf(charge.key()).get(&charge.key()).cloned();
+            let cell = self.shelf(charge.key()).get(&charge.key()).map(Entry::shared);
             if let Some(cell) = cell {
                 cell.forget_denial();
             }
@@ -218,9 +293,11 @@ impl<R: Clone> Book<R> {
     pub(super) fn drop_cells(&self, charges: &[Charge<'_>]) {
         for charge in charges {
             let dropped = self.shelf(charge.key()).remove(&charge.key());
-            if let Some(cell) = dropped {
+            // Whoever keeps count forgets the counter, too.
+            self.untold().remove(&charge.key());
+            if let Some(Entry { cell, .. }) = dropped {
                 self.count.fetch_sub(1, Ordering::Relaxed);
-                cell.is_gone.store(true, Ordering::Release);
+                cell.goes();
                 let units = cell.take_all().map_or(0, |(_, units)| units);
                 self.counts.stranded(units);
             }
@@ -252,7 +329,11 @@ impl<R: Clone> Book<R> {
             }
             let mut shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
             let before = shelf.len();
-            shelf.retain(|_, cell| {
+            shelf.retain(|&key, entry| {
+                if !all && now < entry.look_at {
+                    return true;
+                }
+                let cell = &entry.cell;
                 if cell.units() > 0 && (all || cell.has_ended(now)) {
                     let units = cell.units();
                     match cell.take_all() {
@@ -260,7 +341,15 @@ impl<R: Clone> Book<R> {
                         None => self.counts.stranded(units),
                     }
                 }
-                !cell.is_idle(now)
+                entry.look_at = cell.look_at(now);
+                let is_idle = cell.is_idle(now);
+                if is_idle {
+                    // Who has it at hand, or is about to draw, finds that it is here no more.
+                    cell.goes();
+                    rest.extend(cell.take_all());
+                    self.keep_untold(key, cell);
+                }
+                !is_idle
             });
             self.count.fetch_sub(before - shelf.len(), Ordering::Relaxed);
         }
@@ -271,7 +360,7 @@ impl<R: Clone> Book<R> {
     pub(super) fn holdings(&self) -> HashMap<u64, Holding> {
         let mut holdings: HashMap<u64, Holding> = HashMap::new();
         for shelf in &self.shelves {
-            for cell in shelf.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            for Entry { cell, .. } in shelf.lock().unwrap_or_else(PoisonError::into_inner).values() {
                 let holding = holdings.entry(cell.family).or_default();
                 holding.keys += u64::from(cell.is_leased());
                 holding.units += cell.units();
@@ -283,18 +372,19 @@ impl<R: Clone> Book<R> {
     pub(super) fn report(&self) -> LeaseReport {
         let held = |shelf: &Mutex<Shelf<R>>| {
             let shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
-            shelf.values().map(|cell| cell.units()).sum::<u64>()
+            shelf.values().map(|entry| entry.cell.units()).sum::<u64>()
         };
+        let (paid, refused) = self.desks.counts();
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         LeaseReport {
             keys: self.count.load(Ordering::Relaxed) as u64,
             held: self.shelves.iter().map(held).sum(),
-            paid: of(&self.counts.paid),
-            refused: of(&self.counts.refused),
+            paid: of(&self.counts.paid) + paid,
+            refused: of(&self.counts.refused) + refused,
             asked: of(&self.counts.asked),
             drawn: of(&self.counts.drawn),
             returned: of(&self.counts.returned),
-            stranded: of(&self.counts.stranded),
+            stranded: of(&self.counts.stranded) + of(&self.lost),
         }
     }
 }

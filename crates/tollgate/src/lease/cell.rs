@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use super::Loan;
-use super::size::{Demand, unit_interval};
+use super::crowd::Want;
+use super::share::{Brought, Draw, Share};
+use super::size::Demand;
 use super::turn::Turn;
 use crate::charge::Charge;
 use crate::outcome::{Outcome, Verdict};
@@ -20,6 +22,9 @@ const SIZE_MIN: u64 = 2;
 /// What is added to a remembered retry time, since the store said it a little later than it was asked.
 const WAY: Ticks = Ticks::from_millis(1);
 
+/// Spent units are told of as soon as they are so small a part of a lease.
+const NEWS: u64 = 4;
+
 /// One key.
 pub(super) struct Cell<R> {
     /// The quota's number in its family: under another quota nothing of this counts.
@@ -28,6 +33,8 @@ pub(super) struct Cell<R> {
     pub(super) family: u64,
     pub(super) lease: Lease,
     units: AtomicU64,
+    /// What `units` would be if only that had been spent which an answer has told of. It follows `units`, so that spending writes one word.
+    heard: AtomicU64,
     /// Until when units may be spent.
     ends: AtomicU64,
     /// The size of the last draw, by which one tells when it runs out.
@@ -35,12 +42,14 @@ pub(super) struct Cell<R> {
     /// Whether the last draw brought less than was wanted.
     is_scarce: AtomicBool,
     /// Whether it is no longer in the book: what a draw brings it then goes back.
-    pub(super) is_gone: AtomicBool,
+    is_gone: AtomicBool,
     /// Whether it is already noted to be renewed.
     pub(super) is_wanted: AtomicBool,
     demand: AtomicU64,
     /// Units that others wait for.
     waiting: AtomicU64,
+    /// Where units are counted that were asked for and not heard of again, of all keys.
+    pub(super) lost: Arc<AtomicU64>,
     told: Told,
     denial: Denial,
     inner: Mutex<Inner<R>>,
@@ -51,8 +60,8 @@ pub(super) struct Cell<R> {
 pub(super) struct Asked<'q> {
     pub(super) quota: &'q Quota,
     pub(super) cost: u64,
-    /// The units that were wanted beyond that.
-    pub(super) wanted: u64,
+    /// What was wanted beyond that.
+    pub(super) want: Want,
     /// When it was asked for.
     pub(super) sent: Timestamp,
     /// Whether all counters of the request let it pass.
@@ -89,10 +98,11 @@ pub(super) struct Inner<R> {
     /// Which window the units are of; 0 where there are none.
     window: u64,
     demand: Demand,
+    share: Share,
 }
 
 impl<R: Clone> Cell<R> {
-    pub(super) fn new(charge: &Charge<'_>, lease: Lease, now: Timestamp) -> Self {
+    pub(super) fn new(charge: &Charge<'_>, lease: Lease, lost: &Arc<AtomicU64>, now: Timestamp) -> Self {
         let inner = Inner {
             is_drawing: false,
             begun: 0,
@@ -103,12 +113,14 @@ impl<R: Clone> Cell<R> {
             receipt: None,
             window: 0,
             demand: Demand::new(now),
+            share: Share::default(),
         };
         Self {
             number: charge.number(),
             family: charge.family().id(),
             lease,
             units: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
             ends: AtomicU64::new(0),
             size: AtomicU64::new(0),
             is_scarce: AtomicBool::new(false),
@@ -116,6 +128,7 @@ impl<R: Clone> Cell<R> {
             is_wanted: AtomicBool::new(false),
             demand: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            lost: Arc::clone(lost),
             told: Told::default(),
             denial: Denial::default(),
             inner: Mutex::new(inner),
@@ -124,6 +137,17 @@ impl<R: Clone> Cell<R> {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner<R>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is no longer in the book.
+    #[inline]
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Acquire)
+    }
+
+    /// It is no longer in the book. Said before what it holds is taken out of it, so that what comes later is found.
+    pub(super) fn goes(&self) {
+        self.is_gone.store(true, Ordering::Release);
     }
 
     /// The units that are held.
@@ -174,6 +198,49 @@ impl<R: Clone> Cell<R> {
         let _ = self.demand.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
+    /// Units that come to be held. Called under the lock.
+    fn add(&self, units: u64) {
+        // In this order, so that who sees the second sees the first: nothing is told that was not spent.
+        self.units.fetch_add(units, Ordering::AcqRel);
+        self.heard.fetch_add(units, Ordering::AcqRel);
+    }
+
+    /// Units that are held no more: all of them. Called under the lock.
+    fn take(&self) -> u64 {
+        // In the other order, for the same reason.
+        let heard = self.heard.swap(0, Ordering::AcqRel);
+        let units = self.units.swap(0, Ordering::AcqRel);
+        self.heard.fetch_add(heard.saturating_sub(units), Ordering::AcqRel);
+        units
+    }
+
+    /// The units that were spent and that no answer has told of: all of them when they are the [`NEWS`]-th part of a lease, else none.
+    pub(super) fn news(&self) -> u32 {
+        // Acquire, and before the other: what was added to it is then in both.
+        let heard = self.heard.load(Ordering::Acquire);
+        let spent = heard.saturating_sub(self.units());
+        if spent == 0 || spent < self.size.load(Ordering::Relaxed) / NEWS {
+            return 0;
+        }
+        let told = u32::try_from(spent).unwrap_or(u32::MAX);
+        let left = heard - u64::from(told);
+        // Whoever comes first tells it.
+        let is_first = self.heard.compare_exchange(heard, left, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if is_first { told } else { 0 }
+    }
+
+    /// The units that were spent and that no answer will tell of any more. Of a cell that is gone.
+    pub(super) fn untold(&self) -> u64 {
+        let _inner = self.lock();
+        let units = self.units();
+        self.heard.swap(units, Ordering::AcqRel).saturating_sub(units)
+    }
+
+    /// Takes over what another cell of the key did not tell. Before anybody spends of it.
+    pub(super) fn inherits(&self, untold: u64) {
+        self.heard.fetch_add(untold, Ordering::AcqRel);
+    }
+
     /// What names the lease that units are spent of.
     pub(super) fn ends(&self) -> u64 {
         self.ends.load(Ordering::Acquire)
@@ -195,6 +262,12 @@ impl<R: Clone> Cell<R> {
             next_unit_after: until(&self.told.next_at),
             reset_after: until(&self.told.reset_at),
         }
+    }
+
+    /// Whether a denial is in force for such a charge.
+    pub(super) fn denies(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
+        self.denial.until.load(Ordering::Acquire) > now.unix_micros()
+            && charge.cost() == self.denial.cost.load(Ordering::Acquire)
     }
 
     /// The denial that is still in force for such a charge. One that costs less may pass, and one that costs more has another time to
@@ -257,23 +330,26 @@ impl<R: Clone> Cell<R> {
     }
 
     /// How many units to draw beyond what is asked for: as many as are asked for in the life of a lease, within its bounds, and what
-    /// others wait for. None for a key that is asked about seldom.
-    pub(super) fn wanted(&self, quota: &Quota, nodes: u32, now: Timestamp) -> u64 {
-        let mut inner = self.lock();
+    /// others wait for. None for a key that is asked about seldom. Where less is there than all nodes are asked for, what is due to this
+    /// one.
+    pub(super) fn wanted(&self, quota: &Quota, cost: u64, nodes: u32, now: Timestamp) -> Want {
+        let inner = &mut *self.lock();
         let asked = self.demand.swap(0, Ordering::Relaxed);
         let size = inner.demand.size(asked, self.lease.ttl(), now);
         let most = self.lease.most(quota, nodes);
         let size = size.saturating_add(self.waiting.load(Ordering::Relaxed)).min(most);
         let held = if self.has_ended(now) && inner.window != 0 { 0 } else { self.units() };
         self.size.store(size, Ordering::Relaxed);
-        if size < SIZE_MIN { 0 } else { size.saturating_sub(held) }
+        let wanted = if size < SIZE_MIN { 0 } else { size.saturating_sub(held) };
+        let draw = Draw { quota, cost, asked, wanted, most: most.saturating_sub(held), nodes };
+        inner.share.want(draw, &inner.demand, self.lease.ttl())
     }
 
     /// Notes what a draw brought. Tells how many units ended with their window.
     pub(super) fn received(&self, asked: Asked<'_>, loan: Loan<R>) -> u64 {
-        let Asked { quota, cost, wanted, sent, is_admitted } = asked;
+        let Asked { quota, cost, want, sent, is_admitted } = asked;
         let has_taken = is_admitted && (cost > 0 || loan.extra > 0);
-        let mut inner = self.lock();
+        let inner = &mut *self.lock();
         let outcome = loan.answer.outcome;
         let mut ended = 0;
         let at = |after: Ticks| (sent + after).unix_micros();
@@ -284,7 +360,7 @@ impl<R: Clone> Cell<R> {
         if let Some(window) = loan.window.filter(|_| has_taken) {
             if inner.window != window {
                 // Units of a window that has ended end with it.
-                ended = self.units.swap(0, Ordering::AcqRel);
+                ended = self.take();
                 self.ends.store(0, Ordering::Release);
                 inner.window = window;
             }
@@ -292,37 +368,43 @@ impl<R: Clone> Cell<R> {
                 let ttl = self.lease.ttl();
                 let life = if window == 0 { ttl } else { ttl.min(outcome.reset_after) };
                 self.ends.store(at(life), Ordering::Release);
-                self.units.fetch_add(loan.extra, Ordering::AcqRel);
+                self.add(loan.extra);
             }
         }
         if let Some(receipt) = loan.receipt {
             inner.receipt = Some(receipt);
         }
         self.is_wanted.store(false, Ordering::Relaxed);
+        let is_charged = is_admitted && outcome.is_allowed();
+        let brought = Brought {
+            quota,
+            taken: loan.extra + if is_charged { cost } else { 0 },
+            remaining: outcome.remaining,
+            is_all: loan.extra >= want.units,
+            crowd: loan.crowd,
+            sent,
+            reset_after: outcome.reset_after,
+        };
+        let enough_for = inner.share.brought(brought, &inner.demand, self.lease.ttl());
         let denied = match outcome.verdict {
-            Verdict::Deny { retry_after } => Some((cost.max(1), retry_after)),
+            Verdict::Deny { retry_after } => Some((cost.max(1), retry_after.max(self.pause(inner, quota)))),
+            // It has had its part, and asks again when the next is due to it.
+            Verdict::Allow | Verdict::Wait(_) if is_charged && enough_for.is_some() => {
+                Some((cost.max(1), enough_for.unwrap_or(Ticks::ZERO).min(DENIAL_MAX)))
+            }
             // Only a counter that is empty is known to deny. One that lent less than was wanted, or nothing, since another limit of
             // the request denied it, may have units for the next.
-            Verdict::Allow | Verdict::Wait(_) if has_taken && outcome.remaining == 0 && wanted > 0 => {
-                Some((1, outcome.next_unit_after))
+            Verdict::Allow | Verdict::Wait(_) if has_taken && outcome.remaining == 0 && want.units > 0 => {
+                Some((1, outcome.next_unit_after.max(self.pause(inner, quota))))
             }
             _ => None,
         };
         inner.is_empty = denied.is_some();
         if is_admitted {
-            self.is_scarce.store(loan.extra < wanted, Ordering::Relaxed);
+            self.is_scarce.store(loan.extra < want.units || enough_for.is_some(), Ordering::Relaxed);
         }
         match denied {
             Some((cost, retry_after)) => {
-                // Who is asked often would ask for each unit as it comes: better once for several.
-                let size = self.size.load(Ordering::Relaxed);
-                let pause = match unit_interval(quota) {
-                    Some(interval) if size >= 2 => {
-                        Ticks::from_micros(interval.as_micros().saturating_mul(size))
-                    }
-                    _ => Ticks::ZERO,
-                };
-                let retry_after = retry_after.max(pause.min(self.lease.ttl()).min(DENIAL_MAX));
                 self.denial.until.store(0, Ordering::Release);
                 self.denial.cost.store(cost, Ordering::Release);
                 self.denial.retry_at.store(at(retry_after), Ordering::Release);
@@ -331,6 +413,11 @@ impl<R: Clone> Cell<R> {
             None => self.denial.until.store(0, Ordering::Release),
         }
         ended
+    }
+
+    /// How long it waits at least before it asks again where nothing was there.
+    fn pause(&self, inner: &Inner<R>, quota: &Quota) -> Ticks {
+        inner.share.pause(quota, self.size.load(Ordering::Relaxed)).min(self.lease.ttl()).min(DENIAL_MAX)
     }
 
     /// Forgets that it was denied.
@@ -344,17 +431,23 @@ impl<R: Clone> Cell<R> {
         let inner = self.lock();
         // Whoever spent of it and comes to put back finds another lease.
         self.ends.store(0, Ordering::Release);
-        let units = self.units.swap(0, Ordering::AcqRel);
+        let units = self.take();
         inner.receipt.clone().filter(|_| units > 0).map(|receipt| (receipt, units))
+    }
+
+    /// When to look again whether something is to be given back: not before what is held ends, and what is drawn later ends no earlier
+    /// than a lease from now, or with its window, after which nothing goes back.
+    pub(super) fn look_at(&self, now: Timestamp) -> Timestamp {
+        let ends = Timestamp::from_unix_micros(self.ends.load(Ordering::Acquire));
+        if self.units() > 0 && ends > now { ends } else { now + self.lease.ttl() }
     }
 
     /// Whether nothing is known of it that matters any more.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         let inner = self.lock();
-        let last = inner.demand.looked() + self.lease.ttl() + self.lease.ttl();
-        !inner.is_drawing
-            && self.units() == 0
-            && last < now
-            && self.denial.until.load(Ordering::Relaxed) <= now.unix_micros()
+        // While it is denied nobody looks at how often it is asked about, and who comes right after should find that.
+        let denied = Timestamp::from_unix_micros(self.denial.until.load(Ordering::Relaxed));
+        let last = inner.demand.looked().max(denied) + self.lease.ttl() + self.lease.ttl();
+        !inner.is_drawing && self.units() == 0 && last < now
     }
 }

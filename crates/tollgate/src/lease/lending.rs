@@ -1,14 +1,16 @@
 //! A store in memory that lends: one counter for many nodes of a simulation.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Lender, Loan, Loans, window_of};
+use super::crowd::Crowd;
+use super::{Lender, Loan, Loans, Want, window_of};
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::{Answers, Charge, Family};
 use crate::decision::Stance;
 use crate::key::{Fingerprint, Secret};
 use crate::memory::MemoryStore;
-use crate::outcome::Verdict;
+use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
 use crate::store::{Hold, Store, StoreFailure};
 use crate::time::Timestamp;
@@ -17,6 +19,8 @@ use crate::time::Timestamp;
 #[derive(Clone)]
 pub struct Lending {
     memory: Arc<MemoryStore>,
+    /// What the nodes are asked for, of keys that are scarce. They are never forgotten, since no trial has many.
+    crowds: Arc<Mutex<HashMap<Fingerprint, Crowd>>>,
     nodes: u32,
 }
 
@@ -50,14 +54,14 @@ impl Lending {
     /// Counters that so many nodes share.
     #[must_use]
     pub fn new(memory: MemoryStore, nodes: u32) -> Self {
-        Self { memory: Arc::new(memory), nodes }
+        Self { memory: Arc::new(memory), crowds: Arc::default(), nodes }
     }
 
     /// What one counter lends beyond what it was charged.
     fn loan(
         &self,
         charge: &Charge<'_>,
-        extra: u64,
+        want: Want,
         now: Timestamp,
     ) -> Result<Loan<MemoryReceipt>, StoreFailure> {
         let charge_one = |cost: u64| -> Result<_, StoreFailure> {
@@ -65,8 +69,8 @@ impl Lending {
             answers.first().copied().ok_or(StoreFailure::Unanswered)
         };
         let mut answer = charge_one(0)?;
-        // Among many nodes each takes its part of what is there, so that the next one finds something, too.
-        let extra = extra.min(answer.outcome.remaining / u64::from(self.nodes.clamp(1, 255)));
+        // Each takes its part of what is there, so that the next one finds something, too.
+        let extra = want.of(answer.outcome.remaining);
         if extra > 0 {
             answer = charge_one(extra)?;
         }
@@ -74,7 +78,20 @@ impl Lending {
         let family = Family::single(&Secret::repeatable(0), &[b"receipt"], charge.quota().clone());
         let owner = Arc::new((family, charge.quota().clone()));
         let receipt = MemoryReceipt { key: charge.key, number: charge.number, owner, window };
-        Ok(Loan { answer, extra, window: Some(window), receipt: Some(receipt) })
+        Ok(Loan { answer, extra, window: Some(window), receipt: Some(receipt), crowd: None })
+    }
+
+    /// Counts what a node reports of a counter that stands so; tells what all are asked for.
+    fn crowd(&self, charge: &Charge<'_>, outcome: &Outcome, want: Want, now: Timestamp) -> Option<u64> {
+        if want.report == 0 {
+            return None;
+        }
+        let is_tight = outcome.remaining.saturating_mul(2) < outcome.limit;
+        let mut crowds = self.crowds.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = crowds.get(&charge.key).copied();
+        let crowd = Crowd::with(known, want.report, is_tight, now)?;
+        crowds.insert(charge.key, crowd);
+        crowd.demand(now)
     }
 }
 
@@ -84,7 +101,7 @@ impl Lender for Lending {
     async fn lend(
         &self,
         charges: &[Charge<'_>],
-        extras: &[u64],
+        wants: &[Want],
         now: Timestamp,
     ) -> Result<Loans<MemoryReceipt>, StoreFailure> {
         let answers = self.memory.charge_now(charges, now)?;
@@ -92,22 +109,24 @@ impl Lender for Lending {
             .iter()
             .zip(&answers)
             .all(|(charge, answer)| charge.stance == Stance::Shadow || answer.outcome.is_allowed());
-        let each = charges.iter().zip(answers).zip(extras);
-        each.map(|((charge, answer), &extra)| {
-            if extras.iter().all(|&extra| extra == 0) {
-                return Ok(Loan { answer, extra: 0, window: None, receipt: None });
+        let each = charges.iter().zip(answers).zip(wants);
+        each.map(|((charge, answer), &want)| {
+            if want.is_none() {
+                return Ok(Loan { answer, extra: 0, window: None, receipt: None, crowd: None });
             }
             if !is_admitted || !answer.outcome.is_allowed() || charge.lease.is_none() {
                 let window = window_of(charge.quota(), &answer, now);
-                return Ok(Loan { answer, extra: 0, window: Some(window), receipt: None });
+                let crowd = self.crowd(charge, &answer.outcome, want, now);
+                return Ok(Loan { answer, extra: 0, window: Some(window), receipt: None, crowd });
             }
-            let loan = self.loan(charge, extra, now)?;
+            let loan = self.loan(charge, want, now)?;
+            let crowd = self.crowd(charge, &loan.answer.outcome, want, now);
             // How it stands is told as it is after all; the verdict is that of the charge.
             let mut answer = answer;
             let verdict = answer.outcome.verdict;
             answer.outcome = loan.answer.outcome;
             answer.outcome.verdict = verdict;
-            Ok(Loan { answer, ..loan })
+            Ok(Loan { answer, crowd, ..loan })
         })
         .collect()
     }
@@ -119,10 +138,12 @@ impl Lender for Lending {
     async fn lend_more(
         &self,
         receipt: &MemoryReceipt,
-        units: u64,
+        want: Want,
         now: Timestamp,
     ) -> Result<Loan<MemoryReceipt>, StoreFailure> {
-        let mut loan = self.loan(&receipt.charge(0), units, now)?;
+        let charge = receipt.charge(0);
+        let mut loan = self.loan(&charge, want, now)?;
+        loan.crowd = self.crowd(&charge, &loan.answer.outcome, want, now);
         loan.answer.outcome.verdict = Verdict::Allow;
         Ok(loan)
     }

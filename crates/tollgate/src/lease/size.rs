@@ -4,7 +4,7 @@ use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
 
 /// Parts of a unit that are told apart.
-const PARTS: u128 = 1 << 16;
+const PARTS: u128 = super::crowd::PARTS as u128;
 
 /// How often a key is asked about, as a running mean that forgets what is older than a lease.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,11 @@ impl Demand {
     /// When it was last looked at.
     pub(super) const fn looked(&self) -> Timestamp {
         self.looked
+    }
+
+    /// The units that are asked for in a time, in parts, given the life of a lease.
+    pub(super) fn within(&self, ttl: Ticks, time: Ticks) -> u128 {
+        self.mean * u128::from(time.as_micros()) / u128::from(ttl.as_micros().max(1))
     }
 
     /// The units that will be asked for in the life of a lease, given those that were asked for since the last look.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::cell::Asked;
 use super::{Leased, Lender};
+use crate::store::StoreFailure;
 use crate::time::Timestamp;
 use crate::together::together;
 
@@ -22,14 +23,19 @@ impl<S: Lender> Leased<S> {
             let receipt = cell.lock().receipt.clone();
             let (Some(receipt), Some(mut turn)) = (receipt, cell.turn(&mut Some(0), 0)) else { return };
             let quota = self.store.quota_of(&receipt);
-            let units = cell.wanted(quota, self.fleet_size(), now);
-            if units == 0 || self.book.is_closed() {
+            self.book.take_ended(&cell, now);
+            let want = cell.wanted(quota, 0, self.fleet_size(), now);
+            if want.units == 0 || self.book.is_closed() {
                 return;
             }
-            turn.ask();
-            if let Ok(loan) = self.store.lend_more(&receipt, units, now).await {
+            turn.ask(want.units);
+            let lent = self.store.lend_more(&receipt, want, now).await;
+            if matches!(lent, Err(failure) if failure != StoreFailure::Unanswered) {
+                turn.is_refused();
+            }
+            if let Ok(loan) = lent {
                 self.book.counts.drew(loan.extra);
-                let asked = Asked { quota, cost: 0, wanted: units, sent: now, is_admitted: true };
+                let asked = Asked { quota, cost: 0, want, sent: now, is_admitted: true };
                 self.book.counts.stranded(turn.end(asked, loan));
                 self.after(&cell);
             }

@@ -1,8 +1,16 @@
 //! Leases before a store in memory, which several nodes share.
 
+mod short_way;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Waker};
+
 use pollster::block_on;
 
-use super::{Leased, Lending};
+use super::{Leased, Lender, Lending, Loan, Loans, Want};
+use crate::charge::{Answers, Charge};
 use crate::decision::Source;
 use crate::engine::Engine;
 use crate::key::Secret;
@@ -10,6 +18,7 @@ use crate::memory::MemoryStore;
 use crate::policy::{Consistency, Limit, Policy};
 use crate::quota::{Quota, Rate};
 use crate::request::CheckRequest;
+use crate::store::{Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -160,4 +169,154 @@ fn only_hot_keys_are_leased_automatically() {
         fleet.pass(Ticks::from_millis(1));
     }
     assert!(leased > 1_000, "{leased}");
+}
+
+/// A store that lends and then may not answer, or is not there.
+struct Faulty {
+    lending: Lending,
+    is_silent: AtomicBool,
+    is_away: AtomicBool,
+    /// What it lent without saying so, and how often it was not there.
+    unheard: AtomicU64,
+    missed: AtomicU64,
+}
+
+impl Store for Faulty {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        self.lending.charge(charges, now).await
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.lending.refund(charges, now).await
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.lending.reset(charges, now).await
+    }
+
+    fn hold(&self, hold: &Hold) {
+        self.lending.hold(hold);
+    }
+
+    fn nodes(&self) -> u32 {
+        self.lending.nodes()
+    }
+}
+
+impl Lender for Faulty {
+    type Receipt = <Lending as Lender>::Receipt;
+
+    async fn lend(
+        &self,
+        charges: &[Charge<'_>],
+        wants: &[Want],
+        now: Timestamp,
+    ) -> Result<Loans<Self::Receipt>, StoreFailure> {
+        if self.is_away.load(Ordering::Relaxed) {
+            self.missed.fetch_add(1, Ordering::Relaxed);
+            return Err(StoreFailure::Unreachable);
+        }
+        let loans = self.lending.lend(charges, wants, now).await?;
+        if self.is_silent.load(Ordering::Relaxed) {
+            self.unheard.fetch_add(loans.iter().map(|loan| loan.extra).sum(), Ordering::Relaxed);
+            std::future::pending::<()>().await;
+        }
+        Ok(loans)
+    }
+
+    fn quota_of<'r>(&self, receipt: &'r Self::Receipt) -> &'r Quota {
+        self.lending.quota_of(receipt)
+    }
+
+    async fn lend_more(
+        &self,
+        receipt: &Self::Receipt,
+        want: Want,
+        now: Timestamp,
+    ) -> Result<Loan<Self::Receipt>, StoreFailure> {
+        self.lending.lend_more(receipt, want, now).await
+    }
+
+    async fn take_back(
+        &self,
+        receipt: &Self::Receipt,
+        units: u64,
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
+        self.lending.take_back(receipt, units, now).await
+    }
+}
+
+/// Whoever draws and is cut off before the answer comes loses what was lent: it counts as stranded, and so does whatever he asked for
+/// beside. A store that is not there lent nothing.
+#[test]
+fn what_is_not_heard_of_is_stranded() {
+    let limit = Limit::new("limit", per_second(1_000, 1_000)).by(["key"]).consistency(Consistency::Leased);
+    let policy = Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap();
+    let store = Faulty {
+        lending: Lending::new(MemoryStore::new(1 << 20, START), 1),
+        is_silent: AtomicBool::new(false),
+        is_away: AtomicBool::new(false),
+        unheard: AtomicU64::new(0),
+        missed: AtomicU64::new(0),
+    };
+    let node = Engine::with_store(policy, Leased::new(store, 10), Secret::repeatable(7));
+    let request = CheckRequest::new().with("key", "k").unwrap();
+    let (mut now, mut cut_off) = (START, 0);
+    for step in 0..600 {
+        let store = node.store().store();
+        store.is_silent.store((200..400).contains(&step), Ordering::Relaxed);
+        store.is_away.store(step >= 400, Ordering::Relaxed);
+        now = now + Ticks::from_millis(1);
+        let mut check = pin!(node.check(&request, now));
+        cut_off += u64::from(check.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        if step == 199 {
+            assert!(node.store().report().drawn > 100 && node.store().report().stranded == 0);
+        }
+    }
+    let report = node.store().report();
+    let store = node.store().store();
+    let (unheard, missed) = (store.unheard.load(Ordering::Relaxed), store.missed.load(Ordering::Relaxed));
+    assert!(cut_off > 0 && unheard > 0 && missed > 0, "{cut_off} cut off, {unheard} lost, {missed} missed");
+    assert!(report.stranded >= unheard && report.stranded <= cut_off * 50, "{unheard} of {report:?}");
+}
+
+/// A node counts on as many others as it is told at least, however few the store sees: it holds the less.
+#[test]
+fn a_lease_is_sized_for_the_nodes_there_may_be() {
+    let held = |nodes_min: u32| {
+        let limit = Limit::new("limit", per_second(1_000, 1_000)).by(["key"]);
+        let limit = limit.consistency(Consistency::Leased).lease(500_000, Ticks::from_secs(1));
+        let lending = Lending::new(MemoryStore::new(1 << 20, START), 1);
+        let store = Leased::new(lending, 10).among(nodes_min);
+        let node = Engine::with_store(Policy::new(vec![limit]).unwrap(), store, Secret::repeatable(7));
+        let request = CheckRequest::new().with("key", "k").unwrap();
+        let each = (1..400).map(|step| {
+            block_on(node.check(&request, START + Ticks::from_millis(step)));
+            node.store().report().held
+        });
+        each.max().unwrap()
+    };
+    assert!(held(0) > 100, "{}", held(0));
+    assert!((1..=50).contains(&held(10)), "{}", held(10));
+}
+
+/// The story: a node that stood still past its lease was asked before anybody swept up, and its next draw made the units that had ended
+/// good again. They go back now.
+#[test]
+fn a_draw_does_not_make_ended_units_good() {
+    let mut fleet = Fleet::new(1, &per_second(1_000, 1_000), Consistency::Leased);
+    for _ in 0..400 {
+        fleet.ask(0, "k");
+        fleet.pass(Ticks::from_millis(1));
+    }
+    let held = fleet.nodes[0].store().report().held;
+    assert!(held > 0, "something is held");
+    // It stands still: nobody tends, and the lease ends.
+    fleet.now = fleet.now + Ticks::from_secs(2);
+    assert_eq!(fleet.ask(0, "k"), (true, Source::Exact));
+    let before = fleet.nodes[0].store().report();
+    fleet.pass(Ticks::from_micros(1));
+    let after = fleet.nodes[0].store().report();
+    assert_eq!(after.returned - before.returned, held, "all that had ended went back");
 }

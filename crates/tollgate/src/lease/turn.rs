@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::Loan;
@@ -13,20 +14,27 @@ pub(super) struct Turn<R: Clone> {
     number: u64,
     /// Whether the store was asked: one that is given up before is nobody's failure.
     has_asked: bool,
+    /// The units that it may have lent, as long as it has not answered.
+    at_stake: u64,
 }
 
 impl<R: Clone> Turn<R> {
     pub(super) const fn new(cell: Arc<Cell<R>>, number: u64) -> Self {
-        Self { cell, number, has_asked: false }
+        Self { cell, number, has_asked: false, at_stake: 0 }
     }
 
     pub(super) const fn cell(&self) -> &Arc<Cell<R>> {
         &self.cell
     }
 
-    /// The store is asked now.
-    pub(super) fn ask(&mut self) {
-        self.has_asked = true;
+    /// The store is asked now for so many units beyond what is charged.
+    pub(super) fn ask(&mut self, units: u64) {
+        (self.has_asked, self.at_stake) = (true, units);
+    }
+
+    /// It was not there, or did nothing: nothing was lent.
+    pub(super) fn is_refused(&mut self) {
+        self.at_stake = 0;
     }
 
     /// Ends it with what it brought. Tells how many units ended with their window.
@@ -43,6 +51,8 @@ impl<R: Clone> Drop for Turn<R> {
         inner.is_drawing = false;
         if self.has_asked && inner.ended != self.number {
             inner.failed = self.number;
+            // Whoever waited for the answer is gone, or none came. At most so many units were lent, and nobody knows of them.
+            self.cell.lost.fetch_add(self.at_stake, Ordering::Relaxed);
         }
         let wakers = std::mem::take(&mut inner.wakers);
         drop(inner);

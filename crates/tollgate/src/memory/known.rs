@@ -52,9 +52,15 @@ impl<'s> Locked<'s> {
 }
 
 impl MemoryStore {
-    /// Charges all or none, if all are known and of one word. `None`: nothing was changed, and the whole way must decide.
+    /// Charges all or none, if all are known and of one word. `None`: nothing was changed, and the whole way must decide; what was
+    /// written to the answers then means nothing.
     #[inline]
-    pub(super) fn charge_known(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Answers> {
+    pub(super) fn charge_known(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        answers: &mut Answers,
+    ) -> Option<()> {
         let count = charges.len();
         if count > FEW || charges.iter().any(|charge| Kind::of(charge) != Kind::Word) {
             return None;
@@ -67,7 +73,6 @@ impl MemoryStore {
         }
         let _locked = Locked::new(table, buckets, count);
         let mut changes: [Option<(Place<'_>, Entry<1>)>; FEW] = [const { None }; FEW];
-        let mut answers = Answers::new();
         let mut allowed = true;
         for (index, charge) in charges.iter().enumerate() {
             if !table.owns(buckets[index], charge.key) {
@@ -77,12 +82,12 @@ impl MemoryStore {
             let (keep, outcome) = decide::word(charge, Some(entry), now, self.origin).ok()?;
             changes[index] = keep.map(|entry| (place, entry));
             allowed &= charge.stance == Stance::Shadow || outcome.is_allowed();
-            answers.push(Answer { outcome, source: Source::Exact });
+            answers.push(Answer::new(outcome, Source::Exact));
         }
         if !allowed {
-            self.refuse(charges, &buckets, &mut answers, now)?;
+            self.refuse(charges, &buckets, answers, now)?;
         }
-        for ((change, charge), answer) in changes.iter().zip(charges).zip(&answers) {
+        for ((change, charge), answer) in changes.iter().zip(charges).zip(answers.iter()) {
             // An admitted counter is written when all are; of a denied one only a clamp is kept.
             if let Some((place, entry)) = change
                 && allowed == answer.outcome.is_allowed()
@@ -90,7 +95,7 @@ impl MemoryStore {
                 table.write(*place, charge.key, *entry);
             }
         }
-        Some(answers)
+        Some(())
     }
 
     /// Turns the answers of counters that would have admitted into what they are without the charge.

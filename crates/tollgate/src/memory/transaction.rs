@@ -379,13 +379,13 @@ impl Locks<'_> {
 fn answers(items: &[Item<'_>]) -> Answers {
     items
         .iter()
-        .map(|item| Answer {
-            outcome: item.outcome,
-            source: match item.seat.overflow {
+        .map(|item| {
+            let source = match item.seat.overflow {
                 _ if item.is_homeless => Source::Full,
                 true => Source::Overflow,
                 false => Source::Exact,
-            },
+            };
+            Answer::new(item.outcome, source)
         })
         .collect()
 }

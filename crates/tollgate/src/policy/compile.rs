@@ -2,10 +2,10 @@
 //! are left to [`limit`], what holds between fields and between limits to [`super::check`].
 
 mod limit;
-mod lease;
+pub(crate) mod lease;
 mod on_store_failure;
 mod quota;
-mod when;
+pub(crate) mod when;
 
 use crate::policy::check;
 use crate::policy::document::{self, Node, Reading, Tree};

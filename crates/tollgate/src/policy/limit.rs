@@ -8,7 +8,7 @@ use crate::policy::lease::Lease;
 use crate::policy::on_store_failure::OnStoreFailure;
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::quota::Quota;
-use crate::request::Value;
+use crate::request::{CheckRequest, Value};
 use crate::time::Ticks;
 
 /// Most attributes a limit counts by.
@@ -77,6 +77,28 @@ impl Condition {
         let name = name.to_owned();
         Condition::OneOf { name, values, globs }
     }
+
+    /// Whether it holds for a request. An attribute that is not there satisfies nothing.
+    #[must_use]
+    pub fn holds(&self, request: &CheckRequest<'_>) -> bool {
+        match self {
+            Condition::OneOf { name, values, globs } => {
+                let Some(found) = request.attributes().iter().find(|attribute| attribute.name == name) else {
+                    return false;
+                };
+                is_one_of(found.value, values, globs)
+            }
+            Condition::Holds(expression) => expression.holds(request),
+        }
+    }
+}
+
+/// Whether a value is one of these, or matches one of these patterns.
+#[inline]
+pub(crate) fn is_one_of(value: Value<'_>, values: &[String], globs: &[Glob]) -> bool {
+    let mut room: Digits = [0; 20];
+    let text = as_text(value, &mut room);
+    values.iter().any(|value| value == text) || globs.iter().any(|glob| glob.matches(text))
 }
 
 /// How a limit counts a request.

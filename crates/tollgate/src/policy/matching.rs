@@ -9,7 +9,7 @@ use crate::decision::Fault;
 use crate::policy::Policy;
 use crate::policy::finding::quoted;
 use crate::policy::index::{Check, Known, Plan};
-use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex};
+use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex, is_one_of};
 use crate::policy::text::{Digits, as_text};
 use crate::request::{COST_MAX, CheckRequest, VIEWS_MAX, Value};
 
@@ -186,9 +186,7 @@ impl<'a> Asked<'_, 'a> {
                 let Some(position) = check.needed.first().and_then(|&name| self.known.position(name)) else {
                     return false;
                 };
-                let mut room: Digits = [0; 20];
-                let text = as_text(self.value(position), &mut room);
-                values.iter().any(|value| value == text) || globs.iter().any(|glob| glob.matches(text))
+                is_one_of(self.value(position), values, globs)
             }
             Condition::Holds(expression) => {
                 check.needed.iter().all(|&name| self.known.position(name).is_some())

@@ -187,13 +187,60 @@ async fn a_denied_loan_keeps_no_key_longer() {
     for (kind, numbers) in [(1, bucket), (5, window)] {
         let one = body(5, kind, 0, 1.0, numbers);
         request.extend(&one[2..8]);
-        request.extend((2u32 << 24 | 40).to_le_bytes());
+        request.extend(40u32.to_le_bytes());
         request.extend(&one[12..]);
     }
-    let answer = server.raw([KEY, other].into_iter(), NOW, &[&request]).await.unwrap();
+    let (wants, crowds) = ([0.0f64, 32_768.0, 1.0], [crowd_of(KEY), crowd_of(other)]);
+    wants.iter().chain(&wants).for_each(|number| request.extend(number.to_le_bytes()));
+    let keys = [KEY, other, &crowds[0], &crowds[1]];
+    let answer = server.raw(keys.into_iter(), &format!("*{NOW}"), &[&request]).await.unwrap();
     let Value::Array(answers) = answer else { panic!("{answer:?}") };
     assert_eq!(status_of(&answers[0]), 6, "{answers:?}");
     let life: i64 = server.command(&["TTL", std::str::from_utf8(other).unwrap()]).await;
     // The window, the spare time, and what an injected time adds.
     assert!((1..=3_600 + 10).contains(&life), "{life} s");
+}
+
+/// The key beside a counter.
+fn crowd_of(key: &[u8]) -> Vec<u8> {
+    let mut crowd = key.to_vec();
+    crowd[9] = b'~';
+    crowd
+}
+
+/// A want out of range, one that is missing, and a loan that was not announced are refused; nothing is written. What is no crowd is taken
+/// for none.
+#[tokio::test]
+async fn wants_out_of_range_are_refused() {
+    let server = Server::start().await;
+    let (crowd, time) = (crowd_of(KEY), format!("*{NOW}"));
+    let lend = async |time: &str, wants: &[f64], kind: u8, sound: [f64; 4]| {
+        let mut request = body(5, kind, 0, 1.0, sound);
+        wants.iter().for_each(|number| request.extend(number.to_le_bytes()));
+        match server.raw([KEY, crowd.as_slice()].into_iter(), time, &[&request]).await {
+            Ok(Value::Array(answers)) => status_of(&answers[0]),
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => 255,
+        }
+    };
+    for (kind, sound) in [SOUND[0], SOUND[1], SOUND[4]] {
+        for place in 0..3 {
+            for wrong in WRONG {
+                let mut wants = [0.0, 1.0, 2.0];
+                wants[place] = wrong;
+                assert_eq!(lend(&time, &wants, kind, sound).await, 4, "kind {kind}, {wants:?}");
+            }
+        }
+        assert_eq!(lend(&time, &[0.0, 65_537.0, 0.0], kind, sound).await, 4);
+        assert_eq!(lend(&time, &[0.0, 1.0], kind, sound).await, 4);
+        assert_eq!(lend(NOW, &[0.0, 1.0, 2.0], kind, sound).await, 4);
+        assert_eq!(server.command::<u64>(&["DBSIZE"]).await, 0);
+        for no_crowd in [&b"none"[..], &[0xff; 32], &[]] {
+            let mut set = redis::cmd("SET");
+            set.arg(crowd.as_slice()).arg(no_crowd);
+            set.query_async::<()>(&mut server.connection.clone()).await.unwrap();
+            assert_eq!(lend(&time, &[0.0, 1.0, 2.0], kind, sound).await, 7);
+        }
+        server.command::<()>(&["FLUSHALL"]).await;
+    }
 }

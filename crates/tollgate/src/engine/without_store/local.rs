@@ -228,7 +228,7 @@ impl Local {
         } else {
             answer
         };
-        Ok(Answer { outcome: self.told(&own, answer.outcome, now), source })
+        Ok(Answer::new(self.told(&own, answer.outcome, now), source))
     }
 
     /// The numbers of a share, of which the spare units are no part.

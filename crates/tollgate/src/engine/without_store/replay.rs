@@ -46,6 +46,12 @@ impl<S: Store> Engine<S> {
         Ok(Replayed { told, left: standby.debts.held() })
     }
 
+    /// Whether these keys owe something that the store must be told before they are asked about.
+    #[inline]
+    pub(in crate::engine) fn must_pay_first(&self, charges: &[Charge<'_>]) -> bool {
+        !self.store.answers_at_once() && self.standby.get().is_some_and(|standby| standby.debts.owes(charges))
+    }
+
     /// Tells the store what these keys owe, before they are asked about.
     ///
     /// # Errors
@@ -59,6 +65,17 @@ impl<S: Store> Engine<S> {
         let Some(standby) = self.standby.get().filter(|standby| standby.debts.owes(charges)) else {
             return Ok(());
         };
+        // Apart: it is large, and every decision that waits would have room for it.
+        Box::pin(self.pay_now(standby, live, charges, now)).await
+    }
+
+    async fn pay_now(
+        &self,
+        standby: &Standby,
+        live: &Live,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
         let is_there =
             |charge: &&Charge<'_>| self.store.away_for(charge, now).is_none() || !self.store.is_away(charge);
         let there: Charges<'_> = charges.iter().filter(is_there).copied().collect();

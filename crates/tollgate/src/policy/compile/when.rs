@@ -9,7 +9,7 @@ use crate::policy::limit::Condition;
 const ACCEPTED: &str = "a table such as {method: POST, path: /v1/*}, or a CEL expression";
 
 /// The conditions of a limit; none when it has no `when`.
-pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Vec<Condition> {
+pub(crate) fn read(fields: Fields<'_>, report: &mut Report) -> Vec<Condition> {
     let Some(node) = fields.get("when") else {
         return Vec::new();
     };

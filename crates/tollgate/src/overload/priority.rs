@@ -1,0 +1,169 @@
+//! How much a request matters: four classes, and the rules that tell them apart.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::policy::{Condition, Problem};
+use crate::request::{CheckRequest, Value};
+
+/// How much a request matters, the least first: what is shed first is least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// Test traffic: nobody's money or data depends on it.
+    Test,
+    /// What only reads.
+    Read,
+    /// What changes something.
+    Write,
+    /// What must work when nothing else does.
+    Critical,
+}
+
+impl Priority {
+    /// All of them, the least first.
+    pub const ALL: [Priority; 4] = [Priority::Test, Priority::Read, Priority::Write, Priority::Critical];
+
+    /// Its name, in files, metrics and answers.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Priority::Test => "test",
+            Priority::Read => "read",
+            Priority::Write => "write",
+            Priority::Critical => "critical",
+        }
+    }
+
+    /// What a request is that no rule knows: by its `method`, a read or a write.
+    #[must_use]
+    pub fn of_method(method: &str) -> Self {
+        let reads = ["GET", "HEAD", "OPTIONS"];
+        if reads.iter().any(|read| read.eq_ignore_ascii_case(method)) {
+            Priority::Read
+        } else {
+            Priority::Write
+        }
+    }
+
+    /// Its place among all, the least first.
+    pub(super) const fn rank(self) -> u64 {
+        match self {
+            Priority::Test => 0,
+            Priority::Read => 1,
+            Priority::Write => 2,
+            Priority::Critical => 3,
+        }
+    }
+}
+
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Priority {
+    type Err = Problem;
+
+    fn from_str(name: &str) -> Result<Self, Problem> {
+        Priority::ALL.into_iter().find(|priority| priority.as_str() == name).ok_or_else(|| {
+            Problem::new(
+                format!("{} is not a priority", crate::policy::source::quoted(name)),
+                "critical, write, read, test",
+            )
+        })
+    }
+}
+
+/// One rule: requests for which all conditions hold have this priority.
+#[derive(Debug)]
+pub struct Rule {
+    /// As in a limit's `when`: values and patterns of attributes, or CEL.
+    pub when: Vec<Condition>,
+    /// What such requests are.
+    pub priority: Priority,
+}
+
+/// The rules in order: the first that holds decides.
+#[derive(Debug, Default)]
+pub struct Rules {
+    rules: Vec<Rule>,
+}
+
+impl Rules {
+    /// Rules in this order.
+    #[must_use]
+    pub const fn new(rules: Vec<Rule>) -> Self {
+        Self { rules }
+    }
+
+    /// The rules.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The priority of a request. Where no rule holds it is that of its attribute `method`, and without one a write.
+    #[must_use]
+    pub fn classify(&self, request: &CheckRequest<'_>) -> Priority {
+        let holds = |rule: &&Rule| rule.when.iter().all(|condition| condition.holds(request));
+        if let Some(rule) = self.rules.iter().find(holds) {
+            return rule.priority;
+        }
+        let method = request.attributes().iter().find(|attribute| attribute.name == "method");
+        match method.map(|attribute| attribute.value) {
+            Some(Value::Text(method)) => Priority::of_method(method),
+            _ => Priority::Write,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn priority(rules: &Rules, attributes: &[(&str, &str)]) -> Priority {
+        let mut request = CheckRequest::new();
+        for (name, value) in attributes {
+            request.push(name, *value).unwrap();
+        }
+        rules.classify(&request)
+    }
+
+    /// The first rule that holds decides, by method, path, header or plan; without one the method does.
+    #[test]
+    fn the_first_rule_decides() {
+        let rule = |name: &str, value: &str, priority| Rule {
+            when: vec![Condition::one_of(name, [value])],
+            priority,
+        };
+        let rules = Rules::new(vec![
+            rule("path", "/v1/charges*", Priority::Critical),
+            rule("plan", "test", Priority::Test),
+            rule("header.x-batch", "*", Priority::Read),
+        ]);
+        assert_eq!(priority(&rules, &[("path", "/v1/charges/7"), ("plan", "test")]), Priority::Critical);
+        assert_eq!(priority(&rules, &[("path", "/v1/users"), ("plan", "test")]), Priority::Test);
+        assert_eq!(priority(&rules, &[("method", "POST"), ("header.x-batch", "1")]), Priority::Read);
+        for (method, expected) in
+            [("GET", Priority::Read), ("head", Priority::Read), ("DELETE", Priority::Write)]
+        {
+            assert_eq!(priority(&rules, &[("method", method)]), expected);
+        }
+        assert_eq!(priority(&Rules::default(), &[]), Priority::Write);
+    }
+
+    #[test]
+    fn names_are_read_and_written() {
+        for priority in Priority::ALL {
+            assert_eq!(priority.as_str().parse(), Ok(priority));
+            assert_eq!(serde_json::to_string(&priority).unwrap(), format!("\"{priority}\""));
+        }
+        let problem = "urgent".parse::<Priority>().unwrap_err();
+        assert_eq!(problem.to_string(), "urgent is not a priority; accepted: critical, write, read, test");
+        assert!(Priority::Test < Priority::Critical);
+    }
+}

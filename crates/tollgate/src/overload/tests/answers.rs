@@ -1,0 +1,111 @@
+//! What is told to whom there is no capacity for: always a 503.
+
+use std::collections::HashSet;
+
+use super::T0;
+use crate::headers::{Accepts, Answer, Audience, Caller, DenialStatus, Disclosure, HeaderPolicy};
+use crate::overload::{Cause, Priority, Refusal};
+use crate::time::Ticks;
+
+const CAUSES: [Cause; 7] = [
+    Cause::Capacity,
+    Cause::Shed,
+    Cause::Concurrency,
+    Cause::Rate,
+    Cause::QueueFull,
+    Cause::QueueDelay,
+    Cause::Deadline,
+];
+
+fn known() -> Audience {
+    Audience { caller: Caller::Authenticated, ..Audience::default() }
+}
+
+fn seconds(refusal: &Refusal, identity: u64, now: crate::Timestamp) -> u64 {
+    let answer = Answer::of_refusal(refusal, &HeaderPolicy::default(), known(), identity, now);
+    answer.headers.get("retry-after").unwrap().parse().unwrap()
+}
+
+/// The whole answer, to the letter.
+#[test]
+fn the_answer_is_a_503_with_a_problem() {
+    let refusal = Cause::Shed.refusal(Priority::Read);
+    let answer = Answer::of_refusal(&refusal, &HeaderPolicy::default(), known(), 7, T0);
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.headers.get("Cache-Control"), Some("no-store"));
+    let body = answer.body.unwrap();
+    assert_eq!(body.content_type, "application/problem+json");
+    let problem: serde_json::Value = serde_json::from_str(&body.text).unwrap();
+    let millis = problem["retry-after-ms"].as_u64().unwrap();
+    assert!((1_000..=5_000).contains(&millis), "{millis}");
+    assert_eq!(
+        problem,
+        serde_json::json!({
+            "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+            "title": "Request cannot be satisfied due to temporary server capacity constraints",
+            "status": 503,
+            "detail": "worker-shedder: read",
+            "violated-policies": ["worker-shedder"],
+            "retry-after-ms": millis,
+            "reason": "shed",
+            "retryable": true,
+        })
+    );
+}
+
+/// Never a 429, whatever the cause and whatever the operator chose for denials.
+#[test]
+fn it_is_never_a_429() {
+    for denial in [DenialStatus::TooManyRequests, DenialStatus::ServiceUnavailable] {
+        let policy = HeaderPolicy { denial, ..HeaderPolicy::default() };
+        for cause in CAUSES {
+            for priority in Priority::ALL {
+                let answer =
+                    Answer::of_refusal(&cause.refusal(priority), &policy, Audience::default(), 1, T0);
+                assert_eq!(answer.status, 503);
+                assert!(answer.body.unwrap().text.contains(cause.as_str()));
+            }
+        }
+    }
+}
+
+/// From 1 to 5 seconds, all of them, the same for one caller for a while; and later the more are refused.
+#[test]
+fn retries_are_spread_and_steady() {
+    let refusal = Cause::Concurrency.refusal(Priority::Write);
+    let told: HashSet<u64> = (0..500).map(|identity| seconds(&refusal, identity, T0)).collect();
+    assert_eq!(told, HashSet::from([1, 2, 3, 4, 5]));
+    assert_eq!(seconds(&refusal, 9, T0), seconds(&refusal, 9, T0 + Ticks::from_millis(4_999)));
+    let turns: HashSet<u64> =
+        (0..50).map(|turn| seconds(&refusal, 9, T0 + Ticks::from_secs(5 * turn))).collect();
+    assert!(turns.len() > 1);
+    let worst: HashSet<u64> =
+        (0..500).map(|identity| seconds(&refusal.with_pressure(2_000), identity, T0)).collect();
+    assert_eq!(worst, HashSet::from([5, 6, 7, 8, 9]));
+}
+
+/// A stranger is told the cause and when to come back, and neither names nor numbers.
+#[test]
+fn strangers_learn_no_more_than_they_need() {
+    let refusal = Cause::QueueDelay.refusal(Priority::Critical);
+    let silent = HeaderPolicy { disclosure: Disclosure::Never, ..HeaderPolicy::default() };
+    for (policy, audience) in [(HeaderPolicy::default(), Audience::default()), (silent, known())] {
+        let answer = Answer::of_refusal(&refusal, &policy, audience, 7, T0);
+        let text = answer.body.unwrap().text;
+        assert!(!text.contains("critical") && !text.contains("violated") && !text.contains("ms"), "{text}");
+        assert!(text.contains("queue-delay"));
+        assert!(answer.headers.get("Retry-After").is_some());
+    }
+    let plain = Audience { accepts: Accepts::Text, ..known() };
+    let body = Answer::of_refusal(&refusal, &HeaderPolicy::default(), plain, 7, T0).body.unwrap();
+    assert_eq!(body.content_type, "text/plain; charset=utf-8");
+    assert!(body.text.contains("queue: critical\nRetry after "), "{}", body.text);
+}
+
+/// A cause names its controller, and no two causes have one name.
+#[test]
+fn causes_have_names() {
+    let names: HashSet<&str> = CAUSES.iter().map(|cause| cause.as_str()).collect();
+    assert_eq!(names.len(), CAUSES.len());
+    assert_eq!(Cause::Deadline.refusal(Priority::Test).to_string(), "queue: deadline (test)");
+}

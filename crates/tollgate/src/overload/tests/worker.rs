@@ -1,0 +1,148 @@
+//! The worker shedder: who is shed before whom, how quickly, and that it comes to rest.
+
+use proptest::prelude::*;
+
+use super::T0;
+use crate::overload::{Cause, Load, Priority, Reason, WorkerSettings, WorkerShedder};
+use crate::policy::Mode;
+use crate::time::{Ticks, Timestamp};
+
+fn load(percent: u32) -> Load {
+    Load { in_flight: percent, limit: 100, queue_delay: Ticks::ZERO }
+}
+
+/// Observes a load for so long, a hundred times a second.
+fn busy(shedder: &WorkerShedder, from: Timestamp, time: Ticks, load: Load) -> Timestamp {
+    let mut now = from;
+    while now < from + time {
+        now = now + Ticks::from_millis(10);
+        shedder.observe(load, now);
+    }
+    now
+}
+
+fn shed(shedder: &WorkerShedder, priority: Priority, now: Timestamp) -> usize {
+    (0..1_000).filter(|&identity| shedder.decide(priority, identity, now).is_err()).count()
+}
+
+proptest! {
+    /// Whatever happens, a request is never shed while a less critical one of the same sender passes; and while any of a class is shed,
+    /// nothing of a lesser class passes.
+    #[test]
+    fn the_lesser_is_shed_first(loads in proptest::collection::vec((0u32..300, 1u64..3_000), 1..60), identity: u64) {
+        let shedder = WorkerShedder::new(WorkerSettings::default());
+        let mut now = T0;
+        for (percent, millis) in loads {
+            now = now + Ticks::from_millis(millis);
+            shedder.observe(load(percent), now);
+            let refused = Priority::ALL.map(|priority| shedder.decide(priority, identity, now).is_err());
+            prop_assert!(refused.is_sorted_by(|lesser, greater| lesser >= greater), "{refused:?}");
+            for pair in Priority::ALL.windows(2) {
+                let passes = |priority| (0..50).filter(|&other| shedder.decide(priority, other, now).is_ok()).count();
+                let passed = [passes(pair[0]), passes(pair[1])];
+                prop_assert!(passed[1] == 50 || passed[0] == 0, "{passed:?}");
+            }
+        }
+    }
+
+    /// Slowly in, slowly out: whatever is observed, the level moves no faster than the settings say.
+    #[test]
+    fn the_level_moves_slowly(loads in proptest::collection::vec((0u32..1_000, 1u64..2_000), 1..100)) {
+        let settings = WorkerSettings::default();
+        let shedder = WorkerShedder::new(settings.clone());
+        let (mut now, mut level) = (T0, 0);
+        for (percent, millis) in loads {
+            now = now + Ticks::from_millis(millis);
+            shedder.observe(load(percent), now);
+            let next = shedder.level();
+            // A look that came too soon after another one counts with the next.
+            let most = |over: Ticks, millis: u64| 4_000 * (millis + 10) * 1_000 / over.as_micros() + 1;
+            prop_assert!(next <= level + most(settings.shed_over, millis.min(1_000)), "{level} to {next} in {millis}");
+            prop_assert!(level <= next + most(settings.restore_over, millis), "{level} to {next} in {millis}");
+            prop_assert!(next <= 3_900);
+            level = next;
+        }
+    }
+}
+
+/// The level grows through the classes in their order, and a part of each is shed before all of it.
+#[test]
+fn classes_are_shed_one_after_the_other() {
+    let shedder = WorkerShedder::new(WorkerSettings::default());
+    let mut now = busy(&shedder, T0, Ticks::from_secs(3), load(100));
+    let first = Priority::ALL.map(|priority| shed(&shedder, priority, now));
+    assert!((300..700).contains(&first[0]) && first[1..] == [0, 0, 0], "{first:?}");
+    now = busy(&shedder, now, Ticks::from_secs(5), load(100));
+    let second = Priority::ALL.map(|priority| shed(&shedder, priority, now));
+    assert!(second[0] == 1_000 && (300..800).contains(&second[1]) && second[2] == 0, "{second:?}");
+    now = busy(&shedder, now, Ticks::from_secs(60), load(100));
+    let last = Priority::ALL.map(|priority| shed(&shedder, priority, now));
+    assert!(last[..3] == [1_000; 3] && (850..950).contains(&last[3]), "{last:?}");
+    assert_eq!(shedder.decide(Priority::Test, 1, now).unwrap_err().cause, Cause::Shed);
+    assert_eq!(shedder.report(now).reason, Reason::Busy);
+}
+
+/// Between the marks nothing moves; below the lower one all comes back, in no less than the time that was said.
+#[test]
+fn it_rests_between_the_marks_and_restores_slowly() {
+    let shedder = WorkerShedder::new(WorkerSettings::default());
+    let now = busy(&shedder, T0, Ticks::from_secs(10), load(100));
+    let level = shedder.level();
+    let now = busy(&shedder, now, Ticks::from_secs(2), load(88));
+    let rested = shedder.level();
+    let now = busy(&shedder, now, Ticks::from_secs(120), load(88));
+    assert!(level > 1_500 && shedder.level() == rested, "{level} {rested} {}", shedder.level());
+    let now = busy(&shedder, now, Ticks::from_secs(10), load(10));
+    assert!(shedder.level() + 510 >= rested && shedder.level() < rested, "{}", shedder.level());
+    let now = busy(&shedder, now, Ticks::from_secs(60), load(10));
+    assert_eq!((shedder.level(), shedder.report(now).reason), (0, Reason::Calm));
+}
+
+/// A long wait in the queue is as bad as no free place.
+#[test]
+fn a_queue_alone_makes_it_shed() {
+    let shedder = WorkerShedder::new(WorkerSettings::default());
+    let now =
+        busy(&shedder, T0, Ticks::from_secs(5), Load { queue_delay: Ticks::from_millis(80), ..load(10) });
+    assert!(shedder.level() > 500 && shed(&shedder, Priority::Test, now) > 300);
+}
+
+/// Looks in quick succession are smoothed as slow ones are, and nothing of them is rounded away: a worker that was idle and is full from
+/// now on is soon seen to be.
+#[test]
+fn many_looks_add_up() {
+    let shedder = WorkerShedder::new(WorkerSettings::default());
+    shedder.observe(load(0), T0);
+    let now = busy(&shedder, T0, Ticks::from_secs(8), load(100));
+    assert!(shedder.report(now).utilisation >= Some(990), "{:?}", shedder.report(now));
+}
+
+/// A wait is not forgotten because others tell of none before the next look.
+#[test]
+fn the_longest_wait_since_the_last_look_counts() {
+    let shedder = WorkerShedder::new(WorkerSettings::default());
+    let mut now = T0;
+    for _ in 0..500 {
+        let waited = Load { queue_delay: Ticks::from_millis(80), ..load(10) };
+        for (load, after) in [(load(10), 0), (waited, 3), (load(10), 6)] {
+            shedder.observe(load, now + Ticks::from_millis(after));
+        }
+        now = now + Ticks::from_millis(10);
+    }
+    assert!(shedder.level() > 500, "{}", shedder.level());
+}
+
+/// In shadow nothing is refused and all is counted; when killed, not even that.
+#[test]
+fn shadow_counts_and_the_kill_switch_does_not() {
+    let shedder = WorkerShedder::new(WorkerSettings { mode: Mode::Shadow, ..WorkerSettings::default() });
+    let now = busy(&shedder, T0, Ticks::from_secs(10), load(100));
+    assert_eq!(shed(&shedder, Priority::Test, now), 0);
+    let report = shedder.report(now);
+    assert_eq!((report.refused, report.would_refuse, report.mode), (0, 1_000, Mode::Shadow));
+    shedder.switch().set(Mode::Enforce);
+    assert_eq!(shed(&shedder, Priority::Test, now), 1_000);
+    shedder.switch().kill(now + Ticks::from_secs(60));
+    assert_eq!(shed(&shedder, Priority::Test, now), 0);
+    assert_eq!(shedder.report(now).killed_until, Some(now + Ticks::from_secs(60)));
+}

@@ -1,7 +1,18 @@
 //! The bodies of the fuzz targets of the server, as plain functions, so that a test on stable runs them too. No part of the fuzz
 //! crate, which the tests of the core include: the targets and the server's tests include this file.
 
-use tollgate_server::fuzzing::{Command, commands, held, path, question, replies};
+use tollgate_server::fuzzing::{Command, commands, framed, held, path, question, replies};
+
+/// No bytes make the reader of framing panic, and as many of them pass wherever they are cut.
+pub(crate) fn gateway_framing(bytes: &[u8]) {
+    let whole = framed(&[bytes]);
+    assert!(whole.0 <= bytes.len());
+    let cut = bytes.first().map_or(0, |&first| usize::from(first) * bytes.len() / 256);
+    let (front, back) = bytes.split_at(cut);
+    assert_eq!(framed(&[front, back]), whole, "cut at {cut} something else passes");
+    let single: Vec<&[u8]> = bytes.chunks(1).collect();
+    assert_eq!(framed(&single), whole, "byte by byte something else passes");
+}
 
 /// No bytes make the reader of RESP panic. What it reads can be written and read again, and comes out the same wherever the bytes
 /// are cut. Whatever is asked, the replies are well formed.

@@ -17,6 +17,7 @@ mod store;
 mod value;
 
 pub use crate::admin::GivenToken;
+pub use crate::gateway::Target;
 pub use admin::AdminArguments;
 pub use foreign::ForeignArguments;
 pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
@@ -117,6 +118,12 @@ pub struct ServeArguments {
     /// Where to listen for gRPC, as Envoy's rate-limit service; port 0 picks a free one, off does not listen
     #[arg(long, value_name = "ADDR|off", env = "TOLLGATE_GRPC", default_value = "127.0.0.1:8081", value_parser = value::listen)]
     pub grpc: ListenChoice,
+    /// A service to stand in front of, as a gateway that limits what reaches it: http://, https:// or h2c://
+    #[arg(long, value_name = "URL", env = "TOLLGATE_UPSTREAM")]
+    pub upstream: Option<Target>,
+    /// Where the gateway listens, if there is an upstream or the config has routes
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_GATEWAY", default_value = "127.0.0.1:8000", value_parser = value::address)]
+    pub gateway: SocketAddr,
     /// Where counters live.
     #[command(flatten)]
     pub store: StoreArguments,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use http::HeaderName;
 use serde::Deserialize;
 
+use crate::gateway::{self, RouteDocument, RoutePlan};
 use crate::store::StoreDocument;
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
 use tollgate_tower::attributes::jwt::Verifier;
@@ -39,6 +40,8 @@ struct Document {
     jwt: Option<Tokens>,
     #[serde(default)]
     store: Option<StoreDocument>,
+    #[serde(default)]
+    routes: Vec<RouteDocument>,
 }
 
 /// Whose tokens are believed.
@@ -75,6 +78,8 @@ pub(crate) struct Config {
     pub(crate) reader: Reader,
     /// Where counters live, as far as the file says; the command line counts before it.
     pub(crate) store: StoreDocument,
+    /// Where the gateway sends requests on to.
+    pub(crate) routes: Vec<RoutePlan>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -169,7 +174,8 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
         problems.push(format!("ipv6_prefix: {} is not accepted; accepted: 48 to 128", reader.ipv6_prefix));
     }
     let store = document.store.unwrap_or_default();
-    if problems.is_empty() { Ok(Config { reader, store }) } else { Err(problems) }
+    let routes = gateway::compile(document.routes, &mut problems);
+    if problems.is_empty() { Ok(Config { reader, store, routes }) } else { Err(problems) }
 }
 
 fn trusted(networks: Option<Vec<String>>, problems: &mut Vec<String>) -> Trusted {

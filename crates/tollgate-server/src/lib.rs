@@ -24,6 +24,7 @@ pub mod load;
 mod listen;
 mod config;
 mod http;
+mod gateway;
 mod resp;
 mod grpc;
 mod rls;

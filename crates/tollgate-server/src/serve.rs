@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tollgate::Clock;
 
@@ -14,6 +14,7 @@ use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments};
 use crate::config::{self, Config};
 use crate::console::Console;
+use crate::gateway::{self, Gateway, RoutePlan};
 use crate::listen::{Door, House};
 use crate::orders::Orders;
 use crate::reload::{self, Start, Watcher};
@@ -72,9 +73,18 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     }
     let start = reload::start(arguments.policy.as_ref(), arguments.reload.state_dir.as_deref())
         .map_err(|error| format!("no policy to serve\n{error}"))?;
-    let Config { reader, store } = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
+    let config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
+    let Config { reader, store, mut routes } = config;
     let choice = Choice::of(&arguments.store, &store)?;
-    Ok(Prepared { clock, auth, tls, start, reader, choice })
+    routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
+    if let Some(foreign) = start.loaded.rules.foreign().filter(|_| !routes.is_empty()) {
+        return Err(format!(
+            "the policy is a file of {}, which knows no requests of HTTP, and the gateway needs limits of Tollgate's own; \
+             `tollgate policy convert` writes them",
+            foreign.format().name()
+        ));
+    }
+    Ok(Prepared { clock, auth, tls, start, reader, choice, routes })
 }
 
 /// What a server needs before it opens anything.
@@ -85,6 +95,8 @@ struct Prepared {
     start: Start,
     reader: Reader,
     choice: Choice,
+    /// Of the gateway; without any there is none.
+    routes: Vec<RoutePlan>,
 }
 
 /// Whoever can connect can use up anybody's quota, so only this machine may, unless strangers are kept out or the operator insists.
@@ -101,7 +113,7 @@ fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String>
 }
 
 async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Console) -> Result<(), String> {
-    let Prepared { clock, auth, tls, mut start, reader, choice } = prepared;
+    let Prepared { clock, auth, tls, mut start, reader, choice, routes } = prepared;
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
@@ -110,7 +122,12 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let http = listen::bind(arguments.http, "--http").await?;
     let grpc = bound(arguments.grpc, "--grpc").await?;
     let resp = bound(arguments.resp, "--resp").await?;
+    let public = match routes.is_empty() {
+        true => None,
+        false => Some(listen::bind(arguments.gateway, "--gateway").await?),
+    };
     let addresses = Addresses {
+        gateway: public.as_ref().map(address_of).transpose()?,
         http: address_of(&http)?,
         grpc: grpc.as_ref().map(address_of).transpose()?,
         resp: resp.as_ref().map(address_of).transpose()?,
@@ -158,7 +175,12 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
     let spans = see::start(&service, &arguments.see, &clock)?;
-    let house = House::new(1 + usize::from(grpc.is_some()) + usize::from(resp.is_some()));
+    let others = [grpc.is_some(), resp.is_some(), public.is_some()];
+    let listeners = 1 + others.into_iter().map(usize::from).sum::<usize>();
+    let (house, links) = match public.is_some() {
+        true => House::before_upstreams(listeners),
+        false => (House::new(listeners), Arc::new(Semaphore::new(0))),
+    };
     let mut servers = JoinSet::new();
     let mut health = None;
     if let Some(listener) = grpc {
@@ -184,6 +206,19 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
             clock.clone(),
             stopped.clone(),
             move |stream, stop| resp::connection(stream, Arc::clone(&resp), stop),
+        ));
+    }
+    if let Some(listener) = public {
+        let gateway = Arc::new(Gateway::new(&routes, Arc::clone(&service), clock.clone(), &links)?);
+        gateway.tend(&stopped);
+        let door = Door::new(tls.as_ref(), Inside::Both);
+        servers.spawn(listen::serve(
+            listener,
+            house.room(),
+            door,
+            clock.clone(),
+            stopped.clone(),
+            move |stream, stop| gateway::connection(stream, Arc::clone(&gateway), stop),
         ));
     }
     let (door, asked) = (Door::new(tls.as_ref(), Inside::Http), Arc::clone(&service));
@@ -221,6 +256,7 @@ struct Addresses {
     http: SocketAddr,
     grpc: Option<SocketAddr>,
     resp: Option<SocketAddr>,
+    gateway: Option<SocketAddr>,
 }
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {

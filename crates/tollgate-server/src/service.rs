@@ -52,11 +52,14 @@ pub(crate) enum Wire {
     Resp,
     /// Limitador's HTTP interface.
     Limitador,
+    /// A request on its way through the gateway.
+    Gateway,
 }
 
 impl Wire {
     /// Every wire, in the order of their numbers.
-    pub(crate) const ALL: [Wire; 5] = [Wire::Http, Wire::Authz, Wire::Rls, Wire::Resp, Wire::Limitador];
+    pub(crate) const ALL: [Wire; 6] =
+        [Wire::Http, Wire::Authz, Wire::Rls, Wire::Resp, Wire::Limitador, Wire::Gateway];
 
     /// Its name in metrics and logs.
     pub(crate) const fn name(self) -> &'static str {
@@ -66,6 +69,7 @@ impl Wire {
             Wire::Rls => "rls",
             Wire::Resp => "resp",
             Wire::Limitador => "limitador",
+            Wire::Gateway => "gateway",
         }
     }
 }
@@ -145,6 +149,11 @@ impl<S: Store> Service<S> {
     /// The time by which requests are answered.
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// Something to await until an instant of that time.
+    pub(crate) fn sleep_until(&self, at: Timestamp) -> tollgate::Sleep {
+        self.clock.sleep_until(at)
     }
 
     /// Answers one question. This, [`Self::check_at_once`], [`Self::check_views`], [`Self::check_views_at_once`] and [`Self::reserve`] are the only ways from a wire

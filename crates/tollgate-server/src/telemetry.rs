@@ -24,6 +24,7 @@ pub(crate) mod usage;
 pub(crate) mod process;
 mod exposition;
 mod foreign;
+pub(crate) mod gateway;
 mod scrape;
 mod shared;
 pub(crate) mod trace;
@@ -97,6 +98,9 @@ type Probe = Box<dyn Fn(Timestamp) -> Vec<Sample> + Send + Sync>;
 /// The same about a store that servers share.
 type Shared = Box<dyn Fn() -> StoreNumbers + Send + Sync>;
 
+/// The same about a gateway's upstreams.
+type Upstreams = Box<dyn Fn() -> Vec<gateway::UpstreamSeries> + Send + Sync>;
+
 /// Counts decisions.
 pub(crate) struct Meter {
     events: broadcast::Sender<Arc<Event>>,
@@ -113,6 +117,7 @@ pub(crate) struct Meter {
     probes: Mutex<Vec<Probe>>,
     tracer: OnceLock<Tracer>,
     shared: OnceLock<Shared>,
+    gateway: OnceLock<Upstreams>,
 }
 
 impl Meter {
@@ -130,6 +135,7 @@ impl Meter {
             probes: Mutex::default(),
             tracer: OnceLock::new(),
             shared: OnceLock::new(),
+            gateway: OnceLock::new(),
         }
     }
 
@@ -216,6 +222,14 @@ impl Meter {
     /// Shows numbers of a store that servers share, asked for at each scrape. There is one; a second changes nothing.
     pub(crate) fn show_store(&self, numbers: impl Fn() -> StoreNumbers + Send + Sync + 'static) {
         let _ = self.shared.set(Box::new(numbers));
+    }
+
+    /// Shows numbers of a gateway, asked for at each scrape. There is one; a second changes nothing.
+    pub(crate) fn show_gateway(
+        &self,
+        numbers: impl Fn() -> Vec<gateway::UpstreamSeries> + Send + Sync + 'static,
+    ) {
+        let _ = self.gateway.set(Box::new(numbers));
     }
 
     /// Traces decisions from now on. A meter has one tracer; a second changes nothing.

@@ -33,6 +33,8 @@ pub(crate) enum Inside {
     Http,
     /// HTTP/2, for gRPC.
     Grpc,
+    /// Either, as the client likes.
+    Both,
     /// A protocol that has no name there.
     Unnamed,
 }
@@ -42,6 +44,7 @@ impl Inside {
         match self {
             Inside::Http => vec![b"http/1.1".to_vec()],
             Inside::Grpc => vec![b"h2".to_vec()],
+            Inside::Both => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             Inside::Unnamed => Vec::new(),
         }
     }
@@ -69,7 +72,7 @@ pub(crate) struct TlsStatus {
 /// The certificates in use.
 pub(crate) struct Tls {
     files: Files,
-    configs: ArcSwap<[Arc<ServerConfig>; 3]>,
+    configs: ArcSwap<[Arc<ServerConfig>; 4]>,
     status: ArcSwap<TlsStatus>,
     watch: Mutex<(Eye, Watch)>,
 }
@@ -105,10 +108,11 @@ impl Tls {
 
     /// The handshake of a new connection, with the certificates of now.
     pub(crate) fn acceptor(&self, inside: Inside) -> TlsAcceptor {
-        let [http, grpc, unnamed] = &**self.configs.load();
+        let [http, grpc, both, unnamed] = &**self.configs.load();
         TlsAcceptor::from(Arc::clone(match inside {
             Inside::Http => http,
             Inside::Grpc => grpc,
+            Inside::Both => both,
             Inside::Unnamed => unnamed,
         }))
     }
@@ -160,7 +164,7 @@ impl Files {
 
     /// A configuration for each kind of wire. A new one remembers no sessions, so nobody resumes what an authority that is gone
     /// once allowed.
-    fn load(&self) -> Result<[Arc<ServerConfig>; 3], String> {
+    fn load(&self) -> Result<[Arc<ServerConfig>; 4], String> {
         let provider = Arc::new(ring::default_provider());
         let versions = match self.oldest {
             TlsVersion::V12 => FROM_12,
@@ -180,7 +184,7 @@ impl Files {
                 self.key.display()
             )
         })?;
-        Ok([Inside::Http, Inside::Grpc, Inside::Unnamed].map(|inside| {
+        Ok([Inside::Http, Inside::Grpc, Inside::Both, Inside::Unnamed].map(|inside| {
             let mut config = config.clone();
             config.alpn_protocols = inside.protocols();
             Arc::new(config)

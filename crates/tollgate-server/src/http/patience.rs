@@ -12,37 +12,49 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 /// How long a request's head may take to arrive, and the first byte of a connection.
-pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may rest between requests.
-pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may refuse to read.
-pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a connection is doing, shared by the stream and whoever answers requests.
 #[derive(Debug, Default)]
-pub(super) struct Phase {
+pub(crate) struct Phase {
     /// Odd while a request is being answered. Relaxed suffices everywhere: only the task of the connection reads and writes it.
     turns: AtomicU32,
     /// Whether any byte was ever read.
     touched: AtomicBool,
+    /// Whether the bytes are another protocol's, which may rest as long as it likes.
+    left: AtomicBool,
 }
 
 impl Phase {
     /// A request's head is complete; until the guard is dropped its answer is under way.
-    pub(super) fn answering(self: &Arc<Self>) -> Answering {
+    pub(crate) fn answering(self: &Arc<Self>) -> Answering {
         self.turns.fetch_add(1, Ordering::Relaxed);
         Answering(Arc::clone(self))
     }
 
+    /// Whether a request is being answered, on a connection that is still one of HTTP.
+    pub(crate) fn is_answering(&self) -> bool {
+        self.turns.load(Ordering::Relaxed) % 2 == 1 && !self.left.load(Ordering::Relaxed)
+    }
+
+    /// From now on the connection is no longer one of HTTP.
+    pub(crate) fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
+    }
+
     /// Whether the client has sent anything at all.
-    pub(super) fn is_touched(&self) -> bool {
+    pub(crate) fn is_touched(&self) -> bool {
         self.touched.load(Ordering::Relaxed)
     }
 }
 
 /// While it exists, a request is being answered.
 #[derive(Debug)]
-pub(super) struct Answering(Arc<Phase>);
+pub(crate) struct Answering(Arc<Phase>);
 
 impl Drop for Answering {
     fn drop(&mut self) {
@@ -67,7 +79,7 @@ enum Head {
 
 /// A stream that gives up on a client that does not move.
 #[derive(Debug)]
-pub(super) struct Patient<S> {
+pub(crate) struct Patient<S> {
     stream: S,
     phase: Arc<Phase>,
     reading: Pin<Box<Sleep>>,
@@ -78,7 +90,7 @@ pub(super) struct Patient<S> {
 }
 
 impl<S> Patient<S> {
-    pub(super) fn new(stream: S, phase: Arc<Phase>) -> Self {
+    pub(crate) fn new(stream: S, phase: Arc<Phase>) -> Self {
         Self {
             stream,
             phase,
@@ -92,7 +104,7 @@ impl<S> Patient<S> {
     /// Whether a head is awaited, rather than a body, which has a timeout of its own. A new turn begins with a rest.
     fn awaits_head(&mut self) -> bool {
         let turn = self.phase.turns.load(Ordering::Relaxed);
-        if turn % 2 == 1 {
+        if turn % 2 == 1 || self.phase.left.load(Ordering::Relaxed) {
             return false;
         }
         if turn != self.turn {
@@ -130,7 +142,7 @@ impl<S> Patient<S> {
 
     /// What became of a write; one that makes no progress is given up after a while.
     fn written<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
+        if written.is_ready() || self.phase.left.load(Ordering::Relaxed) {
             self.writing = None;
             return written;
         }

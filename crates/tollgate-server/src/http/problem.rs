@@ -3,6 +3,7 @@
 use tollgate::{CommitError, RequestError};
 
 use crate::admin::Refusal;
+use crate::gateway::Turned;
 
 /// Longest explanation, in characters. It may quote what the request said.
 const DETAIL_CHARS_MAX: usize = 500;
@@ -42,6 +43,8 @@ pub(crate) enum Kind {
     StoreUnavailable,
     /// The admin interface did not do what was asked.
     Admin(Refusal),
+    /// The gateway did not send a request on, or got no answer to it.
+    Gateway(Turned),
 }
 
 /// A kind, and what is wrong in words that say what would be accepted.
@@ -101,6 +104,7 @@ impl Kind {
             Kind::UnsupportedMediaType => 415,
             Kind::TooManyReservations | Kind::StoreUnavailable => 503,
             Kind::Admin(refusal) => refusal.status(),
+            Kind::Gateway(turned) => turned.status(),
         }
     }
 
@@ -123,6 +127,7 @@ impl Kind {
             Kind::TooManyReservations => "urn:tollgate:problem:too-many-reservations",
             Kind::StoreUnavailable => "urn:tollgate:problem:store-unavailable",
             Kind::Admin(refusal) => refusal.urn(),
+            Kind::Gateway(turned) => turned.urn(),
         }
     }
 
@@ -145,6 +150,7 @@ impl Kind {
             Kind::TooManyReservations => "Too many reservations are open",
             Kind::StoreUnavailable => "The store did not answer",
             Kind::Admin(refusal) => refusal.title(),
+            Kind::Gateway(turned) => turned.title(),
         }
     }
 }

@@ -27,6 +27,13 @@ impl House {
         Self::of(descriptors().map_or(usize::MAX, share).min(Semaphore::MAX_PERMITS), listeners)
     }
 
+    /// The same in front of upstreams, and the descriptors for connections to those: half of all, since each request that is sent
+    /// on takes one on either side.
+    pub(crate) fn before_upstreams(listeners: usize) -> (Self, Arc<Semaphore>) {
+        let all = descriptors().map_or(usize::MAX, share).min(Semaphore::MAX_PERMITS);
+        (Self::of(all - all / 2, listeners), Arc::new(Semaphore::new((all / 2).max(1))))
+    }
+
     fn of(connections: usize, listeners: usize) -> Self {
         let own = (connections / OWN_PART).max(1);
         let shared = connections.saturating_sub(own.saturating_mul(listeners));

@@ -29,6 +29,19 @@ impl Stream {
             Stream::Tls(stream) => stream.get_ref().0.peer_addr(),
         }
     }
+
+    /// Whether it is inside TLS.
+    pub(crate) const fn is_secure(&self) -> bool {
+        matches!(self, Stream::Tls(_))
+    }
+
+    /// What the handshake agreed to speak; without one, nothing was said.
+    pub(crate) fn agreed(&self) -> Option<&[u8]> {
+        match self {
+            Stream::Plain(_) => None,
+            Stream::Tls(stream) => stream.get_ref().1.alpn_protocol(),
+        }
+    }
 }
 
 impl AsyncRead for Stream {

@@ -44,6 +44,7 @@ pub(super) fn lines(
         format!("  policy  {}", loaded.name),
         format!("  admin   {}://{address}/admin/v1/ with {}", scheme(arguments), credentials.notice),
     ];
+    lines.extend(addresses.gateway.map(|gateway| format!("  gateway {}://{gateway}", scheme(arguments))));
     lines.extend(told.state.iter().map(|state| format!("  state   {state}")));
     let is_guarded = needs_token || arguments.security.tls_client_ca.is_some();
     let all = [Some(address), addresses.grpc, addresses.resp];

@@ -161,6 +161,22 @@ pub(crate) static RLQS_ABANDONED: Metric = counter(
     "tollgate_rlqs_abandoned_total",
     "Buckets that an Envoy was told to forget, since nobody used them.",
 );
+pub(crate) static GATEWAY_ANSWERS: Metric = counter(
+    "tollgate_gateway_answers_total",
+    "Answers of upstreams that the gateway handed on, by class of status.",
+);
+pub(crate) static GATEWAY_FAILURES: Metric = counter(
+    "tollgate_gateway_failures_total",
+    "Requests that the gateway sent to an upstream without an answer, by kind: no connection, no place, refused, lost or late.",
+);
+pub(crate) static GATEWAY_RETRIES: Metric = counter(
+    "tollgate_gateway_retries_total",
+    "Requests that the gateway sent to an upstream after another attempt had failed.",
+);
+pub(crate) static GATEWAY_TUNNELS: Metric =
+    gauge("tollgate_gateway_tunnels", "Tunnels that are open now, such as WebSockets.");
+pub(crate) static GATEWAY_UP: Metric =
+    gauge("tollgate_gateway_upstream_up", "1 for an upstream whose health checks pass, or that has none.");
 pub(crate) static KILL_SWITCHES: Metric = gauge(
     "tollgate_kill_switches",
     "Kill switches that are on now; each turns a limit, or all of them, off.",
@@ -186,7 +202,7 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 53] = [
+pub(crate) static ALL: [&Metric; 58] = [
     &BUILD,
     &DECISIONS,
     &LIMIT_DECISIONS,
@@ -231,6 +247,11 @@ pub(crate) static ALL: [&Metric; 53] = [
     &RLQS_REPORTED,
     &RLQS_ASSIGNMENTS,
     &RLQS_ABANDONED,
+    &GATEWAY_ANSWERS,
+    &GATEWAY_FAILURES,
+    &GATEWAY_RETRIES,
+    &GATEWAY_TUNNELS,
+    &GATEWAY_UP,
     &KILL_SWITCHES,
     &SNAPSHOT_SINCE,
     &SNAPSHOTS,
@@ -253,6 +274,8 @@ pub(crate) mod label {
     pub(crate) const CLASS: &str = "class";
     pub(crate) const SHARD: &str = "shard";
     pub(crate) const STATE: &str = "state";
+    pub(crate) const ROUTE: &str = "route";
+    pub(crate) const UPSTREAM: &str = "upstream";
     /// Bound of a histogram's bucket; the exposition format prescribes it.
     pub(crate) const BOUND: &str = "le";
 }

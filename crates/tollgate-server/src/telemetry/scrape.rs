@@ -3,6 +3,7 @@
 use tollgate::Timestamp;
 
 use super::exposition::Page;
+use super::gateway;
 use super::names::{self, Metric, OUTCOMES, SOURCES, VERDICTS, label};
 use super::{Meter, Sample};
 use crate::service::Wire;
@@ -12,6 +13,7 @@ impl Meter {
     pub(crate) fn exposition(&self, now: Timestamp) -> String {
         let samples = self.samples(now);
         let shared = self.shared.get().map(|numbers| numbers());
+        let upstreams = self.gateway.get().map(|numbers| gateway::folded(numbers())).unwrap_or_default();
         let mut page = Page::default();
         for metric in names::ALL {
             page.metric(metric);
@@ -19,6 +21,7 @@ impl Meter {
             if let Some(numbers) = &shared {
                 numbers.show(metric, &mut page);
             }
+            gateway::show(&upstreams, metric, &mut page);
             for sample in samples.iter().filter(|sample| sample.metric == metric) {
                 let labels: Vec<(&str, &str)> = sample.label.into_iter().collect();
                 page.number(metric, &labels, sample.value);

@@ -163,7 +163,7 @@ impl Drop for Envoy {
 }
 
 /// The Envoy that `./test tools` installs.
-fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/tools/bin/envoy");
     assert!(program.exists(), "there is no Envoy at {}; run `./test tools`", program.display());
     program

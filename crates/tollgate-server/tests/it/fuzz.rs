@@ -41,6 +41,30 @@ fn resp_frames() {
     stable::run("resp_frames", &RESP_WORDS, 500, bodies::resp_frames);
 }
 
+/// Pieces that requests are made of.
+const FRAMING_WORDS: [&str; 14] = [
+    "\r\n",
+    "\n",
+    "\r\n\r\n",
+    "GET / HTTP/1.1\r\n",
+    "Content-Length: 5\r\n",
+    "Transfer-Encoding: chunked\r\n",
+    "Upgrade: x\r\n",
+    "0\r\n\r\n",
+    "5\r\n",
+    ";a=b",
+    ": ",
+    " ",
+    "ffffffffffffffff",
+    "\0",
+];
+
+/// No bytes make the reader of framing panic, and it does not matter where they are cut.
+#[test]
+fn gateway_framing() {
+    stable::run("gateway_framing", &FRAMING_WORDS, 3_000, bodies::gateway_framing);
+}
+
 /// Pieces that questions are made of.
 const QUESTION_WORDS: [&str; 20] = [
     "{\"attributes\":{",

@@ -1,0 +1,202 @@
+//! A request as it arrived: whether the gateway takes it at all, and the one spelling in which it is matched, counted and sent on.
+
+use std::net::IpAddr;
+
+use http::header::{EXPECT, HOST, HeaderValue, VIA};
+use http::request::Parts;
+use http::uri::{Authority, PathAndQuery};
+use http::{Method, Uri, Version};
+use tollgate::VALUE_BYTES_MAX;
+use tollgate_tower::attributes::{Needs, Reader};
+
+use super::refusal::Turned;
+use crate::http::{Kind, Problem};
+
+/// Longest path with its query.
+const TARGET_BYTES_MAX: usize = 8 << 10;
+/// Largest sum of names and values of the fields.
+const FIELDS_BYTES_MAX: usize = 16 << 10;
+/// How often a request may pass a Tollgate before it is taken for one that goes round in circles.
+const HOPS_MAX: usize = 5;
+/// What is sent on, in the words of `Allow`; others are, too, but for two.
+const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+/// The name of this program in `Via`.
+pub(super) const PSEUDONYM: &str = "tollgate";
+
+/// Who is at the other end of a connection, and how it was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    pub(crate) is_secure: bool,
+}
+
+/// What is known about a request beside its own lines; it travels in the request's extensions.
+#[derive(Clone, Debug)]
+pub(super) struct Arrival {
+    pub(super) peer: Peer,
+    /// The client behind the peer.
+    pub(super) client: IpAddr,
+    /// Whether the peer's word about others is taken.
+    pub(super) is_trusted: bool,
+    pub(super) host: Option<String>,
+    /// What the route's key is, for routes that send one client always to one upstream; by name of attribute.
+    pub(super) keys: Vec<(String, String)>,
+    pub(super) version: Version,
+}
+
+/// How requests are read.
+pub(super) struct Reading {
+    pub(super) reader: Reader,
+    /// The attributes that routes spread by.
+    sticky: Vec<String>,
+    /// These, and what is sent on.
+    needs: Needs,
+}
+
+impl Reading {
+    pub(super) fn new(reader: Reader, sticky: &[String]) -> Self {
+        let is_needed = |name: &str| matches!(name, "host" | "path") || sticky.iter().any(|key| key == name);
+        Self { needs: Needs::of(&reader, is_needed), sticky: sticky.to_vec(), reader }
+    }
+}
+
+/// Rewrites a request into its one spelling, and says what is known about it.
+///
+/// # Errors
+/// When it is none that the gateway takes; nothing of it is sent on.
+pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Result<Arrival, Problem> {
+    let Reading { reader, sticky, needs } = reading;
+    acceptable(request)?;
+    let attributes = reader.of_request_for(Some(peer.address), request, *needs);
+    let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
+    let host = attributes.get("host").map(str::to_owned);
+    let path = attributes.get("path").map(str::to_owned);
+    let keys = sticky.iter().filter_map(|name| Some((name.clone(), attributes.get(name)?.to_owned())));
+    let keys = keys.collect();
+    drop(attributes);
+    if let Some(path) = path.as_ref().filter(|path| path.len() > VALUE_BYTES_MAX) {
+        let detail = format!("the path has {} bytes; accepted: {VALUE_BYTES_MAX}", path.len());
+        return Err(Problem::new(Kind::Gateway(Turned::TargetTooLong), detail));
+    }
+    if host.is_none() && request.version == Version::HTTP_11 {
+        return Err(Problem::invalid("host: missing; a request of HTTP/1.1 names one, and only one"));
+    }
+    let forwarded = request.headers.get_all(super::fields::FORWARDED_FOR).iter();
+    let lines: Vec<&[u8]> = forwarded.map(HeaderValue::as_bytes).collect();
+    let arrival = Arrival {
+        peer,
+        client: reader.trusted.client(peer.address, lines.into_iter()),
+        is_trusted: reader.trusted.contains(peer.address),
+        host,
+        keys,
+        version: request.version,
+    };
+    rewrite(request, arrival.host.as_deref(), path.as_deref())?;
+    Ok(arrival)
+}
+
+/// What is refused whatever it asks for.
+fn acceptable(request: &Parts) -> Result<(), Problem> {
+    if matches!(request.method, Method::CONNECT | Method::TRACE) {
+        let detail = format!("{} is not forwarded; ask the server itself", request.method);
+        return Err(Problem::new(Kind::MethodNotAllowed(METHODS), detail));
+    }
+    let target = request.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    if target > TARGET_BYTES_MAX {
+        let detail = format!("the path and its query have {target} bytes; accepted: {TARGET_BYTES_MAX}");
+        return Err(Problem::new(Kind::Gateway(Turned::TargetTooLong), detail));
+    }
+    let fields = request.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    let bytes: usize = fields.sum();
+    if bytes > FIELDS_BYTES_MAX {
+        let detail = format!("the header fields have {bytes} bytes; accepted: {FIELDS_BYTES_MAX}");
+        return Err(Problem::new(Kind::Gateway(Turned::FieldsTooLarge), detail));
+    }
+    if let Some(expected) = request.headers.get(EXPECT)
+        && !expected.as_bytes().eq_ignore_ascii_case(b"100-continue")
+    {
+        return Err(Problem::new(
+            Kind::Gateway(Turned::ExpectationFailed),
+            "expect: accepted is 100-continue",
+        ));
+    }
+    let via = request.headers.get_all(VIA).iter().filter_map(|line| line.to_str().ok());
+    let hops = via.flat_map(|line| line.split(',')).filter(|hop| hop.trim_end().ends_with(PSEUDONYM));
+    if hops.count() >= HOPS_MAX {
+        let detail = format!("via: it has passed a gateway {HOPS_MAX} times; look where the upstreams lead");
+        return Err(Problem::new(Kind::Gateway(Turned::Loop), detail));
+    }
+    Ok(())
+}
+
+/// Puts the one spelling into the request: whoever reads it from here on reads what is sent on.
+fn rewrite(request: &mut Parts, host: Option<&str>, path: Option<&str>) -> Result<(), Problem> {
+    let unsendable = |_| Problem::invalid("the target cannot be sent on in its one spelling");
+    if let Some(path) = path {
+        let query = request.uri.query();
+        let target = query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+        let target = PathAndQuery::try_from(target).map_err(unsendable)?;
+        request.uri = Uri::from(target);
+    }
+    match host {
+        Some(host) => {
+            // It must be one that can stand in a target, too.
+            Authority::try_from(host).map_err(unsendable)?;
+            let value = HeaderValue::from_str(host);
+            let value = value.map_err(|_| Problem::invalid("host: not a name and a port"))?;
+            request.headers.insert(HOST, value);
+        }
+        None => drop(request.headers.remove(HOST)),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn arrived(request: http::request::Builder) -> Result<(String, String), u16> {
+        let (mut request, ()) = request.body(()).unwrap().into_parts();
+        let peer = Peer { address: "203.0.113.9".parse().unwrap(), is_secure: false };
+        arrive(&mut request, peer, &Reading::new(Reader::default(), &[]))
+            .map_err(|problem| problem.kind.status())?;
+        let host = request.headers.get(HOST).map(|host| host.to_str().unwrap().to_owned());
+        Ok((request.uri.to_string(), host.unwrap_or_default()))
+    }
+
+    /// Whatever the spelling, one is sent on.
+    #[test]
+    fn one_spelling() {
+        let get = |target: &str, host: &str| arrived(Request::get(target).header("host", host));
+        let told = |target: &str, host: &str| Ok((target.to_owned(), host.to_owned()));
+        assert_eq!(get("/a/./b/../%63?q=%2F..", "Example.COM.:443"), told("/a/c?q=%2F..", "example.com"));
+        assert_eq!(get("http://example.com/x", "EXAMPLE.com"), told("/x", "example.com"));
+        assert_eq!(get("http://example.com", "example.com"), told("/", "example.com"));
+        assert_eq!(get("http://other.test/x", "example.com"), Err(400));
+        assert_eq!(get("/a%2fb", "example.com"), Err(400));
+        assert_eq!(get("/", "user@example.com"), Err(400));
+        assert_eq!(arrived(Request::get("/")), Err(400));
+        assert_eq!(arrived(Request::get("/").version(Version::HTTP_10)), told("/", ""));
+        let twice = Request::get("/").header("host", "a").header("host", "a");
+        assert_eq!(arrived(twice), Err(400));
+    }
+
+    /// The gateway is no open proxy, reflects nothing, and takes no giants.
+    #[test]
+    fn refusals() {
+        let with = |method: &str, target: &str| {
+            arrived(Request::builder().method(method).uri(target).header("host", "a.test"))
+        };
+        assert_eq!(with("CONNECT", "169.254.169.254:80"), Err(405));
+        assert_eq!(with("TRACE", "/"), Err(405));
+        assert_eq!(with("GET", &format!("/{}", "a".repeat(8 << 10))), Err(414));
+        let large = Request::get("/").header("host", "a.test").header("x", "a".repeat(17 << 10));
+        assert_eq!(arrived(large), Err(431));
+        let expects = Request::get("/").header("host", "a.test").header("expect", "miracles");
+        assert_eq!(arrived(expects), Err(417));
+        let looped = Request::get("/").header("host", "a.test").header("via", "1.1 tollgate, ".repeat(5));
+        assert_eq!(arrived(looped), Err(508));
+    }
+}

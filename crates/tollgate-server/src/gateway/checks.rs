@@ -1,0 +1,64 @@
+//! Health checks: each upstream of a route that asks for them is asked for a path now and then; an answer of 2xx or 3xx in time is well.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::MissedTickBehavior;
+
+use super::Gateway;
+use super::plan::HealthPlan;
+use super::upstream::Upstream;
+use crate::listen::{Stop, stopped};
+
+/// How often connections that nobody needs are closed.
+const TIDY_EVERY: Duration = Duration::from_secs(5);
+
+impl Gateway {
+    /// Checks upstreams and closes what rests too long, until the server stops.
+    pub(crate) fn tend(self: &Arc<Self>, stop: &Stop) {
+        for route in &self.proxy.table.routes {
+            for upstream in &route.upstreams {
+                if let Some(plan) = &route.health {
+                    tokio::spawn(check(Arc::clone(upstream), route.name.clone(), plan.clone(), stop.clone()));
+                }
+            }
+        }
+        let (gateway, mut stop) = (Arc::clone(self), stop.clone());
+        tokio::spawn(async move {
+            let mut due = tokio::time::interval(TIDY_EVERY);
+            loop {
+                tokio::select! {
+                    _ = due.tick() => {}
+                    () = stopped(&mut stop) => return,
+                }
+                let upstreams = gateway.proxy.table.routes.iter().flat_map(|route| &route.upstreams);
+                upstreams.for_each(|upstream| upstream.tidy());
+            }
+        });
+    }
+}
+
+async fn check(upstream: Arc<Upstream>, route: String, plan: HealthPlan, mut stop: Stop) {
+    let mut due = tokio::time::interval(plan.interval);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = due.tick() => {}
+            () = stopped(&mut stop) => return,
+        }
+        let asked = tokio::time::timeout(plan.timeout, upstream.look(&plan.path)).await;
+        let is_well = asked
+            .is_ok_and(|status| status.is_some_and(|status| status.is_success() || status.is_redirection()));
+        match upstream.health.checked(is_well, plan.thresholds) {
+            Some(true) => {
+                tracing::info!(route, upstream = upstream.name, "an upstream passes its health checks again")
+            }
+            Some(false) => tracing::warn!(
+                route,
+                upstream = upstream.name,
+                "an upstream fails its health checks: it is not asked"
+            ),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! How the gateway decides: as every wire does, by the service, so that each decision is counted, compared and ruled once.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use tollgate::{CheckRequest, Decision, Engine, Reservation, Sleep, Ticks, Timestamp};
+use tollgate_tower::Decide;
+
+use super::body::Body;
+use super::proxy::Proxy;
+use crate::service::{Service, Wire};
+use crate::store::Stores;
+use crate::telemetry::Stopwatch;
+
+/// The service, as the middleware asks it.
+pub(super) struct Deciding(pub(super) Arc<Service>);
+
+impl Decide for Deciding {
+    type Store = Stores;
+
+    fn engine(&self) -> &Engine<Stores> {
+        &self.0.engine
+    }
+
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn sleep_until(&self, at: Timestamp) -> Sleep {
+        self.0.sleep_until(at)
+    }
+
+    fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
+        let watch = self.0.meter.sampled_watch();
+        let decision = self.0.check_at_once(request, now, Wire::Gateway)?;
+        if let Some(watch) = watch {
+            self.0.meter.took(Wire::Gateway, watch.elapsed());
+        }
+        Some(decision)
+    }
+
+    async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
+        let watch = Stopwatch::start();
+        let decision = self.0.check(request, now, Wire::Gateway).await;
+        self.0.meter.took(Wire::Gateway, watch.elapsed());
+        decision
+    }
+
+    fn reserve(
+        &self,
+        request: &CheckRequest<'_>,
+        lifetime: Ticks,
+        now: Timestamp,
+    ) -> impl Future<Output = (Decision, Option<Reservation>)> + Send {
+        self.0.reserve(request, lifetime, now, Wire::Gateway)
+    }
+}
+
+/// What stands behind the decision: requests that pass are sent on.
+#[derive(Clone)]
+pub(super) struct Passing(pub(super) Arc<Proxy>);
+
+impl tower_service::Service<Request<Incoming>> for Passing {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let proxy = Arc::clone(&self.0);
+        Box::pin(async move { Ok(proxy.forward(request).await) })
+    }
+}

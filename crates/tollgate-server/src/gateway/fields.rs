@@ -1,0 +1,363 @@
+//! The header fields of what is sent on: those of one hop are taken out, and those that tell who asked are written. What a client
+//! says about itself in their place goes no further, unless the peer is a proxy whose word is taken.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, DATE, EXPECT, FORWARDED, HOST,
+    HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::{HeaderMap, Version};
+use tollgate_tower::attributes::Reader;
+use tollgate_tower::attributes::source::{SetBy, Source};
+
+use super::arrival::{Arrival, PSEUDONYM};
+
+pub(super) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+
+/// Fields of one hop, beside those that `Connection` names.
+const HOP: [HeaderName; 9] = [
+    CONNECTION,
+    HeaderName::from_static("proxy-connection"),
+    KEEP_ALIVE,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    PROXY_AUTHORIZATION,
+    PROXY_AUTHENTICATE,
+    HeaderName::from_static("http2-settings"),
+];
+
+/// Fields by which a proxy tells about a request: only a trusted one's are sent on.
+const TOLD_BY_PROXIES: [HeaderName; 16] = [
+    FORWARDED_FOR,
+    FORWARDED_PROTO,
+    FORWARDED_HOST,
+    FORWARDED,
+    REAL_IP,
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-forwarded-server"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-forwarded-uri"),
+    HeaderName::from_static("x-forwarded-method"),
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-original-uri"),
+    HeaderName::from_static("x-original-host"),
+    HeaderName::from_static("x-original-method"),
+    HeaderName::from_static("x-rewrite-url"),
+    HeaderName::from_static("true-client-ip"),
+];
+
+/// Fields that tell who asks and for what, and frame it. `Connection` may not name them away.
+const KEPT: [HeaderName; 8] = [
+    HOST,
+    AUTHORIZATION,
+    COOKIE,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    DATE,
+    VIA,
+    HeaderName::from_static("x-api-key"),
+];
+
+/// Makes the fields of a request those of the next hop.
+pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
+    let takes_trailers = headers.get_all(TE).iter().any(|te| names(te).any(|name| name == "trailers"));
+    drop_disguised(headers, reader);
+    if !arrival.is_trusted {
+        for name in TOLD_BY_PROXIES {
+            headers.remove(name);
+        }
+        for name in set_by_proxies(reader) {
+            headers.remove(name);
+        }
+    }
+    without_hop(headers, |name| is_identity(name, reader));
+    join_cookies(headers);
+    headers.remove(EXPECT); // The gateway answers it: it reads the body once the request is let through.
+    if takes_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    tell(headers, arrival);
+}
+
+/// Makes the fields of a response those of the next hop.
+pub(super) fn of_response(headers: &mut HeaderMap) {
+    without_hop(headers, |_| false);
+}
+
+/// HTTP/2 may tell cookies in several fields; for everybody else they are one.
+fn join_cookies(headers: &mut HeaderMap) {
+    let lines: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if lines.len() > 1
+        && let Ok(cookie) = HeaderValue::from_bytes(&lines.join(&b"; "[..]))
+    {
+        headers.insert(COOKIE, cookie);
+    }
+}
+
+/// How long an upstream says that it keeps a connection, in seconds.
+pub(super) fn kept_for(headers: &HeaderMap) -> Option<u64> {
+    let value = headers.get(KEEP_ALIVE)?.to_str().ok()?;
+    value.split(',').find_map(|part| part.trim().strip_prefix("timeout=")?.parse().ok())
+}
+
+/// The names in a list of them, in small letters.
+fn names(value: &HeaderValue) -> impl Iterator<Item = String> {
+    let text = value.to_str().unwrap_or_default();
+    text.split(',').map(|name| name.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+}
+
+/// Takes out what belongs to one hop. What `Connection` names is such, but for what is kept.
+fn without_hop(headers: &mut HeaderMap, is_kept: impl Fn(&HeaderName) -> bool) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(names)
+        .filter_map(|name| HeaderName::try_from(name).ok())
+        .filter(|name| !KEPT.contains(name) && !is_kept(name))
+        .collect();
+    for name in named.iter().chain(&HOP) {
+        headers.remove(name);
+    }
+}
+
+/// Whether a field tells who asks.
+fn is_identity(name: &HeaderName, reader: &Reader) -> bool {
+    TOLD_BY_PROXIES.contains(name) || mapped(reader).any(|(mapped, _)| mapped == name)
+}
+
+/// The headers that attributes are read from, and who may set them.
+fn mapped(reader: &Reader) -> impl Iterator<Item = (&HeaderName, SetBy)> {
+    let mut found = Vec::new();
+    reader.mapped.iter().for_each(|mapped| headers_of(&mapped.source, &mut found));
+    found.into_iter()
+}
+
+fn headers_of<'s>(source: &'s Source, found: &mut Vec<(&'s HeaderName, SetBy)>) {
+    match source {
+        Source::Header { name, set_by } => found.push((name, *set_by)),
+        Source::Hashed(inner) => headers_of(inner, found),
+        Source::FirstOf(all) => all.iter().for_each(|inner| headers_of(inner, found)),
+        _ => {}
+    }
+}
+
+fn set_by_proxies(reader: &Reader) -> impl Iterator<Item = &HeaderName> {
+    mapped(reader).filter(|(_, set_by)| *set_by == SetBy::Proxy).map(|(name, _)| name)
+}
+
+/// Takes out fields that many servers cannot tell from those that matter, since they read `_` as `-`.
+fn drop_disguised(headers: &mut HeaderMap, reader: &Reader) {
+    let is_disguise = |name: &HeaderName| {
+        let meant = HeaderName::try_from(name.as_str().replace('_', "-"));
+        name.as_str().contains('_')
+            && meant.is_ok_and(|meant| {
+                KEPT.contains(&meant) || HOP.contains(&meant) || is_identity(&meant, reader)
+            })
+    };
+    let disguised: Vec<HeaderName> = headers.keys().filter(|name| is_disguise(name)).cloned().collect();
+    for name in disguised {
+        headers.remove(name);
+    }
+}
+
+/// Writes who asked, and how. What trusted proxies told stays before it.
+fn tell(headers: &mut HeaderMap, arrival: &Arrival) {
+    let peer = arrival.peer.address.to_canonical();
+    append(headers, &FORWARDED_FOR, &peer.to_string());
+    append(headers, &FORWARDED, &element(peer, arrival));
+    set(headers, REAL_IP, &arrival.client.to_canonical().to_string());
+    let is_told =
+        headers.get(FORWARDED_PROTO).is_some_and(|told| matches!(told.as_bytes(), b"http" | b"https"));
+    if !is_told {
+        set(headers, FORWARDED_PROTO, proto(arrival));
+    }
+    if let Some(host) = &arrival.host
+        && !headers.contains_key(FORWARDED_HOST)
+    {
+        set(headers, FORWARDED_HOST, host);
+    }
+    let version = match arrival.version {
+        Version::HTTP_2 => "2",
+        Version::HTTP_10 => "1.0",
+        _ => "1.1",
+    };
+    append(headers, &VIA, &format!("{version} {PSEUDONYM}"));
+}
+
+const fn proto(arrival: &Arrival) -> &'static str {
+    if arrival.peer.is_secure { "https" } else { "http" }
+}
+
+/// One hop as RFC 7239 writes it. What is more than a token stands in quotes, and an IPv6 address in brackets inside of them.
+fn element(peer: IpAddr, arrival: &Arrival) -> String {
+    let mut element = match peer {
+        IpAddr::V4(address) => format!("for={address}"),
+        IpAddr::V6(address) => format!("for=\"[{address}]\""),
+    };
+    if let Some(host) = &arrival.host {
+        let is_token =
+            host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
+        let quote = if is_token { "" } else { "\"" };
+        // A host has neither quotes nor backslashes: its one spelling was made of what may stand in a target.
+        let _ = write!(element, ";host={quote}{host}{quote}");
+    }
+    let _ = write!(element, ";proto={}", proto(arrival));
+    element
+}
+
+/// Adds to the end of a list, and makes one line of it.
+fn append(headers: &mut HeaderMap, name: &HeaderName, last: &str) {
+    let lines: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+    let list = lines.into_iter().filter(|line| !line.is_empty()).chain([last.as_bytes()]);
+    let list = list.collect::<Vec<&[u8]>>().join(&b", "[..]);
+    if let Ok(value) = HeaderValue::from_bytes(&list) {
+        headers.insert(name, value);
+    }
+}
+
+fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    // Addresses and hosts in their one spelling can always be sent.
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_tower::attributes::Mapped;
+
+    use super::super::arrival::Peer;
+    use super::*;
+
+    fn reader() -> Reader {
+        let source = Source::Header { name: HeaderName::from_static("x-tenant"), set_by: SetBy::Proxy };
+        Reader {
+            mapped: vec![Mapped { name: "tenant".to_owned(), source: source.hashed() }],
+            ..Reader::default()
+        }
+    }
+
+    /// What a server is told of a request from this peer with these fields, as lines.
+    fn sent(peer: &str, fields: &[(&str, &str)]) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+        }
+        let (address, reader): (IpAddr, _) = (peer.parse().unwrap(), reader());
+        let arrival = Arrival {
+            peer: Peer { address, is_secure: true },
+            client: address,
+            is_trusted: reader.trusted.contains(address),
+            host: Some("example.com:8443".to_owned()),
+            keys: Vec::new(),
+            version: Version::HTTP_2,
+        };
+        of_request(&mut headers, &arrival, &reader);
+        let line =
+            |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
+        let mut lines: Vec<String> = headers.iter().map(line).collect();
+        lines.sort();
+        lines
+    }
+
+    const OWN: [&str; 6] = [
+        "forwarded: for=203.0.113.9;host=\"example.com:8443\";proto=https",
+        "via: 2 tollgate",
+        "x-forwarded-for: 203.0.113.9",
+        "x-forwarded-host: example.com:8443",
+        "x-forwarded-proto: https",
+        "x-real-ip: 203.0.113.9",
+    ];
+
+    /// A stranger's word about itself goes no further, in whatever spelling.
+    #[test]
+    fn forgeries_are_dropped() {
+        let forged = [
+            ("x-forwarded-for", "1.2.3.4"),
+            ("x-forwarded-for", "5.6.7.8"),
+            ("x_forwarded_for", "1.2.3.4"),
+            ("x-real-ip", "1.2.3.4"),
+            ("forwarded", "for=1.2.3.4"),
+            ("x-forwarded-proto", "ftp"),
+            ("x-forwarded-host", "evil.test"),
+            ("x-original-url", "/admin"),
+            ("x-rewrite-url", "/admin"),
+            ("true-client-ip", "1.2.3.4"),
+            ("x-tenant", "victim"),
+            ("x_tenant", "victim"),
+            ("content_length", "5"),
+            ("transfer_encoding", "chunked"),
+        ];
+        assert_eq!(sent("203.0.113.9", &forged), OWN);
+    }
+
+    /// A trusted proxy's word stays, and what the gateway knows follows it.
+    #[test]
+    fn trusted_proxies_are_heard() {
+        let told = [
+            ("x-forwarded-for", "198.51.100.7"),
+            ("forwarded", "for=198.51.100.7"),
+            ("x-forwarded-proto", "http"),
+            ("x-forwarded-host", "shop.test"),
+            ("x-tenant", "acme"),
+        ];
+        let lines = sent("::1", &told);
+        let expected = [
+            "forwarded: for=198.51.100.7, for=\"[::1]\";host=\"example.com:8443\";proto=https",
+            "via: 2 tollgate",
+            "x-forwarded-for: 198.51.100.7, ::1",
+            "x-forwarded-host: shop.test",
+            "x-forwarded-proto: http",
+            "x-real-ip: ::1",
+            "x-tenant: acme",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    /// Fields of one hop stay there, those that `Connection` names among them; but it names no identity away.
+    #[test]
+    fn one_hop_only() {
+        let fields = [
+            (
+                "connection",
+                "close, X-Mine, x-forwarded-for, X-Real-IP, authorization, x-tenant, cookie, host",
+            ),
+            ("connection", "X-Other"),
+            ("x-mine", "1"),
+            ("x-other", "1"),
+            ("x-kept", "1"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-connection", "close"),
+            ("proxy-authorization", "basic x"),
+            ("te", "gzip, trailers;q=1"),
+            ("upgrade", "h2c"),
+            ("http2-settings", "x"),
+            ("transfer-encoding", "chunked"),
+            ("authorization", "bearer k"),
+            ("cookie", "a=b"),
+            ("cookie", "c=d"),
+            ("expect", "100-continue"),
+        ];
+        let mut expected: Vec<&str> = OWN.to_vec();
+        expected.extend(["authorization: bearer k", "cookie: a=b; c=d", "te: trailers", "x-kept: 1"]);
+        expected.sort_unstable();
+        assert_eq!(sent("203.0.113.9", &fields), expected);
+    }
+
+    /// An upstream says how long it keeps a connection.
+    #[test]
+    fn keep_alive() {
+        let told = |value: &'static str| {
+            kept_for(&HeaderMap::from_iter([(KEEP_ALIVE, HeaderValue::from_static(value))]))
+        };
+        assert_eq!(told("timeout=5, max=100"), Some(5));
+        assert_eq!(told("max=100"), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! Whether an upstream should be asked: what checks found, and what became of the last requests. All of it ends by itself: an upstream
+//! that was left alone for a while is tried again.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use tollgate::{Ticks, Timestamp};
+
+/// Failures in a row after which an upstream is left alone.
+const FAILURES_MAX: u32 = 5;
+/// For how long at first, and at most; each time in a row doubles it.
+const REST: Ticks = Ticks::from_millis(2_000);
+const REST_MAX: Ticks = Ticks::from_millis(60_000);
+
+/// How an upstream is. Relaxed everywhere: the numbers choose among upstreams and guard nothing.
+#[derive(Debug)]
+pub(super) struct Health {
+    /// What the checks say.
+    is_up: AtomicBool,
+    /// Checks in a row that contradict it.
+    contrary: AtomicU32,
+    failures: AtomicU32,
+    /// How often in a row it was left alone.
+    rests: AtomicU32,
+    /// Until when, in microseconds since 1970.
+    rests_until: AtomicU64,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            is_up: AtomicBool::new(true),
+            contrary: AtomicU32::new(0),
+            failures: AtomicU32::new(0),
+            rests: AtomicU32::new(0),
+            rests_until: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Health {
+    /// Whether the checks find it well.
+    pub(super) fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is left alone for now.
+    pub(super) fn rests(&self, now: Timestamp) -> bool {
+        now.unix_micros() < self.rests_until.load(Ordering::Relaxed)
+    }
+
+    /// It answered, whatever it said.
+    pub(super) fn answered(&self) {
+        // Read first: all requests meet here, and nearly none has anything to change.
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+        if self.rests.load(Ordering::Relaxed) != 0 {
+            self.rests.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// It could not be reached, or hung up without an answer. Says whether it is left alone from now on.
+    pub(super) fn failed(&self, now: Timestamp) -> bool {
+        if self.rests(now) {
+            return false; // Requests that were under way say nothing new.
+        }
+        let is_resting = self.rests.load(Ordering::Relaxed) > 0;
+        // One that was left alone has one try.
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 < FAILURES_MAX && !is_resting {
+            return false;
+        }
+        self.failures.store(0, Ordering::Relaxed);
+        let rests = self.rests.fetch_add(1, Ordering::Relaxed);
+        let rest = REST.as_micros().checked_shl(rests.min(16)).unwrap_or(u64::MAX).min(REST_MAX.as_micros());
+        self.rests_until.store(now.unix_micros().saturating_add(rest), Ordering::Relaxed);
+        true
+    }
+
+    /// A check found it well or not. Says what it is from now on, where that changed.
+    pub(super) fn checked(&self, is_well: bool, (healthy, unhealthy): (u32, u32)) -> Option<bool> {
+        let is_up = self.is_up();
+        if is_well == is_up {
+            self.contrary.store(0, Ordering::Relaxed);
+            return None;
+        }
+        let wanted = if is_well { healthy } else { unhealthy };
+        if self.contrary.fetch_add(1, Ordering::Relaxed) + 1 < wanted {
+            return None;
+        }
+        self.contrary.store(0, Ordering::Relaxed);
+        self.is_up.store(is_well, Ordering::Relaxed);
+        if is_well {
+            self.rests_until.store(0, Ordering::Relaxed);
+            self.answered();
+        }
+        Some(is_well)
+    }
+}
+
+/// How many requests may be sent a second time: one for every five, and a few in any case, so that an outage is not answered with a
+/// multiple of its load.
+#[derive(Debug)]
+pub(super) struct Budget(AtomicU64);
+
+/// What a retry costs, what a request earns, and the most that is saved.
+const RETRY_COST: u64 = 5;
+const REQUEST_GAIN: u64 = 1;
+const SAVED_MAX: u64 = 100;
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(AtomicU64::new(SAVED_MAX))
+    }
+}
+
+impl Budget {
+    /// A request came.
+    pub(super) fn earn(&self) {
+        // Full in quiet times, when it is only read.
+        if self.0.load(Ordering::Relaxed) < SAVED_MAX {
+            let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |saved| {
+                Some((saved + REQUEST_GAIN).min(SAVED_MAX))
+            });
+        }
+    }
+
+    /// Whether one may be sent again.
+    pub(super) fn spend(&self) -> bool {
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |saved| saved.checked_sub(RETRY_COST))
+            .is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_unix_seconds(1_000_000) + Ticks::from_millis(millis)
+    }
+
+    /// Five failures in a row give a rest, which ends; the next failure gives a longer one, and an answer ends the series.
+    #[test]
+    fn rests() {
+        let health = Health::default();
+        assert!((0..4).all(|_| !health.failed(at(0))));
+        health.answered();
+        assert!((0..4).all(|_| !health.failed(at(0))));
+        assert!(health.failed(at(0)) && health.rests(at(1_999)) && !health.rests(at(2_000)));
+        assert!(health.failed(at(2_000)), "one try after a rest");
+        assert!(health.rests(at(5_999)) && !health.rests(at(6_000)));
+        health.answered();
+        assert!((0..4).all(|_| !health.failed(at(6_000))));
+        let longest = (0..40).fold(at(10_000), |now, _| {
+            assert_eq!((0..5).filter(|_| health.failed(now)).count(), 1);
+            let rest = (0..)
+                .map(|seconds| now + Ticks::from_millis(seconds * 1_000))
+                .find(|now| !health.rests(*now));
+            rest.unwrap()
+        });
+        assert!(health.failed(longest) && !health.rests(longest + REST_MAX));
+    }
+
+    /// As many checks in a row as are asked for change the answer, and one that contradicts begins anew.
+    #[test]
+    fn checks() {
+        let health = Health::default();
+        let check = |is_well| health.checked(is_well, (2, 3));
+        let seen: Vec<_> =
+            [false, false, true, false, false, false, true, false, true, true].map(check).into();
+        assert_eq!(seen, [None, None, None, None, None, Some(false), None, None, None, Some(true)]);
+    }
+
+    /// However many requests fail, about one in five is sent again.
+    #[test]
+    fn retries_have_a_budget() {
+        let budget = Budget::default();
+        let sent_again = (0..1_000).filter(|_| {
+            budget.earn();
+            budget.spend()
+        });
+        assert!((200..=240).contains(&sent_again.count()));
+    }
+}

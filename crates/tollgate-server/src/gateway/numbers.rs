@@ -1,0 +1,77 @@
+//! What is counted about requests that are sent on. Names of routes and upstreams come from the config, all else from closed lists.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::table::Table;
+use super::upstream::Failure;
+use crate::telemetry::gateway::{CLASSES, FAILURES, UpstreamSeries};
+
+/// The place among [`FAILURES`].
+const fn failure_index(failure: &Failure) -> usize {
+    match failure {
+        Failure::Connect(_) => 0,
+        Failure::Busy => 1,
+        Failure::Refused => 2,
+        Failure::Stale | Failure::Lost(_) => 3,
+        Failure::Late => 4,
+    }
+}
+
+/// The numbers of one upstream. They guard nothing, so relaxed orderings are enough.
+#[derive(Debug, Default)]
+pub(super) struct UpstreamNumbers {
+    answers: [AtomicU64; CLASSES.len()],
+    failures: [AtomicU64; FAILURES.len()],
+    retries: AtomicU64,
+    tunnels: Arc<AtomicU64>,
+}
+
+impl UpstreamNumbers {
+    pub(super) fn answered(&self, status: http::StatusCode) {
+        let class = usize::from(status.as_u16() / 100).clamp(1, CLASSES.len()) - 1;
+        self.answers[class].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn failed(&self, failure: &Failure) {
+        self.failures[failure_index(failure)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request was sent here after another upstream, or this one, had failed.
+    pub(super) fn retried(&self) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A tunnel was opened; it is counted until this is dropped.
+    pub(super) fn tunnel(&self) -> Tunnelled {
+        self.tunnels.fetch_add(1, Ordering::Relaxed);
+        Tunnelled(Arc::clone(&self.tunnels))
+    }
+}
+
+/// The numbers of all upstreams, as they are shown.
+pub(super) fn series(table: &Table) -> Vec<UpstreamSeries> {
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let all =
+        table.routes.iter().flat_map(|route| route.upstreams.iter().map(move |upstream| (route, upstream)));
+    let shown = all.map(|(route, upstream)| UpstreamSeries {
+        route: route.name.clone(),
+        upstream: upstream.name.clone(),
+        answers: upstream.numbers.answers.each_ref().map(read),
+        failures: upstream.numbers.failures.each_ref().map(read),
+        retries: read(&upstream.numbers.retries),
+        tunnels: read(&upstream.numbers.tunnels),
+        up: u64::from(upstream.health.is_up()),
+    });
+    shown.collect()
+}
+
+/// One open tunnel.
+#[derive(Debug)]
+pub(super) struct Tunnelled(Arc<AtomicU64>);
+
+impl Drop for Tunnelled {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

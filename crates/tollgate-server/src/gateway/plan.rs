@@ -1,0 +1,496 @@
+//! Routes as the config writes them, and what they mean. Compiling is pure and tells every problem at once, each with its field and
+//! what would be accepted.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::Uri;
+use serde::Deserialize;
+use tollgate_tower::attributes::template::Template;
+
+use crate::cli;
+
+/// Most routes, most upstreams of one, and the largest weight.
+const ROUTES_MAX: usize = 1_000;
+const UPSTREAMS_MAX: usize = 64;
+const WEIGHT_MAX: u32 = 100;
+/// Most requests under way at one upstream.
+const CONNECTIONS_MAX: usize = 10_000;
+const CONNECTIONS: usize = 512;
+const RETRIES_MAX: u32 = 3;
+/// Longest name of a route.
+const NAME_BYTES_MAX: usize = 64;
+/// The route of `--upstream`.
+const FLAG_ROUTE: &str = "upstream";
+
+/// One route, as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RouteDocument {
+    name: Option<String>,
+    host: Option<String>,
+    path: Option<String>,
+    #[serde(default)]
+    upstreams: Vec<UpstreamDocument>,
+    #[serde(default)]
+    protocol: Protocol,
+    #[serde(default)]
+    timeouts: TimeoutsDocument,
+    health: Option<HealthDocument>,
+    retries: Option<u32>,
+    sticky: Option<OneOrMore>,
+    connections: Option<usize>,
+    ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum UpstreamDocument {
+    Url(String),
+    Weighted(WeightedDocument),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WeightedDocument {
+    url: String,
+    weight: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TimeoutsDocument {
+    connect: Option<String>,
+    response: Option<String>,
+    idle: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HealthDocument {
+    path: Option<String>,
+    interval: Option<String>,
+    timeout: Option<String>,
+    healthy: Option<u32>,
+    unhealthy: Option<u32>,
+}
+
+/// What is spoken with an upstream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Protocol {
+    /// HTTP/1.1, or what TLS agrees on.
+    #[default]
+    Auto,
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, without TLS by prior knowledge.
+    H2,
+}
+
+/// Where an upstream is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub(super) is_secure: bool,
+    pub(super) is_h2: bool,
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = |why: &str| {
+            format!(
+                "{text:?} {why}; accepted: http://host:port, https://host or h2c://host:port (HTTP/2 without TLS), without a path"
+            )
+        };
+        let uri: Uri = text.parse().map_err(|_| refused("is not a URL"))?;
+        let (is_secure, is_h2) = match uri.scheme_str() {
+            Some("http") => (false, false),
+            Some("https") => (true, false),
+            Some("h2c") => (false, true),
+            Some(_) => return Err(refused("has another scheme")),
+            None => return Err(refused("has no scheme")),
+        };
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| refused("has no host"))?;
+        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err(refused("has a name and a password in it"));
+        }
+        if uri.path_and_query().is_some_and(|rest| rest.as_str() != "/") {
+            return Err(refused("has a path: requests are sent on with their own"));
+        }
+        let port = uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self { is_secure, is_h2, host, port })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match (self.is_secure, self.is_h2) {
+            (true, _) => "https",
+            (false, true) => "h2c",
+            (false, false) => "http",
+        };
+        let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
+        write!(f, "{scheme}://{open}{}{close}:{}", self.host, self.port)
+    }
+}
+
+/// Which hosts a route is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Host {
+    Any,
+    /// Every name that ends so, with a dot before it.
+    Below(String),
+    Exactly(String),
+}
+
+/// Which paths a route is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Paths {
+    /// This one and all below it; without a slash at its end, so that `/` is empty.
+    Below(String),
+    Template(Template),
+}
+
+/// How long the parts of a request may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Timeouts {
+    /// Until there is a connection, TLS and the wait for a place included.
+    pub(super) connect: Duration,
+    /// Until an answer begins, from the last byte that was sent.
+    pub(super) response: Duration,
+    /// Until the next part of an answer.
+    pub(super) idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { connect: seconds(5), response: seconds(60), idle: seconds(300) }
+    }
+}
+
+/// How upstreams are checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HealthPlan {
+    pub(super) path: String,
+    pub(super) interval: Duration,
+    pub(super) timeout: Duration,
+    /// Checks in a row that make it healthy, and unhealthy.
+    pub(super) thresholds: (u32, u32),
+}
+
+/// One upstream of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct UpstreamPlan {
+    pub(super) target: Target,
+    pub(super) weight: u32,
+}
+
+/// One route. One that exists is valid, but for files that it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RoutePlan {
+    pub(super) name: String,
+    pub(super) host: Host,
+    pub(super) paths: Paths,
+    pub(super) upstreams: Vec<UpstreamPlan>,
+    pub(super) protocol: Protocol,
+    pub(super) timeouts: Timeouts,
+    pub(super) health: Option<HealthPlan>,
+    pub(super) retries: u32,
+    /// Attributes of which the first that a request has chooses the upstream.
+    pub(super) sticky: Vec<String>,
+    pub(super) connections: usize,
+    pub(super) ca: Option<PathBuf>,
+}
+
+impl RoutePlan {
+    /// What `--upstream` asks for: everything goes there.
+    pub(crate) fn of_flag(target: &Target) -> Self {
+        Self {
+            name: FLAG_ROUTE.to_owned(),
+            host: Host::Any,
+            paths: Paths::Below(String::new()),
+            upstreams: vec![UpstreamPlan { target: target.clone(), weight: 1 }],
+            protocol: Protocol::Auto,
+            timeouts: Timeouts::default(),
+            health: None,
+            retries: 1,
+            sticky: Vec::new(),
+            connections: CONNECTIONS,
+            ca: None,
+        }
+    }
+
+    /// How specific it is; the most specific route that matches is taken.
+    pub(super) fn rank(&self) -> (usize, usize, usize) {
+        let host = match &self.host {
+            Host::Any => 0,
+            Host::Below(suffix) => suffix.len(),
+            Host::Exactly(_) => usize::MAX,
+        };
+        match &self.paths {
+            Paths::Below(path) => (host, path.split('/').count(), 0),
+            // Of the same length, one that says how a path ends knows more, the more so the fewer names it has.
+            Paths::Template(template) => {
+                let segments = template.text().split('/');
+                let literal = segments.clone().filter(|segment| !segment.starts_with('{')).count();
+                (host, segments.count(), 1 + literal)
+            }
+        }
+    }
+}
+
+/// Compiles the routes of a config.
+pub(crate) fn compile(documents: Vec<RouteDocument>, problems: &mut Vec<String>) -> Vec<RoutePlan> {
+    if documents.len() > ROUTES_MAX {
+        problems.push(format!("routes: more than {ROUTES_MAX}; accepted: as many"));
+    }
+    let mut plans: Vec<RoutePlan> = Vec::new();
+    for (index, document) in documents.into_iter().take(ROUTES_MAX).enumerate() {
+        let mut found = Vec::new();
+        let plan = route(document, index, &mut found);
+        let (mut twins, mut same) = (plans.iter(), plans.iter());
+        if twins.any(|other| other.host == plan.host && other.paths == plan.paths) {
+            found.push("host and path: those of another route; accepted: each pair once".to_owned());
+        }
+        if plan.name == FLAG_ROUTE || same.any(|other| other.name == plan.name) {
+            found.push(format!("name: {:?} is another route's; accepted: each name once", plan.name));
+        }
+        problems.extend(found.into_iter().map(|problem| format!("routes[{index}].{problem}")));
+        plans.push(plan);
+    }
+    plans
+}
+
+fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> RoutePlan {
+    let name = document.name.unwrap_or_else(|| format!("route-{index}"));
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+        problems.push(format!("name: accepted: 1 to {NAME_BYTES_MAX} bytes without control characters"));
+    }
+    let host = host(document.host.as_deref(), problems);
+    let paths = paths(document.path.as_deref(), problems);
+    let upstreams = upstreams(document.upstreams, problems);
+    if document.protocol == Protocol::Http1 && upstreams.iter().any(|upstream| upstream.target.is_h2) {
+        problems.push("protocol: http1 with h2c://; accepted: one of the two".to_owned());
+    }
+    let retries = document.retries.unwrap_or(1);
+    if retries > RETRIES_MAX {
+        problems.push(format!("retries: {retries} is not accepted; accepted: 0 to {RETRIES_MAX}"));
+    }
+    let connections = document.connections.unwrap_or(CONNECTIONS);
+    if connections == 0 || connections > CONNECTIONS_MAX {
+        problems
+            .push(format!("connections: {connections} is not accepted; accepted: 1 to {CONNECTIONS_MAX}"));
+    }
+    let sticky = match document.sticky {
+        None => Vec::new(),
+        Some(OneOrMore::One(name)) => vec![name],
+        Some(OneOrMore::More(names)) => names,
+    };
+    if sticky.iter().any(String::is_empty) {
+        problems.push("sticky: accepted: names of attributes, such as api_key or [tenant, ip]".to_owned());
+    }
+    RoutePlan {
+        name,
+        host,
+        paths,
+        upstreams,
+        protocol: document.protocol,
+        timeouts: timeouts(&document.timeouts, problems),
+        health: document.health.map(|health| health_plan(health, problems)),
+        retries,
+        sticky,
+        connections,
+        ca: document.ca,
+    }
+}
+
+fn host(text: Option<&str>, problems: &mut Vec<String>) -> Host {
+    let Some(text) = text else { return Host::Any };
+    let (name, is_wild) = text.strip_prefix("*.").map_or((text, false), |name| (name, true));
+    let is_fine =
+        |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b':' | b'[' | b']');
+    if name.is_empty() || name.ends_with('.') || !name.bytes().all(is_fine) {
+        problems.push(format!(
+            "host: {text:?} is not accepted; accepted: api.example.com or *.example.com, in small letters, with a port only if it is unusual"
+        ));
+    }
+    if is_wild { Host::Below(name.to_owned()) } else { Host::Exactly(name.to_owned()) }
+}
+
+fn paths(text: Option<&str>, problems: &mut Vec<String>) -> Paths {
+    let text = text.unwrap_or("/");
+    match Template::parse(text) {
+        Ok(template) if text.contains('{') => Paths::Template(template),
+        Ok(_) => Paths::Below(text.trim_end_matches('/').to_owned()),
+        Err(problem) => {
+            problems.push(format!("path: {problem}"));
+            Paths::Below(String::new())
+        }
+    }
+}
+
+fn upstreams(documents: Vec<UpstreamDocument>, problems: &mut Vec<String>) -> Vec<UpstreamPlan> {
+    if documents.is_empty() || documents.len() > UPSTREAMS_MAX {
+        problems.push(format!("upstreams: accepted: 1 to {UPSTREAMS_MAX}, such as [http://127.0.0.1:3000]"));
+    }
+    let mut plans: Vec<UpstreamPlan> = Vec::new();
+    for (index, document) in documents.into_iter().take(UPSTREAMS_MAX).enumerate() {
+        let (url, weight) = match document {
+            UpstreamDocument::Url(url) => (url, 1),
+            UpstreamDocument::Weighted(weighted) => (weighted.url, weighted.weight.unwrap_or(1)),
+        };
+        if weight == 0 || weight > WEIGHT_MAX {
+            problems.push(format!("upstreams[{index}].weight: accepted: 1 to {WEIGHT_MAX}"));
+        }
+        match url.parse::<Target>() {
+            Err(problem) => problems.push(format!("upstreams[{index}]: {problem}")),
+            Ok(target) if plans.iter().any(|plan| plan.target == target) => {
+                problems.push(format!(
+                    "upstreams[{index}]: {url:?} is there twice; accepted: once, with a weight"
+                ));
+            }
+            Ok(target) => plans.push(UpstreamPlan { target, weight }),
+        }
+    }
+    plans
+}
+
+fn timeouts(document: &TimeoutsDocument, problems: &mut Vec<String>) -> Timeouts {
+    let usual = Timeouts::default();
+    let mut read = |name: &str, text: &Option<String>, usual, most| {
+        duration(&format!("timeouts.{name}"), text.as_deref(), usual, most, problems)
+    };
+    Timeouts {
+        connect: read("connect", &document.connect, usual.connect, 60),
+        response: read("response", &document.response, usual.response, 3_600),
+        idle: read("idle", &document.idle, usual.idle, 86_400),
+    }
+}
+
+fn health_plan(document: HealthDocument, problems: &mut Vec<String>) -> HealthPlan {
+    let path = document.path.unwrap_or_else(|| "/".to_owned());
+    if !path.starts_with('/') || path.parse::<http::uri::PathAndQuery>().is_err() {
+        problems.push(format!("health.path: {path:?} is no path; accepted: such as /healthz"));
+    }
+    let mut count = |name: &str, given: Option<u32>, usual: u32| {
+        let count = given.unwrap_or(usual);
+        if !(1..=100).contains(&count) {
+            problems.push(format!("health.{name}: {count} is not accepted; accepted: 1 to 100"));
+        }
+        count
+    };
+    let thresholds = (count("healthy", document.healthy, 2), count("unhealthy", document.unhealthy, 3));
+    let seconds = Duration::from_secs;
+    let interval = duration("health.interval", document.interval.as_deref(), seconds(5), 3_600, problems);
+    let timeout = duration("health.timeout", document.timeout.as_deref(), seconds(2), 60, problems);
+    HealthPlan { path, interval, timeout, thresholds }
+}
+
+/// A duration of 1 ms to so many seconds.
+fn duration(
+    field: &str,
+    text: Option<&str>,
+    usual: Duration,
+    most: u64,
+    problems: &mut Vec<String>,
+) -> Duration {
+    let Some(text) = text else { return usual };
+    let read = cli::duration(text).map(Duration::from).ok();
+    let read = read.filter(|read| (Duration::from_millis(1)..=Duration::from_secs(most)).contains(read));
+    read.unwrap_or_else(|| {
+        problems.push(format!("{field}: {text:?} is not accepted; accepted: 1ms to {most}s, such as 2s"));
+        usual
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compiled(text: &str) -> (Vec<RoutePlan>, Vec<String>) {
+        let mut problems = Vec::new();
+        let documents: Vec<RouteDocument> = serde_saphyr::from_str(text).unwrap();
+        (compile(documents, &mut problems), problems)
+    }
+
+    /// Everything that a route may say.
+    #[test]
+    fn routes_are_read() {
+        let text = "
+- name: api
+  host: '*.example.com'
+  path: /v1/users/{id}
+  upstreams: [{url: 'http://10.0.0.1:3000', weight: 3}, 'h2c://10.0.0.2:3000', 'https://[::1]']
+  protocol: h2
+  timeouts: {connect: 100ms, response: 2s, idle: 10m}
+  health: {path: /healthz, interval: 1s, timeout: 500ms, healthy: 1, unhealthy: 2}
+  retries: 2
+  sticky: [tenant, ip]
+  connections: 64
+  ca: upstream.pem
+- upstreams: ['http://127.0.0.1:3000']
+";
+        let (plans, problems) = compiled(text);
+        assert_eq!(problems, Vec::<String>::new());
+        let [api, rest] = &plans[..] else { panic!() };
+        assert_eq!(api.host, Host::Below("example.com".to_owned()));
+        let targets: Vec<String> = api.upstreams.iter().map(|upstream| upstream.target.to_string()).collect();
+        assert_eq!(targets, ["http://10.0.0.1:3000", "h2c://10.0.0.2:3000", "https://[::1]:443"]);
+        assert_eq!(api.timeouts.connect, Duration::from_millis(100));
+        assert_eq!(api.sticky, ["tenant", "ip"]);
+        let flag = RoutePlan::of_flag(&"http://127.0.0.1:3000".parse().unwrap());
+        assert_eq!(RoutePlan { name: flag.name.clone(), ..rest.clone() }, flag);
+        assert_eq!(rest.name, "route-1");
+    }
+
+    /// Every problem at once, each with its field.
+    #[test]
+    fn problems_are_told_at_once() {
+        let text = "
+- {name: upstream, host: Example.com, path: v1, upstreams: [], retries: 9, connections: 0, sticky: ''}
+- {upstreams: ['ftp://a', 'http://a/x', 'http://u:p@a', 'nowhere', {url: 'http://b', weight: 0}, 'http://b:80']}
+- {upstreams: ['h2c://c'], protocol: http1, timeouts: {connect: 2h, response: soon}, health: {path: x, healthy: 0}}
+";
+        let (_, problems) = compiled(text);
+        let expected = [
+            "routes[0].host: \"Example.com\" is not accepted",
+            "routes[0].path: \"v1\" does not begin with /",
+            "routes[0].upstreams: accepted: 1 to 64",
+            "routes[0].retries: 9 is not accepted; accepted: 0 to 3",
+            "routes[0].connections: 0 is not accepted",
+            "routes[0].sticky: accepted",
+            "routes[0].name: \"upstream\" is another route's",
+            "routes[1].upstreams[0]: \"ftp://a\" has another scheme",
+            "routes[1].upstreams[1]: \"http://a/x\" has a path",
+            "routes[1].upstreams[2]: \"http://u:p@a\" has a name",
+            "routes[1].upstreams[3]: \"nowhere\" has no scheme",
+            "routes[1].upstreams[4].weight: accepted: 1 to 100",
+            "routes[1].upstreams[5]: \"http://b:80\" is there twice",
+            "routes[2].protocol: http1 with h2c://",
+            "routes[2].timeouts.connect: \"2h\" is not accepted",
+            "routes[2].timeouts.response: \"soon\" is not accepted",
+            "routes[2].health.path: \"x\" is no path",
+            "routes[2].health.healthy: 0 is not accepted",
+            "routes[2].host and path: those of another route",
+        ];
+        assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+        for (problem, expected) in problems.iter().zip(expected) {
+            assert!(problem.starts_with(expected), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Which of several upstreams a request is sent to: any of them by weight, or for a key always the same. Rendezvous hashing: each
+//! upstream draws a number for the key, and the highest wins; so one that is lost moves its own keys and no others, and gets exactly
+//! those back. Nothing is kept and nothing shared: every node of a fleet chooses alike.
+
+use crate::random;
+
+/// One upstream, as far as it is chosen by.
+#[derive(Debug)]
+pub(super) struct Share {
+    /// One number for each unit of weight.
+    draws: Vec<u64>,
+}
+
+impl Share {
+    /// The share of an upstream with this name, which alone decides what it draws.
+    pub(super) fn new(name: &str, weight: u32) -> Self {
+        let seed = hash(name.as_bytes());
+        Self {
+            draws: (0..u64::from(weight))
+                .map(|unit| random::scrambled(seed ^ random::scrambled(unit)))
+                .collect(),
+        }
+    }
+
+    fn weight(&self) -> u64 {
+        u64::try_from(self.draws.len()).unwrap_or(u64::MAX)
+    }
+
+    /// The highest number that it draws for a key.
+    fn draw(&self, key: u64) -> u64 {
+        self.draws.iter().map(|draw| random::scrambled(draw ^ key)).max().unwrap_or(0)
+    }
+}
+
+/// The number of a key. The same on every machine; whoever wants to can find keys that meet, and gains an upstream.
+pub(super) fn hash(bytes: &[u8]) -> u64 {
+    // FNV-1a, and a finaliser that spreads its weak last steps.
+    let folded = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    random::scrambled(folded)
+}
+
+/// The place of the share that wins a key among those that may.
+pub(super) fn of_key<'s>(key: u64, shares: impl Iterator<Item = (usize, &'s Share)>) -> Option<usize> {
+    shares.max_by_key(|(_, share)| share.draw(key)).map(|(place, _)| place)
+}
+
+/// The place of any share that may, by weight.
+pub(super) fn any<'s>(shares: impl Iterator<Item = (usize, &'s Share)> + Clone) -> Option<usize> {
+    let total: u64 = shares.clone().map(|(_, share)| share.weight()).sum();
+    let mut drawn = random::next().checked_rem(total)?;
+    shares.into_iter().find_map(|(place, share)| {
+        if drawn < share.weight() {
+            return Some(place);
+        }
+        drawn -= share.weight();
+        None
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: u64 = 20_000;
+
+    fn shares(weights: &[u32]) -> Vec<Share> {
+        let name = |place| format!("http://10.0.0.{place}:3000");
+        weights.iter().enumerate().map(|(place, weight)| Share::new(&name(place), *weight)).collect()
+    }
+
+    fn chosen(shares: &[Share], lost: Option<usize>) -> Vec<usize> {
+        let keys = (0..KEYS).map(|key| hash(format!("client-{key}").as_bytes()));
+        keys.map(|key| {
+            of_key(key, shares.iter().enumerate().filter(|(place, _)| Some(*place) != lost)).unwrap()
+        })
+        .collect()
+    }
+
+    fn per_cent(chosen: &[usize], place: usize) -> u64 {
+        chosen.iter().filter(|chosen| **chosen == place).count() as u64 * 100 / KEYS
+    }
+
+    /// A lost upstream moves its own keys and no others, evenly to those that are left; back again, it has exactly its own.
+    #[test]
+    fn a_lost_upstream_moves_only_its_keys() {
+        let shares = shares(&[1, 1, 1, 1, 1]);
+        let before = chosen(&shares, None);
+        assert!((0..5).all(|place| (18..=22).contains(&per_cent(&before, place))));
+        for lost in 0..5 {
+            let without = chosen(&shares, Some(lost));
+            let moved = before.iter().zip(&without).filter(|(old, new)| old != new);
+            assert!(moved.clone().all(|(old, _)| *old == lost));
+            assert_eq!(moved.count(), before.iter().filter(|place| **place == lost).count());
+            assert!(
+                (0..5)
+                    .filter(|place| *place != lost)
+                    .all(|place| (22..=28).contains(&per_cent(&without, place)))
+            );
+        }
+        assert_eq!(chosen(&shares, None), before);
+    }
+
+    /// Another upstream takes its part from all others, and nothing moves between those.
+    #[test]
+    fn another_upstream_takes_only_its_part() {
+        let (four, five) = (chosen(&shares(&[1; 4]), None), chosen(&shares(&[1; 5]), None));
+        assert!(four.iter().zip(&five).all(|(old, new)| old == new || *new == 4));
+    }
+
+    /// Weights hold, for keys and without.
+    #[test]
+    fn weights() {
+        let shares = shares(&[1, 2, 7]);
+        let sticky = chosen(&shares, None);
+        let free: Vec<usize> = (0..KEYS).map(|_| any(shares.iter().enumerate()).unwrap()).collect();
+        for chosen in [sticky, free] {
+            for (place, (least, most)) in [(8, 12), (18, 22), (67, 73)].into_iter().enumerate() {
+                assert!(
+                    (least..=most).contains(&per_cent(&chosen, place)),
+                    "{place}: {}",
+                    per_cent(&chosen, place)
+                );
+            }
+        }
+        assert_eq!(any(std::iter::empty()), None);
+    }
+
+    /// The numbers stay as they are: a fleet is not restarted at one instant.
+    #[test]
+    fn the_choice_is_the_same_for_ever() {
+        assert_eq!(hash(b"client-1"), hash(b"client-1"));
+        let first: Vec<usize> = chosen(&shares(&[1; 5]), None).into_iter().take(16).collect();
+        assert_eq!(first, GOLDEN);
+    }
+
+    const GOLDEN: [usize; 16] = [4, 3, 1, 0, 3, 4, 4, 1, 2, 3, 2, 3, 0, 1, 0, 2];
+}

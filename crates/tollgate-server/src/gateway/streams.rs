@@ -1,0 +1,107 @@
+//! What the requests of one connection of HTTP/2 are doing: whether there are any, and whether a client takes its answers.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::body::Watched;
+use crate::http::WRITE_TIMEOUT;
+
+/// How long a connection of HTTP/2 may last without a request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What the requests of a connection of HTTP/2 are doing.
+pub(super) enum State {
+    Busy,
+    /// There was none for long enough.
+    Idle,
+    /// A client does not take one of its answers.
+    Stalled,
+}
+
+/// The requests of a connection of HTTP/2.
+pub(super) struct Streams {
+    start: Instant,
+    /// When the last one began or ended. Relaxed, as all here: times that are looked at every few seconds.
+    moved_at: AtomicU64,
+    /// Locked when one begins, and for a look.
+    open: Mutex<Vec<Weak<Pulse>>>,
+}
+
+/// One request: when its body was last asked for more, and whether it had any.
+struct Pulse {
+    start: Instant,
+    polled_at: AtomicU64,
+    /// Whether the upstream is awaited, rather than the client.
+    awaits_upstream: AtomicBool,
+}
+
+/// A request that has begun; its connection hears of it until this is dropped.
+pub(super) struct Begun(Arc<Pulse>, Arc<Streams>);
+
+impl Streams {
+    pub(super) fn new() -> Self {
+        Self { start: Instant::now(), moved_at: AtomicU64::new(0), open: Mutex::default() }
+    }
+
+    pub(super) fn begin(self: &Arc<Self>) -> Begun {
+        let pulse = Arc::new(Pulse {
+            start: self.start,
+            polled_at: AtomicU64::new(0),
+            awaits_upstream: AtomicBool::new(true),
+        });
+        self.moved();
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|pulse| pulse.strong_count() > 0);
+        open.push(Arc::downgrade(&pulse));
+        Begun(pulse, Arc::clone(self))
+    }
+
+    fn moved(&self) {
+        self.moved_at.store(millis(self.start), Ordering::Relaxed);
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.iter().all(|pulse| pulse.strong_count() == 0)
+    }
+
+    pub(super) fn state(&self) -> State {
+        let now = millis(self.start);
+        if self.is_idle() {
+            let since = now.saturating_sub(self.moved_at.load(Ordering::Relaxed));
+            return if Duration::from_millis(since) > IDLE_TIMEOUT { State::Idle } else { State::Busy };
+        }
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_stalled = |pulse: Arc<Pulse>| {
+            let since = now.saturating_sub(pulse.polled_at.load(Ordering::Relaxed));
+            !pulse.awaits_upstream.load(Ordering::Relaxed) && Duration::from_millis(since) > WRITE_TIMEOUT
+        };
+        if open.iter().filter_map(Weak::upgrade).any(is_stalled) { State::Stalled } else { State::Busy }
+    }
+}
+
+fn millis(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Pulse {
+    fn polled(&self, is_ready: bool) {
+        self.awaits_upstream.store(!is_ready, Ordering::Relaxed);
+        self.polled_at.store(millis(self.start), Ordering::Relaxed);
+    }
+}
+
+impl Watched for Begun {
+    fn polled(&mut self, is_ready: bool) {
+        self.0.polled(is_ready);
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.1.moved();
+    }
+}

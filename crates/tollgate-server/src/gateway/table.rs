@@ -1,0 +1,162 @@
+//! The routes in force: which one a request takes, and which of its upstreams.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tollgate::Timestamp;
+
+use super::arrival::Arrival;
+use super::health::Budget;
+use super::plan::{HealthPlan, Host, Paths, RoutePlan, Timeouts};
+use super::spread;
+use super::upstream::Upstream;
+
+/// A route.
+pub(super) struct Route {
+    pub(super) name: String,
+    host: Host,
+    paths: Paths,
+    pub(super) upstreams: Vec<Arc<Upstream>>,
+    pub(super) timeouts: Timeouts,
+    pub(super) health: Option<HealthPlan>,
+    pub(super) retries: u32,
+    pub(super) budget: Budget,
+    sticky: Vec<String>,
+}
+
+impl Route {
+    fn new(plan: &RoutePlan, links: &Arc<Semaphore>) -> Result<Self, String> {
+        let upstreams =
+            plan.upstreams.iter().map(|upstream| Upstream::new(upstream, plan, links).map(Arc::new));
+        Ok(Self {
+            name: plan.name.clone(),
+            host: plan.host.clone(),
+            paths: plan.paths.clone(),
+            upstreams: upstreams.collect::<Result<_, _>>()?,
+            timeouts: plan.timeouts,
+            health: plan.health.clone(),
+            retries: plan.retries,
+            budget: Budget::default(),
+            sticky: plan.sticky.clone(),
+        })
+    }
+
+    fn matches(&self, host: Option<&str>, path: &str) -> bool {
+        let is_host = match &self.host {
+            Host::Any => true,
+            Host::Exactly(name) => host == Some(name),
+            Host::Below(name) => host
+                .and_then(|host| host.strip_suffix(name.as_str()))
+                .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')),
+        };
+        is_host
+            && match &self.paths {
+                Paths::Template(template) => template.matches(path),
+                Paths::Below(above) => path
+                    .strip_prefix(above.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+            }
+    }
+
+    /// The upstream for a request, other than those that were tried. Those that rest are asked when there is no other: a request
+    /// that may fail is better than one that must.
+    pub(super) fn choose(&self, arrival: &Arrival, tried: &[usize], now: Timestamp) -> Option<usize> {
+        let key = self.key(arrival);
+        let pick = |is_fit: &dyn Fn(&Upstream) -> bool| {
+            let fit = self.upstreams.iter().enumerate().filter(|(place, upstream)| {
+                upstream.health.is_up() && !tried.contains(place) && is_fit(upstream)
+            });
+            let shares = fit.map(|(place, upstream)| (place, &upstream.share));
+            match key {
+                Some(key) => spread::of_key(key, shares),
+                None => spread::any(shares),
+            }
+        };
+        pick(&|upstream| !upstream.health.rests(now)).or_else(|| pick(&|_| true))
+    }
+
+    /// The number that chooses the upstream; a request without any of the attributes is chosen for by its client's address.
+    fn key(&self, arrival: &Arrival) -> Option<u64> {
+        if self.sticky.is_empty() {
+            return None;
+        }
+        let known = |name: &String| arrival.keys.iter().find(|(known, _)| known == name);
+        let value = self.sticky.iter().find_map(known).map(|(_, value)| value.as_str());
+        Some(value.map_or_else(
+            || spread::hash(arrival.client.to_canonical().to_string().as_bytes()),
+            |value| spread::hash(value.as_bytes()),
+        ))
+    }
+}
+
+/// All routes, the most specific first.
+pub(super) struct Table {
+    pub(super) routes: Vec<Route>,
+    /// Attributes that any route spreads by.
+    pub(super) sticky: Vec<String>,
+}
+
+impl Table {
+    /// Of these plans, with descriptors for so many connections.
+    ///
+    /// # Errors
+    /// When a file that a plan names is not what it should be.
+    pub(super) fn new(plans: &[RoutePlan], links: &Arc<Semaphore>) -> Result<Self, String> {
+        let mut plans: Vec<&RoutePlan> = plans.iter().collect();
+        plans.sort_by_key(|plan| std::cmp::Reverse(plan.rank()));
+        let mut sticky: Vec<String> = plans.iter().flat_map(|plan| plan.sticky.iter().cloned()).collect();
+        sticky.sort_unstable();
+        sticky.dedup();
+        let routes = plans.into_iter().map(|plan| Route::new(plan, links)).collect::<Result<_, _>>()?;
+        Ok(Self { routes, sticky })
+    }
+
+    /// The route of a request.
+    pub(super) fn find(&self, host: Option<&str>, path: &str) -> Option<&Route> {
+        self.routes.iter().find(|route| route.matches(host, path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{RouteDocument, compile};
+    use super::*;
+
+    /// The most specific route is taken, whatever their order; a path is below another only at a slash.
+    #[test]
+    fn the_most_specific_route() {
+        let text = "
+- {name: rest, upstreams: ['http://h']}
+- {name: v1, path: /v1, upstreams: ['http://h']}
+- {name: users, path: /v1/users/, upstreams: ['http://h']}
+- {name: user, path: '/v1/users/{id}', upstreams: ['http://h']}
+- {name: me, path: '/v1/{what}/me', upstreams: ['http://h']}
+- {name: wild, host: '*.example.com', upstreams: ['http://h']}
+- {name: api, host: api.example.com, upstreams: ['http://h']}
+- {name: api-v1, host: api.example.com, path: /v1, upstreams: ['http://h']}
+";
+        let documents: Vec<RouteDocument> = serde_saphyr::from_str(text).unwrap();
+        let mut problems = Vec::new();
+        let table = Table::new(&compile(documents, &mut problems), &Arc::new(Semaphore::new(1))).unwrap();
+        assert!(problems.is_empty(), "{problems:?}");
+        let found = |host, path| table.find(host, path).map(|route| route.name.as_str());
+        let cases = [
+            (None, "/", "rest"),
+            (None, "/v1x", "rest"),
+            (None, "/v1", "v1"),
+            (None, "/v1/x", "v1"),
+            (None, "/v1/users", "users"),
+            (None, "/v1/users/7", "user"),
+            (None, "/v1/users/7/posts", "users"),
+            (None, "/v1/groups/me", "me"),
+            (Some("a.example.com"), "/v1", "wild"),
+            (Some("example.com"), "/", "rest"),
+            (Some("aexample.com"), "/", "rest"),
+            (Some("api.example.com"), "/", "api"),
+            (Some("api.example.com"), "/v1/users/7", "api-v1"),
+        ];
+        for (host, path, name) in cases {
+            assert_eq!(found(host, path), Some(name), "{host:?} {path}");
+        }
+    }
+}

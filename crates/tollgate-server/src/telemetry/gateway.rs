@@ -1,0 +1,99 @@
+//! Numbers of the gateway: what its upstreams answered, and how they failed. Names come from the config; bounded however many it has.
+
+use super::exposition::Page;
+use super::names::{self, Metric, OTHERS, label};
+
+/// Upstreams that have series of their own.
+const UPSTREAMS_MAX: usize = 64;
+/// Classes of status, as a label.
+pub(crate) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+/// Why there was no answer, as a label.
+pub(crate) const FAILURES: [&str; 5] = ["connect", "busy", "refused", "lost", "late"];
+
+/// One upstream of one route.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UpstreamSeries {
+    pub(crate) route: String,
+    pub(crate) upstream: String,
+    /// By class of status, in the order of [`CLASSES`].
+    pub(crate) answers: [u64; CLASSES.len()],
+    /// By kind, in the order of [`FAILURES`].
+    pub(crate) failures: [u64; FAILURES.len()],
+    pub(crate) retries: u64,
+    pub(crate) tunnels: u64,
+    /// 1 while its health checks pass.
+    pub(crate) up: u64,
+}
+
+impl UpstreamSeries {
+    /// Both as one.
+    fn joined(mut self, other: &Self) -> Self {
+        let add = |mine: &mut [u64], theirs: &[u64]| {
+            mine.iter_mut().zip(theirs).for_each(|(mine, their)| *mine += their)
+        };
+        add(&mut self.answers, &other.answers);
+        add(&mut self.failures, &other.failures);
+        self.retries += other.retries;
+        self.tunnels += other.tunnels;
+        self.up += other.up;
+        self
+    }
+}
+
+/// Those that are shown, with all that are not as one.
+pub(super) fn folded(mut all: Vec<UpstreamSeries>) -> Vec<UpstreamSeries> {
+    let others = all.split_off(all.len().min(UPSTREAMS_MAX));
+    let start =
+        UpstreamSeries { route: OTHERS.to_owned(), upstream: OTHERS.to_owned(), ..UpstreamSeries::default() };
+    if !others.is_empty() {
+        all.push(others.iter().fold(start, UpstreamSeries::joined));
+    }
+    all
+}
+
+/// Writes the numbers of one metric, if it is one of these.
+pub(super) fn show(all: &[UpstreamSeries], metric: &Metric, page: &mut Page) {
+    for series in all {
+        let place = [(label::ROUTE, series.route.as_str()), (label::UPSTREAM, series.upstream.as_str())];
+        let mut by_class = |classes: &[&str], counts: &[u64]| {
+            for (class, count) in classes.iter().zip(counts) {
+                page.number(metric, &[place[0], place[1], (label::CLASS, class)], *count);
+            }
+        };
+        if *metric == names::GATEWAY_ANSWERS {
+            by_class(&CLASSES, &series.answers);
+        } else if *metric == names::GATEWAY_FAILURES {
+            by_class(&FAILURES, &series.failures);
+        } else if *metric == names::GATEWAY_RETRIES {
+            page.number(metric, &place, series.retries);
+        } else if *metric == names::GATEWAY_TUNNELS {
+            page.number(metric, &place, series.tunnels);
+        } else if *metric == names::GATEWAY_UP {
+            page.number(metric, &place, series.up);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many upstreams there are, the page has a bounded number of lines, and nothing is lost in the sums.
+    #[test]
+    fn many_upstreams_are_folded() {
+        let one = |number| UpstreamSeries {
+            route: "api".to_owned(),
+            upstream: format!("http://h:{number}"),
+            answers: [0, 2, 0, 0, 1],
+            ..UpstreamSeries::default()
+        };
+        let all = folded((0..1_000).map(one).collect());
+        let mut page = Page::default();
+        names::ALL.iter().for_each(|metric| show(&all, metric, &mut page));
+        let page = page.into_text();
+        assert!(page.lines().count() <= 65 * 13, "{}", page.lines().count());
+        let others =
+            "tollgate_gateway_answers_total{route=\"(others)\",upstream=\"(others)\",class=\"2xx\"} 1872\n";
+        assert!(page.contains(others), "{page}");
+    }
+}

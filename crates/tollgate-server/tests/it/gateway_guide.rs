@@ -1,0 +1,38 @@
+//! `docs/gateway.md` is run: its policy is served in front of a real service, and its commands print what it shows.
+
+use crate::gateway_upstream::{Gateway, Upstream};
+use crate::guide::{Last, blocks, first, shell, succeeded};
+use crate::program::{run, stderr};
+use crate::proxy::Folder;
+
+const GUIDE: &str = include_str!("../../../../docs/gateway.md");
+
+#[test]
+fn the_guide_is_true() {
+    let (blocks, upstream) = (blocks(GUIDE), Upstream::start());
+    let command = first(&blocks, "sh serve");
+    assert!(command.contains("--policy policy.yaml --upstream http://127.0.0.1:3000"), "{command}");
+    let gateway =
+        Gateway::with(&["--upstream", &format!("http://{}", upstream.address)], first(&blocks, "yaml"));
+    let mut last = Last::default();
+    for (language, block) in &blocks {
+        if *language == "sh" {
+            let commands = block.replace("127.0.0.1:8000", &gateway.address.to_string());
+            last.ran(block, succeeded(shell(&format!("set -eu\n{commands}"))).0);
+        } else {
+            last.compare(language, block);
+        }
+    }
+    last.at_least(3);
+    assert_eq!(upstream.seen().into_iter().filter(|seen| seen.line == "POST /login").count(), 2);
+}
+
+/// The routes that the guide shows are accepted as they are, but for the file that they name.
+#[test]
+fn the_routes_are_true() {
+    let (blocks, folder) = (blocks(GUIDE), Folder::new("gateway-guide"));
+    let config = folder.write("config.yaml", first(&blocks, "yaml config")).display().to_string();
+    let arguments = ["serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--config", &config];
+    let told = stderr(&run(&arguments, b""));
+    assert!(told.contains("upstream-ca.pem") && !told.contains("routes["), "{told}");
+}

@@ -1,0 +1,143 @@
+//! What the gateway limits: by the server's own engine and live policy, with its blocks, its kill switches and its numbers.
+
+use std::io::{BufReader, Write};
+
+use crate::gateway_upstream::{Gateway, Upstream, until};
+use crate::program::tollgate;
+use crate::proxy::Folder;
+use crate::wire::Response;
+
+const POLICY: &str = "limits:
+  - {name: per-key, by: [api_key], rate: 5/h}
+  - {name: login, when: {path: /login}, by: [ip], rate: 3/h}
+  - {name: in-flight, when: {path: /upgrade}, by: [ip], concurrency: 1}
+";
+
+const TOKEN: &str = "admin-token-0123456789";
+
+fn with(upstream: &Upstream, more: &[&str]) -> Gateway {
+    let address = format!("http://{}", upstream.address);
+    Gateway::with(&[&["--upstream", &address], more].concat(), POLICY)
+}
+
+/// Exactly the limit passes, the others never reach the upstream, and the same engine answers the other wires.
+#[test]
+fn exactly_the_limit_passes() {
+    let upstream = Upstream::start();
+    let gateway = with(&upstream, &[]);
+    let answers: Vec<_> = (0..8).map(|_| gateway.get("/x", "X-API-Key: k1\r\n")).collect();
+    let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429]);
+    assert_eq!(upstream.seen().len(), 5);
+    assert_eq!(answers[0].header("ratelimit-policy"), Some("\"per-key\";q=5;w=3600"));
+    let denied = &answers[5];
+    assert!(denied.header("retry-after").unwrap().parse::<u64>().unwrap() >= 720);
+    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    assert_eq!(denied.json()["violated-policies"][0], "per-key");
+    // The same counter, as another wire sees it: keys are hashed the same way.
+    let held = "GET /v1/authz HTTP/1.1\r\nHost: a\r\nX-Forwarded-Method: GET\r\nX-Forwarded-Uri: /x\r\nX-API-Key: k1\r\n\r\n";
+    assert_eq!(gateway.server.exchange(held.as_bytes()).status, 429);
+    let metrics = gateway.server.send("GET", "/metrics", "");
+    let text = String::from_utf8(metrics.body).unwrap();
+    let place = format!("route=\"upstream\",upstream=\"http://{}\"", upstream.address);
+    for line in [
+        "tollgate_decisions_total{outcome=\"allow\",wire=\"gateway\"} 5".to_owned(),
+        "tollgate_decisions_total{outcome=\"deny\",wire=\"gateway\"} 3".to_owned(),
+        format!("tollgate_gateway_answers_total{{{place},class=\"2xx\"}} 5"),
+        format!("tollgate_gateway_failures_total{{{place},class=\"connect\"}} 0"),
+        format!("tollgate_gateway_upstream_up{{{place}}} 1"),
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
+/// Every spelling of a path is one path, and a forged address is nobody's.
+#[test]
+fn spellings_and_forgeries_do_not_help() {
+    let upstream = Upstream::start();
+    let gateway = with(&upstream, &["--trusted-proxy", "10.0.0.0/8"]);
+    let spellings = ["/login", "//login", "/%6cogin", "/a/../login?x=1"];
+    let forged = |n: usize| {
+        format!(
+            "X-Forwarded-For: 203.0.113.{n}\r\nX-Real-IP: 203.0.113.{n}\r\nConnection: x-forwarded-for\r\n"
+        )
+    };
+    let statuses: Vec<u16> =
+        spellings.iter().enumerate().map(|(n, path)| gateway.get(path, &forged(n)).status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    let lines: Vec<String> = upstream.seen().into_iter().map(|seen| seen.line).collect();
+    assert_eq!(lines, ["GET /login"; 3]);
+    // Whoever is not vouched for learns when to come back, and nothing of the quota.
+    let denied = gateway.get("/login", "");
+    assert!(
+        denied.status == 429
+            && denied.header("retry-after").is_some()
+            && denied.header("ratelimit").is_none()
+    );
+}
+
+/// A place in flight is taken as long as a tunnel lasts, and free after it.
+#[test]
+fn a_tunnel_holds_its_place() {
+    let upstream = Upstream::start();
+    let gateway = with(&upstream, &[]);
+    let head = b"GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    let mut stream = gateway.connect();
+    stream.write_all(head).unwrap();
+    assert_eq!(Response::read(&mut BufReader::new(&stream)).status, 101);
+    let ask = || {
+        let mut stream = gateway.connect();
+        stream.write_all(head).unwrap();
+        Response::read(&mut BufReader::new(&stream)).status
+    };
+    assert_eq!((ask(), ask()), (429, 429));
+    drop(stream);
+    until(|| ask() == 101);
+}
+
+/// A body is not asked for when the request is refused.
+#[test]
+fn a_refused_upload_is_not_read() {
+    let upstream = Upstream::start();
+    let gateway = with(&upstream, &[]);
+    (0..5).for_each(|_| drop(gateway.get("/x", "X-API-Key: k\r\n")));
+    let head = "POST /x HTTP/1.1\r\nHost: a\r\nX-API-Key: k\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n";
+    assert_eq!(gateway.exchange(head).status, 429);
+}
+
+/// What an operator says, and a policy that is reloaded, hold for the gateway at once.
+#[test]
+fn operators_are_heard() {
+    let (upstream, folder) = (Upstream::start(), Folder::new("gateway-operate"));
+    let path = folder.write("policy.yaml", POLICY).display().to_string();
+    let address = format!("http://{}", upstream.address);
+    let command = tollgate(&[
+        "serve",
+        "--http",
+        "127.0.0.1:0",
+        "--gateway",
+        "127.0.0.1:0",
+        "--policy",
+        &path,
+        "--upstream",
+        &address,
+        "--admin-token",
+        TOKEN,
+    ]);
+    let gateway = Gateway::of(crate::program::Server::spawn(command, ""));
+    (0..5).for_each(|_| drop(gateway.get("/x", "X-API-Key: k\r\n")));
+    assert_eq!(gateway.get("/x", "X-API-Key: k\r\n").status, 429);
+    let operate = |arguments: &[&str]| {
+        let mut command = tollgate(arguments);
+        command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+        command.env("TOLLGATE_SERVER", format!("http://{}", gateway.server.address));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    operate(&["kill", "per-key", "--for", "1h"]);
+    assert_eq!(gateway.get("/x", "X-API-Key: k\r\n").status, 200);
+    operate(&["block", "path=/secret", "--for", "1h"]);
+    assert_eq!(gateway.get("/a/../secret", "").status, 429);
+    folder.write("policy.yaml", &format!("{POLICY}  - {{name: once, when: {{path: /y}}, rate: 1/h}}\n"));
+    until(|| gateway.get("/y", "").status == 429);
+}

@@ -1,0 +1,85 @@
+//! Clients that are slow on purpose: they lose their connection, hold little, and nobody else waits for them. Times are real, so all of
+//! them are slow at once.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use crate::gateway_upstream::{Gateway, Upstream, until};
+
+/// Drips bytes until the other side ends the connection; tells after how long, or nothing if it lasts.
+#[allow(clippy::disallowed_methods, reason = "the test measures a real wait")]
+fn drip(
+    mut stream: TcpStream,
+    mut next: impl FnMut() -> Option<&'static [u8]> + Send + 'static,
+) -> std::thread::JoinHandle<Option<Duration>> {
+    let start = Instant::now();
+    std::thread::spawn(move || {
+        stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        let mut answer = [0; 4_096];
+        while start.elapsed() < Duration::from_secs(45) {
+            if next().is_some_and(|bytes| stream.write_all(bytes).is_err()) {
+                return Some(start.elapsed());
+            }
+            match stream.read(&mut answer) {
+                Ok(0) => return Some(start.elapsed()),
+                Ok(_) => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                    ) => {}
+                Err(_) => return Some(start.elapsed()),
+            }
+        }
+        None
+    })
+}
+
+/// Slowloris, a body that drips, one that never comes, a preface that drips, and answers that nobody reads, over HTTP/1 and HTTP/2: all
+/// end, and a hundred honest requests are answered meanwhile.
+#[test]
+fn slow_clients_end() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::before(&upstream);
+    let begun = |bytes: &[u8]| {
+        let mut stream = gateway.connect();
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    let head = drip(begun(b"GET / HTTP/1.1\r\nHost: a\r\n"), || Some(b"X: y\r\n"));
+    let silent = drip(begun(b""), || None);
+    let preface = drip(begun(b"PRI * HTTP/2.0\r\n"), || None);
+    let body =
+        drip(begun(b"POST /hang HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"), || Some(b"x"));
+    let nothing = drip(begun(b"POST /hang HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"), || None);
+    // Readers that do not read.
+    let unread = begun(b"GET /big/100 HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut h2 = begun(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    let big = [&[0x82, 0x86, 0x41, 0x01, b'a', 0x04, 0x08][..], b"/big/100"].concat();
+    let length = u8::try_from(big.len()).unwrap();
+    h2.write_all(&[&[0, 0, length, 1, 5, 0, 0, 0, 1], &big[..]].concat()).unwrap();
+    for _ in 0..100 {
+        assert_eq!(gateway.get("/", "").status, 200);
+    }
+    let seconds =
+        |ended: std::thread::JoinHandle<Option<Duration>>| ended.join().unwrap().map(|ended| ended.as_secs());
+    for (name, ended, most) in [
+        ("head", head, 12),
+        ("silent", silent, 12),
+        ("preface", preface, 12),
+        ("body", body, 30),
+        ("nothing", nothing, 25),
+    ] {
+        let after = seconds(ended);
+        assert!(after.is_some_and(|after| after <= most), "{name}: {after:?}");
+    }
+    // What they would have been sent is cut off.
+    until(|| gateway.metric("tollgate_connections_open", "gateway") == 0);
+    let left = |mut stream: TcpStream| {
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        rest.len()
+    };
+    assert!(left(unread) < 100 << 20 && left(h2) < 100 << 20);
+}

@@ -118,7 +118,7 @@ type CellsOf<'d, S> = SmallVec<[&'d CellOf<S>; 6]>;
 
 /// What is known of one charge without asking.
 enum Known<R> {
-    /// It was paid of what is held, of the lease that ends then.
+    /// It was paid of what is held, of this lease.
     Paid(Arc<Cell<R>>, u64),
     /// It was denied before, and still is.
     Denied(Outcome),
@@ -166,7 +166,9 @@ impl<S: Lender> Leased<S> {
 
     /// What a draw brought to a key that is no longer leased goes back.
     fn after(&self, cell: &Cell<S::Receipt>) {
-        if cell.is_gone() {
+        if cell.is_forgotten() {
+            self.book.strand(cell);
+        } else if cell.is_gone() {
             self.book.leave(cell);
         }
     }
@@ -175,12 +177,12 @@ impl<S: Lender> Leased<S> {
     fn pay(&self, charges: &[Charge<'_>], now: Timestamp) -> SmallVec<[Known<S::Receipt>; 6]> {
         let each = charges.iter().map(|charge| {
             let Some(cell) = self.book.cell(charge) else { return Known::Lacking };
-            let ends = cell.ends();
+            let lease = cell.generation();
             if let Some(left) = cell.spend(charge.cost(), now) {
                 if cell.runs_out(left) {
                     self.book.want(&cell);
                 }
-                return Known::Paid(cell, ends);
+                return Known::Paid(cell, lease);
             }
             cell.denial(charge, now).map_or(Known::Lacking, Known::Denied)
         });
@@ -190,8 +192,8 @@ impl<S: Lender> Leased<S> {
     /// Gives back what was paid.
     fn unpay(charges: &[Charge<'_>], known: &[Known<S::Receipt>]) {
         for (charge, known) in charges.iter().zip(known) {
-            if let Known::Paid(cell, ends) = known {
-                cell.put(charge.cost(), *ends);
+            if let Known::Paid(cell, lease) = known {
+                cell.put(charge.cost(), *lease);
             }
         }
     }
@@ -258,19 +260,19 @@ impl<S: Lender> Leased<S> {
     ) -> Option<()> {
         let mut leases = SmallVec::<[u64; 6]>::new();
         for (charge, cell) in charges.iter().zip(cells) {
-            let ends = cell.ends();
+            let lease = cell.generation();
             if let Some(left) = cell.spend(charge.cost(), now) {
                 if cell.runs_out(left) {
                     self.book.want(cell);
                 }
-                leases.push(ends);
+                leases.push(lease);
                 answers.push(answer(cell.outcome(charge.quota(), now), Source::Lease));
             } else if let Some(outcome) = cell.denial(charge, now).filter(|_| !is_enforced(charge)) {
                 leases.push(0);
                 answers.push(answer(outcome, Source::DenyCache));
             } else {
                 let paid = charges.iter().zip(cells).zip(leases);
-                paid.for_each(|((charge, cell), ends)| cell.put(charge.cost(), ends));
+                paid.for_each(|((charge, cell), lease)| cell.put(charge.cost(), lease));
                 return None;
             }
         }
@@ -309,10 +311,11 @@ impl<S: Lender> Leased<S> {
                 turn.ask(want.units);
             }
         }
+        // Whoever is gone before the answer comes, is refused or not answered has not passed: what it paid goes back.
+        let mut paid = Paid::<S> { charges, known, is_spent: false };
         let loans = match self.store.lend(&asked, &wants, now).await {
             Ok(loans) if loans.len() == asked.len() => loans,
             result => {
-                Self::unpay(charges, known);
                 let failure = result.err().unwrap_or(StoreFailure::Unanswered);
                 if failure != StoreFailure::Unanswered {
                     turns.iter_mut().flatten().for_each(Turn::is_refused);
@@ -325,9 +328,8 @@ impl<S: Lender> Leased<S> {
             .iter()
             .zip(&loans)
             .all(|(charge, loan)| !is_enforced(charge) || loan.answer.outcome.is_allowed());
-        if !is_admitted {
-            Self::unpay(charges, known);
-        }
+        paid.is_spent = is_admitted;
+        drop(paid);
         let mut answers: SmallVec<[Option<Answer>; 6]> =
             charges.iter().zip(known).map(|(charge, known)| told(charge, known, is_admitted, now)).collect();
         for ((&place, loan), &want) in places.iter().zip(loans).zip(&wants) {
@@ -400,6 +402,21 @@ impl<S: Lender> Leased<S> {
         let outcome = cell.denied_since(*since, charge, now)?;
         self.book.counts.refused();
         Some([answer(outcome, Source::DenyCache)].into_iter().collect())
+    }
+}
+
+/// What a request paid of leases while it asks the store for the rest.
+struct Paid<'a, 'c, S: Lender> {
+    charges: &'a [Charge<'c>],
+    known: &'a [Known<S::Receipt>],
+    is_spent: bool,
+}
+
+impl<S: Lender> Drop for Paid<'_, '_, S> {
+    fn drop(&mut self) {
+        if !self.is_spent {
+            Leased::<S>::unpay(self.charges, self.known);
+        }
     }
 }
 

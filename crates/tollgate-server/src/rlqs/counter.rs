@@ -121,6 +121,14 @@ impl Counter {
         self.pace = self.pace.saturating_add(more).saturating_sub(less);
     }
 
+    /// What was expected at this pace is expected for so long, and then no more.
+    pub(super) fn expect_rest(&mut self, pace: Nano, rest: Ticks, now: Timestamp) {
+        self.change_pace(0, pace, now);
+        let used = i128::from(pace) * i128::from(rest.as_micros()) / 1_000_000;
+        let most = i128::from(self.debt_max()) * i128::from(NANO);
+        self.due = self.due.saturating_add(used).clamp(-most, most);
+    }
+
     /// So many billionths were used more, or less, than expected since then.
     pub(super) fn correct(&mut self, mut difference: i128, since: Timestamp) {
         for (at, spare) in self.spare.iter_mut().rev() {

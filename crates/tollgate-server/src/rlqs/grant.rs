@@ -116,6 +116,11 @@ impl Grants {
         self.0.last().filter(|grant| grant.expires_at > now)
     }
 
+    /// When the last of them ends.
+    pub(super) fn last_end(&self) -> Timestamp {
+        self.0.iter().map(|grant| grant.expires_at).max().unwrap_or_default()
+    }
+
     /// Whether there was any.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -264,8 +264,12 @@ impl Shares {
     fn leave_seat(&mut self, id: SeatId, now: Timestamp) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         seat.is_gone = true;
-        for tie in &seat.ties {
+        // It may go on as it did until its grants end, and nobody will tell: that much is owed, and nothing is after it.
+        let rest = seat.grants.last_end().since(now);
+        for tie in &mut seat.ties {
             if let Some(counter) = self.counters.get_mut(&tie.counter) {
+                counter.expect_rest(tie.pace, rest, now);
+                tie.pace = 0;
                 counter.seats.remove(&id);
                 counter.level = None;
             }

@@ -126,7 +126,7 @@ impl<R: Clone> Entry<R> {
 
     /// The cell, unless a new policy counts the key under another quota.
     fn cell_of(&self, charge: &Charge<'_>) -> Option<&Arc<Cell<R>>> {
-        (self.cell.number == charge.number()).then_some(&self.cell)
+        self.cell.is_of(charge).then_some(&self.cell)
     }
 }
 
@@ -219,7 +219,16 @@ impl<R: Clone> Book<R> {
             None => {
                 self.count.fetch_add(1, Ordering::Relaxed);
             }
-            // A new policy counts the key under another quota: what is held under the old one goes back.
+            // A new policy counts the key under another quota: what is held under the old one is held under the new, as far as it may be.
+            // Where only the bounds of leases are others, or units are of a window, it goes back.
+            Some(old) if old.cell.number != charge.number() => {
+                old.cell.goes();
+                match old.cell.hand_over(&cell, lease.most(charge.quota(), 1)) {
+                    Some(rest) => self.counts.stranded(rest),
+                    None => self.leave(&old.cell),
+                }
+                cell.inherits(old.cell.untold());
+            }
             Some(old) => {
                 self.leave(&old.cell);
                 cell.inherits(old.cell.untold());
@@ -264,9 +273,18 @@ impl<R: Clone> Book<R> {
     /// Takes what a cell holds out of it, to be given back.
     pub(super) fn leave(&self, cell: &Cell<R>) {
         cell.goes();
-        if let Some(rest) = cell.take_all() {
-            self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).push(rest);
+        let units = cell.units();
+        match cell.take_all() {
+            Some(rest) => self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).push(rest),
+            None => self.counts.stranded(units),
         }
+    }
+
+    /// Takes what a cell holds out of it, and gives it to nobody.
+    pub(super) fn strand(&self, cell: &Cell<R>) {
+        let units = cell.units();
+        let _ = cell.take_all();
+        self.counts.stranded(units);
     }
 
     /// Takes out what was not spent in time: it goes back, and no later draw makes it good again.
@@ -298,8 +316,8 @@ impl<R: Clone> Book<R> {
             if let Some(Entry { cell, .. }) = dropped {
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 cell.goes();
-                let units = cell.take_all().map_or(0, |(_, units)| units);
-                self.counts.stranded(units);
+                cell.forgets();
+                self.strand(&cell);
             }
         }
     }

@@ -19,6 +19,8 @@ use crate::time::{Ticks, Timestamp};
 const DENIAL_MAX: Ticks = Ticks::from_millis(900);
 /// Fewer units than this are not drawn ahead of time: whoever asks next would do as well by himself.
 const SIZE_MIN: u64 = 2;
+/// For how many costs at a time a key's denials are remembered.
+const COSTS: usize = 4;
 /// What is added to a remembered retry time, since the store said it a little later than it was asked.
 const WAY: Ticks = Ticks::from_millis(1);
 
@@ -37,6 +39,10 @@ pub(super) struct Cell<R> {
     heard: AtomicU64,
     /// Until when units may be spent.
     ends: AtomicU64,
+    /// Which lease they are of: another once all of them were taken out, and the same however often it is renewed.
+    generation: AtomicU64,
+    /// Whether the counter was reset that they were taken of: then they go nowhere.
+    is_forgotten: AtomicBool,
     /// The size of the last draw, by which one tells when it runs out.
     size: AtomicU64,
     /// Whether the last draw brought less than was wanted.
@@ -51,7 +57,8 @@ pub(super) struct Cell<R> {
     /// Where units are counted that were asked for and not heard of again, of all keys.
     pub(super) lost: Arc<AtomicU64>,
     told: Told,
-    denial: Denial,
+    /// For a few costs at a time.
+    denials: [Denial; COSTS],
     inner: Mutex<Inner<R>>,
 }
 
@@ -76,7 +83,7 @@ struct Told {
     reset_at: AtomicU64,
 }
 
-/// That it was denied: to whom, and for how long. Written under the cell's lock; a reader who sees `until` change looks again.
+/// That requests of a cost were denied, and for how long. Written under the cell's lock; a reader who sees `until` change looks again.
 #[derive(Default)]
 struct Denial {
     until: AtomicU64,
@@ -122,6 +129,8 @@ impl<R: Clone> Cell<R> {
             units: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             ends: AtomicU64::new(0),
+            generation: AtomicU64::new(1),
+            is_forgotten: AtomicBool::new(false),
             size: AtomicU64::new(0),
             is_scarce: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
@@ -130,13 +139,19 @@ impl<R: Clone> Cell<R> {
             waiting: AtomicU64::new(0),
             lost: Arc::clone(lost),
             told: Told::default(),
-            denial: Denial::default(),
+            denials: Default::default(),
             inner: Mutex::new(inner),
         }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner<R>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is what is held for such a charge: of its quota, within the bounds that its limit has now.
+    #[inline]
+    pub(super) fn is_of(&self, charge: &Charge<'_>) -> bool {
+        self.number == charge.number() && charge.lease() == Some(self.lease)
     }
 
     /// Whether it is no longer in the book.
@@ -189,9 +204,9 @@ impl<R: Clone> Cell<R> {
     }
 
     /// Puts back what was spent in vain, unless it was of a lease that has ended since.
-    pub(super) fn put(&self, cost: u64, ends: u64) {
+    pub(super) fn put(&self, cost: u64, generation: u64) {
         let _inner = self.lock();
-        if ends != 0 && self.ends.load(Ordering::Relaxed) == ends {
+        if self.generation.load(Ordering::Relaxed) == generation {
             self.units.fetch_add(cost, Ordering::AcqRel);
         }
         let less = |demand: u64| Some(demand.saturating_sub(cost));
@@ -211,6 +226,8 @@ impl<R: Clone> Cell<R> {
         let heard = self.heard.swap(0, Ordering::AcqRel);
         let units = self.units.swap(0, Ordering::AcqRel);
         self.heard.fetch_add(heard.saturating_sub(units), Ordering::AcqRel);
+        // Whoever spent of them and comes to put back finds another lease.
+        self.generation.fetch_add(1, Ordering::AcqRel);
         units
     }
 
@@ -241,9 +258,34 @@ impl<R: Clone> Cell<R> {
         self.heard.fetch_add(untold, Ordering::AcqRel);
     }
 
-    /// What names the lease that units are spent of.
-    pub(super) fn ends(&self) -> u64 {
-        self.ends.load(Ordering::Acquire)
+    /// What names the lease that units are spent of. Never 0.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The counter was reset: what is held of it, and what a draw that is under way brings, goes nowhere.
+    pub(super) fn forgets(&self) {
+        self.is_forgotten.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.is_forgotten.load(Ordering::Acquire)
+    }
+
+    /// Hands what it holds to the cell of another quota of the same counter, up to so many. They were debited, and what is in force now
+    /// counts on from there. Not units of a window: a quota may have other windows. Tells how many were not taken.
+    pub(super) fn hand_over(&self, to: &Self, most: u64) -> Option<u64> {
+        let inner = self.lock();
+        if inner.window != 0 {
+            return None;
+        }
+        let ends = self.ends.swap(0, Ordering::AcqRel);
+        let units = self.take();
+        drop(inner);
+        let _to = to.lock();
+        to.add(units.min(most));
+        to.ends.store(ends, Ordering::Release);
+        Some(units.saturating_sub(most))
     }
 
     /// How the counter stands, as far as it was told, with what is held.
@@ -264,41 +306,78 @@ impl<R: Clone> Cell<R> {
         }
     }
 
+    /// The denial of requests of this cost.
+    fn denial_of(&self, cost: u64) -> Option<&Denial> {
+        self.denials.iter().find(|denial| denial.cost.load(Ordering::Acquire) == cost)
+    }
+
     /// Whether a denial is in force for such a charge.
     pub(super) fn denies(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
-        self.denial.until.load(Ordering::Acquire) > now.unix_micros()
-            && charge.cost() == self.denial.cost.load(Ordering::Acquire)
+        self.denial_of(charge.cost())
+            .is_some_and(|denial| denial.until.load(Ordering::Acquire) > now.unix_micros())
     }
 
     /// The denial that is still in force for such a charge. One that costs less may pass, and one that costs more has another time to
     /// come back, or none.
     pub(super) fn denial(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Outcome> {
-        let until = self.denial.until.load(Ordering::Acquire);
-        if until <= now.unix_micros() || charge.cost() != self.denial.cost.load(Ordering::Acquire) {
+        let denial = self.denial_of(charge.cost())?;
+        let until = denial.until.load(Ordering::Acquire);
+        if until <= now.unix_micros() {
             return None;
         }
-        let outcome = self.denied_outcome(charge, now);
-        if self.denial.until.load(Ordering::Acquire) != until {
+        let outcome = self.denied_outcome(denial, charge, now);
+        let is_same = denial.until.load(Ordering::Acquire) == until
+            && denial.cost.load(Ordering::Acquire) == charge.cost();
+        if !is_same {
             return None;
         }
         self.demand.fetch_add(charge.cost(), Ordering::Relaxed);
         Some(outcome)
     }
 
-    fn denied_outcome(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
-        let retry_at = Timestamp::from_unix_micros(self.denial.retry_at.load(Ordering::Acquire));
+    fn denied_outcome(&self, denial: &Denial, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+        let retry_at = Timestamp::from_unix_micros(denial.retry_at.load(Ordering::Acquire));
         let retry_after = (retry_at + WAY).since(now).max(Ticks::from_micros(1));
         let remaining = self.told.remaining.load(Ordering::Relaxed).min(charge.cost().saturating_sub(1));
         self.outcome_of(Verdict::Deny { retry_after }, charge.quota().capacity(), remaining, now)
     }
 
+    /// Remembers that requests of this cost are denied: in the place of that cost, else of the one that is over first. Called under the
+    /// lock.
+    fn remember(&self, cost: u64, retry_at: u64, until: u64) {
+        let over = |denial: &&Denial| denial.until.load(Ordering::Relaxed);
+        let Some(denial) = self.denial_of(cost).or_else(|| self.denials.iter().min_by_key(over)) else {
+            return;
+        };
+        denial.until.store(0, Ordering::Release);
+        denial.cost.store(cost, Ordering::Release);
+        denial.retry_at.store(retry_at, Ordering::Release);
+        denial.until.store(until, Ordering::Release);
+    }
+
+    /// Forgets the denials of requests that cost no more than this. Called under the lock.
+    fn forget_up_to(&self, cost: u64) {
+        let covered = self.denials.iter().filter(|denial| denial.cost.load(Ordering::Relaxed) <= cost.max(1));
+        covered.for_each(|denial| denial.until.store(0, Ordering::Release));
+    }
+
+    /// Forgets every denial. Called under the lock.
+    fn forget(&self) {
+        self.denials.iter().for_each(|denial| denial.until.store(0, Ordering::Release));
+    }
+
+    /// Until when anybody is denied.
+    fn denied_until(&self) -> Timestamp {
+        let until = self.denials.iter().map(|denial| denial.until.load(Ordering::Relaxed)).max();
+        Timestamp::from_unix_micros(until.unwrap_or(0))
+    }
+
     /// The denial of those who waited for a draw that began after they came, and that was not enough for all.
     pub(super) fn denied_since(&self, since: u64, charge: &Charge<'_>, now: Timestamp) -> Option<Outcome> {
         let inner = self.lock();
-        let covers = self.denial.cost.load(Ordering::Relaxed) == charge.cost();
-        let is_denied =
-            inner.ended > since && inner.is_empty && covers && self.denial.until.load(Ordering::Relaxed) > 0;
-        is_denied.then(|| self.denied_outcome(charge, now))
+        let denial = self.denial_of(charge.cost())?;
+        let is_denied = inner.ended > since && inner.is_empty && denial.until.load(Ordering::Relaxed) > 0;
+        is_denied.then(|| self.denied_outcome(denial, charge, now))
     }
 
     /// Whether a draw failed that began after so many others: the store is not there, and nobody need wait for the next.
@@ -371,7 +450,8 @@ impl<R: Clone> Cell<R> {
                 self.add(loan.extra);
             }
         }
-        if let Some(receipt) = loan.receipt {
+        // A receipt is for the units that are held: one of a request that took nothing may name another window than theirs.
+        if let Some(receipt) = loan.receipt.filter(|_| has_taken || inner.receipt.is_none()) {
             inner.receipt = Some(receipt);
         }
         self.is_wanted.store(false, Ordering::Relaxed);
@@ -405,12 +485,10 @@ impl<R: Clone> Cell<R> {
         }
         match denied {
             Some((cost, retry_after)) => {
-                self.denial.until.store(0, Ordering::Release);
-                self.denial.cost.store(cost, Ordering::Release);
-                self.denial.retry_at.store(at(retry_after), Ordering::Release);
-                self.denial.until.store(at(retry_after.min(DENIAL_MAX)), Ordering::Release);
+                self.remember(cost, at(retry_after), at(retry_after.min(DENIAL_MAX)));
             }
-            None => self.denial.until.store(0, Ordering::Release),
+            // Where this one passed, one that costs as much or less may; one that costs more is denied as before.
+            None => self.forget_up_to(cost),
         }
         ended
     }
@@ -423,13 +501,12 @@ impl<R: Clone> Cell<R> {
     /// Forgets that it was denied.
     pub(super) fn forget_denial(&self) {
         let _inner = self.lock();
-        self.denial.until.store(0, Ordering::Release);
+        self.forget();
     }
 
     /// Takes all units out, with what it takes to give them back.
     pub(super) fn take_all(&self) -> Option<(R, u64)> {
         let inner = self.lock();
-        // Whoever spent of it and comes to put back finds another lease.
         self.ends.store(0, Ordering::Release);
         let units = self.take();
         inner.receipt.clone().filter(|_| units > 0).map(|receipt| (receipt, units))
@@ -446,8 +523,7 @@ impl<R: Clone> Cell<R> {
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         let inner = self.lock();
         // While it is denied nobody looks at how often it is asked about, and who comes right after should find that.
-        let denied = Timestamp::from_unix_micros(self.denial.until.load(Ordering::Relaxed));
-        let last = inner.demand.looked().max(denied) + self.lease.ttl() + self.lease.ttl();
+        let last = inner.demand.looked().max(self.denied_until()) + self.lease.ttl() + self.lease.ttl();
         !inner.is_drawing && self.units() == 0 && last < now
     }
 }

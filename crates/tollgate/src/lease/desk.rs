@@ -42,7 +42,7 @@ impl<R: Clone> Desk<R> {
     pub(super) fn cell(&self, charge: &Charge<'_>) -> Option<&Arc<Cell<R>>> {
         let key = charge.key();
         let place = self.places.get(Self::place_of(key))?.as_ref()?;
-        let is_good = place.key == key && place.cell.number == charge.number() && !place.cell.is_gone();
+        let is_good = place.key == key && place.cell.is_of(charge) && !place.cell.is_gone();
         is_good.then_some(&place.cell)
     }
 

@@ -1,5 +1,6 @@
 //! Leases before a store in memory, which several nodes share.
 
+mod accounts;
 mod short_way;
 
 use std::future::Future;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::memory::state_bytes;
 use crate::policy::expression::Expression;
 use crate::policy::finding::{Place, Problem, Report, quoted};
+use crate::policy::lease::Lease;
 use crate::policy::limit::{
     BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
     QUOTAS_MAX,
@@ -304,6 +305,9 @@ fn leases(limit: &Limit, at: Place, report: &mut Report) {
         Some(Quota::Concurrency(_)) => "a permit must come back to the counter that it was taken from",
         Some(Quota::SlidingLog(_)) => "a log is exact only if it sees the time of every request",
         Some(Quota::LeakyBucket(_)) => "requests can be spaced only by the one queue that they all wait in",
+        Some(quota @ Quota::FixedWindow(_)) if !Lease::suits(quota) => {
+            "of windows that follow a calendar only their counter can tell one from the next, so nothing could go back"
+        }
         _ => return,
     };
     let algorithm = limit.quotas.all.first().map_or("", Quota::algorithm);

@@ -1,5 +1,6 @@
 //! How much of a limit one node may hold ahead of time, and for how long.
 
+use crate::algorithm::fixed_window::Align;
 use crate::quota::Quota;
 use crate::time::Ticks;
 
@@ -59,9 +60,11 @@ impl Lease {
     /// Whether counters of this quota can lend units.
     #[must_use]
     pub const fn suits(quota: &Quota) -> bool {
-        matches!(
-            quota,
-            Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::FixedWindow(_) | Quota::SlidingWindow(_)
-        )
+        match quota {
+            Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::SlidingWindow(_) => true,
+            // Of windows that follow a calendar only the counter itself can tell one from the next: nothing could go back.
+            Quota::FixedWindow(window) => !matches!(window.align(), Align::Calendar(_)),
+            Quota::LeakyBucket(_) | Quota::SlidingLog(_) | Quota::Concurrency(_) => false,
+        }
     }
 }

@@ -284,6 +284,10 @@ const ERRORS: &[Case] = &[
         "    rate: 5/s\n    algorithm: leaky-bucket\n    consistency: leased\n",
         "leaky-bucket cannot be leased"
     ),
+    one!(
+        "    rate: 5/day\n    algorithm: fixed-window\n    align: calendar\n    consistency: leased\n",
+        "fixed-window cannot be leased: of windows that follow a calendar"
+    ),
     one!("    rate: 5/s\n    lease: {ttl: 1s}\n", "lease: an exact limit has no leases"),
     one!(
         "    rate: 5/s\n    consistency: leased\n    lease: {max_share: 80%}\n",

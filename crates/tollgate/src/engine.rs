@@ -25,6 +25,7 @@ mod without_store;
 mod hold;
 mod correct;
 mod debit;
+mod sole;
 mod tally;
 mod snapshot;
 mod operate;
@@ -200,7 +201,11 @@ impl<S: Store> Engine<S> {
                 *decided = Some(Decision::blocked(Arc::clone(&live.policy), block, now));
                 return;
             }
-            let mut question = Question::of(self.bench.at(now));
+            let rulings = self.bench.at(now);
+            if self.decide_sole(&live, views, &rulings, now, decided) {
+                return;
+            }
+            let mut question = Question::of(rulings);
             if let Err(fault) = self.ask_into(&live, views, &mut question) {
                 *decided = Some(Decision::faulty(Arc::clone(&live.policy), fault));
                 return;

@@ -25,6 +25,14 @@ pub trait Decide: Send + Sync + 'static {
         None
     }
 
+    /// Whether a request passes, where nobody wants to know more, as [`Engine::admits`] tells. `false` says nothing. Whoever counts decisions
+    /// leaves this as it is.
+    #[inline]
+    fn admits(&self, request: &CheckRequest<'_>, now: Timestamp) -> bool {
+        let _ = (request, now);
+        false
+    }
+
     /// Decides, if nobody need be waited for.
     fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision>;
 
@@ -82,6 +90,11 @@ impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
 
     fn changes(&self) -> Option<u64> {
         Some(self.engine.changes())
+    }
+
+    #[inline]
+    fn admits(&self, request: &CheckRequest<'_>, now: Timestamp) -> bool {
+        self.engine.admits(request, now)
     }
 
     fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {

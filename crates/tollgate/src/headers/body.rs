@@ -1,7 +1,5 @@
 //! What a refusal says in its body: problem details (RFC 9457), the same in plain text, or Discord's object.
 
-use serde::Serialize;
-
 use crate::decision::Fault;
 use crate::engine::Block;
 
@@ -14,6 +12,8 @@ use super::vendor::{discord_scope, push_decimal};
 
 /// Longest explanation in a body, in characters. It may quote what the request said.
 const DETAIL_CHARS_MAX: usize = 1_024;
+/// Room for a usual problem.
+const PROBLEM_BYTES: usize = 448;
 
 /// The body of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +114,9 @@ impl Refusal<'_> {
                 push(&mut detail, format_args!("{fault}"));
             }
         }
-        if let Some((end, _)) = detail.char_indices().nth(DETAIL_CHARS_MAX) {
+        if detail.len() > DETAIL_CHARS_MAX
+            && let Some((end, _)) = detail.char_indices().nth(DETAIL_CHARS_MAX)
+        {
             detail.truncate(end);
         }
         detail
@@ -138,57 +140,81 @@ pub(super) fn write(
     }
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct Problem<'a> {
-    r#type: &'static str,
-    title: &'static str,
-    status: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    violated_policies: Vec<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_cost: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-    retryable: bool,
-}
-
 /// Problem details. Where quotas may not be told, all refusals of one kind have the same body: names, numbers and exact
 /// waits would tell strangers which tenants exist and how busy they are.
 fn problem(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> Body {
-    let retry = sheet.retry.filter(|_| sheet.disclosed);
-    let max_cost = match refusal {
-        Refusal::TooCostly { capacity, .. } if sheet.disclosed => Some(*capacity),
-        _ => None,
-    };
-    let problem = Problem {
-        r#type: refusal.kind(),
-        title: refusal.title(),
-        status,
-        detail: sheet.disclosed.then(|| refusal.detail(sheet)),
-        violated_policies: sheet
-            .violated()
-            .filter(|_| sheet.disclosed)
-            .map(|reading| &*reading.name)
-            .collect(),
-        max_cost,
-        retry_after_ms: retry.map(|retry| retry.wait.ceil_millis()),
-        reason: match refusal {
-            Refusal::Unavailable => Some("limiter-unavailable"),
-            Refusal::Blocked(_) if sheet.disclosed => Some(Block::NAME),
-            _ => None,
-        },
-        retryable: matches!(refusal, Refusal::Quota | Refusal::Unavailable | Refusal::Blocked(_)),
-    };
-    Body {
-        content_type: "application/problem+json",
-        // Plain fields and strings always serialise; an empty body is still a valid answer.
-        text: serde_json::to_string(&problem).unwrap_or_default(),
+    let mut out = String::with_capacity(PROBLEM_BYTES);
+    for (key, constant) in [("{\"type\":\"", refusal.kind()), ("\",\"title\":\"", refusal.title())] {
+        out.push_str(key);
+        out.push_str(constant); // Nothing in it needs an escape.
     }
+    out.push_str("\",\"status\":");
+    push_integer(&mut out, status.into());
+    if sheet.disclosed {
+        push_disclosed(&mut out, refusal, sheet);
+    }
+    match refusal {
+        Refusal::Unavailable => out.push_str(",\"reason\":\"limiter-unavailable\""),
+        Refusal::Blocked(_) if sheet.disclosed => {
+            out.push_str(",\"reason\":");
+            push_json(&mut out, Block::NAME);
+        }
+        _ => {}
+    }
+    let is_retryable = matches!(refusal, Refusal::Quota | Refusal::Unavailable | Refusal::Blocked(_));
+    out.push_str(if is_retryable { ",\"retryable\":true}" } else { ",\"retryable\":false}" });
+    Body { content_type: "application/problem+json", text: out }
+}
+
+/// What only those are told who may see quotas.
+fn push_disclosed(out: &mut String, refusal: &Refusal<'_>, sheet: &Sheet<'_>) {
+    out.push_str(",\"detail\":");
+    push_json(out, &refusal.detail(sheet));
+    let mut separator = ",\"violated-policies\":[";
+    for reading in sheet.violated() {
+        out.push_str(separator);
+        push_json(out, &reading.name);
+        separator = ",";
+    }
+    if separator == "," {
+        out.push(']');
+    }
+    if let Refusal::TooCostly { capacity, .. } = refusal {
+        out.push_str(",\"max-cost\":");
+        push_integer(out, *capacity);
+    }
+    if let Some(retry) = sheet.retry {
+        out.push_str(",\"retry-after-ms\":");
+        push_integer(out, retry.wait.ceil_millis());
+    }
+}
+
+/// Appends a whole number.
+fn push_integer(out: &mut String, number: u64) {
+    out.push_str(itoa::Buffer::new().format(number));
+}
+
+/// Appends text as JSON quotes it.
+fn push_json(out: &mut String, text: &str) {
+    out.push('"');
+    let is_plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
+    if text.bytes().all(is_plain) {
+        out.push_str(text);
+    } else {
+        for character in text.chars() {
+            match character {
+                '"' | '\\' => out.extend(['\\', character]),
+                '\u{8}' => out.push_str("\\b"),
+                '\t' => out.push_str("\\t"),
+                '\n' => out.push_str("\\n"),
+                '\u{c}' => out.push_str("\\f"),
+                '\r' => out.push_str("\\r"),
+                '\0'..' ' => push(out, format_args!("\\u{:04x}", u32::from(character))),
+                _ => out.push(character),
+            }
+        }
+    }
+    out.push('"');
 }
 
 fn text(refusal: &Refusal<'_>, sheet: &Sheet<'_>) -> Body {
@@ -214,14 +240,37 @@ fn discord(sheet: &Sheet<'_>) -> Option<Body> {
 }
 
 fn push_quota(detail: &mut String, reading: &Reading<'_>) {
-    push(detail, format_args!("{}: {}", reading.name, reading.quota));
+    detail.push_str(&reading.name);
+    detail.push_str(": ");
+    push_integer(detail, reading.quota);
     detail.push_str(match reading.unit {
         Unit::Requests => "",
         Unit::Bytes => " bytes",
         Unit::Tokens => " tokens",
     });
     match reading.window {
-        Some(seconds) => push(detail, format_args!(" per {seconds} s")),
+        Some(seconds) => {
+            detail.push_str(" per ");
+            push_integer(detail, seconds);
+            detail.push_str(" s");
+        }
         None => detail.push_str(" at once"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::push_json;
+
+    proptest! {
+        /// Text is quoted as everybody quotes it, whatever is in it.
+        #[test]
+        fn text_is_quoted_as_json(text in "[\\x00-\\x7f]{0,40}|\\PC{0,40}") {
+            let mut quoted = String::new();
+            push_json(&mut quoted, &text);
+            prop_assert_eq!(quoted, serde_json::to_string(&text).unwrap());
+        }
     }
 }

@@ -158,6 +158,7 @@ impl Attributes<'_> {
     }
 
     /// The same, written where it is needed: a question is large.
+    #[inline]
     pub(crate) fn tell<'r>(&'r self, request: &mut CheckRequest<'r>) -> Result<(), RequestError> {
         self.0.iter().try_for_each(|(name, value)| request.push(name, value.as_str()))
     }
@@ -227,6 +228,7 @@ impl Reader {
     }
 
     /// The same, written where it is needed: attributes are large, and each hand they go through would copy them.
+    #[inline]
     pub(crate) fn tell_request<'s>(
         &'s self,
         peer: Option<IpAddr>,
@@ -234,11 +236,21 @@ impl Reader {
         needs: Needs,
         attributes: &mut Attributes<'s>,
     ) -> Result<(), Unreadable> {
-        let Parts { method, uri, headers, extensions, .. } = parts;
         if needs.is_only(IP_PLACE) {
-            attributes.ip(peer.map(|peer| self.client(peer, headers)).as_ref());
+            attributes.ip(peer.map(|peer| self.client(peer, &parts.headers)).as_ref());
             return Ok(());
         }
+        self.tell_whole(peer, parts, needs, attributes)
+    }
+
+    fn tell_whole<'s>(
+        &'s self,
+        peer: Option<IpAddr>,
+        parts: &'s Parts,
+        needs: Needs,
+        attributes: &mut Attributes<'s>,
+    ) -> Result<(), Unreadable> {
+        let Parts { method, uri, headers, extensions, .. } = parts;
         let target = uri.path_and_query().map_or("/", |target| target.as_str());
         let host =
             if needs.built_in(HOST_PLACE) || needs.any_mapped() { own_host(uri, headers)? } else { None };
@@ -247,6 +259,7 @@ impl Reader {
     }
 
     /// Who sent a request that came from this peer.
+    #[inline]
     fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Counted {
         let address = if self.trusted.contains(peer) {
             let lines = headers.get_all(FORWARDED_FOR).iter().map(|line| line.as_bytes());

@@ -36,6 +36,12 @@ pub trait Decide: Send + Sync + 'static {
     /// Decides, if nobody need be waited for.
     fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision>;
 
+    /// The same, written where it is needed: a decision is large.
+    #[inline]
+    fn decide_at_once(&self, request: &CheckRequest<'_>, now: Timestamp, decided: &mut Option<Decision>) {
+        *decided = self.check_at_once(request, now);
+    }
+
     /// Decides.
     fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> impl Future<Output = Decision> + Send;
 
@@ -99,6 +105,11 @@ impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
 
     fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
         self.engine.check_at_once(std::slice::from_ref(request), now)
+    }
+
+    #[inline]
+    fn decide_at_once(&self, request: &CheckRequest<'_>, now: Timestamp, decided: &mut Option<Decision>) {
+        self.engine.decide_at_once(std::slice::from_ref(request), now, decided);
     }
 
     fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> impl Future<Output = Decision> + Send {

@@ -1,5 +1,7 @@
 //! What a refused caller is sent: the one place where a decision becomes a response.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
@@ -49,8 +51,11 @@ pub(crate) fn response(
     }
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
     if let Some(body) = answer.body {
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(body.content_type));
-        *response.body_mut() = Bytes::from(body.text);
+        response.headers_mut().insert(CONTENT_TYPE, content_type(body.content_type));
+        *response.body_mut() = match body.text {
+            Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
+            Cow::Owned(text) => Bytes::from(text),
+        };
     }
     response
 }
@@ -104,12 +109,13 @@ pub(crate) fn add(headers: &mut HeaderMap, list: &mut HeaderList) {
     // One piece of memory for all values.
     let text = Bytes::from(text);
     for (name, range) in entries {
+        let is_list = matches!(name, "RateLimit" | "RateLimit-Policy");
         // Names are constants of the core and values printable, so both are always sendable.
         let (Some(name), Ok(value)) = (header_name(name), HeaderValue::from_maybe_shared(text.slice(range)))
         else {
             continue;
         };
-        if name == RATE_LIMIT || name == RATE_LIMIT_POLICY {
+        if is_list {
             headers.append(name, value);
         } else {
             headers.entry(name).or_insert(value);
@@ -126,6 +132,16 @@ const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining")
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const X_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
 const X_RESOURCE: HeaderName = HeaderName::from_static("x-ratelimit-resource");
+
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// The type of a body. The usual one is known without reading it.
+fn content_type(name: &'static str) -> HeaderValue {
+    match name {
+        "application/problem+json" => PROBLEM,
+        other => HeaderValue::from_static(other),
+    }
+}
 
 /// A header's name. The usual ones are known without reading them.
 fn header_name(name: &'static str) -> Option<HeaderName> {

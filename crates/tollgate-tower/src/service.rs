@@ -45,6 +45,8 @@ impl<I: Clone, D> Clone for RateLimit<I, D> {
 pub(crate) struct Admitted<D: Decide> {
     /// What its caller gets to see; none if that is nothing.
     told: Option<Told<D>>,
+    /// The decision that is told of.
+    decision: Option<Decision>,
     waited: Option<Ticks>,
     hold: Option<Box<Hold<D>>>,
 }
@@ -52,16 +54,8 @@ pub(crate) struct Admitted<D: Decide> {
 /// What a caller gets to see of the decision that let its request pass.
 struct Told<D> {
     shared: Arc<Shared<D>>,
-    decision: Decision,
     audience: Audience,
     at: Timestamp,
-}
-
-/// The answer to a question that nobody waits for.
-enum Asked {
-    Passes,
-    Decided(Decision),
-    Unknown,
 }
 
 /// What is known of a request without waiting for anybody.
@@ -70,7 +64,7 @@ enum Looked<D: Decide> {
     Admitted(Option<Box<Admitted<D>>>),
     Refused(Response<Bytes>),
     /// It passes, after its turn has come.
-    Waits(Decision, Timestamp),
+    Waits(Box<Decision>, Timestamp),
     /// Only the store knows, or the request is to be settled when it is over.
     Unknown,
 }
@@ -120,14 +114,14 @@ async fn later<I, D, B, R>(
     shared: Arc<Shared<D>>,
     mut inner: I,
     (parts, body): (Parts, B),
-    decided: Option<(Decision, Timestamp)>,
+    decided: Option<(Box<Decision>, Timestamp)>,
 ) -> Late<Result<Response<R>, I::Error>, D>
 where
     I: Service<Request<B>, Response = Response<R>>,
     D: Decide,
 {
     let (decision, reservation, at) = match decided {
-        Some((decision, at)) => (decision, None, at),
+        Some((decision, at)) => (*decision, None, at),
         None => match shared.ask(&parts).await {
             Ok(answered) => answered,
             Err(refused) => return Late::Refused(*refused),
@@ -146,7 +140,7 @@ where
         return Late::Refused(shared.refuse(&parts, &decision, &shared.reading(&parts), at));
     }
     let verdict = decision.verdict();
-    let mut admitted = Admitted::new(&shared, &parts, decision, at).unwrap_or_default();
+    let mut admitted = Admitted::new(&shared, &parts, &mut Some(decision), at).unwrap_or_default();
     admitted.hold = hold.or(admitted.hold.take());
     if let Verdict::Wait(wait) = verdict {
         // Whoever goes away while it waits takes nothing of what the others wait for.
@@ -212,24 +206,30 @@ impl<D: Decide> Shared<D> {
         let caller = shared.settings.caller(parts);
         // Where nothing is told of the decision, that it is made is enough.
         let is_told = shared.settings.headers.tells_allowed(caller);
-        let decided = shared.question(parts, |request| {
-            if !is_told && shared.decide.admits(request, at) {
-                return Asked::Passes;
+        let mut decided = None;
+        let passes = shared.question(parts, |request| {
+            let passes = !is_told && shared.decide.admits(request, at);
+            if !passes {
+                shared.decide.decide_at_once(request, at, &mut decided);
             }
-            shared.decide.check_at_once(request, at).map_or(Asked::Unknown, Asked::Decided)
+            passes
         });
-        let decision = match decided {
-            Ok(Asked::Passes) => return Looked::Admitted(None),
-            Ok(Asked::Decided(decision)) => decision,
-            Ok(Asked::Unknown) => return Looked::Unknown,
+        match passes {
+            Ok(true) => return Looked::Admitted(None),
+            Ok(false) => {}
             Err(refused) => return Looked::Refused(*refused),
-        };
-        match decision.verdict() {
-            Verdict::Wait(_) => Looked::Waits(decision, at),
-            Verdict::Allow => Looked::Admitted(Admitted::new(shared, parts, decision, at)),
-            Verdict::Deny { .. } | Verdict::Never => {
-                Looked::Refused(shared.refuse(parts, &decision, &shared.reading(parts), at))
-            }
+        }
+        match decided.as_ref().map(Decision::verdict) {
+            None => Looked::Unknown,
+            Some(Verdict::Allow) => Looked::Admitted(Admitted::new(shared, parts, &mut decided, at)),
+            Some(Verdict::Wait(_)) => match decided {
+                Some(decision) => Looked::Waits(Box::new(decision), at),
+                None => Looked::Unknown,
+            },
+            Some(Verdict::Deny { .. } | Verdict::Never) => match &decided {
+                Some(decision) => Looked::Refused(shared.refuse(parts, decision, &shared.reading(parts), at)),
+                None => Looked::Unknown,
+            },
         }
     }
 
@@ -318,10 +318,11 @@ impl<D: Decide> Admitted<D> {
     fn new(
         shared: &Arc<Shared<D>>,
         parts: &Parts,
-        mut decision: Decision,
+        decided: &mut Option<Decision>,
         at: Timestamp,
     ) -> Option<Box<Self>> {
-        let hold = decision.take_permit().and_then(|permit| {
+        let permit = decided.as_mut().and_then(Decision::take_permit);
+        let hold = permit.and_then(|permit| {
             Hold::new(&shared.decide, &shared.settings.settling, Some(permit), None).map(Box::new)
         });
         let caller = shared.settings.caller(parts);
@@ -330,11 +331,14 @@ impl<D: Decide> Admitted<D> {
         if !is_told && hold.is_none() {
             return None;
         }
-        let told = is_told.then(|| {
+        let mut admitted = Box::<Self>::default();
+        admitted.hold = hold;
+        if is_told {
             let audience = Audience { caller, cost: Some(shared.cost(parts)), ..Audience::default() };
-            Told { shared: Arc::clone(shared), decision, audience, at }
-        });
-        Some(Box::new(Self { told, waited: None, hold }))
+            admitted.told = Some(Told { shared: Arc::clone(shared), audience, at });
+            admitted.decision = decided.take();
+        }
+        Some(admitted)
     }
 
     /// The response with what its caller gets to see, and with what it holds until it is over.
@@ -342,7 +346,9 @@ impl<D: Decide> Admitted<D> {
         let (mut head, body) = response.into_parts();
         // Neither does what a cache may keep.
         let is_cached = head.status.is_redirection() || head.headers.contains_key(AGE);
-        if let Some(Told { shared, decision, audience, at }) = self.told.as_ref().filter(|_| !is_cached) {
+        if let (Some(Told { shared, audience, at }), Some(decision), false) =
+            (&self.told, &self.decision, is_cached)
+        {
             let mut list = Answer::headers_of(decision, &shared.settings.headers, *audience, *at);
             refusal::add(&mut head.headers, &mut list);
         }
@@ -357,7 +363,7 @@ impl<D: Decide> Admitted<D> {
 
 impl<D: Decide> Default for Admitted<D> {
     fn default() -> Self {
-        Self { told: None, waited: None, hold: None }
+        Self { told: None, decision: None, waited: None, hold: None }
     }
 }
 

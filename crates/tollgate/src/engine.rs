@@ -179,15 +179,15 @@ impl<S: Store> Engine<S> {
     /// nothing was charged, and [`Engine::check`] or [`Engine::check_views`] answers. It is the same decision with fewer steps, for whoever
     /// makes millions of them.
     #[must_use]
+    #[inline]
     pub fn check_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Decision> {
         let mut decided = None;
         self.decide_at_once(views, now, &mut decided);
         decided
     }
 
-    /// The same, written where it is needed: a decision is large, too.
-    #[inline]
-    fn decide_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp, decided: &mut Option<Decision>) {
+    /// The same, written where it is needed, which is empty: a decision is large, and each hand it goes through would copy it.
+    pub fn decide_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp, decided: &mut Option<Decision>) {
         if !self.store.may_answer_at_once() {
             return;
         }

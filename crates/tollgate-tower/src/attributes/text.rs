@@ -44,6 +44,7 @@ pub(super) struct Short {
 
 impl Short {
     /// A client as limits count it.
+    #[inline]
     pub(super) fn client(client: &Counted) -> Self {
         let mut short = Self { bytes: [0; ROOM], length: 0 };
         match client.address.to_canonical() {

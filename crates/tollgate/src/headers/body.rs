@@ -1,5 +1,7 @@
 //! What a refusal says in its body: problem details (RFC 9457), the same in plain text, or Discord's object.
 
+use std::borrow::Cow;
+
 use crate::decision::Fault;
 use crate::engine::Block;
 
@@ -12,6 +14,8 @@ use super::vendor::{discord_scope, push_decimal};
 
 /// Longest explanation in a body, in characters. It may quote what the request said.
 const DETAIL_CHARS_MAX: usize = 1_024;
+/// What everybody is told who may not see quotas, of quotas that are used up. It is what would be written.
+const STRANGER_DENIED: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"retryable":true}"#;
 /// Room for a usual problem.
 const PROBLEM_BYTES: usize = 448;
 
@@ -21,7 +25,7 @@ pub struct Body {
     /// The value of `Content-Type`.
     pub content_type: &'static str,
     /// The body itself.
-    pub text: String,
+    pub text: Cow<'static, str>,
 }
 
 /// Why a request is refused, as its status and its problem type tell.
@@ -143,6 +147,14 @@ pub(super) fn write(
 /// Problem details. Where quotas may not be told, all refusals of one kind have the same body: names, numbers and exact
 /// waits would tell strangers which tenants exist and how busy they are.
 fn problem(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> Body {
+    let text = match refusal {
+        Refusal::Quota if !sheet.disclosed && status == 429 => Cow::Borrowed(STRANGER_DENIED),
+        _ => Cow::Owned(written(refusal, status, sheet)),
+    };
+    Body { content_type: "application/problem+json", text }
+}
+
+fn written(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> String {
     let mut out = String::with_capacity(PROBLEM_BYTES);
     for (key, constant) in [("{\"type\":\"", refusal.kind()), ("\",\"title\":\"", refusal.title())] {
         out.push_str(key);
@@ -163,7 +175,7 @@ fn problem(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> Body {
     }
     let is_retryable = matches!(refusal, Refusal::Quota | Refusal::Unavailable | Refusal::Blocked(_));
     out.push_str(if is_retryable { ",\"retryable\":true}" } else { ",\"retryable\":false}" });
-    Body { content_type: "application/problem+json", text: out }
+    out
 }
 
 /// What only those are told who may see quotas.
@@ -225,7 +237,7 @@ fn text(refusal: &Refusal<'_>, sheet: &Sheet<'_>) -> Body {
     if let Some(retry) = sheet.retry {
         push(&mut text, format_args!("Retry after {} s.\n", retry.seconds));
     }
-    Body { content_type: "text/plain; charset=utf-8", text }
+    Body { content_type: "text/plain; charset=utf-8", text: text.into() }
 }
 
 /// Discord's object, which has no form for anything but a wait.
@@ -236,7 +248,7 @@ fn discord(sheet: &Sheet<'_>) -> Option<Body> {
     let mut text = String::from(r#"{"message":"You are being rate limited.","retry_after":"#);
     push_decimal(&mut text, retry.millis);
     push(&mut text, format_args!(r#","global":{global}}}"#));
-    Some(Body { content_type: "application/json", text })
+    Some(Body { content_type: "application/json", text: text.into() })
 }
 
 fn push_quota(detail: &mut String, reading: &Reading<'_>) {
@@ -262,7 +274,19 @@ fn push_quota(detail: &mut String, reading: &Reading<'_>) {
 mod tests {
     use proptest::prelude::*;
 
-    use super::push_json;
+    use super::{Refusal, STRANGER_DENIED, push_json, written};
+    use crate::headers::policy::{Audience, HeaderPolicy};
+    use crate::headers::sheet::Sheet;
+    use crate::headers::tests::fixture;
+    use crate::time::Timestamp;
+
+    /// What strangers are told without writing it is what would be written.
+    #[test]
+    fn strangers_are_told_what_would_be_written() {
+        let (decision, policy) = (fixture::decision(&[]), HeaderPolicy::default());
+        let sheet = Sheet::of(&decision, &policy, Audience::default(), Timestamp::default());
+        assert_eq!(written(&Refusal::Quota, 429, &sheet), STRANGER_DENIED);
+    }
 
     proptest! {
         /// Text is quoted as everybody quotes it, whatever is in it.

@@ -13,14 +13,17 @@ const BLOCK: usize = 16;
 /// Every octet in decimal, with a dot behind it, and how long that is.
 const OCTETS: [([u8; 4], u8); 256] = {
     let mut all = [([0; 4], 0); 256];
-    let mut octet = 0;
-    while octet < 256 {
-        let digits = [b'0' + (octet / 100) as u8, b'0' + (octet / 10 % 10) as u8, b'0' + (octet % 10) as u8];
-        all[octet] = match octet {
+    let mut octet = 0u8;
+    loop {
+        let digits = [b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10];
+        all[octet as usize] = match octet {
             0..10 => ([digits[2], b'.', 0, 0], 2),
             10..100 => ([digits[1], digits[2], b'.', 0], 3),
             _ => ([digits[0], digits[1], digits[2], b'.'], 4),
         };
+        if octet == u8::MAX {
+            break;
+        }
         octet += 1;
     }
     all

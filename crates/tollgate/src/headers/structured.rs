@@ -29,10 +29,10 @@ pub(super) fn name_hash(name: &str) -> u64 {
 
 /// Appends a string in quotes.
 pub(super) fn push_string(out: &mut String, text: &str) {
-    out.push_str("\"");
+    out.push('"');
     if !text.bytes().any(|byte| matches!(byte, b'"' | b'\\')) {
         out.push_str(text);
-        out.push_str("\"");
+        out.push('"');
         return;
     }
     for character in text.chars() {

@@ -144,29 +144,31 @@ fn played(text: &str, events: &[Event]) -> Result<usize, TestCaseError> {
             Event::Later(ticks) => now = now + Ticks::from_micros(*ticks),
             Event::Rule(ruling, ticks) => {
                 let ruled = Ruled { ruling: *ruling, until: now + Ticks::from_micros(*ticks) };
-                engines.each(|engine| engine.rule(Scope::All, ruled, now).unwrap());
+                engines.each(|engine| engine.rule(Scope::All, ruled, now).expect("within bounds"));
             }
             Event::Block(key, ticks) => engines.each(|engine| {
                 let (text, until) = (number(*key).to_string(), now + Ticks::from_micros(1 + ticks));
-                let blocked = CheckRequest::new().with("k", &text).unwrap();
-                engine.block(&blocked, until, now).unwrap();
+                let blocked = CheckRequest::new().with("k", &text).expect("within bounds");
+                engine.block(&blocked, until, now).expect("within bounds");
             }),
             Event::Swap(text) => engines.each(|engine| {
                 if let Some(policy) = policy(text) {
-                    engine.swap(policy, now).unwrap();
+                    engine.swap(policy, now).expect("within bounds");
                 }
             }),
             Event::Ask { key, other, cost } => {
                 let number = key.map(|(Key::Text(key) | Key::Number(key))| number(key));
                 let text = number.map(|number| number.to_string());
-                let mut request = CheckRequest::new().cost(*cost).unwrap();
+                let mut request = CheckRequest::new().cost(*cost).expect("within bounds");
                 match (key, number, &text) {
-                    (Some(Key::Number(_)), Some(number), _) => request.push("k", number).unwrap(),
-                    (_, _, Some(text)) => request.push("k", text).unwrap(),
+                    (Some(Key::Number(_)), Some(number), _) => {
+                        request.push("k", number).expect("within bounds")
+                    }
+                    (_, _, Some(text)) => request.push("k", text).expect("within bounds"),
                     _ => {}
                 }
                 if let Some(other) = other {
-                    request.push("other", ["x", "y"][usize::from(*other)]).unwrap();
+                    request.push("other", ["x", "y"][usize::from(*other)]).expect("within bounds");
                 }
                 admitted += usize::from(engines.ask(&request, now)?);
             }

@@ -124,7 +124,7 @@ pub(super) struct Subject<'s> {
 }
 
 /// What is known about a request.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Attributes<'s>(SmallVec<[(&'s str, Text<'s>); 5]>);
 
 impl Attributes<'_> {
@@ -132,6 +132,13 @@ impl Attributes<'_> {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Adds who sent it.
+    #[inline]
+    fn ip(&mut self, client: Option<&Counted>) {
+        let ip = client.map_or(Text::Borrowed(NO_ADDRESS), |client| Text::Short(Short::client(client)));
+        self.0.push((BUILT_IN[IP_PLACE], ip));
     }
 
     /// Names and values that outlive the request.
@@ -146,10 +153,14 @@ impl Attributes<'_> {
     /// When a value is longer than an attribute may be.
     pub fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
         let mut request = CheckRequest::new();
-        for (name, value) in &self.0 {
-            request.push(name, value.as_str())?;
-        }
+        self.tell(&mut request)?;
         Ok(request)
+    }
+
+    /// The same, written where it is needed: a question is large.
+    #[inline]
+    pub(crate) fn tell<'r>(&'r self, request: &mut CheckRequest<'r>) -> Result<(), RequestError> {
+        self.0.iter().try_for_each(|(name, value)| request.push(name, value.as_str()))
     }
 }
 
@@ -170,10 +181,16 @@ impl Reader {
             let target = uri.path_and_query().map_or("/", |target| target.as_str());
             let host = single(headers, &HOST)?;
             let line = (Some(method.as_str()), host, Some(target));
-            return self.read(self.subject(peer, rest, line, Needs::ALL)?, Needs::ALL);
+            return self.all(self.subject(peer, rest, line, Needs::ALL)?);
         }
         let [method, host, target] = family.names().map(|name| single(headers, &name));
-        self.read(self.subject(peer, rest, (method?, host?, target?), Needs::ALL)?, Needs::ALL)
+        self.all(self.subject(peer, rest, (method?, host?, target?), Needs::ALL)?)
+    }
+
+    fn all<'s>(&'s self, subject: Subject<'s>) -> Result<Attributes<'s>, Unreadable> {
+        let mut attributes = Attributes::default();
+        self.read(subject, Needs::ALL, &mut attributes)?;
+        Ok(attributes)
     }
 
     /// Whether whoever is at the connection's other end is trusted to tell who sent a request.
@@ -205,12 +222,52 @@ impl Reader {
         parts: &'s Parts,
         needs: Needs,
     ) -> Result<Attributes<'s>, Unreadable> {
+        let mut attributes = Attributes::default();
+        self.tell_request(peer, parts, needs, &mut attributes)?;
+        Ok(attributes)
+    }
+
+    /// The same, written where it is needed: attributes are large, and each hand they go through would copy them.
+    #[inline]
+    pub(crate) fn tell_request<'s>(
+        &'s self,
+        peer: Option<IpAddr>,
+        parts: &'s Parts,
+        needs: Needs,
+        attributes: &mut Attributes<'s>,
+    ) -> Result<(), Unreadable> {
+        if needs.is_only(IP_PLACE) {
+            attributes.ip(peer.map(|peer| self.client(peer, &parts.headers)).as_ref());
+            return Ok(());
+        }
+        self.tell_whole(peer, parts, needs, attributes)
+    }
+
+    fn tell_whole<'s>(
+        &'s self,
+        peer: Option<IpAddr>,
+        parts: &'s Parts,
+        needs: Needs,
+        attributes: &mut Attributes<'s>,
+    ) -> Result<(), Unreadable> {
         let Parts { method, uri, headers, extensions, .. } = parts;
         let target = uri.path_and_query().map_or("/", |target| target.as_str());
         let host =
             if needs.built_in(HOST_PLACE) || needs.any_mapped() { own_host(uri, headers)? } else { None };
         let line = (Some(method.as_str()), host, Some(target));
-        self.read(self.subject(peer, (headers, Some(extensions)), line, needs)?, needs)
+        self.read(self.subject(peer, (headers, Some(extensions)), line, needs)?, needs, attributes)
+    }
+
+    /// Who sent a request that came from this peer.
+    #[inline]
+    fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Counted {
+        let address = if self.trusted.contains(peer) {
+            let lines = headers.get_all(FORWARDED_FOR).iter().map(|line| line.as_bytes());
+            self.trusted.client(peer, lines)
+        } else {
+            peer
+        };
+        Counted { address, ipv6_prefix: self.ipv6_prefix }
     }
 
     /// The request line that is believed, in its one spelling.
@@ -223,12 +280,7 @@ impl Reader {
     ) -> Result<Subject<'s>, Unreadable> {
         // What is mapped may be made of anything.
         let wants = |place| needs.built_in(place) || needs.any_mapped();
-        let client = peer.filter(|_| wants(IP_PLACE)).map(|peer| {
-            let lines = headers.get_all(FORWARDED_FOR).iter().map(|line| line.as_bytes());
-            let is_direct = !self.trusted.contains(peer);
-            let address = if is_direct { peer } else { self.trusted.client(peer, lines) };
-            Counted { address, ipv6_prefix: self.ipv6_prefix }
-        });
+        let client = peer.filter(|_| wants(IP_PLACE)).map(|peer| self.client(peer, headers));
         let target = target.filter(|_| wants(PATH_PLACE));
         let (path, query) = target.map_or((None, ""), split);
         let normal = |path| normalise(path, self.slashes);
@@ -246,13 +298,16 @@ impl Reader {
         })
     }
 
-    fn read<'s>(&'s self, subject: Subject<'s>, needs: Needs) -> Result<Attributes<'s>, Unreadable> {
-        let mut attributes = SmallVec::new();
+    fn read<'s>(
+        &'s self,
+        subject: Subject<'s>,
+        needs: Needs,
+        attributes: &mut Attributes<'s>,
+    ) -> Result<(), Unreadable> {
         if needs.built_in(IP_PLACE) {
-            let ip = subject.client.as_ref();
-            let ip = ip.map_or(Text::Borrowed(NO_ADDRESS), |client| Text::Short(Short::client(client)));
-            attributes.push((BUILT_IN[IP_PLACE], ip));
+            attributes.ip(subject.client.as_ref());
         }
+        let Attributes(attributes) = attributes;
         if needs.any_mapped() {
             let wanted = self.mapped.iter().enumerate().filter(|(place, _)| needs.mapped(*place));
             for (_, mapped) in wanted {
@@ -274,7 +329,7 @@ impl Reader {
                 attributes.push((BUILT_IN[place], value.into()));
             }
         }
-        Ok(Attributes(attributes))
+        Ok(())
     }
 }
 

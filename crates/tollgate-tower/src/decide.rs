@@ -25,8 +25,22 @@ pub trait Decide: Send + Sync + 'static {
         None
     }
 
+    /// Whether a request passes, where nobody wants to know more, as [`Engine::admits`] tells. `false` says nothing. Whoever counts decisions
+    /// leaves this as it is.
+    #[inline]
+    fn admits(&self, request: &CheckRequest<'_>, now: Timestamp) -> bool {
+        let _ = (request, now);
+        false
+    }
+
     /// Decides, if nobody need be waited for.
     fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision>;
+
+    /// The same, written where it is needed: a decision is large.
+    #[inline]
+    fn decide_at_once(&self, request: &CheckRequest<'_>, now: Timestamp, decided: &mut Option<Decision>) {
+        *decided = self.check_at_once(request, now);
+    }
 
     /// Decides.
     fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> impl Future<Output = Decision> + Send;
@@ -84,8 +98,18 @@ impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
         Some(self.engine.changes())
     }
 
+    #[inline]
+    fn admits(&self, request: &CheckRequest<'_>, now: Timestamp) -> bool {
+        self.engine.admits(request, now)
+    }
+
     fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
         self.engine.check_at_once(std::slice::from_ref(request), now)
+    }
+
+    #[inline]
+    fn decide_at_once(&self, request: &CheckRequest<'_>, now: Timestamp, decided: &mut Option<Decision>) {
+        self.engine.decide_at_once(std::slice::from_ref(request), now, decided);
     }
 
     fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> impl Future<Output = Decision> + Send {

@@ -31,14 +31,14 @@ pin_project! {
 pin_project! {
     #[project = WayProjection]
     enum Way<F: Future, D: Decide> {
-        Passing { #[pin] served: F, admitted: Option<Admitted<D>> },
+        Passing { #[pin] served: F, admitted: Option<Box<Admitted<D>>> },
         Refused { response: Option<Response<Bytes>> },
         Late { later: Later<F::Output, D> },
     }
 }
 
 impl<F: Future, D: Decide> ResponseFuture<F, D> {
-    pub(crate) fn passing(served: F, admitted: Option<Admitted<D>>) -> Self {
+    pub(crate) fn passing(served: F, admitted: Option<Box<Admitted<D>>>) -> Self {
         Self { way: Way::Passing { served, admitted } }
     }
 
@@ -63,7 +63,7 @@ where
             WayProjection::Passing { served, admitted } => {
                 let served = ready!(served.poll(context));
                 match admitted.take() {
-                    Some(admitted) => served.map(|response| admitted.finish(response)),
+                    Some(mut admitted) => served.map(|response| admitted.finish(response)),
                     None => served.map(|response| response.map(|body| Body::served(body, None))),
                 }
             }
@@ -73,7 +73,7 @@ where
                 Ok(response.map(Body::refused))
             }
             WayProjection::Late { later } => match ready!(later.as_mut().poll(context)) {
-                Late::Served(served, admitted) => served.map(|response| admitted.finish(response)),
+                Late::Served(served, mut admitted) => served.map(|response| admitted.finish(response)),
                 Late::Refused(response) => Ok(response.map(Body::refused)),
             },
         };

@@ -1,5 +1,7 @@
 //! What a refused caller is sent: the one place where a decision becomes a response.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
@@ -37,9 +39,9 @@ pub(crate) fn response(
     reading: &Reading,
     now: Timestamp,
 ) -> Response<Bytes> {
-    let answer = Answer::of(decision, policy, reading.audience, now);
+    let mut answer = Answer::of(decision, policy, reading.audience, now);
     let mut response = Response::new(Bytes::new());
-    add(response.headers_mut(), answer.headers);
+    add(response.headers_mut(), &mut answer.headers);
     if reading.is_call {
         let reason = decision.reason().unwrap_or(Reason::Unavailable);
         let title = title(reason);
@@ -67,8 +69,11 @@ pub(crate) fn unavailable(answer: Answer, is_call: bool) -> Response<Bytes> {
     }
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
     if let Some(body) = answer.body {
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(body.content_type));
-        *response.body_mut() = Bytes::from(body.text);
+        response.headers_mut().insert(CONTENT_TYPE, content_type(body.content_type));
+        *response.body_mut() = match body.text {
+            Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
+            Cow::Owned(text) => Bytes::from(text),
+        };
     }
     response
 }
@@ -116,18 +121,19 @@ const fn title(reason: Reason) -> &'static str {
 }
 
 /// Adds headers to a response. Lists grow: what the service says of its own limits stays. Of the others the service's own stay.
-pub(crate) fn add(headers: &mut HeaderMap, list: HeaderList) {
-    headers.reserve(list.len());
-    let (text, entries) = list.into_entries();
+pub(crate) fn add(headers: &mut HeaderMap, list: &mut HeaderList) {
+    headers.reserve(list.len() + OTHERS);
+    let (text, entries) = list.take_text();
     // One piece of memory for all values.
     let text = Bytes::from(text);
     for (name, range) in entries {
+        let is_list = matches!(name, "RateLimit" | "RateLimit-Policy");
         // Names are constants of the core and values printable, so both are always sendable.
         let (Some(name), Ok(value)) = (header_name(name), HeaderValue::from_maybe_shared(text.slice(range)))
         else {
             continue;
         };
-        if matches!(name.as_str(), "ratelimit" | "ratelimit-policy") {
+        if is_list {
             headers.append(name, value);
         } else {
             headers.entry(name).or_insert(value);
@@ -135,16 +141,36 @@ pub(crate) fn add(headers: &mut HeaderMap, list: HeaderList) {
     }
 }
 
+/// Headers that a refusal has beside those of the list: the type of its body.
+const OTHERS: usize = 1;
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const X_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
+const X_RESOURCE: HeaderName = HeaderName::from_static("x-ratelimit-resource");
+
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// The type of a body. The usual one is known without reading it.
+fn content_type(name: &'static str) -> HeaderValue {
+    match name {
+        "application/problem+json" => PROBLEM,
+        other => HeaderValue::from_static(other),
+    }
+}
+
 /// A header's name. The usual ones are known without reading them.
 fn header_name(name: &'static str) -> Option<HeaderName> {
     Some(match name {
-        "RateLimit" => HeaderName::from_static("ratelimit"),
-        "RateLimit-Policy" => HeaderName::from_static("ratelimit-policy"),
-        "X-RateLimit-Limit" => HeaderName::from_static("x-ratelimit-limit"),
-        "X-RateLimit-Remaining" => HeaderName::from_static("x-ratelimit-remaining"),
-        "X-RateLimit-Reset" => HeaderName::from_static("x-ratelimit-reset"),
-        "X-RateLimit-Used" => HeaderName::from_static("x-ratelimit-used"),
-        "X-RateLimit-Resource" => HeaderName::from_static("x-ratelimit-resource"),
+        "RateLimit" => RATE_LIMIT,
+        "RateLimit-Policy" => RATE_LIMIT_POLICY,
+        "X-RateLimit-Limit" => X_LIMIT,
+        "X-RateLimit-Remaining" => X_REMAINING,
+        "X-RateLimit-Reset" => X_RESET,
+        "X-RateLimit-Used" => X_USED,
+        "X-RateLimit-Resource" => X_RESOURCE,
         "Retry-After" => RETRY_AFTER,
         "Cache-Control" => CACHE_CONTROL,
         other => return HeaderName::from_bytes(other.as_bytes()).ok(),

@@ -45,6 +45,8 @@ impl<I: Clone, D> Clone for RateLimit<I, D> {
 pub(crate) struct Admitted<D: Decide> {
     /// What its caller gets to see; none if that is nothing.
     told: Option<Told<D>>,
+    /// The decision that is told of.
+    decision: Option<Decision>,
     waited: Option<Ticks>,
     hold: Option<Box<Hold<D>>>,
 }
@@ -52,17 +54,17 @@ pub(crate) struct Admitted<D: Decide> {
 /// What a caller gets to see of the decision that let its request pass.
 struct Told<D> {
     shared: Arc<Shared<D>>,
-    decision: Decision,
     audience: Audience,
     at: Timestamp,
 }
 
 /// What is known of a request without waiting for anybody.
 enum Looked<D: Decide> {
-    Admitted(Admitted<D>),
+    /// It passes; none if its response is not touched.
+    Admitted(Option<Box<Admitted<D>>>),
     Refused(Response<Bytes>),
     /// It passes, after its turn has come.
-    Waits(Decision, Timestamp),
+    Waits(Box<Decision>, Timestamp),
     /// Only the store knows, or the request is to be settled when it is over.
     Unknown,
 }
@@ -94,7 +96,7 @@ where
         let decided = match looked {
             Looked::Admitted(admitted) => {
                 let served = self.inner.call(Request::from_parts(parts, body));
-                return ResponseFuture::passing(served, Some(admitted));
+                return ResponseFuture::passing(served, admitted);
             }
             Looked::Refused(response) => return ResponseFuture::refused(response),
             Looked::Waits(decision, at) => Some((decision, at)),
@@ -112,14 +114,14 @@ async fn later<I, D, B, R>(
     shared: Arc<Shared<D>>,
     mut inner: I,
     (parts, body): (Parts, B),
-    decided: Option<(Decision, Timestamp)>,
+    decided: Option<(Box<Decision>, Timestamp)>,
 ) -> Late<Result<Response<R>, I::Error>, D>
 where
     I: Service<Request<B>, Response = Response<R>>,
     D: Decide,
 {
     let (decision, reservation, at) = match decided {
-        Some((decision, at)) => (decision, None, at),
+        Some((decision, at)) => (*decision, None, at),
         None => match shared.ask(&parts).await {
             Ok(answered) => answered,
             Err(refused) => return Late::Refused(*refused),
@@ -138,7 +140,7 @@ where
         return Late::Refused(shared.refuse(&parts, &decision, &shared.reading(&parts), at));
     }
     let verdict = decision.verdict();
-    let mut admitted = Box::new(Admitted::new(&shared, &parts, decision, at));
+    let mut admitted = Admitted::new(&shared, &parts, &mut Some(decision), at).unwrap_or_default();
     admitted.hold = hold.or(admitted.hold.take());
     if let Verdict::Wait(wait) = verdict {
         // Whoever goes away while it waits takes nothing of what the others wait for.
@@ -184,7 +186,15 @@ impl<D: Decide> Shared<D> {
     }
 
     fn attributes<'r>(&'r self, parts: &'r Parts) -> Result<Attributes<'r>, Unreadable> {
-        self.settings.reader.of_request_for(peer::of(&parts.extensions), parts, self.needs())
+        let mut attributes = Attributes::default();
+        self.read(parts, &mut attributes)?;
+        Ok(attributes)
+    }
+
+    /// The same, written where it is needed.
+    #[inline]
+    fn read<'r>(&'r self, parts: &'r Parts, attributes: &mut Attributes<'r>) -> Result<(), Unreadable> {
+        self.settings.reader.tell_request(peer::of(&parts.extensions), parts, self.needs(), attributes)
     }
 
     /// What can be said without waiting.
@@ -193,18 +203,33 @@ impl<D: Decide> Shared<D> {
             return Looked::Unknown;
         }
         let at = shared.decide.now();
-        let decided = shared.question(parts, |request| shared.decide.check_at_once(request, at));
-        let decision = match decided {
-            Ok(Some(decision)) => decision,
-            Ok(None) => return Looked::Unknown,
-            Err(refused) => return Looked::Refused(*refused),
-        };
-        match decision.verdict() {
-            Verdict::Wait(_) => Looked::Waits(decision, at),
-            Verdict::Allow => Looked::Admitted(Admitted::new(shared, parts, decision, at)),
-            Verdict::Deny { .. } | Verdict::Never => {
-                Looked::Refused(shared.refuse(parts, &decision, &shared.reading(parts), at))
+        let caller = shared.settings.caller(parts);
+        // Where nothing is told of the decision, that it is made is enough.
+        let is_told = shared.settings.headers.tells_allowed(caller);
+        let mut decided = None;
+        let passes = shared.question(parts, |request| {
+            let passes = !is_told && shared.decide.admits(request, at);
+            if !passes {
+                shared.decide.decide_at_once(request, at, &mut decided);
             }
+            passes
+        });
+        match passes {
+            Ok(true) => return Looked::Admitted(None),
+            Ok(false) => {}
+            Err(refused) => return Looked::Refused(*refused),
+        }
+        match decided.as_ref().map(Decision::verdict) {
+            None => Looked::Unknown,
+            Some(Verdict::Allow) => Looked::Admitted(Admitted::new(shared, parts, &mut decided, at)),
+            Some(Verdict::Wait(_)) => match decided {
+                Some(decision) => Looked::Waits(Box::new(decision), at),
+                None => Looked::Unknown,
+            },
+            Some(Verdict::Deny { .. } | Verdict::Never) => match &decided {
+                Some(decision) => Looked::Refused(shared.refuse(parts, decision, &shared.reading(parts), at)),
+                None => Looked::Unknown,
+            },
         }
     }
 
@@ -215,9 +240,12 @@ impl<D: Decide> Shared<D> {
         ask: impl FnOnce(&CheckRequest<'_>) -> T,
     ) -> Result<T, Box<Response<Bytes>>> {
         let refused = |problem: &str| Box::new(refusal::unreadable(problem, grpc::is_call(&parts.headers)));
-        let attributes = self.attributes(parts).map_err(|problem| refused(&problem.0))?;
-        let request = attributes.request().and_then(|request| request.cost(self.cost(parts)));
-        Ok(ask(&request.map_err(|problem| refused(&problem.to_string()))?))
+        let mut attributes = Attributes::default();
+        self.read(parts, &mut attributes).map_err(|problem| refused(&problem.0))?;
+        let mut request = CheckRequest::new();
+        let told = attributes.tell(&mut request).and_then(|()| request.set_cost(self.cost(parts)));
+        told.map_err(|problem| refused(&problem.to_string()))?;
+        Ok(ask(&request))
     }
 
     /// Decides, and sets aside what is to be settled.
@@ -257,8 +285,8 @@ impl<D: Decide> Shared<D> {
         if response.status() == StatusCode::OK {
             *response.status_mut() = usual.status();
         }
-        let headers = Answer::headers_of(decision, &self.settings.headers, reading.audience, at);
-        refusal::add(response.headers_mut(), headers);
+        let mut headers = Answer::headers_of(decision, &self.settings.headers, reading.audience, at);
+        refusal::add(response.headers_mut(), &mut headers);
         response
     }
 
@@ -286,28 +314,43 @@ impl<D: Decide> Shared<D> {
 }
 
 impl<D: Decide> Admitted<D> {
-    #[inline]
-    fn new(shared: &Arc<Shared<D>>, parts: &Parts, mut decision: Decision, at: Timestamp) -> Self {
-        let hold = decision.take_permit().and_then(|permit| {
+    /// What is to be done with the response; none if that is nothing.
+    fn new(
+        shared: &Arc<Shared<D>>,
+        parts: &Parts,
+        decided: &mut Option<Decision>,
+        at: Timestamp,
+    ) -> Option<Box<Self>> {
+        let permit = decided.as_mut().and_then(Decision::take_permit);
+        let hold = permit.and_then(|permit| {
             Hold::new(&shared.decide, &shared.settings.settling, Some(permit), None).map(Box::new)
         });
         let caller = shared.settings.caller(parts);
-        let told = shared.settings.headers.tells_allowed(caller).then(|| {
-            let audience = Audience { caller, cost: Some(shared.cost(parts)), ..Audience::default() };
-            Told { shared: Arc::clone(shared), decision, audience, at }
-        });
         // What a browser asks by itself says nothing about quotas.
-        Self { told: told.filter(|_| !is_preflight(parts)), waited: None, hold }
+        let is_told = shared.settings.headers.tells_allowed(caller) && !is_preflight(parts);
+        if !is_told && hold.is_none() {
+            return None;
+        }
+        let mut admitted = Box::<Self>::default();
+        admitted.hold = hold;
+        if is_told {
+            let audience = Audience { caller, cost: Some(shared.cost(parts)), ..Audience::default() };
+            admitted.told = Some(Told { shared: Arc::clone(shared), audience, at });
+            admitted.decision = decided.take();
+        }
+        Some(admitted)
     }
 
     /// The response with what its caller gets to see, and with what it holds until it is over.
-    pub(crate) fn finish<R>(mut self, response: Response<R>) -> Response<Body<R>> {
+    pub(crate) fn finish<R>(&mut self, response: Response<R>) -> Response<Body<R>> {
         let (mut head, body) = response.into_parts();
         // Neither does what a cache may keep.
         let is_cached = head.status.is_redirection() || head.headers.contains_key(AGE);
-        if let Some(Told { shared, decision, audience, at }) = self.told.filter(|_| !is_cached) {
-            let list = Answer::headers_of(&decision, &shared.settings.headers, audience, at);
-            refusal::add(&mut head.headers, list);
+        if let (Some(Told { shared, audience, at }), Some(decision), false) =
+            (&self.told, &self.decision, is_cached)
+        {
+            let mut list = Answer::headers_of(decision, &shared.settings.headers, *audience, *at);
+            refusal::add(&mut head.headers, &mut list);
         }
         if let Some(waited) = self.waited {
             head.headers.insert(WAITED, HeaderValue::from(waited.ceil_millis()));
@@ -315,6 +358,12 @@ impl<D: Decide> Admitted<D> {
         let hold = self.hold.take().filter(|hold| !hold.is_over());
         let hold = hold.map(|hold| hold as Box<dyn Finish>);
         Response::from_parts(head, Body::served(body, hold))
+    }
+}
+
+impl<D: Decide> Default for Admitted<D> {
+    fn default() -> Self {
+        Self { told: None, decision: None, waited: None, hold: None }
     }
 }
 

@@ -85,7 +85,9 @@ impl Anchor {
     #[allow(clippy::disallowed_methods, reason = "this is the edge")]
     fn now(&self) -> Timestamp {
         let elapsed = Instant::now().saturating_duration_since(self.monotonic);
-        (self.wall + Ticks::from_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))).decidable()
+        let micros =
+            elapsed.as_secs().saturating_mul(1_000_000).saturating_add(elapsed.subsec_micros().into());
+        (self.wall + Ticks::from_micros(micros)).decidable()
     }
 }
 

@@ -25,6 +25,7 @@ mod without_store;
 mod hold;
 mod correct;
 mod debit;
+mod sole;
 mod tally;
 mod snapshot;
 mod operate;
@@ -178,15 +179,15 @@ impl<S: Store> Engine<S> {
     /// nothing was charged, and [`Engine::check`] or [`Engine::check_views`] answers. It is the same decision with fewer steps, for whoever
     /// makes millions of them.
     #[must_use]
+    #[inline]
     pub fn check_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Decision> {
         let mut decided = None;
         self.decide_at_once(views, now, &mut decided);
         decided
     }
 
-    /// The same, written where it is needed: a decision is large, too.
-    #[inline]
-    fn decide_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp, decided: &mut Option<Decision>) {
+    /// The same, written where it is needed, which is empty: a decision is large, and each hand it goes through would copy it.
+    pub fn decide_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp, decided: &mut Option<Decision>) {
         if !self.store.may_answer_at_once() {
             return;
         }
@@ -200,7 +201,11 @@ impl<S: Store> Engine<S> {
                 *decided = Some(Decision::blocked(Arc::clone(&live.policy), block, now));
                 return;
             }
-            let mut question = Question::of(self.bench.at(now));
+            let rulings = self.bench.at(now);
+            if self.decide_sole(&live, views, &rulings, now, decided) {
+                return;
+            }
+            let mut question = Question::of(rulings);
             if let Err(fault) = self.ask_into(&live, views, &mut question) {
                 *decided = Some(Decision::faulty(Arc::clone(&live.policy), fault));
                 return;

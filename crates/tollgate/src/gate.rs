@@ -366,7 +366,7 @@ impl KeyedGate {
     /// The short way for one unit of a counter that fits one word; else the whole way.
     #[inline(always)]
     fn admit(&self, key: Fingerprint, now: Timestamp) -> Verdict {
-        match self.shared.store.admit(key, &self.shared.word, now) {
+        match self.shared.store.admit(key, &self.shared.word, 0, now) {
             Some(verdict) => verdict,
             None => self.charge_key(key, now, 1).verdict,
         }

@@ -221,7 +221,7 @@ impl MemoryStore {
         let now = self.origin.clamp(now);
         match charges {
             [] => {}
-            [charge] => answers.push(self.charge_one(charge, now)?),
+            [charge] => answers.push(self.charge_clamped(charge, now)?),
             several => {
                 if self.charge_known(several, now, answers).is_none() {
                     *answers = self.charge_all(several, now)?;
@@ -234,7 +234,12 @@ impl MemoryStore {
     /// Charges one counter.
     #[inline]
     pub(crate) fn charge_one(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
-        let now = self.origin.clamp(now);
+        self.charge_clamped(charge, self.origin.clamp(now))
+    }
+
+    /// The same at an instant that the store can tell.
+    #[inline]
+    fn charge_clamped(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         match self.main.charge(charge, now, self.origin) {
             Ok(outcome) => Ok(Answer::new(outcome?, Source::Exact)),
             Err(Full) => self.charge_overflow(charge, now),
@@ -262,13 +267,20 @@ impl MemoryStore {
         }
     }
 
-    /// Asks for one unit of a counter that is never counted under another quota. `None`: only the whole way can tell.
+    /// Asks for one unit of a counter that was last counted under the quota of this number, which is the one given. `None`: only the
+    /// whole way can tell.
     #[inline(always)]
-    pub(crate) fn admit(&self, key: Fingerprint, quota: &Word, now: Timestamp) -> Option<Verdict> {
+    pub(crate) fn admit(
+        &self,
+        key: Fingerprint,
+        quota: &Word,
+        number: u32,
+        now: Timestamp,
+    ) -> Option<Verdict> {
         let now = self.origin.try_word(now)?;
-        let mut answer = self.main.words.unit(key, quota, now);
+        let mut answer = self.main.words.unit(key, quota, number, now);
         if answer == Unit::Busy {
-            answer = self.main.words.unit_again(key, quota, now);
+            answer = self.main.words.unit_again(key, quota, number, now);
         }
         match answer {
             Unit::Admit => Some(Verdict::Allow),
@@ -344,6 +356,11 @@ impl Store for MemoryStore {
 
     #[inline]
     fn memory(&self) -> Option<&MemoryStore> {
+        Some(self)
+    }
+
+    #[inline]
+    fn bare_memory(&self) -> Option<&MemoryStore> {
         Some(self)
     }
 

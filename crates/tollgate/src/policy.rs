@@ -147,6 +147,11 @@ impl Policy {
         self.shard_by() == Some(attribute) || self.limits().iter().any(|limit| limit.uses(attribute))
     }
 
+    /// The quota of the only limit, where that is all that decides what a request meets.
+    pub(crate) fn sole_quota(&self) -> Option<QuotaIndex> {
+        self.index.sole().map(|sole| sole.quota)
+    }
+
     /// What each limit means, in a sentence.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {

@@ -149,11 +149,21 @@ impl<'a> CheckRequest<'a> {
     /// # Errors
     /// When the cost exceeds [`COST_MAX`].
     pub fn cost(mut self, cost: u64) -> Result<Self, RequestError> {
+        self.set_cost(cost)?;
+        Ok(self)
+    }
+
+    /// Sets the cost in place.
+    ///
+    /// # Errors
+    /// As [`CheckRequest::cost`]; the request is then as it was.
+    #[inline]
+    pub fn set_cost(&mut self, cost: u64) -> Result<(), RequestError> {
         if cost > COST_MAX {
             return Err(RequestError::Cost { cost });
         }
         self.cost = cost;
-        Ok(self)
+        Ok(())
     }
 
     /// The same question without asking for anything.

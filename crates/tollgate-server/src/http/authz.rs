@@ -133,7 +133,7 @@ impl Passage {
     fn into_response(self) -> Response<Full<Bytes>> {
         let status = StatusCode::from_u16(self.answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let content_type = self.answer.body.as_ref().map(|body| HeaderValue::from_static(body.content_type));
-        let body = self.answer.body.map(|body| body.text.into_bytes());
+        let body = self.answer.body.map(|body| body.text.into_owned().into_bytes());
         let mut response = response(status, content_type, body.unwrap_or_default());
         let headers = response.headers_mut();
         for (name, value) in self.answer.headers.iter() {

@@ -37,6 +37,11 @@ impl Needs {
         self.0 >> place & 1 == 1
     }
 
+    /// Whether it is that one of [`BUILT_IN`] and nothing else.
+    pub(super) const fn is_only(self, place: usize) -> bool {
+        self.0 == 1 << place
+    }
+
     pub(super) const fn mapped(self, place: usize) -> bool {
         self.0 >> (BUILT_IN.len() + place) & 1 == 1
     }

@@ -5,8 +5,29 @@ use std::net::IpAddr;
 
 use super::address::Counted;
 
-/// Room for every address, with its prefix.
-const ROOM: usize = 48;
+/// Room for every address, with its prefix, in blocks.
+const ROOM: usize = 3 * BLOCK;
+/// So many bytes, from an address that they divide, are looked at together when text is read.
+const BLOCK: usize = 16;
+
+/// Every octet in decimal, with a dot behind it, and how long that is.
+const OCTETS: [([u8; 4], u8); 256] = {
+    let mut all = [([0; 4], 0); 256];
+    let mut octet = 0u8;
+    loop {
+        let digits = [b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10];
+        all[octet as usize] = match octet {
+            0..10 => ([digits[2], b'.', 0, 0], 2),
+            10..100 => ([digits[1], digits[2], b'.', 0], 3),
+            _ => ([digits[0], digits[1], digits[2], b'.'], 4),
+        };
+        if octet == u8::MAX {
+            break;
+        }
+        octet += 1;
+    }
+    all
+};
 
 /// A value.
 #[derive(Clone, Debug)]
@@ -16,8 +37,9 @@ pub(super) enum Text<'s> {
     Short(Short),
 }
 
-/// A few bytes in place. They are ASCII.
+/// A few bytes in place. They are ASCII, and zero behind the last.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(16))]
 pub(super) struct Short {
     bytes: [u8; ROOM],
     length: u8,
@@ -25,16 +47,15 @@ pub(super) struct Short {
 
 impl Short {
     /// A client as limits count it.
+    #[inline]
     pub(super) fn client(client: &Counted) -> Self {
         let mut short = Self { bytes: [0; ROOM], length: 0 };
         match client.address.to_canonical() {
             IpAddr::V4(address) => {
-                for (place, octet) in address.octets().into_iter().enumerate() {
-                    if place > 0 {
-                        short.push(b'.');
-                    }
-                    short.octet(octet);
-                }
+                address.octets().into_iter().for_each(|octet| short.octet(octet));
+                // No dot follows the last.
+                short.length = short.length.saturating_sub(1);
+                short.bytes[usize::from(short.length) % ROOM] = 0;
             }
             IpAddr::V6(_) => {
                 // The longest address with its prefix takes 43 bytes, so it is never cut.
@@ -44,6 +65,7 @@ impl Short {
         short
     }
 
+    #[inline]
     fn push(&mut self, byte: u8) {
         if let Some(place) = self.bytes.get_mut(usize::from(self.length)) {
             *place = byte;
@@ -51,18 +73,21 @@ impl Short {
         }
     }
 
+    /// Appends a number and a dot.
+    #[inline]
     fn octet(&mut self, octet: u8) {
-        if octet >= 100 {
-            self.push(b'0' + octet / 100);
+        let (text, length) = OCTETS[usize::from(octet)];
+        let start = usize::from(self.length);
+        if let Some(place) = self.bytes.get_mut(start..start + text.len()) {
+            place.copy_from_slice(&text);
+            self.length += length;
         }
-        if octet >= 10 {
-            self.push(b'0' + octet / 10 % 10);
-        }
-        self.push(b'0' + octet % 10);
     }
 
     fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
+        let length = usize::from(self.length);
+        let blocks = &self.bytes[..length.next_multiple_of(BLOCK).min(ROOM)];
+        std::str::from_utf8(blocks).ok().and_then(|text| text.get(..length)).unwrap_or_default()
     }
 }
 

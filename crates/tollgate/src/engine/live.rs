@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::algorithm::reservoir::Word;
 use crate::charge::{Family, Record, Reign, is_wide};
 use crate::key::{Fingerprint, Prefix, Secret};
 use crate::memory::QUOTA_NUMBERS_MAX;
 use crate::policy::{Limit, Match, Mode, Policy, QuotaIndex};
 use crate::quota::Quota;
-use crate::request::CheckRequest;
+use crate::request::{CheckRequest, Value};
 use crate::store::Hold;
 use crate::time::{Ticks, Timestamp};
 
@@ -33,6 +34,7 @@ pub(crate) struct Live {
     by_name: HashMap<String, usize>,
     /// Whether a limit is leased, so that a store may know an answer.
     pub(super) is_leased: bool,
+    plain: Option<Plain>,
     /// Counters of limits that are gone, or were changed beyond recognition, until they are idle. If such a limit comes back
     /// it finds them.
     gone: Gone,
@@ -50,6 +52,25 @@ pub(super) struct Counters {
     pub(super) numbers: Vec<u32>,
     /// The tier of each quota, where tiers have counters of their own.
     tiers: Vec<String>,
+}
+
+/// A policy's only limit, where it decides about all keys and keeps one word for each.
+pub(super) struct Plain {
+    pub(super) word: Word,
+    pub(super) number: u32,
+}
+
+impl Plain {
+    fn of(policy: &Policy, counters: &[Counters]) -> Option<Self> {
+        let ([limit], [counters]) = (policy.limits(), counters) else { return None };
+        let word = match limit.quota(policy.sole_quota()?) {
+            Quota::Gcra(quota) => quota.reservoir().word(),
+            Quota::TokenBucket(quota) if !counters.enforced.is_wide() => quota.reservoir().word(),
+            _ => None,
+        };
+        let number = *counters.numbers.first()?;
+        word.filter(|_| limit.enforce_percent() == 100).map(|word| Self { word, number })
+    }
 }
 
 /// What a swap did to the counters.
@@ -90,11 +111,13 @@ pub(super) struct Next {
 impl Live {
     /// The first policy of an engine.
     pub(super) fn first(policy: Arc<Policy>, secret: Arc<Secret>, is_grouped: bool) -> Self {
-        let counters = policy.limits().iter().map(|limit| Counters::new(limit, &secret)).collect();
+        let counters: Vec<Counters> =
+            policy.limits().iter().map(|limit| Counters::new(limit, &secret)).collect();
         let grouping = Grouping::new(is_grouped, &policy, &secret);
         Self {
             by_name: by_name(&policy),
             is_leased: is_leased(&policy),
+            plain: Plain::of(&policy, &counters),
             policy,
             secret,
             grouping,
@@ -129,12 +152,14 @@ impl Live {
         let counters = policy.limits().iter().zip(&pasts);
         let counters = counters
             .map(|(limit, past)| Counters::after(past, limit, &before.secret, from, &held))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
         let gone = before.gone_after(&policy, now);
         let secret = Arc::clone(&before.secret);
         let grouping = Grouping::new(before.grouping.is_wanted, &policy, &secret);
         let (by_name, is_leased, generation) = (by_name(&policy), is_leased(&policy), from.policy);
-        let live = Self { by_name, is_leased, policy, secret, grouping, counters, gone, generation, held };
+        let plain = Plain::of(&policy, &counters);
+        let live =
+            Self { by_name, is_leased, plain, policy, secret, grouping, counters, gone, generation, held };
         report
             .removed
             .extend(before.by_name.keys().filter(|name| !live.by_name.contains_key(*name)).cloned());
@@ -227,6 +252,12 @@ impl Live {
     /// The counters of a limit, by its name.
     pub(super) fn counters_of(&self, name: &str) -> Option<(&Limit, &Counters)> {
         self.by_name.get(name).map(|&index| (&self.policy.limits()[index], &self.counters[index]))
+    }
+
+    /// The limit that one unit is asked of, where that is all there is to ask.
+    #[inline]
+    pub(super) const fn plain(&self) -> Option<&Plain> {
+        self.plain.as_ref()
     }
 
     /// Whether a matched limit hands out permits.
@@ -465,6 +496,11 @@ impl Counters {
         request: &CheckRequest<'_>,
         matched: &Match,
     ) -> Fingerprint {
+        if let ([position], true) = (matched.by.as_slice(), self.tiers.is_empty())
+            && let Value::Text(text) = request.attributes()[usize::from(*position)].value
+        {
+            return secret.text_key(family.prefix(), text.as_bytes());
+        }
         let mut key = *family.prefix();
         for &position in &matched.by {
             key.value(secret, request.attributes()[usize::from(position)].value);

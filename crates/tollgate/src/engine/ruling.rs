@@ -127,6 +127,12 @@ impl Bench {
         InForce { rulings, now }
     }
 
+    /// Whether anything may hold.
+    #[inline]
+    pub(super) fn is_any(&self) -> bool {
+        self.any.load(Ordering::Acquire) // Acquire: as above.
+    }
+
     fn change<T>(&self, now: Timestamp, change: impl FnOnce(&mut Rulings) -> T) -> T {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rulings = Rulings::clone(&self.rulings.load());
@@ -223,6 +229,11 @@ pub(super) struct InForce {
 impl InForce {
     pub(super) fn about(&self, limit: &Limit) -> Option<Ruled> {
         self.rulings.as_ref()?.about(limit.name(), self.now)
+    }
+
+    #[inline]
+    pub(super) const fn is_any(&self) -> bool {
+        self.rulings.is_some()
     }
 
     pub(super) fn about_all(&self) -> Option<Ruling> {

@@ -1,6 +1,6 @@
 //! What a refusal says in its body: problem details (RFC 9457), the same in plain text, or Discord's object.
 
-use serde::Serialize;
+use std::borrow::Cow;
 
 use crate::decision::Fault;
 use crate::engine::Block;
@@ -16,6 +16,10 @@ use super::vendor::{discord_scope, push_decimal};
 
 /// Longest explanation in a body, in characters. It may quote what the request said.
 const DETAIL_CHARS_MAX: usize = 1_024;
+/// What everybody is told who may not see quotas, of quotas that are used up. It is what would be written.
+const STRANGER_DENIED: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"retryable":true}"#;
+/// Room for a usual problem.
+const PROBLEM_BYTES: usize = 448;
 
 /// The body of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +27,7 @@ pub struct Body {
     /// The value of `Content-Type`.
     pub content_type: &'static str,
     /// The body itself.
-    pub text: String,
+    pub text: Cow<'static, str>,
 }
 
 /// Why a request is refused, as its status and its problem type tell.
@@ -116,7 +120,9 @@ impl Refusal<'_> {
                 push(&mut detail, format_args!("{fault}"));
             }
         }
-        if let Some((end, _)) = detail.char_indices().nth(DETAIL_CHARS_MAX) {
+        if detail.len() > DETAIL_CHARS_MAX
+            && let Some((end, _)) = detail.char_indices().nth(DETAIL_CHARS_MAX)
+        {
             detail.truncate(end);
         }
         detail
@@ -140,57 +146,89 @@ pub(super) fn write(
     }
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct Problem<'a> {
-    r#type: &'static str,
-    title: &'static str,
-    status: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    violated_policies: Vec<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_cost: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-    retryable: bool,
-}
-
 /// Problem details. Where quotas may not be told, all refusals of one kind have the same body: names, numbers and exact
 /// waits would tell strangers which tenants exist and how busy they are.
 fn problem(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> Body {
-    let retry = sheet.retry.filter(|_| sheet.disclosed);
-    let max_cost = match refusal {
-        Refusal::TooCostly { capacity, .. } if sheet.disclosed => Some(*capacity),
-        _ => None,
+    let text = match refusal {
+        Refusal::Quota if !sheet.disclosed && status == 429 => Cow::Borrowed(STRANGER_DENIED),
+        _ => Cow::Owned(written(refusal, status, sheet)),
     };
-    let problem = Problem {
-        r#type: refusal.kind(),
-        title: refusal.title(),
-        status,
-        detail: sheet.disclosed.then(|| refusal.detail(sheet)),
-        violated_policies: sheet
-            .violated()
-            .filter(|_| sheet.disclosed)
-            .map(|reading| &*reading.name)
-            .collect(),
-        max_cost,
-        retry_after_ms: retry.map(|retry| retry.wait.ceil_millis()),
-        reason: match refusal {
-            Refusal::Unavailable => Some("limiter-unavailable"),
-            Refusal::Blocked(_) if sheet.disclosed => Some(Block::NAME),
-            _ => None,
-        },
-        retryable: matches!(refusal, Refusal::Quota | Refusal::Unavailable | Refusal::Blocked(_)),
-    };
-    Body {
-        content_type: "application/problem+json",
-        // Plain fields and strings always serialise; an empty body is still a valid answer.
-        text: serde_json::to_string(&problem).unwrap_or_default(),
+    Body { content_type: "application/problem+json", text }
+}
+
+fn written(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> String {
+    let mut out = String::with_capacity(PROBLEM_BYTES);
+    for (key, constant) in [("{\"type\":\"", refusal.kind()), ("\",\"title\":\"", refusal.title())] {
+        out.push_str(key);
+        out.push_str(constant); // Nothing in it needs an escape.
     }
+    out.push_str("\",\"status\":");
+    push_integer(&mut out, status.into());
+    if sheet.disclosed {
+        push_disclosed(&mut out, refusal, sheet);
+    }
+    match refusal {
+        Refusal::Unavailable => out.push_str(",\"reason\":\"limiter-unavailable\""),
+        Refusal::Blocked(_) if sheet.disclosed => {
+            out.push_str(",\"reason\":");
+            push_json(&mut out, Block::NAME);
+        }
+        _ => {}
+    }
+    let is_retryable = matches!(refusal, Refusal::Quota | Refusal::Unavailable | Refusal::Blocked(_));
+    out.push_str(if is_retryable { ",\"retryable\":true}" } else { ",\"retryable\":false}" });
+    out
+}
+
+/// What only those are told who may see quotas.
+fn push_disclosed(out: &mut String, refusal: &Refusal<'_>, sheet: &Sheet<'_>) {
+    out.push_str(",\"detail\":");
+    push_json(out, &refusal.detail(sheet));
+    let mut separator = ",\"violated-policies\":[";
+    for reading in sheet.violated() {
+        out.push_str(separator);
+        push_json(out, &reading.name);
+        separator = ",";
+    }
+    if separator == "," {
+        out.push(']');
+    }
+    if let Refusal::TooCostly { capacity, .. } = refusal {
+        out.push_str(",\"max-cost\":");
+        push_integer(out, *capacity);
+    }
+    if let Some(retry) = sheet.retry {
+        out.push_str(",\"retry-after-ms\":");
+        push_integer(out, retry.wait.ceil_millis());
+    }
+}
+
+/// Appends a whole number.
+fn push_integer(out: &mut String, number: u64) {
+    out.push_str(itoa::Buffer::new().format(number));
+}
+
+/// Appends text as JSON quotes it.
+fn push_json(out: &mut String, text: &str) {
+    out.push('"');
+    let is_plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
+    if text.bytes().all(is_plain) {
+        out.push_str(text);
+    } else {
+        for character in text.chars() {
+            match character {
+                '"' | '\\' => out.extend(['\\', character]),
+                '\u{8}' => out.push_str("\\b"),
+                '\t' => out.push_str("\\t"),
+                '\n' => out.push_str("\\n"),
+                '\u{c}' => out.push_str("\\f"),
+                '\r' => out.push_str("\\r"),
+                '\0'..' ' => push(out, format_args!("\\u{:04x}", u32::from(character))),
+                _ => out.push(character),
+            }
+        }
+    }
+    out.push('"');
 }
 
 /// The body of an answer to whom there is no capacity for. The cause is told to everybody, as a word of a closed list; the controller and
@@ -238,7 +276,7 @@ fn text(refusal: &Refusal<'_>, sheet: &Sheet<'_>) -> Body {
     if let Some(retry) = sheet.retry {
         push(&mut text, format_args!("Retry after {} s.\n", retry.seconds));
     }
-    Body { content_type: "text/plain; charset=utf-8", text }
+    Body { content_type: "text/plain; charset=utf-8", text: text.into() }
 }
 
 /// Discord's object, which has no form for anything but a wait.
@@ -249,18 +287,53 @@ fn discord(sheet: &Sheet<'_>) -> Option<Body> {
     let mut text = String::from(r#"{"message":"You are being rate limited.","retry_after":"#);
     push_decimal(&mut text, retry.millis);
     push(&mut text, format_args!(r#","global":{global}}}"#));
-    Some(Body { content_type: "application/json", text })
+    Some(Body { content_type: "application/json", text: text.into() })
 }
 
 fn push_quota(detail: &mut String, reading: &Reading<'_>) {
-    push(detail, format_args!("{}: {}", reading.name, reading.quota));
+    detail.push_str(&reading.name);
+    detail.push_str(": ");
+    push_integer(detail, reading.quota);
     detail.push_str(match reading.unit {
         Unit::Requests => "",
         Unit::Bytes => " bytes",
         Unit::Tokens => " tokens",
     });
     match reading.window {
-        Some(seconds) => push(detail, format_args!(" per {seconds} s")),
+        Some(seconds) => {
+            detail.push_str(" per ");
+            push_integer(detail, seconds);
+            detail.push_str(" s");
+        }
         None => detail.push_str(" at once"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Refusal, STRANGER_DENIED, push_json, written};
+    use crate::headers::policy::{Audience, HeaderPolicy};
+    use crate::headers::sheet::Sheet;
+    use crate::headers::tests::fixture;
+    use crate::time::Timestamp;
+
+    /// What strangers are told without writing it is what would be written.
+    #[test]
+    fn strangers_are_told_what_would_be_written() {
+        let (decision, policy) = (fixture::decision(&[]), HeaderPolicy::default());
+        let sheet = Sheet::of(&decision, &policy, Audience::default(), Timestamp::default());
+        assert_eq!(written(&Refusal::Quota, 429, &sheet), STRANGER_DENIED);
+    }
+
+    proptest! {
+        /// Text is quoted as everybody quotes it, whatever is in it.
+        #[test]
+        fn text_is_quoted_as_json(text in "[\\x00-\\x7f]{0,40}|\\PC{0,40}") {
+            let mut quoted = String::new();
+            push_json(&mut quoted, &text);
+            prop_assert_eq!(quoted, serde_json::to_string(&text).unwrap());
+        }
     }
 }

@@ -36,14 +36,15 @@ impl HeaderList {
         starts.zip(&self.entries).map(|(start, entry)| (entry.name, &self.text[start..entry.end]))
     }
 
-    /// All values as one text, and each name with the place of its value, for whoever keeps the text instead of copying from it.
-    pub fn into_entries(self) -> (String, impl Iterator<Item = (&'static str, Range<usize>)>) {
+    /// Takes all values as one text, and each name with the place of its value, for whoever keeps the text instead of copying from it.
+    /// The list is empty afterwards.
+    pub fn take_text(&mut self) -> (String, impl Iterator<Item = (&'static str, Range<usize>)>) {
         let mut start = 0;
         let entries = self
             .entries
-            .into_iter()
+            .drain(..)
             .map(move |entry| (entry.name, std::mem::replace(&mut start, entry.end)..entry.end));
-        (self.text, entries)
+        (std::mem::take(&mut self.text), entries)
     }
 
     /// The value of one header, whatever the case of its name.

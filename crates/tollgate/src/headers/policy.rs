@@ -177,7 +177,8 @@ impl Accepts {
             });
             !refused && JSON.iter().any(|json| json.eq_ignore_ascii_case(kind))
         };
-        if accept.split(',').any(covers) { Accepts::Json } else { Accepts::Text }
+        // What most callers send needs no reading.
+        if JSON.contains(&accept) || accept.split(',').any(covers) { Accepts::Json } else { Accepts::Text }
     }
 }
 

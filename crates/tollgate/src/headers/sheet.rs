@@ -42,7 +42,7 @@ impl<'a> Sheet<'a> {
             Caller::Anonymous => policy.anonymous,
         };
         let mut sheet = Self {
-            readings: readings(decision, policy).collect(),
+            readings: SmallVec::new(),
             chosen: SmallVec::new(),
             retry: None,
             allowed: decision.is_allowed(),
@@ -51,7 +51,9 @@ impl<'a> Sheet<'a> {
             disclosed: false,
             disclosure: policy.disclosure,
         };
-        sheet.chosen = sheet.choose();
+        // In place: readings are large.
+        sheet.readings.extend(readings(decision, policy));
+        sheet.choose();
         sheet.disclosed = exposure == Exposure::Full && sheet.calls_for_disclosure();
         // Told at every other level: a caller that does not know when to retry retries at once.
         let silent = exposure == Exposure::None && policy.disclosure == Disclosure::Never;
@@ -95,10 +97,12 @@ impl<'a> Sheet<'a> {
         self.chosen().filter(|reading| reading.is_violated())
     }
 
-    fn choose(&self) -> SmallVec<[usize; 4]> {
+    fn choose(&mut self) {
         if let [only] = &self.readings[..] {
-            let matters = only.is_violated() || self.may_list(only);
-            return (0..usize::from(matters)).collect();
+            if only.is_violated() || self.may_list(only) {
+                self.chosen.push(0);
+            }
+            return;
         }
         let urgency = |&index: &usize| self.readings.get(index).map(Reading::urgency);
         let may_list =
@@ -110,7 +114,7 @@ impl<'a> Sheet<'a> {
         } else {
             violated.sort_by_key(urgency);
         }
-        violated
+        self.chosen = violated;
     }
 
     fn may_list(&self, reading: &Reading<'_>) -> bool {

@@ -2,7 +2,7 @@
 //! every decision there can be.
 
 mod disclosure;
-mod fixture;
+pub(super) mod fixture;
 mod golden;
 mod numbers;
 mod properties;

@@ -49,6 +49,31 @@ pub(crate) struct Index {
     mentions: Vec<Mentions>,
     always: Vec<u32>,
     plans: Vec<Plan>,
+    sole: Option<Sole>,
+}
+
+/// The only limit of a policy, where nothing has to be found out to match it but one attribute: the commonest policy of a program that
+/// limits by itself.
+#[derive(Debug)]
+pub(crate) struct Sole {
+    pub(crate) by: Box<str>,
+    pub(crate) quota: QuotaIndex,
+    /// What it charges, where that is not what the request asks for.
+    pub(crate) units: Option<u64>,
+}
+
+impl Sole {
+    fn of(limits: &[Limit], plans: &[Plan]) -> Option<Self> {
+        let ([limit], [plan]) = (limits, plans) else { return None };
+        let ([by], []) = (limit.by.as_slice(), limit.when.as_slice()) else { return None };
+        let units = match limit.cost {
+            Cost::Asked => None,
+            Cost::Units(units) => Some(units),
+            Cost::Attribute(_) | Cost::Computed(_) => return None,
+        };
+        let quota = plan.quota.filter(|_| limit.mode == Mode::Enforce)?;
+        Some(Self { by: by.as_str().into(), quota, units })
+    }
 }
 
 /// The limits that stand under one attribute.
@@ -95,11 +120,16 @@ impl Index {
             }
             index.plans.push(plan);
         }
+        index.sole = Sole::of(limits, &index.plans);
         Ok(index)
     }
 
     pub(crate) fn plan_of(&self, limit: u32) -> Option<&Plan> {
         self.plans.get(limit as usize)
+    }
+
+    pub(crate) const fn sole(&self) -> Option<&Sole> {
+        self.sole.as_ref()
     }
 
     /// The attributes of a request that the policy mentions.

@@ -85,6 +85,33 @@ impl Policy {
         Ok(())
     }
 
+    /// What a request meets by a policy of one plain limit, in the modes of the policy: the same match with fewer steps. None: only the
+    /// whole way can tell.
+    #[inline]
+    pub(crate) fn sole_match(&self, request: &CheckRequest<'_>) -> Option<Match> {
+        let sole = self.index.sole()?;
+        let position = request.attributes().iter().position(|given| *given.name == *sole.by)?;
+        let mut by = [0; BY_MAX];
+        by[0] = u8::try_from(position).ok()?;
+        let cost = match (request.units(), sole.units) {
+            (0, _) => 0,
+            (_, Some(units)) => units,
+            (asked, None) => asked,
+        };
+        Some(Match { limit: 0, quota: sole.quota, cost, view: 0, by: SmallVec::from_buf_and_len(by, 1) })
+    }
+
+    /// The text that a request is counted by there, and what it is charged.
+    #[inline]
+    pub(crate) fn sole_text<'a>(&self, request: &CheckRequest<'a>) -> Option<(&'a str, u64)> {
+        let matched = self.sole_match(request)?;
+        let position = usize::from(*matched.by.first()?);
+        match request.attributes().get(position)?.value {
+            Value::Text(text) => Some((text, matched.cost)),
+            Value::Number(_) => None,
+        }
+    }
+
     /// Adds the limits that one view meets, and no view before it did.
     #[inline]
     fn find(

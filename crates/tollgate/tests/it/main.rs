@@ -23,5 +23,6 @@ mod memory;
 mod snapshot;
 mod operate;
 mod outage;
+mod sole;
 mod store_failure;
 mod swaps;

@@ -37,7 +37,8 @@ impl Live {
         let policy = Arc::new(Policy::of_limits(known));
         let (by_name, grouping) = (by_name(&policy), Grouping::new(false, &policy, &secret));
         let is_leased = super::is_leased(&policy);
-        Self { by_name, is_leased, policy, secret, grouping, counters, gone, generation, held }
+        let plain = None; // Nobody asks.
+        Self { by_name, is_leased, plain, policy, secret, grouping, counters, gone, generation, held }
     }
 
     /// How many policies the engine had before this one.

@@ -1,4 +1,4 @@
-//! The shortest way: one unit of a key that is known, fits one word, and was counted under quota number 0. It is what
+//! The shortest way: one unit of a key that is known, fits one word, and was counted under the same quota. It is what
 //! [`Table::update`] does, with everything left out that this case does not need.
 
 use super::{
@@ -27,14 +27,14 @@ pub(crate) enum Unit {
 impl Table<SLOTS, 1> {
     /// Asks for one unit.
     #[inline(always)]
-    pub(crate) fn unit(&self, key: Fingerprint, quota: &Word, now: u64) -> Unit {
+    pub(crate) fn unit(&self, key: Fingerprint, quota: &Word, number: u32, now: u64) -> Unit {
         let first = self.region.line(self.shape(Ordering::Relaxed).bucket(key.tag));
         // Acquire: what a writer stored before it let go of the lock is seen below.
         let header = first[0].load(Ordering::Acquire);
         if header & (LOCKED | READY) != READY {
             return Unit::Busy;
         }
-        let Some(state) = self.find_state(first, header, key) else {
+        let Some(state) = self.find_state(first, header, key, number) else {
             return Unit::Unusual;
         };
         let step = quota.unit(state.load(Ordering::Relaxed), now);
@@ -64,10 +64,10 @@ impl Table<SLOTS, 1> {
     /// The same again and again while other threads are at the bucket.
     #[cold]
     #[inline(never)]
-    pub(crate) fn unit_again(&self, key: Fingerprint, quota: &Word, now: u64) -> Unit {
+    pub(crate) fn unit_again(&self, key: Fingerprint, quota: &Word, number: u32, now: u64) -> Unit {
         for _ in 0..SPINS {
             spin_loop();
-            match self.unit(key, quota, now) {
+            match self.unit(key, quota, number, now) {
                 Unit::Busy => {}
                 answer => return answer,
             }
@@ -77,16 +77,22 @@ impl Table<SLOTS, 1> {
 
     /// The state of a key in a bucket's chain, as long as the header stays what it was.
     #[inline(always)]
-    fn find_state<'a>(&'a self, first: &'a Line, header: u64, key: Fingerprint) -> Option<&'a AtomicU64> {
+    fn find_state<'a>(
+        &'a self,
+        first: &'a Line,
+        header: u64,
+        key: Fingerprint,
+        number: u32,
+    ) -> Option<&'a AtomicU64> {
         let (mut line, mut link) = (first, link_of(header));
         loop {
-            if is_at::<0>(line, key) {
+            if is_at::<0>(line, key, number) {
                 return Some(&line[1 + SLOTS]);
             }
-            if is_at::<1>(line, key) {
+            if is_at::<1>(line, key, number) {
                 return Some(&line[2 + SLOTS]);
             }
-            if is_at::<2>(line, key) {
+            if is_at::<2>(line, key, number) {
                 return Some(&line[3 + SLOTS]);
             }
             if link == 0 || first[0].load(Ordering::Relaxed) != header {
@@ -98,11 +104,11 @@ impl Table<SLOTS, 1> {
     }
 }
 
-/// Whether a slot holds the key, counted under quota number 0. With the slot known, the shifts are.
+/// Whether a slot holds the key, counted under the quota of this number. With the slot known, the shifts are.
 #[inline(always)]
-fn is_at<const SLOT: usize>(line: &Line, key: Fingerprint) -> bool {
+fn is_at<const SLOT: usize>(line: &Line, key: Fingerprint, number: u32) -> bool {
     line[1 + SLOT].load(Ordering::Relaxed) == key.tag && {
-        let wanted = (key.rest >> REST_SHIFT) << NUMBER_BITS;
+        let wanted = ((key.rest >> REST_SHIFT) << NUMBER_BITS) | u64::from(number);
         (line[META].load(Ordering::Relaxed) >> shift_of(SLOT)) & META_MASK == wanted
     }
 }

@@ -49,24 +49,12 @@ pub(crate) fn response(
         grpc::write(response.headers_mut(), Code::of(reason), title, decision.retry_after(), cause);
         return response;
     }
-    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-    if let Some(body) = answer.body {
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(body.content_type));
-        *response.body_mut() = Bytes::from(body.text);
-    }
+    said(&mut response, answer);
     response
 }
 
-/// The response to whom there is no capacity for.
-pub(crate) fn unavailable(answer: Answer, is_call: bool) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::new());
-    let retry =
-        answer.headers.get("Retry-After").and_then(|seconds| seconds.parse().ok()).map(Ticks::from_secs);
-    add(response.headers_mut(), answer.headers);
-    if is_call {
-        grpc::write(response.headers_mut(), Code::Unavailable, "no capacity now", retry, None);
-        return response;
-    }
+/// Says what an answer says instead of the response that the caller did not get.
+fn said(response: &mut Response<Bytes>, answer: Answer) {
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
     if let Some(body) = answer.body {
         response.headers_mut().insert(CONTENT_TYPE, content_type(body.content_type));
@@ -75,6 +63,19 @@ pub(crate) fn unavailable(answer: Answer, is_call: bool) -> Response<Bytes> {
             Cow::Owned(text) => Bytes::from(text),
         };
     }
+}
+
+/// The response to whom there is no capacity for.
+pub(crate) fn unavailable(mut answer: Answer, is_call: bool) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    let retry =
+        answer.headers.get("Retry-After").and_then(|seconds| seconds.parse().ok()).map(Ticks::from_secs);
+    add(response.headers_mut(), &mut answer.headers);
+    if is_call {
+        grpc::write(response.headers_mut(), Code::Unavailable, "no capacity now", retry, None);
+        return response;
+    }
+    said(&mut response, answer);
     response
 }
 

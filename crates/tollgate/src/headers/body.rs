@@ -248,24 +248,22 @@ pub(super) fn overload(
             push(&mut text, format_args!("{detail}\n"));
         }
         push(&mut text, format_args!("Retry after {} s.\n", retry.seconds));
-        return Body { content_type: "text/plain; charset=utf-8", text };
+        return Body { content_type: "text/plain; charset=utf-8", text: Cow::Owned(text) };
     }
-    let problem = Problem {
-        r#type: kind,
-        title,
-        status,
-        detail,
-        violated_policies: disclosed.then(|| refusal.controller().as_str()).into_iter().collect(),
-        max_cost: None,
-        retry_after_ms: disclosed.then_some(retry.millis),
-        reason: Some(refusal.cause.as_str()),
-        retryable: true,
-    };
-    Body {
-        content_type: "application/problem+json",
-        // Plain fields and strings always serialise; an empty body is still a valid answer.
-        text: serde_json::to_string(&problem).unwrap_or_default(),
+    let mut out = String::with_capacity(PROBLEM_BYTES);
+    push(&mut out, format_args!("{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status}"));
+    // Names of closed lists need no escapes.
+    if let Some(detail) = detail {
+        let (controller, millis) = (refusal.controller(), retry.millis);
+        push(
+            &mut out,
+            format_args!(
+                ",\"detail\":\"{detail}\",\"violated-policies\":[\"{controller}\"],\"retry-after-ms\":{millis}"
+            ),
+        );
     }
+    push(&mut out, format_args!(",\"reason\":\"{}\",\"retryable\":true}}", refusal.cause));
+    Body { content_type: "application/problem+json", text: Cow::Owned(out) }
 }
 
 fn text(refusal: &Refusal<'_>, sheet: &Sheet<'_>) -> Body {

@@ -49,12 +49,14 @@ impl<S: Store> Service<S> {
 
     /// Tells one controller's switch something, or all of them. All at once are an admin's affair.
     fn switch(&self, act: &Act<'_>, name: &str, mut tell: impl FnMut(&Switch)) -> Result<(), Problem> {
+        if name == ALL {
+            act.allow(Role::Admin, &about(name))?;
+        }
         let Some(shedder) = &self.overload else {
             let detail = "the server has no controllers of overload; `overload:` in its config makes some";
             return Err(Problem::of_admin(Refusal::Unknown, detail));
         };
         if name == ALL {
-            act.allow(Role::Admin, &about(name))?;
             for controller in Controller::ALL {
                 let _ = shedder.switch(controller, &mut tell); // One that is not there has nothing to hear.
             }

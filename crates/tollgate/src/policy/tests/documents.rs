@@ -100,12 +100,13 @@ fn policies_in_the_documentation_are_true() {
 /// A page with Rust examples is one whose examples are run.
 #[test]
 fn pages_with_rust_examples_are_run() {
-    let run = include_str!("../../documents.rs");
+    let own = include_str!("../../documents.rs");
+    let middleware = include_str!("../../../../tollgate-tower/src/lib.rs");
     for page in pages() {
         let has_rust = blocks(&page.text).iter().any(|block| block.label.starts_with("rust"));
         assert!(
-            !has_rust || run.contains(&page.name),
-            "{} has Rust examples and is not in documents.rs",
+            !has_rust || own.contains(&page.name) || middleware.contains(&page.name),
+            "{} has Rust examples, and neither documents.rs nor the middleware runs them",
             page.name
         );
     }

@@ -1,7 +1,7 @@
 //! An upstream that can be overloaded: a process of its own with so many workers, and a queue inside that nobody sees. The process is this
 //! binary, which runs [`an_upstream_has_so_many_workers`] with a word in its environment.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use tokio::sync::Semaphore;
 const WORD: &str = "BUSY_UPSTREAM_WORKERS";
 const NAME: &str = "busy::an_upstream_has_so_many_workers";
 /// How long a worker takes for a request.
-pub(crate) const SERVICE: Duration = Duration::from_millis(20);
+pub(crate) const SERVICE_MILLIS: u64 = 20;
+const SERVICE: Duration = Duration::from_millis(SERVICE_MILLIS);
 
 /// The process.
 pub(crate) struct Busy {
@@ -23,7 +24,7 @@ pub(crate) struct Busy {
 }
 
 impl Busy {
-    pub(crate) fn start(workers: usize) -> Self {
+    pub(crate) fn start(workers: u64) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", NAME, "--nocapture"])
             .env(WORD, workers.to_string())
@@ -54,7 +55,9 @@ fn serve(workers: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        println!("busy at {}", listener.local_addr().unwrap());
+        // Past the harness, which would keep it.
+        let told = format!("\nbusy at {}\n", listener.local_addr().unwrap());
+        std::io::stdout().write_all(told.as_bytes()).unwrap();
         let workers = Arc::new(Semaphore::new(workers));
         loop {
             let (stream, _) = listener.accept().await.unwrap();

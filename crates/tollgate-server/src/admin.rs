@@ -7,6 +7,7 @@ mod audit;
 pub(crate) mod beside;
 mod form;
 mod guard;
+mod overload;
 mod refusal;
 mod reload;
 mod reply;

@@ -23,8 +23,8 @@ pub use foreign::ForeignArguments;
 pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
 pub use operate::{
     BlockArguments, DiffArguments, ExplainArguments, KeyArguments, ListArguments, OperateCommand,
-    PercentArguments, ReloadNowArguments, ResetArguments, RestoreArguments, RulingArguments, ServerArguments,
-    TailArguments, TopArguments, TrustArguments,
+    PercentArguments, ReloadNowArguments, ResetArguments, RestoreArguments, RulingArguments, ScopeArguments,
+    ServerArguments, TailArguments, TopArguments, TrustArguments,
 };
 pub use see::{LogFormat, SeeArguments};
 pub use simulate::{FleetArguments, SimulateCommand};

@@ -12,6 +12,8 @@ use serde::Deserialize;
 
 use crate::gateway::{self, RouteDocument, RoutePlan};
 use crate::store::StoreDocument;
+use tollgate::overload::Plan;
+use tollgate::policy::{Finding, Severity};
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
 use tollgate_tower::attributes::jwt::Verifier;
 use tollgate_tower::attributes::path::EscapedSlashes;
@@ -42,6 +44,8 @@ struct Document {
     store: Option<StoreDocument>,
     #[serde(default)]
     routes: Vec<RouteDocument>,
+    /// Only whether it is there: the library reads it, with the lines in which it stands.
+    overload: Option<serde::de::IgnoredAny>,
 }
 
 /// Whose tokens are believed.
@@ -80,6 +84,10 @@ pub(crate) struct Config {
     pub(crate) store: StoreDocument,
     /// Where the gateway sends requests on to.
     pub(crate) routes: Vec<RoutePlan>,
+    /// What the gateway refuses when there is no capacity for it.
+    pub(crate) overload: Option<Plan>,
+    /// What is accepted, and perhaps not meant.
+    pub(crate) warnings: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -175,7 +183,33 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
     }
     let store = document.store.unwrap_or_default();
     let routes = gateway::compile(document.routes, &mut problems);
-    if problems.is_empty() { Ok(Config { reader, store, routes }) } else { Err(problems) }
+    let mut warnings = Vec::new();
+    let overload = document.overload.and_then(|_| overload(text, &mut problems, &mut warnings));
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(Config { reader, store, routes, overload, warnings })
+}
+
+/// The controllers, and what is wrong with them, each with its field and its line.
+fn overload(text: &str, problems: &mut Vec<String>, warnings: &mut Vec<String>) -> Option<Plan> {
+    let told = |finding: &Finding| {
+        let Finding { field, message, line, .. } = finding;
+        let accepted = match finding.accepted.as_str() {
+            "" => String::new(),
+            accepted => format!("; accepted: {accepted}"),
+        };
+        format!("{field}: {message}{accepted} (line {line})")
+    };
+    let (plan, findings) = match Plan::section("config", text.as_bytes()) {
+        Ok((plan, findings)) => (Some(plan), findings),
+        Err(findings) => (None, findings),
+    };
+    for finding in findings.as_slice() {
+        let list = if finding.severity == Severity::Warning { &mut *warnings } else { &mut *problems };
+        list.push(told(finding));
+    }
+    plan
 }
 
 fn trusted(networks: Option<Vec<String>>, problems: &mut Vec<String>) -> Trusted {
@@ -323,6 +357,31 @@ attributes:
         std::fs::remove_file(&file).unwrap();
         assert!(matches!(config.unwrap().reader.mapped[0].source, Source::Jwt { .. }));
         assert!(compile(&text).unwrap_err()[0].starts_with("jwt.jwks: "));
+    }
+
+    /// The section of overload stands beside the others, and what is wrong with it is told with them.
+    #[test]
+    fn overload_is_read() {
+        let config =
+            compile("ipv6_prefix: 56\noverload: {worker: , concurrency: {initial: 5}, queue: }").unwrap();
+        let plan = config.overload.unwrap();
+        assert!(plan.worker.is_some() && plan.queue.is_some() && plan.fleet.is_none());
+        assert!(compile("{}").unwrap().overload.is_none());
+        let text = "ipv6_prefix: 12\noverload:\n  worker: {shed_above: 120%, nonsense: 1}\n  queue:\n";
+        let problems = compile(text).unwrap_err();
+        for expected in [
+            "ipv6_prefix: 12 is not accepted",
+            "overload.worker.shed_above: 120% is out of range; accepted: a percentage from 1% to 99% (line 3)",
+            "overload.worker.nonsense: ",
+            "overload.queue: requests wait for a place in flight",
+        ] {
+            assert!(
+                problems.iter().any(|problem| problem.starts_with(expected)),
+                "{expected}\n{problems:#?}"
+            );
+        }
+        let hasty = compile("overload: {worker: {shed_over: 60s, restore_over: 20s}}").unwrap();
+        assert!(hasty.warnings[0].starts_with("overload.worker.restore_over: "), "{:?}", hasty.warnings);
     }
 
     /// Every problem names its field and what would be accepted.

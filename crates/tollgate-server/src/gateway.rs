@@ -1,6 +1,6 @@
 //! The gateway: a reverse proxy in front of services that cannot be changed. The way of a request: `connection` (HTTP/1 through `strict`, which lets
 //! only `framing` that nobody can read differently pass, or HTTP/2 through `frames`, which ends floods) → `arrival` (its one spelling, and who sent it) →
-//! the decision → `proxy` (its route in the `table`, the upstream that `spread` chooses) → `fields` (what the next hop is told) → `upstream` (a connection of `link`) → `body`.
+//! the decision → `overload` (whether there is capacity) → `proxy` (its route in the `table`, the upstream that `spread` chooses) → `fields` (what the next hop is told) → `upstream` (a connection of `link`) → `body`.
 //! Routes come from the config by way of `plan`; `health` and `checks` say which upstreams are asked; `tunnel` is for what is no longer HTTP.
 
 use std::sync::Arc;
@@ -22,6 +22,7 @@ mod frames;
 mod streams;
 mod arrival;
 mod decide;
+mod overload;
 mod proxy;
 mod table;
 mod spread;
@@ -65,6 +66,7 @@ use crate::telemetry::Open;
 use arrival::{Arrival, Peer};
 use body::Body;
 use decide::{Deciding, Passing};
+use overload::Behind;
 use proxy::Proxy;
 use table::Table;
 
@@ -76,7 +78,7 @@ const HEAD_BUFFER_BYTES: usize = 64 << 10;
 pub(crate) struct Gateway {
     service: Arc<Service>,
     proxy: Arc<Proxy>,
-    limited: RateLimit<Passing, Deciding>,
+    limited: RateLimit<Behind, Deciding>,
 }
 
 /// Marks an answer of the gateway's own.
@@ -105,7 +107,8 @@ impl Gateway {
             .reader(service.reader.clone())
             .headers(service.headers.clone())
             .authenticated(is_vouched);
-        Ok(Self { limited: layer.layer(Passing(Arc::clone(&proxy))), service, proxy })
+        let behind = Behind::new(Passing(Arc::clone(&proxy)), service.overload.as_ref(), &service);
+        Ok(Self { limited: layer.layer(behind), service, proxy })
     }
 
     fn opened(&self) -> Open {

@@ -11,7 +11,9 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use client::Client;
 
-use crate::cli::{GivenAttribute, GivenValue, OperateCommand, RulingArguments, ServerArguments};
+use crate::cli::{
+    GivenAttribute, GivenValue, OperateCommand, RulingArguments, ScopeArguments, ServerArguments,
+};
 use crate::console::Console;
 use crate::telemetry::text::plain;
 use crate::{FAILURE, SUCCESS, USAGE};
@@ -107,7 +109,8 @@ fn asked(command: &OperateCommand) -> Result<Asked<'_>, String> {
             post(&percent.server, "/admin/v1/percent", body, show::ruled)
         }
         OperateCommand::Restore(restore) => {
-            let body = json!({ "limit": restore.scope.limit, "all": restore.scope.all });
+            let scope = &restore.scope;
+            let body = json!({ "limit": scope.limit, "all": scope.all, "overload": scope.overload });
             post(&restore.server, "/admin/v1/restore", body, show::restored)
         }
         OperateCommand::Reload(reload) => {
@@ -122,7 +125,8 @@ fn asked(command: &OperateCommand) -> Result<Asked<'_>, String> {
 }
 
 fn ruling(RulingArguments { scope, lasting, note, .. }: &RulingArguments) -> Value {
-    json!({ "limit": scope.limit, "all": scope.all, "for": lasting, "note": note })
+    let ScopeArguments { limit, all, overload } = scope;
+    json!({ "limit": limit, "all": all, "overload": overload, "for": lasting, "note": note })
 }
 
 fn attributes(given: &[GivenAttribute]) -> Result<Map<String, Value>, String> {

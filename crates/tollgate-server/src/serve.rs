@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tollgate::Clock;
+use tollgate::overload::{FleetScope, Plan};
 
 use crate::admin::{self, Admin};
 use crate::auth::Auth;
@@ -25,6 +26,7 @@ use crate::{FAILURE, SUCCESS};
 use crate::{grpc, http, listen, resp};
 use counters::{Counting, Opened};
 use tollgate_tower::attributes::Reader;
+use tollgate_tower::shed::Shedder;
 
 mod banner;
 mod counters;
@@ -74,7 +76,7 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     let start = reload::start(arguments.policy.as_ref(), arguments.reload.state_dir.as_deref())
         .map_err(|error| format!("no policy to serve\n{error}"))?;
     let config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
-    let Config { reader, store, mut routes } = config;
+    let Config { reader, store, mut routes, overload, warnings } = config;
     let choice = Choice::of(&arguments.store, &store)?;
     routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
     if let Some(foreign) = start.loaded.rules.foreign().filter(|_| !routes.is_empty()) {
@@ -84,7 +86,29 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
             foreign.format().name()
         ));
     }
-    Ok(Prepared { clock, auth, tls, start, reader, choice, routes })
+    let overload = overload.map(|plan| shedder(plan, &choice, &routes, &clock)).transpose()?;
+    for warning in warnings {
+        tracing::warn!(warning, "the config is accepted, and perhaps not what is meant");
+    }
+    Ok(Prepared { clock, auth, tls, start, reader, choice, routes, overload })
+}
+
+/// The controllers of overload, where they can do what the config says.
+fn shedder(plan: Plan, choice: &Choice, routes: &[RoutePlan], clock: &Clock) -> Result<Arc<Shedder>, String> {
+    if routes.is_empty() {
+        return Err("overload: in the config is about the gateway, and there is none; add routes: to it, or --upstream".to_owned());
+    }
+    let is_of_fleet = plan.fleet.as_ref().is_some_and(|fleet| fleet.scope == FleetScope::Fleet);
+    if is_of_fleet && matches!(choice, Choice::Shared(_)) {
+        return Err(
+            "overload.fleet.scope: a capacity of the whole fleet is not counted in a shared store yet; accepted beside \
+             --store is `scope: node`, with this node's part of the capacity"
+                .to_owned(),
+        );
+    }
+    let shedder =
+        Shedder::new(plan, clock.clone()).map_err(|error| format!("overload.fleet.capacity: {error}"))?;
+    Ok(Arc::new(shedder))
 }
 
 /// What a server needs before it opens anything.
@@ -97,6 +121,8 @@ struct Prepared {
     choice: Choice,
     /// Of the gateway; without any there is none.
     routes: Vec<RoutePlan>,
+    /// What the gateway refuses by when there is no capacity.
+    overload: Option<Arc<Shedder>>,
 }
 
 /// Whoever can connect can use up anybody's quota, so only this machine may, unless strangers are kept out or the operator insists.
@@ -113,7 +139,7 @@ fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String>
 }
 
 async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Console) -> Result<(), String> {
-    let Prepared { clock, auth, tls, mut start, reader, choice, routes } = prepared;
+    let Prepared { clock, auth, tls, mut start, reader, choice, routes, overload } = prepared;
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
@@ -153,6 +179,10 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let mut service = Service::new(engine, clock.clone()).reading(reader).throttling(throttled);
     service.orders = orders.clone();
     service.auth = auth;
+    if let Some(shedder) = overload {
+        service.overload = Some(Arc::clone(&shedder));
+        service.meter.show_overload(move || shedder.reports());
+    }
     service.reloader = Some(reloader);
     service.readiness.tls = tls.clone();
     service.readiness.store = store.clone();

@@ -27,6 +27,7 @@ use crate::telemetry::Meter;
 use cells::{Cells, Table};
 use holds::Holds;
 use tollgate_tower::attributes::Reader;
+use tollgate_tower::shed::Shedder;
 
 pub(crate) mod cell;
 pub(crate) mod cells;
@@ -106,6 +107,8 @@ pub(crate) struct Service<S = Stores> {
     /// Somebody else's configuration; while there is one, it decides, and not the engine's policy.
     foreign: ArcSwapOption<InForce>,
     pub(crate) foreign_options: Options,
+    /// What the gateway refuses by when there is no capacity; none unless the config has it.
+    pub(crate) overload: Option<Arc<Shedder>>,
     no_room: Seldom,
     pub(crate) distrusted: Seldom,
 }
@@ -136,6 +139,7 @@ impl<S: Store> Service<S> {
             beside: Beside::default(),
             foreign: ArcSwapOption::empty(),
             foreign_options: Options::default(),
+            overload: None,
             no_room: Seldom::default(),
             distrusted: Seldom::default(),
         }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::broadcast;
-use tollgate::{CheckRequest, Decision, Policy, Timestamp};
+use tollgate::overload::Report;
+use tollgate::{CheckRequest, Decision, Policy, Ticks, Timestamp};
 
 use crate::random;
 use crate::service::Wire;
@@ -25,6 +26,8 @@ pub(crate) mod process;
 mod exposition;
 mod foreign;
 pub(crate) mod gateway;
+mod overload;
+mod waiting;
 mod scrape;
 mod shared;
 pub(crate) mod trace;
@@ -44,6 +47,7 @@ use ledger::Ledger;
 use names::{Metric, VERDICTS, verdict_index};
 use top::Top;
 use trace::Tracer;
+use waiting::Waiting;
 
 /// Events that a slow reader of the live view may fall behind before it loses some.
 const EVENTS_MAX: usize = 1_024;
@@ -101,6 +105,9 @@ type Shared = Box<dyn Fn() -> StoreNumbers + Send + Sync>;
 /// The same about a gateway's upstreams.
 type Upstreams = Box<dyn Fn() -> Vec<gateway::UpstreamSeries> + Send + Sync>;
 
+/// The same about controllers of overload.
+type Reports = Box<dyn Fn() -> Vec<Report> + Send + Sync>;
+
 /// Counts decisions.
 pub(crate) struct Meter {
     events: broadcast::Sender<Arc<Event>>,
@@ -118,6 +125,8 @@ pub(crate) struct Meter {
     tracer: OnceLock<Tracer>,
     shared: OnceLock<Shared>,
     gateway: OnceLock<Upstreams>,
+    overload: OnceLock<Reports>,
+    waiting: Waiting,
 }
 
 impl Meter {
@@ -136,6 +145,8 @@ impl Meter {
             tracer: OnceLock::new(),
             shared: OnceLock::new(),
             gateway: OnceLock::new(),
+            overload: OnceLock::new(),
+            waiting: Waiting::default(),
         }
     }
 
@@ -230,6 +241,21 @@ impl Meter {
         numbers: impl Fn() -> Vec<gateway::UpstreamSeries> + Send + Sync + 'static,
     ) {
         let _ = self.gateway.set(Box::new(numbers));
+    }
+
+    /// Shows numbers of controllers of overload, asked for at each scrape. There is one set of them; a second changes nothing.
+    pub(crate) fn show_overload(&self, reports: impl Fn() -> Vec<Report> + Send + Sync + 'static) {
+        let _ = self.overload.set(Box::new(reports));
+    }
+
+    /// A request begins to wait for its turn.
+    pub(crate) fn began_waiting(&self, wait: Ticks) {
+        self.waiting.began(wait);
+    }
+
+    /// A request waits no longer.
+    pub(crate) fn ended_waiting(&self) {
+        self.waiting.ended();
     }
 
     /// Traces decisions from now on. A meter has one tracer; a second changes nothing.

@@ -62,8 +62,8 @@ impl Told {
 pub(super) struct Act<'a> {
     admin: &'a Admin,
     who: &'a Who,
-    verb: Verb,
-    now: Timestamp,
+    pub(super) verb: Verb,
+    pub(super) now: Timestamp,
 }
 
 impl Act<'_> {
@@ -229,6 +229,9 @@ impl<S: Store> Service<S> {
 
     /// Kill, shadow and percent.
     fn rule(&self, act: &Act<'_>, form: &RulingForm) -> Result<Told, Problem> {
+        if let Some(name) = form.overload()? {
+            return self.rule_overload(act, form, name);
+        }
         let (ruling, reach) = match (act.verb, form.percent) {
             (Verb::Kill, None) => (Ruling::Off, Reach::Open),
             (Verb::Shadow, None) => (Ruling::Shadow, Reach::Open),
@@ -258,6 +261,9 @@ impl<S: Store> Service<S> {
     }
 
     fn restore(&self, act: &Act<'_>, form: &RulingForm) -> Result<Told, Problem> {
+        if let Some(name) = form.overload()? {
+            return self.restore_overload(act, name);
+        }
         let scope = scope(act, form)?;
         if scope != Scope::All {
             self.native(act)?;
@@ -351,6 +357,6 @@ fn told(request: &CheckRequest<'_>) -> String {
     pairs.collect::<Vec<_>>().join(" ")
 }
 
-fn remarked(what: &str, note: &str) -> String {
+pub(super) fn remarked(what: &str, note: &str) -> String {
     if note.is_empty() { what.to_owned() } else { format!("{what}: {note}") }
 }

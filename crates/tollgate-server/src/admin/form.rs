@@ -54,6 +54,8 @@ pub(super) struct RulingForm {
     pub(super) limit: Option<String>,
     #[serde(default)]
     pub(super) all: bool,
+    /// A controller of overload in the place of a limit.
+    overload: Option<String>,
     pub(super) percent: Option<u8>,
     r#for: Option<String>,
     note: Option<String>,
@@ -125,6 +127,14 @@ pub(super) enum Reach {
 }
 
 impl RulingForm {
+    /// The controller of overload that it is about, if it is about one; then it is about nothing else.
+    pub(super) fn overload(&self) -> Result<Option<&str>, Problem> {
+        if self.overload.is_some() && (self.limit.is_some() || self.all || self.percent.is_some()) {
+            return Err(Problem::invalid("overload: names a controller, or all, and stands beside no limit"));
+        }
+        Ok(self.overload.as_deref())
+    }
+
     pub(super) fn until(&self, reach: Reach, now: Timestamp) -> Result<Timestamp, Problem> {
         let most = match reach {
             Reach::Open => OPEN_MAX,

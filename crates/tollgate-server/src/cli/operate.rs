@@ -136,6 +136,9 @@ pub struct ScopeArguments {
     /// All limits at once, and those that CL.THROTTLE and THROTTLE tell
     #[arg(long)]
     pub all: bool,
+    /// A controller of overload, such as worker-shedder, or all of them with `all`
+    #[arg(long, value_name = "CONTROLLER")]
+    pub overload: Option<String>,
 }
 
 /// The arguments of `kill` and `shadow`.

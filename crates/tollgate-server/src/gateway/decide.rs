@@ -59,6 +59,14 @@ impl Decide for Deciding {
     ) -> impl Future<Output = (Decision, Option<Reservation>)> + Send {
         self.0.reserve(request, lifetime, now, Wire::Gateway)
     }
+
+    fn began_waiting(&self, wait: Ticks) {
+        self.0.meter.began_waiting(wait);
+    }
+
+    fn ended_waiting(&self) {
+        self.0.meter.ended_waiting();
+    }
 }
 
 /// What stands behind the decision: requests that pass are sent on.

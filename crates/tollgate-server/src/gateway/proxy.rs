@@ -8,6 +8,7 @@ use http::{Request, Response, StatusCode, request};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
+use tollgate::overload::Ending;
 use tollgate::{Clock, Timestamp};
 use tollgate_tower::attributes::Reader;
 
@@ -38,7 +39,11 @@ impl Proxy {
     pub(super) async fn forward(&self, request: Request<Incoming>) -> Response<Body> {
         match self.answer(request).await {
             Ok(response) => response,
-            Err(problem) => refused(&problem),
+            Err(problem) => {
+                let mut response = refused(&problem);
+                response.extensions_mut().insert(ending(problem.kind));
+                response
+            }
         }
     }
 
@@ -49,7 +54,9 @@ impl Proxy {
         };
         let path = request.uri().path();
         if path == "*" {
-            return Ok(empty(StatusCode::NO_CONTENT)); // The gateway speaks for itself.
+            let mut response = empty(StatusCode::NO_CONTENT); // The gateway speaks for itself.
+            response.extensions_mut().insert(Ending::Ignored);
+            return Ok(response);
         }
         let Some(route) = self.table.find(arrival.host.as_deref(), path) else {
             return Err(turned(
@@ -135,6 +142,17 @@ impl Proxy {
                 "a request got no answer"
             );
         }
+    }
+}
+
+/// What an answer of the gateway's own says about capacity: that upstreams are away or slow, or nothing, where the request itself was at
+/// fault.
+const fn ending(kind: Kind) -> Ending {
+    match kind {
+        Kind::Gateway(
+            Turned::NoUpstream | Turned::Busy | Turned::Unreachable | Turned::Lost | Turned::Late,
+        ) => Ending::Dropped,
+        _ => Ending::Ignored,
     }
 }
 

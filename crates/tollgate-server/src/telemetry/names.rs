@@ -177,6 +177,44 @@ pub(crate) static GATEWAY_TUNNELS: Metric =
     gauge("tollgate_gateway_tunnels", "Tunnels that are open now, such as WebSockets.");
 pub(crate) static GATEWAY_UP: Metric =
     gauge("tollgate_gateway_upstream_up", "1 for an upstream whose health checks pass, or that has none.");
+pub(crate) static WAITING: Metric =
+    gauge("tollgate_waiting_requests", "Requests of the gateway that wait for their turn at a leaky bucket.");
+pub(crate) static WAITS: Metric = histogram(
+    "tollgate_wait_duration_seconds",
+    "How long requests of the gateway have to wait for their turn at a leaky bucket.",
+);
+pub(crate) static OVERLOAD_LIMIT: Metric = gauge(
+    "tollgate_overload_limit",
+    "What a controller admits: places in flight, requests a second, or places in the line.",
+);
+pub(crate) static OVERLOAD_IN_FLIGHT: Metric =
+    gauge("tollgate_overload_in_flight", "Requests in flight, or in the line, as a controller counts them.");
+pub(crate) static OVERLOAD_QUEUE: Metric = gauge(
+    "tollgate_overload_queue_estimate",
+    "How many of the requests in flight are estimated to wait behind the gateway.",
+);
+pub(crate) static OVERLOAD_UTILISATION: Metric =
+    gauge("tollgate_overload_utilisation_permille", "How busy the worker is, in thousandths.");
+pub(crate) static OVERLOAD_LEVEL: Metric = gauge(
+    "tollgate_overload_level_permille",
+    "How much is shed, in thousandths of a class: 1500 is all test traffic and half of the reads.",
+);
+pub(crate) static OVERLOAD_REFUSED: Metric =
+    counter("tollgate_overload_refused_total", "Requests that a controller of overload refused.");
+pub(crate) static OVERLOAD_WOULD_REFUSE: Metric = counter(
+    "tollgate_overload_would_refuse_total",
+    "Requests that a controller of overload would have refused, had it not been in shadow.",
+);
+pub(crate) static OVERLOAD_REASON: Metric =
+    gauge("tollgate_overload_reason", "1 for the reason why a controller last changed what it admits.");
+pub(crate) static OVERLOAD_CHANGED: Metric = gauge(
+    "tollgate_overload_changed_timestamp_seconds",
+    "When a controller last changed what it admits, in seconds since 1970.",
+);
+pub(crate) static OVERLOAD_MODE: Metric =
+    gauge("tollgate_overload_mode", "1 for the mode in which a controller of overload is.");
+pub(crate) static OVERLOAD_KILLED: Metric =
+    gauge("tollgate_overload_killed", "1 while the kill switch of a controller of overload is on.");
 pub(crate) static KILL_SWITCHES: Metric = gauge(
     "tollgate_kill_switches",
     "Kill switches that are on now; each turns a limit, or all of them, off.",
@@ -202,7 +240,7 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 58] = [
+pub(crate) static ALL: [&Metric; 71] = [
     &BUILD,
     &DECISIONS,
     &LIMIT_DECISIONS,
@@ -252,6 +290,19 @@ pub(crate) static ALL: [&Metric; 58] = [
     &GATEWAY_RETRIES,
     &GATEWAY_TUNNELS,
     &GATEWAY_UP,
+    &WAITING,
+    &WAITS,
+    &OVERLOAD_LIMIT,
+    &OVERLOAD_IN_FLIGHT,
+    &OVERLOAD_QUEUE,
+    &OVERLOAD_UTILISATION,
+    &OVERLOAD_LEVEL,
+    &OVERLOAD_REFUSED,
+    &OVERLOAD_WOULD_REFUSE,
+    &OVERLOAD_REASON,
+    &OVERLOAD_CHANGED,
+    &OVERLOAD_MODE,
+    &OVERLOAD_KILLED,
     &KILL_SWITCHES,
     &SNAPSHOT_SINCE,
     &SNAPSHOTS,
@@ -276,6 +327,9 @@ pub(crate) mod label {
     pub(crate) const STATE: &str = "state";
     pub(crate) const ROUTE: &str = "route";
     pub(crate) const UPSTREAM: &str = "upstream";
+    pub(crate) const CONTROLLER: &str = "controller";
+    pub(crate) const REASON: &str = "reason";
+    pub(crate) const MODE: &str = "mode";
     /// Bound of a histogram's bucket; the exposition format prescribes it.
     pub(crate) const BOUND: &str = "le";
 }

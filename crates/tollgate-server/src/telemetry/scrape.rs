@@ -3,9 +3,9 @@
 use tollgate::Timestamp;
 
 use super::exposition::Page;
-use super::gateway;
 use super::names::{self, Metric, OUTCOMES, SOURCES, VERDICTS, label};
 use super::{Meter, Sample};
+use super::{gateway, overload};
 use crate::service::Wire;
 
 impl Meter {
@@ -14,6 +14,7 @@ impl Meter {
         let samples = self.samples(now);
         let shared = self.shared.get().map(|numbers| numbers());
         let upstreams = self.gateway.get().map(|numbers| gateway::folded(numbers())).unwrap_or_default();
+        let controllers = self.overload.get().map(|reports| reports()).unwrap_or_default();
         let mut page = Page::default();
         for metric in names::ALL {
             page.metric(metric);
@@ -22,6 +23,7 @@ impl Meter {
                 numbers.show(metric, &mut page);
             }
             gateway::show(&upstreams, metric, &mut page);
+            overload::show(&controllers, metric, &mut page);
             for sample in samples.iter().filter(|sample| sample.metric == metric) {
                 let labels: Vec<(&str, &str)> = sample.label.into_iter().collect();
                 page.number(metric, &labels, sample.value);
@@ -60,6 +62,8 @@ impl Meter {
             }
         } else if *metric == names::RETRY_AFTER {
             page.histogram(metric, &[], &self.retries.read());
+        } else {
+            self.waiting.show(metric, page);
         }
     }
 

@@ -84,6 +84,9 @@ fn roles() {
         ("POST", "/admin/v1/policy/diff", POLICY, 1, 200),
         ("DELETE", diff, "", 1, 404),
         ("POST", "/admin/v1/kill", r#"{"all":true}"#, 2, 200),
+        // There are no controllers of overload here, which only those learn who may switch them.
+        ("POST", "/admin/v1/kill", r#"{"overload":"queue"}"#, 1, 404),
+        ("POST", "/admin/v1/restore", r#"{"overload":"all"}"#, 2, 404),
         ("POST", "/admin/v1/shadow", r#"{"all":true}"#, 2, 200),
         ("POST", "/admin/v1/restore", r#"{"all":true}"#, 2, 200),
         ("GET", "/admin/v1/audit", "", 2, 200),
@@ -203,6 +206,8 @@ fn wrong_questions() {
         ("POST", "/admin/v1/kill", r#"{}"#, 400, "name one limit"),
         ("POST", "/admin/v1/kill", r#"{"limit":"per-key","all":true}"#, 400, "name one limit"),
         ("POST", "/admin/v1/kill", r#"{"limit":"nope"}"#, 404, "no limit \"nope\""),
+        ("POST", "/admin/v1/kill", r#"{"limit":"per-key","overload":"all"}"#, 400, "beside no limit"),
+        ("POST", "/admin/v1/percent", r#"{"overload":"all"}"#, 400, "only the paths kill"),
         ("POST", "/admin/v1/kill", r#"{"limit":"per-key","for":"25h"}"#, 400, "accepted are 1s to 24h"),
         ("POST", "/admin/v1/block", r#"{"attributes":{"a":"b"},"for":"31d"}"#, 400, "accepted are 1s to 30d"),
         (

@@ -1,6 +1,6 @@
 //! `docs/gateway.md` is run: its policy is served in front of a real service, and its commands print what it shows.
 
-use crate::gateway_upstream::{Gateway, Upstream};
+use crate::gateway_upstream::{Gateway, OPEN, Upstream};
 use crate::guide::{Last, blocks, first, shell, succeeded};
 use crate::program::{run, stderr};
 use crate::proxy::Folder;
@@ -35,4 +35,18 @@ fn the_routes_are_true() {
     let arguments = ["serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--config", &config];
     let told = stderr(&run(&arguments, b""));
     assert!(told.contains("upstream-ca.pem") && !told.contains("routes["), "{told}");
+}
+
+/// The controllers that the guide shows are accepted as they are, and at work.
+#[test]
+fn the_controllers_are_true() {
+    let (blocks, folder, upstream) =
+        (blocks(GUIDE), Folder::new("gateway-guide-overload"), Upstream::start());
+    let config = folder.write("config.yaml", first(&blocks, "yaml overload")).display().to_string();
+    let address = format!("http://{}", upstream.address);
+    let gateway = Gateway::with(&["--upstream", &address, "--config", &config], OPEN);
+    assert_eq!(gateway.get("/healthz", "").status, 200);
+    for controller in ["fleet-shedder", "worker-shedder", "adaptive-concurrency", "queue"] {
+        assert_eq!(gateway.metric("tollgate_overload_mode", controller), 1, "{controller}");
+    }
 }

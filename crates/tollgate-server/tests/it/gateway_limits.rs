@@ -141,3 +141,20 @@ fn operators_are_heard() {
     folder.write("policy.yaml", &format!("{POLICY}  - {{name: once, when: {{path: /y}}, rate: 1/h}}\n"));
     until(|| gateway.get("/y", "").status == 429);
 }
+
+/// Who waits for its turn is counted while it does, and how long it has to.
+#[test]
+fn those_who_wait_are_counted() {
+    let upstream = Upstream::start();
+    let address = format!("http://{}", upstream.address);
+    let policy = "limits: [{name: shaped, algorithm: leaky-bucket, rate: 1 every 4s, queue: 2}]";
+    let gateway = Gateway::with(&["--upstream", &address], policy);
+    assert_eq!(gateway.get("/x", "").status, 200);
+    assert_eq!(gateway.server.metric("tollgate_waiting_requests"), 0);
+    let mut waits = gateway.connect();
+    waits.write_all(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    until(|| gateway.server.metric("tollgate_waiting_requests") == 1);
+    assert_eq!(gateway.server.metric("tollgate_wait_duration_seconds_count"), 1);
+    assert_eq!(Response::read(&mut BufReader::new(&waits)).status, 200);
+    assert_eq!(gateway.server.metric("tollgate_waiting_requests"), 0);
+}

@@ -82,22 +82,23 @@ where
 
 /// A response keeps its place until its body has ended, and tells the controllers how it went.
 fn finish<R, E>(served: Result<Response<R>, E>, mut admission: Admission) -> Result<Response<Body<R>>, E> {
-    let response = match served {
+    let mut response = match served {
         Ok(response) => response,
         Err(error) => {
             admission.will_end(Ending::Dropped);
             return Err(error);
         }
     };
+    let told = response.extensions_mut().remove::<Ending>();
     if is_stream(&response) {
         // How long it lasts says nothing about capacity.
-        admission.will_end(Ending::Success);
+        admission.will_end(told.unwrap_or(Ending::Success));
         drop(admission);
         return Ok(response.map(|body| Body::served(body, None)));
     }
     let status = response.status();
     let is_lost = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT);
-    admission.will_end(if is_lost { Ending::Dropped } else { Ending::Success });
+    admission.will_end(told.unwrap_or(if is_lost { Ending::Dropped } else { Ending::Success }));
     let hold: Box<dyn Finish> = Box::new(admission);
     Ok(response.map(|body| Body::served(body, Some(hold))))
 }

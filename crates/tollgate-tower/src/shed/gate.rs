@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 use tollgate::overload::{
-    AdaptiveLimit, Cause, Controllers, Ending, Entry, Line, Next, Pass, Place, Plan, Priority, Pushed,
-    Refusal, Report,
+    AdaptiveLimit, Cause, Controller, Controllers, Ending, Entry, Line, Next, Pass, Place, Plan, Priority,
+    Pushed, Refusal, Report, Switch,
 };
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Clock, Decision, Engine, QuotaError, Ticks, Timestamp};
@@ -75,6 +75,14 @@ impl Shedder {
         self.controllers.kill(until);
         if let Some(line) = self.line() {
             line.switch().kill(until);
+        }
+    }
+
+    /// Tells a controller's switch something; none if the plan does not have it.
+    pub fn switch<T>(&self, controller: Controller, tell: impl FnOnce(&Switch) -> T) -> Option<T> {
+        match controller {
+            Controller::Queue => self.line().map(|line| tell(line.switch())),
+            other => self.controllers.switch(other).map(tell),
         }
     }
 

@@ -1,7 +1,9 @@
 //! The layer and the service.
 
 use std::collections::hash_map::RandomState;
+use std::future::Future;
 use std::hash::BuildHasher;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -27,7 +29,13 @@ use crate::{grpc, peer};
 /// Longest time that a request waits in line unless said otherwise.
 const PATIENCE: Ticks = Ticks::from_secs(10);
 
+/// Something that is done for a request that is refused.
+type Consequence = dyn Fn(&Parts) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+
 /// Sheds what a service has no capacity for. Copies share the controllers.
+///
+/// The controllers learn from every response but those that say otherwise: a service that answers for itself, or knows better how a request
+/// ended, puts a [`tollgate::overload::Ending`] into the extensions of its response.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -53,6 +61,7 @@ struct Shared {
     headers: HeaderPolicy,
     patience: Ticks,
     identities: RandomState,
+    consequence: Option<Arc<Consequence>>,
 }
 
 impl ShedLayer {
@@ -65,6 +74,7 @@ impl ShedLayer {
             headers: HeaderPolicy::default(),
             patience: PATIENCE,
             identities: RandomState::new(),
+            consequence: None,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -91,6 +101,18 @@ impl ShedLayer {
     #[must_use]
     pub fn wait_at_most(self, patience: Duration) -> Self {
         self.with(|shared| shared.patience = Ticks::ceil_from(patience))
+    }
+}
+
+impl ShedLayer {
+    /// Does this for each request that is refused, such as to give back what it was charged before. It is begun before the answer is given, and
+    /// waited for only as far as it does not wait itself.
+    #[must_use]
+    pub fn when_refused<F>(self, consequence: impl Fn(&Parts) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.with(|shared| shared.consequence = Some(Arc::new(move |parts| Box::pin(consequence(parts)))))
     }
 }
 
@@ -169,6 +191,9 @@ impl Shared {
 
     /// The response to whom there is no capacity for: a 503, and over gRPC `UNAVAILABLE`.
     fn refuse(&self, parts: &Parts, refusal: &Refusal, identity: u64) -> Response<Bytes> {
+        if let Some(consequence) = &self.consequence {
+            crate::hold::run(consequence(parts));
+        }
         let reading = Reading::of(parts, tollgate::headers::Caller::Anonymous, 1);
         let answer =
             Answer::of_refusal(refusal, &self.headers, reading.audience, identity, self.shedder.now());

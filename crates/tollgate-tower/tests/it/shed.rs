@@ -4,13 +4,14 @@ use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tollgate::overload::{Controller, Plan};
+use tollgate::overload::{Controller, Ending, Plan};
 use tollgate::{ManualClock, Ticks};
 use tollgate_tower::shed::{ShedLayer, Shedder};
 use tower::{Layer, ServiceExt, service_fn};
@@ -159,4 +160,43 @@ async fn the_kill_switch() {
     assert_eq!(poll(&mut busy.call("/")).unwrap().status(), 200);
     busy.time.advance(Duration::from_secs(60));
     assert_eq!(poll(&mut busy.call("/")).unwrap().status(), 503);
+}
+
+/// What a service says of its own answers counts: one that tells nothing teaches nothing, one that is a loss takes places away, whatever the
+/// status. And who is refused has its consequence before it is answered.
+#[tokio::test]
+async fn services_tell_how_it_ended() {
+    for (ending, is_less) in [(Ending::Ignored, false), (Ending::Success, false), (Ending::Dropped, true)] {
+        let busy = Busy::new("concurrency: {min: 1, initial: 20, max: 20}");
+        let told = service_fn(move |_: Request<Full<Bytes>>| async move {
+            let mut response = Response::new(Full::<Bytes>::from("done"));
+            response.extensions_mut().insert(ending);
+            Ok::<_, Infallible>(response)
+        });
+        let service = ShedLayer::new(Arc::clone(&busy.shedder)).layer(told);
+        for _ in 0..400 {
+            assert_eq!(ask(&service, from("203.0.113.8", "/")).await.status, 200);
+            busy.time.advance(Duration::from_millis(10));
+        }
+        let limit = busy.shedder.reports()[0].limit.unwrap();
+        assert_eq!(limit < 20, is_less, "{ending:?}: {limit}");
+    }
+    let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}");
+    let mut first = busy.call("/slow");
+    assert!(poll(&mut first).is_none());
+    let heard = Arc::new(AtomicU32::new(0));
+    let hears = Arc::clone(&heard);
+    let layer = ShedLayer::new(Arc::clone(&busy.shedder)).when_refused(move |parts| {
+        let (hears, path) = (Arc::clone(&hears), parts.uri.path().to_owned());
+        async move {
+            assert_eq!(path, "/refused");
+            hears.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let service = layer.layer(service_fn(hello));
+    assert_eq!(ask(&service, from("203.0.113.8", "/refused")).await.status, 503);
+    assert_eq!(heard.load(Ordering::SeqCst), 1);
+    drop(first);
+    assert_eq!(ask(&service, from("203.0.113.8", "/")).await.status, 200);
+    assert_eq!(heard.load(Ordering::SeqCst), 1);
 }

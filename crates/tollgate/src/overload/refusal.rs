@@ -21,6 +21,10 @@ pub enum Controller {
 }
 
 impl Controller {
+    /// All of them.
+    pub const ALL: [Controller; 5] =
+        [Controller::Fleet, Controller::Worker, Controller::Concurrency, Controller::Rate, Controller::Queue];
+
     /// Its name, in metrics and in answers.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -1,0 +1,72 @@
+//! Overload at the gateway: what the limits let pass, and there is no capacity for. It stands behind the limits, so that whom a quota refuses
+//! takes neither a place nor a turn in the line, and teaches the controllers nothing; whom it refuses itself gets back what was charged.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::request::Parts;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use tollgate_tower::peer;
+use tollgate_tower::shed::{Shed, ShedLayer, Shedder};
+use tower_layer::Layer;
+
+use super::body::Body;
+use super::decide::Passing;
+use crate::service::Service;
+
+/// What stands behind the limits.
+#[derive(Clone)]
+pub(super) enum Behind {
+    /// Whoever may pass is sent on.
+    Open(Passing),
+    /// Whoever may pass is sent on if there is capacity for it.
+    Shed(Shed<Passing>),
+}
+
+impl Behind {
+    /// The way to the upstreams, past these controllers if there are any.
+    pub(super) fn new(passing: Passing, shedder: Option<&Arc<Shedder>>, service: &Arc<Service>) -> Self {
+        let Some(shedder) = shedder else { return Behind::Open(passing) };
+        let charged = Arc::clone(service);
+        let layer = ShedLayer::new(Arc::clone(shedder))
+            .reader(service.reader.clone())
+            .headers(service.headers.clone())
+            .when_refused(move |parts| refund(Arc::clone(&charged), parts.clone()));
+        Behind::Shed(layer.layer(passing))
+    }
+}
+
+/// Gives back what a request was charged that there was no capacity for.
+async fn refund(service: Arc<Service>, parts: Parts) {
+    let Ok(attributes) = service.reader.of_request(peer::of(&parts.extensions), &parts) else { return };
+    let Ok(request) = attributes.request() else { return };
+    // A store that does not answer keeps what it has: nobody gets more than a limit gives.
+    let _ = service.engine.refund(&request, service.now()).await;
+}
+
+impl tower_service::Service<Request<Incoming>> for Behind {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        match self {
+            Behind::Open(passing) => passing.poll_ready(context),
+            Behind::Shed(shed) => shed.poll_ready(context),
+        }
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        match self {
+            Behind::Open(passing) => passing.call(request),
+            Behind::Shed(shed) => {
+                let answered = shed.call(request);
+                Box::pin(async move { Ok(answered.await?.map(BodyExt::boxed_unsync)) })
+            }
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Numbers of the controllers of overload: their names and the reasons of their changes come from closed lists.
+
+use tollgate::overload::Report;
+use tollgate::policy::Mode;
+
+use super::exposition::Page;
+use super::names::{self, Metric, label};
+
+/// Writes the numbers of one metric, if it is one of these.
+pub(super) fn show(reports: &[Report], metric: &Metric, page: &mut Page) {
+    for report in reports {
+        let controller = (label::CONTROLLER, report.controller.as_str());
+        if *metric == names::OVERLOAD_REASON {
+            page.number(metric, &[controller, (label::REASON, report.reason.as_str())], 1);
+        } else if *metric == names::OVERLOAD_MODE {
+            page.number(metric, &[controller, (label::MODE, mode(report.mode))], 1);
+        } else if let Some(number) = number(report, metric) {
+            page.number(metric, &[controller], number);
+        }
+    }
+}
+
+fn number(report: &Report, metric: &Metric) -> Option<u64> {
+    let shown = [
+        (&names::OVERLOAD_LIMIT, report.limit),
+        (&names::OVERLOAD_IN_FLIGHT, report.in_flight.map(u64::from)),
+        (&names::OVERLOAD_QUEUE, report.queue),
+        (&names::OVERLOAD_UTILISATION, report.utilisation),
+        (&names::OVERLOAD_LEVEL, report.level),
+        (&names::OVERLOAD_REFUSED, Some(report.refused)),
+        (&names::OVERLOAD_WOULD_REFUSE, Some(report.would_refuse)),
+        (&names::OVERLOAD_KILLED, Some(u64::from(report.killed_until.is_some()))),
+        (&names::OVERLOAD_CHANGED, report.changed_at.map(|at| at.unix_micros() / 1_000_000)),
+    ];
+    shown.into_iter().find(|(shown, _)| *shown == metric).and_then(|(_, number)| number)
+}
+
+const fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "enforce",
+        Mode::Shadow => "shadow",
+        Mode::Off => "off",
+    }
+}

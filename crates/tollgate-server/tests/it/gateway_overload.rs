@@ -1,0 +1,316 @@
+//! Overload at the gateway: an upstream that gets three times what it can do, what becomes of requests that matter, what is charged, and
+//! what operators can do about it.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until};
+
+use crate::busy::{Busy, SERVICE_MILLIS, ask};
+use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
+use crate::program::{stderr, stdout, tollgate};
+use crate::proxy::{Folder, free_port};
+
+const TOKEN: &str = "admin-token-0123456789";
+
+fn gateway(folder: &Folder, overload: &str, upstream: &str, policy: &str) -> Gateway {
+    let config = folder.write("config.yaml", &format!("overload:\n{overload}")).display().to_string();
+    let arguments = ["--config", &config, "--upstream", upstream, "--admin-token", TOKEN];
+    Gateway::with(&arguments, policy)
+}
+
+/// One number of a controller.
+fn number(page: &str, metric: &str, controller: &str) -> u64 {
+    let series = format!("tollgate_overload_{metric}{{controller=\"{controller}\"}} ");
+    let found = page.lines().find_map(|line| line.strip_prefix(&series));
+    found.unwrap_or_else(|| panic!("no {series}in\n{page}")).parse().unwrap()
+}
+
+/// Whom its own quota refuses is answered 429 where there is no place for anybody; whom there is no place for is answered 503, and keeps
+/// its quota.
+#[test]
+fn quotas_and_places_do_not_cost_each_other() {
+    let (upstream, folder) = (Upstream::start(), Folder::new("gateway-overload-quota"));
+    let address = format!("http://{}", upstream.address);
+    let policy = "limits: [{name: per-key, by: [api_key], rate: 3/h}]";
+    let gateway = gateway(&folder, "  concurrency: {min: 1, initial: 1, max: 1}\n", &address, policy);
+    let status = |key: &str| gateway.get("/x", &format!("X-API-Key: {key}\r\n")).status;
+    assert_eq!([status("spent"), status("spent"), status("spent"), status("spent")], [200, 200, 200, 429]);
+    let mut held = gateway.connect();
+    held.write_all(b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    until(|| number(&gateway.server.metrics(), "in_flight", "adaptive-concurrency") == 1);
+    let refused = gateway.get("/x", "X-API-Key: k\r\n");
+    assert_eq!((refused.status, refused.header("retry-after").is_some()), (503, true));
+    let told = refused.json();
+    assert_eq!((&told["reason"], &told["retryable"]), (&"concurrency-limit".into(), &true.into()));
+    assert_eq!([status("k"), status("k"), status("k"), status("k"), status("k")], [503; 5]);
+    assert_eq!(status("spent"), 429);
+    drop(held);
+    until(|| number(&gateway.server.metrics(), "in_flight", "adaptive-concurrency") == 0);
+    assert_eq!([status("k"), status("k"), status("k"), status("k")], [200, 200, 200, 429]);
+    let page = gateway.server.metrics();
+    assert_eq!(number(&page, "refused_total", "adaptive-concurrency"), 6);
+    assert_eq!(number(&page, "limit", "adaptive-concurrency"), 1);
+}
+
+/// A tunnel takes no place, and an upstream that is away is a loss: fewer places are given.
+#[test]
+fn tunnels_take_no_place_and_losses_count() {
+    let (upstream, folder) = (Upstream::start(), Folder::new("gateway-overload-lost"));
+    let address = format!("http://{}", upstream.address);
+    let one = gateway(&folder, "  concurrency: {min: 1, initial: 1, max: 1}\n", &address, OPEN);
+    let mut stream = one.connect();
+    let upgrade = b"GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    stream.write_all(upgrade).unwrap();
+    assert_eq!(crate::wire::Response::read(&mut std::io::BufReader::new(&stream)).status, 101);
+    assert_eq!(one.get("/x", "").status, 200);
+    let away = format!("http://127.0.0.1:{}", free_port());
+    let away = gateway(&folder, "  concurrency: {min: 1, initial: 20, max: 20}\n", &away, OPEN);
+    let reason = "tollgate_overload_reason{controller=\"adaptive-concurrency\",reason=\"dropped\"} 1";
+    until(|| {
+        (0..20).for_each(|_| assert!(matches!(away.get("/x", "").status, 502 | 503)));
+        away.server.metrics().lines().any(|line| line == reason)
+    });
+    assert!(number(&away.server.metrics(), "limit", "adaptive-concurrency") < 20);
+}
+
+/// Operators turn a controller off, or put it in shadow, for a while; all of them at once; and take it back. Wrong names are told the right ones.
+#[test]
+fn operators_switch_controllers() {
+    let (upstream, folder) = (Upstream::start(), Folder::new("gateway-overload-operate"));
+    let address = format!("http://{}", upstream.address);
+    let overload = "  concurrency: {min: 1, initial: 1, max: 1}\n  worker:\n";
+    let gateway = gateway(&folder, overload, &address, OPEN);
+    let operate = |arguments: &[&str]| {
+        let mut command = tollgate(arguments);
+        command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+        command.env("TOLLGATE_SERVER", format!("http://{}", gateway.server.address));
+        let output = command.output().unwrap();
+        (output.status.code(), stdout(&output) + &stderr(&output))
+    };
+    let mut held = gateway.connect();
+    held.write_all(b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    until(|| number(&gateway.server.metrics(), "in_flight", "adaptive-concurrency") == 1);
+    assert_eq!(gateway.get("/x", "").status, 503);
+    let said = |arguments: &[&str], code, text: &str| {
+        let (found, told) = operate(arguments);
+        assert_eq!((found, told.contains(text)), (Some(code), true), "{arguments:?}: {told}");
+    };
+    said(&["kill", "--overload", "adaptive-concurrency", "--for", "10m"], 0, "off until ");
+    assert_eq!(gateway.get("/x", "").status, 200);
+    assert_eq!(number(&gateway.server.metrics(), "killed", "adaptive-concurrency"), 1);
+    said(&["restore", "--overload", "adaptive-concurrency"], 0, "restored");
+    said(&["restore", "--overload", "adaptive-concurrency"], 1, "nothing to restore");
+    assert_eq!(gateway.get("/x", "").status, 503);
+    said(&["shadow", "--overload", "all"], 0, "shadow until ");
+    assert_eq!(gateway.get("/x", "").status, 200);
+    let page = gateway.server.metrics();
+    assert!(number(&page, "would_refuse_total", "adaptive-concurrency") >= 1);
+    assert!(page.contains("tollgate_overload_mode{controller=\"worker-shedder\",mode=\"shadow\"} 1"));
+    let (_, told) = operate(&["kill", "--overload", "queue"]);
+    assert!(told.contains("accepted: all, worker-shedder, adaptive-concurrency"), "{told}");
+    let (_, audit) = operate(&["audit"]);
+    assert!(audit.contains("overload adaptive-concurrency") && audit.contains("overload all"), "{audit}");
+}
+
+/// What cannot be is told at the start, and what is wrong with its field.
+#[test]
+fn wrong_sections_stop_the_start() {
+    let folder = Folder::new("gateway-overload-wrong");
+    let config = |text: &str| folder.write("config.yaml", text).display().to_string();
+    let fails = |config: &str, more: &[&str], expected: &[&str]| {
+        let arguments = [&["serve", "--http", "127.0.0.1:0", "--config", config], more].concat();
+        let output = tollgate(&arguments).output().unwrap();
+        let told = stderr(&output);
+        assert!(!output.status.success() && expected.iter().all(|text| told.contains(text)), "{told}");
+    };
+    let wrong = config("overload: {worker: {shed_above: 120%}, concurrency: {min: 0}}");
+    let both = ["overload.worker.shed_above: 120% is out of range", "overload.concurrency.min: 0 places"];
+    fails(&wrong, &["--upstream", "http://127.0.0.1:1"], &both);
+    fails(&config("overload: {worker: }"), &[], &["add routes: to it, or --upstream"]);
+    let fleet = config("overload: {fleet: {capacity: 10/s, reserve: 20%}}");
+    let shared = ["--upstream", "http://127.0.0.1:1", "--store", "redis://127.0.0.1:1"];
+    fails(&fleet, &shared, &["overload.fleet.scope: ", "`scope: node`"]);
+}
+
+/// Workers of the upstream: 200 requests a second, so that a test machine with better things to do can offer three times that.
+const WORKERS: u64 = 4;
+const CAPACITY: u64 = WORKERS * 1_000 / SERVICE_MILLIS;
+const CRITICAL: usize = 0;
+const TEST: usize = 1;
+
+/// What was answered in each second, by class: 200, 503, anything else.
+type Counts = Vec<[[AtomicU32; 3]; 2]>;
+
+/// What a second looked like.
+#[derive(Clone, Copy, Default)]
+struct Second {
+    limit: u64,
+    level: u64,
+    waiting: u64,
+    refused: u64,
+}
+
+/// One run: what was answered, and what the numbers were, in each second.
+struct Run {
+    /// Seconds of calm, of overload, and of calm again.
+    phases: [usize; 3],
+    counts: Arc<Counts>,
+    seconds: Vec<Second>,
+}
+
+impl Run {
+    fn new(name: &str, phases: [usize; 3], overload: &str) -> Self {
+        // One at a time: each is to be overloaded by its own load.
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let (busy, folder) = (Busy::start(WORKERS), Folder::new(name));
+        let priorities = "  priorities:
+    - { when: { path: /critical }, priority: critical }
+    - { when: { path: /test }, priority: test }
+";
+        let upstream = format!("http://{}", busy.address);
+        let gateway = gateway(&folder, &format!("{priorities}{overload}"), &upstream, OPEN);
+        let counts: Arc<Counts> = Arc::new((0..phases.iter().sum()).map(|_| Default::default()).collect());
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let seconds = runtime.block_on(driven(&gateway, phases, &counts));
+        let run = Self { phases, counts, seconds };
+        // Shown whether or not anybody asks: it is what the guide shows.
+        std::io::stdout().write_all(format!("\n{}", run.plot()).as_bytes()).unwrap();
+        // Nothing but answers and refusals, at any time, and nothing stays behind.
+        let others: u32 = [CRITICAL, TEST].map(|class| run.sum(class, 2, 0, run.counts.len())).iter().sum();
+        assert_eq!(others, 0);
+        until(|| number(&gateway.server.metrics(), "in_flight", "adaptive-concurrency") == 0);
+        run
+    }
+
+    fn sum(&self, class: usize, kind: usize, from: usize, to: usize) -> u32 {
+        self.counts[from..to].iter().map(|second| second[class][kind].load(Ordering::Relaxed)).sum()
+    }
+
+    /// How many of a class were answered, and how many there were, while it was overloaded, the first seconds left out.
+    fn answered(&self, class: usize, onset: usize) -> (u64, u64) {
+        let (from, to) = (self.phases[0] + onset, self.phases[0] + self.phases[1]);
+        let all: u32 = (0..3).map(|kind| self.sum(class, kind, from, to)).sum();
+        (self.sum(class, 0, from, to).into(), all.into())
+    }
+}
+
+/// At three times what the upstream can do, critical requests are answered from a capacity that is kept for them, while test traffic is shed.
+#[test]
+fn critical_traffic_survives_three_times_the_load() {
+    let overload = "
+  fleet: { capacity: 200/s burst 20, reserve: 40%, scope: node }
+  worker:
+  concurrency: { min: 20, initial: 40, max: 200 }
+  queue: { target: 50ms, interval: 1s }
+";
+    let run = Run::new("gateway-overload-reserve", [3, 15, 2], overload);
+    let ((critical, of_critical), (test, of_test)) = (run.answered(CRITICAL, 1), run.answered(TEST, 1));
+    assert!(of_critical > 300 && of_test > 5 * of_critical, "{of_critical} {of_test}: too few were sent");
+    assert!(critical * 100 >= of_critical * 99, "{critical} of {of_critical}");
+    assert!(test * 2 < of_test, "{test} of {of_test}: most of the test traffic is shed");
+    let most = CAPACITY * (run.phases[1] as u64 - 1);
+    assert!((critical + test) * 2 > most, "{critical} and {test} of {most}: what can be done is done");
+}
+
+/// Nobody says what the upstream can do: the controllers find out. Critical requests fare far better than test traffic, and when the load ends
+/// shedding goes back step by step, and does not begin again.
+#[test]
+fn shedding_goes_when_the_load_does() {
+    const ONSET: usize = 6;
+    let overload = "
+  worker: { shed_over: 8s, restore_over: 32s }
+  concurrency: { initial: 10, max: 200, timeout: 5s }
+  queue:
+";
+    let run = Run::new("gateway-overload-proof", [3, 16, 20], overload);
+    let ((critical, of_critical), (test, of_test)) =
+        (run.answered(CRITICAL, ONSET), run.answered(TEST, ONSET));
+    assert!(critical * 100 >= of_critical * 75, "{critical} of {of_critical}");
+    assert!(test * 2 < of_test && critical * of_test > 2 * test * of_critical, "{test} of {of_test}");
+    let most = CAPACITY * (run.phases[1] - ONSET) as u64;
+    assert!((critical + test) * 2 > most, "{critical} and {test} of {most}: what can be done is done");
+    let ended = run.phases[0] + run.phases[1];
+    assert!(run.seconds[..ended].iter().any(|second| second.level > 0), "nothing was shed");
+    // A moment for what was under way; from then on it only goes down, and never up again.
+    assert!(run.seconds[ended + 2..].is_sorted_by(|one, next| one.level >= next.level), "shedding came back");
+    let after = &run.seconds[ended + 14..];
+    assert!(after.iter().all(|second| second.refused == after[0].refused), "somebody was refused again");
+    assert_eq!(after.last().map(|second| (second.level, second.waiting)), Some((0, 0)));
+    assert!(after.iter().all(|second| (2..=200).contains(&second.limit)));
+}
+
+/// Sends what each second is to have, whatever is answered, and looks at the numbers at its end.
+async fn driven(gateway: &Gateway, phases: [usize; 3], counts: &Arc<Counts>) -> Vec<Second> {
+    let idle: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+    let (began, mut seconds, mut sent) = (Instant::now(), Vec::new(), Vec::new());
+    for second in 0..counts.len() {
+        let is_loaded = (phases[0]..phases[0] + phases[1]).contains(&second);
+        let critical = CAPACITY / 4;
+        let all = if is_loaded { CAPACITY * 3 } else { CAPACITY / 2 };
+        for turn in 0..all {
+            let micros = second as u64 * 1_000_000 + turn * 1_000_000 / all;
+            sleep_until(began + Duration::from_micros(micros)).await;
+            // The critical ones are spread evenly among the others.
+            let is_critical = (turn + 1) * critical / all > turn * critical / all;
+            let (class, path) = if is_critical { (CRITICAL, "critical") } else { (TEST, "test") };
+            let request =
+                format!("GET /{path} HTTP/1.1\r\nHost: a\r\nX-API-Key: k{}\r\n\r\n", turn * 7 % 101);
+            let (address, idle, counts) = (gateway.address, Arc::clone(&idle), Arc::clone(counts));
+            sent.push(tokio::spawn(async move {
+                let kept = idle.lock().unwrap().pop();
+                let mut stream = match kept {
+                    Some(stream) => stream,
+                    None => TcpStream::connect(address).await.unwrap(),
+                };
+                let asked = tokio::time::timeout(Duration::from_secs(20), ask(&mut stream, &request)).await;
+                let kind = match asked {
+                    Ok(Ok(200)) => 0,
+                    Ok(Ok(503)) => 1,
+                    _ => 2,
+                };
+                counts[second][class][kind].fetch_add(1, Ordering::Relaxed);
+                if kind < 2 {
+                    idle.lock().unwrap().push(stream);
+                }
+            }));
+        }
+        let page = tokio::task::block_in_place(|| gateway.server.metrics());
+        let refused = page.lines().filter(|line| line.starts_with("tollgate_overload_refused_total{"));
+        seconds.push(Second {
+            limit: number(&page, "limit", "adaptive-concurrency"),
+            level: number(&page, "level_permille", "worker-shedder"),
+            waiting: number(&page, "in_flight", "queue"),
+            refused: refused.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum(),
+        });
+    }
+    for sent in sent {
+        sent.await.unwrap();
+    }
+    seconds
+}
+
+impl Run {
+    /// Every second: places, level, line, and each class as a bar: # answered, . refused.
+    fn plot(&self) -> String {
+        let mut text = "  s  places  level  line   critical    test: # answered, . refused\n".to_owned();
+        for (second, (shown, classes)) in self.seconds.iter().zip(self.counts.iter()).enumerate() {
+            let bar = |class: usize, unit: u32| {
+                let [answered, refused] = [0, 1].map(|kind| classes[class][kind].load(Ordering::Relaxed));
+                let (answered, all) = (answered.div_ceil(unit), (answered + refused).div_ceil(unit));
+                format!("{}{}", "#".repeat(answered as usize), ".".repeat((all - answered) as usize))
+            };
+            let Second { limit, level, waiting, .. } = shown;
+            let (critical, test) = (bar(CRITICAL, 5), bar(TEST, 15));
+            let level = format!("{}.{:02}", level / 1_000, level % 1_000 / 10);
+            let _ = writeln!(text, "{second:3}  {limit:6}  {level:>5}  {waiting:4}   {critical:10}  {test}");
+        }
+        text
+    }
+}

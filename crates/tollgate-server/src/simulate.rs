@@ -158,7 +158,10 @@ fn paper(scene: &Scene, leased: &Outcome) -> Vec<String> {
     // A server renews a key once in the life of a lease, or whenever its part is spent.
     let spent = bound(&scene.quota, Ticks::from_secs(1)).saturating_sub(capacity) / share.max(1);
     let renewed = nodes * 1_000_000 / scene.lease.1.as_micros().max(1);
-    let calls = if share < 2 { offered } else { spent.max(renewed).min(offered) };
+    // And where more is asked for than there is, some forty times a second for what is due to it.
+    let given = bound(&scene.quota, Ticks::from_secs(1)).saturating_sub(capacity);
+    let scarce = if offered > given { nodes * 40 } else { 0 };
+    let calls = if share < 2 { offered } else { spent.max(renewed).max(scarce).min(offered) };
     let breaks = match (share < 2, calls > STORE_REQUESTS) {
         (true, _) => format!(
             "the size of a lease: half of {capacity} units among {nodes} servers is less than 2 each, so every request asks the store; give the limit a larger burst, or fewer servers"

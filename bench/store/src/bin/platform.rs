@@ -196,7 +196,7 @@ async fn run(
         (
             decided.load(Ordering::Relaxed),
             node.store().store().report().calls,
-            node.store().report().asked,
+            node.store().store().report().decisions,
             Instant::now(),
         )
     };
@@ -272,12 +272,12 @@ fn print(rows: &[Seen]) {
             row.stranded
         );
     }
-    println!("\n### Store calls a second by offered load\n\n```");
-    let most = rows.iter().map(|row| row.calls).fold(1.0, f64::max);
+    println!("\n### Requests to the store a second by offered load\n\n```");
+    let most = rows.iter().map(|row| row.asked).fold(1.0, f64::max);
     for row in rows {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the width of a bar")]
-        let width = (row.calls / most * 60.0).ceil() as usize;
-        println!("{:>18} {:<6} {:<60} {:.0}", told(row.offered), row.name, "█".repeat(width), row.calls);
+        let width = (row.asked / most * 60.0).ceil() as usize;
+        println!("{:>18} {:<6} {:<60} {:.0}", told(row.offered), row.name, "█".repeat(width), row.asked);
     }
     println!("```");
 }

@@ -14,3 +14,4 @@ mod limited;
 mod passing;
 mod shaping;
 mod shed;
+mod spellings;

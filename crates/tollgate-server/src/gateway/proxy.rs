@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{HeaderValue, RETRY_AFTER};
-use http::{Request, Response, StatusCode, request};
+use http::{Request, Response, StatusCode, Version, request};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
@@ -176,6 +176,8 @@ fn handed_on(
 ) -> Response<Body> {
     let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let protocol = response.headers().get(http::header::UPGRADE).cloned();
+    // Each hop has a version of its own: an upstream of HTTP/1.0 does not end the client's connection.
+    *response.version_mut() = Version::HTTP_11;
     fields::of_response(response.headers_mut());
     match (is_switched, upgrade) {
         (true, Some((asked, client))) => {

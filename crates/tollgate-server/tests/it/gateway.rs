@@ -340,3 +340,34 @@ fn a_stop_answers_what_is_under_way() {
     assert!(line.contains("two"));
     assert!(gateway.server.wait_at_most(Duration::from_secs(10)).unwrap().success());
 }
+
+/// Each hop has a version of its own: an upstream that speaks HTTP/1.0 and hangs up leaves the client's connection as it is.
+#[test]
+fn an_old_upstream_does_not_end_the_connection() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let upstream = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (stream, _) = listener.accept().unwrap();
+            let head =
+                BufReader::new(&stream).lines().map(Result::unwrap).take_while(|line| !line.is_empty());
+            assert!(head.count() > 1);
+            (&stream).write_all(b"HTTP/1.0 200 OK\r\nServer: old\r\n\r\nold").unwrap();
+        }
+    });
+    let gateway = Gateway::with(&["--upstream", &format!("http://{address}")], OPEN);
+    let mut client = std::net::TcpStream::connect(gateway.address).unwrap();
+    for _ in 0..2 {
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"0\r\n\r\n") {
+            let mut part = [0; 512];
+            let length = client.read(&mut part).unwrap();
+            assert!(length > 0, "the connection ended: {}", String::from_utf8_lossy(&answer));
+            answer.extend_from_slice(&part[..length]);
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("3\r\nold\r\n"), "{answer}");
+    }
+    upstream.join().unwrap();
+}

@@ -229,3 +229,33 @@ proptest! {
         prop_assert!(all <= most, "{all} of {most}: {} and {}", fleet.admitted(), fleet.admitted_elsewhere);
     }
 }
+
+/// The story: the last Envoy went away, and for as long as none came back it was taken to go on as before; the next one met a limit that
+/// was closed for a minute and more. It owes until its grants end, whatever the gap.
+#[test]
+fn who_is_gone_owes_until_its_grants_end() {
+    let owed = |gap: u64| {
+        let numbers = per_second(60, 60);
+        let mut shares = Shares::default();
+        let counter = CounterId(1, 2);
+        let standing = Standing::Limited(vec![Look { counter, numbers, cost: 1 }]);
+        let (first, second) = (SeatId { stream: 0, bucket: 9 }, SeatId { stream: 1, bucket: 9 });
+        let mut now = Timestamp::from_unix_seconds(1_700_000_000);
+        for _ in 0..6 {
+            shares.used(first, 250, now);
+            shares.draw(counter, numbers, 0, 60, now);
+            shares.report(first, Usage { allowed: 250, denied: 0 }, &standing, now);
+            now = now + seconds(5);
+        }
+        shares.leave(0, now);
+        now = now + seconds(gap);
+        shares.used(second, 0, now);
+        shares.draw(counter, numbers, 0, 30, now);
+        shares.report(second, Usage { allowed: 0, denied: 0 }, &standing, now);
+        shares.summary(now).debt
+    };
+    let soon = owed(60);
+    assert!(soon <= 60 * 60, "a minute of the limit at most: {soon}");
+    assert_eq!(owed(600), soon, "ten minutes later it owes no more");
+    assert_eq!(owed(3_600), soon);
+}

@@ -100,8 +100,8 @@ async fn serve_http1(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, stop: 
             Ok::<_, Infallible>(response.map(|body| Holding { body, held: answering }.boxed_unsync()))
         }
     });
-    let stream = Lingering::new(stream, Arc::clone(&phase));
-    let stream = Strict::new(Patient::new(stream, Arc::clone(&phase)), Arc::clone(&turn));
+    let stream = Lingering::before(stream, Arc::clone(&phase));
+    let stream = Strict::before(Patient::new(stream, Arc::clone(&phase)), Arc::clone(&turn));
     let connection = http1::Builder::new()
         // Patience is the stream's.
         .header_read_timeout(None)
@@ -151,7 +151,7 @@ async fn serve_h2(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop:
             Ok::<_, Infallible>(response.map(|body| Holding { body, held: pulse }.boxed_unsync()))
         }
     });
-    let mut connection = pin!(builder().serve_connection(TokioIo::new(Paced::new(stream)), service));
+    let mut connection = pin!(builder().serve_connection(TokioIo::new(Paced::before(stream)), service));
     let mut looking = tokio::time::interval(LOOK_EVERY);
     let ended = loop {
         tokio::select! {

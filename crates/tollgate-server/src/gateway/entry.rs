@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
+use super::filtered::{Filter, Filtered};
 use crate::http::Phase;
 use crate::listen::Stream;
 
@@ -18,89 +19,63 @@ const BEGINNING_BYTES_MAX: usize = 24;
 /// How long an answer is awaited for a client that has ended its side.
 const END_GRACE: Duration = Duration::from_secs(2);
 
-/// A stream whose client may say that it has no more to ask, and still wait for the answer, for a moment. Who has gone away says
+/// A client may say that it has no more to ask, and still wait for the answer, for a moment. Who has gone away says
 /// the same, and must not keep an upstream busy.
 pub(super) struct Lingering {
-    stream: Prefixed,
     phase: Arc<Phase>,
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl Lingering {
-    pub(super) const fn new(stream: Prefixed, phase: Arc<Phase>) -> Self {
-        Self { stream, phase, waiting: None }
+    pub(super) const fn before<S>(stream: S, phase: Arc<Phase>) -> Filtered<S, Self> {
+        Filtered { stream, filter: Self { phase, waiting: None } }
     }
 }
 
-impl AsyncRead for Lingering {
+impl<S: AsyncRead + Unpin> Filter<S> for Lingering {
     fn poll_read(
-        self: Pin<&mut Self>,
+        &mut self,
+        stream: &mut S,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if this.waiting.is_none() {
+        if self.waiting.is_none() {
             let before = into.filled().len();
-            let read = Pin::new(&mut this.stream).poll_read(context, into);
+            let read = Pin::new(stream).poll_read(context, into);
             let is_end = matches!(read, Poll::Ready(Ok(()))) && into.filled().len() == before;
-            if !is_end || !this.phase.is_answering() {
+            if !is_end || !self.phase.is_answering() {
                 return read;
             }
         }
         // The end, while an answer is awaited: it is told when nobody awaits one, or some time has passed.
-        let waiting = this.waiting.get_or_insert_with(|| Box::pin(sleep(END_GRACE)));
-        if this.phase.is_answering() && waiting.as_mut().poll(context).is_pending() {
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(END_GRACE)));
+        if self.phase.is_answering() && waiting.as_mut().poll(context).is_pending() {
             return Poll::Pending;
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Lingering {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
-
 /// A stream of which some bytes were read before anybody knew what they are.
-pub(super) struct Prefixed {
-    prefix: Vec<u8>,
-    stream: Stream,
-}
+pub(super) type Prefixed = Filtered<Stream, Prefix>;
+
+/// The bytes that were read before, and are to be read again.
+#[derive(Debug)]
+pub(super) struct Prefix(Vec<u8>);
 
 impl Prefixed {
     pub(super) const fn new(stream: Stream) -> Self {
-        Self { prefix: Vec::new(), stream }
+        Self { stream, filter: Prefix(Vec::new()) }
     }
 
     /// Whether the first bytes are these. Reads no more than it takes to know.
     pub(super) async fn begins_with(&mut self, wanted: &[u8]) -> io::Result<bool> {
         let mut bytes = [0; BEGINNING_BYTES_MAX];
-        while self.prefix.len() < wanted.len() {
-            let left = wanted.len() - self.prefix.len();
+        while self.filter.0.len() < wanted.len() {
+            let left = wanted.len() - self.filter.0.len();
             let read = self.stream.read(&mut bytes[..left.min(BEGINNING_BYTES_MAX)]).await?;
-            self.prefix.extend_from_slice(&bytes[..read]);
-            if read == 0 || !wanted.starts_with(&self.prefix) {
+            self.filter.0.extend_from_slice(&bytes[..read]);
+            if read == 0 || !wanted.starts_with(&self.filter.0) {
                 return Ok(false);
             }
         }
@@ -108,45 +83,19 @@ impl Prefixed {
     }
 }
 
-impl AsyncRead for Prefixed {
+impl<S: AsyncRead + Unpin> Filter<S> for Prefix {
     fn poll_read(
-        self: Pin<&mut Self>,
+        &mut self,
+        stream: &mut S,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if this.prefix.is_empty() {
-            return Pin::new(&mut this.stream).poll_read(context, into);
+        if self.0.is_empty() {
+            return Pin::new(stream).poll_read(context, into);
         }
-        let taken = this.prefix.len().min(into.remaining());
-        into.put_slice(&this.prefix[..taken]);
-        this.prefix.drain(..taken);
+        let taken = self.0.len().min(into.remaining());
+        into.put_slice(&self.0[..taken]);
+        self.0.drain(..taken);
         Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Prefixed {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }

@@ -6,8 +6,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Instant;
+
+use super::filtered::{Filter, Filtered};
 
 /// Bytes before the first frame, and of each frame's head.
 const PREFACE_BYTES: usize = 24;
@@ -113,58 +115,30 @@ impl Counter {
     }
 }
 
-/// A stream that ends when its client floods it.
+/// What ends a stream whose client floods it.
 #[derive(Debug)]
-pub(super) struct Paced<S> {
-    stream: S,
-    counter: Counter,
-}
+pub(super) struct Paced(Counter);
 
-impl<S> Paced<S> {
-    pub(super) fn new(stream: S) -> Self {
-        Self { stream, counter: Counter::new(Instant::now()) }
+impl Paced {
+    /// A stream that ends when its client floods it.
+    pub(super) fn before<S>(stream: S) -> Filtered<S, Self> {
+        Filtered { stream, filter: Self(Counter::new(Instant::now())) }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> Filter<S> for Paced {
     fn poll_read(
-        self: Pin<&mut Self>,
+        &mut self,
+        stream: &mut S,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
         let before = into.filled().len();
-        let read = Pin::new(&mut this.stream).poll_read(context, into);
-        if read.is_ready() && !this.counter.is_kept(&into.filled()[before..]) {
+        let read = Pin::new(stream).poll_read(context, into);
+        if read.is_ready() && !self.0.is_kept(&into.filled()[before..]) {
             return Poll::Ready(Err(io::Error::other("the client sends too many frames that carry nothing")));
         }
         read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }
 

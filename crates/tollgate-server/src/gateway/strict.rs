@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
+use super::filtered::{Filter, Filtered};
 use super::framing::{Found, Scanner};
 
 /// What no request has in any place, and the end of a head, without which hyper would wait for more.
@@ -54,10 +55,9 @@ enum State {
     Broken(usize),
 }
 
-/// The stream.
+/// What lets only strict bytes pass.
 #[derive(Debug)]
-pub(super) struct Strict<S> {
-    stream: S,
+pub(super) struct Strict {
     scanner: Scanner,
     state: State,
     turn: Arc<Turn>,
@@ -65,9 +65,11 @@ pub(super) struct Strict<S> {
     held: Vec<u8>,
 }
 
-impl<S> Strict<S> {
-    pub(super) const fn new(stream: S, turn: Arc<Turn>) -> Self {
-        Self { stream, scanner: Scanner::new(), state: State::Http, turn, held: Vec::new() }
+impl Strict {
+    /// A stream of HTTP/1 from which only what is strict can be read.
+    pub(super) const fn before<S>(stream: S, turn: Arc<Turn>) -> Filtered<S, Self> {
+        let filter = Self { scanner: Scanner::new(), state: State::Http, turn, held: Vec::new() };
+        Filtered { stream, filter }
     }
 
     /// Looks at what was read behind `before`, and takes away what may not pass.
@@ -109,63 +111,37 @@ impl<S> Strict<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Strict<S> {
+impl<S: AsyncRead + Unpin> Filter<S> for Strict {
     fn poll_read(
-        self: Pin<&mut Self>,
+        &mut self,
+        stream: &mut S,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
         let before = into.filled().len();
-        if let State::Asked = this.state {
-            match this.turn.poll(context) {
+        if let State::Asked = self.state {
+            match self.turn.poll(context) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(is_granted) => this.state = if is_granted { State::Tunnel } else { State::Http },
+                Poll::Ready(is_granted) => self.state = if is_granted { State::Tunnel } else { State::Http },
             }
         }
-        match this.state {
+        match self.state {
             State::Broken(_) => {
-                this.give_break(into);
+                self.give_break(into);
                 return Poll::Ready(Ok(()));
             }
-            _ if !this.held.is_empty() => this.give_held(into),
-            _ => match Pin::new(&mut this.stream).poll_read(context, into) {
+            _ if !self.held.is_empty() => self.give_held(into),
+            _ => match Pin::new(stream).poll_read(context, into) {
                 Poll::Ready(Ok(())) => {}
                 other => return other,
             },
         }
-        if let State::Http = this.state {
-            this.check(into, before);
+        if let State::Http = self.state {
+            self.check(into, before);
             if into.filled().len() == before {
-                this.give_break(into); // Nothing passed, which would be taken for the end.
+                self.give_break(into); // Nothing passed, which would be taken for the end.
             }
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Strict<S> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }

@@ -1,0 +1,93 @@
+//! Leases as a store: what is held or known is answered here, and all else by the store behind.
+
+use super::{Leased, Lender};
+use crate::charge::{Answers, Charge, Family};
+use crate::memory::MemoryStore;
+use crate::store::{Hold, Store, StoreFailure};
+use crate::time::{Ticks, Timestamp};
+
+impl<S: Lender> Store for Leased<S> {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        // A look asks the counter itself, and so does what nothing is ever held of.
+        if charges.iter().all(|charge| charge.lease().is_none() || charge.cost() == 0) {
+            return self.store.charge(charges, now).await;
+        }
+        {
+            let mut answers = Answers::new();
+            if self.answered(charges, now, &mut answers).is_some() {
+                return Ok(answers);
+            }
+        }
+        // What asks the store is large, and seldom: it has a place of its own, so that others need not make room for it.
+        Box::pin(self.charge_with_turns(charges, now)).await
+    }
+
+    fn charge_at_once(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        answers: &mut Answers,
+    ) -> Option<Result<(), StoreFailure>> {
+        self.answered(charges, now, answers).map(Ok)
+    }
+
+    fn answers_at_once(&self) -> bool {
+        self.store.answers_at_once()
+    }
+
+    fn may_answer_at_once(&self) -> bool {
+        true
+    }
+
+    fn is_grouped(&self) -> bool {
+        self.store.is_grouped()
+    }
+
+    fn memory(&self) -> Option<&MemoryStore> {
+        self.store.memory()
+    }
+
+    fn gather<R>(&self, ask: impl FnOnce() -> R) -> R {
+        self.store.gather(ask)
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        let refunded = self.store.refund(charges, now).await;
+        // Afterwards: who was denied in the meantime may pass now.
+        self.book.forget_denials(charges);
+        refunded
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        // What is held was debited from the counter that is forgotten: it goes with it.
+        self.book.drop_cells(charges);
+        let reset = self.store.reset(charges, now).await;
+        // And what was drawn of it in the meantime.
+        self.book.drop_cells(charges);
+        reset
+    }
+
+    async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.store.debit(charges, now).await
+    }
+
+    fn hold(&self, hold: &Hold) {
+        self.store.hold(hold);
+    }
+
+    fn prepare<'f>(&self, families: impl Iterator<Item = &'f Family>) {
+        self.store.prepare(families);
+    }
+
+    fn nodes(&self) -> u32 {
+        self.store.nodes()
+    }
+
+    fn away_for(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Ticks> {
+        self.store.away_for(charge, now)
+    }
+
+    fn is_away(&self, charge: &Charge<'_>) -> bool {
+        self.store.is_away(charge)
+    }
+}

@@ -62,10 +62,14 @@ fn envoy(nodes: &[Gateway]) -> (Proxy, Folder) {
 /// How many of five requests pass.
 fn passed(proxy: &Proxy, path: &str, field: &str) -> usize {
     (0..5)
-        .filter(|_| match proxy.get(path, field).status {
-            200 => true,
-            429 => false,
-            other => panic!("{field}: {other}"),
+        .filter(|_| {
+            let answer = proxy.get(path, field);
+            let body = String::from_utf8_lossy(&answer.body);
+            match answer.status {
+                200 => true,
+                429 => false,
+                other => panic!("{field}{path}: {other}, {body}"),
+            }
         })
         .count()
 }

@@ -117,9 +117,9 @@ impl Contender {
             "--http",
             "127.0.0.1:0",
             "--resp",
-            "127.0.0.1:0",
+            "off",
             "--grpc",
-            "127.0.0.1:0",
+            "off",
         ];
         Process::start(program, &arguments.map(str::to_owned), Core::Measured, self.target)
     }

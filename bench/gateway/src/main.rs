@@ -71,11 +71,11 @@ impl Options {
     }
 }
 
-/// Ten thousand, or what the descriptors of a process suffice for: Tollgate's gateway takes clients for nearly a quarter of them, as it
-/// leaves as many to upstreams, some to files, and a share to each of its other addresses.
+/// Ten thousand, or what the descriptors of a process suffice for: Tollgate's gateway takes clients for nearly two thirds of them, as it
+/// leaves some to upstreams, to files, and to its other address.
 fn affordable_idle() -> usize {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     let descriptors = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
-    descriptors.map_or(10_000, |descriptors| (descriptors / 5).min(10_000))
+    descriptors.map_or(10_000, |descriptors| (descriptors / 2).min(10_000))
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
-use tokio::sync::Semaphore;
 use tollgate_tower::{RateLimit, RateLimitLayer, peer};
 use tower_layer::Layer;
 use tower_service::Service as _;
@@ -62,6 +61,7 @@ pub(crate) use plan::{RouteDocument, RoutePlan, compile};
 pub(crate) use refusal::Turned;
 
 use crate::http::{Kind, Problem};
+use crate::listen::Links;
 use crate::service::{Service, Wire};
 use crate::telemetry::Open;
 use arrival::{Arrival, Peer};
@@ -95,7 +95,7 @@ impl Gateway {
         plans: &[RoutePlan],
         service: Arc<Service>,
         clock: tollgate::Clock,
-        links: &Arc<Semaphore>,
+        links: &Links,
     ) -> Result<Self, String> {
         let proxy = Arc::new(Proxy::new(Table::new(plans, links)?, service.reader.clone(), clock));
         let shown = Arc::clone(&proxy);

@@ -11,8 +11,8 @@ use tollgate::{Clock, Timestamp};
 
 use crate::seldom::Seldom;
 pub(crate) use door::Door;
-use room::{CONNECTIONS_MAX, Place};
-pub(crate) use room::{House, Room};
+use room::Place;
+pub(crate) use room::{House, Links, Room, descriptors};
 pub(crate) use stream::Stream;
 
 mod door;
@@ -91,12 +91,12 @@ where
         tokio::spawn(served(stream, place, door.clone(), stop.clone(), connection.clone()));
     }
     // Whoever was connected before the door closed is served, even if nobody had taken notice yet.
-    for stream in waiting(listener) {
+    for stream in waiting(listener, room.most) {
         let Some(place) = room.place_now() else { break };
         tokio::spawn(served(stream, place, door.clone(), stop.clone(), connection.clone()));
     }
     // All places are free when the last connection has ended.
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, room.places.acquire_many(CONNECTIONS_MAX)).await;
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, room.places.acquire_many(room.most)).await;
     room.taken()
 }
 
@@ -115,10 +115,10 @@ where
 }
 
 /// The connections that the system has made and nobody has accepted. Closes the door behind them.
-fn waiting(listener: TcpListener) -> Vec<TcpStream> {
+fn waiting(listener: TcpListener, most: u32) -> Vec<TcpStream> {
     let Ok(listener) = listener.into_std() else { return Vec::new() };
     // It does not block: when there is none left it says so, and ends the list.
-    let accepted = listener.incoming().take(CONNECTIONS_MAX as usize).map_while(Result::ok);
+    let accepted = listener.incoming().take(most as usize).map_while(Result::ok);
     let ready = accepted.filter_map(|stream| {
         stream.set_nonblocking(true).ok()?;
         TcpStream::from_std(stream).ok()
@@ -148,6 +148,7 @@ fn tell_full(listener: &TcpListener, room: &Room, told: &Seldom, now: Timestamp)
         open,
         skipped,
         "no place is left for a connection, so the next one waits until another ends; with more file descriptors (ulimit -n) there \
-         are up to {CONNECTIONS_MAX} places"
+         are up to {} places",
+        room.most
     );
 }

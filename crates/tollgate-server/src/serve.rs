@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::Clock;
 use tollgate::overload::{FleetScope, Plan};
@@ -16,7 +16,7 @@ use crate::cli::{ListenChoice, ServeArguments};
 use crate::config::{self, Config};
 use crate::console::Console;
 use crate::gateway::{self, Gateway, RoutePlan};
-use crate::listen::{Door, House};
+use crate::listen::{Door, House, Stop, Stream};
 use crate::orders::Orders;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
@@ -207,57 +207,35 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let spans = see::start(&service, &arguments.see, &clock)?;
     let others = [grpc.is_some(), resp.is_some(), public.is_some()];
     let listeners = 1 + others.into_iter().map(usize::from).sum::<usize>();
-    let (house, links) = match public.is_some() {
-        true => House::before_upstreams(listeners),
-        false => (House::new(listeners), Arc::new(Semaphore::new(0))),
-    };
-    let mut servers = JoinSet::new();
+    let (house, links) = House::new(listeners, public.is_some());
+    let (tls, servers) = (tls.as_ref(), JoinSet::new());
+    let mut doors = Doors { house, tls, clock: &clock, stopped: &stopped, servers };
     let mut health = None;
     if let Some(listener) = grpc {
         let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
         health = Some(Arc::clone(&calls));
-        let door = Door::new(tls.as_ref(), Inside::Grpc);
-        servers.spawn(listen::serve(
-            listener,
-            house.room(),
-            door,
-            clock.clone(),
-            stopped.clone(),
-            move |stream, stop| grpc::connection(stream, Arc::clone(&calls), stop),
-        ));
+        doors.open(listener, Inside::Grpc, move |stream, stop| {
+            grpc::connection(stream, Arc::clone(&calls), stop)
+        });
     }
     if let Some(listener) = resp {
         let resp = Arc::new(resp::Resp::new(Arc::clone(&service)));
-        let door = Door::new(tls.as_ref(), Inside::Unnamed);
-        servers.spawn(listen::serve(
-            listener,
-            house.room(),
-            door,
-            clock.clone(),
-            stopped.clone(),
-            move |stream, stop| resp::connection(stream, Arc::clone(&resp), stop),
-        ));
+        doors.open(listener, Inside::Unnamed, move |stream, stop| {
+            resp::connection(stream, Arc::clone(&resp), stop)
+        });
     }
     if let Some(listener) = public {
         let gateway = Arc::new(Gateway::new(&routes, Arc::clone(&service), clock.clone(), &links)?);
         gateway.tend(&stopped);
-        let door = Door::new(tls.as_ref(), Inside::Both);
-        servers.spawn(listen::serve(
-            listener,
-            house.room(),
-            door,
-            clock.clone(),
-            stopped.clone(),
-            move |stream, stop| gateway::connection(stream, Arc::clone(&gateway), stop),
-        ));
+        doors.open(listener, Inside::Both, move |stream, stop| {
+            gateway::connection(stream, Arc::clone(&gateway), stop)
+        });
     }
-    let (door, asked) = (Door::new(tls.as_ref(), Inside::Http), Arc::clone(&service));
-    servers.spawn(listen::serve(http, house.room(), door, clock, stopped, move |stream, stop| {
-        http::connection(stream, Arc::clone(&asked), stop)
-    }));
+    let asked = Arc::clone(&service);
+    doors.open(http, Inside::Http, move |stream, stop| http::connection(stream, Arc::clone(&asked), stop));
     let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(&service))));
     let keeping = orders.map(|orders| tokio::spawn(orders.run(Arc::clone(&service))));
-    let plan = stop::Plan { servers, stop, health, spans, delay: arguments.drain_delay };
+    let plan = stop::Plan { servers: doors.servers, stop, health, spans, delay: arguments.drain_delay };
     let ended = plan.until_stopped(&mut signals, &service.readiness).await;
     for task in [writing, keeping].into_iter().flatten() {
         task.abort();
@@ -271,6 +249,29 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         stop::keep(snapshots.last(service), signals.next()).await;
     }
     ended
+}
+
+/// What all listeners of the process share.
+struct Doors<'a> {
+    house: House,
+    tls: Option<&'a Arc<Tls>>,
+    clock: &'a Clock,
+    stopped: &'a watch::Receiver<bool>,
+    servers: JoinSet<usize>,
+}
+
+impl Doors<'_> {
+    /// Serves the connections to a listener.
+    fn open<F, C>(&mut self, listener: TcpListener, inside: Inside, connection: F)
+    where
+        F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
+        C: Future<Output = ()> + Send + 'static,
+    {
+        let room = if inside == Inside::Both { self.house.public_room() } else { self.house.room() };
+        let door = Door::new(self.tls, inside);
+        let (clock, stopped) = (self.clock.clone(), self.stopped.clone());
+        self.servers.spawn(listen::serve(listener, room, door, clock, stopped, connection));
+    }
 }
 
 /// Takes hold of a wire's address, if it is to have one.

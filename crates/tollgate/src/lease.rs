@@ -8,6 +8,7 @@
 mod book;
 mod cell;
 mod crowd;
+mod denials;
 mod desk;
 mod front;
 mod heat;

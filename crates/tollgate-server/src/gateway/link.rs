@@ -12,7 +12,7 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -20,6 +20,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
 use super::body::Lent;
 use super::plan::{Protocol, RoutePlan, Target};
+use crate::listen::Links;
 use crate::tls;
 
 /// Largest head of an answer, and most fields of it.
@@ -46,7 +47,7 @@ pub(super) struct Dialer {
     protocol: Protocol,
     secure: Option<Secure>,
     /// Descriptors for connections to all upstreams.
-    links: Arc<Semaphore>,
+    links: Links,
 }
 
 struct Secure {
@@ -61,11 +62,11 @@ impl Dialer {
     ///
     /// # Errors
     /// When the authorities cannot be read, or the name cannot be in a certificate.
-    pub(super) fn new(target: &Target, route: &RoutePlan, links: &Arc<Semaphore>) -> Result<Self, String> {
+    pub(super) fn new(target: &Target, route: &RoutePlan, links: &Links) -> Result<Self, String> {
         let (protocol, ca) = (route.protocol, route.ca.as_deref());
         let protocol = if target.is_h2 { Protocol::H2 } else { protocol };
         let secure = if target.is_secure { Some(Secure::new(&target.host, protocol, ca)?) } else { None };
-        Ok(Self { host: target.host.clone(), port: target.port, protocol, secure, links: Arc::clone(links) })
+        Ok(Self { host: target.host.clone(), port: target.port, protocol, secure, links: links.clone() })
     }
 
     /// Whether all connections speak HTTP/2 without asking, so that no other protocol can be asked for.
@@ -115,7 +116,7 @@ impl Dialer {
 
     /// A bare connection, once there is a descriptor for one.
     async fn tcp(&self) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-        let place = Arc::clone(&self.links).acquire_owned().await.map_err(io::Error::other)?;
+        let place = self.links.one().await.map_err(io::Error::other)?;
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let _ = stream.set_nodelay(true); // Where that cannot be set, it is only slower.
         Ok((stream, place))

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
 use tollgate::Timestamp;
 
 use super::arrival::Arrival;
@@ -10,6 +9,7 @@ use super::health::Budget;
 use super::plan::{HealthPlan, Host, Paths, RoutePlan, Timeouts};
 use super::spread;
 use super::upstream::Upstream;
+use crate::listen::Links;
 
 /// A route.
 pub(super) struct Route {
@@ -25,7 +25,7 @@ pub(super) struct Route {
 }
 
 impl Route {
-    fn new(plan: &RoutePlan, links: &Arc<Semaphore>) -> Result<Self, String> {
+    fn new(plan: &RoutePlan, links: &Links) -> Result<Self, String> {
         let upstreams =
             plan.upstreams.iter().map(|upstream| Upstream::new(upstream, plan, links).map(Arc::new));
         Ok(Self {
@@ -101,7 +101,7 @@ impl Table {
     ///
     /// # Errors
     /// When a file that a plan names is not what it should be.
-    pub(super) fn new(plans: &[RoutePlan], links: &Arc<Semaphore>) -> Result<Self, String> {
+    pub(super) fn new(plans: &[RoutePlan], links: &Links) -> Result<Self, String> {
         let mut plans: Vec<&RoutePlan> = plans.iter().collect();
         plans.sort_by_key(|plan| std::cmp::Reverse(plan.rank()));
         let mut sticky: Vec<String> = plans.iter().flat_map(|plan| plan.sticky.iter().cloned()).collect();
@@ -137,7 +137,7 @@ mod tests {
 ";
         let documents: Vec<RouteDocument> = serde_saphyr::from_str(text).unwrap();
         let mut problems = Vec::new();
-        let table = Table::new(&compile(documents, &mut problems), &Arc::new(Semaphore::new(1))).unwrap();
+        let table = Table::new(&compile(documents, &mut problems), &Links::of(1)).unwrap();
         assert!(problems.is_empty(), "{problems:?}");
         let found = |host, path| table.find(host, path).map(|route| route.name.as_str());
         let cases = [

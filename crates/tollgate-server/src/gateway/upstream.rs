@@ -20,6 +20,7 @@ use super::link::{Dialer, Sender};
 use super::numbers::UpstreamNumbers;
 use super::plan::{RoutePlan, Timeouts, UpstreamPlan};
 use super::spread::Share;
+use crate::listen::Links;
 
 /// How long a connection may rest, unless the upstream says less.
 const REST: Duration = Duration::from_secs(30);
@@ -87,11 +88,7 @@ impl Upstream {
     ///
     /// # Errors
     /// As [`Dialer::new`].
-    pub(super) fn new(
-        plan: &UpstreamPlan,
-        route: &RoutePlan,
-        links: &Arc<Semaphore>,
-    ) -> Result<Self, String> {
+    pub(super) fn new(plan: &UpstreamPlan, route: &RoutePlan, links: &Links) -> Result<Self, String> {
         let name = plan.target.to_string();
         Ok(Self {
             share: Share::new(&name, plan.weight),

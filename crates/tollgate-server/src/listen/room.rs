@@ -1,12 +1,14 @@
-//! Room for connections: so many to a listener, and no more of all listeners than there are descriptors. A part of those belongs
-//! to each listener alone, so that no crowd at one door closes the others.
+//! Room for connections: so many to a listener, and no more of all listeners and to all upstreams than there are descriptors. A part
+//! of those belongs to each listener alone, and one to connections to upstreams, so that no crowd at one door closes the others.
 
 use std::sync::Arc;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-/// Most connections at once to one listener. Further ones wait in the system's queue until one ends.
-pub(super) const CONNECTIONS_MAX: u32 = 10_000;
+/// Most connections at once to one listener of those who ask for decisions, and to the gateway's. Further ones wait in the system's
+/// queue until one ends.
+const CONNECTIONS_MAX: u32 = 10_000;
+const PUBLIC_CONNECTIONS_MAX: u32 = 100_000;
 /// File descriptors that are left to files, and the share of the others that connections may take, in per cent.
 const FILES_RESERVED: usize = 64;
 const FILES_SHARE: usize = 80;
@@ -14,6 +16,8 @@ const FILES_SHARE: usize = 80;
 const CONNECTIONS_MIN: usize = 8;
 /// What part of all descriptors for connections is one listener's own: an eighth, and one at least.
 const OWN_PART: usize = 8;
+/// What part of them is for connections to upstreams alone: a quarter. A client that rests needs none there.
+const LINKS_PART: usize = 4;
 
 /// The descriptors that the listeners of a process have for their connections.
 pub(crate) struct House {
@@ -22,16 +26,18 @@ pub(crate) struct House {
 }
 
 impl House {
-    /// For so many listeners.
-    pub(crate) fn new(listeners: usize) -> Self {
-        Self::of(descriptors().map_or(usize::MAX, share).min(Semaphore::MAX_PERMITS), listeners)
+    /// For so many listeners, and the descriptors for connections to upstreams, where one of the listeners is the gateway's.
+    pub(crate) fn new(listeners: usize, has_gateway: bool) -> (Self, Links) {
+        let all = descriptors().map_or(usize::MAX, share).min(Semaphore::MAX_PERMITS);
+        Self::and_links(all, listeners, has_gateway)
     }
 
-    /// The same in front of upstreams, and the descriptors for connections to those: half of all, since each request that is sent
-    /// on takes one on either side.
-    pub(crate) fn before_upstreams(listeners: usize) -> (Self, Arc<Semaphore>) {
-        let all = descriptors().map_or(usize::MAX, share).min(Semaphore::MAX_PERMITS);
-        (Self::of(all - all / 2, listeners), Arc::new(Semaphore::new((all / 2).max(1))))
+    fn and_links(connections: usize, listeners: usize, has_gateway: bool) -> (Self, Links) {
+        let own = if has_gateway { (connections / LINKS_PART).max(1) } else { 0 };
+        let house = Self::of(connections.saturating_sub(own), listeners);
+        let own = Arc::new(Semaphore::new(own));
+        let shared = Arc::clone(&house.shared);
+        (house, Links(Descriptors { own, shared }))
     }
 
     fn of(connections: usize, listeners: usize) -> Self {
@@ -40,22 +46,70 @@ impl House {
         Self { own, shared: Arc::new(Semaphore::new(shared)) }
     }
 
-    /// The room of one listener.
+    /// The room of a listener for those who ask for decisions.
     pub(crate) fn room(&self) -> Room {
-        Room {
-            places: Arc::new(Semaphore::new(CONNECTIONS_MAX as usize)),
-            own: Arc::new(Semaphore::new(self.own)),
-            shared: Arc::clone(&self.shared),
+        self.room_for(CONNECTIONS_MAX)
+    }
+
+    /// The room of the listener in front of upstreams.
+    pub(crate) fn public_room(&self) -> Room {
+        self.room_for(PUBLIC_CONNECTIONS_MAX)
+    }
+
+    fn room_for(&self, most: u32) -> Room {
+        let own = Arc::new(Semaphore::new(self.own));
+        let descriptors = Descriptors { own, shared: Arc::clone(&self.shared) };
+        Room { most, places: Arc::new(Semaphore::new(most as usize)), descriptors }
+    }
+}
+
+/// Descriptors that nobody else takes, and those that are anybody's.
+#[derive(Clone)]
+struct Descriptors {
+    own: Arc<Semaphore>,
+    shared: Arc<Semaphore>,
+}
+
+impl Descriptors {
+    /// One of them, once there is one.
+    async fn one(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let (own, shared) = (Arc::clone(&self.own), Arc::clone(&self.shared));
+        tokio::select! {
+            biased; // What others cannot take is taken first.
+            own = own.acquire_owned() => own,
+            shared = shared.acquire_owned() => shared,
         }
+    }
+
+    /// One of them, if there is one.
+    fn one_now(&self) -> Option<OwnedSemaphorePermit> {
+        let own = Arc::clone(&self.own).try_acquire_owned();
+        own.or_else(|_| Arc::clone(&self.shared).try_acquire_owned()).ok()
+    }
+}
+
+/// The descriptors for connections to upstreams.
+#[derive(Clone)]
+pub(crate) struct Links(Descriptors);
+
+impl Links {
+    /// Only so many, for a test.
+    #[cfg(test)]
+    pub(crate) fn of(links: usize) -> Self {
+        Self(Descriptors { own: Arc::new(Semaphore::new(links)), shared: Arc::new(Semaphore::new(0)) })
+    }
+
+    /// One of them, once there is one.
+    pub(crate) async fn one(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        self.0.one().await
     }
 }
 
 /// Places for the connections of one listener.
 pub(crate) struct Room {
+    pub(super) most: u32,
     pub(super) places: Arc<Semaphore>,
-    /// Descriptors that nobody else takes, and those that are anybody's.
-    own: Arc<Semaphore>,
-    shared: Arc<Semaphore>,
+    descriptors: Descriptors,
 }
 
 /// A place taken, and its descriptor.
@@ -65,26 +119,18 @@ impl Room {
     /// A place, once there is one.
     pub(super) async fn place(&self) -> Result<Place, AcquireError> {
         let place = Arc::clone(&self.places).acquire_owned().await?;
-        let (own, shared) = (Arc::clone(&self.own), Arc::clone(&self.shared));
-        let descriptor = tokio::select! {
-            biased; // What others cannot take is taken first.
-            own = own.acquire_owned() => own?,
-            shared = shared.acquire_owned() => shared?,
-        };
-        Ok([place, descriptor])
+        Ok([place, self.descriptors.one().await?])
     }
 
     /// A place, if there is one.
     pub(super) fn place_now(&self) -> Option<Place> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
-        let own = Arc::clone(&self.own).try_acquire_owned();
-        let descriptor = own.or_else(|_| Arc::clone(&self.shared).try_acquire_owned()).ok()?;
-        Some([place, descriptor])
+        Some([place, self.descriptors.one_now()?])
     }
 
     /// How many places are taken.
     pub(super) fn taken(&self) -> usize {
-        (CONNECTIONS_MAX as usize).saturating_sub(self.places.available_permits())
+        (self.most as usize).saturating_sub(self.places.available_permits())
     }
 }
 
@@ -96,7 +142,7 @@ fn share(descriptors: usize) -> usize {
 }
 
 /// How many descriptors the system gives this process, where it says so; elsewhere the pause after a refusal has to do.
-fn descriptors() -> Option<usize> {
+pub(crate) fn descriptors() -> Option<usize> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
@@ -106,6 +152,10 @@ fn descriptors() -> Option<usize> {
 mod tests {
     use super::*;
     use crate::at_once::at_once;
+
+    fn all(room: &Room) -> Vec<Place> {
+        std::iter::from_fn(|| room.place_now()).collect()
+    }
 
     /// Connections never take the last descriptors.
     #[test]
@@ -123,7 +173,6 @@ mod tests {
         for (connections, own) in [(755, 94), (38, 4), (8, 1)] {
             let house = House::of(connections, 3);
             let [crowded, second, third] = [house.room(), house.room(), house.room()];
-            let all = |room: &Room| std::iter::from_fn(|| room.place_now()).collect::<Vec<Place>>();
             let crowd = all(&crowded);
             assert_eq!((crowd.len(), crowded.taken()), (connections - 2 * own, crowd.len()));
             assert_eq!((all(&second).len(), all(&third).len()), (own, own), "of {connections}");
@@ -132,5 +181,23 @@ mod tests {
             drop(crowd);
             assert!(at_once(second.place()).is_ok(), "what is anybody's is free again");
         }
+    }
+    /// However many clients rest at the gateway, connections to upstreams have a quarter of all descriptors; where clients are few they
+    /// have more.
+    #[test]
+    fn upstreams_have_links_of_their_own() {
+        for (connections, own) in [(15_936, 3_984), (755, 188), (8, 2)] {
+            let (house, links) = House::and_links(connections, 2, true);
+            let crowd: Vec<Place> = [house.public_room(), house.room()].iter().flat_map(all).collect();
+            let linked: Vec<_> = std::iter::from_fn(|| links.0.one_now()).collect();
+            assert_eq!((crowd.len(), linked.len()), (connections - own, own), "of {connections}");
+            drop(crowd);
+            assert!(at_once(links.one()).is_ok(), "what is anybody's may be a link");
+        }
+        let (house, _) = House::and_links(share(20_000), 2, true);
+        assert!(
+            all(&house.public_room()).len() >= 10_000,
+            "twenty thousand descriptors are for ten thousand clients"
+        );
     }
 }

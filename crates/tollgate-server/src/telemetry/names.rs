@@ -236,11 +236,13 @@ pub(crate) static LOG_LINES: Metric =
 pub(crate) static PROCESS_MEMORY: Metric =
     gauge("process_resident_memory_bytes", "Resident memory of the process.");
 pub(crate) static PROCESS_FILES: Metric = gauge("process_open_fds", "Open file descriptors of the process.");
+pub(crate) static PROCESS_FILES_MAX: Metric =
+    gauge("process_max_fds", "Most file descriptors that the process may have open.");
 pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 71] = [
+pub(crate) static ALL: [&Metric; 72] = [
     &BUILD,
     &DECISIONS,
     &LIMIT_DECISIONS,
@@ -311,6 +313,7 @@ pub(crate) static ALL: [&Metric; 71] = [
     &LOG_LINES,
     &PROCESS_MEMORY,
     &PROCESS_FILES,
+    &PROCESS_FILES_MAX,
     &PROCESS_START,
 ];
 

@@ -6,7 +6,8 @@ use tollgate::Timestamp;
 use tollgate::time::TICKS_PER_SECOND;
 
 use super::Sample;
-use super::names::{LOG_LINES, PROCESS_FILES, PROCESS_MEMORY, PROCESS_START};
+use super::names::{LOG_LINES, PROCESS_FILES, PROCESS_FILES_MAX, PROCESS_MEMORY, PROCESS_START};
+use crate::listen::descriptors;
 use crate::serve::log;
 
 /// The numbers of a process that started then. Where the system does not tell, a number is left out.
@@ -17,6 +18,8 @@ pub(crate) fn samples(started: Timestamp) -> Vec<Sample> {
     ];
     samples.extend(resident_bytes().map(|bytes| Sample::new(&PROCESS_MEMORY, bytes)));
     samples.extend(open_files().map(|files| Sample::new(&PROCESS_FILES, files)));
+    let most = descriptors().and_then(|most| u64::try_from(most).ok());
+    samples.extend(most.map(|most| Sample::new(&PROCESS_FILES_MAX, most)));
     samples
 }
 
@@ -39,5 +42,6 @@ mod tests {
     fn a_process_has_memory_and_files() {
         assert!(resident_bytes().is_some_and(|bytes| bytes > 1 << 20));
         assert!(open_files().is_some_and(|files| files > 2));
+        assert!(descriptors().is_some_and(|most| most > 2));
     }
 }

@@ -6,6 +6,7 @@ use std::task::Waker;
 
 use super::Loan;
 use super::crowd::Want;
+use super::denials::Denials;
 use super::share::{Brought, Draw, Share};
 use super::size::Demand;
 use super::turn::Turn;
@@ -19,8 +20,6 @@ use crate::time::{Ticks, Timestamp};
 const DENIAL_MAX: Ticks = Ticks::from_millis(900);
 /// Fewer units than this are not drawn ahead of time: whoever asks next would do as well by himself.
 const SIZE_MIN: u64 = 2;
-/// For how many costs at a time a key's denials are remembered.
-const COSTS: usize = 4;
 /// What is added to a remembered retry time, since the store said it a little later than it was asked.
 const WAY: Ticks = Ticks::from_millis(1);
 
@@ -57,8 +56,7 @@ pub(super) struct Cell<R> {
     /// Where units are counted that were asked for and not heard of again, of all keys.
     pub(super) lost: Arc<AtomicU64>,
     told: Told,
-    /// For a few costs at a time.
-    denials: [Denial; COSTS],
+    denials: Denials,
     inner: Mutex<Inner<R>>,
 }
 
@@ -81,14 +79,6 @@ struct Told {
     remaining: AtomicU64,
     next_at: AtomicU64,
     reset_at: AtomicU64,
-}
-
-/// That requests of a cost were denied, and for how long. Written under the cell's lock; a reader who sees `until` change looks again.
-#[derive(Default)]
-struct Denial {
-    until: AtomicU64,
-    cost: AtomicU64,
-    retry_at: AtomicU64,
 }
 
 /// What changes together.
@@ -139,7 +129,7 @@ impl<R: Clone> Cell<R> {
             waiting: AtomicU64::new(0),
             lost: Arc::clone(lost),
             told: Told::default(),
-            denials: Default::default(),
+            denials: Denials::default(),
             inner: Mutex::new(inner),
         }
     }
@@ -306,78 +296,30 @@ impl<R: Clone> Cell<R> {
         }
     }
 
-    /// The denial of requests of this cost.
-    fn denial_of(&self, cost: u64) -> Option<&Denial> {
-        self.denials.iter().find(|denial| denial.cost.load(Ordering::Acquire) == cost)
-    }
-
     /// Whether a denial is in force for such a charge.
     pub(super) fn denies(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
-        self.denial_of(charge.cost())
-            .is_some_and(|denial| denial.until.load(Ordering::Acquire) > now.unix_micros())
+        self.denials.denies(charge.cost(), now)
     }
 
-    /// The denial that is still in force for such a charge. One that costs less may pass, and one that costs more has another time to
-    /// come back, or none.
+    /// The denial that is still in force for such a charge.
     pub(super) fn denial(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Outcome> {
-        let denial = self.denial_of(charge.cost())?;
-        let until = denial.until.load(Ordering::Acquire);
-        if until <= now.unix_micros() {
-            return None;
-        }
-        let outcome = self.denied_outcome(denial, charge, now);
-        let is_same = denial.until.load(Ordering::Acquire) == until
-            && denial.cost.load(Ordering::Acquire) == charge.cost();
-        if !is_same {
-            return None;
-        }
+        let retry_at = self.denials.retry_at(charge.cost(), now)?;
         self.demand.fetch_add(charge.cost(), Ordering::Relaxed);
-        Some(outcome)
+        Some(self.denied_outcome(retry_at, charge, now))
     }
 
-    fn denied_outcome(&self, denial: &Denial, charge: &Charge<'_>, now: Timestamp) -> Outcome {
-        let retry_at = Timestamp::from_unix_micros(denial.retry_at.load(Ordering::Acquire));
+    fn denied_outcome(&self, retry_at: Timestamp, charge: &Charge<'_>, now: Timestamp) -> Outcome {
         let retry_after = (retry_at + WAY).since(now).max(Ticks::from_micros(1));
         let remaining = self.told.remaining.load(Ordering::Relaxed).min(charge.cost().saturating_sub(1));
         self.outcome_of(Verdict::Deny { retry_after }, charge.quota().capacity(), remaining, now)
     }
 
-    /// Remembers that requests of this cost are denied: in the place of that cost, else of the one that is over first. Called under the
-    /// lock.
-    fn remember(&self, cost: u64, retry_at: u64, until: u64) {
-        let over = |denial: &&Denial| denial.until.load(Ordering::Relaxed);
-        let Some(denial) = self.denial_of(cost).or_else(|| self.denials.iter().min_by_key(over)) else {
-            return;
-        };
-        denial.until.store(0, Ordering::Release);
-        denial.cost.store(cost, Ordering::Release);
-        denial.retry_at.store(retry_at, Ordering::Release);
-        denial.until.store(until, Ordering::Release);
-    }
-
-    /// Forgets the denials of requests that cost no more than this. Called under the lock.
-    fn forget_up_to(&self, cost: u64) {
-        let covered = self.denials.iter().filter(|denial| denial.cost.load(Ordering::Relaxed) <= cost.max(1));
-        covered.for_each(|denial| denial.until.store(0, Ordering::Release));
-    }
-
-    /// Forgets every denial. Called under the lock.
-    fn forget(&self) {
-        self.denials.iter().for_each(|denial| denial.until.store(0, Ordering::Release));
-    }
-
-    /// Until when anybody is denied.
-    fn denied_until(&self) -> Timestamp {
-        let until = self.denials.iter().map(|denial| denial.until.load(Ordering::Relaxed)).max();
-        Timestamp::from_unix_micros(until.unwrap_or(0))
-    }
-
     /// The denial of those who waited for a draw that began after they came, and that was not enough for all.
     pub(super) fn denied_since(&self, since: u64, charge: &Charge<'_>, now: Timestamp) -> Option<Outcome> {
         let inner = self.lock();
-        let denial = self.denial_of(charge.cost())?;
-        let is_denied = inner.ended > since && inner.is_empty && denial.until.load(Ordering::Relaxed) > 0;
-        is_denied.then(|| self.denied_outcome(denial, charge, now))
+        let retry_at = self.denials.last_retry_at(charge.cost())?;
+        let is_denied = inner.ended > since && inner.is_empty;
+        is_denied.then(|| self.denied_outcome(retry_at, charge, now))
     }
 
     /// Whether a draw failed that began after so many others: the store is not there, and nobody need wait for the next.
@@ -485,10 +427,10 @@ impl<R: Clone> Cell<R> {
         }
         match denied {
             Some((cost, retry_after)) => {
-                self.remember(cost, at(retry_after), at(retry_after.min(DENIAL_MAX)));
+                self.denials.remember(cost, sent + retry_after, sent + retry_after.min(DENIAL_MAX));
             }
             // Where this one passed, one that costs as much or less may; one that costs more is denied as before.
-            None => self.forget_up_to(cost),
+            None => self.denials.forget_up_to(cost),
         }
         ended
     }
@@ -501,7 +443,7 @@ impl<R: Clone> Cell<R> {
     /// Forgets that it was denied.
     pub(super) fn forget_denial(&self) {
         let _inner = self.lock();
-        self.forget();
+        self.denials.forget();
     }
 
     /// Takes all units out, with what it takes to give them back.
@@ -523,7 +465,7 @@ impl<R: Clone> Cell<R> {
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         let inner = self.lock();
         // While it is denied nobody looks at how often it is asked about, and who comes right after should find that.
-        let last = inner.demand.looked().max(self.denied_until()) + self.lease.ttl() + self.lease.ttl();
+        let last = inner.demand.looked().max(self.denials.until()) + self.lease.ttl() + self.lease.ttl();
         !inner.is_drawing && self.units() == 0 && last < now
     }
 }

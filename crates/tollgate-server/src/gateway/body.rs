@@ -10,8 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep};
+
+use super::upstream::Place;
 
 /// The error of any body here.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -184,7 +185,7 @@ pub(super) struct Download {
     pub(super) idle: Duration,
     pub(super) waiting: Option<Pin<Box<Sleep>>>,
     /// The place at the upstream.
-    pub(super) _place: OwnedSemaphorePermit,
+    pub(super) _place: Place,
 }
 
 impl hyper::body::Body for Download {

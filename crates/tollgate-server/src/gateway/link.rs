@@ -5,11 +5,10 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use http::uri::Scheme;
-use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -20,24 +19,26 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
 use super::body::Lent;
 use super::plan::{Protocol, RoutePlan, Target};
+use super::shared::{H2, Stream};
 use crate::listen::Links;
 use crate::tls;
 
 /// Largest head of an answer, and most fields of it.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Bytes that an upstream may send ahead of what a client reads, for an answer and for all on one connection of HTTP/2.
-const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-/// Bytes of a request that wait to be sent on one stream.
-const SEND_BUFFER_BYTES: usize = 128 << 10;
-/// How often an upstream of HTTP/2 is asked whether it is there, and how long it may take to say so.
-const PING_INTERVAL: Duration = Duration::from_secs(20);
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Sends requests on one connection.
 pub(super) enum Sender {
     Http1(http1::SendRequest<Lent>),
-    H2(http2::SendRequest<Lent>),
+    H2(H2),
+}
+
+impl Sender {
+    /// The place of a request on it, where it has one among others.
+    pub(super) fn stream(&self) -> Option<Stream> {
+        match self {
+            Self::Http1(_) => None,
+            Self::H2(h2) => Some(h2.stream()),
+        }
+    }
 }
 
 /// How connections to one upstream are made.
@@ -165,22 +166,7 @@ async fn http1(stream: Link) -> io::Result<Sender> {
 }
 
 async fn h2(stream: Link) -> io::Result<Sender> {
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
-        .max_send_buf_size(SEND_BUFFER_BYTES)
-        .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT);
-    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to an upstream ended early");
-        }
-    });
-    Ok(Sender::H2(sender))
+    H2::new(stream, HEAD_BYTES_MAX).await.map(Sender::H2)
 }
 
 /// A stream to an upstream, and its place among all of them.

@@ -12,8 +12,8 @@ const fn failure_index(failure: &Failure) -> usize {
     match failure {
         Failure::Connect(_) => 0,
         Failure::Busy => 1,
-        Failure::Refused => 2,
-        Failure::Stale | Failure::Lost(_) => 3,
+        Failure::Refused | Failure::Left => 2,
+        Failure::Unsent | Failure::Stale | Failure::Lost(_) => 3,
         Failure::Late => 4,
     }
 }

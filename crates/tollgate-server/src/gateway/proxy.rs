@@ -89,10 +89,13 @@ impl Proxy {
     ) -> Result<(Answer, Arc<Upstream>), Problem> {
         route.budget.earn();
         let mut tried = Vec::new();
+        let mut again = None;
         loop {
             let now = self.clock.now();
+            let is_fresh = again.is_some();
             // When all were tried, one that is not broken itself may have had a bad moment.
-            let chosen = route.choose(arrival, &tried, now).or_else(|| route.choose(arrival, &[], now));
+            let other = || route.choose(arrival, &tried, now).or_else(|| route.choose(arrival, &[], now));
+            let chosen = again.take().or_else(other);
             let Some(upstream) = chosen.and_then(|place| route.upstreams.get(place)) else {
                 return Err(no_upstream(route));
             };
@@ -100,7 +103,7 @@ impl Proxy {
                 upstream.numbers.retried();
             }
             tried.extend(chosen);
-            let failure = match upstream.send(outgoing).await {
+            let failure = match upstream.send(outgoing, is_fresh).await {
                 Ok(answer) => {
                     upstream.health.answered();
                     upstream.numbers.answered(answer.0.status());
@@ -119,13 +122,15 @@ impl Proxy {
             {
                 return Err(unanswered(route, &failure));
             }
+            // It is only the connection that was old.
+            again = chosen.filter(|_| matches!(failure, Failure::Stale));
         }
     }
 
     /// Tells whoever counts, chooses and reads the log.
     fn note(&self, route: &Route, upstream: &Upstream, failure: &Failure, now: Timestamp) {
         upstream.numbers.failed(failure);
-        let is_its_fault = matches!(failure, Failure::Connect(_) | Failure::Lost(_) | Failure::Stale);
+        let is_its_fault = matches!(failure, Failure::Connect(_) | Failure::Lost(_));
         let rests = is_its_fault && upstream.health.failed(now);
         if rests {
             tracing::warn!(
@@ -161,9 +166,10 @@ const fn ending(kind: Kind) -> Ending {
 fn is_safe(failure: &Failure, parts: &request::Parts, upload: &Upload) -> bool {
     upload.is_whole()
         && match failure {
-            Failure::Connect(_) | Failure::Busy => true, // Nothing was sent.
-            Failure::Refused => parts.method.is_idempotent(),
-            Failure::Stale | Failure::Lost(_) | Failure::Late => false,
+            Failure::Connect(_) | Failure::Busy | Failure::Unsent => true, // Nothing was sent.
+            Failure::Refused | Failure::Left => true,                      // Nothing was done.
+            Failure::Stale => parts.method.is_idempotent(),
+            Failure::Lost(_) | Failure::Late => false,
         }
 }
 
@@ -227,8 +233,14 @@ fn unanswered(route: &Route, failure: &Failure) -> Problem {
             let detail = format!("route {name:?}: as many requests are there as may be; try again later");
             turned(Turned::Busy, detail)
         }
-        Failure::Refused | Failure::Stale => {
+        Failure::Refused | Failure::Left | Failure::Unsent => {
             turned(Turned::Lost, format!("route {name:?}: the server refused it unseen; try again"))
+        }
+        Failure::Stale => {
+            let detail = format!(
+                "route {name:?}: the connection ended as the request was sent; the server may have acted on it or not"
+            );
+            turned(Turned::Lost, detail)
         }
         Failure::Lost(cause) => {
             let detail = format!("route {name:?}: {cause}; the server may have acted on the request or not");

@@ -14,9 +14,9 @@ use hyper::body::Body;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::numbers::Tunnelled;
+use super::upstream::Place;
 
 /// How long a tunnel may carry nothing: nobody may be left at the other end.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -47,7 +47,7 @@ pub(super) fn wanted<B: Body>(request: &Request<B>) -> Option<HeaderValue> {
 pub(super) struct Tunnel {
     pub(super) client: OnUpgrade,
     pub(super) upstream: OnUpgrade,
-    pub(super) _place: OwnedSemaphorePermit,
+    pub(super) _place: Place,
     pub(super) _counted: Tunnelled,
     /// The body of the answer, which holds what the request took of limits.
     pub(super) held: Option<super::Body>,

@@ -1,5 +1,5 @@
 //! One upstream: its connections, how many requests may be there at once, and what becomes of one that is sent. Connections of HTTP/1
-//! are kept while they rest; one of HTTP/2 serves all requests.
+//! are kept while they rest; those of HTTP/2 serve many requests each.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use http::header::{CONNECTION, HOST, HeaderValue, TE, USER_AGENT};
 use http::uri::{Authority, Parts as UriParts, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version, request};
 use hyper::body::Incoming;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http1;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -19,6 +19,7 @@ use super::health::Health;
 use super::link::{Dialer, Sender};
 use super::numbers::UpstreamNumbers;
 use super::plan::{RoutePlan, Timeouts, UpstreamPlan};
+use super::shared::{self, Refusal, Shared, Stream};
 use super::spread::Share;
 use crate::listen::Links;
 
@@ -29,8 +30,10 @@ const REST_MARGIN: Duration = Duration::from_secs(1);
 /// Most connections that rest.
 const RESTING_MAX: usize = 256;
 
-/// How many connections that had rested may turn out to have ended before a request is given up.
-const STALE_MAX: usize = RESTING_MAX + 2;
+/// How many connections may turn out to have ended before anything is sent until a request is given up, and how many may be left by
+/// the upstream just then.
+const ENDED_MAX: usize = RESTING_MAX + 2;
+const LEFT_MAX: usize = 2;
 
 /// What a check of health calls itself.
 const HEALTH_AGENT: &str = concat!("tollgate-health/", env!("CARGO_PKG_VERSION"));
@@ -44,7 +47,12 @@ pub(super) enum Failure {
     Busy,
     /// The upstream says that it has not looked at the request.
     Refused,
-    /// A connection that had rested ended as the request was sent: the upstream had closed it before, as a rule.
+    /// A connection that had rested had ended: nothing was sent.
+    Unsent,
+    /// The upstream wants no more on a connection of HTTP/2, and says that it has not looked at the request.
+    Left,
+    /// A connection that had rested ended as the request was sent, and the request may be repeated: the upstream had closed it before,
+    /// as a rule.
     Stale,
     /// The connection ended before an answer.
     Lost(String),
@@ -63,8 +71,8 @@ pub(super) struct Upstream {
     places: Arc<Semaphore>,
     /// Connections of HTTP/1 that rest, the last used last. Locked to push and to pop.
     resting: Mutex<Vec<Resting>>,
-    /// The connection of HTTP/2. Locked to look at it; a task that makes one holds the other lock.
-    shared: Mutex<Option<http2::SendRequest<Lent>>>,
+    /// Connections of HTTP/2. A task that makes one holds the lock.
+    shared: Shared,
     dialing: tokio::sync::Mutex<()>,
 }
 
@@ -81,7 +89,13 @@ pub(super) struct Outgoing {
 }
 
 /// An answer, and the place that it takes until it is over.
-pub(super) type Answer = (Response<Incoming>, OwnedSemaphorePermit);
+pub(super) type Answer = (Response<Incoming>, Place);
+
+/// A place at an upstream, and on its connection where others use that, too.
+pub(super) struct Place {
+    _request: OwnedSemaphorePermit,
+    _stream: Option<Stream>,
+}
 
 impl Upstream {
     /// One of a route.
@@ -99,17 +113,21 @@ impl Upstream {
             timeouts: route.timeouts,
             places: Arc::new(Semaphore::new(route.connections)),
             resting: Mutex::default(),
-            shared: Mutex::default(),
+            shared: Shared::default(),
             dialing: tokio::sync::Mutex::default(),
             name,
         })
     }
 
-    /// Sends a request, and waits for the head of its answer.
+    /// Sends a request, and waits for the head of its answer. Where it is to be fresh, on no connection of HTTP/1 that has rested.
     ///
     /// # Errors
     /// When there is none; the failure says whether the upstream may have seen the request.
-    pub(super) async fn send(self: &Arc<Self>, outgoing: &Outgoing) -> Result<Answer, Failure> {
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        outgoing: &Outgoing,
+        is_fresh: bool,
+    ) -> Result<Answer, Failure> {
         let connect = self.timeouts.connect;
         let begun = Instant::now();
         let place = tokio::time::timeout(connect, Arc::clone(&self.places).acquire_owned());
@@ -122,28 +140,32 @@ impl Upstream {
                 ));
             }
             let sender = within(left, self.dialer.dial_http1()).await?;
-            return Ok((self.over(sender, outgoing, false).await?, place));
+            return Ok((self.over(sender, outgoing, false).await?, Place { _request: place, _stream: None }));
         }
-        for _ in 0..STALE_MAX {
-            let (sender, has_rested) = match self.kept() {
+        let mut is_left = 0;
+        for _ in 0..ENDED_MAX {
+            let (sender, has_rested) = match self.kept(is_fresh) {
                 Some(sender) => (sender, true),
                 None => (self.dialed(left).await?, false),
             };
+            let stream = sender.stream();
             match self.over(sender, outgoing, has_rested).await {
-                Err(Failure::Stale) if outgoing.upload.is_whole() => {} // The next one is older, or new.
-                sent => return Ok((sent?, place)),
+                Err(Failure::Unsent) if outgoing.upload.is_whole() => {} // The next one is older, or new.
+                Err(Failure::Left) if outgoing.upload.is_whole() && is_left < LEFT_MAX => is_left += 1,
+                sent => return Ok((sent?, Place { _request: place, _stream: stream })),
             }
         }
         Err(Failure::Lost("one connection after the other ended".to_owned()))
     }
 
     /// A connection that is there already.
-    fn kept(&self) -> Option<Sender> {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
-            return Some(Sender::H2(sender.clone()));
+    fn kept(&self, is_fresh: bool) -> Option<Sender> {
+        if let Some(h2) = self.shared.one() {
+            return Some(Sender::H2(h2));
         }
-        drop(shared);
+        if is_fresh {
+            return None;
+        }
         let now = Instant::now();
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(kept) = resting.pop() {
@@ -154,26 +176,26 @@ impl Upstream {
         None
     }
 
-    /// A new connection. Where all share one, the first that needs it makes it.
+    /// A new connection. Where requests share them, the first that needs one makes it.
     async fn dialed(&self, patience: Duration) -> Result<Sender, Failure> {
         if !self.dialer.is_only_h2() {
-            return self.keep_shared(within(patience, self.dialer.dial()).await?);
+            return Ok(self.keep_shared(within(patience, self.dialer.dial()).await?));
         }
         let begun = Instant::now();
         let alone = tokio::time::timeout(patience, self.dialing.lock()).await;
         let _alone = alone.map_err(|_| Failure::Connect("no connection in time".to_owned()))?;
-        if let Some(sender) = self.kept() {
-            return Ok(sender);
+        if let Some(h2) = self.shared.one() {
+            return Ok(Sender::H2(h2));
         }
         let left = patience.saturating_sub(begun.elapsed());
-        self.keep_shared(within(left, self.dialer.dial()).await?)
+        Ok(self.keep_shared(within(left, self.dialer.dial()).await?))
     }
 
-    fn keep_shared(&self, sender: Sender) -> Result<Sender, Failure> {
-        if let Sender::H2(sender) = &sender {
-            *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender.clone());
+    fn keep_shared(&self, sender: Sender) -> Sender {
+        if let Sender::H2(h2) = &sender {
+            self.shared.keep(h2);
         }
-        Ok(sender)
+        sender
     }
 
     /// Sends a request on a connection.
@@ -190,12 +212,18 @@ impl Upstream {
         let request = outgoing.request(version, self.dialer.scheme());
         let is_repeatable = outgoing.parts.method.is_idempotent() && outgoing.upload.is_empty();
         match sender {
-            Sender::H2(mut sender) => {
-                let sent = self.in_time(sender.try_send_request(request), outgoing).await?;
+            Sender::H2(mut h2) => {
+                let sent = self.in_time(h2.sender.try_send_request(request), outgoing).await?;
                 sent.map_err(|mut unsent| match unsent.take_message() {
-                    Some(_) if has_rested => Failure::Stale,
-                    _ if is_refused(unsent.error()) => Failure::Refused,
-                    _ => lost(unsent.error()),
+                    Some(_) if has_rested => Failure::Unsent,
+                    _ => match shared::refusal(unsent.error()) {
+                        Some(Refusal::One) => Failure::Refused,
+                        Some(Refusal::Connection) => {
+                            self.shared.leave(&h2);
+                            Failure::Left
+                        }
+                        None => lost(unsent.error()),
+                    },
                 })
             }
             Sender::Http1(mut sender) => {
@@ -210,8 +238,11 @@ impl Upstream {
                     Err(unsent) => unsent,
                 };
                 // One that is given back was not sent at all; any other may have been read.
-                let is_unseen = unsent.take_message().is_some() || is_repeatable && is_gone(unsent.error());
-                Err(if has_rested && is_unseen { Failure::Stale } else { lost(unsent.error()) })
+                Err(match unsent.take_message() {
+                    Some(_) if has_rested => Failure::Unsent,
+                    _ if has_rested && is_repeatable && is_gone(unsent.error()) => Failure::Stale,
+                    _ => lost(unsent.error()),
+                })
             }
         }
     }
@@ -259,9 +290,9 @@ impl Upstream {
                 let request = outgoing.request(Version::HTTP_11, self.dialer.scheme());
                 sender.send_request(request).await
             }
-            Sender::H2(mut sender) => {
+            Sender::H2(mut h2) => {
                 let request = outgoing.request(Version::HTTP_2, self.dialer.scheme());
-                sender.send_request(request).await
+                h2.sender.send_request(request).await
             }
         };
         response.ok().map(|response| response.status())
@@ -269,6 +300,7 @@ impl Upstream {
 
     /// Closes connections that nobody needed for long enough.
     pub(super) fn tidy(&self) {
+        self.shared.tidy();
         let now = Instant::now();
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         resting.retain(|kept| kept.until > now && kept.sender.is_ready());
@@ -309,12 +341,6 @@ async fn within(
         Ok(dialed) => dialed.map_err(|error| Failure::Connect(told(&error))),
         Err(_) => Err(Failure::Connect("no connection in time".to_owned())),
     }
-}
-
-/// Whether an upstream says that it has done nothing about a request.
-fn is_refused(error: &hyper::Error) -> bool {
-    let source = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
-    source.and_then(h2::Error::reason) == Some(h2::Reason::REFUSED_STREAM)
 }
 
 /// Whether a connection ended without a byte of an answer.

@@ -174,23 +174,8 @@ struct Nginx {
 impl Nginx {
     fn start() -> Self {
         let (folder, port) = (Folder::new("gateway-nginx"), free_port());
-        let place = folder.0.display();
-        let main = folder.write(
-            "nginx.conf",
-            &format!(
-                "daemon off; master_process off; pid {place}/nginx.pid; error_log {place}/error.log;
-                 events {{ }}
-                 http {{
-                     log_format line '$request'; access_log {place}/access.log line;
-                     client_body_temp_path {place}/body; proxy_temp_path {place}/proxy; fastcgi_temp_path {place}/fastcgi;
-                     uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi;
-                     server {{ listen 127.0.0.1:{port}; location / {{ return 200 'hello'; }} }}
-                 }}\n"
-            ),
-        );
-        let mut command = Command::new("nginx");
-        command.args(["-p", &place.to_string(), "-c", &main.display().to_string()]).stderr(Stdio::null());
-        Self { proxy: Proxy::start(command, port), folder }
+        let server = format!("server {{ listen 127.0.0.1:{port}; location / {{ return 200 'hello'; }} }}");
+        Self { proxy: Proxy::nginx(&folder, port, &server), folder }
     }
 }
 

@@ -22,23 +22,7 @@ fn adapted(folder: &Folder, recipe: &str, before: &str, nodes: &[Gateway], port:
 fn nginx(nodes: &[Gateway]) -> (Proxy, Folder) {
     let (folder, port) = (Folder::new("sticky-nginx"), free_port());
     let recipe = adapted(&folder, "deploy/nginx/sticky.conf", "127.0.0.1:", nodes, port);
-    let place = folder.0.display();
-    let main = folder.write(
-        "nginx.conf",
-        &format!(
-            "daemon off; master_process off; pid {place}/nginx.pid; error_log {place}/error.log;
-             events {{ }}
-             http {{
-                 access_log off;
-                 client_body_temp_path {place}/body; proxy_temp_path {place}/proxy; fastcgi_temp_path {place}/fastcgi;
-                 uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi;
-                 include {recipe};
-             }}\n"
-        ),
-    );
-    let mut command = Command::new("nginx");
-    command.args(["-p", &place.to_string(), "-c", &main.display().to_string()]).stderr(Stdio::null());
-    (Proxy::start(command, port), folder)
+    (Proxy::nginx(&folder, port, &format!("include {recipe};")), folder)
 }
 
 fn haproxy(nodes: &[Gateway]) -> (Proxy, Folder) {

@@ -34,6 +34,7 @@ mod gateway_overload;
 mod gateway_routes;
 mod gateway_slow;
 mod gateway_sticky;
+mod gateway_links;
 mod gateway_upstream;
 mod grpc;
 mod grpc_lifecycle;

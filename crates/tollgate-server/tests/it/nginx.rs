@@ -1,7 +1,5 @@
 //! The real nginx with `deploy/nginx/tollgate.conf`.
 
-use std::process::{Command, Stdio};
-
 use crate::program::Server;
 use crate::proxy::{App, Folder, Proxy, free_port};
 
@@ -20,24 +18,8 @@ pub(crate) fn nginx(tollgate: &str, app: &App) -> (Proxy, Folder) {
         ("127.0.0.1:8000", format!("127.0.0.1:{port}")),
     ];
     let recipe = folder.adapt("deploy/nginx/tollgate.conf", "tollgate.conf", &replacements);
-    let place = folder.0.display();
-    let main = folder.write(
-        "nginx.conf",
-        &format!(
-            "daemon off; master_process off; pid {place}/nginx.pid; error_log {place}/error.log;
-             events {{ }}
-             http {{
-                 access_log off;
-                 client_body_temp_path {place}/body; proxy_temp_path {place}/proxy; fastcgi_temp_path {place}/fastcgi;
-                 uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi;
-                 include {};
-             }}\n",
-            recipe.display()
-        ),
-    );
-    let mut command = Command::new("nginx");
-    command.args(["-p", &place.to_string(), "-c", &main.display().to_string()]).stderr(Stdio::null());
-    (Proxy::start(command, port), folder)
+    let proxy = Proxy::nginx(&folder, port, &format!("include {};", recipe.display()));
+    (proxy, folder)
 }
 
 /// Exactly so many requests pass as the limit has, whatever their number, and the client sees why the others do not.

@@ -88,6 +88,27 @@ impl Proxy {
         panic!("{name} does not listen on {address}");
     }
 
+    /// nginx with this inside `http`. All that it writes is in the folder.
+    pub(crate) fn nginx(folder: &Folder, port: u16, inside: &str) -> Self {
+        let place = folder.0.display();
+        let main = folder.write(
+            "nginx.conf",
+            &format!(
+                "daemon off; master_process off; pid {place}/nginx.pid; error_log {place}/error.log;
+                 events {{ }}
+                 http {{
+                     log_format line '$request'; access_log {place}/access.log line;
+                     client_body_temp_path {place}/body; proxy_temp_path {place}/proxy; fastcgi_temp_path {place}/fastcgi;
+                     uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi;
+                     {inside}
+                 }}\n"
+            ),
+        );
+        let mut command = Command::new("nginx");
+        command.args(["-p", &place.to_string(), "-c", &main.display().to_string()]).stderr(Stdio::null());
+        Self::start(command, port)
+    }
+
     /// Sends a request for a path, with these header lines.
     pub(crate) fn get(&self, path: &str, headers: &str) -> Response {
         self.send(&format!("GET {path} HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n{headers}\r\n"))

@@ -1,0 +1,213 @@
+//! The connections of HTTP/2 to one upstream. Each serves as many requests at once as the upstream takes; beyond that there is another.
+
+use std::error::Error;
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+
+use super::body::Lent;
+
+/// Bytes that an upstream may send ahead of what a client reads, for an answer and for all on one connection.
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// Bytes of a request that wait to be sent on one stream.
+const SEND_BUFFER_BYTES: usize = 128 << 10;
+/// How often an upstream is asked whether it is there, and how long it may take to say so.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// What stands for "not said yet": how many requests at once an upstream takes is in the first thing that it says.
+const UNSAID: usize = 65_521;
+/// How long and how often one looks whether it was said.
+const SAYING: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(1);
+/// Most connections. When all of them are full, requests wait for their turn on the one that has the fewest.
+const CONNECTIONS_MAX: usize = 16;
+
+/// One connection, to be shared.
+#[derive(Clone)]
+pub(super) struct H2 {
+    pub(super) sender: SendRequest<Lent>,
+    /// How many requests at once the upstream takes.
+    most: Arc<AtomicUsize>,
+    /// As many are there as this has owners besides the one that is kept.
+    streams: Arc<()>,
+}
+
+/// A request's place on a connection, until its answer is over.
+pub(super) type Stream = Arc<()>;
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Shared(Mutex<Vec<H2>>);
+
+impl Shared {
+    /// A connection with a place for one more request. One that is full only when there can be no other.
+    pub(super) fn one(&self) -> Option<H2> {
+        let mut kept = self.lock();
+        kept.retain(|h2| !h2.sender.is_closed());
+        let is_crowded = kept.len() >= CONNECTIONS_MAX;
+        let least = kept.iter().min_by_key(|h2| h2.in_flight())?;
+        (least.has_place() || is_crowded).then(|| least.clone())
+    }
+
+    /// Keeps a connection for others, too.
+    pub(super) fn keep(&self, h2: &H2) {
+        self.lock().push(h2.clone());
+    }
+
+    /// Hands out no more of a connection whose upstream wants no further requests on it. What is under way there goes on.
+    pub(super) fn leave(&self, h2: &H2) {
+        self.lock().retain(|kept| !Arc::ptr_eq(&kept.streams, &h2.streams));
+    }
+
+    /// Closes those that ended, and all but one of those that nobody uses.
+    pub(super) fn tidy(&self) {
+        let mut idle = 0;
+        self.lock().retain(|h2| {
+            idle += usize::from(h2.in_flight() == 0);
+            !h2.sender.is_closed() && (h2.in_flight() > 0 || idle <= 1)
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<H2>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl H2 {
+    /// Speaks HTTP/2 on a connection that was just made. Returns once the upstream has said how much it takes.
+    ///
+    /// # Errors
+    /// When it does not speak HTTP/2.
+    pub(super) async fn new(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        head_bytes_max: usize,
+    ) -> io::Result<Self> {
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .initial_max_send_streams(UNSAID)
+            .max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
+            .max_send_buf_size(SEND_BUFFER_BYTES)
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT);
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        let until = Instant::now() + SAYING;
+        while connection.current_max_send_streams() == UNSAID && !sender.is_closed() && Instant::now() < until
+        {
+            tokio::time::sleep(LOOK).await; // Somebody else reads it; there is nothing that tells.
+        }
+        let most = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
+        let said = Arc::clone(&most);
+        tokio::spawn(async move {
+            let mut connection = pin!(connection);
+            let driven = poll_fn(|context| {
+                let polled = connection.as_mut().poll(context);
+                // It may change its mind at any time.
+                said.store(connection.current_max_send_streams(), Ordering::Relaxed);
+                polled
+            });
+            if let Err(error) = driven.await {
+                tracing::debug!(%error, "a connection to an upstream ended early");
+            }
+        });
+        Ok(Self { sender, most, streams: Arc::default() })
+    }
+
+    /// A place on it.
+    pub(super) fn stream(&self) -> Stream {
+        Arc::clone(&self.streams)
+    }
+
+    /// How many requests are there, or about to be.
+    fn in_flight(&self) -> usize {
+        Arc::strong_count(&self.streams).saturating_sub(1)
+    }
+
+    fn has_place(&self) -> bool {
+        self.in_flight() < self.most.load(Ordering::Relaxed).max(1)
+    }
+}
+
+/// What an upstream refuses that says that it has done nothing about a request.
+pub(super) enum Refusal {
+    /// This one.
+    One,
+    /// Any more on the connection, the last ones included.
+    Connection,
+}
+
+/// What is refused, if that is what happened.
+pub(super) fn refusal(error: &hyper::Error) -> Option<Refusal> {
+    let error = error.source()?.downcast_ref::<h2::Error>()?;
+    match error.reason()? {
+        h2::Reason::REFUSED_STREAM => Some(Refusal::One),
+        h2::Reason::NO_ERROR if error.is_go_away() && error.is_remote() => Some(Refusal::Connection),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    /// A connection to an upstream that takes so many requests at once.
+    async fn connected(most: u32) -> H2 {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let answer = hyper::service::service_fn(|_| async {
+            Ok::<_, Infallible>(http::Response::new(http_body_util::Empty::<bytes::Bytes>::new()))
+        });
+        tokio::spawn(async move {
+            let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            builder.max_concurrent_streams(most);
+            let _ = builder.serve_connection(TokioIo::new(far), answer).await;
+        });
+        H2::new(near, 64 << 10).await.unwrap()
+    }
+
+    /// A connection is shared by as many as the upstream takes, and is another's again when one of them has gone.
+    #[tokio::test]
+    async fn a_connection_has_as_many_places_as_the_upstream_says() {
+        let shared = Shared::default();
+        shared.keep(&connected(2).await);
+        let first = shared.one().unwrap();
+        let (_first, second) = (first.stream(), first.stream());
+        drop(first);
+        assert!(shared.one().is_none(), "both places are taken");
+        drop(second);
+        let third = shared.one().unwrap();
+        assert_eq!(third.most.load(Ordering::Relaxed), 2);
+        shared.leave(&third);
+        drop(third);
+        assert!(shared.one().is_none(), "nobody gets one that was left");
+    }
+
+    /// When there are as many connections as may be, the emptiest is shared by more.
+    #[tokio::test]
+    async fn a_crowd_shares_what_there_is() {
+        let shared = Shared::default();
+        let mut taken = Vec::new();
+        for number in 0..CONNECTIONS_MAX {
+            shared.keep(&connected(1).await);
+            let h2 = shared.one().unwrap();
+            taken.push(h2.stream());
+            drop(h2);
+            assert_eq!(shared.one().is_some(), number + 1 == CONNECTIONS_MAX);
+        }
+        drop(taken);
+        shared.tidy();
+        assert_eq!(shared.lock().len(), 1, "of those that rest one stays");
+    }
+}

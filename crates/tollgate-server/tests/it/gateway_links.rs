@@ -1,0 +1,102 @@
+//! Connections to upstreams: what a request meets that is sent on one that ends, that is left, or that is full.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+
+use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
+use crate::proxy::{Folder, Proxy, free_port};
+
+fn gateway(folder: &Folder, routes: &str) -> Gateway {
+    let config = folder.write("config.yaml", &format!("routes:\n{routes}"));
+    Gateway::with(&["--config", &config.display().to_string()], OPEN)
+}
+
+/// The statuses of so many requests each by so many clients at once.
+fn asked(gateway: &Gateway, clients: usize, each: usize, target: &str) -> Vec<u16> {
+    std::thread::scope(|scope| {
+        let ask = || (0..each).map(|_| gateway.get(target, "").status).collect::<Vec<_>>();
+        let clients: Vec<_> = (0..clients).map(|_| scope.spawn(ask)).collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    })
+}
+
+/// A server that keeps its connections, answers `/` when all of `crowd` are there, and hangs up on `/die`, which it counts.
+fn mortal(crowd: usize) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, count) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
+    let (barrier, counted) = (Arc::new(Barrier::new(crowd)), Arc::clone(&count));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let (barrier, count) = (Arc::clone(&barrier), Arc::clone(&counted));
+            std::thread::spawn(move || serve(stream, &barrier, &count));
+        }
+    });
+    (port, count)
+}
+
+fn serve(mut stream: TcpStream, barrier: &Barrier, count: &AtomicUsize) {
+    let mut head = [0; 4_096];
+    while let Ok(length @ 1..) = stream.read(&mut head) {
+        if head[..length].windows(5).any(|part| part == b" /die") {
+            count.fetch_add(1, Ordering::SeqCst);
+            return;
+        }
+        barrier.wait();
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    }
+}
+
+/// A server may be about to close a connection that rested, so a GET that meets the end of one is sent again: once, on a new one, and as
+/// a repetition that is counted. Not on one after the other.
+#[test]
+fn a_request_is_not_sent_on_all_that_rest() {
+    let (crowd, folder) = (20, Folder::new("gateway-links"));
+    let (port, count) = mortal(crowd);
+    let gateway = gateway(&folder, &format!("- {{upstreams: ['http://127.0.0.1:{port}']}}\n"));
+    assert_eq!(asked(&gateway, crowd, 1, "/"), vec![200; crowd]);
+    gateway.get("/die", "").problem(502);
+    assert_eq!(count.load(Ordering::SeqCst), 2, "it rested, and then it was new");
+    assert_eq!(gateway.metric("tollgate_gateway_retries_total", &format!("http://127.0.0.1:{port}")), 1);
+    // What must not be done twice is not.
+    gateway.exchange("POST /die HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").problem(502);
+    assert_eq!(count.load(Ordering::SeqCst), 3);
+}
+
+/// nginx ends a connection of HTTP/2 after so many requests, while others are on their way to it. None of them is lost, whatever its
+/// method.
+#[test]
+fn an_upstream_that_leaves_loses_nothing() {
+    let (folder, port) = (Folder::new("gateway-leaves"), free_port());
+    let server = format!(
+        "server {{ listen 127.0.0.1:{port} http2; keepalive_requests 20; location / {{ return 200 'hello'; }} }}"
+    );
+    let _nginx = Proxy::nginx(&folder, port, &server);
+    let gateway = gateway(&folder, &format!("- {{upstreams: ['h2c://127.0.0.1:{port}'], retries: 0}}\n"));
+    assert_eq!(asked(&gateway, 16, 60, "/"), vec![200; 16 * 60]);
+}
+
+/// An upstream that takes few requests at once on a connection gets further connections, not a crowd that waits on one.
+#[test]
+fn a_full_connection_is_not_waited_for() {
+    let (folder, upstream, port) = (Folder::new("gateway-full"), Upstream::start(), free_port());
+    let server = format!(
+        "server {{
+            listen 127.0.0.1:{port} http2; http2_max_concurrent_streams 4;
+            location / {{ proxy_pass http://{}; proxy_http_version 1.1; }}
+         }}",
+        upstream.address
+    );
+    let _nginx = Proxy::nginx(&folder, port, &server);
+    let gateway = gateway(&folder, &format!("- {{upstreams: ['h2c://127.0.0.1:{port}']}}\n"));
+    let clients: Vec<TcpStream> = (0..12)
+        .map(|_| {
+            let mut client = gateway.connect();
+            client.write_all(b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            client
+        })
+        .collect();
+    until(|| upstream.count() == clients.len());
+    assert_eq!(gateway.get("/", "").status, 200);
+}

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::numbers::Tunnelled;
+use super::websocket::Extended;
 
 /// How long a tunnel may carry nothing: nobody may be left at the other end.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -25,13 +26,30 @@ const BUFFER_BYTES: usize = 16 << 10;
 
 /// Whether a request asks for another protocol in a way that the stream waits for the answer, as [`super::framing`] says.
 pub(super) fn asks<B: Body>(request: &Request<B>) -> bool {
-    request.version() == Version::HTTP_11
-        && request.headers().contains_key(UPGRADE)
+    request.headers().contains_key(UPGRADE)
         && request.body().is_end_stream()
+        && (request.version() == Version::HTTP_11 || request.extensions().get::<Extended>().is_some())
 }
 
-/// What a request wants, if it is sent on: another protocol, but for HTTP/2, which the gateway speaks itself.
-pub(super) fn wanted<B: Body>(request: &Request<B>) -> Option<HeaderValue> {
+/// A wish for another protocol.
+pub(super) struct Wish {
+    pub(super) protocol: HeaderValue,
+    pub(super) client: OnUpgrade,
+    /// How it was asked for inside of HTTP/2.
+    pub(super) extended: Option<Extended>,
+}
+
+impl Wish {
+    /// What a request wants, if it is sent on.
+    pub(super) fn of<B: Body>(request: &mut Request<B>) -> Option<Self> {
+        let protocol = wanted(request)?;
+        let client = request.extensions_mut().remove::<OnUpgrade>()?;
+        Some(Self { protocol, client, extended: request.extensions_mut().remove() })
+    }
+}
+
+/// Another protocol, but for HTTP/2, which the gateway speaks itself.
+fn wanted<B: Body>(request: &Request<B>) -> Option<HeaderValue> {
     let upgrade = request.headers().get(UPGRADE)?;
     let says_so = request.headers().get_all(CONNECTION).iter().any(|line| {
         let text = line.to_str().unwrap_or_default();

@@ -43,6 +43,7 @@ mod grpc_lifecycle;
 mod crowds;
 mod drain;
 mod guide;
+mod h2_conformance;
 mod haproxy;
 mod holds;
 mod hot_keys;

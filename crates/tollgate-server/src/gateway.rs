@@ -1,7 +1,7 @@
 //! The gateway: a reverse proxy in front of services that cannot be changed. The way of a request: `connection` (HTTP/1 through `strict`, which lets
 //! only `framing` that nobody can read differently pass, or HTTP/2 through `frames`, which ends floods) → `arrival` (its one spelling, and who sent it) →
-//! the decision → `overload` (whether there is capacity) → `proxy` (its route in the `table`, the upstream that `spread` chooses) → `fields` (what the next hop is told) → `upstream` (a connection of `link`) → `body`.
-//! Routes come from the config by way of `plan`; `health` and `checks` say which upstreams are asked; `tunnel` is for what is no longer HTTP.
+//! `priced`, for the paths of GraphQL that a route's `graphql` names → the decision → `overload` (whether there is capacity) → `proxy` (its route in the `table`, the upstream that `spread` chooses) → `fields` (what the next hop is told) → `upstream` (a connection of `link`) → `body`.
+//! Routes come from the config by way of `plan`; `health` and `checks` say which upstreams are asked; `tunnel` is for what is no longer HTTP, and `websocket` for what is inside of HTTP/2.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use tower_layer::Layer;
 use tower_service::Service as _;
 
 mod plan;
+mod graphql;
 mod connection;
 mod filtered;
 mod entry;
@@ -21,6 +22,7 @@ mod framing;
 mod frames;
 mod streams;
 mod arrival;
+mod priced;
 mod decide;
 mod overload;
 mod proxy;
@@ -31,7 +33,10 @@ mod upstream;
 mod link;
 mod shared;
 mod body;
+mod carried;
+mod trailers;
 mod tunnel;
+mod websocket;
 mod health;
 mod checks;
 mod numbers;
@@ -67,8 +72,10 @@ use crate::service::{Service, Wire};
 use crate::telemetry::Open;
 use arrival::{Arrival, Peer};
 use body::Body;
+use carried::Carried;
 use decide::{Deciding, Passing};
 use overload::Behind;
+use priced::Priced;
 use proxy::Proxy;
 use table::Table;
 
@@ -81,6 +88,7 @@ pub(crate) struct Gateway {
     service: Arc<Service>,
     proxy: Arc<Proxy>,
     limited: RateLimit<Behind, Deciding>,
+    priced: Vec<Priced>,
 }
 
 /// Marks an answer of the gateway's own.
@@ -110,7 +118,8 @@ impl Gateway {
             .headers(service.headers.clone())
             .authenticated(is_vouched);
         let behind = Behind::new(Passing(Arc::clone(&proxy)), service.overload.as_ref(), &service);
-        Ok(Self { limited: layer.layer(behind), service, proxy })
+        let priced = Priced::all(plans, &layer, &behind)?;
+        Ok(Self { limited: layer.layer(behind), priced, service, proxy })
     }
 
     fn opened(&self) -> Open {
@@ -131,10 +140,15 @@ impl Gateway {
         });
         match arrived {
             Ok(arrival) => {
+                let (host, path) = (arrival.host.as_deref(), parts.uri.path());
+                let priced = Priced::find(&self.priced, &self.proxy.table, host, path);
                 parts.extensions.insert(peer::Peer(peer.address));
                 parts.extensions.insert(arrival);
+                if let Some(priced) = priced {
+                    return priced.answer(parts, body).await;
+                }
                 let mut limited = self.limited.clone();
-                match limited.call(Request::from_parts(parts, body)).await {
+                match limited.call(Request::from_parts(parts, Carried::Coming(body))).await {
                     Ok(response) => response.map(BodyExt::boxed_unsync),
                     Err(never) => match never {},
                 }

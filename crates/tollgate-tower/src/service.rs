@@ -367,6 +367,7 @@ impl<D: Decide> Default for Admitted<D> {
     }
 }
 
-fn is_preflight(parts: &Parts) -> bool {
+/// Whether a browser asks by itself whether it may ask.
+pub(crate) fn is_preflight(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }

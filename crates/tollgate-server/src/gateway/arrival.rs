@@ -10,6 +10,7 @@ use tollgate::VALUE_BYTES_MAX;
 use tollgate_tower::attributes::{Needs, Reader};
 
 use super::refusal::Turned;
+use super::websocket;
 use crate::http::{Kind, Problem};
 
 /// Longest path with its query.
@@ -66,6 +67,7 @@ impl Reading {
 /// When it is none that the gateway takes; nothing of it is sent on.
 pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Result<Arrival, Problem> {
     let Reading { reader, sticky, needs } = reading;
+    websocket::turn(request)?;
     acceptable(request)?;
     let attributes = reader.of_request_for(Some(peer.address), request, *needs);
     let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;

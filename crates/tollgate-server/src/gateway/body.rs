@@ -8,10 +8,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
+use http::header::TRAILER;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::carried::Carried;
+use super::trailers::{self, Trailers};
 use super::upstream::Place;
 
 /// The error of any body here.
@@ -37,9 +41,11 @@ pub(super) struct Upload(Arc<Shared>);
 
 struct Shared {
     /// Locked for the moment of taking it.
-    body: Mutex<Option<Incoming>>,
+    body: Mutex<Option<Carried>>,
     size: SizeHint,
     is_empty: bool,
+    /// What may pass of its trailers; none where none can come, or nobody wants them.
+    trailers: Option<Arc<Trailers>>,
     fault: Mutex<Option<Fault>>,
     /// Frames that went on. Relaxed, as the flag: both only tell somebody to wait on.
     moved: AtomicU64,
@@ -47,10 +53,11 @@ struct Shared {
 }
 
 impl Upload {
-    pub(super) fn new(body: Incoming) -> Self {
+    pub(super) fn new(body: Carried, trailers: Option<Arc<Trailers>>) -> Self {
         Self(Arc::new(Shared {
             size: body.size_hint(),
             is_empty: body.is_end_stream(),
+            trailers,
             body: Mutex::new(Some(body)),
             fault: Mutex::new(None),
             moved: AtomicU64::new(0),
@@ -64,6 +71,7 @@ impl Upload {
             body: Mutex::new(None),
             size: SizeHint::with_exact(0),
             is_empty: true,
+            trailers: None,
             fault: Mutex::new(None),
             moved: AtomicU64::new(0),
             is_answered: AtomicBool::new(false),
@@ -84,6 +92,12 @@ impl Upload {
         self.0.is_empty
     }
 
+    /// Whether HTTP/1 has to send it in chunks: its length is not known, or trailers are announced and may come.
+    pub(super) fn is_chunked(&self, headers: &HeaderMap) -> bool {
+        let Shared { size, is_empty, trailers, .. } = &*self.0;
+        !is_empty && (size.exact().is_none() || trailers.is_some() && headers.contains_key(TRAILER))
+    }
+
     pub(super) fn fault(&self) -> Option<Fault> {
         *self.0.fault.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,7 +115,7 @@ impl Upload {
 /// A request's body, as an upstream's connection reads it.
 pub(super) struct Lent {
     shared: Arc<Shared>,
-    taken: Option<Incoming>,
+    taken: Option<Carried>,
     bytes: u64,
     /// How long the client has kept us waiting, and since when it does now.
     waited: Duration,
@@ -136,8 +150,16 @@ impl hyper::body::Body for Lent {
         let Some(body) = &mut this.taken else { return Poll::Ready(None) };
         let polled = loop {
             match Pin::new(&mut *body).poll_frame(context) {
-                // Trailers of a request are not sent on: a server might take them for fields that the gateway has looked at.
-                Poll::Ready(Some(Ok(frame))) if !frame.is_data() => {}
+                Poll::Ready(Some(Ok(mut frame))) => match (frame.trailers_mut(), &this.shared.trailers) {
+                    (None, _) => break Poll::Ready(Some(Ok(frame))),
+                    (Some(_), None) => {}
+                    (Some(fields), Some(trailers)) => {
+                        trailers.clean(fields);
+                        if !fields.is_empty() {
+                            break Poll::Ready(Some(Ok(frame)));
+                        }
+                    }
+                },
                 polled => break polled,
             }
         };
@@ -174,7 +196,7 @@ impl hyper::body::Body for Lent {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.taken.as_ref().map_or(self.shared.size, Incoming::size_hint)
+        self.taken.as_ref().map_or(self.shared.size, Carried::size_hint)
     }
 }
 
@@ -197,7 +219,12 @@ impl hyper::body::Body for Download {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let polled = Pin::new(&mut this.body).poll_frame(context);
+        let mut polled = Pin::new(&mut this.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled
+            && let Some(fields) = frame.trailers_mut()
+        {
+            trailers::clean_answer(fields);
+        }
         if polled.is_ready() {
             this.waiting = None;
             return polled.map_err(Into::into);

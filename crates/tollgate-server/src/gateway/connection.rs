@@ -20,6 +20,7 @@ use super::frames::Paced;
 use super::streams::{State, Streams};
 use super::strict::{Strict, Turn};
 use super::tunnel::{self, Handed, Tunnel};
+use super::websocket;
 use super::{Gateway, HEAD_BUFFER_BYTES};
 use crate::http::{Answering, HEAD_TIMEOUT, Patient, Phase};
 use crate::listen::{Stop, Stream, stopped};
@@ -146,9 +147,17 @@ async fn serve_h2(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop:
     let service = service_fn(|request: Request<Incoming>| {
         let (gateway, mut pulse) = (Arc::clone(&gateway), streams.begin());
         async move {
-            let response = gateway.answer(request, peer).await;
+            let mut response = gateway.answer(request, peer).await;
+            if let Some(tunnel) = Handed::take(&mut response) {
+                websocket::turn_back(&mut response);
+                tokio::spawn(async move {
+                    let _open = pulse; // The connection is not idle as long as the tunnel lasts.
+                    tunnel.carry().await;
+                });
+                return Ok::<_, Infallible>(response);
+            }
             pulse.polled(true);
-            Ok::<_, Infallible>(response.map(|body| Holding { body, held: pulse }.boxed_unsync()))
+            Ok(response.map(|body| Holding { body, held: pulse }.boxed_unsync()))
         }
     });
     let mut connection = pin!(builder().serve_connection(TokioIo::new(Paced::before(stream)), service));
@@ -186,6 +195,7 @@ fn builder() -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
+        .enable_connect_protocol()
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(FIELDS_BYTES_MAX)
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)

@@ -6,12 +6,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tollgate::{CheckRequest, Decision, Engine, Reservation, Sleep, Ticks, Timestamp};
 use tollgate_tower::Decide;
 
 use super::body::Body;
+use super::carried::Carried;
 use super::proxy::Proxy;
 use crate::service::{Service, Wire};
 use crate::store::Stores;
@@ -73,7 +73,7 @@ impl Decide for Deciding {
 #[derive(Clone)]
 pub(super) struct Passing(pub(super) Arc<Proxy>);
 
-impl tower_service::Service<Request<Incoming>> for Passing {
+impl tower_service::Service<Request<Carried>> for Passing {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -82,7 +82,7 @@ impl tower_service::Service<Request<Incoming>> for Passing {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<Carried>) -> Self::Future {
         let proxy = Arc::clone(&self.0);
         Box::pin(async move { Ok(proxy.forward(request).await) })
     }

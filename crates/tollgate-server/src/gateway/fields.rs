@@ -34,7 +34,7 @@ const HOP: [HeaderName; 9] = [
 ];
 
 /// Fields by which a proxy tells about a request: only a trusted one's are sent on.
-const TOLD_BY_PROXIES: [HeaderName; 16] = [
+pub(super) const TOLD_BY_PROXIES: [HeaderName; 16] = [
     FORWARDED_FOR,
     FORWARDED_PROTO,
     FORWARDED_HOST,
@@ -133,7 +133,7 @@ fn is_identity(name: &HeaderName, reader: &Reader) -> bool {
 }
 
 /// The headers that attributes are read from, and who may set them.
-fn mapped(reader: &Reader) -> impl Iterator<Item = (&HeaderName, SetBy)> {
+pub(super) fn mapped(reader: &Reader) -> impl Iterator<Item = (&HeaderName, SetBy)> {
     let mut found = Vec::new();
     reader.mapped.iter().for_each(|mapped| headers_of(&mapped.source, &mut found));
     found.into_iter()

@@ -8,13 +8,13 @@ use std::task::{Context, Poll};
 
 use http::request::Parts;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use hyper::{Request, Response};
-use tollgate_tower::peer;
 use tollgate_tower::shed::{Shed, ShedLayer, Shedder};
+use tollgate_tower::{graphql, peer};
 use tower_layer::Layer;
 
 use super::body::Body;
+use super::carried::Carried;
 use super::decide::Passing;
 use crate::service::Service;
 
@@ -43,12 +43,13 @@ impl Behind {
 /// Gives back what a request was charged that there was no capacity for.
 async fn refund(service: Arc<Service>, parts: Parts) {
     let Ok(attributes) = service.reader.of_request(peer::of(&parts.extensions), &parts) else { return };
-    let Ok(request) = attributes.request() else { return };
+    let request = attributes.request().and_then(|request| request.cost(graphql::points(&parts)));
+    let Ok(request) = request else { return };
     // A store that does not answer keeps what it has: nobody gets more than a limit gives.
     let _ = service.engine.refund(&request, service.now()).await;
 }
 
-impl tower_service::Service<Request<Incoming>> for Behind {
+impl tower_service::Service<Request<Carried>> for Behind {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -60,7 +61,7 @@ impl tower_service::Service<Request<Incoming>> for Behind {
         }
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<Carried>) -> Self::Future {
         match self {
             Behind::Open(passing) => passing.call(request),
             Behind::Shed(shed) => {

@@ -10,6 +10,7 @@ use http::Uri;
 use serde::Deserialize;
 use tollgate_tower::attributes::template::Template;
 
+use super::graphql::{self, GraphqlDocument, GraphqlPlan};
 use crate::cli;
 
 /// Most routes, most upstreams of one, and the largest weight.
@@ -43,6 +44,8 @@ pub(crate) struct RouteDocument {
     sticky: Option<OneOrMore>,
     connections: Option<usize>,
     ca: Option<PathBuf>,
+    #[serde(default, deserialize_with = "graphql::present")]
+    graphql: Option<GraphqlDocument>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -61,7 +64,7 @@ struct WeightedDocument {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum OneOrMore {
+pub(super) enum OneOrMore {
     One(String),
     More(Vec<String>),
 }
@@ -215,6 +218,7 @@ pub(crate) struct RoutePlan {
     pub(super) sticky: Vec<String>,
     pub(super) connections: usize,
     pub(super) ca: Option<PathBuf>,
+    pub(super) graphql: Option<GraphqlPlan>,
 }
 
 impl RoutePlan {
@@ -232,6 +236,7 @@ impl RoutePlan {
             sticky: Vec::new(),
             connections: CONNECTIONS,
             ca: None,
+            graphql: None,
         }
     }
 
@@ -304,6 +309,7 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
     if sticky.iter().any(String::is_empty) {
         problems.push("sticky: accepted: names of attributes, such as api_key or [tenant, ip]".to_owned());
     }
+    let graphql = document.graphql.map(|document| graphql::compile(document, &paths, problems));
     RoutePlan {
         name,
         host,
@@ -316,6 +322,7 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
         sticky,
         connections,
         ca: document.ca,
+        graphql,
     }
 }
 

@@ -6,18 +6,19 @@ use bytes::Bytes;
 use http::header::{HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode, Version, request};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
+use hyper::body::Body as _;
 use tollgate::overload::Ending;
 use tollgate::{Clock, Timestamp};
 use tollgate_tower::attributes::Reader;
 
 use super::arrival::{Arrival, Reading};
 use super::body::{Body, Download, Fault, Upload};
+use super::carried::Carried;
 use super::fields;
 use super::refusal::Turned;
 use super::table::{Route, Table};
-use super::tunnel::{self, Handed, Tunnel};
+use super::trailers::Trailers;
+use super::tunnel::{Handed, Tunnel, Wish};
 use super::upstream::{Answer, Failure, Outgoing, Upstream};
 use crate::http::{Kind, Problem, problem_details};
 use crate::seldom::Seldom;
@@ -26,17 +27,20 @@ use crate::seldom::Seldom;
 pub(super) struct Proxy {
     pub(super) table: Table,
     pub(super) reading: Reading,
+    trailers: Arc<Trailers>,
     clock: Clock,
     failing: Seldom,
 }
 
 impl Proxy {
     pub(super) fn new(table: Table, reader: Reader, clock: Clock) -> Self {
-        Self { reading: Reading::new(reader, &table.sticky), table, clock, failing: Seldom::default() }
+        let trailers = Arc::new(Trailers::new(&reader));
+        let reading = Reading::new(reader, &table.sticky);
+        Self { reading, table, trailers, clock, failing: Seldom::default() }
     }
 
     /// Sends a request on that has arrived and may pass, and gives back its answer.
-    pub(super) async fn forward(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(super) async fn forward(&self, request: Request<Carried>) -> Response<Body> {
         match self.answer(request).await {
             Ok(response) => response,
             Err(problem) => {
@@ -47,7 +51,7 @@ impl Proxy {
         }
     }
 
-    async fn answer(&self, mut request: Request<Incoming>) -> Result<Response<Body>, Problem> {
+    async fn answer(&self, mut request: Request<Carried>) -> Result<Response<Body>, Problem> {
         let Some(arrival) = request.extensions_mut().remove::<Arrival>() else {
             // Whoever calls puts it there; this arm is here so that a mistake costs one answer, not the process.
             return Err(Problem::invalid("nothing is known about the request"));
@@ -64,20 +68,19 @@ impl Proxy {
                 "no route is for this host and path; look at routes in the config",
             ));
         };
-        let protocol = tunnel::wanted(&request);
-        let client = protocol.as_ref().and_then(|_| request.extensions_mut().remove::<OnUpgrade>());
+        let wish = Wish::of(&mut request);
         let (mut parts, body) = request.into_parts();
         parts.extensions.clear(); // They are ours, and copied with each attempt.
         fields::of_request(&mut parts.headers, &arrival, &self.reading.reader);
-        let upgrade = protocol.zip(client);
-        if let Some((protocol, _)) = &upgrade {
+        if let Some(wish) = &wish {
             parts.headers.insert(http::header::CONNECTION, HeaderValue::from_static("upgrade"));
-            parts.headers.insert(http::header::UPGRADE, protocol.clone());
+            parts.headers.insert(http::header::UPGRADE, wish.protocol.clone());
         }
-        let outgoing = Outgoing { parts, upload: Upload::new(body), is_upgrade: upgrade.is_some() };
+        let trailers = may_trail(&arrival, &body).then(|| Arc::clone(&self.trailers));
+        let outgoing = Outgoing { parts, upload: Upload::new(body, trailers), is_upgrade: wish.is_some() };
         let (answer, upstream) = self.sent(route, &arrival, &outgoing).await?;
         outgoing.upload.answered();
-        Ok(handed_on(answer, route, &upstream, upgrade))
+        Ok(handed_on(answer, route, &upstream, wish))
     }
 
     /// Sends a request to one upstream after the other, as far as that is safe.
@@ -173,29 +176,38 @@ fn is_safe(failure: &Failure, parts: &request::Parts, upload: &Upload) -> bool {
         }
 }
 
+/// Whether trailers may come: HTTP/1 has them only after chunks.
+fn may_trail(arrival: &Arrival, body: &Carried) -> bool {
+    !body.is_end_stream() && (arrival.version == Version::HTTP_2 || body.size_hint().exact().is_none())
+}
+
 /// The answer as it goes to the client.
 fn handed_on(
     (mut response, place): Answer,
     route: &Route,
     upstream: &Upstream,
-    upgrade: Option<(HeaderValue, OnUpgrade)>,
+    wish: Option<Wish>,
 ) -> Response<Body> {
     let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let protocol = response.headers().get(http::header::UPGRADE).cloned();
     // Each hop has a version of its own: an upstream of HTTP/1.0 does not end the client's connection.
     *response.version_mut() = Version::HTTP_11;
+    if wish.as_ref().and_then(|wish| wish.extended.as_ref()).is_some_and(|asked| asked.is_misled(&response)) {
+        let detail = format!("route {:?}: no WebSocket is there", route.name);
+        return refused(&turned(Turned::NotSwitched, detail));
+    }
     fields::of_response(response.headers_mut());
-    match (is_switched, upgrade) {
-        (true, Some((asked, client))) => {
+    match (is_switched, wish) {
+        (true, Some(wish)) => {
             let tunnel = Tunnel {
-                client,
+                client: wish.client,
                 upstream: hyper::upgrade::on(&mut response),
                 _place: place,
                 _counted: upstream.numbers.tunnel(),
                 held: None,
             };
             let mut response = response.map(|_| nothing());
-            Handed::granted(tunnel, &mut response, protocol.unwrap_or(asked));
+            Handed::granted(tunnel, &mut response, protocol.unwrap_or(wish.protocol));
             response
         }
         (true, None) => {
@@ -256,7 +268,8 @@ fn unanswered(route: &Route, failure: &Failure) -> Problem {
     }
 }
 
-fn cut_off(fault: Fault) -> Problem {
+/// What a client is told whose body did not come.
+pub(super) fn cut_off(fault: Fault) -> Problem {
     match fault {
         Fault::TooSlow => Problem::new(Kind::BodyTooSlow, "the body came too slowly; send it faster"),
         Fault::CutOff => {

@@ -19,6 +19,10 @@ pub(crate) enum Turned {
     NoUpstream,
     /// As many requests are at the upstream as may be.
     Busy,
+    /// Another protocol inside of HTTP/2 than those that are carried.
+    UnknownProtocol,
+    /// The upstream did not switch to the protocol that was asked for.
+    NotSwitched,
     /// The upstream cannot be reached.
     Unreachable,
     /// The upstream hung up without an answer.
@@ -37,7 +41,8 @@ impl Turned {
             Turned::Loop => 508,
             Turned::NoRoute => 404,
             Turned::ForeignRules | Turned::NoUpstream | Turned::Busy => 503,
-            Turned::Unreachable | Turned::Lost => 502,
+            Turned::UnknownProtocol => 501,
+            Turned::Unreachable | Turned::Lost | Turned::NotSwitched => 502,
             Turned::Late => 504,
         }
     }
@@ -53,6 +58,8 @@ impl Turned {
             Turned::NoRoute => "urn:tollgate:problem:no-route",
             Turned::NoUpstream => "urn:tollgate:problem:no-upstream",
             Turned::Busy => "urn:tollgate:problem:upstream-busy",
+            Turned::UnknownProtocol => "urn:tollgate:problem:unknown-protocol",
+            Turned::NotSwitched => "urn:tollgate:problem:upstream-not-switched",
             Turned::Unreachable => "urn:tollgate:problem:upstream-unreachable",
             Turned::Lost => "urn:tollgate:problem:upstream-lost",
             Turned::Late => "urn:tollgate:problem:upstream-late",
@@ -70,6 +77,8 @@ impl Turned {
             Turned::NoRoute => "No route is for this host and path",
             Turned::NoUpstream => "No upstream is healthy",
             Turned::Busy => "The upstream is busy",
+            Turned::UnknownProtocol => "The protocol is not known",
+            Turned::NotSwitched => "The upstream did not switch protocols",
             Turned::Unreachable => "The upstream cannot be reached",
             Turned::Lost => "The upstream hung up without an answer",
             Turned::Late => "The upstream did not answer in time",

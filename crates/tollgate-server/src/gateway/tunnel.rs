@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::numbers::Tunnelled;
 use super::upstream::Place;
+use super::websocket::Extended;
 
 /// How long a tunnel may carry nothing: nobody may be left at the other end.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -25,13 +26,30 @@ const BUFFER_BYTES: usize = 16 << 10;
 
 /// Whether a request asks for another protocol in a way that the stream waits for the answer, as [`super::framing`] says.
 pub(super) fn asks<B: Body>(request: &Request<B>) -> bool {
-    request.version() == Version::HTTP_11
-        && request.headers().contains_key(UPGRADE)
+    request.headers().contains_key(UPGRADE)
         && request.body().is_end_stream()
+        && (request.version() == Version::HTTP_11 || request.extensions().get::<Extended>().is_some())
 }
 
-/// What a request wants, if it is sent on: another protocol, but for HTTP/2, which the gateway speaks itself.
-pub(super) fn wanted<B: Body>(request: &Request<B>) -> Option<HeaderValue> {
+/// A wish for another protocol.
+pub(super) struct Wish {
+    pub(super) protocol: HeaderValue,
+    pub(super) client: OnUpgrade,
+    /// How it was asked for inside of HTTP/2.
+    pub(super) extended: Option<Extended>,
+}
+
+impl Wish {
+    /// What a request wants, if it is sent on.
+    pub(super) fn of<B: Body>(request: &mut Request<B>) -> Option<Self> {
+        let protocol = wanted(request)?;
+        let client = request.extensions_mut().remove::<OnUpgrade>()?;
+        Some(Self { protocol, client, extended: request.extensions_mut().remove() })
+    }
+}
+
+/// Another protocol, but for HTTP/2, which the gateway speaks itself.
+fn wanted<B: Body>(request: &Request<B>) -> Option<HeaderValue> {
     let upgrade = request.headers().get(UPGRADE)?;
     let says_so = request.headers().get_all(CONNECTION).iter().any(|line| {
         let text = line.to_str().unwrap_or_default();
@@ -137,5 +155,125 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counting<'_, S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::sync::mpsc;
+
+    use tokio::sync::{Semaphore, mpsc as steps, watch};
+    use tollgate::{Clock, Engine, Policy};
+
+    use super::super::plan::RoutePlan;
+    use super::super::{Gateway, connection};
+    use super::*;
+    use crate::listen::{self, Door, House};
+    use crate::service::Service;
+    use crate::store::Stores;
+    use crate::tls::Inside;
+
+    /// An upstream that takes one upgrade, and gives back what it gets until that ends.
+    fn echoing() -> (SocketAddr, std::thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap);
+            assert!(lines.by_ref().any(|line| line.is_empty()));
+            stream
+                .write_all(
+                    b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n",
+                )
+                .unwrap();
+            let mut part = [0; 64];
+            while let Ok(read @ 1..) = stream.read(&mut part) {
+                let _ = stream.write_all(&part[..read]);
+            }
+        });
+        (address, thread)
+    }
+
+    /// A gateway that is told to stop when its client says so, on a clock that is moved; tells how many connections it cut off, and how long
+    /// after it was told to stop.
+    async fn stopping(
+        upstream: SocketAddr,
+        address: mpsc::Sender<SocketAddr>,
+        mut told: steps::UnboundedReceiver<()>,
+    ) -> (usize, Duration) {
+        let (policy, _) = Policy::compile("test", b"limits: []").unwrap();
+        let clock = Clock::precise();
+        let engine = Engine::new(policy, clock.now()).map_store(Stores::Memory);
+        let service = Arc::new(Service::new(engine, clock.clone()));
+        let route = RoutePlan::of_flag(&format!("http://{upstream}").parse().unwrap());
+        let links = Arc::new(Semaphore::new(8));
+        let gateway = Arc::new(Gateway::new(&[route], service, clock.clone(), &links).unwrap());
+        let listener = listen::bind("127.0.0.1:0".parse().unwrap(), "--gateway").await.unwrap();
+        address.send(listener.local_addr().unwrap()).unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let room = House::new(1).room();
+        let serving = tokio::spawn(listen::serve(
+            listener,
+            room,
+            Door::new(None, Inside::Both),
+            clock,
+            stopped,
+            move |stream, stop| connection(stream, Arc::clone(&gateway), stop),
+        ));
+        told.recv().await.unwrap();
+        tokio::time::pause();
+        let begun = tokio::time::Instant::now();
+        stop.send(true).unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await; // Everybody hears of it before time moves on.
+        tokio::time::advance(Duration::from_secs(10)).await;
+        // The client looks whether the tunnel still carries, in the time that sockets need.
+        tokio::time::resume();
+        address.send(upstream).unwrap();
+        told.recv().await.unwrap();
+        assert!(!serving.is_finished());
+        tokio::time::pause();
+        (serving.await.unwrap(), begun.elapsed())
+    }
+
+    /// A server that stops lets a tunnel go on for 15 seconds, no less, and cuts it then.
+    #[test]
+    fn a_stop_cuts_tunnels_off_in_time() {
+        let (upstream, echo) = echoing();
+        let (tell, told) = steps::unbounded_channel();
+        let (address, addresses) = mpsc::channel();
+        let server = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(stopping(upstream, address, told))
+            // The runtime ends here, as the program would, and every connection with it.
+        });
+        let mut client = TcpStream::connect(addresses.recv().unwrap()).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        client
+            .write_all(b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
+            .unwrap();
+        let mut reader = BufReader::new(client.try_clone().unwrap());
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert_ne!(reader.read_line(&mut head).unwrap(), 0, "{head}");
+        }
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let mut echoed = |text: &[u8; 4]| {
+            client.write_all(text).unwrap();
+            let mut back = [0; 4];
+            reader.read_exact(&mut back).unwrap();
+            assert_eq!(&back, text);
+        };
+        echoed(b"ping");
+        tell.send(()).unwrap();
+        addresses.recv().unwrap(); // Ten seconds have passed.
+        echoed(b"pong");
+        tell.send(()).unwrap();
+        let (cut, after) = server.join().unwrap();
+        assert_eq!(cut, 1);
+        assert!((Duration::from_secs(15)..Duration::from_secs(16)).contains(&after), "{after:?}");
+        assert!(matches!(reader.read(&mut [0; 8]), Ok(0) | Err(_)), "nothing comes after the cut");
+        echo.join().unwrap();
     }
 }

@@ -37,6 +37,28 @@ fn the_routes_are_true() {
     assert!(told.contains("upstream-ca.pem") && !told.contains("routes["), "{told}");
 }
 
+/// GraphQL is priced as the guide says.
+#[test]
+fn the_prices_are_true() {
+    let (blocks, folder, upstream) = (blocks(GUIDE), Folder::new("gateway-guide-graphql"), Upstream::start());
+    let config = first(&blocks, "yaml graphql").replace("127.0.0.1:3000", &upstream.address.to_string());
+    let config = folder.write("config.yaml", &config).display().to_string();
+    let gateway = Gateway::with(&["--config", &config], first(&blocks, "yaml graphql-policy"));
+    let mut last = Last::default();
+    for (language, block) in
+        blocks.iter().filter_map(|(language, block)| Some((language.strip_suffix(" graphql")?, block)))
+    {
+        if language == "sh" {
+            let commands = block.replace("127.0.0.1:8000", &gateway.address.to_string());
+            last.ran(block, succeeded(shell(&format!("set -eu\n{commands}"))).0);
+        } else {
+            last.compare(language, block);
+        }
+    }
+    last.at_least(2);
+    assert_eq!(upstream.seen().len(), 2);
+}
+
 /// The controllers that the guide shows are accepted as they are, and at work.
 #[test]
 fn the_controllers_are_true() {

@@ -189,6 +189,24 @@ async fn answer(
             let status: u16 = path.rsplit('/').next().unwrap().parse().unwrap();
             Response::builder().status(status).body(full("")).unwrap()
         }
+        // The body, and the trailers that followed it.
+        "trail" => {
+            let collected = request.into_body().collect().await;
+            let text = collected.map_or("cut off".to_owned(), |collected| {
+                let trailers = collected.trailers().cloned().unwrap_or_default();
+                let trailers =
+                    trailers.iter().map(|(name, value)| format!("{name}={}", value.to_str().unwrap()));
+                let trailers = trailers.collect::<Vec<_>>().join(";");
+                format!("{}|{trailers}", String::from_utf8_lossy(&collected.to_bytes()))
+            });
+            Response::new(full(text))
+        }
+        // So much it cost, says the answer.
+        "cost" => {
+            let cost = path.rsplit('/').next().unwrap().to_owned();
+            let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            Response::builder().header("x-graphql-cost", cost).body(full(body)).unwrap()
+        }
         "health" if sick.load(Ordering::SeqCst) => Response::builder().status(503).body(full("")).unwrap(),
         "hang" => std::future::pending().await,
         "upgrade" => {

@@ -17,6 +17,7 @@ use super::persisted::Persisted;
 use super::price::Pricing;
 use super::{Unpriced, question};
 use crate::body::Body;
+use crate::service::is_preflight;
 
 /// Largest body that is read unless said otherwise.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
@@ -111,7 +112,7 @@ where
         let settings = Arc::clone(&self.settings);
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            let body = if (settings.is_graphql)(&parts) {
+            let body = if (settings.is_graphql)(&parts) && !is_preflight(&parts) {
                 match settings.priced(&mut parts, body).await {
                     Ok(bytes) => B::from(bytes),
                     Err(Refused(response)) => return Ok(response.map(Body::refused)),

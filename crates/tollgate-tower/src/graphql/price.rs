@@ -33,7 +33,7 @@ impl Default for Caps {
 }
 
 /// How operations are priced.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pricing {
     /// What a field costs that is not among the weights.
     pub field: u64,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use http::Method;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
@@ -12,6 +12,9 @@ use super::Unpriced;
 use super::persisted::Persisted;
 use super::price::{Price, Pricing};
 use crate::attributes::source::query;
+
+/// What an operation is made of in the query string.
+const PARAMETERS: [&str; 4] = ["query", "operationName", "variables", "extensions"];
 
 /// One operation as it is sent.
 #[derive(Debug, Default, Deserialize)]
@@ -38,7 +41,7 @@ struct ByHash {
     hash: String,
 }
 
-/// The price of a request.
+/// The price of a request. What servers read in more than one place, or in more than one way, has none: what runs must be what was priced.
 pub(super) fn price(
     parts: &Parts,
     body: &[u8],
@@ -46,17 +49,47 @@ pub(super) fn price(
     persisted: &Persisted,
 ) -> Result<Price, Unpriced> {
     let bad = |message: &str| Unpriced::new("BAD_REQUEST", message);
+    let asked = parts.uri.query().unwrap_or_default();
     if parts.method == Method::GET || parts.method == Method::HEAD {
-        return of_query(parts.uri.query().unwrap_or_default(), pricing, persisted);
+        if !body.is_empty() {
+            return Err(bad("body: the operation is in the query string; accepted: no body beside it"));
+        }
+        return of_query(asked, pricing, persisted);
     }
-    let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    match kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+    for name in PARAMETERS {
+        if !matches!(query(asked, name), Ok(None)) {
+            let message = format!("{name}: in the query string and in a body; accepted: one of them");
+            return Err(Unpriced::new("BAD_REQUEST", message));
+        }
+    }
+    match media_type(parts)?.as_str() {
         "application/json" | "application/graphql+json" => of_json(body, pricing, persisted),
         "application/graphql" => {
             let text = std::str::from_utf8(body).map_err(|_| bad("body: not text in UTF-8"))?;
             one(&Question { query: Some(Cow::Borrowed(text)), ..Question::default() }, pricing, persisted)
         }
         _ => Err(bad("content-type: no GraphQL; accepted: application/json and application/graphql")),
+    }
+}
+
+/// What a body is, in small letters. It is told once, and the body is text in UTF-8 as it is.
+fn media_type(parts: &Parts) -> Result<String, Unpriced> {
+    let bad = |message: &str| Unpriced::new("BAD_REQUEST", message);
+    let codings = parts.headers.get_all(CONTENT_ENCODING).iter();
+    if codings.into_iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Err(bad("content-encoding: a body has no price that cannot be read; accepted: none"));
+    }
+    let mut lines = parts.headers.get_all(CONTENT_TYPE).iter();
+    let line = lines.next().and_then(|line| line.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
+    if lines.next().is_some() {
+        return Err(bad("content-type: told more than once; accepted: once"));
+    }
+    let mut words = line.split(';').map(str::trim);
+    let kind = words.next().unwrap_or_default().to_owned();
+    let charset = words.find_map(|word| word.strip_prefix("charset="));
+    match charset.map(|name| name.trim_matches('"')) {
+        None | Some("utf-8" | "utf8") => Ok(kind),
+        Some(_) => Err(bad("content-type: another charset; accepted: utf-8")),
     }
 }
 

@@ -83,6 +83,43 @@ async fn hard_caps_come_first() {
     assert_eq!(refused(form).await, (400, "BAD_REQUEST".to_owned()));
 }
 
+/// What servers read in two places or in two ways is refused, so that nobody is shown a cheap operation while a dear one runs. What a
+/// browser asks by itself passes.
+#[tokio::test]
+async fn one_reading() {
+    let layer = || GraphqlLayer::new(Pricing::default());
+    let json = r#"{"query":"{ a }"}"#;
+    let with = |target: &str, fields: &[(&str, &str)], body: &str| {
+        let mut request = Request::post(target);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        request.body(Body::from(body.to_owned())).unwrap()
+    };
+    let kind = ("content-type", "application/json");
+    assert_eq!(asked(layer(), with("/graphql?x=1", &[kind], json)).await.0, 200);
+    let utf8 = ("content-type", "application/json; Charset=\"UTF-8\"");
+    assert_eq!(asked(layer(), with("/graphql", &[utf8], json)).await.0, 200);
+    let twice = [
+        with("/graphql?query=%7Ba%7D", &[kind], json),
+        with("/graphql?%71uery", &[kind], json),
+        with("/graphql?variables=%7B%7D", &[kind], json),
+        with("/graphql", &[kind, ("content-type", "application/graphql")], json),
+        with("/graphql", &[("content-type", "application/json; charset=utf-7")], json),
+        with("/graphql", &[kind, ("content-encoding", "gzip")], json),
+        with("/graphql", &[kind], r#"{"query":"{ a }","query":"{ b }"}"#),
+        Request::get("/graphql?query=%7Ba%7D").body(Body::from(r#"{"variables":{}}"#)).unwrap(),
+        Request::get("/graphql?query=%7Ba%7D&query=%7Bb%7D").body(Body::empty()).unwrap(),
+    ];
+    for request in twice {
+        let shown = format!("{request:?}");
+        let (status, body) = asked(layer(), request).await;
+        assert!(status == 400 && body.contains("BAD_REQUEST"), "{shown}: {status} {body}");
+    }
+    let preflight = Request::options("/graphql").header("access-control-request-method", "POST");
+    assert_eq!(asked(layer(), preflight.body(Body::empty()).unwrap()).await, (200, "0 0".to_owned()));
+}
+
 /// An allow-list lets known operations pass, by text or by hash, and no others.
 #[tokio::test]
 async fn only_known_operations() {

@@ -1,0 +1,151 @@
+//! GraphQL at the gateway: requests for the paths that a route names are priced by `tollgate-tower`'s layer, which reads their bodies, before
+//! the limits are asked. All other requests never come here.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use http::request::Parts;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted, points};
+use tollgate_tower::{RateLimit, RateLimitLayer};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::body::{Body, Upload};
+use super::carried::Carried;
+use super::decide::Deciding;
+use super::graphql::{GraphqlPlan, PersistedPlan};
+use super::overload::Behind;
+use super::plan::RoutePlan;
+use super::table::Table;
+use super::{Own, proxy};
+
+/// Largest file of known operations.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// The GraphQL of one route.
+pub(super) struct Priced {
+    route: String,
+    paths: Vec<String>,
+    service: Graphql<RateLimit<Behind, Deciding>>,
+}
+
+impl Priced {
+    /// The GraphQL of all routes that have any, limited by this layer and sent on by what is behind it.
+    ///
+    /// # Errors
+    /// When a file of known operations is not what it should be.
+    pub(super) fn all(
+        routes: &[RoutePlan],
+        limits: &RateLimitLayer<Deciding>,
+        behind: &Behind,
+    ) -> Result<Vec<Self>, String> {
+        let plans = routes.iter().filter_map(|route| Some((route, route.graphql.as_ref()?)));
+        let priced = plans.map(|(route, plan)| {
+            Self::new(&route.name, plan, limits.clone(), behind)
+                .map_err(|problem| format!("route {:?}: graphql.{problem}", route.name))
+        });
+        priced.collect()
+    }
+
+    fn new(
+        route: &str,
+        plan: &GraphqlPlan,
+        limits: RateLimitLayer<Deciding>,
+        behind: &Behind,
+    ) -> Result<Self, String> {
+        let limits = limits.cost(points);
+        let limits = match &plan.cost_from {
+            None => limits,
+            Some(name) => limits.cost_from(name.as_str()).map_err(|error| format!("cost_from: {error}"))?,
+        };
+        let persisted = plan.persisted.as_ref().map_or_else(|| Ok(Persisted::default()), known);
+        let layer = GraphqlLayer::new(plan.pricing.clone())
+            .when(|_| true)
+            .persisted(persisted?)
+            .body_at_most(plan.body_bytes_max);
+        Ok(Self {
+            route: route.to_owned(),
+            paths: plan.paths.clone(),
+            service: layer.layer(limits.layer(behind.clone())),
+        })
+    }
+
+    /// The one that a request is for, by its path first: nearly all are for none.
+    pub(super) fn find<'p>(
+        all: &'p [Self],
+        table: &Table,
+        host: Option<&str>,
+        path: &str,
+    ) -> Option<&'p Self> {
+        let mut fit = all.iter().filter(|priced| priced.paths.iter().any(|above| is_below(above, path)));
+        fit.find(|priced| table.find(host, path).is_some_and(|route| route.name == priced.route))
+    }
+
+    /// Answers a request that has arrived.
+    pub(super) async fn answer(&self, parts: Parts, body: Incoming) -> Response<Body> {
+        let upload = Upload::new(Carried::Coming(body), None);
+        let request = Request::from_parts(parts, Carried::Awaited(Box::new(upload.lend())));
+        let answered = self.service.clone().call(request).await;
+        match (upload.fault(), answered) {
+            (Some(fault), _) => {
+                let mut response = proxy::refused(&proxy::cut_off(fault));
+                response.extensions_mut().insert(Own);
+                response
+            }
+            (None, Ok(response)) => response.map(BodyExt::boxed_unsync),
+            (None, Err(never)) => match never {},
+        }
+    }
+}
+
+/// Whether a path is another one or below it. Many servers take small and large letters for one another, or leave out what follows a
+/// semicolon: nobody gets around the price by that.
+fn is_below(above: &str, path: &str) -> bool {
+    let start = path.get(..above.len()).filter(|start| start.eq_ignore_ascii_case(above));
+    let rest = start.and_then(|start| path.get(start.len()..));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', ';']))
+}
+
+/// The operations of a file.
+fn known(plan: &PersistedPlan) -> Result<Persisted, String> {
+    let told = |problem: String| format!("persisted.file: {}: {problem}", plan.file.display());
+    let bytes = read(&plan.file).map_err(told)?;
+    let persisted = Persisted::read(&bytes).map_err(told)?;
+    if plan.is_closed && persisted.is_empty() {
+        return Err(told("no operation is in it, and no other would be accepted".to_owned()));
+    }
+    Ok(if plan.is_closed { persisted.only() } else { persisted })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
+    match read {
+        Err(error) => Err(format!("{error}; name a file that can be read")),
+        Ok(read) if u64::try_from(read).unwrap_or(u64::MAX) > FILE_BYTES_MAX => {
+            Err(format!("more than {FILE_BYTES_MAX} bytes; accepted: as many"))
+        }
+        Ok(_) => Ok(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No spelling that a server may take for the path gets around its price.
+    #[test]
+    fn paths_and_what_is_below() {
+        for path in ["/graphql", "/graphql/", "/graphql/x", "/GraphQL", "/graphql;v=1"] {
+            assert!(is_below("/graphql", path), "{path}");
+        }
+        for path in ["/", "/graphqlx", "/graph", "/graphq\u{e9}", "/x/graphql"] {
+            assert!(!is_below("/graphql", path), "{path}");
+        }
+        assert!(is_below("", "/anything"));
+    }
+}

@@ -13,6 +13,8 @@ use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::answer::Answered;
+
 /// The error of any body here.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of any answer.
@@ -81,6 +83,11 @@ impl Upload {
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty
+    }
+
+    /// How long it is, where that is known before it has come.
+    pub(super) fn length(&self) -> Option<u64> {
+        if self.0.is_empty { Some(0) } else { self.0.size.exact() }
     }
 
     pub(super) fn fault(&self) -> Option<Fault> {
@@ -179,7 +186,7 @@ impl hyper::body::Body for Lent {
 
 /// The body of an upstream's answer. What it holds is given back when it ends or is given up.
 pub(super) struct Download {
-    pub(super) body: Incoming,
+    pub(super) body: Answered,
     /// How long the upstream may send nothing while the client would read on.
     pub(super) idle: Duration,
     pub(super) waiting: Option<Pin<Box<Sleep>>>,
@@ -199,7 +206,7 @@ impl hyper::body::Body for Download {
         let polled = Pin::new(&mut this.body).poll_frame(context);
         if polled.is_ready() {
             this.waiting = None;
-            return polled.map_err(Into::into);
+            return polled;
         }
         let idle = this.idle;
         let waiting = this.waiting.get_or_insert_with(|| Box::pin(sleep(idle)));

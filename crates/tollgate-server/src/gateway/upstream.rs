@@ -5,14 +5,14 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::header::{CONNECTION, HOST, HeaderValue, TE, USER_AGENT};
+use http::header::{HOST, USER_AGENT};
 use http::uri::{Authority, Parts as UriParts, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version, request};
-use hyper::body::Incoming;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::answer::{Answered, Home};
 use super::body::{Lent, Upload};
 use super::fields;
 use super::health::Health;
@@ -20,6 +20,7 @@ use super::link::{Dialer, Sender};
 use super::numbers::UpstreamNumbers;
 use super::plan::{RoutePlan, Timeouts, UpstreamPlan};
 use super::spread::Share;
+use super::wire::{Trouble, Wire};
 
 /// How long a connection may rest, unless the upstream says less.
 const REST: Duration = Duration::from_secs(30);
@@ -68,7 +69,7 @@ pub(super) struct Upstream {
 }
 
 struct Resting {
-    sender: http1::SendRequest<Lent>,
+    wire: Box<Wire>,
     until: Instant,
 }
 
@@ -80,7 +81,7 @@ pub(super) struct Outgoing {
 }
 
 /// An answer, and the place that it takes until it is over.
-pub(super) type Answer = (Response<Incoming>, OwnedSemaphorePermit);
+pub(super) type Answer = (Response<Answered>, OwnedSemaphorePermit);
 
 impl Upstream {
     /// One of a route.
@@ -149,9 +150,9 @@ impl Upstream {
         drop(shared);
         let now = Instant::now();
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(kept) = resting.pop() {
-            if kept.until > now && kept.sender.is_ready() {
-                return Some(Sender::Http1(kept.sender));
+        while let Some(mut kept) = resting.pop() {
+            if kept.until > now && kept.wire.is_fit() {
+                return Some(Sender::Http1(kept.wire));
             }
         }
         None
@@ -185,38 +186,44 @@ impl Upstream {
         sender: Sender,
         outgoing: &Outgoing,
         has_rested: bool,
-    ) -> Result<Response<Incoming>, Failure> {
-        let version = match sender {
-            Sender::Http1(_) => Version::HTTP_11,
-            Sender::H2(_) => Version::HTTP_2,
-        };
-        let request = outgoing.request(version, self.dialer.scheme());
-        let is_repeatable = outgoing.parts.method.is_idempotent() && outgoing.upload.is_empty();
+    ) -> Result<Response<Answered>, Failure> {
         match sender {
+            Sender::Http1(wire) => self.over_wire(wire, outgoing, has_rested).await,
             Sender::H2(mut sender) => {
+                let request = outgoing.request(Version::HTTP_2, self.dialer.scheme());
                 let sent = self.in_time(sender.try_send_request(request), outgoing).await?;
-                sent.map_err(|mut unsent| match unsent.take_message() {
+                let answered = sent.map(|response| response.map(Answered::Incoming));
+                answered.map_err(|mut unsent| match unsent.take_message() {
                     Some(_) if has_rested => Failure::Stale,
                     _ if is_refused(unsent.error()) => Failure::Refused,
-                    _ => lost(unsent.error()),
+                    _ => Failure::Lost(told(unsent.error())),
                 })
             }
-            Sender::Http1(mut sender) => {
+            Sender::Upgrade(mut sender) => {
+                let request = outgoing.request(Version::HTTP_11, self.dialer.scheme());
                 let sent = self.in_time(sender.try_send_request(request), outgoing).await?;
-                let mut unsent = match sent {
-                    Ok(response) => {
-                        if !outgoing.is_upgrade {
-                            self.rest(sender, &response);
-                        }
-                        return Ok(response);
-                    }
-                    Err(unsent) => unsent,
-                };
-                // One that is given back was not sent at all; any other may have been read.
-                let is_unseen = unsent.take_message().is_some() || is_repeatable && is_gone(unsent.error());
-                Err(if has_rested && is_unseen { Failure::Stale } else { lost(unsent.error()) })
+                let answered = sent.map(|response| response.map(Answered::Incoming));
+                answered.map_err(|unsent| Failure::Lost(told(unsent.error())))
             }
         }
+    }
+
+    /// Sends a request on a connection of HTTP/1, which comes back when the answer is over, if both sides want to.
+    async fn over_wire(
+        self: &Arc<Self>,
+        mut wire: Box<Wire>,
+        outgoing: &Outgoing,
+        has_rested: bool,
+    ) -> Result<Response<Answered>, Failure> {
+        let asked = wire.ask(&outgoing.parts, &outgoing.upload);
+        let head = self.in_time(asked, outgoing).await?.map_err(|trouble| match trouble {
+            Trouble::Unsent(_) if has_rested => Failure::Stale,
+            Trouble::Gone(_) if has_rested && outgoing.is_repeatable() => Failure::Stale,
+            Trouble::Unsent(why) | Trouble::Gone(why) | Trouble::Lost(why) => Failure::Lost(why),
+        })?;
+        let rest = head.is_kept.then(|| rest(head.response.headers())).flatten();
+        let home = Home { upstream: Arc::clone(self), rest };
+        Ok(head.response.map(|()| Answered::new(wire, head.body, home)))
     }
 
     /// What comes of sending, as long as either the request moves on or there is time.
@@ -232,22 +239,14 @@ impl Upstream {
         }
     }
 
-    /// Keeps a connection once its answer is over, if both sides want to.
-    fn rest(self: &Arc<Self>, mut sender: http1::SendRequest<Lent>, response: &Response<Incoming>) {
-        let granted = fields::kept_for(response.headers()).map(Duration::from_secs);
-        let rest = granted.map_or(REST, |granted| granted.saturating_sub(REST_MARGIN).min(REST));
-        let upstream = Arc::clone(self);
-        tokio::spawn(async move {
-            if rest.is_zero() || sender.ready().await.is_err() {
-                return;
-            }
-            let until = Instant::now() + rest;
-            let mut resting = upstream.resting.lock().unwrap_or_else(PoisonError::into_inner);
-            if resting.len() >= RESTING_MAX {
-                resting.remove(0); // The one that nobody needed for the longest time.
-            }
-            resting.push(Resting { sender, until });
-        });
+    /// Keeps a connection whose answer is over.
+    pub(super) fn keep(&self, wire: Box<Wire>, rest: Duration) {
+        let until = Instant::now() + rest;
+        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        if resting.len() >= RESTING_MAX {
+            resting.remove(0); // The one that nobody needed for the longest time.
+        }
+        resting.push(Resting { wire, until });
     }
 
     /// The status that a check of its health gets, on a connection of its own.
@@ -256,37 +255,37 @@ impl Upstream {
         let request = Request::get(path).header(HOST, authority).header(USER_AGENT, HEALTH_AGENT);
         let (parts, ()) = request.body(()).ok()?.into_parts();
         let outgoing = Outgoing { parts, upload: Upload::empty(), is_upgrade: false };
-        let sender = self.dialer.dial().await.ok()?;
-        let response = match sender {
-            Sender::Http1(mut sender) => {
-                let request = outgoing.request(Version::HTTP_11, self.dialer.scheme());
-                sender.send_request(request).await
+        match self.dialer.dial().await.ok()? {
+            Sender::Http1(mut wire) => {
+                let head = wire.ask(&outgoing.parts, &outgoing.upload).await.ok()?;
+                Some(head.response.status())
             }
             Sender::H2(mut sender) => {
                 let request = outgoing.request(Version::HTTP_2, self.dialer.scheme());
-                sender.send_request(request).await
+                Some(sender.send_request(request).await.ok()?.status())
             }
-        };
-        response.ok().map(|response| response.status())
+            Sender::Upgrade(_) => None, // Nobody asked for another protocol.
+        }
     }
 
     /// Closes connections that nobody needed for long enough.
     pub(super) fn tidy(&self) {
         let now = Instant::now();
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
-        resting.retain(|kept| kept.until > now && kept.sender.is_ready());
+        resting.retain_mut(|kept| kept.until > now && kept.wire.is_fit());
     }
 }
 
 impl Outgoing {
-    /// The request as a connection wants it: HTTP/1 names its host in a field, HTTP/2 in the target.
+    /// Whether an upstream that may have seen it can be asked again.
+    fn is_repeatable(&self) -> bool {
+        self.parts.method.is_idempotent() && self.upload.is_empty()
+    }
+
+    /// The request as hyper wants it: HTTP/1 names its host in a field, HTTP/2 in the target.
     fn request(&self, version: Version, scheme: Scheme) -> Request<Lent> {
         let mut parts = self.parts.clone();
         parts.version = version;
-        if version == Version::HTTP_11 && parts.headers.contains_key(TE) && !self.is_upgrade {
-            // In HTTP/1 the wish is one hop's, and says so.
-            parts.headers.insert(CONNECTION, HeaderValue::from_static("te"));
-        }
         if version == Version::HTTP_2 {
             let host = parts.headers.remove(HOST);
             let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
@@ -320,17 +319,11 @@ fn is_refused(error: &hyper::Error) -> bool {
     source.and_then(h2::Error::reason) == Some(h2::Reason::REFUSED_STREAM)
 }
 
-/// Whether a connection ended without a byte of an answer.
-fn is_gone(error: &hyper::Error) -> bool {
-    let source = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
-    let is_reset = source.is_some_and(|error| {
-        matches!(error.kind(), std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe)
-    });
-    error.is_incomplete_message() || error.is_closed() || error.is_canceled() || is_reset
-}
-
-fn lost(error: &hyper::Error) -> Failure {
-    Failure::Lost(told(error))
+/// How long a connection may rest after an answer with these fields.
+fn rest(headers: &http::HeaderMap) -> Option<Duration> {
+    let granted = fields::kept_for(headers).map(Duration::from_secs);
+    let rest = granted.map_or(REST, |granted| granted.saturating_sub(REST_MARGIN).min(REST));
+    Some(rest).filter(|rest| !rest.is_zero())
 }
 
 /// An error with its causes.

@@ -11,9 +11,10 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::header::TRAILER;
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use hyper::body::{Body as _, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::answer::Answered;
 use super::carried::Carried;
 use super::trailers::{self, Trailers};
 use super::upstream::Place;
@@ -96,6 +97,11 @@ impl Upload {
     pub(super) fn is_chunked(&self, headers: &HeaderMap) -> bool {
         let Shared { size, is_empty, trailers, .. } = &*self.0;
         !is_empty && (size.exact().is_none() || trailers.is_some() && headers.contains_key(TRAILER))
+    }
+
+    /// How long it is, where that is known before it has come.
+    pub(super) fn length(&self) -> Option<u64> {
+        if self.0.is_empty { Some(0) } else { self.0.size.exact() }
     }
 
     pub(super) fn fault(&self) -> Option<Fault> {
@@ -202,7 +208,7 @@ impl hyper::body::Body for Lent {
 
 /// The body of an upstream's answer. What it holds is given back when it ends or is given up.
 pub(super) struct Download {
-    pub(super) body: Incoming,
+    pub(super) body: Answered,
     /// How long the upstream may send nothing while the client would read on.
     pub(super) idle: Duration,
     pub(super) waiting: Option<Pin<Box<Sleep>>>,
@@ -227,7 +233,7 @@ impl hyper::body::Body for Download {
         }
         if polled.is_ready() {
             this.waiting = None;
-            return polled.map_err(Into::into);
+            return polled;
         }
         let idle = this.idle;
         let waiting = this.waiting.get_or_insert_with(|| Box::pin(sleep(idle)));

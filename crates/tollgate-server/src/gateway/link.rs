@@ -19,15 +19,19 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
 use super::body::Lent;
 use super::plan::{Protocol, RoutePlan, Target};
+use super::reply::HEAD_BYTES_MAX;
 use super::shared::{H2, Stream};
+use super::wire::Wire;
 use crate::listen::Links;
 use crate::tls;
 
-/// Largest head of an answer, and most fields of it.
-const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Sends requests on one connection.
+/// What requests are sent on.
 pub(super) enum Sender {
-    Http1(http1::SendRequest<Lent>),
+    /// One request at a time.
+    Http1(Box<Wire>),
+    /// The same, for a request that asks for another protocol: what it becomes then is hyper's to hand over.
+    Upgrade(http1::SendRequest<Lent>),
+    /// Many requests at once.
     H2(H2),
 }
 
@@ -35,7 +39,7 @@ impl Sender {
     /// The place of a request on it, where it has one among others.
     pub(super) fn stream(&self) -> Option<Stream> {
         match self {
-            Self::Http1(_) => None,
+            Self::Http1(_) | Self::Upgrade(_) => None,
             Self::H2(h2) => Some(h2.stream()),
         }
     }
@@ -90,7 +94,7 @@ impl Dialer {
             let stream = Link { stream: Inner::Plain(tcp), _place: place };
             return match self.protocol {
                 Protocol::H2 => h2(stream).await,
-                Protocol::Auto | Protocol::Http1 => http1(stream).await,
+                Protocol::Auto | Protocol::Http1 => Ok(Sender::Http1(Wire::new(stream))),
             };
         };
         let stream = secure.usual.connect(secure.name.clone(), tcp).await?;
@@ -99,7 +103,7 @@ impl Dialer {
             return Err(io::Error::other("it does not speak HTTP/2; set protocol: auto"));
         }
         let stream = Link { stream: Inner::Tls(Box::new(stream)), _place: place };
-        if is_h2 { h2(stream).await } else { http1(stream).await }
+        if is_h2 { h2(stream).await } else { Ok(Sender::Http1(Wire::new(stream))) }
     }
 
     /// A connection of HTTP/1.1, for a request that asks for another protocol.
@@ -112,7 +116,7 @@ impl Dialer {
             None => Inner::Plain(tcp),
             Some(secure) => Inner::Tls(Box::new(secure.http1.connect(secure.name.clone(), tcp).await?)),
         };
-        http1(Link { stream, _place: place }).await
+        upgradable(Link { stream, _place: place }).await
     }
 
     /// A bare connection, once there is a descriptor for one.
@@ -153,7 +157,7 @@ impl Secure {
     }
 }
 
-async fn http1(stream: Link) -> io::Result<Sender> {
+async fn upgradable(stream: Link) -> io::Result<Sender> {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(HEAD_BYTES_MAX);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
@@ -162,7 +166,7 @@ async fn http1(stream: Link) -> io::Result<Sender> {
             tracing::debug!(%error, "a connection to an upstream ended early");
         }
     });
-    Ok(Sender::Http1(sender))
+    Ok(Sender::Upgrade(sender))
 }
 
 async fn h2(stream: Link) -> io::Result<Sender> {
@@ -170,7 +174,7 @@ async fn h2(stream: Link) -> io::Result<Sender> {
 }
 
 /// A stream to an upstream, and its place among all of them.
-struct Link {
+pub(super) struct Link {
     stream: Inner,
     _place: OwnedSemaphorePermit,
 }

@@ -164,7 +164,7 @@ mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::sync::mpsc;
 
-    use tokio::sync::{Semaphore, mpsc as steps, watch};
+    use tokio::sync::{mpsc as steps, watch};
     use tollgate::{Clock, Engine, Policy};
 
     use super::super::plan::RoutePlan;
@@ -208,12 +208,12 @@ mod tests {
         let engine = Engine::new(policy, clock.now()).map_store(Stores::Memory);
         let service = Arc::new(Service::new(engine, clock.clone()));
         let route = RoutePlan::of_flag(&format!("http://{upstream}").parse().unwrap());
-        let links = Arc::new(Semaphore::new(8));
+        let (house, links) = House::new(1, true);
         let gateway = Arc::new(Gateway::new(&[route], service, clock.clone(), &links).unwrap());
         let listener = listen::bind("127.0.0.1:0".parse().unwrap(), "--gateway").await.unwrap();
         address.send(listener.local_addr().unwrap()).unwrap();
         let (stop, stopped) = watch::channel(false);
-        let room = House::new(1).room();
+        let room = house.public_room();
         let serving = tokio::spawn(listen::serve(
             listener,
             room,

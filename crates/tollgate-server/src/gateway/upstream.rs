@@ -5,14 +5,13 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::header::{CONNECTION, HOST, HeaderValue, TE, TRANSFER_ENCODING, USER_AGENT};
+use http::header::{HOST, USER_AGENT};
 use http::uri::{Authority, Parts as UriParts, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version, request};
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::answer::{Answered, Home};
 use super::body::{Lent, Upload};
 use super::fields;
 use super::health::Health;
@@ -21,6 +20,7 @@ use super::numbers::UpstreamNumbers;
 use super::plan::{RoutePlan, Timeouts, UpstreamPlan};
 use super::shared::{self, Refusal, Shared, Stream};
 use super::spread::Share;
+use super::wire::{Trouble, Wire};
 use crate::listen::Links;
 
 /// How long a connection may rest, unless the upstream says less.
@@ -77,7 +77,7 @@ pub(super) struct Upstream {
 }
 
 struct Resting {
-    sender: http1::SendRequest<Lent>,
+    wire: Box<Wire>,
     until: Instant,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Outgoing {
 }
 
 /// An answer, and the place that it takes until it is over.
-pub(super) type Answer = (Response<Incoming>, Place);
+pub(super) type Answer = (Response<Answered>, Place);
 
 /// A place at an upstream, and on its connection where others use that, too.
 pub(super) struct Place {
@@ -168,9 +168,9 @@ impl Upstream {
         }
         let now = Instant::now();
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(kept) = resting.pop() {
-            if kept.until > now && kept.sender.is_ready() {
-                return Some(Sender::Http1(kept.sender));
+        while let Some(mut kept) = resting.pop() {
+            if kept.until > now && kept.wire.is_fit() {
+                return Some(Sender::Http1(kept.wire));
             }
         }
         None
@@ -204,17 +204,14 @@ impl Upstream {
         sender: Sender,
         outgoing: &Outgoing,
         has_rested: bool,
-    ) -> Result<Response<Incoming>, Failure> {
-        let version = match sender {
-            Sender::Http1(_) => Version::HTTP_11,
-            Sender::H2(_) => Version::HTTP_2,
-        };
-        let request = outgoing.request(version, self.dialer.scheme());
-        let is_repeatable = outgoing.parts.method.is_idempotent() && outgoing.upload.is_empty();
+    ) -> Result<Response<Answered>, Failure> {
         match sender {
+            Sender::Http1(wire) => self.over_wire(wire, outgoing, has_rested).await,
             Sender::H2(mut h2) => {
+                let request = outgoing.request(Version::HTTP_2, self.dialer.scheme());
                 let sent = self.in_time(h2.sender.try_send_request(request), outgoing).await?;
-                sent.map_err(|mut unsent| match unsent.take_message() {
+                let answered = sent.map(|response| response.map(Answered::Incoming));
+                answered.map_err(|mut unsent| match unsent.take_message() {
                     Some(_) if has_rested => Failure::Unsent,
                     _ => match shared::refusal(unsent.error()) {
                         Some(Refusal::One) => Failure::Refused,
@@ -222,29 +219,35 @@ impl Upstream {
                             self.shared.leave(&h2);
                             Failure::Left
                         }
-                        None => lost(unsent.error()),
+                        None => Failure::Lost(told(unsent.error())),
                     },
                 })
             }
-            Sender::Http1(mut sender) => {
+            Sender::Upgrade(mut sender) => {
+                let request = outgoing.request(Version::HTTP_11, self.dialer.scheme());
                 let sent = self.in_time(sender.try_send_request(request), outgoing).await?;
-                let mut unsent = match sent {
-                    Ok(response) => {
-                        if !outgoing.is_upgrade {
-                            self.rest(sender, &response);
-                        }
-                        return Ok(response);
-                    }
-                    Err(unsent) => unsent,
-                };
-                // One that is given back was not sent at all; any other may have been read.
-                Err(match unsent.take_message() {
-                    Some(_) if has_rested => Failure::Unsent,
-                    _ if has_rested && is_repeatable && is_gone(unsent.error()) => Failure::Stale,
-                    _ => lost(unsent.error()),
-                })
+                let answered = sent.map(|response| response.map(Answered::Incoming));
+                answered.map_err(|unsent| Failure::Lost(told(unsent.error())))
             }
         }
+    }
+
+    /// Sends a request on a connection of HTTP/1, which comes back when the answer is over, if both sides want to.
+    async fn over_wire(
+        self: &Arc<Self>,
+        mut wire: Box<Wire>,
+        outgoing: &Outgoing,
+        has_rested: bool,
+    ) -> Result<Response<Answered>, Failure> {
+        let asked = wire.ask(&outgoing.parts, &outgoing.upload);
+        let head = self.in_time(asked, outgoing).await?.map_err(|trouble| match trouble {
+            Trouble::Unsent(_) if has_rested => Failure::Unsent,
+            Trouble::Gone(_) if has_rested && outgoing.is_repeatable() => Failure::Stale,
+            Trouble::Unsent(why) | Trouble::Gone(why) | Trouble::Lost(why) => Failure::Lost(why),
+        })?;
+        let rest = head.is_kept.then(|| rest(head.response.headers())).flatten();
+        let home = Home { upstream: Arc::clone(self), rest };
+        Ok(head.response.map(|()| Answered::new(wire, head.body, home)))
     }
 
     /// What comes of sending, as long as either the request moves on or there is time.
@@ -260,22 +263,14 @@ impl Upstream {
         }
     }
 
-    /// Keeps a connection once its answer is over, if both sides want to.
-    fn rest(self: &Arc<Self>, mut sender: http1::SendRequest<Lent>, response: &Response<Incoming>) {
-        let granted = fields::kept_for(response.headers()).map(Duration::from_secs);
-        let rest = granted.map_or(REST, |granted| granted.saturating_sub(REST_MARGIN).min(REST));
-        let upstream = Arc::clone(self);
-        tokio::spawn(async move {
-            if rest.is_zero() || sender.ready().await.is_err() {
-                return;
-            }
-            let until = Instant::now() + rest;
-            let mut resting = upstream.resting.lock().unwrap_or_else(PoisonError::into_inner);
-            if resting.len() >= RESTING_MAX {
-                resting.remove(0); // The one that nobody needed for the longest time.
-            }
-            resting.push(Resting { sender, until });
-        });
+    /// Keeps a connection whose answer is over.
+    pub(super) fn keep(&self, wire: Box<Wire>, rest: Duration) {
+        let until = Instant::now() + rest;
+        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        if resting.len() >= RESTING_MAX {
+            resting.remove(0); // The one that nobody needed for the longest time.
+        }
+        resting.push(Resting { wire, until });
     }
 
     /// The status that a check of its health gets, on a connection of its own.
@@ -284,18 +279,17 @@ impl Upstream {
         let request = Request::get(path).header(HOST, authority).header(USER_AGENT, HEALTH_AGENT);
         let (parts, ()) = request.body(()).ok()?.into_parts();
         let outgoing = Outgoing { parts, upload: Upload::empty(), is_upgrade: false };
-        let sender = self.dialer.dial().await.ok()?;
-        let response = match sender {
-            Sender::Http1(mut sender) => {
-                let request = outgoing.request(Version::HTTP_11, self.dialer.scheme());
-                sender.send_request(request).await
+        match self.dialer.dial().await.ok()? {
+            Sender::Http1(mut wire) => {
+                let head = wire.ask(&outgoing.parts, &outgoing.upload).await.ok()?;
+                Some(head.response.status())
             }
             Sender::H2(mut h2) => {
                 let request = outgoing.request(Version::HTTP_2, self.dialer.scheme());
-                h2.sender.send_request(request).await
+                Some(h2.sender.send_request(request).await.ok()?.status())
             }
-        };
-        response.ok().map(|response| response.status())
+            Sender::Upgrade(_) => None, // Nobody asked for another protocol.
+        }
     }
 
     /// Closes connections that nobody needed for long enough.
@@ -303,23 +297,20 @@ impl Upstream {
         self.shared.tidy();
         let now = Instant::now();
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
-        resting.retain(|kept| kept.until > now && kept.sender.is_ready());
+        resting.retain_mut(|kept| kept.until > now && kept.wire.is_fit());
     }
 }
 
 impl Outgoing {
-    /// The request as a connection wants it: HTTP/1 names its host in a field, HTTP/2 in the target.
+    /// Whether an upstream that may have seen it can be asked again.
+    fn is_repeatable(&self) -> bool {
+        self.parts.method.is_idempotent() && self.upload.is_empty()
+    }
+
+    /// The request as hyper wants it: HTTP/1 names its host in a field, HTTP/2 in the target.
     fn request(&self, version: Version, scheme: Scheme) -> Request<Lent> {
         let mut parts = self.parts.clone();
         parts.version = version;
-        if version == Version::HTTP_11 && parts.headers.contains_key(TE) && !self.is_upgrade {
-            // In HTTP/1 the wish is one hop's, and says so.
-            parts.headers.insert(CONNECTION, HeaderValue::from_static("te"));
-        }
-        if version == Version::HTTP_11 && self.upload.is_chunked(&parts.headers) {
-            // Said outright: hyper sends no body of unknown length with GET unless it is told to, and no trailers behind a length.
-            parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-        }
         if version == Version::HTTP_2 {
             let host = parts.headers.remove(HOST);
             let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
@@ -347,17 +338,11 @@ async fn within(
     }
 }
 
-/// Whether a connection ended without a byte of an answer.
-fn is_gone(error: &hyper::Error) -> bool {
-    let source = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
-    let is_reset = source.is_some_and(|error| {
-        matches!(error.kind(), std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe)
-    });
-    error.is_incomplete_message() || error.is_closed() || error.is_canceled() || is_reset
-}
-
-fn lost(error: &hyper::Error) -> Failure {
-    Failure::Lost(told(error))
+/// How long a connection may rest after an answer with these fields.
+fn rest(headers: &http::HeaderMap) -> Option<Duration> {
+    let granted = fields::kept_for(headers).map(Duration::from_secs);
+    let rest = granted.map_or(REST, |granted| granted.saturating_sub(REST_MARGIN).min(REST));
+    Some(rest).filter(|rest| !rest.is_zero())
 }
 
 /// An error with its causes.

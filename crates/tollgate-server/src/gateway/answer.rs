@@ -1,0 +1,194 @@
+//! The body of an upstream's answer. One of HTTP/1 is read by whoever wants it, and gives its connection back when it is over; where the
+//! request is still being sent, both go on in a task of their own, so that neither waits for the other.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::sync::mpsc::{self, OwnedPermit};
+use tokio::task::AbortHandle;
+
+use super::body::BodyError;
+use super::reply::Decoder;
+use super::upstream::Upstream;
+use super::wire::Wire;
+
+type Part = Result<Frame<Bytes>, BodyError>;
+
+/// The body of an answer.
+pub(super) enum Answered {
+    /// Read by whoever wants it.
+    Wire(Reading),
+    /// Read by a task.
+    Pumped(Pumped),
+    /// Of HTTP/2, or of an answer to somebody who wanted another protocol.
+    Incoming(Incoming),
+}
+
+/// Where a connection goes when its answer is over.
+pub(super) struct Home {
+    pub(super) upstream: Arc<Upstream>,
+    /// How long it may rest there; none if it may not.
+    pub(super) rest: Option<Duration>,
+}
+
+/// A body, and the connection that it is read from, until it is over.
+pub(super) struct Reading {
+    wire: Option<Box<Wire>>,
+    body: Decoder,
+    home: Home,
+}
+
+/// What a task has read.
+pub(super) struct Pumped {
+    /// Parts, and then nothing, which says that it is over.
+    parts: mpsc::Receiver<Option<Part>>,
+    left: Option<u64>,
+    task: Wanted,
+}
+
+/// Ends a task that nobody wants any more. One that has told all goes on with the rest of the request.
+struct Wanted(Option<AbortHandle>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        if let Some(task) = self.0.take() {
+            task.abort();
+        }
+    }
+}
+
+impl Pumped {
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Part>> {
+        if self.task.0.is_none() {
+            return Poll::Ready(None);
+        }
+        let told = ready!(self.parts.poll_recv(context));
+        let part = told.unwrap_or_else(|| Some(Err("the upstream's answer is cut off".into())));
+        if let (Some(Ok(part)), Some(left)) = (&part, &mut self.left) {
+            let bytes = part.data_ref().map_or(0, Bytes::len);
+            *left = left.saturating_sub(u64::try_from(bytes).unwrap_or(u64::MAX));
+        }
+        if part.is_none() || self.left == Some(0) {
+            self.task.0 = None;
+        }
+        Poll::Ready(part)
+    }
+}
+
+impl Answered {
+    /// The body that follows a head.
+    pub(super) fn new(wire: Box<Wire>, body: Decoder, home: Home) -> Self {
+        let mut reading = Reading { wire: Some(wire), body, home };
+        if reading.wire.as_ref().is_some_and(|wire| !wire.is_sent()) {
+            let (send, parts) = mpsc::channel(1);
+            let left = reading.body.left();
+            let has_more = !reading.body.is_over();
+            let task = tokio::spawn(pump(reading, send)).abort_handle();
+            let task = Wanted(Some(task).filter(|_| has_more));
+            return Answered::Pumped(Pumped { parts, left, task });
+        }
+        if reading.body.is_over() {
+            reading.over();
+        }
+        Answered::Wire(reading)
+    }
+}
+
+impl Reading {
+    /// The body has ended: its connection is free.
+    fn over(&mut self) {
+        if let (Some(wire), Some(rest)) = (self.wire.take(), self.home.rest) {
+            self.home.upstream.keep(wire, rest);
+        }
+    }
+
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Part>> {
+        let Some(wire) = &mut self.wire else { return Poll::Ready(None) };
+        let part = ready!(wire.poll_frame(context, &mut self.body));
+        if self.body.is_over() && wire.is_sent() {
+            self.over();
+        }
+        Poll::Ready(part.map(|part| part.map_err(Into::into)))
+    }
+
+    /// Sends on, as far as that goes.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, String> {
+        self.wire.as_mut().map_or(Ok(Poll::Ready(())), |wire| wire.poll_send(context))
+    }
+}
+
+/// Sends the rest of a request while its answer is read, and after it.
+async fn pump(mut reading: Reading, parts: mpsc::Sender<Option<Part>>) {
+    let mut place = Box::pin(parts.reserve_owned());
+    let mut free = None::<OwnedPermit<Option<Part>>>;
+    std::future::poll_fn(|context| {
+        loop {
+            let fault = reading.poll_send(context).err();
+            if free.is_none() {
+                match ready!(place.as_mut().poll(context)) {
+                    Ok(permit) => free = Some(permit),
+                    Err(_) => return Poll::Ready(()), // Nobody reads on.
+                }
+            }
+            let part = match fault {
+                Some(fault) => Some(Err(fault.into())),
+                None => ready!(reading.poll_part(context)),
+            };
+            let is_last = !matches!(part, Some(Ok(_)));
+            match free.take() {
+                Some(free) if !is_last => place.set(free.send(part).reserve_owned()),
+                Some(free) => drop(free.send(part)),
+                None => {}
+            }
+            if is_last {
+                return Poll::Ready(());
+            }
+        }
+    })
+    .await;
+    if !reading.body.is_over() {
+        return;
+    }
+    // What is left of the request, for an upstream that answers before it has read all.
+    let sent = std::future::poll_fn(|context| match reading.poll_send(context) {
+        Ok(Poll::Pending) => Poll::Pending,
+        sent => Poll::Ready(sent),
+    });
+    if sent.await.is_ok() && reading.wire.as_ref().is_some_and(|wire| wire.is_sent()) {
+        reading.over();
+    }
+}
+
+impl Body for Answered {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Part>> {
+        match self.get_mut() {
+            Answered::Wire(reading) => reading.poll_part(context),
+            Answered::Pumped(pumped) => pumped.poll_part(context),
+            Answered::Incoming(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Answered::Wire(reading) => reading.body.is_over(),
+            Answered::Pumped(pumped) => pumped.left == Some(0),
+            Answered::Incoming(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let left = match self {
+            Answered::Wire(reading) => reading.body.left(),
+            Answered::Pumped(pumped) => pumped.left,
+            Answered::Incoming(body) => return body.size_hint(),
+        };
+        left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}

@@ -1,0 +1,348 @@
+//! Answers of HTTP/1 from an upstream, read strictly: where a head ends, what it says, and how long its body is. Pure: bytes go in, heads
+//! and frames come out; [`super::wire`] has the stream.
+
+use std::mem::MaybeUninit;
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::{HeaderMap, Method, Response, StatusCode, Version};
+use hyper::body::Frame;
+
+/// Largest head of an answer, and most fields of it.
+pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
+const FIELDS_MAX: usize = 100;
+/// Longest line that tells a chunk's size, extensions included.
+const SIZE_LINE_BYTES_MAX: usize = 256;
+/// Hexadecimal digits of a chunk's size.
+const SIZE_DIGITS_MAX: usize = 15;
+/// Largest trailer section.
+const TRAILER_BYTES_MAX: usize = 16 << 10;
+
+/// What is wrong with an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken(pub(super) &'static str);
+
+/// The head of an answer, and what it says about what follows.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) response: Response<()>,
+    pub(super) body: Decoder,
+    /// Whether the connection may be used again.
+    pub(super) is_kept: bool,
+}
+
+/// The first head among these bytes, which is taken out of them; none if it is not all there. What is only informational is skipped.
+/// In `looked_at` is how many of them it has looked at before, so that a head that drips is not read again and again.
+///
+/// # Errors
+/// When it is none that everybody reads alike.
+pub(super) fn head(
+    bytes: &mut BytesMut,
+    looked_at: &mut usize,
+    asked: &Method,
+) -> Result<Option<Head>, Broken> {
+    loop {
+        let from = looked_at.saturating_sub(2); // The end of a head has three bytes at most.
+        let end = bytes.get(from..).and_then(end_of_head).map(|end| from + end);
+        *looked_at = if end.is_some() { 0 } else { bytes.len() };
+        if end.unwrap_or(bytes.len()) > HEAD_BYTES_MAX {
+            return Err(Broken("the head of its answer is too large"));
+        }
+        let Some(end) = end else { return Ok(None) };
+        let response = read(bytes.split_to(end).freeze())?;
+        let status = response.status();
+        if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
+            return Head::new(response, asked).map(Some);
+        }
+    }
+}
+
+/// Behind the empty line that ends a head.
+fn end_of_head(bytes: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    while let Some(found) = bytes.get(at..)?.iter().position(|&byte| byte == b'\n') {
+        at += found + 1;
+        match bytes.get(at..)? {
+            [b'\n', ..] => return Some(at + 1),
+            [b'\r', b'\n', ..] => return Some(at + 2),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn read(head: Bytes) -> Result<Response<()>, Broken> {
+    const BROKEN: Broken = Broken("the head of its answer is none of HTTP/1");
+    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut answer = httparse::Response::new(&mut []);
+    let parsed =
+        httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut answer, &head, &mut fields);
+    if !matches!(parsed, Ok(httparse::Status::Complete(_))) {
+        return Err(BROKEN);
+    }
+    let mut response = Response::new(());
+    *response.status_mut() = answer.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(BROKEN)?;
+    *response.version_mut() = if answer.version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
+    *response.headers_mut() = told(&head, answer.headers).ok_or(BROKEN)?;
+    Ok(response)
+}
+
+/// Fields that lie in these bytes, without a copy of what they say.
+fn told(text: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
+    // A few more fit in: whoever hands the answer on adds to it.
+    let mut headers = HeaderMap::with_capacity(fields.len() + 8);
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+        let value = HeaderValue::from_maybe_shared(text.slice_ref(field.value)).ok()?;
+        headers.append(name, value);
+    }
+    Some(headers)
+}
+
+impl Head {
+    fn new(mut response: Response<()>, asked: &Method) -> Result<Self, Broken> {
+        let (status, version) = (response.status(), response.version());
+        let headers = response.headers_mut();
+        let mut is_kept = says_kept(headers, version) && status != StatusCode::SWITCHING_PROTOCOLS;
+        let is_bodiless = asked == Method::HEAD
+            || matches!(
+                status,
+                StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS
+            );
+        let coded = coding(headers)?;
+        if coded && version == Version::HTTP_10 {
+            return Err(Broken("its answer is of HTTP/1.0 and has chunks, which that does not know"));
+        }
+        if coded && headers.remove(CONTENT_LENGTH).is_some() {
+            is_kept = false; // Chunks are what counts; but somebody else might have read it differently.
+        }
+        let length = length(headers)?;
+        let body = match length {
+            _ if is_bodiless => Decoder::Over,
+            _ if coded => Decoder::Chunked(Part::Size),
+            Some(0) => Decoder::Over,
+            Some(length) => Decoder::Fixed(length),
+            None => {
+                is_kept = false;
+                Decoder::UntilEnd
+            }
+        };
+        Ok(Self { response, body, is_kept })
+    }
+}
+
+/// Whether both sides may go on after this answer.
+fn says_kept(headers: &HeaderMap, version: Version) -> bool {
+    let says = |wanted: &[u8]| {
+        let lines = headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
+        let mut names = lines.flat_map(|line| line.split(|&byte| byte == b','));
+        names.any(|name| name.trim_ascii().eq_ignore_ascii_case(wanted))
+    };
+    if version == Version::HTTP_10 { says(b"keep-alive") && !says(b"close") } else { !says(b"close") }
+}
+
+/// Whether the body comes in chunks. Nobody asked for any other coding, and nobody behind the gateway is told of one.
+fn coding(headers: &HeaderMap) -> Result<bool, Broken> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter().map(HeaderValue::as_bytes);
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(false),
+        (Some(coding), None) if coding.trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(true),
+        _ => Err(Broken("its answer has a transfer coding that nobody asked for")),
+    }
+}
+
+/// The length that is told: once, or several times the same, of which one goes on.
+fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Broken> {
+    const BROKEN: Broken = Broken("the length of its answer is no number, or several");
+    let mut length = None;
+    let mut times = 0;
+    for line in headers.get_all(CONTENT_LENGTH) {
+        for text in line.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
+            let is_number = matches!(text.len(), 1..=18) && text.iter().all(u8::is_ascii_digit);
+            let told =
+                std::str::from_utf8(text).ok().filter(|_| is_number).and_then(|text| text.parse().ok());
+            let told: u64 = told.ok_or(BROKEN)?;
+            if length.replace(told).is_some_and(|before| before != told) {
+                return Err(BROKEN);
+            }
+            times += 1;
+        }
+    }
+    if let Some(length) = length.filter(|_| times > 1) {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    Ok(length)
+}
+
+/// What comes next of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decoder {
+    /// So many bytes.
+    Fixed(u64),
+    Chunked(Part),
+    /// All until the connection ends.
+    UntilEnd,
+    /// Nothing.
+    Over,
+}
+
+/// Where in a body of chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The line that tells a chunk's size.
+    Size,
+    /// So many bytes of a chunk.
+    Chunk(u64),
+    /// The line's end after a chunk.
+    ChunkEnd,
+    /// Lines after the last chunk.
+    Trailer,
+}
+
+/// What was found in some bytes.
+#[derive(Debug)]
+pub(super) enum Next {
+    Frame(Frame<Bytes>),
+    /// The body is over.
+    Over,
+    /// It is not, and there is nothing more of it here.
+    More,
+}
+
+impl Decoder {
+    pub(super) const fn is_over(&self) -> bool {
+        matches!(self, Decoder::Over)
+    }
+
+    /// How much there is left, where that is known.
+    pub(super) const fn left(&self) -> Option<u64> {
+        match self {
+            Decoder::Fixed(left) => Some(*left),
+            Decoder::Over => Some(0),
+            Decoder::Chunked(_) | Decoder::UntilEnd => None,
+        }
+    }
+
+    /// Takes the next frame out of these bytes.
+    ///
+    /// # Errors
+    /// When the chunks are not what everybody reads alike.
+    pub(super) fn next(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
+        match self {
+            Decoder::Over => Ok(Next::Over),
+            Decoder::UntilEnd if bytes.is_empty() => Ok(Next::More),
+            Decoder::UntilEnd => Ok(Next::Frame(Frame::data(bytes.split().freeze()))),
+            Decoder::Fixed(left) => {
+                let Some(data) = part(bytes, left) else { return Ok(Next::More) };
+                if *left == 0 {
+                    *self = Decoder::Over;
+                }
+                Ok(Next::Frame(Frame::data(data)))
+            }
+            Decoder::Chunked(_) => self.chunked(bytes),
+        }
+    }
+
+    fn chunked(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
+        while let Decoder::Chunked(place) = self {
+            if let Part::Chunk(left) = place {
+                let Some(data) = part(bytes, left) else { return Ok(Next::More) };
+                if *left == 0 {
+                    *place = Part::ChunkEnd;
+                    self.skip(bytes)?; // The end may be there already; then nobody needs to ask again.
+                }
+                return Ok(Next::Frame(Frame::data(data)));
+            }
+            if self.skip(bytes)? {
+                continue;
+            }
+            let Some(end) = end_of_head(bytes).filter(|_| *self == Decoder::Chunked(Part::Trailer)) else {
+                return Ok(Next::More);
+            };
+            let trailers = trailers(bytes.split_to(end).freeze())?;
+            *self = Decoder::Over;
+            return Ok(Next::Frame(Frame::trailers(trailers)));
+        }
+        Ok(Next::Over)
+    }
+
+    /// Goes on to the next bytes that are handed on, or as far as possible. Says whether it moved.
+    fn skip(&mut self, bytes: &mut BytesMut) -> Result<bool, Broken> {
+        const BROKEN: Broken = Broken("the chunks of its answer are not as they should be");
+        let mut has_moved = false;
+        while let Decoder::Chunked(place) = self {
+            let next = match place {
+                Part::Chunk(_) => return Ok(has_moved),
+                Part::ChunkEnd => match bytes.as_ref() {
+                    [b'\r', b'\n', ..] => Some((2, Decoder::Chunked(Part::Size))),
+                    [] | [b'\r'] => None,
+                    _ => return Err(BROKEN),
+                },
+                Part::Size => match bytes.iter().take(SIZE_LINE_BYTES_MAX).position(|&byte| byte == b'\n') {
+                    None if bytes.len() >= SIZE_LINE_BYTES_MAX => return Err(BROKEN),
+                    None => None,
+                    Some(end) => match size(&bytes[..end]).ok_or(BROKEN)? {
+                        0 => Some((end + 1, Decoder::Chunked(Part::Trailer))),
+                        size => Some((end + 1, Decoder::Chunked(Part::Chunk(size)))),
+                    },
+                },
+                Part::Trailer => match bytes.as_ref() {
+                    [b'\r', b'\n', ..] => Some((2, Decoder::Over)),
+                    text if text.len() >= TRAILER_BYTES_MAX => return Err(BROKEN),
+                    _ => None,
+                },
+            };
+            let Some((taken, decoder)) = next else { return Ok(has_moved) };
+            bytes.advance(taken);
+            *self = decoder;
+            has_moved = true;
+        }
+        Ok(has_moved)
+    }
+
+    /// The connection has ended.
+    ///
+    /// # Errors
+    /// When the body has not.
+    pub(super) fn end(&mut self) -> Result<(), Broken> {
+        match self {
+            Decoder::UntilEnd | Decoder::Over => {
+                *self = Decoder::Over;
+                Ok(())
+            }
+            Decoder::Fixed(_) | Decoder::Chunked(_) => Err(Broken("its answer is cut off")),
+        }
+    }
+}
+
+/// As many of these bytes as are left; none if there are none.
+fn part(bytes: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
+    if bytes.is_empty() {
+        return None;
+    }
+    let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+    *left = left.saturating_sub(u64::try_from(taken).unwrap_or(u64::MAX));
+    Some(bytes.split_to(taken).freeze())
+}
+
+/// The size in the line that tells it, without its LF. Some servers write spaces behind the digits.
+fn size(line: &[u8]) -> Option<u64> {
+    let line = line.strip_suffix(b"\r")?;
+    let text = line.split(|&byte| byte == b';').next()?.trim_ascii_end();
+    let is_number = matches!(text.len(), 1..=SIZE_DIGITS_MAX) && text.iter().all(u8::is_ascii_hexdigit);
+    let is_line = line.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~' | 0x80..));
+    let text = std::str::from_utf8(text).ok().filter(|_| is_number && is_line)?;
+    u64::from_str_radix(text, 16).ok()
+}
+
+fn trailers(text: Bytes) -> Result<HeaderMap, Broken> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    match httparse::parse_headers(&text, &mut fields) {
+        Ok(httparse::Status::Complete((_, fields))) => told(&text, fields),
+        _ => None,
+    }
+    .ok_or(Broken("the trailers of its answer are not as they should be"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,324 @@
+//! A connection of HTTP/1 to an upstream, and one request after the other on it. Whoever asks drives it: there is no task of its own, so
+//! that an answer needs no hand-over; only what goes on after somebody has stopped asking gets one.
+
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, TE};
+use http::{HeaderMap, Method, request};
+use hyper::body::{Body as _, Frame};
+use tokio::io::{AsyncReadExt, AsyncWrite};
+
+use super::body::{Lent, Upload};
+use super::link::Link;
+use super::reply::{self, Broken, Decoder, Head, Next};
+
+/// Room for what is read at once: usually, and after a read that has filled it.
+const READ_BYTES: usize = 8 << 10;
+const READ_BYTES_MAX: usize = 64 << 10;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// Nothing of the request was written.
+    Unsent(String),
+    /// The connection ended without a byte of an answer.
+    Gone(String),
+    /// Anything else.
+    Lost(String),
+}
+
+/// A connection.
+pub(super) struct Wire {
+    link: Link,
+    /// Read, and not yet used.
+    read: BytesMut,
+    /// How much of it was looked at for the end of a head.
+    looked_at: usize,
+    room: usize,
+    outbox: Outbox,
+    upload: Sending,
+    /// Whether anything of the present request was written, and of its answer read.
+    has_written: bool,
+    has_read: bool,
+}
+
+/// What is to be written next, in this order.
+#[derive(Default)]
+struct Outbox {
+    before: BytesMut,
+    piece: Bytes,
+    after: &'static [u8],
+    is_flushed: bool,
+}
+
+/// How far the request's body is.
+enum Sending {
+    /// So many bytes of it are left.
+    Fixed(Lent, u64),
+    Chunked(Lent),
+    Done,
+    /// The upstream takes no more of it; it may have answered before.
+    Refused(String),
+}
+
+impl Wire {
+    pub(super) fn new(link: Link) -> Box<Self> {
+        Box::new(Self {
+            link,
+            read: BytesMut::new(),
+            looked_at: 0,
+            room: READ_BYTES,
+            outbox: Outbox::default(),
+            upload: Sending::Done,
+            has_written: false,
+            has_read: false,
+        })
+    }
+
+    /// Whether nothing came while it rested: neither its end, nor bytes that nobody asked for.
+    pub(super) fn is_fit(&mut self) -> bool {
+        self.read.is_empty() && self.poll_fill(&mut Context::from_waker(Waker::noop())).is_pending()
+    }
+
+    /// Sends a request, and waits for the head of its answer. The body of the request may still be under way then.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(super) async fn ask(&mut self, parts: &request::Parts, upload: &Upload) -> Result<Head, Trouble> {
+        (self.has_written, self.has_read) = (false, false);
+        self.upload = self.outbox.begin(parts, upload);
+        std::future::poll_fn(|context| self.poll_head(context, &parts.method)).await
+    }
+
+    fn poll_head(&mut self, context: &mut Context<'_>, asked: &Method) -> Poll<Result<Head, Trouble>> {
+        loop {
+            // Whether all is sent or not: the answer may come before.
+            let _ = self.poll_send(context).map_err(Trouble::Lost)?;
+            let head = reply::head(&mut self.read, &mut self.looked_at, asked);
+            if let Some(head) = head.map_err(|Broken(why)| Trouble::Lost(why.to_owned()))? {
+                return Poll::Ready(Ok(head));
+            }
+            let why = match ready!(self.poll_fill(context)) {
+                Ok(0) => "the connection ended without an answer".to_owned(),
+                Ok(_) => {
+                    self.has_read = true;
+                    continue;
+                }
+                Err(error) => error.to_string(),
+            };
+            return Poll::Ready(Err(match &self.upload {
+                Sending::Refused(why) if !self.has_written => Trouble::Unsent(why.clone()),
+                _ if !self.has_read => Trouble::Gone(why),
+                _ => Trouble::Lost(why),
+            }));
+        }
+    }
+
+    /// Sends on as far as that goes. Ready when the whole request is sent, or the upstream takes no more of it.
+    ///
+    /// # Errors
+    /// When the client does not send its body as it should.
+    pub(super) fn poll_send(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, String> {
+        loop {
+            // The first part of a body is joined to the head; each further one waits until the one before is gone.
+            let is_waiting = self.outbox.takes_more() && self.poll_upload(context)?.is_pending();
+            match self.outbox.poll_empty(&mut self.link, &mut self.has_written, context) {
+                Poll::Pending => return Ok(Poll::Pending),
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    self.outbox = Outbox::default();
+                    self.upload = Sending::Refused(error.to_string());
+                }
+            }
+            match self.upload {
+                Sending::Done | Sending::Refused(_) => return Ok(Poll::Ready(())),
+                _ if is_waiting => return Ok(Poll::Pending),
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks for the next part of the request's body, if there is one.
+    fn poll_upload(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, String> {
+        let (Sending::Fixed(body, _) | Sending::Chunked(body)) = &mut self.upload else {
+            return Ok(Poll::Ready(()));
+        };
+        match Pin::new(body).poll_frame(context) {
+            Poll::Pending => Ok(Poll::Pending),
+            Poll::Ready(frame) => {
+                let frame = frame.transpose().map_err(|error| error.to_string())?;
+                self.queue(frame).map(Poll::Ready)
+            }
+        }
+    }
+
+    /// Puts the next part of the request's body into what is to be written.
+    fn queue(&mut self, frame: Option<Frame<Bytes>>) -> Result<(), String> {
+        let frame = frame.map(Frame::into_data);
+        match (&mut self.upload, frame) {
+            (Sending::Fixed(_, left), Some(Ok(data))) => {
+                *left = left
+                    .checked_sub(u64::try_from(data.len()).unwrap_or(u64::MAX))
+                    .ok_or("the client's body is longer than it says")?;
+                if *left == 0 {
+                    self.upload = Sending::Done;
+                }
+                self.outbox.piece = data;
+            }
+            (Sending::Fixed(..), Some(Err(_))) => {} // Trailers belong to chunks.
+            (Sending::Fixed(..), None) => return Err("the client's body is shorter than it says".to_owned()),
+            (Sending::Chunked(_), Some(Ok(data))) => {
+                if !data.is_empty() {
+                    self.outbox.before.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+                    self.outbox.piece = data;
+                    self.outbox.after = b"\r\n";
+                }
+            }
+            (Sending::Chunked(_), ended) => {
+                let trailers = ended.and_then(|frame| frame.err()?.into_trailers().ok());
+                self.outbox.before.extend_from_slice(b"0\r\n");
+                write_fields(&mut self.outbox.before, &trailers.unwrap_or_default());
+                self.outbox.before.extend_from_slice(b"\r\n");
+                self.upload = Sending::Done;
+            }
+            (Sending::Done | Sending::Refused(_), _) => {}
+        }
+        self.outbox.is_flushed = false;
+        Ok(())
+    }
+
+    /// Whether the whole request is written.
+    pub(super) const fn is_sent(&self) -> bool {
+        matches!(self.upload, Sending::Done) && self.outbox.is_flushed
+    }
+
+    /// The next frame of an answer's body; none when it is over.
+    pub(super) fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+        body: &mut Decoder,
+    ) -> Poll<Option<Result<Frame<Bytes>, String>>> {
+        loop {
+            match body.next(&mut self.read) {
+                Ok(Next::Frame(frame)) => return Poll::Ready(Some(Ok(frame))),
+                Ok(Next::Over) => return Poll::Ready(None),
+                Ok(Next::More) => {}
+                Err(Broken(why)) => return Poll::Ready(Some(Err(why.to_owned()))),
+            }
+            let ended = match ready!(self.poll_fill(context)) {
+                Ok(0) => body.end().map_err(|Broken(why)| why.to_owned()),
+                Ok(_) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(why) = ended {
+                return Poll::Ready(Some(Err(why)));
+            }
+        }
+    }
+
+    /// Reads what is there; nothing at the end of the connection.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut spare = self.read.capacity() - self.read.len();
+        if spare < self.room / 2 {
+            self.read.reserve(self.room);
+            spare = self.read.capacity() - self.read.len();
+        }
+        let read = ready!(pin!(self.link.read_buf(&mut self.read)).poll(context))?;
+        self.room = if read == spare { READ_BYTES_MAX } else { READ_BYTES };
+        Poll::Ready(Ok(read))
+    }
+}
+
+impl Outbox {
+    /// Writes the head of a request, and says what is to follow it.
+    fn begin(&mut self, parts: &request::Parts, upload: &Upload) -> Sending {
+        let Self { before, is_flushed, .. } = self;
+        *is_flushed = false;
+        before.clear();
+        before.extend_from_slice(parts.method.as_str().as_bytes());
+        before.extend_from_slice(b" ");
+        before.extend_from_slice(parts.uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes());
+        before.extend_from_slice(b" HTTP/1.1\r\n");
+        write_fields(before, &parts.headers);
+        if parts.headers.contains_key(TE) {
+            before.extend_from_slice(b"connection: te\r\n"); // In HTTP/1 the wish is one hop's, and says so.
+        }
+        let sending = match upload.length().filter(|_| !upload.is_chunked(&parts.headers)) {
+            Some(0) => {
+                if parts.headers.contains_key(CONTENT_LENGTH) {
+                    before.extend_from_slice(b"content-length: 0\r\n");
+                }
+                Sending::Done
+            }
+            Some(length) => {
+                before.extend_from_slice(format!("content-length: {length}\r\n").as_bytes());
+                Sending::Fixed(upload.lend(), length)
+            }
+            None => {
+                before.extend_from_slice(b"transfer-encoding: chunked\r\n");
+                Sending::Chunked(upload.lend())
+            }
+        };
+        before.extend_from_slice(b"\r\n");
+        sending
+    }
+
+    /// Whether there is a place for another part of a body.
+    fn takes_more(&self) -> bool {
+        self.piece.is_empty() && self.after.is_empty()
+    }
+
+    /// Writes until nothing is left, and everything is on its way.
+    fn poll_empty(
+        &mut self,
+        link: &mut Link,
+        has_written: &mut bool,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut link = Pin::new(&mut *link);
+            let written = if !self.takes_more() {
+                let all = [&self.before[..], &self.piece[..], self.after].map(IoSlice::new);
+                ready!(link.poll_write_vectored(context, &all))?
+            } else if !self.before.is_empty() {
+                ready!(link.poll_write(context, &self.before))?
+            } else if !self.is_flushed {
+                ready!(link.as_mut().poll_flush(context))?;
+                self.is_flushed = true;
+                return Poll::Ready(Ok(()));
+            } else {
+                return Poll::Ready(Ok(()));
+            };
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            *has_written = true;
+            self.advance(written);
+        }
+    }
+
+    fn advance(&mut self, written: usize) {
+        let first = written.min(self.before.len());
+        self.before.advance(first);
+        let second = (written - first).min(self.piece.len());
+        self.piece.advance(second);
+        let third = (written - first - second).min(self.after.len());
+        self.after = &self.after[third..];
+    }
+}
+
+/// Writes fields; the length of the body is told by whoever knows it.
+fn write_fields(into: &mut BytesMut, fields: &HeaderMap) {
+    for (name, value) in fields {
+        if name == CONTENT_LENGTH {
+            continue;
+        }
+        into.extend_from_slice(name.as_str().as_bytes());
+        into.extend_from_slice(b": ");
+        into.extend_from_slice(value.as_bytes());
+        into.extend_from_slice(b"\r\n");
+    }
+}

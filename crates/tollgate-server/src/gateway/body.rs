@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::Full;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
@@ -17,8 +18,55 @@ use super::answer::Answered;
 
 /// The error of any body here.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
-/// The body of any answer.
-pub(crate) type Body = UnsyncBoxBody<Bytes, BodyError>;
+
+/// The body of any answer, before limits have looked at it and after.
+pub(crate) enum Body {
+    /// A few bytes of the gateway's own.
+    Own(Full<Bytes>),
+    /// What an upstream sends.
+    Download(Download),
+    /// Either, past the controllers of overload.
+    Shed(UnsyncBoxBody<Bytes, BodyError>),
+}
+pub(crate) type Limited = tollgate_tower::Body<Body>;
+
+impl Default for Body {
+    fn default() -> Self {
+        Body::Own(Full::default())
+    }
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Body::Own(text) => Pin::new(text).poll_frame(context).map_err(|never| match never {}),
+            Body::Download(body) => Pin::new(body).poll_frame(context),
+            Body::Shed(body) => Pin::new(body).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Body::Own(text) => text.is_end_stream(),
+            Body::Download(body) => body.is_end_stream(),
+            Body::Shed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Own(text) => text.size_hint(),
+            Body::Download(body) => body.size_hint(),
+            Body::Shed(body) => body.size_hint(),
+        }
+    }
+}
 
 /// How long a client may take for its body in all, beside the time that its bytes earn.
 const UPLOAD_GRACE: Duration = Duration::from_secs(20);
@@ -32,15 +80,15 @@ pub(super) enum Fault {
     CutOff,
 }
 
-/// The body of a request, before an upstream has begun to read it. It can be lent to one after the other as long as none has.
+/// The body of a request, before an upstream has begun to read it. It can be lent to one after the other as long as none has. Most
+/// requests have none, and need nothing for it.
 #[derive(Clone)]
-pub(super) struct Upload(Arc<Shared>);
+pub(super) struct Upload(Option<Arc<Shared>>);
 
 struct Shared {
     /// Locked for the moment of taking it.
     body: Mutex<Option<Incoming>>,
     size: SizeHint,
-    is_empty: bool,
     fault: Mutex<Option<Fault>>,
     /// Frames that went on. Relaxed, as the flag: both only tell somebody to wait on.
     moved: AtomicU64,
@@ -49,64 +97,64 @@ struct Shared {
 
 impl Upload {
     pub(super) fn new(body: Incoming) -> Self {
-        Self(Arc::new(Shared {
+        if body.is_end_stream() {
+            return Self::empty();
+        }
+        Self(Some(Arc::new(Shared {
             size: body.size_hint(),
-            is_empty: body.is_end_stream(),
             body: Mutex::new(Some(body)),
             fault: Mutex::new(None),
             moved: AtomicU64::new(0),
             is_answered: AtomicBool::new(false),
-        }))
+        })))
     }
 
     /// The body of a request that has none.
-    pub(super) fn empty() -> Self {
-        Self(Arc::new(Shared {
-            body: Mutex::new(None),
-            size: SizeHint::with_exact(0),
-            is_empty: true,
-            fault: Mutex::new(None),
-            moved: AtomicU64::new(0),
-            is_answered: AtomicBool::new(false),
-        }))
+    pub(super) const fn empty() -> Self {
+        Self(None)
     }
 
     /// The body for one attempt.
     pub(super) fn lend(&self) -> Lent {
-        Lent { shared: Arc::clone(&self.0), taken: None, bytes: 0, waited: Duration::ZERO, waiting: None }
+        Lent { shared: self.0.clone(), taken: None, bytes: 0, waited: Duration::ZERO, waiting: None }
     }
 
     /// Whether nobody has read any of it, so that it can be sent to another.
     pub(super) fn is_whole(&self) -> bool {
-        self.0.is_empty || self.0.body.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        let is_there =
+            |shared: &Arc<Shared>| shared.body.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        self.0.as_ref().is_none_or(is_there)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_none()
     }
 
     /// How long it is, where that is known before it has come.
     pub(super) fn length(&self) -> Option<u64> {
-        if self.0.is_empty { Some(0) } else { self.0.size.exact() }
+        self.0.as_ref().map_or(Some(0), |shared| shared.size.exact())
     }
 
     pub(super) fn fault(&self) -> Option<Fault> {
-        *self.0.fault.lock().unwrap_or_else(PoisonError::into_inner)
+        let fault = |shared: &Arc<Shared>| *shared.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.as_ref().and_then(fault)
     }
 
     pub(super) fn moved(&self) -> u64 {
-        self.0.moved.load(Ordering::Relaxed)
+        self.0.as_ref().map_or(0, |shared| shared.moved.load(Ordering::Relaxed))
     }
 
     /// From now on the answer sets the pace: a stream in both directions may rest.
     pub(super) fn answered(&self) {
-        self.0.is_answered.store(true, Ordering::Relaxed);
+        if let Some(shared) = &self.0 {
+            shared.is_answered.store(true, Ordering::Relaxed);
+        }
     }
 }
 
 /// A request's body, as an upstream's connection reads it.
 pub(super) struct Lent {
-    shared: Arc<Shared>,
+    shared: Option<Arc<Shared>>,
     taken: Option<Incoming>,
     bytes: u64,
     /// How long the client has kept us waiting, and since when it does now.
@@ -116,8 +164,14 @@ pub(super) struct Lent {
 
 impl Lent {
     fn fail(&self, fault: Fault) -> BodyError {
-        *self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+        if let Some(shared) = &self.shared {
+            *shared.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+        }
         "the client's body did not arrive".into()
+    }
+
+    fn is_answered(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.is_answered.load(Ordering::Relaxed))
     }
 
     /// What a client may still make us wait.
@@ -136,8 +190,8 @@ impl hyper::body::Body for Lent {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        if this.taken.is_none() {
-            this.taken = this.shared.body.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (None, Some(shared)) = (&this.taken, &this.shared) {
+            this.taken = shared.body.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
         let Some(body) = &mut this.taken else { return Poll::Ready(None) };
         let polled = loop {
@@ -153,7 +207,9 @@ impl hyper::body::Body for Lent {
                 if let Some((since, _)) = this.waiting.take() {
                     this.waited += since.elapsed();
                 }
-                this.shared.moved.fetch_add(1, Ordering::Relaxed);
+                if let Some(shared) = &this.shared {
+                    shared.moved.fetch_add(1, Ordering::Relaxed);
+                }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(_))) => Poll::Ready(Some(Err(this.fail(Fault::CutOff)))),
@@ -164,7 +220,7 @@ impl hyper::body::Body for Lent {
                 }
                 let is_over =
                     this.waiting.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(context).is_ready());
-                if is_over && !this.shared.is_answered.load(Ordering::Relaxed) {
+                if is_over && !this.is_answered() {
                     return Poll::Ready(Some(Err(this.fail(Fault::TooSlow))));
                 }
                 Poll::Pending
@@ -175,12 +231,13 @@ impl hyper::body::Body for Lent {
     fn is_end_stream(&self) -> bool {
         match &self.taken {
             Some(body) => body.is_end_stream(),
-            None => self.shared.is_empty,
+            None => self.shared.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.taken.as_ref().map_or(self.shared.size, Incoming::size_hint)
+        let told = || self.shared.as_ref().map_or(SizeHint::with_exact(0), |shared| shared.size);
+        self.taken.as_ref().map_or_else(told, Incoming::size_hint)
     }
 }
 
@@ -224,7 +281,7 @@ impl hyper::body::Body for Download {
 
 /// A body that holds something until it is over.
 pub(super) struct Holding<H> {
-    pub(super) body: Body,
+    pub(super) body: Limited,
     pub(super) held: H,
 }
 

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response};
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
 use super::arrival::Peer;
-use super::body::{Body, Holding, Watched};
+use super::body::{Holding, Limited, Watched};
 use super::entry::{Lingering, Prefixed};
 use super::frames::Paced;
 use super::streams::{State, Streams};
@@ -97,7 +96,7 @@ async fn serve_http1(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, stop: 
             } else if *stop.borrow() || must_close(&response) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, Infallible>(response.map(|body| Holding { body, held: answering }.boxed_unsync()))
+            Ok::<_, Infallible>(response.map(|body| Holding { body, held: answering }))
         }
     });
     let stream = Lingering::before(stream, Arc::clone(&phase));
@@ -132,7 +131,7 @@ async fn serve_http1(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, stop: 
 }
 
 /// Whether what is left of a request is of no use: it was refused for how it is written, or its body did not come.
-fn must_close(response: &Response<Body>) -> bool {
+fn must_close(response: &Response<Limited>) -> bool {
     matches!(response.status().as_u16(), 408 | 414 | 431)
         && response.extensions().get::<super::Own>().is_some()
 }
@@ -148,7 +147,7 @@ async fn serve_h2(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop:
         async move {
             let response = gateway.answer(request, peer).await;
             pulse.polled(true);
-            Ok::<_, Infallible>(response.map(|body| Holding { body, held: pulse }.boxed_unsync()))
+            Ok::<_, Infallible>(response.map(|body| Holding { body, held: pulse }))
         }
     });
     let mut connection = pin!(builder().serve_connection(TokioIo::new(Paced::before(stream)), service));

@@ -35,6 +35,7 @@ mod gateway_routes;
 mod gateway_slow;
 mod gateway_sticky;
 mod gateway_upstream;
+mod gateway_wire;
 mod grpc;
 mod grpc_lifecycle;
 mod crowds;

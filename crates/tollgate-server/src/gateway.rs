@@ -1,11 +1,11 @@
 //! The gateway: a reverse proxy in front of services that cannot be changed. The way of a request: `connection` (HTTP/1 through `strict`, which lets
 //! only `framing` that nobody can read differently pass, or HTTP/2 through `frames`, which ends floods) → `arrival` (its one spelling, and who sent it) →
-//! `priced`, for the paths of GraphQL that a route's `graphql` names → the decision → `overload` (whether there is capacity) → `proxy` (its route in the `table`, the upstream that `spread` chooses) → `fields` (what the next hop is told) → `upstream` (a connection of `link`) → `body`.
+//! `priced`, for the paths of GraphQL that a route's `graphql` names → the decision → `overload` (whether there is capacity) → `proxy` (its route in the `table`, the upstream that `spread` chooses) → `fields` (what the next hop is told) → `upstream` (a connection of `link`: a `wire`
+//! of HTTP/1, whose answers `reply` reads, or a `shared` one of HTTP/2) → `answer` and `body`.
 //! Routes come from the config by way of `plan`; `health` and `checks` say which upstreams are asked; `tunnel` is for what is no longer HTTP, and `websocket` for what is inside of HTTP/2.
 
 use std::sync::Arc;
 
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tollgate_tower::{RateLimit, RateLimitLayer, peer};
@@ -74,7 +74,7 @@ use crate::listen::Links;
 use crate::service::{Service, Wire};
 use crate::telemetry::Open;
 use arrival::{Arrival, Peer};
-use body::Body;
+use body::Limited;
 use carried::Carried;
 use decide::{Deciding, Passing};
 use overload::Behind;
@@ -130,7 +130,7 @@ impl Gateway {
     }
 
     /// Answers one request of a peer.
-    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Response<Limited> {
         let (mut parts, body) = request.into_parts();
         let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reading);
         let arrived = arrived.and_then(|arrival| match self.service.foreign() {
@@ -152,12 +152,12 @@ impl Gateway {
                 }
                 let mut limited = self.limited.clone();
                 match limited.call(Request::from_parts(parts, Carried::Coming(body))).await {
-                    Ok(response) => response.map(BodyExt::boxed_unsync),
+                    Ok(response) => response,
                     Err(never) => match never {},
                 }
             }
             Err(problem) => {
-                let mut response = proxy::refused(&problem);
+                let mut response = proxy::refused(&problem).map(Limited::from);
                 response.extensions_mut().insert(Own);
                 response
             }

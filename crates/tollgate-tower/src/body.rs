@@ -83,6 +83,13 @@ where
     }
 }
 
+impl<B> From<B> for Body<B> {
+    /// A body that no limit has looked at.
+    fn from(body: B) -> Self {
+        Self::served(body, None)
+    }
+}
+
 impl<B: Default> Default for Body<B> {
     fn default() -> Self {
         Self::served(B::default(), None)

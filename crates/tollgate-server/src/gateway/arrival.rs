@@ -72,14 +72,17 @@ pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Resu
     let attributes = reader.of_request_for(Some(peer.address), request, *needs);
     let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
     let host = attributes.get("host").map(str::to_owned);
-    let path = attributes.get("path").map(str::to_owned);
-    let keys = sticky.iter().filter_map(|name| Some((name.clone(), attributes.get(name)?.to_owned())));
-    let keys = keys.collect();
-    drop(attributes);
-    if let Some(path) = path.as_ref().filter(|path| path.len() > VALUE_BYTES_MAX) {
+    let path = attributes.get("path");
+    if let Some(path) = path.filter(|path| path.len() > VALUE_BYTES_MAX) {
         let detail = format!("the path has {} bytes; accepted: {VALUE_BYTES_MAX}", path.len());
         return Err(Problem::new(Kind::Gateway(Turned::TargetTooLong), detail));
     }
+    // Nearly all come in their one spelling, and are left as they are.
+    let is_rewritten = path != Some(request.uri.path()) || request.uri.authority().is_some();
+    let path = path.filter(|_| is_rewritten).map(str::to_owned);
+    let keys = sticky.iter().filter_map(|name| Some((name.clone(), attributes.get(name)?.to_owned())));
+    let keys = keys.collect();
+    drop(attributes);
     if host.is_none() && request.version == Version::HTTP_11 {
         return Err(Problem::invalid("host: missing; a request of HTTP/1.1 names one, and only one"));
     }
@@ -143,10 +146,15 @@ fn rewrite(request: &mut Parts, host: Option<&str>, path: Option<&str>) -> Resul
     match host {
         Some(host) => {
             // It must be one that can stand in a target, too.
-            Authority::try_from(host).map_err(unsendable)?;
-            let value = HeaderValue::from_str(host);
-            let value = value.map_err(|_| Problem::invalid("host: not a name and a port"))?;
-            request.headers.insert(HOST, value);
+            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+            if host.is_empty() || !host.bytes().all(is_name) {
+                Authority::try_from(host).map_err(unsendable)?;
+            }
+            if request.headers.get(HOST).is_none_or(|told| told != host) {
+                let value = HeaderValue::from_str(host);
+                let value = value.map_err(|_| Problem::invalid("host: not a name and a port"))?;
+                request.headers.insert(HOST, value);
+            }
         }
         None => drop(request.headers.remove(HOST)),
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::TRAILER;
+use http_body_util::Full;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body as _, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
@@ -21,8 +22,55 @@ use super::upstream::Place;
 
 /// The error of any body here.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
-/// The body of any answer.
-pub(crate) type Body = UnsyncBoxBody<Bytes, BodyError>;
+
+/// The body of any answer, before limits have looked at it and after.
+pub(crate) enum Body {
+    /// A few bytes of the gateway's own.
+    Own(Full<Bytes>),
+    /// What an upstream sends.
+    Download(Download),
+    /// Either, past other layers.
+    Boxed(UnsyncBoxBody<Bytes, BodyError>),
+}
+pub(crate) type Limited = tollgate_tower::Body<Body>;
+
+impl Default for Body {
+    fn default() -> Self {
+        Body::Own(Full::default())
+    }
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Body::Own(text) => Pin::new(text).poll_frame(context).map_err(|never| match never {}),
+            Body::Download(body) => Pin::new(body).poll_frame(context),
+            Body::Boxed(body) => Pin::new(body).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Body::Own(text) => text.is_end_stream(),
+            Body::Download(body) => body.is_end_stream(),
+            Body::Boxed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Own(text) => text.size_hint(),
+            Body::Download(body) => body.size_hint(),
+            Body::Boxed(body) => body.size_hint(),
+        }
+    }
+}
 
 /// How long a client may take for its body in all, beside the time that its bytes earn.
 const UPLOAD_GRACE: Duration = Duration::from_secs(20);
@@ -36,15 +84,15 @@ pub(super) enum Fault {
     CutOff,
 }
 
-/// The body of a request, before an upstream has begun to read it. It can be lent to one after the other as long as none has.
+/// The body of a request, before an upstream has begun to read it. It can be lent to one after the other as long as none has. Most
+/// requests have none, and need nothing for it.
 #[derive(Clone)]
-pub(super) struct Upload(Arc<Shared>);
+pub(super) struct Upload(Option<Arc<Shared>>);
 
 struct Shared {
     /// Locked for the moment of taking it.
     body: Mutex<Option<Carried>>,
     size: SizeHint,
-    is_empty: bool,
     /// What may pass of its trailers; none where none can come, or nobody wants them.
     trailers: Option<Arc<Trailers>>,
     fault: Mutex<Option<Fault>>,
@@ -55,72 +103,72 @@ struct Shared {
 
 impl Upload {
     pub(super) fn new(body: Carried, trailers: Option<Arc<Trailers>>) -> Self {
-        Self(Arc::new(Shared {
+        if body.is_end_stream() {
+            return Self::empty();
+        }
+        Self(Some(Arc::new(Shared {
             size: body.size_hint(),
-            is_empty: body.is_end_stream(),
             trailers,
             body: Mutex::new(Some(body)),
             fault: Mutex::new(None),
             moved: AtomicU64::new(0),
             is_answered: AtomicBool::new(false),
-        }))
+        })))
     }
 
     /// The body of a request that has none.
-    pub(super) fn empty() -> Self {
-        Self(Arc::new(Shared {
-            body: Mutex::new(None),
-            size: SizeHint::with_exact(0),
-            is_empty: true,
-            trailers: None,
-            fault: Mutex::new(None),
-            moved: AtomicU64::new(0),
-            is_answered: AtomicBool::new(false),
-        }))
+    pub(super) const fn empty() -> Self {
+        Self(None)
     }
 
     /// The body for one attempt.
     pub(super) fn lend(&self) -> Lent {
-        Lent { shared: Arc::clone(&self.0), taken: None, bytes: 0, waited: Duration::ZERO, waiting: None }
+        Lent { shared: self.0.clone(), taken: None, bytes: 0, waited: Duration::ZERO, waiting: None }
     }
 
     /// Whether nobody has read any of it, so that it can be sent to another.
     pub(super) fn is_whole(&self) -> bool {
-        self.0.is_empty || self.0.body.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        let is_there =
+            |shared: &Arc<Shared>| shared.body.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        self.0.as_ref().is_none_or(is_there)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Whether HTTP/1 has to send it in chunks: its length is not known, or trailers are announced and may come.
     pub(super) fn is_chunked(&self, headers: &HeaderMap) -> bool {
-        let Shared { size, is_empty, trailers, .. } = &*self.0;
-        !is_empty && (size.exact().is_none() || trailers.is_some() && headers.contains_key(TRAILER))
+        self.0.as_ref().is_some_and(|shared| {
+            shared.size.exact().is_none() || shared.trailers.is_some() && headers.contains_key(TRAILER)
+        })
     }
 
     /// How long it is, where that is known before it has come.
     pub(super) fn length(&self) -> Option<u64> {
-        if self.0.is_empty { Some(0) } else { self.0.size.exact() }
+        self.0.as_ref().map_or(Some(0), |shared| shared.size.exact())
     }
 
     pub(super) fn fault(&self) -> Option<Fault> {
-        *self.0.fault.lock().unwrap_or_else(PoisonError::into_inner)
+        let fault = |shared: &Arc<Shared>| *shared.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.as_ref().and_then(fault)
     }
 
     pub(super) fn moved(&self) -> u64 {
-        self.0.moved.load(Ordering::Relaxed)
+        self.0.as_ref().map_or(0, |shared| shared.moved.load(Ordering::Relaxed))
     }
 
     /// From now on the answer sets the pace: a stream in both directions may rest.
     pub(super) fn answered(&self) {
-        self.0.is_answered.store(true, Ordering::Relaxed);
+        if let Some(shared) = &self.0 {
+            shared.is_answered.store(true, Ordering::Relaxed);
+        }
     }
 }
 
 /// A request's body, as an upstream's connection reads it.
 pub(super) struct Lent {
-    shared: Arc<Shared>,
+    shared: Option<Arc<Shared>>,
     taken: Option<Carried>,
     bytes: u64,
     /// How long the client has kept us waiting, and since when it does now.
@@ -130,8 +178,14 @@ pub(super) struct Lent {
 
 impl Lent {
     fn fail(&self, fault: Fault) -> BodyError {
-        *self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+        if let Some(shared) = &self.shared {
+            *shared.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+        }
         "the client's body did not arrive".into()
+    }
+
+    fn is_answered(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.is_answered.load(Ordering::Relaxed))
     }
 
     /// What a client may still make us wait.
@@ -150,13 +204,14 @@ impl hyper::body::Body for Lent {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        if this.taken.is_none() {
-            this.taken = this.shared.body.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (None, Some(shared)) = (&this.taken, &this.shared) {
+            this.taken = shared.body.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
         let Some(body) = &mut this.taken else { return Poll::Ready(None) };
+        let allowed = this.shared.as_ref().and_then(|shared| shared.trailers.as_ref());
         let polled = loop {
             match Pin::new(&mut *body).poll_frame(context) {
-                Poll::Ready(Some(Ok(mut frame))) => match (frame.trailers_mut(), &this.shared.trailers) {
+                Poll::Ready(Some(Ok(mut frame))) => match (frame.trailers_mut(), allowed) {
                     (None, _) => break Poll::Ready(Some(Ok(frame))),
                     (Some(_), None) => {}
                     (Some(fields), Some(trailers)) => {
@@ -175,7 +230,9 @@ impl hyper::body::Body for Lent {
                 if let Some((since, _)) = this.waiting.take() {
                     this.waited += since.elapsed();
                 }
-                this.shared.moved.fetch_add(1, Ordering::Relaxed);
+                if let Some(shared) = &this.shared {
+                    shared.moved.fetch_add(1, Ordering::Relaxed);
+                }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(_))) => Poll::Ready(Some(Err(this.fail(Fault::CutOff)))),
@@ -186,7 +243,7 @@ impl hyper::body::Body for Lent {
                 }
                 let is_over =
                     this.waiting.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(context).is_ready());
-                if is_over && !this.shared.is_answered.load(Ordering::Relaxed) {
+                if is_over && !this.is_answered() {
                     return Poll::Ready(Some(Err(this.fail(Fault::TooSlow))));
                 }
                 Poll::Pending
@@ -197,12 +254,13 @@ impl hyper::body::Body for Lent {
     fn is_end_stream(&self) -> bool {
         match &self.taken {
             Some(body) => body.is_end_stream(),
-            None => self.shared.is_empty,
+            None => self.shared.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.taken.as_ref().map_or(self.shared.size, Carried::size_hint)
+        let told = || self.shared.as_ref().map_or(SizeHint::with_exact(0), |shared| shared.size);
+        self.taken.as_ref().map_or_else(told, Carried::size_hint)
     }
 }
 
@@ -251,7 +309,7 @@ impl hyper::body::Body for Download {
 
 /// A body that holds something until it is over.
 pub(super) struct Holding<H> {
-    pub(super) body: Body,
+    pub(super) body: Limited,
     pub(super) held: H,
 }
 

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response};
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
 use super::arrival::Peer;
-use super::body::{Body, Holding, Watched};
+use super::body::{Holding, Limited, Watched};
 use super::entry::{Lingering, Prefixed};
 use super::frames::Paced;
 use super::streams::{State, Streams};
@@ -98,7 +97,7 @@ async fn serve_http1(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, stop: 
             } else if *stop.borrow() || must_close(&response) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, Infallible>(response.map(|body| Holding { body, held: answering }.boxed_unsync()))
+            Ok::<_, Infallible>(response.map(|body| Holding { body, held: answering }))
         }
     });
     let stream = Lingering::before(stream, Arc::clone(&phase));
@@ -133,7 +132,7 @@ async fn serve_http1(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, stop: 
 }
 
 /// Whether what is left of a request is of no use: it was refused for how it is written, or its body did not come.
-fn must_close(response: &Response<Body>) -> bool {
+fn must_close(response: &Response<Limited>) -> bool {
     matches!(response.status().as_u16(), 408 | 414 | 431)
         && response.extensions().get::<super::Own>().is_some()
 }
@@ -150,14 +149,14 @@ async fn serve_h2(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop:
             let mut response = gateway.answer(request, peer).await;
             if let Some(tunnel) = Handed::take(&mut response) {
                 websocket::turn_back(&mut response);
+                let open = pulse.again();
                 tokio::spawn(async move {
-                    let _open = pulse; // The connection is not idle as long as the tunnel lasts.
+                    let _open = open; // The connection is not idle as long as the tunnel lasts.
                     tunnel.carry().await;
                 });
-                return Ok::<_, Infallible>(response);
             }
             pulse.polled(true);
-            Ok(response.map(|body| Holding { body, held: pulse }.boxed_unsync()))
+            Ok::<_, Infallible>(response.map(|body| Holding { body, held: pulse }))
         }
     });
     let mut connection = pin!(builder().serve_connection(TokioIo::new(Paced::before(stream)), service));

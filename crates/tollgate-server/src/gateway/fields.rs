@@ -1,18 +1,14 @@
 //! The header fields of what is sent on: those of one hop are taken out, and those that tell who asked are written. What a client
 //! says about itself in their place goes no further, unless the peer is a proxy whose word is taken.
 
-use std::fmt::Write;
 use std::net::IpAddr;
 
-use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, DATE, EXPECT, FORWARDED, HOST,
-    HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
-};
+use http::header::{CONNECTION, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue, TE, VIA};
 use http::{HeaderMap, Version};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::source::{SetBy, Source};
 
-use super::arrival::{Arrival, PSEUDONYM};
+use super::arrival::Arrival;
 
 pub(super) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -20,66 +16,67 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
-/// Fields of one hop, beside those that `Connection` names.
-const HOP: [HeaderName; 9] = [
-    CONNECTION,
-    HeaderName::from_static("proxy-connection"),
-    KEEP_ALIVE,
-    TE,
-    TRANSFER_ENCODING,
-    UPGRADE,
-    PROXY_AUTHORIZATION,
-    PROXY_AUTHENTICATE,
-    HeaderName::from_static("http2-settings"),
+/// How many fields are written about a request.
+const TOLD: usize = 6;
+/// What the next hop is told about this one, by the version of the client's. The name is that of [`super::arrival::PSEUDONYM`].
+const VIA_10: &str = "1.0 tollgate";
+const VIA_11: &str = "1.1 tollgate";
+const VIA_2: &str = "2 tollgate";
+
+/// Fields of one hop, beside those that `Connection` names. As texts, these and those below: most requests have none of them, and a look
+/// at their own few names is cheaper than a search for each of these.
+const HOP: [&str; 9] = [
+    "connection",
+    "proxy-connection",
+    "keep-alive",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+    "proxy-authorization",
+    "proxy-authenticate",
+    "http2-settings",
 ];
 
 /// Fields by which a proxy tells about a request: only a trusted one's are sent on.
-pub(super) const TOLD_BY_PROXIES: [HeaderName; 16] = [
-    FORWARDED_FOR,
-    FORWARDED_PROTO,
-    FORWARDED_HOST,
-    FORWARDED,
-    REAL_IP,
-    HeaderName::from_static("x-forwarded-port"),
-    HeaderName::from_static("x-forwarded-server"),
-    HeaderName::from_static("x-forwarded-prefix"),
-    HeaderName::from_static("x-forwarded-uri"),
-    HeaderName::from_static("x-forwarded-method"),
-    HeaderName::from_static("x-original-url"),
-    HeaderName::from_static("x-original-uri"),
-    HeaderName::from_static("x-original-host"),
-    HeaderName::from_static("x-original-method"),
-    HeaderName::from_static("x-rewrite-url"),
-    HeaderName::from_static("true-client-ip"),
+pub(super) const TOLD_BY_PROXIES: [&str; 16] = [
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "forwarded",
+    "x-real-ip",
+    "x-forwarded-port",
+    "x-forwarded-server",
+    "x-forwarded-prefix",
+    "x-forwarded-uri",
+    "x-forwarded-method",
+    "x-original-url",
+    "x-original-uri",
+    "x-original-host",
+    "x-original-method",
+    "x-rewrite-url",
+    "true-client-ip",
 ];
 
 /// Fields that tell who asks and for what, and frame it. `Connection` may not name them away.
-const KEPT: [HeaderName; 8] = [
-    HOST,
-    AUTHORIZATION,
-    COOKIE,
-    CONTENT_LENGTH,
-    CONTENT_TYPE,
-    DATE,
-    VIA,
-    HeaderName::from_static("x-api-key"),
-];
+const KEPT: [&str; 8] =
+    ["host", "authorization", "cookie", "content-length", "content-type", "date", "via", "x-api-key"];
 
 /// Makes the fields of a request those of the next hop.
 pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
     let takes_trailers = headers.get_all(TE).iter().any(|te| names(te).any(|name| name == "trailers"));
-    drop_disguised(headers, reader);
-    if !arrival.is_trusted {
-        for name in TOLD_BY_PROXIES {
-            headers.remove(name);
-        }
-        for name in set_by_proxies(reader) {
-            headers.remove(name);
-        }
-    }
-    without_hop(headers, |name| is_identity(name, reader));
+    let named = named(headers, |name| is_identity(name, reader));
+    let is_forgery = |name: &str| {
+        !arrival.is_trusted
+            && (TOLD_BY_PROXIES.contains(&name) || set_by_proxies(reader).any(|set| set == name))
+    };
+    drop_all(headers, |name| {
+        HOP.contains(&name)
+            || named.iter().any(|named| named == name)
+            || name == EXPECT // The gateway answers it: it reads the body once the request is let through.
+            || is_forgery(name)
+            || is_disguise(name, reader)
+    });
     join_cookies(headers);
-    headers.remove(EXPECT); // The gateway answers it: it reads the body once the request is let through.
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -88,11 +85,23 @@ pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reader: &Re
 
 /// Makes the fields of a response those of the next hop.
 pub(super) fn of_response(headers: &mut HeaderMap) {
-    without_hop(headers, |_| false);
+    let named = named(headers, |_| false);
+    drop_all(headers, |name| HOP.contains(&name) || named.iter().any(|named| named == name));
+}
+
+/// Takes out the fields that a question about their names says.
+fn drop_all(headers: &mut HeaderMap, is_dropped: impl Fn(&str) -> bool) {
+    let dropped: Vec<HeaderName> = headers.keys().filter(|name| is_dropped(name.as_str())).cloned().collect();
+    for name in dropped {
+        headers.remove(name);
+    }
 }
 
 /// HTTP/2 may tell cookies in several fields; for everybody else they are one.
 fn join_cookies(headers: &mut HeaderMap) {
+    if !headers.contains_key(COOKIE) {
+        return;
+    }
     let lines: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
     if lines.len() > 1
         && let Ok(cookie) = HeaderValue::from_bytes(&lines.join(&b"; "[..]))
@@ -113,23 +122,15 @@ fn names(value: &HeaderValue) -> impl Iterator<Item = String> {
     text.split(',').map(|name| name.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
 }
 
-/// Takes out what belongs to one hop. What `Connection` names is such, but for what is kept.
-fn without_hop(headers: &mut HeaderMap, is_kept: impl Fn(&HeaderName) -> bool) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .flat_map(names)
-        .filter_map(|name| HeaderName::try_from(name).ok())
-        .filter(|name| !KEPT.contains(name) && !is_kept(name))
-        .collect();
-    for name in named.iter().chain(&HOP) {
-        headers.remove(name);
-    }
+/// The fields of one hop that `Connection` names, but for what is kept.
+fn named(headers: &HeaderMap, is_kept: impl Fn(&str) -> bool) -> Vec<String> {
+    let lines = headers.get_all(CONNECTION).iter();
+    lines.flat_map(names).filter(|name| !KEPT.contains(&name.as_str()) && !is_kept(name)).collect()
 }
 
 /// Whether a field tells who asks.
-fn is_identity(name: &HeaderName, reader: &Reader) -> bool {
-    TOLD_BY_PROXIES.contains(name) || mapped(reader).any(|(mapped, _)| mapped == name)
+fn is_identity(name: &str, reader: &Reader) -> bool {
+    TOLD_BY_PROXIES.contains(&name) || mapped(reader).any(|(mapped, _)| mapped == name)
 }
 
 /// The headers that attributes are read from, and who may set them.
@@ -152,43 +153,42 @@ fn set_by_proxies(reader: &Reader) -> impl Iterator<Item = &HeaderName> {
     mapped(reader).filter(|(_, set_by)| *set_by == SetBy::Proxy).map(|(name, _)| name)
 }
 
-/// Takes out fields that many servers cannot tell from those that matter, since they read `_` as `-`.
-fn drop_disguised(headers: &mut HeaderMap, reader: &Reader) {
-    let is_disguise = |name: &HeaderName| {
-        let meant = HeaderName::try_from(name.as_str().replace('_', "-"));
-        name.as_str().contains('_')
-            && meant.is_ok_and(|meant| {
-                KEPT.contains(&meant) || HOP.contains(&meant) || is_identity(&meant, reader)
-            })
-    };
-    let disguised: Vec<HeaderName> = headers.keys().filter(|name| is_disguise(name)).cloned().collect();
-    for name in disguised {
-        headers.remove(name);
+/// Whether many servers cannot tell a field from one that matters, since they read `_` as `-`.
+fn is_disguise(name: &str, reader: &Reader) -> bool {
+    if !name.contains('_') {
+        return false;
     }
+    let meant = name.replace('_', "-");
+    KEPT.contains(&meant.as_str()) || HOP.contains(&meant.as_str()) || is_identity(&meant, reader)
 }
 
 /// Writes who asked, and how. What trusted proxies told stays before it.
 fn tell(headers: &mut HeaderMap, arrival: &Arrival) {
+    headers.reserve(TOLD);
     let peer = arrival.peer.address.to_canonical();
-    append(headers, &FORWARDED_FOR, &peer.to_string());
-    append(headers, &FORWARDED, &element(peer, arrival));
-    set(headers, REAL_IP, &arrival.client.to_canonical().to_string());
+    let text = peer.to_string();
+    let address = sendable(&text);
+    append(headers, &FORWARDED_FOR, address.clone());
+    append(headers, &FORWARDED, sendable(&element(peer, &text, arrival)));
+    let client = arrival.client.to_canonical();
+    set(headers, REAL_IP, if client == peer { address } else { sendable(&client.to_string()) });
     let is_told =
         headers.get(FORWARDED_PROTO).is_some_and(|told| matches!(told.as_bytes(), b"http" | b"https"));
     if !is_told {
-        set(headers, FORWARDED_PROTO, proto(arrival));
+        set(headers, FORWARDED_PROTO, Some(HeaderValue::from_static(proto(arrival))));
     }
     if let Some(host) = &arrival.host
         && !headers.contains_key(FORWARDED_HOST)
     {
-        set(headers, FORWARDED_HOST, host);
+        let same = headers.get(HOST).filter(|told| *told == host.as_str()).cloned();
+        set(headers, FORWARDED_HOST, same.or_else(|| sendable(host)));
     }
-    let version = match arrival.version {
-        Version::HTTP_2 => "2",
-        Version::HTTP_10 => "1.0",
-        _ => "1.1",
+    let via = match arrival.version {
+        Version::HTTP_2 => VIA_2,
+        Version::HTTP_10 => VIA_10,
+        _ => VIA_11,
     };
-    append(headers, &VIA, &format!("{version} {PSEUDONYM}"));
+    append(headers, &VIA, Some(HeaderValue::from_static(via)));
 }
 
 const fn proto(arrival: &Arrival) -> &'static str {
@@ -196,35 +196,46 @@ const fn proto(arrival: &Arrival) -> &'static str {
 }
 
 /// One hop as RFC 7239 writes it. What is more than a token stands in quotes, and an IPv6 address in brackets inside of them.
-fn element(peer: IpAddr, arrival: &Arrival) -> String {
-    let mut element = match peer {
-        IpAddr::V4(address) => format!("for={address}"),
-        IpAddr::V6(address) => format!("for=\"[{address}]\""),
-    };
+fn element(peer: IpAddr, address: &str, arrival: &Arrival) -> String {
+    let mut element =
+        String::with_capacity(64 + address.len() + arrival.host.as_ref().map_or(0, String::len));
+    element.push_str(if peer.is_ipv4() { "for=" } else { "for=\"[" });
+    element.push_str(address);
+    element.push_str(if peer.is_ipv4() { "" } else { "]\"" });
     if let Some(host) = &arrival.host {
         let is_token =
             host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
         let quote = if is_token { "" } else { "\"" };
         // A host has neither quotes nor backslashes: its one spelling was made of what may stand in a target.
-        let _ = write!(element, ";host={quote}{host}{quote}");
+        [";host=", quote, host, quote].into_iter().for_each(|part| element.push_str(part));
     }
-    let _ = write!(element, ";proto={}", proto(arrival));
+    element.push_str(";proto=");
+    element.push_str(proto(arrival));
     element
 }
 
 /// Adds to the end of a list, and makes one line of it.
-fn append(headers: &mut HeaderMap, name: &HeaderName, last: &str) {
-    let lines: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
-    let list = lines.into_iter().filter(|line| !line.is_empty()).chain([last.as_bytes()]);
+fn append(headers: &mut HeaderMap, name: &HeaderName, last: Option<HeaderValue>) {
+    let Some(last) = last else { return };
+    if !headers.contains_key(name) {
+        headers.insert(name, last);
+        return;
+    }
+    let lines = headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    let list = lines.filter(|line| !line.is_empty()).chain([last.as_bytes()]);
     let list = list.collect::<Vec<&[u8]>>().join(&b", "[..]);
     if let Ok(value) = HeaderValue::from_bytes(&list) {
         headers.insert(name, value);
     }
 }
 
-fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    // Addresses and hosts in their one spelling can always be sent.
-    if let Ok(value) = HeaderValue::from_str(value) {
+/// A value of a field. Addresses and hosts in their one spelling can always be sent.
+fn sendable(text: &str) -> Option<HeaderValue> {
+    HeaderValue::from_str(text).ok()
+}
+
+fn set(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
+    if let Some(value) = value {
         headers.insert(name, value);
     }
 }

@@ -96,6 +96,9 @@ impl Scanner {
 
     /// Up to the end of a line of the head.
     fn head(&mut self, rest: &[u8]) -> (usize, Step) {
+        if let Some((taken, head)) = self.whole(rest) {
+            return (taken, self.behind(&head));
+        }
         let Some(taken) = self.line(rest, HEAD_BYTES_MAX) else { return (rest.len(), Step::On) };
         let Some(end) = taken.last_of_line() else { return (taken.kept(), Step::Broken) };
         if self.lines == b"\r\n" {
@@ -109,17 +112,35 @@ impl Scanner {
         self.lines.clear();
         match read {
             None => (end, Step::Broken),
-            Some(Head { length: Some(Length::Chunked), .. }) => {
-                self.place = SIZE;
-                (end + 1, Step::On)
-            }
-            Some(Head { length: Some(Length::Fixed(bytes)), .. }) if bytes > 0 => {
-                self.place = Place::Body(bytes);
-                (end + 1, Step::On)
-            }
-            Some(Head { is_upgrade: true, .. }) => (end + 1, Step::Asks),
-            Some(_) => (end + 1, Step::On),
+            Some(head) => (end + 1, self.behind(&head)),
         }
+    }
+
+    /// A head that came whole and is fine, as nearly all do: it is read where it lies.
+    fn whole(&self, rest: &[u8]) -> Option<(usize, Head)> {
+        if !self.lines.is_empty() || rest.starts_with(b"\r\n") {
+            return None;
+        }
+        let mut taken = 0;
+        loop {
+            taken += rest[taken..].iter().position(|&byte| byte == b'\n')? + 1;
+            if rest[..taken].ends_with(b"\r\n\r\n") {
+                break;
+            }
+        }
+        let head = rest.get(..taken).filter(|head| head.len() <= HEAD_BYTES_MAX).and_then(Head::read)?;
+        Some((taken, head))
+    }
+
+    /// What follows a head.
+    const fn behind(&mut self, head: &Head) -> Step {
+        match head {
+            Head { length: Some(Length::Chunked), .. } => self.place = SIZE,
+            Head { length: Some(Length::Fixed(bytes)), .. } if *bytes > 0 => self.place = Place::Body(*bytes),
+            Head { is_upgrade: true, .. } => return Step::Asks,
+            _ => {}
+        }
+        Step::On
     }
 
     fn trailer(&mut self, rest: &[u8]) -> (usize, Step) {
@@ -298,9 +319,25 @@ fn field(line: &[u8]) -> Option<(&[u8], &[u8])> {
     (is_token(name) && value.iter().all(is_fine)).then(|| (name, value.trim_ascii()))
 }
 
+/// Which bytes a token may have.
+const TOKEN: [bool; 256] = {
+    let mut all = [false; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        all[byte as usize] = byte.is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let others = b"!#$%&'*+-.^_`|~";
+    let mut place = 0;
+    while place < others.len() {
+        all[others[place] as usize] = true;
+        place += 1;
+    }
+    all
+};
+
 fn is_token(text: &[u8]) -> bool {
-    let is_fine = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-    !text.is_empty() && text.iter().all(is_fine)
+    !text.is_empty() && text.iter().all(|&byte| TOKEN[usize::from(byte)])
 }
 
 /// A length in digits and nothing else.

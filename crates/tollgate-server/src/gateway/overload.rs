@@ -66,7 +66,7 @@ impl tower_service::Service<Request<Carried>> for Behind {
             Behind::Open(passing) => passing.call(request),
             Behind::Shed(shed) => {
                 let answered = shed.call(request);
-                Box::pin(async move { Ok(answered.await?.map(BodyExt::boxed_unsync)) })
+                Box::pin(async move { Ok(answered.await?.map(|body| Body::Boxed(body.boxed_unsync()))) })
             }
         }
     }

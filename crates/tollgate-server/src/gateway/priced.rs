@@ -14,7 +14,7 @@ use tollgate_tower::{RateLimit, RateLimitLayer};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::body::{Body, Upload};
+use super::body::{Body, Limited, Upload};
 use super::carried::Carried;
 use super::decide::Deciding;
 use super::graphql::{GraphqlPlan, PersistedPlan};
@@ -86,17 +86,17 @@ impl Priced {
     }
 
     /// Answers a request that has arrived.
-    pub(super) async fn answer(&self, parts: Parts, body: Incoming) -> Response<Body> {
+    pub(super) async fn answer(&self, parts: Parts, body: Incoming) -> Response<Limited> {
         let upload = Upload::new(Carried::Coming(body), None);
         let request = Request::from_parts(parts, Carried::Awaited(Box::new(upload.lend())));
         let answered = self.service.clone().call(request).await;
         match (upload.fault(), answered) {
             (Some(fault), _) => {
-                let mut response = proxy::refused(&proxy::cut_off(fault));
+                let mut response = proxy::refused(&proxy::cut_off(fault)).map(Limited::from);
                 response.extensions_mut().insert(Own);
                 response
             }
-            (None, Ok(response)) => response.map(BodyExt::boxed_unsync),
+            (None, Ok(response)) => response.map(|body| Limited::from(Body::Boxed(body.boxed_unsync()))),
             (None, Err(never)) => match never {},
         }
     }

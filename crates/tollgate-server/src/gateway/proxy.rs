@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::{HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode, Version, request};
-use http_body_util::{BodyExt, Full};
 use hyper::body::Body as _;
 use tollgate::overload::Ending;
 use tollgate::{Clock, Timestamp};
@@ -206,7 +204,7 @@ fn handed_on(
                 _counted: upstream.numbers.tunnel(),
                 held: None,
             };
-            let mut response = response.map(|_| nothing());
+            let mut response = response.map(|_| Body::default());
             Handed::granted(tunnel, &mut response, protocol.unwrap_or(wish.protocol));
             response
         }
@@ -215,7 +213,7 @@ fn handed_on(
         }
         (false, _) => {
             let idle = route.timeouts.idle;
-            response.map(|body| Download { body, idle, waiting: None, _place: place }.boxed_unsync())
+            response.map(|body| Body::Download(Download { body, idle, waiting: None, _place: place }))
         }
     }
 }
@@ -280,24 +278,15 @@ pub(super) fn cut_off(fault: Fault) -> Problem {
 
 /// A problem as an answer.
 pub(super) fn refused(problem: &Problem) -> Response<Body> {
-    let mut response = problem_details(problem).map(full);
+    let mut response = problem_details(problem).map(Body::Own);
     if matches!(problem.kind.status(), 503) {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
 }
 
-fn full(body: Full<Bytes>) -> Body {
-    body.map_err(|never| match never {}).boxed_unsync()
-}
-
-/// An empty body.
-pub(super) fn nothing() -> Body {
-    full(Full::default())
-}
-
 fn empty(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(nothing());
+    let mut response = Response::new(Body::default());
     *response.status_mut() = status;
     response
 }

@@ -94,6 +94,13 @@ impl Pulse {
     }
 }
 
+impl Begun {
+    /// Another on the same connection.
+    pub(super) fn again(&self) -> Self {
+        self.1.begin()
+    }
+}
+
 impl Watched for Begun {
     fn polled(&mut self, is_ready: bool) {
         self.0.polled(is_ready);

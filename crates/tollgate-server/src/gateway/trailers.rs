@@ -65,7 +65,7 @@ impl Trailers {
         retain(trailers, |name| {
             !FRAMING.contains(name)
                 && !BEFORE_THE_BODY.contains(name)
-                && !fields::TOLD_BY_PROXIES.contains(name)
+                && !fields::TOLD_BY_PROXIES.contains(&name.as_str())
                 && !self.identity.contains(name)
         });
     }

@@ -68,7 +68,7 @@ pub(super) struct Tunnel {
     pub(super) _place: Place,
     pub(super) _counted: Tunnelled,
     /// The body of the answer, which holds what the request took of limits.
-    pub(super) held: Option<super::Body>,
+    pub(super) held: Option<super::Limited>,
 }
 
 /// A tunnel on its way from whoever answers to whoever has the connection.
@@ -85,13 +85,13 @@ impl Handed {
     }
 
     /// Takes the tunnel of a response, if it begins one, and what its body holds: the request is over when the tunnel is.
-    pub(super) fn take(response: &mut Response<super::Body>) -> Option<Tunnel> {
+    pub(super) fn take(response: &mut Response<super::Limited>) -> Option<Tunnel> {
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return None;
         }
         let handed = response.extensions_mut().remove::<Self>()?;
         let mut tunnel = handed.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        tunnel.held = Some(std::mem::replace(response.body_mut(), super::proxy::nothing()));
+        tunnel.held = Some(std::mem::take(response.body_mut()));
         Some(tunnel)
     }
 }

@@ -128,11 +128,7 @@ impl Upstream {
         outgoing: &Outgoing,
         is_fresh: bool,
     ) -> Result<Answer, Failure> {
-        let connect = self.timeouts.connect;
-        let begun = Instant::now();
-        let place = tokio::time::timeout(connect, Arc::clone(&self.places).acquire_owned());
-        let place = place.await.map_err(|_| Failure::Busy)?.map_err(|_| Failure::Busy)?;
-        let left = connect.saturating_sub(begun.elapsed());
+        let (place, left) = self.place().await?;
         if outgoing.is_upgrade {
             if self.dialer.is_only_h2() {
                 return Err(Failure::Connect(
@@ -156,6 +152,18 @@ impl Upstream {
             }
         }
         Err(Failure::Lost("one connection after the other ended".to_owned()))
+    }
+
+    /// A place among the requests that may be there at once, and what is left of the time to connect.
+    async fn place(&self) -> Result<(OwnedSemaphorePermit, Duration), Failure> {
+        let connect = self.timeouts.connect;
+        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+            return Ok((place, connect));
+        }
+        let begun = Instant::now();
+        let place = tokio::time::timeout(connect, Arc::clone(&self.places).acquire_owned());
+        let place = place.await.map_err(|_| Failure::Busy)?.map_err(|_| Failure::Busy)?;
+        Ok((place, connect.saturating_sub(begun.elapsed())))
     }
 
     /// A connection that is there already.
@@ -239,8 +247,9 @@ impl Upstream {
         outgoing: &Outgoing,
         has_rested: bool,
     ) -> Result<Response<Answered>, Failure> {
-        let asked = wire.ask(&outgoing.parts, &outgoing.upload);
-        let head = self.in_time(asked, outgoing).await?.map_err(|trouble| match trouble {
+        let asked = wire.ask(&outgoing.parts, &outgoing.upload, self.timeouts.response);
+        let head = asked.await.map_err(|trouble| match trouble {
+            Trouble::Late => Failure::Late,
             Trouble::Unsent(_) if has_rested => Failure::Unsent,
             Trouble::Gone(_) if has_rested && outgoing.is_repeatable() => Failure::Stale,
             Trouble::Unsent(why) | Trouble::Gone(why) | Trouble::Lost(why) => Failure::Lost(why),
@@ -281,8 +290,8 @@ impl Upstream {
         let outgoing = Outgoing { parts, upload: Upload::empty(), is_upgrade: false };
         match self.dialer.dial().await.ok()? {
             Sender::Http1(mut wire) => {
-                let head = wire.ask(&outgoing.parts, &outgoing.upload).await.ok()?;
-                Some(head.response.status())
+                let asked = wire.ask(&outgoing.parts, &outgoing.upload, self.timeouts.response);
+                Some(asked.await.ok()?.response.status())
             }
             Sender::H2(mut h2) => {
                 let request = outgoing.request(Version::HTTP_2, self.dialer.scheme());

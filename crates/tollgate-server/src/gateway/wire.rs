@@ -4,12 +4,14 @@
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, TE};
 use http::{HeaderMap, Method, request};
 use hyper::body::{Body as _, Frame};
 use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::body::{Lent, Upload};
 use super::link::Link;
@@ -18,6 +20,9 @@ use super::reply::{self, Broken, Decoder, Head, Next};
 /// Room for what is read at once: usually, and after a read that has filled it.
 const READ_BYTES: usize = 8 << 10;
 const READ_BYTES_MAX: usize = 64 << 10;
+
+/// What the timer of a new connection is set for.
+const PATIENCE_FIRST: Duration = Duration::from_secs(5);
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -28,6 +33,8 @@ pub(super) enum Trouble {
     Gone(String),
     /// Anything else.
     Lost(String),
+    /// There was none in time.
+    Late,
 }
 
 /// A connection.
@@ -40,6 +47,8 @@ pub(super) struct Wire {
     room: usize,
     outbox: Outbox,
     upload: Sending,
+    /// Fires when an answer is late, or before: as it goes from one request to the next, it is hardly ever moved.
+    patience: Pin<Box<Sleep>>,
     /// Whether anything of the present request was written, and of its answer read.
     has_written: bool,
     has_read: bool,
@@ -73,6 +82,7 @@ impl Wire {
             room: READ_BYTES,
             outbox: Outbox::default(),
             upload: Sending::Done,
+            patience: Box::pin(sleep(PATIENCE_FIRST)),
             has_written: false,
             has_read: false,
         })
@@ -83,14 +93,39 @@ impl Wire {
         self.read.is_empty() && self.poll_fill(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
-    /// Sends a request, and waits for the head of its answer. The body of the request may still be under way then.
+    /// Sends a request, and waits for the head of its answer, for so long after the last of it went on. The body of the request may still
+    /// be under way then.
     ///
     /// # Errors
     /// When there is none.
-    pub(super) async fn ask(&mut self, parts: &request::Parts, upload: &Upload) -> Result<Head, Trouble> {
+    pub(super) async fn ask(
+        &mut self,
+        parts: &request::Parts,
+        upload: &Upload,
+        patience: Duration,
+    ) -> Result<Head, Trouble> {
         (self.has_written, self.has_read) = (false, false);
         self.upload = self.outbox.begin(parts, upload);
-        std::future::poll_fn(|context| self.poll_head(context, &parts.method)).await
+        let (mut until, mut moved) = (Instant::now() + patience, upload.moved());
+        if until < self.patience.deadline() {
+            self.patience.as_mut().reset(until);
+        }
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(head) = self.poll_head(context, &parts.method) {
+                return Poll::Ready(head);
+            }
+            while self.patience.as_mut().poll(context).is_ready() {
+                if self.patience.deadline() >= until {
+                    if upload.moved() == moved {
+                        return Poll::Ready(Err(Trouble::Late));
+                    }
+                    (until, moved) = (Instant::now() + patience, upload.moved());
+                }
+                self.patience.as_mut().reset(until);
+            }
+            Poll::Pending
+        })
+        .await
     }
 
     fn poll_head(&mut self, context: &mut Context<'_>, asked: &Method) -> Poll<Result<Head, Trouble>> {

@@ -82,7 +82,10 @@ enum Head {
 pub(crate) struct Patient<S> {
     stream: S,
     phase: Arc<Phase>,
+    /// Fires at this instant or before. It is moved when it has fired too early, or would fire too late: so a connection that is asked
+    /// again and again hardly ever moves it.
     reading: Pin<Box<Sleep>>,
+    until: Instant,
     /// The turn that the stream is in, and how far its head is.
     turn: u32,
     head: Head,
@@ -91,14 +94,8 @@ pub(crate) struct Patient<S> {
 
 impl<S> Patient<S> {
     pub(crate) fn new(stream: S, phase: Arc<Phase>) -> Self {
-        Self {
-            stream,
-            phase,
-            reading: Box::pin(sleep(HEAD_TIMEOUT)),
-            turn: 0,
-            head: Head::First,
-            writing: None,
-        }
+        let reading = Box::pin(sleep(HEAD_TIMEOUT));
+        Self { stream, phase, until: reading.deadline(), reading, turn: 0, head: Head::First, writing: None }
     }
 
     /// Whether a head is awaited, rather than a body, which has a timeout of its own. A new turn begins with a rest.
@@ -135,9 +132,18 @@ impl<S> Patient<S> {
         };
         if next != self.head {
             self.head = next;
-            self.reading.as_mut().reset(Instant::now() + patience);
+            self.until = Instant::now() + patience;
+            if self.until < self.reading.deadline() {
+                self.reading.as_mut().reset(self.until);
+            }
         }
-        self.reading.as_mut().poll(context).map(|()| too_slow())
+        while self.reading.as_mut().poll(context).is_ready() {
+            if self.reading.deadline() >= self.until {
+                return Poll::Ready(too_slow());
+            }
+            self.reading.as_mut().reset(self.until);
+        }
+        Poll::Pending
     }
 
     /// What became of a write; one that makes no progress is given up after a while.

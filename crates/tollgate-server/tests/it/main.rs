@@ -39,6 +39,7 @@ mod gateway_links;
 mod gateway_trailers;
 mod gateway_upstream;
 mod gateway_websocket;
+mod gateway_wire;
 mod grpc;
 mod grpc_lifecycle;
 mod crowds;

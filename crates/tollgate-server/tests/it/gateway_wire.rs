@@ -1,0 +1,250 @@
+//! Connections of HTTP/1 to an upstream, byte by byte: when one is used again, when not, and what goes on in both directions at once. Here the
+//! test is the upstream.
+
+use std::io::{BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use crate::gateway_upstream::{Gateway, OPEN};
+use crate::wire::Response;
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// A gateway, and what its upstream listens with.
+fn gateway() -> (Gateway, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    (Gateway::with(&["--upstream", &address], OPEN), listener)
+}
+
+fn accepted(listener: &TcpListener) -> TcpStream {
+    let stream = listener.accept().unwrap().0;
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+fn say(mut stream: &TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).unwrap();
+}
+
+fn get(client: &TcpStream, path: &str) {
+    say(client, &format!("GET {path} HTTP/1.1\r\nHost: app.test\r\n\r\n"));
+}
+
+/// What comes up to and with this text.
+fn heard(mut stream: &TcpStream, end: &str) -> String {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(end.as_bytes()) {
+        let mut byte = [0];
+        assert_eq!(stream.read(&mut byte).unwrap(), 1, "the end after {}", String::from_utf8_lossy(&bytes));
+        bytes.push(byte[0]);
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+/// The head of the request that comes next, which must be for this path.
+fn asked(stream: &TcpStream, path: &str) -> String {
+    let head = heard(stream, "\r\n\r\n");
+    assert!(head.split(' ').nth(1) == Some(path), "{path}: {head}");
+    head
+}
+
+fn answered(client: &TcpStream) -> Response {
+    Response::read(&mut BufReader::new(client))
+}
+
+/// Whether the other side has ended the connection, and nothing came before that.
+fn has_ended(mut stream: &TcpStream) -> bool {
+    !matches!(stream.read(&mut [0]), Ok(1))
+}
+
+/// One connection serves one request after the other, whichever way the answers tell their lengths; when the upstream has closed it,
+/// there is another.
+#[test]
+fn connections_are_used_again() {
+    let (gateway, listener) = gateway();
+    let client = gateway.connect();
+    get(&client, "/1");
+    let first = accepted(&listener);
+    asked(&first, "/1");
+    say(&first, OK);
+    assert_eq!(answered(&client).body, b"ok");
+    get(&client, "/2");
+    asked(&first, "/2");
+    say(
+        &first,
+        "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok",
+    );
+    let head = heard(&client, "ok\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && !head.contains("link"), "{head}");
+    say(&first, "\r\n0\r\n\r\n");
+    heard(&client, "0\r\n\r\n");
+    get(&client, "/3");
+    asked(&first, "/3");
+    say(&first, "HTTP/1.1 204 No Content\r\n\r\n");
+    assert_eq!(answered(&client).status, 204);
+    drop(first);
+    get(&client, "/4");
+    let second = accepted(&listener);
+    asked(&second, "/4");
+    say(&second, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+    assert_eq!(answered(&client).body, b"ok");
+    assert!(has_ended(&second), "it said so");
+}
+
+/// What an upstream says without being asked answers nobody, neither behind an answer nor later: the connection is not used again.
+#[test]
+fn nobody_gets_an_answer_that_nobody_asked_for() {
+    let (gateway, listener) = gateway();
+    let client = gateway.connect();
+    for _ in 0..3 {
+        get(&client, "/mine");
+        let upstream = accepted(&listener);
+        asked(&upstream, "/mine");
+        say(&upstream, &format!("{OK}HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"));
+        assert_eq!(answered(&client).body, b"ok");
+        drop(upstream);
+    }
+    for broken in ["HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nok", "hello\r\n\r\n"] {
+        get(&client, "/broken");
+        let upstream = accepted(&listener);
+        asked(&upstream, "/broken");
+        say(&upstream, broken);
+        answered(&client).problem(502);
+        assert!(has_ended(&upstream));
+    }
+}
+
+/// An upstream that answers before it has read the whole request gets the rest of it nevertheless, and its connection is used again.
+#[test]
+fn an_answer_before_the_end_of_the_request() {
+    let (gateway, listener) = gateway();
+    let client = gateway.connect();
+    let (body, part) = ("x".repeat(300_000), "y".repeat(100));
+    say(
+        &client,
+        &format!("POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{part}", part.len() + body.len()),
+    );
+    let upstream = accepted(&listener);
+    let head = asked(&upstream, "/1");
+    assert!(head.contains(&format!("content-length: {}\r\n", part.len() + body.len())), "{head}");
+    heard(&upstream, &part);
+    say(&upstream, OK);
+    assert_eq!(answered(&client).body, b"ok");
+    say(&client, &body);
+    heard(&upstream, &body);
+    get(&client, "/2");
+    asked(&upstream, "/2");
+    say(&upstream, OK);
+    assert_eq!(answered(&client).body, b"ok");
+}
+
+/// While an answer is under way the request goes on, also when nobody takes the answer; chunks are chunks again.
+#[test]
+fn both_directions_at_once() {
+    let (gateway, listener) = gateway();
+    let client = gateway.connect();
+    say(&client, "POST /1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n");
+    let upstream = accepted(&listener);
+    let head = asked(&upstream, "/1");
+    assert!(head.contains("transfer-encoding: chunked\r\n") && !head.contains("content-length"), "{head}");
+    heard(&upstream, "3\r\none\r\n");
+    // More than fits in between, which the client does not read yet.
+    let length = 32 << 20;
+    let mut writer = upstream.try_clone().unwrap();
+    let writing = std::thread::spawn(move || {
+        say(&writer, &format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
+        writer.write_all(&vec![b'z'; length]).unwrap();
+    });
+    heard(&client, "\r\n\r\n");
+    for _ in 0..3 {
+        say(&client, "3\r\ntwo\r\n");
+        heard(&upstream, "3\r\ntwo\r\n");
+    }
+    say(&client, "0\r\n\r\n");
+    heard(&upstream, "0\r\n\r\n");
+    let mut answer = vec![0; length];
+    (&client).read_exact(&mut answer).unwrap();
+    writing.join().unwrap();
+    get(&client, "/2");
+    asked(&upstream, "/2");
+}
+
+/// A large request is sent whole before its small answer.
+#[test]
+fn a_large_request() {
+    let (gateway, listener) = gateway();
+    let client = gateway.connect();
+    let length = 16 << 20;
+    let mut writer = client.try_clone().unwrap();
+    let writing = std::thread::spawn(move || {
+        say(&writer, &format!("PUT /1 HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"));
+        writer.write_all(&vec![b'z'; length]).unwrap();
+    });
+    let upstream = accepted(&listener);
+    asked(&upstream, "/1");
+    (&upstream).read_exact(&mut vec![0; length]).unwrap();
+    writing.join().unwrap();
+    say(&upstream, OK);
+    assert_eq!(answered(&client).body, b"ok");
+}
+
+/// A client that goes away in the middle of its answer, or of its request, takes the connection to the upstream with it.
+#[test]
+fn who_goes_away_leaves_nothing_behind() {
+    let (gateway, listener) = gateway();
+    let client = gateway.connect();
+    get(&client, "/answer");
+    let upstream = accepted(&listener);
+    asked(&upstream, "/answer");
+    say(&upstream, "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbegun");
+    heard(&client, "begun");
+    drop(client);
+    assert!(has_ended(&upstream));
+
+    let client = gateway.connect();
+    say(&client, "POST /request HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nbegun");
+    let upstream = accepted(&listener);
+    asked(&upstream, "/request");
+    heard(&upstream, "begun");
+    drop(client);
+    assert!(has_ended(&upstream));
+
+    // Also where the answer has begun before.
+    let client = gateway.connect();
+    say(&client, "POST /both HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nbegun");
+    let upstream = accepted(&listener);
+    asked(&upstream, "/both");
+    heard(&upstream, "begun");
+    say(&upstream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n");
+    heard(&client, "ok\r\n");
+    drop(client);
+    assert!(has_ended(&upstream));
+}
+
+/// An answer that is cut off is not told as a whole one.
+#[test]
+fn cut_off_answers() {
+    let (gateway, listener) = gateway();
+    for begun in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nbegun",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n",
+    ] {
+        // The request is whole, and then it is not.
+        for request in [
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nbegun",
+        ] {
+            let client = gateway.connect();
+            say(&client, request);
+            let upstream = accepted(&listener);
+            heard(&upstream, if request.starts_with("GET") { "\r\n\r\n" } else { "begun" });
+            say(&upstream, begun);
+            heard(&client, "begun");
+            drop(upstream);
+            let mut rest = String::new();
+            let _ = (&client).read_to_string(&mut rest);
+            assert!(!rest.contains("0\r\n\r\n"), "{begun:?}, {request:?}: {rest:?}");
+        }
+    }
+}

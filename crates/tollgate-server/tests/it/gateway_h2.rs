@@ -407,15 +407,15 @@ fn refusing() -> u16 {
     port
 }
 
-/// A request that an upstream refused unseen is sent again, if its method may be repeated; else the client is told.
+/// A request that an upstream refused unseen is sent again, whatever its method: nobody has acted on it.
 #[test]
 fn refused_streams() {
-    for (request, status) in [("GET", 200), ("DELETE", 200), ("POST", 502)] {
+    for request in ["GET", "DELETE", "POST"] {
         let gateway = Gateway::with(&["--upstream", &format!("h2c://127.0.0.1:{}", refusing())], OPEN);
         let answer = gateway.exchange(&format!("{request} / HTTP/1.1\r\nHost: a\r\n\r\n"));
-        assert_eq!(answer.status, status, "{request}");
+        assert_eq!(answer.status, 200, "{request}");
         assert_eq!(gateway.metric("tollgate_gateway_failures_total", "refused"), 1);
-        assert_eq!(gateway.metric("tollgate_gateway_retries_total", "upstream"), u64::from(status == 200));
+        assert_eq!(gateway.metric("tollgate_gateway_retries_total", "upstream"), 1);
     }
 }
 

@@ -15,6 +15,7 @@ use tower_service::Service as _;
 mod plan;
 mod graphql;
 mod connection;
+mod client;
 mod filtered;
 mod entry;
 mod strict;

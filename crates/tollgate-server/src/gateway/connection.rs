@@ -2,32 +2,28 @@
 
 use std::convert::Infallible;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONNECTION, HeaderValue};
-use http::{Request, Response};
+use http::Request;
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
 use super::arrival::Peer;
-use super::body::{Holding, Limited, Watched};
-use super::entry::{Lingering, Prefixed};
+use super::body::{Holding, Watched};
+use super::entry::Prefixed;
 use super::frames::Paced;
 use super::streams::{State, Streams};
-use super::strict::{Strict, Turn};
-use super::tunnel::{self, Handed, Tunnel};
+use super::tunnel::Handed;
 use super::websocket;
-use super::{Gateway, HEAD_BUFFER_BYTES};
-use crate::http::{Answering, HEAD_TIMEOUT, Patient, Phase};
+use super::{Gateway, client};
+use crate::http::HEAD_TIMEOUT;
 use crate::listen::{Stop, Stream, stopped};
 
 /// How a client of HTTP/2 begins.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How long a connection waits, once the server was told to stop, for a request that its client has sent already.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// Most requests at once on one connection of HTTP/2.
 const STREAMS_MAX: u32 = 128;
@@ -70,75 +66,12 @@ pub(crate) async fn connection(stream: Stream, gateway: Arc<Gateway>, mut stop: 
             }
         }
     };
+    // What is large is boxed, so that a connection that rests is small.
     if is_h2 {
-        serve_h2(stream, gateway, peer, stop).await
+        Box::pin(serve_h2(stream, gateway, peer, stop)).await
     } else {
-        serve_http1(stream, gateway, peer, stop).await
+        client::serve(stream, gateway, peer, stop).await
     }
-}
-
-async fn serve_http1(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, stop: Stop) {
-    let (phase, turn) = (Arc::new(Phase::default()), Arc::new(Turn::default()));
-    let mut told = stop.clone();
-    let tunnel = Arc::new(Mutex::new(None::<Tunnel>));
-    let service = service_fn(|request: Request<Incoming>| {
-        let (gateway, answering, stop) = (Arc::clone(&gateway), phase.answering(), stop.clone());
-        let (turn, phase, tunnel) = (Arc::clone(&turn), Arc::clone(&phase), Arc::clone(&tunnel));
-        async move {
-            let asks = tunnel::asks(&request);
-            let mut response = gateway.answer(request, peer).await;
-            let begun = Handed::take(&mut response);
-            if asks {
-                turn.decide(begun.is_some());
-            }
-            if begun.is_some() {
-                phase.leave();
-                *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = begun;
-            } else if *stop.borrow() || must_close(&response) {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            Ok::<_, Infallible>(response.map(|body| Holding { body, held: answering }))
-        }
-    });
-    let stream = Lingering::before(stream, Arc::clone(&phase));
-    let stream = Strict::before(Patient::new(stream, Arc::clone(&phase)), Arc::clone(&turn));
-    let connection = http1::Builder::new()
-        // Patience is the stream's.
-        .header_read_timeout(None)
-        .max_buf_size(HEAD_BUFFER_BYTES)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
-    let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stopped(&mut told) => match tokio::time::timeout(LINGER, connection.as_mut()).await {
-            Ok(ended) => ended,
-            Err(_) => {
-                if !phase.is_touched() {
-                    return; // A connection opened ahead of need; nobody waits for an answer.
-                }
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        },
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
-    }
-    let tunnel = tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(tunnel) = tunnel {
-        tunnel.carry().await;
-    }
-}
-
-/// Whether what is left of a request is of no use: it was refused for how it is written, or its body did not come.
-fn must_close(response: &Response<Limited>) -> bool {
-    matches!(response.status().as_u16(), 408 | 414 | 431)
-        && response.extensions().get::<super::Own>().is_some()
-}
-
-impl Watched for Answering {
-    fn polled(&mut self, _is_ready: bool) {}
 }
 
 async fn serve_h2(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop: Stop) {

@@ -68,6 +68,11 @@ impl Prefixed {
         Self { stream, filter: Prefix(Vec::new()) }
     }
 
+    /// Bytes that are to be read again, as the next ones.
+    pub(super) fn give_back(&mut self, bytes: &[u8]) {
+        self.filter.0.extend_from_slice(bytes);
+    }
+
     /// Whether the first bytes are these. Reads no more than it takes to know.
     pub(super) async fn begins_with(&mut self, wanted: &[u8]) -> io::Result<bool> {
         let mut bytes = [0; BEGINNING_BYTES_MAX];

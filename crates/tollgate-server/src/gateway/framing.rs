@@ -75,6 +75,11 @@ impl Scanner {
         Self { place: Place::Head, lines: Vec::new() }
     }
 
+    /// Whether the next byte is the first of a request.
+    pub(super) fn is_between(&self) -> bool {
+        self.place == Place::Head && self.lines.is_empty()
+    }
+
     /// Looks at the next bytes. After [`Found::Asks`] or [`Found::Broken`] those behind it were not looked at.
     pub(super) fn scan(&mut self, bytes: &[u8]) -> Found {
         let mut at = 0;

@@ -72,6 +72,11 @@ impl Strict {
         Filtered { stream, filter }
     }
 
+    /// Whether nothing came of a request but what was passed on with its end.
+    pub(super) fn is_between(&self) -> bool {
+        matches!(self.state, State::Http) && self.held.is_empty() && self.scanner.is_between()
+    }
+
     /// Looks at what was read behind `before`, and takes away what may not pass.
     fn check(&mut self, into: &mut ReadBuf<'_>, before: usize) {
         let read = &into.filled()[before..];

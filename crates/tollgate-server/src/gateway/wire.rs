@@ -17,7 +17,7 @@ use super::body::{Lent, Upload};
 use super::link::Link;
 use super::reply::{self, Broken, Decoder, Head, Next};
 
-/// Room for what is read at once: usually, and after a read that has filled it.
+/// Room for what is read at once: at first, and after some reads that have filled it.
 const READ_BYTES: usize = 8 << 10;
 const READ_BYTES_MAX: usize = 64 << 10;
 
@@ -262,7 +262,11 @@ impl Wire {
             spare = self.read.capacity() - self.read.len();
         }
         let read = ready!(pin!(self.link.read_buf(&mut self.read)).poll(context))?;
-        self.room = if read == spare { READ_BYTES_MAX } else { READ_BYTES };
+        if read == spare {
+            self.room = (self.room * 2).min(READ_BYTES_MAX);
+        } else if read < self.room / 4 {
+            self.room = (self.room / 2).max(READ_BYTES);
+        }
         Poll::Ready(Ok(read))
     }
 }

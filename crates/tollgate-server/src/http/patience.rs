@@ -41,6 +41,13 @@ impl Phase {
         self.turns.load(Ordering::Relaxed) % 2 == 1 && !self.left.load(Ordering::Relaxed)
     }
 
+    /// The number of the turn that has not begun yet; none while a request is being answered, or on a connection that is no longer one of
+    /// HTTP.
+    pub(crate) fn rest(&self) -> Option<u32> {
+        let turn = self.turns.load(Ordering::Relaxed);
+        Some(turn).filter(|turn| turn % 2 == 0 && !self.left.load(Ordering::Relaxed))
+    }
+
     /// From now on the connection is no longer one of HTTP.
     pub(crate) fn leave(&self) {
         self.left.store(true, Ordering::Relaxed);
@@ -96,6 +103,16 @@ impl<S> Patient<S> {
     pub(crate) fn new(stream: S, phase: Arc<Phase>) -> Self {
         let reading = Box::pin(sleep(HEAD_TIMEOUT));
         Self { stream, phase, until: reading.deadline(), reading, turn: 0, head: Head::First, writing: None }
+    }
+
+    /// The stream itself.
+    pub(crate) const fn inner(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    /// Whether the client does not take what is written.
+    pub(crate) const fn is_writing(&self) -> bool {
+        self.writing.is_some()
     }
 
     /// Whether a head is awaited, rather than a body, which has a timeout of its own. A new turn begins with a rest.

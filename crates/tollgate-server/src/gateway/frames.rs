@@ -1,5 +1,5 @@
-//! How many frames of HTTP/2 a client may send that carry nothing: pings, settings, resets, priorities and empty parts of bodies. hyper
-//! bounds the memory that they take; here is the bound on the work. A client beyond it loses its connection.
+//! Whether a client of HTTP/2 begins as it should, and how many frames it may send that carry nothing: pings, settings, resets, priorities
+//! and empty parts of bodies. hyper bounds the memory that they take; here is the bound on the work. A client beyond it loses its connection.
 
 use std::io;
 use std::pin::Pin;
@@ -54,6 +54,8 @@ struct Counter {
     skipped: usize,
     head: [u8; HEAD_BYTES],
     filled: usize,
+    /// Whether the first frame was there.
+    is_begun: bool,
     continued: u32,
     idle: Pace,
     resets: Pace,
@@ -66,6 +68,7 @@ impl Counter {
             skipped: PREFACE_BYTES,
             head: [0; HEAD_BYTES],
             filled: 0,
+            is_begun: false,
             continued: 0,
             idle: Pace::new(IDLE_FRAMES_MAX, now),
             resets: Pace::new(RESETS_MAX, now),
@@ -97,8 +100,13 @@ impl Counter {
     }
 
     fn is_frame_kept(&mut self) -> bool {
-        let [high, middle, low, kind, ..] = self.head;
+        let [high, middle, low, kind, flags, ..] = self.head;
         self.skipped = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        if !self.is_begun {
+            // Settings, and not the word that somebody's were heard, are a part of the preface (RFC 9113, 3.4).
+            self.is_begun = true;
+            return kind == 4 && flags & 1 == 0;
+        }
         if kind == 9 {
             self.continued += 1;
             return self.continued <= CONTINUATIONS_MAX;
@@ -136,7 +144,9 @@ impl<S: AsyncRead + Unpin> Filter<S> for Paced {
         let before = into.filled().len();
         let read = Pin::new(stream).poll_read(context, into);
         if read.is_ready() && !self.0.is_kept(&into.filled()[before..]) {
-            return Poll::Ready(Err(io::Error::other("the client sends too many frames that carry nothing")));
+            return Poll::Ready(Err(io::Error::other(
+                "the client does not begin as it should, or sends too many frames that carry nothing",
+            )));
         }
         read
     }
@@ -153,7 +163,7 @@ mod tests {
     /// How many frames of a kind pass before the connection ends; they come with a rest after each `every`.
     async fn passed(kind: u8, length: u8, every: usize) -> usize {
         let mut counter = Counter::new(Instant::now());
-        assert!(counter.is_kept(&[b'P'; PREFACE_BYTES]));
+        assert!(counter.is_kept(&[b'P'; PREFACE_BYTES]) && counter.is_kept(&frame(4, 0)));
         for sent in 0..50_000 {
             if sent % every == every - 1 {
                 tokio::time::advance(WINDOW + Duration::from_millis(1)).await;
@@ -165,6 +175,15 @@ mod tests {
             }
         }
         50_000
+    }
+
+    /// The first frame is the client's settings.
+    #[test]
+    fn beginnings() {
+        let begins =
+            |frame: &[u8]| Counter::new(Instant::now()).is_kept(&[&[b'P'; PREFACE_BYTES], frame].concat());
+        assert!(begins(&frame(4, 6)));
+        assert!(!begins(&frame(6, 8)) && !begins(&frame(1, 9)) && !begins(&[0, 0, 0, 4, 1, 0, 0, 0, 0]));
     }
 
     /// Frames that carry nothing have a pace; those that carry something have none here.

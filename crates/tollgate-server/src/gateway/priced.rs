@@ -4,11 +4,14 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 
+use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
+use tokio::sync::Semaphore;
 use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted, points};
 use tollgate_tower::{RateLimit, RateLimitLayer};
 use tower_layer::Layer;
@@ -20,16 +23,24 @@ use super::decide::Deciding;
 use super::graphql::{GraphqlPlan, PersistedPlan};
 use super::overload::Behind;
 use super::plan::RoutePlan;
+use super::refusal::Turned;
 use super::table::Table;
 use super::{Own, proxy};
+use crate::http::{Kind, Problem};
 
 /// Largest file of known operations.
 const FILE_BYTES_MAX: u64 = 16 << 20;
+/// Most KiB of bodies that one route holds, and how long the next body waits for room.
+const HELD_KIB_MAX: usize = 256 << 10;
+const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The GraphQL of one route.
 pub(super) struct Priced {
     route: String,
     paths: Vec<String>,
+    body_bytes_max: usize,
+    /// Room for bodies, by the KiB.
+    room: Semaphore,
     service: Graphql<RateLimit<Behind, Deciding>>,
 }
 
@@ -70,6 +81,8 @@ impl Priced {
         Ok(Self {
             route: route.to_owned(),
             paths: plan.paths.clone(),
+            body_bytes_max: plan.body_bytes_max,
+            room: Semaphore::new(HELD_KIB_MAX),
             service: layer.layer(limits.layer(behind.clone())),
         })
     }
@@ -87,6 +100,15 @@ impl Priced {
 
     /// Answers a request that has arrived.
     pub(super) async fn answer(&self, parts: Parts, body: Incoming) -> Response<Limited> {
+        // A body is in memory from here until the upstream answers.
+        let size = kib(&parts, &body, self.body_bytes_max);
+        let Ok(Ok(_held)) = tokio::time::timeout(ROOM_TIMEOUT, self.room.acquire_many(size)).await else {
+            let detail = format!(
+                "route {:?}: as many bodies wait to be priced as may be; try again later",
+                self.route
+            );
+            return proxy::refused(&Problem::new(Kind::Gateway(Turned::Busy), detail)).map(Limited::from);
+        };
         let upload = Upload::new(Carried::Coming(body), None);
         let request = Request::from_parts(parts, Carried::Awaited(Box::new(upload.lend())));
         let answered = self.service.clone().call(request).await;
@@ -102,12 +124,23 @@ impl Priced {
     }
 }
 
-/// Whether a path is another one or below it. Many servers take small and large letters for one another, or leave out what follows a
-/// semicolon: nobody gets around the price by that.
+/// How much room a body takes that is no larger than it may be: what it says, or all that it could.
+fn kib(parts: &Parts, body: &Incoming, most: usize) -> u32 {
+    if body.is_end_stream() {
+        return 0;
+    }
+    let length =
+        parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let bytes = length.map_or(most, |length| length.min(most));
+    u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
+}
+
+/// Whether a path is another one or below it. Many servers take small and large letters for one another, leave out what follows a
+/// semicolon, or take an escaped slash for one: nobody gets around the price by that.
 fn is_below(above: &str, path: &str) -> bool {
     let start = path.get(..above.len()).filter(|start| start.eq_ignore_ascii_case(above));
     let rest = start.and_then(|start| path.get(start.len()..));
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', ';']))
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', ';', '%']))
 }
 
 /// The operations of a file.
@@ -140,7 +173,7 @@ mod tests {
     /// No spelling that a server may take for the path gets around its price.
     #[test]
     fn paths_and_what_is_below() {
-        for path in ["/graphql", "/graphql/", "/graphql/x", "/GraphQL", "/graphql;v=1"] {
+        for path in ["/graphql", "/graphql/", "/graphql/x", "/GraphQL", "/graphql;v=1", "/graphql%2Fx"] {
             assert!(is_below("/graphql", path), "{path}");
         }
         for path in ["/", "/graphqlx", "/graph", "/graphq\u{e9}", "/x/graphql"] {

@@ -1,11 +1,12 @@
 //! Clients that are slow on purpose: they lose their connection, hold little, and nobody else waits for them. Times are real, so all of
 //! them are slow at once.
 
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::gateway_upstream::{Gateway, Upstream, until};
+use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
+use crate::wire::Response;
 
 /// Drips bytes until the other side ends the connection; tells after how long, or nothing if it lasts.
 #[allow(clippy::disallowed_methods, reason = "the test measures a real wait")]
@@ -36,7 +37,7 @@ fn drip(
     })
 }
 
-/// Slowloris, a body that drips, one that never comes, a preface that drips, and answers that nobody reads, over HTTP/1 and HTTP/2: all
+/// Slowloris, a body that drips, to an upstream or to be priced, one that never comes, a preface that drips, and answers that nobody reads, over HTTP/1 and HTTP/2: all
 /// end, and a hundred honest requests are answered meanwhile.
 #[test]
 fn slow_clients_end() {
@@ -53,6 +54,29 @@ fn slow_clients_end() {
     let body =
         drip(begun(b"POST /hang HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"), || Some(b"x"));
     let nothing = drip(begun(b"POST /hang HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"), || None);
+    // A body that is held to be priced is awaited no longer than any other.
+    let folder = crate::proxy::Folder::new("gateway-slow");
+    let to = format!("upstreams: ['http://{}']", upstream.address);
+    let large = "graphql: {path: /large, body_bytes: 1048576}";
+    let text = format!("routes: [{{{to}, graphql: }}, {{path: /large, {to}, {large}}}]");
+    let config = folder.write("config.yaml", &text).display().to_string();
+    let pricing = Gateway::with(&["--config", &config], OPEN);
+    let asked = |path: &str, length: usize| {
+        let mut stream = pricing.connect();
+        let fields = format!("Content-Type: application/json\r\nContent-Length: {length}");
+        stream.write_all(format!("POST {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n").as_bytes()).unwrap();
+        stream
+    };
+    let graphql = drip(asked("/graphql", 60_000), || Some(b" "));
+    // All bodies together take no more memory than they may: those that say so much leave no room for the next one of their route.
+    let held: Vec<TcpStream> = (0..256).map(|_| asked("/large", 1 << 20)).collect();
+    let status = |mut stream: TcpStream| {
+        stream.write_all(br#"{"query":"{ a }"}"#).unwrap();
+        Response::read(&mut BufReader::new(&stream)).status
+    };
+    until(|| status(asked("/large", 17)) == 503);
+    assert_eq!(status(asked("/graphql", 17)), 200);
+    drop(held);
     // Readers that do not read.
     let unread = begun(b"GET /big/100 HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut h2 = begun(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
@@ -70,6 +94,7 @@ fn slow_clients_end() {
         ("preface", preface, 12),
         ("body", body, 30),
         ("nothing", nothing, 25),
+        ("graphql", graphql, 30),
     ] {
         let after = seconds(ended);
         assert!(after.is_some_and(|after| after <= most), "{name}: {after:?}");

@@ -203,6 +203,35 @@ fn limits_hold() {
     crate::gateway_upstream::until(|| gateway.metric("tollgate_gateway_tunnels", "upstream") == 0);
 }
 
+/// A server that stops lets a tunnel go on, and ends when that has.
+#[test]
+fn a_stop_lets_it_end() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (send, _seen) = tokio::sync::mpsc::unbounded_channel();
+    runtime.spawn(server(listener, send));
+    let mut gateway = Gateway::with(&["--upstream", &format!("http://{address}")], OPEN);
+    let opened = async {
+        let mut sender = client(&gateway).await;
+        let granted = sender.send_request(connect("/chat", "websocket")).await.unwrap();
+        TokioIo::new(hyper::upgrade::on(granted).await.unwrap())
+    };
+    let mut tunnel = runtime.block_on(opened);
+    gateway.server.signal("-TERM");
+    gateway.server.await_log("stopping");
+    // Longer than a connection has that serves nobody.
+    assert!(gateway.server.wait_at_most(Duration::from_millis(1_500)).is_none());
+    runtime.block_on(async {
+        tunnel.write_all(b"ping").await.unwrap();
+        let mut pong = [0; 4];
+        tunnel.read_exact(&mut pong).await.unwrap();
+        assert_eq!(&pong, b"ping");
+    });
+    drop(tunnel);
+    assert!(gateway.server.wait_at_most(Duration::from_secs(10)).unwrap().success());
+}
+
 /// An upstream that speaks only HTTP/2 cannot be asked, and that is said.
 #[test]
 fn an_upstream_of_h2_is_not_asked() {

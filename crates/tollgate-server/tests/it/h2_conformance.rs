@@ -2,6 +2,7 @@
 //! the verdicts of h2spec, which cannot be installed here. Each case says what is sent, and which answer is right; where the gateway
 //! differs in a way that harms nobody, the case says why.
 
+mod control;
 mod frames;
 mod headers;
 mod hpack;
@@ -136,7 +137,10 @@ fn the_gateway_speaks_http_2() {
     let upstream = Upstream::start();
     let gateway = Gateway::before(&upstream);
     let cases: Vec<Case> =
-        [frames::cases(), streams::cases(), headers::cases(), hpack::cases()].into_iter().flatten().collect();
+        [frames::cases(), control::cases(), streams::cases(), headers::cases(), hpack::cases()]
+            .into_iter()
+            .flatten()
+            .collect();
     let failures: Vec<String> = cases.iter().filter_map(|case| wrong(case, &gateway, &upstream)).collect();
     let different = cases.iter().filter(|case| !case.accepted.is_empty()).count();
     assert!(

@@ -271,6 +271,12 @@ fn messages() -> Vec<Case> {
         )
         .accepted("h2 takes it out: the upstream is told of no trailer"),
         c(
+            "8.2.2",
+            "a field of one hop in trailers",
+            &[open(1, &post("/hang")), trailers(&[("transfer-encoding", "chunked")])],
+            Want::Stream(&[PROTOCOL]),
+        ),
+        c(
             "8.5",
             "CONNECT is not served",
             &[headers(1, &block(&[(":method", "CONNECT"), (":authority", "a:80")]))],

@@ -48,7 +48,7 @@ pub(crate) mod fuzzing {
         for part in parts {
             match scanner.scan(part) {
                 Found::Fine => passed += part.len(),
-                Found::Asks(at) | Found::Broken(at) => return (passed + at, false),
+                Found::Whole(at) | Found::Asks(at) | Found::Broken(at) => return (passed + at, false),
             }
         }
         (passed, true)

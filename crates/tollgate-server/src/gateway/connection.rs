@@ -83,25 +83,28 @@ async fn serve_http1(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, stop: 
     let tunnel = Arc::new(Mutex::new(None::<Tunnel>));
     let service = service_fn(|request: Request<Incoming>| {
         let (gateway, answering, stop) = (Arc::clone(&gateway), phase.answering(), stop.clone());
-        let (turn, phase, tunnel) = (Arc::clone(&turn), Arc::clone(&phase), Arc::clone(&tunnel));
+        let (phase, tunnel) = (Arc::clone(&phase), Arc::clone(&tunnel));
+        let underway = Underway { _answering: answering, turn: Arc::clone(&turn) };
+        let asked = tunnel::asks(&request).then(|| Arc::clone(&turn).asked());
         async move {
-            let asks = tunnel::asks(&request);
             let mut response = gateway.answer(request, peer).await;
             let begun = Handed::take(&mut response);
-            if asks {
-                turn.decide(begun.is_some());
+            if let (Some(asked), Some(_)) = (&asked, &begun) {
+                asked.grant();
             }
+            drop(asked);
             if begun.is_some() {
                 phase.leave();
                 *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = begun;
             } else if *stop.borrow() || must_close(&response) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, Infallible>(response.map(|body| Holding { body, held: answering }.boxed_unsync()))
+            Ok::<_, Infallible>(response.map(|body| Holding { body, held: underway }.boxed_unsync()))
         }
     });
     let stream = Lingering::before(stream, Arc::clone(&phase));
-    let stream = Strict::before(Patient::new(stream, Arc::clone(&phase)), Arc::clone(&turn));
+    let stream = Patient::new(stream, Arc::clone(&phase));
+    let stream = Strict::before(stream, Arc::clone(&turn), Arc::clone(&phase));
     let connection = http1::Builder::new()
         // Patience is the stream's.
         .header_read_timeout(None)
@@ -137,7 +140,20 @@ fn must_close(response: &Response<Body>) -> bool {
         && response.extensions().get::<super::Own>().is_some()
 }
 
-impl Watched for Answering {
+/// A request of HTTP/1 that is being answered. The next one, if it is there already, is read when this is over.
+struct Underway {
+    _answering: Answering,
+    turn: Arc<Turn>,
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        // The task that is woken is the one that runs this: it looks when both fields are gone.
+        self.turn.wake();
+    }
+}
+
+impl Watched for Underway {
     fn polled(&mut self, _is_ready: bool) {}
 }
 

@@ -27,6 +27,7 @@ mod foreign;
 mod fuzz;
 mod gateway;
 mod gateway_framing;
+mod gateway_gone;
 mod gateway_guide;
 mod gateway_h2;
 mod gateway_limits;

@@ -83,6 +83,11 @@ impl Upload {
         self.0.is_empty
     }
 
+    /// Whether its length was told.
+    pub(super) fn is_measured(&self) -> bool {
+        self.0.size.exact().is_some()
+    }
+
     pub(super) fn fault(&self) -> Option<Fault> {
         *self.0.fault.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::header::{CONNECTION, HOST, HeaderValue, TE, USER_AGENT};
+use http::header::{CONNECTION, HOST, HeaderValue, TE, TRANSFER_ENCODING, USER_AGENT};
 use http::uri::{Authority, Parts as UriParts, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version, request};
 use hyper::body::Incoming;
@@ -283,6 +283,10 @@ impl Outgoing {
         if version == Version::HTTP_11 && parts.headers.contains_key(TE) && !self.is_upgrade {
             // In HTTP/1 the wish is one hop's, and says so.
             parts.headers.insert(CONNECTION, HeaderValue::from_static("te"));
+        }
+        if version == Version::HTTP_11 && !self.upload.is_empty() && !self.upload.is_measured() {
+            // hyper takes it that GET and HEAD have no body, and drops one of unknown length, unless it is told.
+            parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         if version == Version::HTTP_2 {
             let host = parts.headers.remove(HOST);

@@ -26,6 +26,7 @@ mod far_store;
 mod foreign;
 mod fuzz;
 mod gateway;
+mod gateway_answers;
 mod gateway_framing;
 mod gateway_gone;
 mod gateway_guide;

@@ -86,9 +86,34 @@ pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reader: &Re
     tell(headers, arrival);
 }
 
-/// Makes the fields of a response those of the next hop.
-pub(super) fn of_response(headers: &mut HeaderMap) {
+/// Makes the fields of a response those of the next hop. `None` for one whose body is coded in a way that ends here, since nobody here
+/// decodes it.
+pub(super) fn of_response(headers: &mut HeaderMap) -> Option<()> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => one_length(headers)?,
+        // Chunks are what was read, whatever length stands beside them.
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+            headers.remove(CONTENT_LENGTH);
+        }
+        _ => return None,
+    }
     without_hop(headers, |_| false);
+    Some(())
+}
+
+/// A length that is told more than once is told once. `None` where the numbers differ.
+fn one_length(headers: &mut HeaderMap) -> Option<()> {
+    let lines = headers.get_all(CONTENT_LENGTH).iter();
+    let mut told = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b',')).map(<[u8]>::trim_ascii);
+    let Some(first) = told.next() else { return Some(()) };
+    let rest: Vec<&[u8]> = told.collect();
+    if rest.is_empty() {
+        return Some(());
+    }
+    let one = HeaderValue::from_bytes(first).ok().filter(|_| rest.iter().all(|other| *other == first))?;
+    headers.insert(CONTENT_LENGTH, one);
+    Some(())
 }
 
 /// HTTP/2 may tell cookies in several fields; for everybody else they are one.

@@ -178,7 +178,12 @@ fn handed_on(
     let protocol = response.headers().get(http::header::UPGRADE).cloned();
     // Each hop has a version of its own: an upstream of HTTP/1.0 does not end the client's connection.
     *response.version_mut() = Version::HTTP_11;
-    fields::of_response(response.headers_mut());
+    if fields::of_response(response.headers_mut()).is_none() {
+        return refused(&turned(
+            Turned::Lost,
+            "the upstream's answer is framed in a way that is not read here",
+        ));
+    }
     match (is_switched, upgrade) {
         (true, Some((asked, client))) => {
             let tunnel = Tunnel {

@@ -1,7 +1,9 @@
 //! What upstreams are sent and what they say: bodies of every method, answers of every shape, and what a client learns when there is none.
 
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -10,7 +12,44 @@ use hyper::Request;
 use hyper::body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::gateway_upstream::{Gateway, Upstream};
+use crate::gateway_upstream::{Gateway, OPEN, Upstream};
+
+/// A server that answers each request with the bytes that are meant for its path, and says nothing where there are none.
+fn scripted(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, answer) = (listener.local_addr().unwrap(), Arc::new(answer));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let answer = Arc::clone(&answer);
+            std::thread::spawn(move || serve(&stream, &*answer));
+        }
+    });
+    format!("{address}")
+}
+
+fn serve(mut stream: &TcpStream, answer: &dyn Fn(&str) -> Option<String>) {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if reader.read_line(&mut head).is_ok_and(|read| read == 0) {
+                return;
+            }
+        }
+        let path = head.split(' ').nth(1).unwrap_or_default();
+        let Some(bytes) = answer(path) else {
+            let _ = reader.read(&mut [0]); // Until the other side gives up.
+            return;
+        };
+        if stream.write_all(bytes.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn before(address: &str) -> Gateway {
+    Gateway::with(&["--upstream", &format!("http://{address}")], OPEN)
+}
 
 /// A body whose length nobody knows.
 struct Unmeasured(Full<Bytes>);
@@ -59,4 +98,62 @@ fn every_method_may_have_a_body() {
         let response = sender.send_request(request).await.unwrap();
         assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), Bytes::from("hello"));
     });
+}
+
+/// An answer that no client may see.
+const HIDDEN: &str = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nsmuggled";
+
+/// Answers whose end two readers could find in different places: they are read by the rules and told in one way, or not at all; and what
+/// they hide answers nobody.
+#[test]
+fn answers_are_framed_once() {
+    let chunks = "5\r\nhello\r\n0\r\n\r\n";
+    let fine = [
+        ("Content-Length: 3\r\nTransfer-Encoding: chunked", chunks),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 3", chunks),
+        ("Transfer-Encoding: Chunked\r\nContent-Length: 500", chunks),
+        ("Content-Length: 5\r\nContent-Length: 5", "hello"),
+        ("Content-Length: 5, 5", "hello"),
+    ];
+    let broken = [
+        ("Content-Length: 5\r\nContent-Length: 6", "hello"),
+        ("Content-Length: 5, 6", "hello"),
+        ("Content-Length: +5", "hello"),
+        ("Content-Length: -1", "hello"),
+        ("Content-Length: 5 5", "hello"),
+        ("Content-Length: 0x5", "hello"),
+        ("Content-Length : 5", "hello"),
+        ("Transfer-Encoding: gzip, chunked", chunks),
+        ("Transfer-Encoding: chunked, chunked", chunks),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", chunks),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", chunks),
+        ("Transfer-Encoding: identity\r\nContent-Length: 5", "hello"),
+        ("Transfer-Encoding: xchunked\r\nContent-Length: 5", "hello"),
+        ("X: y\r\n Content-Length: 5\r\nContent-Length: 6", "hello"),
+    ];
+    let answers: Vec<String> = fine
+        .iter()
+        .chain(&broken)
+        .map(|(fields, body)| format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n{body}{HIDDEN}"))
+        .collect();
+    let shapes = answers.clone();
+    let upstream = scripted(move |path| {
+        let plain = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnext";
+        Some(path[1..].parse::<usize>().map_or_else(|_| plain.to_owned(), |place| shapes[place].clone()))
+    });
+    let gateway = before(&upstream);
+    for (place, answer) in answers.iter().enumerate() {
+        let requests =
+            format!("GET /{place} HTTP/1.1\r\nHost: a\r\n\r\nGET /next HTTP/1.1\r\nHost: a\r\n\r\n");
+        let all = gateway.all(requests.as_bytes());
+        let (first, next) = all.split_once("HTTP/1.1 200 OK\r\ncontent-length: 4").unwrap_or((&all, ""));
+        assert!(next.ends_with("next") && !all.contains("smuggled"), "{answer:?}: {all}");
+        if place < fine.len() {
+            assert!(first.starts_with("HTTP/1.1 200") && first.contains("hello"), "{answer:?}: {all}");
+            let told = first.matches("content-length").count() + first.matches("transfer-encoding").count();
+            assert!(told == 1 && !first.contains("content-length: 3"), "{answer:?}: {all}");
+        } else {
+            assert!(first.starts_with("HTTP/1.1 502") && !first.contains("hello"), "{answer:?}: {all}");
+        }
+    }
 }

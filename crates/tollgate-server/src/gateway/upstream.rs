@@ -137,6 +137,11 @@ impl Upstream {
         Err(Failure::Lost("one connection after the other ended".to_owned()))
     }
 
+    /// What it is called where a client does not say: host and port.
+    fn authority(&self) -> &str {
+        self.name.split_once("://").map_or("", |(_, authority)| authority)
+    }
+
     /// A connection that is there already.
     fn kept(&self) -> Option<Sender> {
         let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +192,7 @@ impl Upstream {
             Sender::Http1(_) => Version::HTTP_11,
             Sender::H2(_) => Version::HTTP_2,
         };
-        let request = outgoing.request(version, self.dialer.scheme());
+        let request = outgoing.request(version, self.dialer.scheme(), self.authority());
         let is_repeatable = outgoing.parts.method.is_idempotent() && outgoing.upload.is_empty();
         match sender {
             Sender::H2(mut sender) => {
@@ -249,18 +254,17 @@ impl Upstream {
 
     /// The status that a check of its health gets, on a connection of its own.
     pub(super) async fn look(self: &Arc<Self>, path: &str) -> Option<StatusCode> {
-        let authority = self.name.split_once("://").map_or("", |(_, authority)| authority);
-        let request = Request::get(path).header(HOST, authority).header(USER_AGENT, HEALTH_AGENT);
+        let request = Request::get(path).header(USER_AGENT, HEALTH_AGENT);
         let (parts, ()) = request.body(()).ok()?.into_parts();
         let outgoing = Outgoing { parts, upload: Upload::empty(), is_upgrade: false };
         let sender = self.dialer.dial().await.ok()?;
         let response = match sender {
             Sender::Http1(mut sender) => {
-                let request = outgoing.request(Version::HTTP_11, self.dialer.scheme());
+                let request = outgoing.request(Version::HTTP_11, self.dialer.scheme(), self.authority());
                 sender.send_request(request).await
             }
             Sender::H2(mut sender) => {
-                let request = outgoing.request(Version::HTTP_2, self.dialer.scheme());
+                let request = outgoing.request(Version::HTTP_2, self.dialer.scheme(), self.authority());
                 sender.send_request(request).await
             }
         };
@@ -276,10 +280,16 @@ impl Upstream {
 }
 
 impl Outgoing {
-    /// The request as a connection wants it: HTTP/1 names its host in a field, HTTP/2 in the target.
-    fn request(&self, version: Version, scheme: Scheme) -> Request<Lent> {
+    /// The request as a connection wants it: HTTP/1 names its host in a field, HTTP/2 in the target. A client of HTTP/1.0 or HTTP/2 may
+    /// name none; a server is asked by its own name then, since it must be asked by one.
+    fn request(&self, version: Version, scheme: Scheme, authority: &str) -> Request<Lent> {
         let mut parts = self.parts.clone();
         parts.version = version;
+        if !parts.headers.contains_key(HOST)
+            && let Ok(host) = HeaderValue::from_str(authority)
+        {
+            parts.headers.insert(HOST, host);
+        }
         if version == Version::HTTP_11 && parts.headers.contains_key(TE) && !self.is_upgrade {
             // In HTTP/1 the wish is one hop's, and says so.
             parts.headers.insert(CONNECTION, HeaderValue::from_static("te"));
@@ -290,11 +300,10 @@ impl Outgoing {
         }
         if version == Version::HTTP_2 {
             let host = parts.headers.remove(HOST);
-            let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+            let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
             let mut uri = UriParts::default();
             uri.path_and_query = parts.uri.path_and_query().cloned();
-            // A client of HTTP/1.0 may name none; the target must, then.
-            uri.authority = Some(authority.unwrap_or_else(|| Authority::from_static("localhost")));
+            uri.authority = Some(host.unwrap_or_else(|| Authority::from_static("localhost")));
             uri.scheme = Some(scheme);
             if let Ok(uri) = Uri::from_parts(uri) {
                 parts.uri = uri;

@@ -12,7 +12,7 @@ use hyper::Request;
 use hyper::body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::gateway_upstream::{Gateway, OPEN, Upstream};
+use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
 
 /// A server that answers each request with the bytes that are meant for its path, and says nothing where there are none.
 fn scripted(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> String {
@@ -156,4 +156,19 @@ fn answers_are_framed_once() {
             assert!(first.starts_with("HTTP/1.1 502") && !first.contains("hello"), "{answer:?}: {all}");
         }
     }
+}
+
+/// A client of HTTP/1.0 or HTTP/2 need not name a host; a server of HTTP/1.1 must be told one, and is told its own.
+#[test]
+fn a_host_is_always_told() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::before(&upstream);
+    assert!(gateway.all(b"GET /x HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 200"));
+    assert_eq!(upstream.only().header("host"), upstream.address.to_string());
+    let mut stream = gateway.connect();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    // GET, http and /, and no authority.
+    stream.write_all(&[0, 0, 3, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x84]).unwrap();
+    until(|| upstream.count() == 1);
+    assert_eq!(upstream.only().header("host"), upstream.address.to_string());
 }

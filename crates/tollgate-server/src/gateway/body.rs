@@ -40,31 +40,33 @@ struct Shared {
     size: SizeHint,
     is_empty: bool,
     fault: Mutex<Option<Fault>>,
-    /// Frames that went on. Relaxed, as the flag: both only tell somebody to wait on.
+    begun: Instant,
+    /// When the last of it went on, in microseconds since then. Relaxed, as the flags: all only tell somebody to wait on.
     moved: AtomicU64,
+    /// Whether an upstream would read on, and the client sends nothing.
+    is_awaited: AtomicBool,
     is_answered: AtomicBool,
 }
 
 impl Upload {
     pub(super) fn new(body: Incoming) -> Self {
-        Self(Arc::new(Shared {
-            size: body.size_hint(),
-            is_empty: body.is_end_stream(),
-            body: Mutex::new(Some(body)),
-            fault: Mutex::new(None),
-            moved: AtomicU64::new(0),
-            is_answered: AtomicBool::new(false),
-        }))
+        Self::of(body.size_hint(), body.is_end_stream(), Some(body))
     }
 
     /// The body of a request that has none.
     pub(super) fn empty() -> Self {
+        Self::of(SizeHint::with_exact(0), true, None)
+    }
+
+    fn of(size: SizeHint, is_empty: bool, body: Option<Incoming>) -> Self {
         Self(Arc::new(Shared {
-            body: Mutex::new(None),
-            size: SizeHint::with_exact(0),
-            is_empty: true,
+            body: Mutex::new(body),
+            size,
+            is_empty,
             fault: Mutex::new(None),
+            begun: Instant::now(),
             moved: AtomicU64::new(0),
+            is_awaited: AtomicBool::new(false),
             is_answered: AtomicBool::new(false),
         }))
     }
@@ -92,13 +94,38 @@ impl Upload {
         *self.0.fault.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn moved(&self) -> u64 {
-        self.0.moved.load(Ordering::Relaxed)
+    /// What comes of sending it, unless nothing does for so long after its last byte. A client that is awaited has its own time.
+    pub(super) async fn in_time<F: Future>(&self, patience: Duration, sending: F) -> Option<F::Output> {
+        let (mut sending, begun) = (std::pin::pin!(sending), Instant::now());
+        let mut due = begun + patience;
+        loop {
+            if let Ok(sent) = tokio::time::timeout_at(due, sending.as_mut()).await {
+                return Some(sent);
+            }
+            let now = Instant::now();
+            let is_awaited = self.0.is_awaited.load(Ordering::Relaxed);
+            let since = if is_awaited { now } else { self.0.moved_at().max(begun) };
+            due = since + patience;
+            if due <= now {
+                return None;
+            }
+        }
     }
 
     /// From now on the answer sets the pace: a stream in both directions may rest.
     pub(super) fn answered(&self) {
         self.0.is_answered.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn moves(&self) {
+        let since = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.moved.store(since, Ordering::Relaxed);
+    }
+
+    fn moved_at(&self) -> Instant {
+        self.begun + Duration::from_micros(self.moved.load(Ordering::Relaxed))
     }
 }
 
@@ -145,13 +172,14 @@ impl hyper::body::Body for Lent {
                 polled => break polled,
             }
         };
+        this.shared.is_awaited.store(polled.is_pending(), Ordering::Relaxed);
         match polled {
             Poll::Ready(Some(Ok(frame))) => {
                 this.bytes += frame.data_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(0));
                 if let Some((since, _)) = this.waiting.take() {
                     this.waited += since.elapsed();
                 }
-                this.shared.moved.fetch_add(1, Ordering::Relaxed);
+                this.shared.moves();
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(_))) => Poll::Ready(Some(Err(this.fail(Fault::CutOff)))),
@@ -253,4 +281,41 @@ impl<H: Unpin + Watched> hyper::body::Body for Holding<H> {
 pub(super) trait Watched {
     /// It was asked, and had something to give or not.
     fn polled(&mut self, is_ready: bool);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The time for an answer is counted from the last byte of a request, to the moment, and not at all while the client is awaited.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_late_to_the_moment() {
+        let second = Duration::from_secs(1);
+        let late = async |upload: &Upload| {
+            let begun = Instant::now();
+            assert_eq!(upload.in_time(2 * second, std::future::pending::<()>()).await, None);
+            begun.elapsed().as_secs()
+        };
+        assert_eq!(late(&Upload::empty()).await, 2);
+        // The last byte goes on after a second.
+        let upload = Upload::empty();
+        let moving = upload.clone();
+        tokio::spawn(async move {
+            sleep(second).await;
+            moving.0.moves();
+        });
+        assert_eq!(late(&upload).await, 3);
+        // The client sends nothing for ten seconds, and then the last byte.
+        let upload = Upload::empty();
+        let moving = upload.clone();
+        moving.0.is_awaited.store(true, Ordering::Relaxed);
+        tokio::spawn(async move {
+            sleep(10 * second).await;
+            moving.0.moves();
+            moving.0.is_awaited.store(false, Ordering::Relaxed);
+        });
+        assert_eq!(late(&upload).await, 12);
+        // An answer in time.
+        assert_eq!(Upload::empty().in_time(2 * second, sleep(second)).await, Some(()));
+    }
 }

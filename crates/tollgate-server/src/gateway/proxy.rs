@@ -125,7 +125,9 @@ impl Proxy {
     /// Tells whoever counts, chooses and reads the log.
     fn note(&self, route: &Route, upstream: &Upstream, failure: &Failure, now: Timestamp) {
         upstream.numbers.failed(failure);
-        let is_its_fault = matches!(failure, Failure::Connect(_) | Failure::Lost(_) | Failure::Stale);
+        // One that is late has taken the request and said nothing; any answer in between shows that it is only slow at times.
+        let is_its_fault =
+            matches!(failure, Failure::Connect(_) | Failure::Lost(_) | Failure::Stale | Failure::Late);
         let rests = is_its_fault && upstream.health.failed(now);
         if rests {
             tracing::warn!(

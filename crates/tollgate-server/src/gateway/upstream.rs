@@ -221,17 +221,9 @@ impl Upstream {
         }
     }
 
-    /// What comes of sending, as long as either the request moves on or there is time.
+    /// What comes of sending, if it does in time.
     async fn in_time<F: Future>(&self, sending: F, outgoing: &Outgoing) -> Result<F::Output, Failure> {
-        let mut sending = std::pin::pin!(sending);
-        loop {
-            let moved = outgoing.upload.moved();
-            match tokio::time::timeout(self.timeouts.response, sending.as_mut()).await {
-                Ok(sent) => return Ok(sent),
-                Err(_) if outgoing.upload.moved() != moved => {}
-                Err(_) => return Err(Failure::Late),
-            }
-        }
+        outgoing.upload.in_time(self.timeouts.response, sending).await.ok_or(Failure::Late)
     }
 
     /// Keeps a connection once its answer is over, if both sides want to.

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use hyper::body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
+use crate::proxy::Folder;
 
 /// A server that answers each request with the bytes that are meant for its path, and says nothing where there are none.
 fn scripted(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> String {
@@ -171,4 +173,32 @@ fn a_host_is_always_told() {
     stream.write_all(&[0, 0, 3, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x84]).unwrap();
     until(|| upstream.count() == 1);
     assert_eq!(upstream.only().header("host"), upstream.address.to_string());
+}
+
+/// A server that takes requests and never answers is left alone as one that hangs up is; one that is slow now and then is not.
+#[test]
+fn a_server_that_never_answers_is_left_alone() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let hung = scripted(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        None
+    });
+    let (upstream, folder) = (Upstream::start(), Folder::new("gateway-hung"));
+    let route = |urls: &str| {
+        let text = format!("routes: [{{upstreams: [{urls}], retries: 0, timeouts: {{response: 100ms}}}}]");
+        let config = folder.write("config.yaml", &text).display().to_string();
+        Gateway::with(&["--config", &config], OPEN)
+    };
+    let gateway = route(&format!("'http://{hung}', 'http://{}'", upstream.address));
+    let late = (0..100).filter(|_| gateway.get("/", "").status == 504).count();
+    assert_eq!(late, asked.load(Ordering::SeqCst));
+    assert!((5..=12).contains(&late), "{late} of 100 requests were late");
+    // Its other answers show that it is well.
+    let gateway =
+        route(&format!("'http://{0}', 'http://localhost:{1}'", upstream.address, upstream.address.port()));
+    for _ in 0..20 {
+        assert_eq!((gateway.get("/hang", "").status, gateway.get("/", "").status), (504, 200));
+        assert_eq!((gateway.get("/", "").status, gateway.get("/", "").status), (200, 200));
+    }
 }

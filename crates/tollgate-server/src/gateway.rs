@@ -29,6 +29,7 @@ mod spread;
 mod fields;
 mod upstream;
 mod link;
+mod cause;
 mod body;
 mod tunnel;
 mod health;

@@ -95,7 +95,7 @@ impl Dialer {
         let stream = secure.usual.connect(secure.name.clone(), tcp).await?;
         let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         if self.protocol == Protocol::H2 && !is_h2 {
-            return Err(io::Error::other("it does not speak HTTP/2; set protocol: auto"));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "it does not speak HTTP/2"));
         }
         let stream = Link { stream: Inner::Tls(Box::new(stream)), _place: place };
         if is_h2 { h2(stream).await } else { http1(stream).await }

@@ -127,7 +127,7 @@ impl Proxy {
         upstream.numbers.failed(failure);
         // One that is late has taken the request and said nothing; any answer in between shows that it is only slow at times.
         let is_its_fault =
-            matches!(failure, Failure::Connect(_) | Failure::Lost(_) | Failure::Stale | Failure::Late);
+            matches!(failure, Failure::Connect(..) | Failure::Lost(..) | Failure::Stale | Failure::Late);
         let rests = is_its_fault && upstream.health.failed(now);
         if rests {
             tracing::warn!(
@@ -139,7 +139,7 @@ impl Proxy {
             tracing::warn!(
                 route = route.name,
                 upstream = upstream.name,
-                ?failure,
+                %failure,
                 skipped,
                 "a request got no answer"
             );
@@ -163,9 +163,9 @@ const fn ending(kind: Kind) -> Ending {
 fn is_safe(failure: &Failure, parts: &request::Parts, upload: &Upload) -> bool {
     upload.is_whole()
         && match failure {
-            Failure::Connect(_) | Failure::Busy => true, // Nothing was sent.
+            Failure::Connect(..) | Failure::Busy => true, // Nothing was sent.
             Failure::Refused => parts.method.is_idempotent(),
-            Failure::Stale | Failure::Lost(_) | Failure::Late => false,
+            Failure::Stale | Failure::Lost(..) | Failure::Late => false,
         }
 }
 
@@ -220,15 +220,12 @@ fn no_upstream(route: &Route) -> Problem {
     )
 }
 
-/// What a client is told about a request without an answer. Addresses of upstreams are in the log, not here.
+/// What a client is told about a request without an answer. What exactly happened is in the log, not here.
 fn unanswered(route: &Route, failure: &Failure) -> Problem {
     let name = &route.name;
     match failure {
-        Failure::Connect(cause) => {
-            let detail = format!(
-                "route {name:?}: {cause}; the server behind the gateway does not run, or is not there"
-            );
-            turned(Turned::Unreachable, detail)
+        Failure::Connect(cause, _) => {
+            turned(Turned::Unreachable, format!("route {name:?}: {}", cause.told()))
         }
         Failure::Busy => {
             let detail = format!("route {name:?}: as many requests are there as may be; try again later");
@@ -237,10 +234,7 @@ fn unanswered(route: &Route, failure: &Failure) -> Problem {
         Failure::Refused | Failure::Stale => {
             turned(Turned::Lost, format!("route {name:?}: the server refused it unseen; try again"))
         }
-        Failure::Lost(cause) => {
-            let detail = format!("route {name:?}: {cause}; the server may have acted on the request or not");
-            turned(Turned::Lost, detail)
-        }
+        Failure::Lost(cause, _) => turned(Turned::Lost, format!("route {name:?}: {}", cause.told())),
         Failure::Late => {
             let detail = format!(
                 "route {name:?}: no answer in {:?}; timeouts.response in the config allows more",

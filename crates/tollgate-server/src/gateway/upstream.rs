@@ -2,6 +2,7 @@
 //! are kept while they rest; one of HTTP/2 serves all requests.
 
 use std::error::Error;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::body::{Lent, Upload};
+use super::cause::{Cause, details};
 use super::fields;
 use super::health::Health;
 use super::link::{Dialer, Sender};
@@ -35,11 +37,11 @@ const STALE_MAX: usize = RESTING_MAX + 2;
 /// What a check of health calls itself.
 const HEALTH_AGENT: &str = concat!("tollgate-health/", env!("CARGO_PKG_VERSION"));
 
-/// Why there is no answer.
+/// Why there is no answer: what clients are told of it, and what the log is.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// No connection could be made: nothing was sent.
-    Connect(String),
+    Connect(Cause, String),
     /// No place was free in time: nothing was sent.
     Busy,
     /// The upstream says that it has not looked at the request.
@@ -47,9 +49,22 @@ pub(super) enum Failure {
     /// A connection that had rested ended as the request was sent: the upstream had closed it before, as a rule.
     Stale,
     /// The connection ended before an answer.
-    Lost(String),
+    Lost(Cause, String),
     /// No answer in time.
     Late,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Connect(_, details) => write!(formatter, "no connection: {details}"),
+            Failure::Busy => formatter.write_str("no place was free in time"),
+            Failure::Refused => formatter.write_str("it was refused unseen"),
+            Failure::Stale => formatter.write_str("a connection that had rested has ended"),
+            Failure::Lost(_, details) => write!(formatter, "it was lost: {details}"),
+            Failure::Late => formatter.write_str("no answer in time"),
+        }
+    }
 }
 
 /// An upstream.
@@ -117,9 +132,8 @@ impl Upstream {
         let left = connect.saturating_sub(begun.elapsed());
         if outgoing.is_upgrade {
             if self.dialer.is_only_h2() {
-                return Err(Failure::Connect(
-                    "it speaks HTTP/2, which knows no upgrades; set protocol: auto".to_owned(),
-                ));
+                let details = "it speaks HTTP/2, which knows no upgrades; set protocol: auto".to_owned();
+                return Err(Failure::Connect(Cause::Protocol, details));
             }
             let sender = within(left, self.dialer.dial_http1()).await?;
             return Ok((self.over(sender, outgoing, false).await?, place));
@@ -134,7 +148,7 @@ impl Upstream {
                 sent => return Ok((sent?, place)),
             }
         }
-        Err(Failure::Lost("one connection after the other ended".to_owned()))
+        Err(Failure::Lost(Cause::HungUp, "one connection after the other ended".to_owned()))
     }
 
     /// What it is called where a client does not say: host and port.
@@ -166,7 +180,7 @@ impl Upstream {
         }
         let begun = Instant::now();
         let alone = tokio::time::timeout(patience, self.dialing.lock()).await;
-        let _alone = alone.map_err(|_| Failure::Connect("no connection in time".to_owned()))?;
+        let _alone = alone.map_err(|_| too_slow())?;
         if let Some(sender) = self.kept() {
             return Ok(sender);
         }
@@ -311,9 +325,13 @@ async fn within(
     dialing: impl Future<Output = std::io::Result<Sender>>,
 ) -> Result<Sender, Failure> {
     match tokio::time::timeout(patience, dialing).await {
-        Ok(dialed) => dialed.map_err(|error| Failure::Connect(told(&error))),
-        Err(_) => Err(Failure::Connect("no connection in time".to_owned())),
+        Ok(dialed) => dialed.map_err(|error| Failure::Connect(Cause::of_connecting(&error), details(&error))),
+        Err(_) => Err(too_slow()),
     }
+}
+
+fn too_slow() -> Failure {
+    Failure::Connect(Cause::Slow, "none in time".to_owned())
 }
 
 /// Whether an upstream says that it has done nothing about a request.
@@ -332,19 +350,5 @@ fn is_gone(error: &hyper::Error) -> bool {
 }
 
 fn lost(error: &hyper::Error) -> Failure {
-    Failure::Lost(told(error))
-}
-
-/// An error with its causes.
-fn told(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
+    Failure::Lost(Cause::of_asking(error), details(error))
 }

@@ -202,3 +202,22 @@ fn a_server_that_never_answers_is_left_alone() {
         assert_eq!((gateway.get("/", "").status, gateway.get("/", "").status), (200, 200));
     }
 }
+
+/// What a client is told about an upstream is one of a few sentences with a cure; certificates, names and bytes are for the log.
+#[test]
+fn clients_are_told_no_internals() {
+    let garbage = scripted(|_| Some("SSH-2.0-OpenSSH_9.2 secret\r\n\r\n".to_owned()));
+    let plain = Upstream::start();
+    let cases = [
+        (format!("https://{}", plain.address), "does not prove by TLS who it is"),
+        (format!("http://{garbage}"), "not valid HTTP"),
+    ];
+    for (url, cause) in cases {
+        let gateway = Gateway::with(&["--upstream", &url], OPEN);
+        let detail = gateway.get("/", "").problem(502);
+        assert!(detail.contains(cause), "{detail}");
+        let is_internal = |word: &&str| detail.to_lowercase().contains(*word);
+        let internals = ["corrupt", "invalidcontenttype", "parsed", "ssh", "127.0.0.1", "os error"];
+        assert_eq!(internals.iter().find(|word| is_internal(word)), None, "{detail}");
+    }
+}

@@ -83,7 +83,7 @@ pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reader: &Re
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    tell(headers, arrival);
+    tell(headers, arrival, reader);
 }
 
 /// Makes the fields of a response those of the next hop. `None` for one whose body is coded in a way that ends here, since nobody here
@@ -193,10 +193,10 @@ fn drop_disguised(headers: &mut HeaderMap, reader: &Reader) {
 }
 
 /// Writes who asked, and how. What trusted proxies told stays before it.
-fn tell(headers: &mut HeaderMap, arrival: &Arrival) {
-    let peer = arrival.peer.address.to_canonical();
-    append(headers, &FORWARDED_FOR, &peer.to_string());
-    append(headers, &FORWARDED, &element(peer, arrival));
+fn tell(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
+    let lines: Vec<&[u8]> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
+    let chain = reader.trusted.chain(arrival.peer.address, lines.into_iter());
+    append(headers, &FORWARDED_FOR, &arrival.peer.address.to_canonical().to_string());
     set(headers, REAL_IP, &arrival.client.to_canonical().to_string());
     let is_told =
         headers.get(FORWARDED_PROTO).is_some_and(|told| matches!(told.as_bytes(), b"http" | b"https"));
@@ -208,6 +208,8 @@ fn tell(headers: &mut HeaderMap, arrival: &Arrival) {
     {
         set(headers, FORWARDED_HOST, host);
     }
+    let forwarded = forwarded(&chain, headers);
+    set(headers, FORWARDED, &forwarded);
     let version = match arrival.version {
         Version::HTTP_2 => "2",
         Version::HTTP_10 => "1.0",
@@ -220,21 +222,37 @@ const fn proto(arrival: &Arrival) -> &'static str {
     if arrival.peer.is_secure { "https" } else { "http" }
 }
 
-/// One hop as RFC 7239 writes it. What is more than a token stands in quotes, and an IPv6 address in brackets inside of them.
-fn element(peer: IpAddr, arrival: &Arrival) -> String {
-    let mut element = match peer {
-        IpAddr::V4(address) => format!("for={address}"),
-        IpAddr::V6(address) => format!("for=\"[{address}]\""),
-    };
-    if let Some(host) = &arrival.host {
-        let is_token =
-            host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
-        let quote = if is_token { "" } else { "\"" };
-        // A host has neither quotes nor backslashes: its one spelling was made of what may stand in a target.
-        let _ = write!(element, ";host={quote}{host}{quote}");
+/// What the other fields tell, as RFC 7239 writes it. It is written anew, since a proxy that sets those lets a client's own
+/// `Forwarded` pass: the chain as far as it is believed, and with its first address what the client asked for.
+fn forwarded(chain: &[IpAddr], headers: &HeaderMap) -> String {
+    let mut list = String::new();
+    for (place, address) in chain.iter().map(IpAddr::to_canonical).enumerate() {
+        let separator = if place == 0 { "" } else { ", " };
+        // What is more than a token stands in quotes, and an IPv6 address in brackets inside of them.
+        let _ = match address {
+            IpAddr::V4(address) => write!(list, "{separator}for={address}"),
+            IpAddr::V6(address) => write!(list, "{separator}for=\"[{address}]\""),
+        };
+        if place > 0 {
+            continue;
+        }
+        if let Some(host) = told_host(headers) {
+            let is_token = !host.contains([':', '[', ']']);
+            let quote = if is_token { "" } else { "\"" };
+            let _ = write!(list, ";host={quote}{host}{quote}");
+        }
+        if let Some(Ok(proto)) = headers.get(FORWARDED_PROTO).map(HeaderValue::to_str) {
+            let _ = write!(list, ";proto={proto}");
+        }
     }
-    let _ = write!(element, ";proto={}", proto(arrival));
-    element
+    list
+}
+
+/// The host that the client asked for: the first of those that proxies tell. One that needs more than quotes is none.
+fn told_host(headers: &HeaderMap) -> Option<&str> {
+    let first = headers.get(FORWARDED_HOST)?.to_str().ok()?.split(',').next()?.trim();
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
+    Some(first).filter(|host| !host.is_empty() && host.bytes().all(is_fine))
 }
 
 /// Adds to the end of a list, and makes one line of it.
@@ -327,17 +345,17 @@ mod tests {
     #[test]
     fn trusted_proxies_are_heard() {
         let told = [
-            ("x-forwarded-for", "198.51.100.7"),
-            ("forwarded", "for=198.51.100.7"),
+            ("x-forwarded-for", "192.0.2.66, 198.51.100.7"),
+            ("forwarded", "for=192.0.2.66;host=evil.test"),
             ("x-forwarded-proto", "http"),
             ("x-forwarded-host", "shop.test"),
             ("x-tenant", "acme"),
         ];
         let lines = sent("::1", &told);
         let expected = [
-            "forwarded: for=198.51.100.7, for=\"[::1]\";host=\"example.com:8443\";proto=https",
+            "forwarded: for=198.51.100.7;host=shop.test;proto=http, for=\"[::1]\"",
             "via: 2 tollgate",
-            "x-forwarded-for: 198.51.100.7, ::1",
+            "x-forwarded-for: 192.0.2.66, 198.51.100.7, ::1",
             "x-forwarded-host: shop.test",
             "x-forwarded-proto: http",
             "x-real-ip: ::1",

@@ -113,7 +113,10 @@ impl Proxy {
             }
             self.note(route, upstream, &failure, now);
             let retries = u32::try_from(tried.len()).unwrap_or(u32::MAX) - 1;
-            if retries >= route.retries
+            // Who has waited for a place here does not wait for it again.
+            let is_over = matches!(failure, Failure::Busy) && route.choose(arrival, &tried, now).is_none();
+            if is_over
+                || retries >= route.retries
                 || !is_safe(&failure, &outgoing.parts, &outgoing.upload)
                 || !route.budget.spend()
             {

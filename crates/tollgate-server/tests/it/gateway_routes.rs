@@ -206,6 +206,21 @@ fn places_at_an_upstream() {
     until(|| gateway.get("/", "").status == 200);
 }
 
+/// Who has waited for a place at every upstream does not begin anew, however many retries there are.
+#[test]
+fn a_wait_for_a_place_is_not_repeated() {
+    let upstream = Upstream::start();
+    let (gateway, _folder) = gateway(&format!(
+        "- {{upstreams: ['http://{}'], connections: 1, retries: 3, timeouts: {{connect: 200ms}}}}\n",
+        upstream.address
+    ));
+    let mut held = gateway.connect();
+    held.write_all(b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    until(|| upstream.count() == 1);
+    assert_eq!(gateway.get("/", "").status, 503);
+    assert_eq!(gateway.metric("tollgate_gateway_failures_total", "busy"), 1);
+}
+
 /// A gateway whose upstream is itself says so, after a few rounds.
 #[test]
 fn a_loop_ends() {

@@ -20,7 +20,11 @@ use super::table::{Route, Table};
 use super::tunnel::{self, Handed, Tunnel};
 use super::upstream::{Answer, Failure, Outgoing, Upstream};
 use crate::http::{Kind, Problem, problem_details};
+use crate::random;
 use crate::seldom::Seldom;
+
+/// The longest that a client is asked to stay away while there is no capacity.
+const RETRY_SECONDS_MAX: u64 = 5;
 
 /// Sends requests on.
 pub(super) struct Proxy {
@@ -261,7 +265,9 @@ fn cut_off(fault: Fault) -> Problem {
 pub(super) fn refused(problem: &Problem) -> Response<Body> {
     let mut response = problem_details(problem).map(full);
     if matches!(problem.kind.status(), 503) {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        // Not all at one instant: whoever comes back together is refused together.
+        let seconds = 1 + random::next() % RETRY_SECONDS_MAX;
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
 }

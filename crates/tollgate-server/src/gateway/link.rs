@@ -25,6 +25,7 @@ use crate::tls;
 
 /// Largest head of an answer, and most fields of it.
 const HEAD_BYTES_MAX: usize = 64 << 10;
+const HEAD_FIELDS_MAX: usize = 256;
 /// Bytes that an upstream may send ahead of what a client reads, for an answer and for all on one connection of HTTP/2.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
@@ -154,7 +155,7 @@ impl Secure {
 
 async fn http1(stream: Link) -> io::Result<Sender> {
     let mut builder = http1::Builder::new();
-    builder.max_buf_size(HEAD_BYTES_MAX);
+    builder.max_buf_size(HEAD_BYTES_MAX).max_headers(HEAD_FIELDS_MAX);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {

@@ -221,3 +221,18 @@ fn clients_are_told_no_internals() {
         assert_eq!(internals.iter().find(|word| is_internal(word)), None, "{detail}");
     }
 }
+
+/// An answer may have more fields than a request; one with too many is told as such, and not as a server that hung up.
+#[test]
+fn answers_with_many_fields() {
+    let many = scripted(|path| {
+        let fields: String =
+            (0..path[1..].parse::<u32>().unwrap()).map(|n| format!("X-{n}: y\r\n")).collect();
+        Some(format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{fields}\r\nok"))
+    });
+    let gateway = before(&many);
+    let response = gateway.get("/200", "");
+    assert_eq!((response.status, response.header("x-199")), (200, Some("y")));
+    assert!(gateway.get("/300", "").problem(502).contains("too many header fields"));
+    assert!(gateway.get("/20000", "").problem(502).contains("too many header fields"));
+}

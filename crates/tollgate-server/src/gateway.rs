@@ -36,6 +36,7 @@ mod shared;
 mod wire;
 mod reply;
 mod answer;
+mod cause;
 mod body;
 mod carried;
 mod trailers;
@@ -58,7 +59,7 @@ pub(crate) mod fuzzing {
         for part in parts {
             match scanner.scan(part) {
                 Found::Fine => passed += part.len(),
-                Found::Asks(at) | Found::Broken(at) => return (passed + at, false),
+                Found::Whole(at) | Found::Asks(at) | Found::Broken(at) => return (passed + at, false),
             }
         }
         (passed, true)

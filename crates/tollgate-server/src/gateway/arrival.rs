@@ -83,7 +83,9 @@ pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Resu
     let keys = sticky.iter().filter_map(|name| Some((name.clone(), attributes.get(name)?.to_owned())));
     let keys = keys.collect();
     drop(attributes);
-    if host.is_none() && request.version == Version::HTTP_11 {
+    // A host in the target does not do instead.
+    let has_host = host.is_some() && request.headers.contains_key(HOST);
+    if !has_host && request.version == Version::HTTP_11 {
         return Err(Problem::invalid("host: missing; a request of HTTP/1.1 names one, and only one"));
     }
     let forwarded = request.headers.get_all(super::fields::FORWARDED_FOR).iter();
@@ -106,7 +108,15 @@ fn acceptable(request: &Parts) -> Result<(), Problem> {
         let detail = format!("{} is not forwarded; ask the server itself", request.method);
         return Err(Problem::new(Kind::MethodNotAllowed(METHODS), detail));
     }
-    let target = request.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    let Some(target) = request.uri.path_and_query() else {
+        return Err(Problem::invalid(
+            "the target is a host and a port, which is for CONNECT alone; send a path",
+        ));
+    };
+    if target.as_str() == "*" && request.method != Method::OPTIONS {
+        return Err(Problem::invalid("the target is *, which is for OPTIONS alone; send a path"));
+    }
+    let target = target.as_str().len();
     if target > TARGET_BYTES_MAX {
         let detail = format!("the path and its query have {target} bytes; accepted: {TARGET_BYTES_MAX}");
         return Err(Problem::new(Kind::Gateway(Turned::TargetTooLong), detail));
@@ -189,6 +199,8 @@ mod tests {
         assert_eq!(get("/", "user@example.com"), Err(400));
         assert_eq!(arrived(Request::get("/")), Err(400));
         assert_eq!(arrived(Request::get("/").version(Version::HTTP_10)), told("/", ""));
+        assert_eq!(arrived(Request::get("http://a/x")), Err(400));
+        assert_eq!(arrived(Request::get("http://a/x").version(Version::HTTP_2)), told("/x", "a"));
         let twice = Request::get("/").header("host", "a").header("host", "a");
         assert_eq!(arrived(twice), Err(400));
     }
@@ -201,6 +213,11 @@ mod tests {
         };
         assert_eq!(with("CONNECT", "169.254.169.254:80"), Err(405));
         assert_eq!(with("TRACE", "/"), Err(405));
+        assert_eq!(with("GET", "*"), Err(400));
+        assert_eq!(with("GET", "a.test:80"), Err(400));
+        assert_eq!(with("OPTIONS", "*"), Ok(("*".to_owned(), "a.test".to_owned())));
+        let over_h2 = |method| Request::builder().method(method).uri("*").version(Version::HTTP_2);
+        assert_eq!(arrived(over_h2("DELETE")), Err(400));
         assert_eq!(with("GET", &format!("/{}", "a".repeat(8 << 10))), Err(414));
         let large = Request::get("/").header("host", "a.test").header("x", "a".repeat(17 << 10));
         assert_eq!(arrived(large), Err(431));

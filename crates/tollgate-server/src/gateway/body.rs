@@ -96,8 +96,11 @@ struct Shared {
     /// What may pass of its trailers; none where none can come, or nobody wants them.
     trailers: Option<Arc<Trailers>>,
     fault: Mutex<Option<Fault>>,
-    /// Frames that went on. Relaxed, as the flag: both only tell somebody to wait on.
+    begun: Instant,
+    /// When the last of it went on, in microseconds since then. Relaxed, as the flags: all only tell somebody to wait on.
     moved: AtomicU64,
+    /// Whether an upstream would read on, and the client sends nothing.
+    is_awaited: AtomicBool,
     is_answered: AtomicBool,
 }
 
@@ -111,7 +114,9 @@ impl Upload {
             trailers,
             body: Mutex::new(Some(body)),
             fault: Mutex::new(None),
+            begun: Instant::now(),
             moved: AtomicU64::new(0),
+            is_awaited: AtomicBool::new(false),
             is_answered: AtomicBool::new(false),
         })))
     }
@@ -154,8 +159,29 @@ impl Upload {
         self.0.as_ref().and_then(fault)
     }
 
-    pub(super) fn moved(&self) -> u64 {
-        self.0.as_ref().map_or(0, |shared| shared.moved.load(Ordering::Relaxed))
+    /// Until when an answer must come that was asked for at an instant: so long after the last byte went on. A client that is awaited has
+    /// its own time.
+    pub(super) fn due(&self, begun: Instant, patience: Duration) -> Instant {
+        let since = self.0.as_ref().map_or(begun, |shared| {
+            let is_awaited = shared.is_awaited.load(Ordering::Relaxed);
+            if is_awaited { Instant::now() } else { shared.moved_at().max(begun) }
+        });
+        since + patience
+    }
+
+    /// What comes of sending it, unless nothing does in time.
+    pub(super) async fn in_time<F: Future>(&self, patience: Duration, sending: F) -> Option<F::Output> {
+        let (mut sending, begun) = (std::pin::pin!(sending), Instant::now());
+        let mut due = begun + patience;
+        loop {
+            if let Ok(sent) = tokio::time::timeout_at(due, sending.as_mut()).await {
+                return Some(sent);
+            }
+            due = self.due(begun, patience);
+            if due <= Instant::now() {
+                return None;
+            }
+        }
     }
 
     /// From now on the answer sets the pace: a stream in both directions may rest.
@@ -163,6 +189,17 @@ impl Upload {
         if let Some(shared) = &self.0 {
             shared.is_answered.store(true, Ordering::Relaxed);
         }
+    }
+}
+
+impl Shared {
+    fn moves(&self) {
+        let since = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.moved.store(since, Ordering::Relaxed);
+    }
+
+    fn moved_at(&self) -> Instant {
+        self.begun + Duration::from_micros(self.moved.load(Ordering::Relaxed))
     }
 }
 
@@ -224,6 +261,9 @@ impl hyper::body::Body for Lent {
                 polled => break polled,
             }
         };
+        if let Some(shared) = &this.shared {
+            shared.is_awaited.store(polled.is_pending(), Ordering::Relaxed);
+        }
         match polled {
             Poll::Ready(Some(Ok(frame))) => {
                 this.bytes += frame.data_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(0));
@@ -231,7 +271,7 @@ impl hyper::body::Body for Lent {
                     this.waited += since.elapsed();
                 }
                 if let Some(shared) = &this.shared {
-                    shared.moved.fetch_add(1, Ordering::Relaxed);
+                    shared.moves();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -340,4 +380,46 @@ impl<H: Unpin + Watched> hyper::body::Body for Holding<H> {
 pub(super) trait Watched {
     /// It was asked, and had something to give or not.
     fn polled(&mut self, is_ready: bool);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A body that comes, and what says how far it is.
+    fn coming() -> (Upload, Arc<Shared>) {
+        let upload = Upload::new(Carried::from(Bytes::from_static(b"x")), None);
+        let shared = upload.0.clone().unwrap();
+        (upload, shared)
+    }
+
+    /// The time for an answer is counted from the last byte of a request, to the moment, and not at all while the client is awaited.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_late_to_the_moment() {
+        let second = Duration::from_secs(1);
+        let late = async |upload: &Upload| {
+            let begun = Instant::now();
+            assert_eq!(upload.in_time(2 * second, std::future::pending::<()>()).await, None);
+            begun.elapsed().as_secs()
+        };
+        assert_eq!(late(&Upload::empty()).await, 2);
+        // The last byte goes on after a second.
+        let (upload, moving) = coming();
+        tokio::spawn(async move {
+            sleep(second).await;
+            moving.moves();
+        });
+        assert_eq!(late(&upload).await, 3);
+        // The client sends nothing for ten seconds, and then the last byte.
+        let (upload, moving) = coming();
+        moving.is_awaited.store(true, Ordering::Relaxed);
+        tokio::spawn(async move {
+            sleep(10 * second).await;
+            moving.moves();
+            moving.is_awaited.store(false, Ordering::Relaxed);
+        });
+        assert_eq!(late(&upload).await, 12);
+        // An answer in time.
+        assert_eq!(Upload::empty().in_time(2 * second, sleep(second)).await, Some(()));
+    }
 }

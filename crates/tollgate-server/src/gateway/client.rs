@@ -76,7 +76,8 @@ impl Client {
     fn new(stream: Prefixed) -> Self {
         let (phase, turn) = (Arc::new(Phase::default()), Arc::new(Turn::default()));
         let stream = Lingering::before(stream, Arc::clone(&phase));
-        let stack = Strict::before(Patient::new(stream, Arc::clone(&phase)), Arc::clone(&turn));
+        let stream = Patient::new(stream, Arc::clone(&phase));
+        let stack = Strict::before(stream, Arc::clone(&turn), Arc::clone(&phase));
         Self { phase, turn, stack: Arc::new(Mutex::new(stack)) }
     }
 
@@ -94,21 +95,23 @@ impl Client {
     ) -> Turned {
         let mut told = stop.clone();
         let service = service_fn(|request: Request<Incoming>| {
-            let (answering, stop) = (self.phase.answering(), &stop);
+            let underway = Underway { _answering: self.phase.answering(), turn: Arc::clone(&self.turn) };
+            let asked = tunnel::asks(&request).then(|| Arc::clone(&self.turn).asked());
+            let stop = &stop;
             async move {
-                let asks = tunnel::asks(&request);
                 let mut response = gateway.answer(request, peer).await;
                 let begun = Handed::take(&mut response);
-                if asks {
-                    self.turn.decide(begun.is_some());
+                if let (Some(asked), Some(_)) = (&asked, &begun) {
+                    asked.grant();
                 }
+                drop(asked);
                 if begun.is_some() {
                     self.phase.leave();
                     *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = begun;
                 } else if *stop.borrow() || must_close(&response) {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
-                Ok::<_, Infallible>(response.map(|body| Holding { body, held: answering }))
+                Ok::<_, Infallible>(response.map(|body| Holding { body, held: underway }))
             }
         });
         let connection = http1::Builder::new()
@@ -184,7 +187,20 @@ fn must_close(response: &Response<Limited>) -> bool {
         && response.extensions().get::<super::Own>().is_some()
 }
 
-impl Watched for Answering {
+/// A request that is being answered. The next one, if it is there already, is read when this is over.
+struct Underway {
+    _answering: Answering,
+    turn: Arc<Turn>,
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        // The task that is woken is the one that runs this: it looks when both fields are gone.
+        self.turn.wake();
+    }
+}
+
+impl Watched for Underway {
     fn polled(&mut self, _is_ready: bool) {}
 }
 

@@ -23,12 +23,14 @@ const END_GRACE: Duration = Duration::from_secs(2);
 /// the same, and must not keep an upstream busy.
 pub(super) struct Lingering {
     phase: Arc<Phase>,
-    waiting: Option<Pin<Box<Sleep>>>,
+    has_ended: bool,
+    /// The wait for the answer of a turn: one that was sent ahead of the end has its own.
+    waiting: Option<(u32, Pin<Box<Sleep>>)>,
 }
 
 impl Lingering {
     pub(super) const fn before<S>(stream: S, phase: Arc<Phase>) -> Filtered<S, Self> {
-        Filtered { stream, filter: Self { phase, waiting: None } }
+        Filtered { stream, filter: Self { phase, has_ended: false, waiting: None } }
     }
 }
 
@@ -39,20 +41,24 @@ impl<S: AsyncRead + Unpin> Filter<S> for Lingering {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.waiting.is_none() {
+        if !self.has_ended {
             let before = into.filled().len();
             let read = Pin::new(stream).poll_read(context, into);
             let is_end = matches!(read, Poll::Ready(Ok(()))) && into.filled().len() == before;
-            if !is_end || !self.phase.is_answering() {
+            self.has_ended = is_end && self.phase.is_answering();
+            if !self.has_ended {
                 return read;
             }
         }
         // The end, while an answer is awaited: it is told when nobody awaits one, or some time has passed.
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(END_GRACE)));
-        if self.phase.is_answering() && waiting.as_mut().poll(context).is_pending() {
-            return Poll::Pending;
+        if !self.phase.is_answering() {
+            return Poll::Ready(Ok(()));
         }
-        Poll::Ready(Ok(()))
+        let turn = self.phase.turn();
+        if self.waiting.as_ref().is_none_or(|(of, _)| *of != turn) {
+            self.waiting = Some((turn, Box::pin(sleep(END_GRACE))));
+        }
+        self.waiting.as_mut().map_or(Poll::Pending, |(_, waiting)| waiting.as_mut().poll(context).map(Ok))
     }
 }
 

@@ -1,9 +1,13 @@
 //! The header fields of what is sent on: those of one hop are taken out, and those that tell who asked are written. What a client
 //! says about itself in their place goes no further, unless the peer is a proxy whose word is taken.
 
+use std::fmt::Write;
 use std::net::IpAddr;
 
-use http::header::{CONNECTION, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue, TE, VIA};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue, TE,
+    TRANSFER_ENCODING, VIA,
+};
 use http::{HeaderMap, Version};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::source::{SetBy, Source};
@@ -80,13 +84,7 @@ pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reader: &Re
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    tell(headers, arrival);
-}
-
-/// Makes the fields of a response those of the next hop.
-pub(super) fn of_response(headers: &mut HeaderMap) {
-    let named = named(headers, |_| false);
-    drop_all(headers, |name| HOP.contains(&name) || named.iter().any(|named| named == name));
+    tell(headers, arrival, reader);
 }
 
 /// Takes out the fields that a question about their names says.
@@ -95,6 +93,37 @@ fn drop_all(headers: &mut HeaderMap, is_dropped: impl Fn(&str) -> bool) {
     for name in dropped {
         headers.remove(name);
     }
+}
+
+/// Makes the fields of a response those of the next hop. `None` for one whose body is coded in a way that ends here, since nobody here
+/// decodes it.
+pub(super) fn of_response(headers: &mut HeaderMap) -> Option<()> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => one_length(headers)?,
+        // Chunks are what was read, whatever length stands beside them.
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+            headers.remove(CONTENT_LENGTH);
+        }
+        _ => return None,
+    }
+    let named = named(headers, |_| false);
+    drop_all(headers, |name| HOP.contains(&name) || named.iter().any(|named| named == name));
+    Some(())
+}
+
+/// A length that is told more than once is told once. `None` where the numbers differ.
+fn one_length(headers: &mut HeaderMap) -> Option<()> {
+    let lines = headers.get_all(CONTENT_LENGTH).iter();
+    let mut told = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b',')).map(<[u8]>::trim_ascii);
+    let Some(first) = told.next() else { return Some(()) };
+    let rest: Vec<&[u8]> = told.collect();
+    if rest.is_empty() {
+        return Some(());
+    }
+    let one = HeaderValue::from_bytes(first).ok().filter(|_| rest.iter().all(|other| *other == first))?;
+    headers.insert(CONTENT_LENGTH, one);
+    Some(())
 }
 
 /// HTTP/2 may tell cookies in several fields; for everybody else they are one.
@@ -163,13 +192,14 @@ fn is_disguise(name: &str, reader: &Reader) -> bool {
 }
 
 /// Writes who asked, and how. What trusted proxies told stays before it.
-fn tell(headers: &mut HeaderMap, arrival: &Arrival) {
+fn tell(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
     headers.reserve(TOLD);
     let peer = arrival.peer.address.to_canonical();
     let text = peer.to_string();
     let address = sendable(&text);
+    let lines: Vec<&[u8]> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
+    let chain = reader.trusted.chain(arrival.peer.address, lines.into_iter());
     append(headers, &FORWARDED_FOR, address.clone());
-    append(headers, &FORWARDED, sendable(&element(peer, &text, arrival)));
     let client = arrival.client.to_canonical();
     set(headers, REAL_IP, if client == peer { address } else { sendable(&client.to_string()) });
     let is_told =
@@ -183,6 +213,8 @@ fn tell(headers: &mut HeaderMap, arrival: &Arrival) {
         let same = headers.get(HOST).filter(|told| *told == host.as_str()).cloned();
         set(headers, FORWARDED_HOST, same.or_else(|| sendable(host)));
     }
+    let forwarded = forwarded(&chain, headers);
+    set(headers, FORWARDED, sendable(&forwarded));
     let via = match arrival.version {
         Version::HTTP_2 => VIA_2,
         Version::HTTP_10 => VIA_10,
@@ -195,23 +227,37 @@ const fn proto(arrival: &Arrival) -> &'static str {
     if arrival.peer.is_secure { "https" } else { "http" }
 }
 
-/// One hop as RFC 7239 writes it. What is more than a token stands in quotes, and an IPv6 address in brackets inside of them.
-fn element(peer: IpAddr, address: &str, arrival: &Arrival) -> String {
-    let mut element =
-        String::with_capacity(64 + address.len() + arrival.host.as_ref().map_or(0, String::len));
-    element.push_str(if peer.is_ipv4() { "for=" } else { "for=\"[" });
-    element.push_str(address);
-    element.push_str(if peer.is_ipv4() { "" } else { "]\"" });
-    if let Some(host) = &arrival.host {
-        let is_token =
-            host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
-        let quote = if is_token { "" } else { "\"" };
-        // A host has neither quotes nor backslashes: its one spelling was made of what may stand in a target.
-        [";host=", quote, host, quote].into_iter().for_each(|part| element.push_str(part));
+/// What the other fields tell, as RFC 7239 writes it. It is written anew, since a proxy that sets those lets a client's own
+/// `Forwarded` pass: the chain as far as it is believed, and with its first address what the client asked for.
+fn forwarded(chain: &[IpAddr], headers: &HeaderMap) -> String {
+    let mut list = String::new();
+    for (place, address) in chain.iter().map(IpAddr::to_canonical).enumerate() {
+        let separator = if place == 0 { "" } else { ", " };
+        // What is more than a token stands in quotes, and an IPv6 address in brackets inside of them.
+        let _ = match address {
+            IpAddr::V4(address) => write!(list, "{separator}for={address}"),
+            IpAddr::V6(address) => write!(list, "{separator}for=\"[{address}]\""),
+        };
+        if place > 0 {
+            continue;
+        }
+        if let Some(host) = told_host(headers) {
+            let is_token = !host.contains([':', '[', ']']);
+            let quote = if is_token { "" } else { "\"" };
+            let _ = write!(list, ";host={quote}{host}{quote}");
+        }
+        if let Some(Ok(proto)) = headers.get(FORWARDED_PROTO).map(HeaderValue::to_str) {
+            let _ = write!(list, ";proto={proto}");
+        }
     }
-    element.push_str(";proto=");
-    element.push_str(proto(arrival));
-    element
+    list
+}
+
+/// The host that the client asked for: the first of those that proxies tell. One that needs more than quotes is none.
+fn told_host(headers: &HeaderMap) -> Option<&str> {
+    let first = headers.get(FORWARDED_HOST)?.to_str().ok()?.split(',').next()?.trim();
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
+    Some(first).filter(|host| !host.is_empty() && host.bytes().all(is_fine))
 }
 
 /// Adds to the end of a list, and makes one line of it.
@@ -313,17 +359,17 @@ mod tests {
     #[test]
     fn trusted_proxies_are_heard() {
         let told = [
-            ("x-forwarded-for", "198.51.100.7"),
-            ("forwarded", "for=198.51.100.7"),
+            ("x-forwarded-for", "192.0.2.66, 198.51.100.7"),
+            ("forwarded", "for=192.0.2.66;host=evil.test"),
             ("x-forwarded-proto", "http"),
             ("x-forwarded-host", "shop.test"),
             ("x-tenant", "acme"),
         ];
         let lines = sent("::1", &told);
         let expected = [
-            "forwarded: for=198.51.100.7, for=\"[::1]\";host=\"example.com:8443\";proto=https",
+            "forwarded: for=198.51.100.7;host=shop.test;proto=http, for=\"[::1]\"",
             "via: 2 tollgate",
-            "x-forwarded-for: 198.51.100.7, ::1",
+            "x-forwarded-for: 192.0.2.66, 198.51.100.7, ::1",
             "x-forwarded-host: shop.test",
             "x-forwarded-proto: http",
             "x-real-ip: ::1",

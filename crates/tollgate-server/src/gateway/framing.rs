@@ -16,6 +16,8 @@ const TRAILER_BYTES_MAX: usize = 16 << 10;
 pub(super) enum Found {
     /// All of them may pass.
     Fine,
+    /// As many may pass, and a request ends with them; what follows was not looked at.
+    Whole(usize),
     /// As many may pass; what follows belongs to another protocol if the request is granted, and to a request if not.
     Asks(usize),
     /// As many may pass, and nothing after them: they are not what every server reads alike.
@@ -75,13 +77,27 @@ impl Scanner {
         Self { place: Place::Head, lines: Vec::new() }
     }
 
-    /// Whether the next byte is the first of a request.
+    /// Whether one request has ended, and nothing of another has come.
     pub(super) fn is_between(&self) -> bool {
         self.place == Place::Head && self.lines.is_empty()
     }
 
-    /// Looks at the next bytes. After [`Found::Asks`] or [`Found::Broken`] those behind it were not looked at.
+    /// Looks at bytes that may be several requests, as [`Self::next`] does.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn scan(&mut self, bytes: &[u8]) -> Found {
+        let mut at = 0;
+        loop {
+            match self.next(&bytes[at..]) {
+                Found::Whole(passed) => at += passed,
+                Found::Fine => return Found::Fine,
+                Found::Asks(passed) => return Found::Asks(at + passed),
+                Found::Broken(passed) => return Found::Broken(at + passed),
+            }
+        }
+    }
+
+    /// Looks at the next bytes, up to the end of a request. Unless all are fine, those behind what may pass were not looked at.
+    pub(super) fn next(&mut self, bytes: &[u8]) -> Found {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
             let (taken, step) = match self.place {
@@ -91,7 +107,12 @@ impl Scanner {
                 _ => self.byte(rest[0]),
             };
             match step {
-                Step::On => at += taken,
+                Step::On => {
+                    at += taken;
+                    if self.is_between() && at < bytes.len() {
+                        return Found::Whole(at);
+                    }
+                }
                 Step::Asks => return Found::Asks(at + taken),
                 Step::Broken => return Found::Broken(at + taken),
             }
@@ -279,7 +300,8 @@ impl Head {
                 }
                 Length::Chunked
             } else {
-                is_upgrade |= name.eq_ignore_ascii_case(b"upgrade");
+                // HTTP/1.0 knows no other protocols: there it is a field like others, as `tunnel::asks` says.
+                is_upgrade |= !is_10 && name.eq_ignore_ascii_case(b"upgrade");
                 continue;
             };
             // Told twice, in either way, even if both say the same.
@@ -447,6 +469,7 @@ mod tests {
         let head = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
         assert_eq!(scan(&format!("{head}\0\0")), Found::Asks(head.len()));
         assert_eq!(scan("POST / HTTP/1.1\r\nUpgrade: x\r\nContent-Length: 1\r\n\r\nx"), Found::Fine);
+        assert_eq!(scan("GET / HTTP/1.0\r\nUpgrade: x\r\n\r\n"), Found::Fine);
     }
 
     /// A head without end is not kept without end.

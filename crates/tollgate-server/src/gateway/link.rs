@@ -19,7 +19,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
 use super::body::Lent;
 use super::plan::{Protocol, RoutePlan, Target};
-use super::reply::HEAD_BYTES_MAX;
+use super::reply::{HEAD_BYTES_MAX, HEAD_FIELDS_MAX};
 use super::shared::{H2, Stream};
 use super::wire::Wire;
 use crate::listen::Links;
@@ -100,7 +100,7 @@ impl Dialer {
         let stream = secure.usual.connect(secure.name.clone(), tcp).await?;
         let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         if self.protocol == Protocol::H2 && !is_h2 {
-            return Err(io::Error::other("it does not speak HTTP/2; set protocol: auto"));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "it does not speak HTTP/2"));
         }
         let stream = Link { stream: Inner::Tls(Box::new(stream)), _place: place };
         if is_h2 { h2(stream).await } else { Ok(Sender::Http1(Wire::new(stream))) }
@@ -159,7 +159,7 @@ impl Secure {
 
 async fn upgradable(stream: Link) -> io::Result<Sender> {
     let mut builder = http1::Builder::new();
-    builder.max_buf_size(HEAD_BYTES_MAX);
+    builder.max_buf_size(HEAD_BYTES_MAX).max_headers(HEAD_FIELDS_MAX);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {

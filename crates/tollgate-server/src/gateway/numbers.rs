@@ -10,10 +10,10 @@ use crate::telemetry::gateway::{CLASSES, FAILURES, UpstreamSeries};
 /// The place among [`FAILURES`].
 const fn failure_index(failure: &Failure) -> usize {
     match failure {
-        Failure::Connect(_) => 0,
+        Failure::Connect(..) => 0,
         Failure::Busy => 1,
         Failure::Refused | Failure::Left => 2,
-        Failure::Unsent | Failure::Stale | Failure::Lost(_) => 3,
+        Failure::Unsent | Failure::Stale | Failure::Lost(..) => 3,
         Failure::Late => 4,
     }
 }

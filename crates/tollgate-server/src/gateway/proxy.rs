@@ -19,7 +19,11 @@ use super::trailers::Trailers;
 use super::tunnel::{Handed, Tunnel, Wish};
 use super::upstream::{Answer, Failure, Outgoing, Upstream};
 use crate::http::{Kind, Problem, problem_details};
+use crate::random;
 use crate::seldom::Seldom;
+
+/// The longest that a client is asked to stay away while there is no capacity.
+const RETRY_SECONDS_MAX: u64 = 5;
 
 /// Sends requests on.
 pub(super) struct Proxy {
@@ -117,7 +121,10 @@ impl Proxy {
             }
             self.note(route, upstream, &failure, now);
             let retries = u32::try_from(tried.len()).unwrap_or(u32::MAX) - 1;
-            if retries >= route.retries
+            // Who has waited for a place here does not wait for it again.
+            let is_over = matches!(failure, Failure::Busy) && route.choose(arrival, &tried, now).is_none();
+            if is_over
+                || retries >= route.retries
                 || !is_safe(&failure, &outgoing.parts, &outgoing.upload)
                 || !route.budget.spend()
             {
@@ -131,7 +138,8 @@ impl Proxy {
     /// Tells whoever counts, chooses and reads the log.
     fn note(&self, route: &Route, upstream: &Upstream, failure: &Failure, now: Timestamp) {
         upstream.numbers.failed(failure);
-        let is_its_fault = matches!(failure, Failure::Connect(_) | Failure::Lost(_));
+        // One that is late has taken the request and said nothing; any answer in between shows that it is only slow at times.
+        let is_its_fault = matches!(failure, Failure::Connect(..) | Failure::Lost(..) | Failure::Late);
         let rests = is_its_fault && upstream.health.failed(now);
         if rests {
             tracing::warn!(
@@ -143,7 +151,7 @@ impl Proxy {
             tracing::warn!(
                 route = route.name,
                 upstream = upstream.name,
-                ?failure,
+                %failure,
                 skipped,
                 "a request got no answer"
             );
@@ -167,10 +175,10 @@ const fn ending(kind: Kind) -> Ending {
 fn is_safe(failure: &Failure, parts: &request::Parts, upload: &Upload) -> bool {
     upload.is_whole()
         && match failure {
-            Failure::Connect(_) | Failure::Busy | Failure::Unsent => true, // Nothing was sent.
-            Failure::Refused | Failure::Left => true,                      // Nothing was done.
+            Failure::Connect(..) | Failure::Busy | Failure::Unsent => true, // Nothing was sent.
+            Failure::Refused | Failure::Left => true,                       // Nothing was done.
             Failure::Stale => parts.method.is_idempotent(),
-            Failure::Lost(_) | Failure::Late => false,
+            Failure::Lost(..) | Failure::Late => false,
         }
 }
 
@@ -194,7 +202,12 @@ fn handed_on(
         let detail = format!("route {:?}: no WebSocket is there", route.name);
         return refused(&turned(Turned::NotSwitched, detail));
     }
-    fields::of_response(response.headers_mut());
+    if fields::of_response(response.headers_mut()).is_none() {
+        return refused(&turned(
+            Turned::Lost,
+            "the upstream's answer is framed in a way that is not read here",
+        ));
+    }
     match (is_switched, wish) {
         (true, Some(wish)) => {
             let tunnel = Tunnel {
@@ -229,15 +242,12 @@ fn no_upstream(route: &Route) -> Problem {
     )
 }
 
-/// What a client is told about a request without an answer. Addresses of upstreams are in the log, not here.
+/// What a client is told about a request without an answer. What exactly happened is in the log, not here.
 fn unanswered(route: &Route, failure: &Failure) -> Problem {
     let name = &route.name;
     match failure {
-        Failure::Connect(cause) => {
-            let detail = format!(
-                "route {name:?}: {cause}; the server behind the gateway does not run, or is not there"
-            );
-            turned(Turned::Unreachable, detail)
+        Failure::Connect(cause, _) => {
+            turned(Turned::Unreachable, format!("route {name:?}: {}", cause.told()))
         }
         Failure::Busy => {
             let detail = format!("route {name:?}: as many requests are there as may be; try again later");
@@ -252,10 +262,7 @@ fn unanswered(route: &Route, failure: &Failure) -> Problem {
             );
             turned(Turned::Lost, detail)
         }
-        Failure::Lost(cause) => {
-            let detail = format!("route {name:?}: {cause}; the server may have acted on the request or not");
-            turned(Turned::Lost, detail)
-        }
+        Failure::Lost(cause, _) => turned(Turned::Lost, format!("route {name:?}: {}", cause.told())),
         Failure::Late => {
             let detail = format!(
                 "route {name:?}: no answer in {:?}; timeouts.response in the config allows more",
@@ -280,7 +287,9 @@ pub(super) fn cut_off(fault: Fault) -> Problem {
 pub(super) fn refused(problem: &Problem) -> Response<Body> {
     let mut response = problem_details(problem).map(Body::Own);
     if matches!(problem.kind.status(), 503) {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        // Not all at one instant: whoever comes back together is refused together.
+        let seconds = 1 + random::next() % RETRY_SECONDS_MAX;
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
 }

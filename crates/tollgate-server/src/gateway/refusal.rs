@@ -1,5 +1,8 @@
 //! Why the gateway did not send a request on, or has no answer to it. Each kind has one status and one name that stays.
 
+/// The registered type of a problem that is over when there is capacity again.
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
 /// What kind of problem it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turned {
@@ -56,13 +59,21 @@ impl Turned {
             Turned::Loop => "urn:tollgate:problem:loop",
             Turned::ForeignRules => "urn:tollgate:problem:foreign-rules",
             Turned::NoRoute => "urn:tollgate:problem:no-route",
-            Turned::NoUpstream => "urn:tollgate:problem:no-upstream",
-            Turned::Busy => "urn:tollgate:problem:upstream-busy",
+            Turned::NoUpstream | Turned::Busy => REDUCED_CAPACITY,
             Turned::UnknownProtocol => "urn:tollgate:problem:unknown-protocol",
             Turned::NotSwitched => "urn:tollgate:problem:upstream-not-switched",
             Turned::Unreachable => "urn:tollgate:problem:upstream-unreachable",
             Turned::Lost => "urn:tollgate:problem:upstream-lost",
             Turned::Late => "urn:tollgate:problem:upstream-late",
+        }
+    }
+
+    /// Which of several kinds with one type it is.
+    pub(crate) const fn reason(self) -> Option<&'static str> {
+        match self {
+            Turned::NoUpstream => Some("no-upstream"),
+            Turned::Busy => Some("upstream-busy"),
+            _ => None,
         }
     }
 
@@ -75,8 +86,9 @@ impl Turned {
             Turned::Loop => "The request goes round in circles",
             Turned::ForeignRules => "The rules in force are not for the gateway",
             Turned::NoRoute => "No route is for this host and path",
-            Turned::NoUpstream => "No upstream is healthy",
-            Turned::Busy => "The upstream is busy",
+            Turned::NoUpstream | Turned::Busy => {
+                "Request cannot be satisfied due to temporary server capacity constraints"
+            }
             Turned::UnknownProtocol => "The protocol is not known",
             Turned::NotSwitched => "The upstream did not switch protocols",
             Turned::Unreachable => "The upstream cannot be reached",

@@ -8,8 +8,12 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER
 use http::{HeaderMap, Method, Response, StatusCode, Version};
 use hyper::body::Frame;
 
+use super::cause::Cause;
+
 /// Largest head of an answer, and most fields of it.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
+pub(super) const HEAD_FIELDS_MAX: usize = 256;
+/// Most fields of a trailer section.
 const FIELDS_MAX: usize = 100;
 /// Longest line that tells a chunk's size, extensions included.
 const SIZE_LINE_BYTES_MAX: usize = 256;
@@ -21,6 +25,16 @@ const TRAILER_BYTES_MAX: usize = 16 << 10;
 /// What is wrong with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken(pub(super) &'static str);
+
+/// A head with too many bytes or fields.
+const TOO_LARGE: Broken = Broken("the head of its answer is too large");
+
+impl Broken {
+    /// What clients are told.
+    pub(super) fn cause(self) -> Cause {
+        if self == TOO_LARGE { Cause::TooLarge } else { Cause::Malformed }
+    }
+}
 
 /// The head of an answer, and what it says about what follows.
 #[derive(Debug)]
@@ -46,7 +60,7 @@ pub(super) fn head(
         let end = bytes.get(from..).and_then(end_of_head).map(|end| from + end);
         *looked_at = if end.is_some() { 0 } else { bytes.len() };
         if end.unwrap_or(bytes.len()) > HEAD_BYTES_MAX {
-            return Err(Broken("the head of its answer is too large"));
+            return Err(TOO_LARGE);
         }
         let Some(end) = end else { return Ok(None) };
         let response = read(bytes.split_to(end).freeze())?;
@@ -73,12 +87,14 @@ fn end_of_head(bytes: &[u8]) -> Option<usize> {
 
 fn read(head: Bytes) -> Result<Response<()>, Broken> {
     const BROKEN: Broken = Broken("the head of its answer is none of HTTP/1");
-    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut fields = [const { MaybeUninit::uninit() }; HEAD_FIELDS_MAX];
     let mut answer = httparse::Response::new(&mut []);
     let parsed =
         httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut answer, &head, &mut fields);
-    if !matches!(parsed, Ok(httparse::Status::Complete(_))) {
-        return Err(BROKEN);
+    match parsed {
+        Ok(httparse::Status::Complete(_)) => {}
+        Err(httparse::Error::TooManyHeaders) => return Err(TOO_LARGE),
+        Ok(httparse::Status::Partial) | Err(_) => return Err(BROKEN),
     }
     let mut response = Response::new(());
     *response.status_mut() = answer.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(BROKEN)?;

@@ -1,5 +1,6 @@
 //! A stream of HTTP/1 that lets nothing pass but what [`super::framing`] finds strict. Where something is not, hyper is given bytes that no
-//! request has, so that it answers 400 and closes the connection; the rest is never read.
+//! request has, so that it answers 400 and closes the connection; the rest is never read. It gets one request at a time: while that is
+//! answered the stream is read on for its end, since a client that has gone must be noticed whatever it had sent ahead.
 
 use std::io;
 use std::pin::Pin;
@@ -7,13 +8,18 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::filtered::{Filter, Filtered};
 use super::framing::{Found, Scanner};
+use crate::http::Phase;
 
 /// What no request has in any place, and the end of a head, without which hyper would wait for more.
 const BREAK: &[u8] = b"\0\r\n\r\n";
+/// Most bytes that are read ahead of the request that is being answered, and how many at once.
+const AHEAD_BYTES_MAX: usize = 16 << 10;
+const AHEAD_READ_BYTES: usize = 2 << 10;
 
 const UNDECIDED: u8 = 0;
 const REFUSED: u8 = 1;
@@ -28,19 +34,51 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Tells the stream what the bytes after the request are.
-    pub(super) fn decide(&self, is_granted: bool) {
-        self.said.store(if is_granted { GRANTED } else { REFUSED }, Ordering::SeqCst);
+    /// A request asks for another protocol. Unless it is granted until the guard is dropped, it is refused.
+    pub(super) const fn asked(self: Arc<Self>) -> Asked {
+        Asked(self)
+    }
+
+    /// Tells the stream that it may have bytes to give on.
+    pub(super) fn wake(&self) {
         if let Some(waker) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take() {
             waker.wake();
         }
     }
 
+    fn decide(&self, said: u8) {
+        self.said.store(said, Ordering::SeqCst);
+        self.wake();
+    }
+
     fn poll(&self, context: &Context<'_>) -> Poll<bool> {
-        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+        self.wait(context);
         match self.said.load(Ordering::SeqCst) {
             UNDECIDED => Poll::Pending,
             said => Poll::Ready(said == GRANTED),
+        }
+    }
+
+    fn wait(&self, context: &Context<'_>) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+    }
+}
+
+/// A request for another protocol that is being answered: the stream learns what became of it whatever happens.
+#[derive(Debug)]
+pub(super) struct Asked(Arc<Turn>);
+
+impl Asked {
+    /// What follows the request is another protocol's.
+    pub(super) fn grant(&self) {
+        self.0.decide(GRANTED);
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if self.0.said.load(Ordering::SeqCst) == UNDECIDED {
+            self.0.decide(REFUSED);
         }
     }
 }
@@ -61,15 +99,16 @@ pub(super) struct Strict {
     scanner: Scanner,
     state: State,
     turn: Arc<Turn>,
+    phase: Arc<Phase>,
     /// Read already, and not looked at.
-    held: Vec<u8>,
+    held: BytesMut,
 }
 
 impl Strict {
     /// A stream of HTTP/1 from which only what is strict can be read.
-    pub(super) const fn before<S>(stream: S, turn: Arc<Turn>) -> Filtered<S, Self> {
-        let filter = Self { scanner: Scanner::new(), state: State::Http, turn, held: Vec::new() };
-        Filtered { stream, filter }
+    pub(super) fn before<S>(stream: S, turn: Arc<Turn>, phase: Arc<Phase>) -> Filtered<S, Self> {
+        let (scanner, held) = (Scanner::new(), BytesMut::new());
+        Filtered { stream, filter: Self { scanner, state: State::Http, turn, phase, held } }
     }
 
     /// Whether nothing came of a request but what was passed on with its end.
@@ -80,22 +119,48 @@ impl Strict {
     /// Looks at what was read behind `before`, and takes away what may not pass.
     fn check(&mut self, into: &mut ReadBuf<'_>, before: usize) {
         let read = &into.filled()[before..];
-        match self.scanner.scan(read) {
-            Found::Fine => {}
+        let passed = match self.scanner.next(read) {
+            Found::Fine => return,
+            Found::Whole(passed) => passed,
             Found::Asks(passed) => {
                 self.turn.said.store(UNDECIDED, Ordering::SeqCst);
-                let mut held = read[passed..].to_vec();
-                held.append(&mut self.held);
-                self.held = held;
-                into.set_filled(before + passed);
                 self.state = State::Asked;
+                passed
             }
             Found::Broken(passed) => {
                 into.set_filled(before + passed);
-                self.held = Vec::new();
+                self.held = BytesMut::new();
                 self.state = State::Broken(0);
+                return;
+            }
+        };
+        let mut held = BytesMut::from(&read[passed..]);
+        held.unsplit(std::mem::take(&mut self.held));
+        self.held = held;
+        into.set_filled(before + passed);
+    }
+
+    /// Reads on while a request is being answered: what comes is kept, and only the end, an error, or a client that is too slow is told.
+    fn ahead<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut bytes = [0; AHEAD_READ_BYTES];
+        while self.held.len() < AHEAD_BYTES_MAX {
+            let mut read = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut *stream).poll_read(context, &mut read) {
+                Poll::Ready(Ok(())) if !read.filled().is_empty() => {
+                    self.held.extend_from_slice(read.filled());
+                }
+                Poll::Ready(ended) => return Poll::Ready(ended),
+                Poll::Pending => break,
             }
         }
+        if !self.held.is_empty() {
+            self.turn.wait(context); // The stream below may never move again, and has no say in when the answer is over.
+        }
+        Poll::Pending
     }
 
     /// Gives hyper what it cannot take for a request, and then the end.
@@ -112,7 +177,7 @@ impl Strict {
     fn give_held(&mut self, into: &mut ReadBuf<'_>) {
         let taken = self.held.len().min(into.remaining());
         into.put_slice(&self.held[..taken]);
-        self.held.drain(..taken);
+        self.held.advance(taken);
     }
 }
 
@@ -126,7 +191,7 @@ impl<S: AsyncRead + Unpin> Filter<S> for Strict {
         let before = into.filled().len();
         if let State::Asked = self.state {
             match self.turn.poll(context) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => return self.ahead(stream, context),
                 Poll::Ready(is_granted) => self.state = if is_granted { State::Tunnel } else { State::Http },
             }
         }
@@ -134,6 +199,9 @@ impl<S: AsyncRead + Unpin> Filter<S> for Strict {
             State::Broken(_) => {
                 self.give_break(into);
                 return Poll::Ready(Ok(()));
+            }
+            State::Http if self.scanner.is_between() && self.phase.is_answering() => {
+                return self.ahead(stream, context);
             }
             _ if !self.held.is_empty() => self.give_held(into),
             _ => match Pin::new(stream).poll_read(context, into) {

@@ -1,11 +1,11 @@
 //! One upstream: its connections, how many requests may be there at once, and what becomes of one that is sent. Connections of HTTP/1
 //! are kept while they rest; those of HTTP/2 serve many requests each.
 
-use std::error::Error;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::header::{HOST, USER_AGENT};
+use http::header::{HOST, HeaderValue, USER_AGENT};
 use http::uri::{Authority, Parts as UriParts, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version, request};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::answer::{Answered, Home};
 use super::body::{Lent, Upload};
+use super::cause::{Cause, details};
 use super::fields;
 use super::health::Health;
 use super::link::{Dialer, Sender};
@@ -38,11 +39,11 @@ const LEFT_MAX: usize = 2;
 /// What a check of health calls itself.
 const HEALTH_AGENT: &str = concat!("tollgate-health/", env!("CARGO_PKG_VERSION"));
 
-/// Why there is no answer.
+/// Why there is no answer: what clients are told of it, and what the log is.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// No connection could be made: nothing was sent.
-    Connect(String),
+    Connect(Cause, String),
     /// No place was free in time: nothing was sent.
     Busy,
     /// The upstream says that it has not looked at the request.
@@ -55,9 +56,24 @@ pub(super) enum Failure {
     /// as a rule.
     Stale,
     /// The connection ended before an answer.
-    Lost(String),
+    Lost(Cause, String),
     /// No answer in time.
     Late,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Connect(_, details) => write!(formatter, "no connection: {details}"),
+            Failure::Busy => formatter.write_str("no place was free in time"),
+            Failure::Refused => formatter.write_str("it was refused unseen"),
+            Failure::Left => formatter.write_str("the upstream left its connection before it"),
+            Failure::Unsent => formatter.write_str("a connection that had rested had ended"),
+            Failure::Stale => formatter.write_str("a connection that had rested ended as it was sent"),
+            Failure::Lost(_, details) => write!(formatter, "it was lost: {details}"),
+            Failure::Late => formatter.write_str("no answer in time"),
+        }
+    }
 }
 
 /// An upstream.
@@ -131,9 +147,8 @@ impl Upstream {
         let (place, left) = self.place().await?;
         if outgoing.is_upgrade {
             if self.dialer.is_only_h2() {
-                return Err(Failure::Connect(
-                    "it speaks HTTP/2, which knows no upgrades; set protocol: auto".to_owned(),
-                ));
+                let details = "it speaks HTTP/2, which knows no upgrades; set protocol: auto".to_owned();
+                return Err(Failure::Connect(Cause::Protocol, details));
             }
             let sender = within(left, self.dialer.dial_http1()).await?;
             return Ok((self.over(sender, outgoing, false).await?, Place { _request: place, _stream: None }));
@@ -151,7 +166,12 @@ impl Upstream {
                 sent => return Ok((sent?, Place { _request: place, _stream: stream })),
             }
         }
-        Err(Failure::Lost("one connection after the other ended".to_owned()))
+        Err(Failure::Lost(Cause::HungUp, "one connection after the other ended".to_owned()))
+    }
+
+    /// What it is called where a client does not say: host and port.
+    fn authority(&self) -> &str {
+        self.name.split_once("://").map_or("", |(_, authority)| authority)
     }
 
     /// A place among the requests that may be there at once, and what is left of the time to connect.
@@ -191,7 +211,7 @@ impl Upstream {
         }
         let begun = Instant::now();
         let alone = tokio::time::timeout(patience, self.dialing.lock()).await;
-        let _alone = alone.map_err(|_| Failure::Connect("no connection in time".to_owned()))?;
+        let _alone = alone.map_err(|_| too_slow())?;
         if let Some(h2) = self.shared.one() {
             return Ok(Sender::H2(h2));
         }
@@ -216,7 +236,7 @@ impl Upstream {
         match sender {
             Sender::Http1(wire) => self.over_wire(wire, outgoing, has_rested).await,
             Sender::H2(mut h2) => {
-                let request = outgoing.request(Version::HTTP_2, self.dialer.scheme());
+                let request = outgoing.request(Version::HTTP_2, self.dialer.scheme(), self.authority());
                 let sent = self.in_time(h2.sender.try_send_request(request), outgoing).await?;
                 let answered = sent.map(|response| response.map(Answered::Incoming));
                 answered.map_err(|mut unsent| match unsent.take_message() {
@@ -227,15 +247,15 @@ impl Upstream {
                             self.shared.leave(&h2);
                             Failure::Left
                         }
-                        None => Failure::Lost(told(unsent.error())),
+                        None => lost(unsent.error()),
                     },
                 })
             }
             Sender::Upgrade(mut sender) => {
-                let request = outgoing.request(Version::HTTP_11, self.dialer.scheme());
+                let request = outgoing.request(Version::HTTP_11, self.dialer.scheme(), self.authority());
                 let sent = self.in_time(sender.try_send_request(request), outgoing).await?;
                 let answered = sent.map(|response| response.map(Answered::Incoming));
-                answered.map_err(|unsent| Failure::Lost(told(unsent.error())))
+                answered.map_err(|unsent| lost(unsent.error()))
             }
         }
     }
@@ -247,29 +267,22 @@ impl Upstream {
         outgoing: &Outgoing,
         has_rested: bool,
     ) -> Result<Response<Answered>, Failure> {
-        let asked = wire.ask(&outgoing.parts, &outgoing.upload, self.timeouts.response);
+        let asked = wire.ask(outgoing, self.authority(), self.timeouts.response);
         let head = asked.await.map_err(|trouble| match trouble {
             Trouble::Late => Failure::Late,
             Trouble::Unsent(_) if has_rested => Failure::Unsent,
             Trouble::Gone(_) if has_rested && outgoing.is_repeatable() => Failure::Stale,
-            Trouble::Unsent(why) | Trouble::Gone(why) | Trouble::Lost(why) => Failure::Lost(why),
+            Trouble::Unsent(why) | Trouble::Gone(why) => Failure::Lost(Cause::HungUp, why),
+            Trouble::Lost(cause, why) => Failure::Lost(cause, why),
         })?;
         let rest = head.is_kept.then(|| rest(head.response.headers())).flatten();
         let home = Home { upstream: Arc::clone(self), rest };
         Ok(head.response.map(|()| Answered::new(wire, head.body, home)))
     }
 
-    /// What comes of sending, as long as either the request moves on or there is time.
+    /// What comes of sending, if it does in time.
     async fn in_time<F: Future>(&self, sending: F, outgoing: &Outgoing) -> Result<F::Output, Failure> {
-        let mut sending = std::pin::pin!(sending);
-        loop {
-            let moved = outgoing.upload.moved();
-            match tokio::time::timeout(self.timeouts.response, sending.as_mut()).await {
-                Ok(sent) => return Ok(sent),
-                Err(_) if outgoing.upload.moved() != moved => {}
-                Err(_) => return Err(Failure::Late),
-            }
-        }
+        outgoing.upload.in_time(self.timeouts.response, sending).await.ok_or(Failure::Late)
     }
 
     /// Keeps a connection whose answer is over.
@@ -284,17 +297,16 @@ impl Upstream {
 
     /// The status that a check of its health gets, on a connection of its own.
     pub(super) async fn look(self: &Arc<Self>, path: &str) -> Option<StatusCode> {
-        let authority = self.name.split_once("://").map_or("", |(_, authority)| authority);
-        let request = Request::get(path).header(HOST, authority).header(USER_AGENT, HEALTH_AGENT);
+        let request = Request::get(path).header(USER_AGENT, HEALTH_AGENT);
         let (parts, ()) = request.body(()).ok()?.into_parts();
         let outgoing = Outgoing { parts, upload: Upload::empty(), is_upgrade: false };
         match self.dialer.dial().await.ok()? {
             Sender::Http1(mut wire) => {
-                let asked = wire.ask(&outgoing.parts, &outgoing.upload, self.timeouts.response);
+                let asked = wire.ask(&outgoing, self.authority(), self.timeouts.response);
                 Some(asked.await.ok()?.response.status())
             }
             Sender::H2(mut h2) => {
-                let request = outgoing.request(Version::HTTP_2, self.dialer.scheme());
+                let request = outgoing.request(Version::HTTP_2, self.dialer.scheme(), self.authority());
                 Some(h2.sender.send_request(request).await.ok()?.status())
             }
             Sender::Upgrade(_) => None, // Nobody asked for another protocol.
@@ -316,17 +328,22 @@ impl Outgoing {
         self.parts.method.is_idempotent() && self.upload.is_empty()
     }
 
-    /// The request as hyper wants it: HTTP/1 names its host in a field, HTTP/2 in the target.
-    fn request(&self, version: Version, scheme: Scheme) -> Request<Lent> {
+    /// The request as hyper wants it: HTTP/1 names its host in a field, HTTP/2 in the target. A client of HTTP/1.0 or HTTP/2 may name none;
+    /// a server is asked by its own name then, since it must be asked by one.
+    fn request(&self, version: Version, scheme: Scheme, authority: &str) -> Request<Lent> {
         let mut parts = self.parts.clone();
         parts.version = version;
+        if !parts.headers.contains_key(HOST)
+            && let Ok(host) = HeaderValue::from_str(authority)
+        {
+            parts.headers.insert(HOST, host);
+        }
         if version == Version::HTTP_2 {
             let host = parts.headers.remove(HOST);
-            let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+            let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
             let mut uri = UriParts::default();
             uri.path_and_query = parts.uri.path_and_query().cloned();
-            // A client of HTTP/1.0 may name none; the target must, then.
-            uri.authority = Some(authority.unwrap_or_else(|| Authority::from_static("localhost")));
+            uri.authority = Some(host.unwrap_or_else(|| Authority::from_static("localhost")));
             uri.scheme = Some(scheme);
             if let Ok(uri) = Uri::from_parts(uri) {
                 parts.uri = uri;
@@ -342,9 +359,13 @@ async fn within(
     dialing: impl Future<Output = std::io::Result<Sender>>,
 ) -> Result<Sender, Failure> {
     match tokio::time::timeout(patience, dialing).await {
-        Ok(dialed) => dialed.map_err(|error| Failure::Connect(told(&error))),
-        Err(_) => Err(Failure::Connect("no connection in time".to_owned())),
+        Ok(dialed) => dialed.map_err(|error| Failure::Connect(Cause::of_connecting(&error), details(&error))),
+        Err(_) => Err(too_slow()),
     }
+}
+
+fn too_slow() -> Failure {
+    Failure::Connect(Cause::Slow, "none in time".to_owned())
 }
 
 /// How long a connection may rest after an answer with these fields.
@@ -354,16 +375,6 @@ fn rest(headers: &http::HeaderMap) -> Option<Duration> {
     Some(rest).filter(|rest| !rest.is_zero())
 }
 
-/// An error with its causes.
-fn told(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
+fn lost(error: &hyper::Error) -> Failure {
+    Failure::Lost(Cause::of_asking(error), details(error))
 }

@@ -7,15 +7,17 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, TE};
+use http::header::{CONTENT_LENGTH, HOST, TE};
 use http::{HeaderMap, Method, request};
 use hyper::body::{Body as _, Frame};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::body::{Lent, Upload};
+use super::cause::Cause;
 use super::link::Link;
 use super::reply::{self, Broken, Decoder, Head, Next};
+use super::upstream::Outgoing;
 
 /// Room for what is read at once: at first, and after some reads that have filled it.
 const READ_BYTES: usize = 8 << 10;
@@ -32,7 +34,7 @@ pub(super) enum Trouble {
     /// The connection ended without a byte of an answer.
     Gone(String),
     /// Anything else.
-    Lost(String),
+    Lost(Cause, String),
     /// There was none in time.
     Late,
 }
@@ -100,13 +102,15 @@ impl Wire {
     /// When there is none.
     pub(super) async fn ask(
         &mut self,
-        parts: &request::Parts,
-        upload: &Upload,
+        outgoing: &Outgoing,
+        authority: &str,
         patience: Duration,
     ) -> Result<Head, Trouble> {
+        let Outgoing { parts, upload, .. } = outgoing;
         (self.has_written, self.has_read) = (false, false);
-        self.upload = self.outbox.begin(parts, upload);
-        let (mut until, mut moved) = (Instant::now() + patience, upload.moved());
+        self.upload = self.outbox.begin(parts, upload, authority);
+        let begun = Instant::now();
+        let mut until = begun + patience;
         if until < self.patience.deadline() {
             self.patience.as_mut().reset(until);
         }
@@ -116,10 +120,10 @@ impl Wire {
             }
             while self.patience.as_mut().poll(context).is_ready() {
                 if self.patience.deadline() >= until {
-                    if upload.moved() == moved {
+                    until = upload.due(begun, patience);
+                    if until <= Instant::now() {
                         return Poll::Ready(Err(Trouble::Late));
                     }
-                    (until, moved) = (Instant::now() + patience, upload.moved());
                 }
                 self.patience.as_mut().reset(until);
             }
@@ -131,9 +135,9 @@ impl Wire {
     fn poll_head(&mut self, context: &mut Context<'_>, asked: &Method) -> Poll<Result<Head, Trouble>> {
         loop {
             // Whether all is sent or not: the answer may come before.
-            let _ = self.poll_send(context).map_err(Trouble::Lost)?;
+            let _ = self.poll_send(context).map_err(|why| Trouble::Lost(Cause::HungUp, why))?;
             let head = reply::head(&mut self.read, &mut self.looked_at, asked);
-            if let Some(head) = head.map_err(|Broken(why)| Trouble::Lost(why.to_owned()))? {
+            if let Some(head) = head.map_err(|broken| Trouble::Lost(broken.cause(), broken.0.to_owned()))? {
                 return Poll::Ready(Ok(head));
             }
             let why = match ready!(self.poll_fill(context)) {
@@ -147,7 +151,7 @@ impl Wire {
             return Poll::Ready(Err(match &self.upload {
                 Sending::Refused(why) if !self.has_written => Trouble::Unsent(why.clone()),
                 _ if !self.has_read => Trouble::Gone(why),
-                _ => Trouble::Lost(why),
+                _ => Trouble::Lost(Cause::HungUp, why),
             }));
         }
     }
@@ -273,7 +277,7 @@ impl Wire {
 
 impl Outbox {
     /// Writes the head of a request, and says what is to follow it.
-    fn begin(&mut self, parts: &request::Parts, upload: &Upload) -> Sending {
+    fn begin(&mut self, parts: &request::Parts, upload: &Upload, authority: &str) -> Sending {
         let Self { before, is_flushed, .. } = self;
         *is_flushed = false;
         before.clear();
@@ -282,6 +286,12 @@ impl Outbox {
         before.extend_from_slice(parts.uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes());
         before.extend_from_slice(b" HTTP/1.1\r\n");
         write_fields(before, &parts.headers);
+        if !parts.headers.contains_key(HOST) {
+            // A client of HTTP/1.0 or HTTP/2 may name none: it is asked by its own name then, since it must be asked by one.
+            [b"host: ", authority.as_bytes(), b"\r\n"]
+                .into_iter()
+                .for_each(|part| before.extend_from_slice(part));
+        }
         if parts.headers.contains_key(TE) {
             before.extend_from_slice(b"connection: te\r\n"); // In HTTP/1 the wish is one hop's, and says so.
         }

@@ -48,6 +48,11 @@ impl Phase {
         Some(turn).filter(|turn| turn % 2 == 0 && !self.left.load(Ordering::Relaxed))
     }
 
+    /// A number that another request changes.
+    pub(crate) fn turn(&self) -> u32 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
     /// From now on the connection is no longer one of HTTP.
     pub(crate) fn leave(&self) {
         self.left.store(true, Ordering::Relaxed);

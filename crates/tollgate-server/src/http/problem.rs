@@ -131,6 +131,14 @@ impl Kind {
         }
     }
 
+    /// Which of several kinds with one type it is.
+    pub(crate) const fn reason(self) -> Option<&'static str> {
+        match self {
+            Kind::Gateway(turned) => turned.reason(),
+            _ => None,
+        }
+    }
+
     /// What all problems of this kind have in common.
     pub(crate) const fn title(self) -> &'static str {
         match self {

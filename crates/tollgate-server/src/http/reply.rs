@@ -28,6 +28,8 @@ struct Details<'a> {
     title: &'static str,
     status: u16,
     detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -91,8 +93,13 @@ fn foreign_reply(foreign: Foreign) -> Response<Full<Bytes>> {
 
 pub(crate) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     let kind = problem.kind;
-    let details =
-        Details { r#type: kind.urn(), title: kind.title(), status: kind.status(), detail: &problem.detail };
+    let details = Details {
+        r#type: kind.urn(),
+        title: kind.title(),
+        status: kind.status(),
+        detail: &problem.detail,
+        reason: kind.reason(),
+    };
     let status = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = response(status, Some(PROBLEM_JSON), serde_json::to_vec(&details).unwrap_or_default());
     match kind {

@@ -34,12 +34,12 @@ fn a_request_goes_there_and_back() {
 fn who_asked_is_told_right() {
     let upstream = Upstream::start();
     let address = format!("http://{}", upstream.address);
-    let told = "X-Forwarded-For: 203.0.113.7\r\nForwarded: for=203.0.113.7\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 1.2.3.4\r\n";
+    let told = "X-Forwarded-For: 203.0.113.7\r\nForwarded: for=192.0.2.66;host=evil.test\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 1.2.3.4\r\n";
     let trusting = Gateway::with(&["--upstream", &address], OPEN);
     trusting.get("/", told);
     let seen = upstream.only();
     assert_eq!(seen.header("x-forwarded-for"), "203.0.113.7, 127.0.0.1");
-    assert_eq!(seen.header("forwarded"), "for=203.0.113.7, for=127.0.0.1;host=app.test;proto=http");
+    assert_eq!(seen.header("forwarded"), "for=203.0.113.7;host=app.test;proto=https, for=127.0.0.1");
     assert_eq!(
         (seen.header("x-forwarded-proto"), seen.header("x-real-ip")),
         ("https".to_owned(), "203.0.113.7".to_owned())
@@ -82,6 +82,10 @@ fn one_spelling_is_sent_on() {
         ("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nHost: a@b\r\n\r\n", 400),
         ("GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET http://a/ HTTP/1.1\r\n\r\n", 400),
+        ("GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("DELETE * HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET a:80 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
         ("CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: a\r\n\r\n", 405),
         ("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", 405),
         ("GET / HTTP/1.1\r\nHost: a\r\nExpect: miracles\r\n\r\n", 417),

@@ -107,9 +107,10 @@ fn no_healthy_upstream() {
     ));
     upstream.sicken(true);
     until(|| gateway.up() == 0);
-    let refused = gateway.get("/", "");
-    assert_eq!(refused.header("retry-after"), Some("1"));
-    assert!(refused.problem(503).contains("health checks"));
+    let answers: Vec<_> = (0..40).map(|_| gateway.get("/", "")).collect();
+    assert!(answers.iter().all(|refused| refused.lack_of_capacity("no-upstream").contains("health checks")));
+    let first = answers[0].header("retry-after");
+    assert!(answers.iter().any(|refused| refused.header("retry-after") != first), "all come back at once");
     upstream.sicken(false);
     until(|| gateway.get("/", "").status == 200);
 }
@@ -199,11 +200,24 @@ fn places_at_an_upstream() {
         held.push(stream);
     }
     until(|| upstream.count() == 2);
-    let refused = gateway.get("/", "");
-    assert_eq!(refused.header("retry-after"), Some("1"));
-    refused.problem(503);
+    gateway.get("/", "").lack_of_capacity("upstream-busy");
     drop(held);
     until(|| gateway.get("/", "").status == 200);
+}
+
+/// Who has waited for a place at every upstream does not begin anew, however many retries there are.
+#[test]
+fn a_wait_for_a_place_is_not_repeated() {
+    let upstream = Upstream::start();
+    let (gateway, _folder) = gateway(&format!(
+        "- {{upstreams: ['http://{}'], connections: 1, retries: 3, timeouts: {{connect: 200ms}}}}\n",
+        upstream.address
+    ));
+    let mut held = gateway.connect();
+    held.write_all(b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    until(|| upstream.count() == 1);
+    assert_eq!(gateway.get("/", "").status, 503);
+    assert_eq!(gateway.metric("tollgate_gateway_failures_total", "busy"), 1);
 }
 
 /// A gateway whose upstream is itself says so, after a few rounds.

@@ -57,6 +57,19 @@ impl Response {
         assert!(json["type"].as_str().unwrap().starts_with("urn:tollgate:problem:"));
         json["detail"].as_str().unwrap().to_owned()
     }
+
+    /// The explanation of a problem that is over when there is capacity again, for this reason.
+    pub(crate) fn lack_of_capacity(&self, reason: &str) -> String {
+        assert_eq!((self.status, self.header("content-type")), (503, Some("application/problem+json")));
+        let (json, retry) = (self.json(), self.header("retry-after").unwrap().parse::<u64>().unwrap());
+        assert!((1..=5).contains(&retry), "{retry}");
+        let registered = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+        assert_eq!(
+            (json["type"].as_str(), json["reason"].as_str(), json["status"].as_u64()),
+            (Some(registered), Some(reason), Some(503))
+        );
+        json["detail"].as_str().unwrap().to_owned()
+    }
 }
 
 /// A request as bytes, with its length.

@@ -112,6 +112,23 @@ impl Trusted {
         }
         client
     }
+
+    /// The way of a request as far as it is believed: the client first, then each trusted proxy, the peer last. `forwarded` as above.
+    pub fn chain<'h>(
+        &self,
+        peer: IpAddr,
+        forwarded: impl DoubleEndedIterator<Item = &'h [u8]>,
+    ) -> Vec<IpAddr> {
+        let (mut chain, mut last) = (vec![peer], peer);
+        let hops = forwarded.rev().flat_map(|line| line.rsplit(|&byte| byte == b','));
+        for hop in hops.take(HOPS_MAX) {
+            let Some(address) = hop_address(hop).filter(|_| self.contains(last)) else { break };
+            chain.push(address);
+            last = address;
+        }
+        chain.reverse();
+        chain
+    }
 }
 
 /// An address as proxies write it: bare, with a port, or in brackets.
@@ -161,8 +178,13 @@ mod tests {
 
     fn client(trusted: &str, peer: &str, lines: &[&str]) -> String {
         let networks = trusted.split_whitespace().map(|network| network.parse().unwrap()).collect();
+        let (trusted, peer) = (Trusted::new(networks), peer.parse().unwrap());
         let lines = lines.iter().map(|line| line.as_bytes());
-        Trusted::new(networks).client(peer.parse().unwrap(), lines).to_string()
+        let client = trusted.client(peer, lines.clone());
+        let chain = trusted.chain(peer, lines);
+        assert_eq!((chain.first(), chain.last()), (Some(&client), Some(&peer)), "{chain:?}");
+        assert!(chain[1..].iter().all(|hop| trusted.contains(*hop)), "{chain:?}");
+        client.to_string()
     }
 
     /// Chains of proxies, honest and forged.

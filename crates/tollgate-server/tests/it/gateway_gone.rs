@@ -1,0 +1,99 @@
+//! Clients that go away: whatever they had sent ahead, the gateway notices at once, and nothing of theirs stays.
+
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
+use crate::wire::Response;
+
+/// Ends a connection as a program does that was killed: with a reset.
+fn reset(upstream: &Upstream, stream: TcpStream) {
+    stream.set_nonblocking(true).unwrap();
+    upstream.run(async move {
+        let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+        stream.set_zero_linger().unwrap();
+    });
+}
+
+/// HTTP/1.0 knows no other protocols, so the stream once waited for an answer about one that nobody gave: connections stayed for ever.
+#[test]
+fn an_upgrade_of_http_10_holds_nothing() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::before(&upstream);
+    let head = "HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nUpgrade: x\r\n\r\n";
+    for _ in 0..8 {
+        let mut stream = gateway.connect();
+        stream.write_all(format!("GET /x {head}").as_bytes()).unwrap();
+        assert_eq!(Response::read(&mut BufReader::new(&stream)).status, 200);
+        // The connection serves on.
+        stream.write_all(format!("GET /y {head}").as_bytes()).unwrap();
+        assert_eq!(Response::read(&mut BufReader::new(&stream)).status, 200);
+    }
+    until(|| gateway.metric("tollgate_connections_open", "gateway") == 0);
+    assert_eq!(upstream.seen().len(), 16);
+}
+
+/// Who waits for its turn and goes away leaves the line at once, and never reaches the upstream: also if it had asked for another
+/// protocol, or sent a byte of its next request.
+#[test]
+fn who_goes_away_leaves_the_line() {
+    let upstream = Upstream::start();
+    let policy = "limits: [{name: shaped, by: [path], algorithm: leaky-bucket, rate: 1 every 25s, queue: 1}]";
+    let gateway = Gateway::with(&["--upstream", &format!("http://{}", upstream.address)], policy);
+    let waiting = || gateway.server.metric("tollgate_waiting_requests");
+    let wait = |path: &str, rest: &str| {
+        assert_eq!(gateway.get(path, "").status, 200);
+        assert_eq!(upstream.only().line, format!("GET {path}"));
+        let mut stream = gateway.connect();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{rest}").as_bytes()).unwrap();
+        until(|| waiting() == 1);
+        stream
+    };
+    let cases = [
+        ("/plain", "\r\n"),
+        ("/asks", "Upgrade: x\r\n\r\n"),
+        ("/early", "Connection: upgrade\r\nUpgrade: x\r\n\r\nearly"),
+        ("/byte", "\r\nG"),
+        ("/ahead", "\r\nGET /second HTTP/1.1\r\nHost: a\r\n\r\n"),
+    ];
+    for (path, rest) in cases {
+        reset(&upstream, wait(path, rest));
+        until(|| waiting() == 0);
+        assert_eq!(upstream.count(), 0, "{path}");
+    }
+    // A byte that comes later, and an end in good order, which leaves a moment for the answer.
+    let mut stream = wait("/later", "\r\n");
+    stream.write_all(b"GET").unwrap();
+    drop(stream);
+    until(|| waiting() == 0);
+    until(|| gateway.metric("tollgate_connections_open", "gateway") == 0);
+    assert_eq!(upstream.count(), 0);
+}
+
+/// Requests that were sent ahead are answered one after the other, also when the client has ended its side, and each has its moment.
+#[test]
+fn requests_sent_ahead_are_all_answered() {
+    let upstream = Upstream::start();
+    let policy = "limits: [{name: shaped, algorithm: leaky-bucket, rate: 1/s, queue: 9}]";
+    let gateway = Gateway::with(&["--upstream", &format!("http://{}", upstream.address)], policy);
+    let requests: String = (0..4).map(|n| format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n")).collect();
+    assert_eq!(gateway.all(requests.as_bytes()).matches("HTTP/1.1 200 OK").count(), 4);
+    let lines: Vec<String> = upstream.seen().into_iter().map(|seen| seen.line).collect();
+    assert_eq!(lines, ["GET /0", "GET /1", "GET /2", "GET /3"]);
+    // As many as fit, and more, at once; and byte by byte.
+    let gateway = Gateway::with(&["--upstream", &format!("http://{}", upstream.address)], OPEN);
+    let many: String = (0..2_000)
+        .map(|n| format!("POST /{n} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"))
+        .collect();
+    assert_eq!(gateway.all(many.as_bytes()).matches("HTTP/1.1 200 OK").count(), 2_000);
+    let mut stream = gateway.connect();
+    for byte in requests.bytes() {
+        stream.write_all(&[byte]).unwrap();
+        crate::scratch::rest(Duration::from_millis(1));
+    }
+    let mut reader = BufReader::new(&stream);
+    for _ in 0..4 {
+        assert_eq!(Response::read(&mut reader).status, 200);
+    }
+}

@@ -159,12 +159,12 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let (policy, foreign) = start.loaded.rules.into_parts();
     let Counting { engine, throttled, snapshots, held: _held, watch: store } =
         opened.counting(policy, &clock)?;
-    let overload = overload.map(|plan| shedding::start(plan, &engine, &clock)).transpose()?;
-    let (overload, capacity) = overload.map_or((None, None), |(shedder, capacity)| (Some(shedder), capacity));
+    let shedding = overload.map(|plan| shedding::start(plan, &engine, &clock)).transpose()?;
+    let overload = shedding.as_ref().map(|shedding| Arc::clone(&shedding.shedder));
     let orders = said.map(|said| said.resume(&engine, overload.as_deref(), clock.now()));
     let mut service = Service::new(engine, clock.clone()).reading(reader).throttling(throttled);
     service.orders = orders.clone();
-    service.capacity = capacity;
+    service.capacity = shedding.and_then(|shedding| shedding.capacity);
     service.auth = auth;
     if let Some(shedder) = overload {
         service.overload = Some(Arc::clone(&shedder));

@@ -1,4 +1,4 @@
-//! What operators said over the policy (blocks, kill switches, shadow, percent), kept on disk for the next start. One task writes it, a
+//! What operators said over the policy (blocks, kill switches, shadow, percent) and over controllers of overload, kept on disk for the next start. One task writes it, a
 //! whole file at a time, and an operator is answered when it is there. A disk that fails is told, and tried again; what was said is in
 //! force all the same.
 
@@ -16,6 +16,7 @@ use crate::disk::{self, DiskError};
 use crate::reload::Failure;
 use crate::service::Service;
 use file::Said;
+use tollgate_tower::shed::Shedder;
 
 mod file;
 
@@ -54,8 +55,13 @@ pub(crate) struct Start {
 
 impl Start {
     /// Says again what was said before.
-    pub(crate) fn resume<S: Store>(self, engine: &Engine<S>, now: Timestamp) -> Arc<Orders> {
-        for error in self.said.tell(engine, now) {
+    pub(crate) fn resume<S: Store>(
+        self,
+        engine: &Engine<S>,
+        shedder: Option<&Shedder>,
+        now: Timestamp,
+    ) -> Arc<Orders> {
+        for error in self.said.tell(engine, shedder, now) {
             tracing::error!(error, "what an operator said before the restart is not in force");
         }
         self.orders
@@ -123,7 +129,7 @@ impl Orders {
             // Read before what is in force is: whoever asked up to here said it before.
             let through = *asked.borrow();
             let now = service.now();
-            let said = Said::of(&service.engine, now);
+            let said = Said::of(&service.engine, service.overload.as_deref(), now);
             let orders = Arc::clone(&self);
             let written = tokio::task::spawn_blocking(move || orders.write(&said)).await;
             let written = written.unwrap_or_else(|_| Err("the thread that writes has ended".to_owned()));

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::Clock;
-use tollgate::overload::{FleetScope, Plan};
+use tollgate::overload::Plan;
 
 use crate::admin::{self, Admin};
 use crate::auth::Auth;
@@ -26,13 +26,13 @@ use crate::{FAILURE, SUCCESS};
 use crate::{grpc, http, listen, resp};
 use counters::{Counting, Opened};
 use tollgate_tower::attributes::Reader;
-use tollgate_tower::shed::Shedder;
 
 mod banner;
 mod counters;
 pub(crate) mod log;
 mod sample;
 mod see;
+mod shedding;
 mod signal;
 mod stop;
 
@@ -86,29 +86,13 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
             foreign.format().name()
         ));
     }
-    let overload = overload.map(|plan| shedder(plan, &choice, &routes, &clock)).transpose()?;
+    if overload.is_some() && routes.is_empty() {
+        return Err("overload: in the config is about the gateway, and there is none; add routes: to it, or --upstream".to_owned());
+    }
     for warning in warnings {
         tracing::warn!(warning, "the config is accepted, and perhaps not what is meant");
     }
     Ok(Prepared { clock, auth, tls, start, reader, choice, routes, overload })
-}
-
-/// The controllers of overload, where they can do what the config says.
-fn shedder(plan: Plan, choice: &Choice, routes: &[RoutePlan], clock: &Clock) -> Result<Arc<Shedder>, String> {
-    if routes.is_empty() {
-        return Err("overload: in the config is about the gateway, and there is none; add routes: to it, or --upstream".to_owned());
-    }
-    let is_of_fleet = plan.fleet.as_ref().is_some_and(|fleet| fleet.scope == FleetScope::Fleet);
-    if is_of_fleet && matches!(choice, Choice::Shared(_)) {
-        return Err(
-            "overload.fleet.scope: a capacity of the whole fleet is not counted in a shared store yet; accepted beside \
-             --store is `scope: node`, with this node's part of the capacity"
-                .to_owned(),
-        );
-    }
-    let shedder =
-        Shedder::new(plan, clock.clone()).map_err(|error| format!("overload.fleet.capacity: {error}"))?;
-    Ok(Arc::new(shedder))
 }
 
 /// What a server needs before it opens anything.
@@ -122,7 +106,7 @@ struct Prepared {
     /// Of the gateway; without any there is none.
     routes: Vec<RoutePlan>,
     /// What the gateway refuses by when there is no capacity.
-    overload: Option<Arc<Shedder>>,
+    overload: Option<Plan>,
 }
 
 /// Whoever can connect can use up anybody's quota, so only this machine may, unless strangers are kept out or the operator insists.
@@ -175,13 +159,16 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let (policy, foreign) = start.loaded.rules.into_parts();
     let Counting { engine, throttled, snapshots, held: _held, watch: store } =
         opened.counting(policy, &clock)?;
-    let orders = said.map(|said| said.resume(&engine, clock.now()));
+    let shedding = overload.map(|plan| shedding::start(plan, &engine, &clock)).transpose()?;
+    let overload = shedding.as_ref().map(|shedding| Arc::clone(&shedding.shedder));
+    let orders = said.map(|said| said.resume(&engine, overload.as_deref(), clock.now()));
     let mut service = Service::new(engine, clock.clone()).reading(reader).throttling(throttled);
     service.orders = orders.clone();
+    service.capacity = shedding.and_then(|shedding| shedding.capacity);
     service.auth = auth;
     if let Some(shedder) = overload {
         service.overload = Some(Arc::clone(&shedder));
-        service.meter.show_overload(move || shedder.reports());
+        service.meter.show_overload(shedder);
     }
     service.reloader = Some(reloader);
     service.readiness.tls = tls.clone();

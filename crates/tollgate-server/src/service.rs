@@ -109,6 +109,8 @@ pub(crate) struct Service<S = Stores> {
     pub(crate) foreign_options: Options,
     /// What the gateway refuses by when there is no capacity; none unless the config has it.
     pub(crate) overload: Option<Arc<Shedder>>,
+    /// What counts the fleet's capacity in the store that servers share, if that is to be counted.
+    pub(crate) capacity: Option<Arc<Engine<S>>>,
     no_room: Seldom,
     pub(crate) distrusted: Seldom,
 }
@@ -140,6 +142,7 @@ impl<S: Store> Service<S> {
             foreign: ArcSwapOption::empty(),
             foreign_options: Options::default(),
             overload: None,
+            capacity: None,
             no_room: Seldom::default(),
             distrusted: Seldom::default(),
         }
@@ -271,6 +274,9 @@ impl<S: Store> Service<S> {
     /// Hashes keys with the secret that a fleet shares, once it is known. Every counter starts anew under it.
     pub(crate) fn rekey(&self, secret: Secret) {
         self.engine.rekey(secret);
+        if let Some(capacity) = &self.capacity {
+            capacity.rekey_as(&self.engine);
+        }
         self.envoy.rekeyed();
         // Windows of a length that was good once are good again. A reload that comes between makes its own.
         let again = |foreign: &Arc<InForce>| {

@@ -1,5 +1,7 @@
 //! Where the server's counters live: one type for all of its stores, so that everything above it is compiled once.
 
+use std::sync::Arc;
+
 use tollgate::charge::{Answers, Charge, Family};
 use tollgate::lease::Leased;
 use tollgate::store::{Hold, Store, StoreFailure};
@@ -20,13 +22,13 @@ const LEASED_KEYS_MAX: usize = 200_000;
 /// A store of the server.
 #[allow(
     clippy::large_enum_variant,
-    reason = "there is one for each server, and a box would cost every decision"
+    reason = "there are one or two for each server, and a box would cost every decision in memory"
 )]
 pub(crate) enum Stores {
     /// In this process.
     Memory(MemoryStore),
-    /// Where other servers count, too.
-    Redis(Fleet),
+    /// Where other servers count, too. Shared by the engines of this one.
+    Redis(Arc<Fleet>),
 }
 
 /// A store that servers share.
@@ -51,7 +53,7 @@ impl Fleet {
 
 impl Stores {
     /// The store that servers share, if it is one.
-    pub(crate) const fn fleet(&self) -> Option<&Fleet> {
+    pub(crate) const fn fleet(&self) -> Option<&Arc<Fleet>> {
         match self {
             Stores::Memory(_) => None,
             Stores::Redis(fleet) => Some(fleet),

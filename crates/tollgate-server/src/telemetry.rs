@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::broadcast;
-use tollgate::overload::Report;
 use tollgate::{CheckRequest, Decision, Policy, Ticks, Timestamp};
+use tollgate_tower::shed::Shedder;
 
 use crate::random;
 use crate::service::Wire;
@@ -97,6 +97,17 @@ impl Sample {
     }
 }
 
+/// What became of a request that limits let pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Capacity {
+    /// There was capacity for it.
+    Passed,
+    /// The same, after a wait for its turn at a limit.
+    PassedLate,
+    /// There was none.
+    Shed,
+}
+
 /// Asked for numbers at each scrape.
 type Probe = Box<dyn Fn(Timestamp) -> Vec<Sample> + Send + Sync>;
 /// The same about a store that servers share.
@@ -104,9 +115,6 @@ type Shared = Box<dyn Fn() -> StoreNumbers + Send + Sync>;
 
 /// The same about a gateway's upstreams.
 type Upstreams = Box<dyn Fn() -> Vec<gateway::UpstreamSeries> + Send + Sync>;
-
-/// The same about controllers of overload.
-type Reports = Box<dyn Fn() -> Vec<Report> + Send + Sync>;
 
 /// Counts decisions.
 pub(crate) struct Meter {
@@ -125,7 +133,7 @@ pub(crate) struct Meter {
     tracer: OnceLock<Tracer>,
     shared: OnceLock<Shared>,
     gateway: OnceLock<Upstreams>,
-    overload: OnceLock<Reports>,
+    overload: OnceLock<Arc<Shedder>>,
     waiting: Waiting,
 }
 
@@ -153,7 +161,11 @@ impl Meter {
     /// Counts one decision. On the hot path: takes no lock and allocates nothing, unless somebody watches or the decision is one
     /// of those that name the top keys.
     pub(crate) fn record(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
-        self.verdicts.add(verdict_cell(wire, verdict_index(decision)), 1);
+        // Where capacity is looked at as well, whoever passes the limits is not answered yet.
+        let is_open = wire == Wire::Gateway && decision.is_allowed() && self.overload.get().is_some();
+        if !is_open {
+            self.verdicts.add(verdict_cell(wire, verdict_index(decision)), 1);
+        }
         self.ledger.record(decision, wire);
         if let Some(retry) = decision.retry_after() {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));
@@ -174,6 +186,16 @@ impl Meter {
     /// Counts a decision that no limit of the policy made: the caller told its limit with the question.
     pub(crate) fn record_unnamed(&self, is_allowed: bool, wire: Wire) {
         self.verdicts.add(verdict_cell(wire, if is_allowed { names::ALLOW } else { names::DENY }), 1);
+    }
+
+    /// Counts what became of a request of the gateway that limits let pass, where capacity is looked at as well.
+    pub(crate) fn record_capacity(&self, capacity: Capacity) {
+        let verdict = match capacity {
+            Capacity::Passed => names::ALLOW,
+            Capacity::PassedLate => names::WAIT,
+            Capacity::Shed => names::SHED,
+        };
+        self.verdicts.add(verdict_cell(Wire::Gateway, verdict), 1);
     }
 
     /// Counts a question that was refused because it could not be read or counted.
@@ -243,9 +265,10 @@ impl Meter {
         let _ = self.gateway.set(Box::new(numbers));
     }
 
-    /// Shows numbers of controllers of overload, asked for at each scrape. There is one set of them; a second changes nothing.
-    pub(crate) fn show_overload(&self, reports: impl Fn() -> Vec<Report> + Send + Sync + 'static) {
-        let _ = self.overload.set(Box::new(reports));
+    /// Shows numbers of controllers of overload, asked for at each scrape, and leaves it to the gateway to tell whether there was capacity
+    /// for a request. There is one set of them; a second changes nothing.
+    pub(crate) fn show_overload(&self, shedder: Arc<Shedder>) {
+        let _ = self.overload.set(shedder);
     }
 
     /// A request begins to wait for its turn.

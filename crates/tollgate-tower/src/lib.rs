@@ -38,5 +38,5 @@ pub use body::Body;
 pub use decide::{Decide, Own};
 pub use future::ResponseFuture;
 pub use layer::{RateLimitLayer, Refused};
-pub use service::RateLimit;
+pub use service::{RateLimit, Waited};
 pub use settle::Settle;

@@ -23,6 +23,10 @@ use crate::{grpc, peer};
 /// How long a request waited for its turn, in milliseconds.
 const WAITED: HeaderName = HeaderName::from_static("tollgate-waited-ms");
 
+/// In the extensions of a request that reaches a service after a wait: how long its turn was away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waited(pub Ticks);
+
 /// A service behind limits.
 pub struct RateLimit<I, D> {
     inner: I,
@@ -113,7 +117,7 @@ where
 async fn later<I, D, B, R>(
     shared: Arc<Shared<D>>,
     mut inner: I,
-    (parts, body): (Parts, B),
+    (mut parts, body): (Parts, B),
     decided: Option<(Box<Decision>, Timestamp)>,
 ) -> Late<Result<Response<R>, I::Error>, D>
 where
@@ -153,6 +157,7 @@ where
         shared.decide.sleep_until(at + wait).await;
         hold.go();
         admitted.waited = Some(wait);
+        parts.extensions.insert(Waited(wait));
     }
     let served = inner.call(Request::from_parts(parts, body)).await;
     match served {

@@ -400,8 +400,25 @@ impl<S: Store> Engine<S> {
     /// Hashes keys with another secret from now on, as when the one that a fleet shares is learnt late. Every counter of this
     /// engine starts anew under it.
     pub fn rekey(&self, secret: Secret) {
+        self.rekey_with(Arc::new(secret));
+    }
+
+    /// The same, with the secret that another engine has.
+    pub fn rekey_as<T: Store>(&self, other: &Engine<T>) {
+        let secret = Arc::clone(&other.live.load().secret);
+        self.rekey_with(secret);
+    }
+
+    /// Another engine, with a policy and counters of its own, that hashes keys with the same secret: for two that share a store.
+    #[must_use]
+    pub fn sibling<T: Store>(&self, policy: Policy, store: T) -> Engine<T> {
+        let secret = Arc::clone(&self.live.load().secret);
+        Engine::assemble(Live::first(Arc::new(policy), secret, store.is_grouped()), store, first_permit())
+    }
+
+    fn rekey_with(&self, secret: Arc<Secret>) {
         let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let live = Live::first(self.policy(), Arc::new(secret), self.store.is_grouped());
+        let live = Live::first(self.policy(), secret, self.store.is_grouped());
         self.store.prepare(live.families());
         self.live.store(Arc::new(live));
         if let Some(standby) = self.standby.get() {

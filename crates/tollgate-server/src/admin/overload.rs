@@ -1,4 +1,5 @@
-//! What operators say over the controllers of overload: off or in shadow for a while, one of them or all. It is this process's own, and ends with it.
+//! What operators say over the controllers of overload: off or in shadow for a while, one of them or all. It is this process's own, and kept where
+//! its other orders are.
 
 use serde_json::json;
 use tollgate::overload::{Controller, Switch};

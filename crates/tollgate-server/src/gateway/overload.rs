@@ -10,13 +10,14 @@ use http::request::Parts;
 use http_body_util::BodyExt;
 use hyper::{Request, Response};
 use tollgate_tower::shed::{Shed, ShedLayer, Shedder};
-use tollgate_tower::{graphql, peer};
+use tollgate_tower::{Waited, graphql, peer};
 use tower_layer::Layer;
 
 use super::body::Body;
 use super::carried::Carried;
 use super::decide::Passing;
 use crate::service::Service;
+use crate::telemetry::Capacity;
 
 /// What stands behind the limits.
 #[derive(Clone)]
@@ -24,7 +25,30 @@ pub(super) enum Behind {
     /// Whoever may pass is sent on.
     Open(Passing),
     /// Whoever may pass is sent on if there is capacity for it.
-    Shed(Shed<Passing>),
+    Shed(Shed<Counted>),
+}
+
+/// Whoever there is capacity for. Only here it is known, so here it is counted as what the limits said.
+#[derive(Clone)]
+pub(super) struct Counted {
+    passing: Passing,
+    service: Arc<Service>,
+}
+
+impl tower_service::Service<Request<Incoming>> for Counted {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = <Passing as tower_service::Service<Request<Incoming>>>::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.passing.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let is_late = request.extensions().get::<Waited>().is_some();
+        self.service.meter.record_capacity(if is_late { Capacity::PassedLate } else { Capacity::Passed });
+        self.passing.call(request)
+    }
 }
 
 impl Behind {
@@ -35,8 +59,11 @@ impl Behind {
         let layer = ShedLayer::new(Arc::clone(shedder))
             .reader(service.reader.clone())
             .headers(service.headers.clone())
-            .when_refused(move |parts| refund(Arc::clone(&charged), parts.clone()));
-        Behind::Shed(layer.layer(passing))
+            .when_refused(move |parts| {
+                charged.meter.record_capacity(Capacity::Shed);
+                refund(Arc::clone(&charged), parts.clone())
+            });
+        Behind::Shed(layer.layer(Counted { passing, service: Arc::clone(service) }))
     }
 }
 

@@ -1,10 +1,13 @@
 //! The form of the file: a line that names the form and the SHA-256 of the rest, then JSON. Pure: bytes in, bytes out.
 
 use serde::{Deserialize, Serialize};
+use tollgate::overload::Controller;
+use tollgate::policy::Mode;
 use tollgate::store::Store;
 use tollgate::{Block, CheckRequest, Engine, RequestError, Ruled, Ruling, Timestamp};
 
 use crate::reload::source::Version;
+use tollgate_tower::shed::Shedder;
 
 /// What the first line begins with.
 const FORM: &str = "tollgate-orders 1 ";
@@ -18,6 +21,9 @@ pub(crate) struct Said {
     /// About single ones.
     limits: Vec<LimitEntry>,
     blocks: Vec<BlockEntry>,
+    /// About controllers of overload. Left out where there is nothing, so that a version that knows none reads the rest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    overload: Vec<LimitEntry>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,8 +104,8 @@ impl BlockEntry {
 }
 
 impl Said {
-    /// What holds in an engine at this instant.
-    pub(super) fn of<S: Store>(engine: &Engine<S>, now: Timestamp) -> Self {
+    /// What holds in an engine, and over the controllers of overload if there are any, at this instant.
+    pub(super) fn of<S: Store>(engine: &Engine<S>, shedder: Option<&Shedder>, now: Timestamp) -> Self {
         let (all, single) = engine.rulings(now);
         Self {
             all: all.map(RuledEntry::from),
@@ -108,6 +114,7 @@ impl Said {
                 .map(|(name, ruled)| LimitEntry { name, ruled: ruled.into() })
                 .collect(),
             blocks: engine.blocks(now).iter().map(|block| BlockEntry::from(&**block)).collect(),
+            overload: shedder.map(|shedder| ruled_controllers(shedder, now)).unwrap_or_default(),
         }
     }
 
@@ -125,6 +132,7 @@ impl Said {
         said.all = said.all.filter(|ruled| now < ruled.until.instant());
         said.limits.retain(|limit| now < limit.ruled.until.instant());
         said.blocks.retain(|block| now < block.until.instant());
+        said.overload.retain(|controller| now < controller.ruled.until.instant());
         Ok(said)
     }
 
@@ -141,11 +149,16 @@ impl Said {
 
     /// How many blocks, and how many rulings.
     pub(super) fn counts(&self) -> (usize, usize) {
-        (self.blocks.len(), self.limits.len() + usize::from(self.all.is_some()))
+        (self.blocks.len(), self.limits.len() + self.overload.len() + usize::from(self.all.is_some()))
     }
 
-    /// Says it again to an engine that has heard nothing yet. Tells what it would not take.
-    pub(super) fn tell<S: Store>(self, engine: &Engine<S>, now: Timestamp) -> Vec<String> {
+    /// Says it again to an engine and to controllers that have heard nothing yet. Tells what they would not take.
+    pub(super) fn tell<S: Store>(
+        self,
+        engine: &Engine<S>,
+        shedder: Option<&Shedder>,
+        now: Timestamp,
+    ) -> Vec<String> {
         let single = self.limits.into_iter().map(|limit| (limit.name, limit.ruled.into())).collect();
         let ruled = engine.resume_rulings((self.all.map(Ruled::from), single), now);
         let mut refused: Vec<String> = ruled.err().map(|error| error.to_string()).into_iter().collect();
@@ -156,8 +169,31 @@ impl Said {
             });
             refused.extend(told.err());
         }
+        refused.extend(self.overload.iter().filter_map(|said| rule_controller(shedder, said).err()));
         refused
     }
+}
+
+fn ruled_controllers(shedder: &Shedder, now: Timestamp) -> Vec<LimitEntry> {
+    let ruled = |controller: Controller| {
+        let (mode, until) = shedder.switch(controller, |switch| switch.ruled(now)).flatten()?;
+        let ruling = if mode == Mode::Shadow { RulingEntry::Shadow } else { RulingEntry::Off };
+        let ruled = RuledEntry { ruling, until: Micros(until.unix_micros()) };
+        Some(LimitEntry { name: controller.as_str().to_owned(), ruled })
+    };
+    Controller::ALL.into_iter().filter_map(ruled).collect()
+}
+
+fn rule_controller(shedder: Option<&Shedder>, LimitEntry { name, ruled }: &LimitEntry) -> Result<(), String> {
+    let until = ruled.until.instant();
+    let named = Controller::ALL.into_iter().find(|controller| controller.as_str() == name);
+    let told = shedder.zip(named).and_then(|(shedder, controller)| {
+        shedder.switch(controller, |switch| match ruled.ruling {
+            RulingEntry::Shadow => switch.shadow(until),
+            RulingEntry::Off | RulingEntry::Percent(_) => switch.kill(until),
+        })
+    });
+    told.ok_or_else(|| format!("the config has no controller {name:?} of overload any more"))
 }
 
 fn split(bytes: &[u8]) -> Option<(&str, &[u8])> {
@@ -196,12 +232,12 @@ mod tests {
     #[test]
     fn what_was_said_comes_back() {
         let before = busy();
-        let bytes = Said::of(&before, T0).write().unwrap();
+        let bytes = Said::of(&before, None, T0).write().unwrap();
         for seconds in [0, 10, 22, 27, 30] {
             let now = T0 + Ticks::from_secs(seconds);
             let said = Said::read(&bytes, now).unwrap();
             let after = engine("limits: [{name: a, rate: 1/h}]");
-            assert_eq!(said.tell(&after, now), Vec::<String>::new());
+            assert_eq!(said.tell(&after, None, now), Vec::<String>::new());
             assert_eq!(after.rulings(now), before.rulings(now), "after {seconds} s");
             assert_eq!(after.blocks(now), before.blocks(now), "after {seconds} s");
         }
@@ -210,7 +246,7 @@ mod tests {
     /// Any bit that is turned, and any end that is missing, is seen.
     #[test]
     fn damage_is_seen() {
-        let bytes = Said::of(&busy(), T0).write().unwrap();
+        let bytes = Said::of(&busy(), None, T0).write().unwrap();
         assert!(Said::read(&bytes, T0).is_ok());
         for place in 0..bytes.len() {
             let mut turned = bytes.clone();
@@ -218,5 +254,34 @@ mod tests {
             assert!(Said::read(&turned, T0).is_err(), "byte {place} is another");
             assert!(Said::read(&bytes[..place], T0).is_err(), "only {place} bytes");
         }
+    }
+
+    /// So does what was said over controllers of overload; of one that is there no more it is told.
+    #[test]
+    fn what_was_said_of_controllers_comes_back() {
+        let shedder = |plan: &str| {
+            let (plan, _) = tollgate::overload::Plan::compile("test", plan.as_bytes()).unwrap();
+            Shedder::new(plan, tollgate::ManualClock::new().clock()).unwrap()
+        };
+        let all = "overload: {worker: , concurrency: , queue: }";
+        let (engine, before) = (engine("limits: [{name: a, rate: 1/h}]"), shedder(all));
+        let until = |seconds| T0 + Ticks::from_secs(seconds);
+        before.switch(Controller::Worker, |switch| switch.kill(until(10)));
+        before.switch(Controller::Queue, |switch| switch.shadow(until(20)));
+        let bytes = Said::of(&engine, Some(&before), T0).write().unwrap();
+        for seconds in [0, 10, 20] {
+            let (now, after) = (until(seconds), shedder(all));
+            let said = Said::read(&bytes, now).unwrap();
+            assert_eq!(said.tell(&engine, Some(&after), now), Vec::<String>::new());
+            for controller in Controller::ALL {
+                let ruled =
+                    [&before, &after].map(|shedder| shedder.switch(controller, |switch| switch.ruled(now)));
+                assert_eq!(ruled[0], ruled[1], "{controller} after {seconds} s");
+            }
+        }
+        let said = Said::read(&bytes, T0).unwrap();
+        let told = said.tell(&engine, Some(&shedder("overload: {worker: }")), T0);
+        assert!(told.len() == 1 && told[0].contains("queue"), "{told:?}");
+        assert_eq!(Said::read(&bytes, T0).unwrap().tell(&engine, None, T0).len(), 2);
     }
 }

@@ -2,6 +2,7 @@
 //! something counts.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -72,7 +73,7 @@ impl Shared {
         let store = RedisStore::connect(self.settings).map_err(|error| format!("--store: {error}"))?;
         let secret = store.secret().unwrap_or_else(Secret::random);
         let fleet = Fleet::new(store, self.min_nodes.unwrap_or(0));
-        Ok(Engine::with_store(policy, Stores::Redis(fleet), secret))
+        Ok(Engine::with_store(policy, Stores::Redis(Arc::new(fleet)), secret))
     }
 }
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::lease::LeaseReport;
-use tollgate::{Source, StandIn, Ticks, Timestamp};
+use tollgate::{Engine, Source, StandIn, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, LATENCY_BOUNDS, Report, ShardReport};
 
+use super::Stores;
 use crate::service::Service;
 use crate::telemetry::{ShardNumbers, ShardState, StoreNumbers};
 use crate::time_text::rfc3339;
@@ -189,7 +190,14 @@ async fn greet(service: &Service) {
 
 /// Tells the store what was admitted while it was away, until it knows all of it or does not answer.
 async fn settle(service: &Service) {
-    while let Ok(replayed) = service.engine.settle_debts(service.now()).await {
+    settle_of(&service.engine, service).await;
+    if let Some(capacity) = &service.capacity {
+        settle_of(capacity, service).await;
+    }
+}
+
+async fn settle_of(engine: &Engine<Stores>, service: &Service) {
+    while let Ok(replayed) = engine.settle_debts(service.now()).await {
         if replayed.told > 0 {
             tracing::debug!(
                 told = replayed.told,

@@ -36,6 +36,11 @@ impl Page {
         self.line(metric.name, "", labels, None, number);
     }
 
+    /// One time, in nanoseconds, as seconds.
+    pub(super) fn seconds(&mut self, metric: &Metric, labels: Labels<'_>, nanos: u64) {
+        self.line(metric.name, "", labels, None, seconds(nanos));
+    }
+
     /// The numbers of a histogram of durations.
     pub(super) fn histogram(&mut self, metric: &Metric, labels: Labels<'_>, reading: &Reading) {
         for (bound, count) in &reading.buckets {

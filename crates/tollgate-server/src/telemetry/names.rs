@@ -199,8 +199,16 @@ pub(crate) static OVERLOAD_LEVEL: Metric = gauge(
     "tollgate_overload_level_permille",
     "How much is shed, in thousandths of a class: 1500 is all test traffic and half of the reads.",
 );
-pub(crate) static OVERLOAD_REFUSED: Metric =
-    counter("tollgate_overload_refused_total", "Requests that a controller of overload refused.");
+pub(crate) static OVERLOAD_REFUSED: Metric = counter(
+    "tollgate_overload_refused_total",
+    "Requests that a controller of overload refused, by priority.",
+);
+pub(crate) static OVERLOAD_WAITED: Metric = counter(
+    "tollgate_overload_waited_total",
+    "Requests that got a place after a wait in the line, by priority.",
+);
+pub(crate) static OVERLOAD_WAIT: Metric =
+    counter("tollgate_overload_wait_seconds_total", "How long they waited in all, by priority.");
 pub(crate) static OVERLOAD_WOULD_REFUSE: Metric = counter(
     "tollgate_overload_would_refuse_total",
     "Requests that a controller of overload would have refused, had it not been in shadow.",
@@ -242,7 +250,7 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 72] = [
+pub(crate) static ALL: [&Metric; 74] = [
     &BUILD,
     &DECISIONS,
     &LIMIT_DECISIONS,
@@ -300,6 +308,8 @@ pub(crate) static ALL: [&Metric; 72] = [
     &OVERLOAD_UTILISATION,
     &OVERLOAD_LEVEL,
     &OVERLOAD_REFUSED,
+    &OVERLOAD_WAITED,
+    &OVERLOAD_WAIT,
     &OVERLOAD_WOULD_REFUSE,
     &OVERLOAD_REASON,
     &OVERLOAD_CHANGED,
@@ -331,6 +341,7 @@ pub(crate) mod label {
     pub(crate) const ROUTE: &str = "route";
     pub(crate) const UPSTREAM: &str = "upstream";
     pub(crate) const CONTROLLER: &str = "controller";
+    pub(crate) const PRIORITY: &str = "priority";
     pub(crate) const REASON: &str = "reason";
     pub(crate) const MODE: &str = "mode";
     /// Bound of a histogram's bucket; the exposition format prescribes it.
@@ -343,19 +354,22 @@ pub(crate) const OTHERS: &str = "(others)";
 pub(crate) const BROUGHT: &str = "(request)";
 
 /// What a caller was told, as a label. The order is that of [`verdict_index`].
-pub(crate) const VERDICTS: [&str; 7] = ["allow", "wait", "deny", "never", "fault", "unavailable", "blocked"];
+pub(crate) const VERDICTS: [&str; 8] =
+    ["allow", "wait", "deny", "never", "fault", "unavailable", "blocked", "shed"];
 
 /// The places of some of [`VERDICTS`].
 pub(crate) const ALLOW: usize = 0;
+pub(crate) const WAIT: usize = 1;
 pub(crate) const DENY: usize = 2;
 pub(crate) const FAULT: usize = 4;
 pub(crate) const BLOCKED: usize = 6;
+pub(crate) const SHED: usize = 7;
 
 /// Which of [`VERDICTS`] a decision is.
 pub(crate) fn verdict_index(decision: &Decision) -> usize {
     match (decision.verdict(), decision.reason()) {
         (Verdict::Allow, _) => ALLOW,
-        (Verdict::Wait(_), _) => 1,
+        (Verdict::Wait(_), _) => WAIT,
         (_, Some(Reason::Unavailable)) => 5,
         (_, Some(Reason::Fault)) => FAULT,
         (_, Some(Reason::Blocked)) => BLOCKED,

@@ -1,22 +1,60 @@
 //! Numbers of the controllers of overload: their names and the reasons of their changes come from closed lists.
 
-use tollgate::overload::Report;
+use tollgate::overload::{Priority, Report};
 use tollgate::policy::Mode;
+use tollgate_tower::shed::Shedder;
 
 use super::exposition::Page;
 use super::names::{self, Metric, label};
 
-/// Writes the numbers of one metric, if it is one of these.
-pub(super) fn show(reports: &[Report], metric: &Metric, page: &mut Page) {
-    for report in reports {
-        let controller = (label::CONTROLLER, report.controller.as_str());
-        if *metric == names::OVERLOAD_REASON {
-            page.number(metric, &[controller, (label::REASON, report.reason.as_str())], 1);
-        } else if *metric == names::OVERLOAD_MODE {
-            page.number(metric, &[controller, (label::MODE, mode(report.mode))], 1);
-        } else if let Some(number) = number(report, metric) {
-            page.number(metric, &[controller], number);
+/// What there is to show.
+pub(super) struct Shown<'s> {
+    shedder: &'s Shedder,
+    reports: Vec<Report>,
+}
+
+impl<'s> Shown<'s> {
+    pub(super) fn new(shedder: &'s Shedder) -> Self {
+        Self { shedder, reports: shedder.reports() }
+    }
+
+    /// Writes the numbers of one metric, if it is one of these.
+    pub(super) fn show(&self, metric: &Metric, page: &mut Page) {
+        if self.shedder.controllers().queue.is_some() {
+            for priority in Priority::ALL {
+                let (count, time) = self.shedder.waited(priority);
+                let labels = [(label::PRIORITY, priority.as_str())];
+                if *metric == names::OVERLOAD_WAITED {
+                    page.number(metric, &labels, count);
+                } else if *metric == names::OVERLOAD_WAIT {
+                    page.seconds(metric, &labels, time.as_micros().saturating_mul(1_000));
+                }
+            }
         }
+        for report in &self.reports {
+            if *metric == names::OVERLOAD_REFUSED {
+                for priority in Priority::ALL {
+                    let refused = self.shedder.refused(report.controller, priority);
+                    let labels = [
+                        (label::CONTROLLER, report.controller.as_str()),
+                        (label::PRIORITY, priority.as_str()),
+                    ];
+                    page.number(metric, &labels, refused);
+                }
+            }
+            show(report, metric, page);
+        }
+    }
+}
+
+fn show(report: &Report, metric: &Metric, page: &mut Page) {
+    let controller = (label::CONTROLLER, report.controller.as_str());
+    if *metric == names::OVERLOAD_REASON {
+        page.number(metric, &[controller, (label::REASON, report.reason.as_str())], 1);
+    } else if *metric == names::OVERLOAD_MODE {
+        page.number(metric, &[controller, (label::MODE, mode(report.mode))], 1);
+    } else if let Some(number) = number(report, metric) {
+        page.number(metric, &[controller], number);
     }
 }
 
@@ -27,7 +65,6 @@ fn number(report: &Report, metric: &Metric) -> Option<u64> {
         (&names::OVERLOAD_QUEUE, report.queue),
         (&names::OVERLOAD_UTILISATION, report.utilisation),
         (&names::OVERLOAD_LEVEL, report.level),
-        (&names::OVERLOAD_REFUSED, Some(report.refused)),
         (&names::OVERLOAD_WOULD_REFUSE, Some(report.would_refuse)),
         (&names::OVERLOAD_KILLED, Some(u64::from(report.killed_until.is_some()))),
         (&names::OVERLOAD_CHANGED, report.changed_at.map(|at| at.unix_micros() / 1_000_000)),

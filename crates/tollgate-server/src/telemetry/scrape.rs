@@ -14,7 +14,7 @@ impl Meter {
         let samples = self.samples(now);
         let shared = self.shared.get().map(|numbers| numbers());
         let upstreams = self.gateway.get().map(|numbers| gateway::folded(numbers())).unwrap_or_default();
-        let controllers = self.overload.get().map(|reports| reports()).unwrap_or_default();
+        let controllers = self.overload.get().map(|shedder| overload::Shown::new(shedder));
         let mut page = Page::default();
         for metric in names::ALL {
             page.metric(metric);
@@ -23,7 +23,9 @@ impl Meter {
                 numbers.show(metric, &mut page);
             }
             gateway::show(&upstreams, metric, &mut page);
-            overload::show(&controllers, metric, &mut page);
+            if let Some(controllers) = &controllers {
+                controllers.show(metric, &mut page);
+            }
             for sample in samples.iter().filter(|sample| sample.metric == metric) {
                 let labels: Vec<(&str, &str)> = sample.label.into_iter().collect();
                 page.number(metric, &labels, sample.value);

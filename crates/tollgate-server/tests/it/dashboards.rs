@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::gateway_upstream::{Gateway, OPEN};
 use crate::metrics::promtool;
 use crate::program::{SLOW_POLICY, Server};
+use crate::proxy::Folder;
 use crate::redis::Redis;
 
 const DASHBOARD: &str = include_str!("../../../../deploy/grafana/tollgate.json");
@@ -22,6 +24,8 @@ const MADE: &str = "up";
 struct Known {
     metrics: BTreeSet<String>,
     labels: BTreeSet<String>,
+    /// Series that have a number, with their labels.
+    series: Vec<String>,
 }
 
 impl Known {
@@ -44,8 +48,14 @@ impl Known {
         for _ in 0..7 {
             server.send("POST", "/v1/check", r#"{"attributes":{"api_key":"k"}}"#);
         }
-        // What a server shows that counts in memory, and what one that counts elsewhere.
-        let page = server.metrics() + &Server::start(SLOW_POLICY).metrics();
+        let folder = Folder::new("dashboards");
+        let all =
+            "overload: {worker: , concurrency: , queue: , fleet: {capacity: 100/s}, rate: {target: 1s}}";
+        let config = folder.write("config.yaml", all).display().to_string();
+        let gateway = Gateway::with(&["--config", &config, "--upstream", "http://127.0.0.1:1"], OPEN);
+        gateway.get("/x", "");
+        // What a server shows that counts in memory, what one that counts elsewhere, and what a gateway that may be overloaded.
+        let page = server.metrics() + &Server::start(SLOW_POLICY).metrics() + &gateway.server.metrics();
         let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let metrics = types.filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect();
         let labels = page
@@ -57,7 +67,9 @@ impl Known {
             })
             .chain(ADDED_LABELS.map(str::to_owned))
             .collect();
-        Self { metrics, labels }
+        let numbers = page.lines().filter(|line| !line.starts_with('#'));
+        let series = numbers.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect();
+        Self { metrics, labels, series }
     }
 
     /// Whether an expression asks only for what there is; otherwise what it asks for in vain.
@@ -183,6 +195,20 @@ fn the_dashboard_asks_for_what_there_is() {
             query.replace("$__rate_interval", "5m").replace("$instance", ".*").replace("$limit", ".*");
         assert!(!plain.contains('$'), "{plain}");
         rules.push_str(&format!("  - record: panel_{number}\n    expr: {}\n", Value::from(plain)));
+    }
+    // A number of overload that a panel asks for, and the controller or priority that it asks for, are shown by a gateway.
+    let asks = |query: &&String| query.contains("tollgate_overload_") && !query.contains("_changed_");
+    let overload: Vec<&String> = found.iter().filter(asks).collect();
+    assert!(overload.len() >= 10, "{overload:?}");
+    for query in overload {
+        for name in metrics_in(query) {
+            let controller = query.split("controller=").nth(1).and_then(|rest| rest.split('"').nth(1));
+            let is_shown = |series: &String| {
+                series.starts_with(&format!("{name}{{"))
+                    && controller.is_none_or(|name| series.contains(name))
+            };
+            assert!(known.series.iter().any(is_shown), "{query}");
+        }
     }
     let file = std::env::temp_dir().join(format!("tollgate-panels-{}.yaml", std::process::id()));
     std::fs::write(&file, rules).unwrap();

@@ -24,13 +24,15 @@ const MIX: [u64; 4] = [20, 40, 30, 10];
 pub enum Crowd {
     /// In a line, behind the worker shedder.
     Shed,
-    /// In a line, and all priorities are alike.
+    /// In a line, which knows priorities; nobody is shed before it.
     Line,
+    /// In a line to which all priorities are alike.
+    Alike,
     /// In a queue, first come, first served, for as long as it takes.
     Queue,
 }
 
-/// What a second was like.
+/// What a second was like. What became of a request counts in the second in which it came.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CrowdSecond {
     /// Requests that came, by priority.
@@ -45,6 +47,8 @@ pub struct CrowdSecond {
     pub level: u64,
     /// How many waited at its end.
     pub waiting: usize,
+    /// How many places there were at its end.
+    pub limit: u32,
     /// How long the answered ones took, with their wait.
     pub latencies: Vec<u64>,
 }
@@ -168,6 +172,11 @@ impl Play<'_> {
         self.now.since(START).as_micros() / 1_000_000
     }
 
+    fn second_of(&self, instant: Timestamp) -> usize {
+        let second = instant.since(START).as_micros() / 1_000_000;
+        usize::try_from(second).unwrap_or(usize::MAX).min(self.outcome.seconds.len() - 1)
+    }
+
     fn tell(&mut self) -> &mut CrowdSecond {
         let last = self.outcome.seconds.len() - 1;
         &mut self.outcome.seconds[last]
@@ -176,8 +185,9 @@ impl Play<'_> {
     fn tick(&mut self) {
         if !self.outcome.seconds.is_empty() {
             let (level, waiting) = (self.worker.level(), self.line.len() + self.queue.len());
+            let limit = self.limit.limit();
             let second = self.tell();
-            (second.level, second.waiting) = (level, waiting);
+            (second.level, second.waiting, second.limit) = (level, waiting, limit);
         }
         if self.scene.phase(self.second()).is_some() {
             self.outcome.seconds.push(CrowdSecond::default());
@@ -231,7 +241,11 @@ impl Play<'_> {
             return;
         }
         self.line.follow(self.limit.limit(), self.limit.half());
-        match self.line.push(id, deadline, self.now) {
+        let priority = match self.crowd {
+            Crowd::Alike => Priority::Read,
+            _ => Priority::ALL[self.visitors[id].priority],
+        };
+        match self.line.push(id, priority, deadline, self.now) {
             Pushed::Waits(_) => {}
             Pushed::Instead(..) | Pushed::Full(_) => self.tell().refused += 1,
         }
@@ -264,7 +278,9 @@ impl Play<'_> {
         if let Some(ticket) = visitor.ticket.take() {
             self.limit.end(ticket, self.now, Ending::Success);
         }
-        let second = self.tell();
+        let came = self.now - took;
+        let second = self.second_of(came);
+        let second = &mut self.outcome.seconds[second];
         if is_late {
             second.late += 1;
         } else {

@@ -130,6 +130,7 @@ pub fn priorities(seed: u64) -> String {
     for (name, way) in [
         ("worker shedder, limit and line", Crowd::Shed),
         ("limit and line", Crowd::Line),
+        ("the same, but all requests are alike", Crowd::Alike),
         ("limit and a plain queue", Crowd::Queue),
     ] {
         let outcome = crowd(&scene, way);

@@ -154,7 +154,7 @@ fn a_baseline_of_an_overloaded_time_is_found_out() {
         assert!(good >= 90, "seed {seed}: {good} %");
         assert!(outcome.latency(50, 100, 990) <= 2 * calm.latency(5, 30, 990), "seed {seed}");
     }
-    for seed in 0..3 {
+    for seed in 0..SEEDS {
         let scene = Scene::new(16, Service::Exponential(ms(40)), seed).then(20, 50).then(600, 150);
         let outcome = play(&scene, Way::Ours);
         let (_, most) = outcome.limits(500, 620);
@@ -171,12 +171,14 @@ fn a_baseline_of_an_overloaded_time_is_found_out() {
 /// A thousand requests a second of which a tenth go away halfway: they are neither successes nor losses, and do not shrink the limit.
 #[test]
 fn callers_that_go_away_change_nothing() {
-    for seed in 0..5 {
+    for seed in 0..SEEDS {
         let mut scene = Scene::new(64, Service::Exponential(ms(40)), seed).then(60, 63);
         scene.cancels = 10;
         let outcome = play(&scene, Way::Ours);
-        let stayed = goodput(&scene, &outcome, 20, 60);
-        assert!(stayed >= 88, "seed {seed}: {stayed} %");
+        // The most that can be is what is answered where nobody is refused: who goes away gets no answer.
+        let (stayed, most) = (outcome.good(20, 60), play(&scene, Way::Open).good(20, 60));
+        assert!(stayed * 100 >= 90 * most, "seed {seed}: {stayed} of {most}");
+        assert!(goodput(&scene, &outcome, 20, 60) >= 88, "seed {seed}: {stayed}");
         assert!(outcome.limits(20, 60).0 >= 64, "seed {seed}: {:?}", outcome.limits(20, 60));
         assert_eq!(outcome.left, 0);
     }
@@ -236,13 +238,14 @@ fn what_matters_most_is_served() {
         scene.timeout = ms(500);
         let outcome = crowd(&scene, Crowd::Shed);
         let served = Priority::ALL.map(|priority| outcome.served(priority, 40, 80));
-        assert!(served[3] >= 850, "seed {seed}: {served:?}");
+        assert!(served[3] >= 990, "seed {seed}: {served:?}");
         assert!(served.is_sorted() && served[0] < 50 && served[1] < 200, "seed {seed}: {served:?}");
         assert!(
-            outcome.good(40, 80) * 100 >= 85 * 40 * scene.capacity(),
+            outcome.good(40, 80) * 100 >= 90 * 40 * scene.capacity(),
             "seed {seed}: {}",
             outcome.good(40, 80)
         );
+        assert!(outcome.latency(40, 80, 990) <= 2 * outcome.latency(5, 20, 990), "seed {seed}");
         assert_eq!((outcome.unjust, outcome.left), (0, 0));
         let levels: Vec<u64> = outcome.seconds.iter().map(|second| second.level).collect();
         let steps = levels.windows(2).map(|pair| pair[1].abs_diff(pair[0])).max();
@@ -250,8 +253,34 @@ fn what_matters_most_is_served() {
         assert!(levels[81..].is_sorted_by(|one, next| one >= next), "seed {seed}: {levels:?}");
         assert_eq!(levels.last(), Some(&0));
         // Without the shedder what matters most fares like everything else.
-        let alike = crowd(&scene, Crowd::Line).served(Priority::Critical, 40, 80);
+        let alike = crowd(&scene, Crowd::Alike).served(Priority::Critical, 40, 80);
         assert!(alike < 450, "seed {seed}: {alike}");
+    }
+}
+
+/// Nothing is reserved for anybody, and nobody says what the server can do: from the first second of three times the load to the last,
+/// nearly all critical requests are answered in time, with the worker shedder and without.
+#[test]
+fn critical_requests_are_served_from_the_start() {
+    for seed in 0..SEEDS {
+        let mut scene =
+            Scene::new(16, Service::Exponential(ms(40)), seed).then(20, 50).then(60, 300).then(20, 50);
+        scene.timeout = ms(500);
+        for way in [Crowd::Shed, Crowd::Line] {
+            let outcome = crowd(&scene, way);
+            let [onset, all] =
+                [(20, 23), (20, 80)].map(|(from, to)| outcome.served(Priority::Critical, from, to));
+            assert!(onset >= 990 && all >= 990, "{way:?}, seed {seed}: {onset} at first, {all} in all");
+            let most = 60 * scene.capacity();
+            assert!(
+                outcome.good(20, 80) * 100 >= 90 * most,
+                "{way:?}, seed {seed}: {}",
+                outcome.good(20, 80)
+            );
+            assert_eq!(outcome.left, 0);
+        }
+        // To a line to which all are alike three times the load is three times the load for everybody.
+        assert!(crowd(&scene, Crowd::Alike).served(Priority::Critical, 20, 23) < 500);
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 use tollgate::overload::{
@@ -12,9 +13,17 @@ use tollgate::overload::{
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Clock, Decision, Engine, QuotaError, Ticks, Timestamp};
 
+/// Asks the fleet's counters, where they need not be waited for.
+type LookFleet = dyn Fn(&CheckRequest<'static>, Timestamp) -> Option<Decision> + Send + Sync;
 /// Asks the fleet's counters.
 type AskFleet =
     dyn Fn(CheckRequest<'static>, Timestamp) -> Pin<Box<dyn Future<Output = Decision> + Send>> + Send + Sync;
+
+/// Where the fleet's capacity is counted.
+struct Fleet {
+    look: Box<LookFleet>,
+    ask: Box<AskFleet>,
+}
 
 /// What a waiting request hears.
 type Heard = Result<Pass, Cause>;
@@ -23,10 +32,27 @@ type Heard = Result<Pass, Cause>;
 pub struct Shedder {
     controllers: Controllers,
     line: Option<Mutex<Line<oneshot::Sender<Heard>>>>,
+    /// How many wait: written under the line's lock, and read without it. Who reads an old number waits for nothing, or overtakes one who
+    /// came in that very moment.
+    waiting: AtomicUsize,
     /// How long one waits before it looks by itself whether that is too long.
     interval: Ticks,
-    fleet: Option<Box<AskFleet>>,
+    fleet: Option<Fleet>,
+    /// Requests that were told so, by controller and priority.
+    refused: [[AtomicU64; Priority::ALL.len()]; Controller::ALL.len()],
+    /// Requests that got a place after a wait, and how long they waited in all, in ticks, by priority.
+    waited: [[AtomicU64; 2]; Priority::ALL.len()],
     clock: Clock,
+}
+
+/// What becomes of a request at once.
+pub(super) enum Way {
+    /// It passes.
+    Pass(Admission),
+    /// It waits for a place.
+    Wait,
+    /// The fleet's counters must be asked first.
+    Ask,
 }
 
 impl Shedder {
@@ -39,7 +65,8 @@ impl Shedder {
         let line = controllers.line().map(Mutex::new);
         let interval = controllers.queue.as_ref().map_or(Ticks::from_millis(100), |queue| queue.interval);
         let policy = controllers.fleet.as_ref().and_then(|fleet| fleet.policy().ok());
-        let shedder = Self { controllers, line, interval, fleet: None, clock };
+        let (waiting, refused, waited) = (AtomicUsize::new(0), Default::default(), Default::default());
+        let shedder = Self { controllers, line, waiting, interval, fleet: None, refused, waited, clock };
         let now = shedder.clock.now();
         Ok(match policy {
             Some(policy) => shedder.counting(Arc::new(Engine::new(policy, now))),
@@ -50,10 +77,17 @@ impl Shedder {
     /// Counts the fleet's capacity in an engine of [`tollgate::overload::FleetShedder::policy`], such as one on the fleet's store.
     #[must_use]
     pub fn counting<S: Store + Send + Sync + 'static>(mut self, engine: Arc<Engine<S>>) -> Self {
-        self.fleet = Some(Box::new(move |request, now| {
+        let near = Arc::clone(&engine);
+        let look = Box::new(move |request: &CheckRequest<'static>, now| {
+            near.check_at_once(std::slice::from_ref(request), now)
+        });
+        let ask = Box::new(move |request: CheckRequest<'static>, now| {
             let engine = Arc::clone(&engine);
-            Box::pin(async move { engine.check(&request, now).await })
-        }));
+            let asked: Pin<Box<dyn Future<Output = Decision> + Send>> =
+                Box::pin(async move { engine.check(&request, now).await });
+            asked
+        });
+        self.fleet = Some(Fleet { look, ask });
         self
     }
 
@@ -66,22 +100,36 @@ impl Shedder {
     pub fn reports(&self) -> Vec<Report> {
         let now = self.clock.now();
         let mut reports = self.controllers.reports(now);
-        reports.extend(self.line().map(|line| line.report(now)));
+        reports.extend(self.line(|line| line.report(now)));
         reports
+    }
+
+    /// How many requests of a priority were refused by a controller.
+    pub fn refused(&self, controller: Controller, priority: Priority) -> u64 {
+        self.refused[controller as usize][priority as usize].load(Relaxed)
+    }
+
+    /// How many requests of a priority got a place after a wait in line, and how long they waited in all.
+    pub fn waited(&self, priority: Priority) -> (u64, Ticks) {
+        let [count, ticks] = &self.waited[priority as usize];
+        (count.load(Relaxed), Ticks::from_micros(ticks.load(Relaxed)))
+    }
+
+    /// Notes that somebody is told a refusal.
+    pub(super) fn note(&self, refusal: &Refusal) {
+        self.refused[refusal.controller() as usize][refusal.priority as usize].fetch_add(1, Relaxed);
     }
 
     /// Turns all of them off until an instant; it ends by itself.
     pub fn kill(&self, until: Timestamp) {
         self.controllers.kill(until);
-        if let Some(line) = self.line() {
-            line.switch().kill(until);
-        }
+        self.line(|line| line.switch().kill(until));
     }
 
     /// Tells a controller's switch something; none if the plan does not have it.
     pub fn switch<T>(&self, controller: Controller, tell: impl FnOnce(&Switch) -> T) -> Option<T> {
         match controller {
-            Controller::Queue => self.line().map(|line| tell(line.switch())),
+            Controller::Queue => self.line(|line| tell(line.switch())),
             other => self.controllers.switch(other).map(tell),
         }
     }
@@ -90,54 +138,72 @@ impl Shedder {
         self.clock.now()
     }
 
-    fn line(&self) -> Option<MutexGuard<'_, Line<oneshot::Sender<Heard>>>> {
-        self.line.as_ref().map(|line| line.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Does something with the line, if there is one.
+    fn line<R>(&self, act: impl FnOnce(&mut Line<oneshot::Sender<Heard>>) -> R) -> Option<R> {
+        let mut line = self.line.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = act(&mut line);
+        self.waiting.store(line.len(), Relaxed);
+        Some(done)
     }
 
-    /// Lets a request in if nobody need be waited for.
-    pub(super) fn enter_at_once(
-        self: &Arc<Self>,
-        priority: Priority,
-        identity: u64,
-    ) -> Result<Option<Admission>, Refusal> {
-        if self.fleet.is_some() {
-            return Ok(None);
+    /// What becomes of a request, as far as nobody need be waited for.
+    pub(super) fn enter_at_once(self: &Arc<Self>, priority: Priority, identity: u64) -> Result<Way, Refusal> {
+        let now = self.now();
+        if let (Some(shedder), Some(fleet)) = (&self.controllers.fleet, &self.fleet)
+            && let Some(question) = shedder.question(priority, now)
+        {
+            match (fleet.look)(&question, now) {
+                Some(decision) => shedder.judge(&decision, priority, now)?,
+                None => return Ok(Way::Ask),
+            }
         }
-        match self.controllers.enter(priority, identity, self.now())? {
-            Entry::Pass(pass) => Ok(Some(Admission::new(self, pass))),
-            Entry::Wait => Ok(None),
-        }
+        self.look(priority, identity, now)
     }
 
-    /// Lets a request in, now or when there is a place.
+    /// Lets a request in when the fleet's counters were asked, and when there is a place, as far as that is still to be done.
     pub(super) async fn enter(
         self: &Arc<Self>,
+        way: Way,
         priority: Priority,
         identity: u64,
         patience: Ticks,
     ) -> Result<Admission, Refusal> {
-        let now = self.now();
-        if let (Some(fleet), Some(ask)) = (&self.controllers.fleet, &self.fleet)
-            && let Some(question) = fleet.question(priority, now)
-        {
-            let decision = ask(question, now).await;
-            fleet.judge(&decision, priority, self.now())?;
+        let mut way = way;
+        if let (Way::Ask, Some(shedder), Some(fleet)) = (&way, &self.controllers.fleet, &self.fleet) {
+            let now = self.now();
+            if let Some(question) = shedder.question(priority, now) {
+                let decision = (fleet.ask)(question, now).await;
+                shedder.judge(&decision, priority, self.now())?;
+            }
+            way = self.look(priority, identity, self.now())?;
         }
-        let now = self.now();
+        match way {
+            Way::Pass(admission) => Ok(admission),
+            Way::Wait | Way::Ask => self.wait(priority, self.now() + patience).await,
+        }
+    }
+
+    /// What this process says.
+    fn look(self: &Arc<Self>, priority: Priority, identity: u64, now: Timestamp) -> Result<Way, Refusal> {
         match self.controllers.enter(priority, identity, now)? {
-            Entry::Pass(pass) => Ok(Admission::new(self, pass)),
-            Entry::Wait => self.wait(priority, now + patience).await,
+            Entry::Pass(pass) if self.waiting.load(Relaxed) == 0 => Ok(Way::Pass(Admission::new(self, pass))),
+            // Others wait, though there is a place: whose it is, is for the line to say.
+            Entry::Pass(pass) => {
+                self.controllers.leave(pass, now, Ending::Ignored);
+                Ok(Way::Wait)
+            }
+            Entry::Wait => Ok(Way::Wait),
         }
     }
 
     async fn wait(self: &Arc<Self>, priority: Priority, deadline: Timestamp) -> Result<Admission, Refusal> {
         let (sender, receiver) = oneshot::channel();
         let now = self.now();
-        let pushed = self.line().map(|mut line| line.push(sender, deadline, now));
+        let pushed = self.line(|line| line.push(sender, priority, deadline, now));
         let place = match pushed {
             Some(Pushed::Waits(place)) => place,
-            Some(Pushed::Instead(place, oldest)) => {
-                let _ = oldest.send(Err(Cause::QueueFull)); // Who has gone away need not hear it.
+            Some(Pushed::Instead(place, other)) => {
+                let _ = other.send(Err(Cause::QueueFull)); // Who has gone away need not hear it.
                 place
             }
             Some(Pushed::Full(_)) | None => return Err(Cause::QueueFull.refusal(priority)),
@@ -156,7 +222,12 @@ impl Shedder {
             })
             .await;
             match heard {
-                Some(Ok(Ok(pass))) => return Ok(Admission::new(self, pass)),
+                Some(Ok(Ok(pass))) => {
+                    let [count, ticks] = &self.waited[priority as usize];
+                    count.fetch_add(1, Relaxed);
+                    ticks.fetch_add(self.now().since(now).as_micros(), Relaxed);
+                    return Ok(Admission::new(self, pass));
+                }
                 Some(Ok(Err(cause))) => return Err(cause.refusal(priority)),
                 // Nobody drops a sender unheard; if it happened, the request would go as if the line were full.
                 Some(Err(_)) => return Err(Cause::QueueFull.refusal(priority)),
@@ -170,7 +241,7 @@ impl Shedder {
         let now = self.now();
         loop {
             // The lock is not held while somebody is told.
-            let expired = self.line().and_then(|mut line| line.expire(now));
+            let expired = self.line(|line| line.expire(now)).flatten();
             match expired {
                 Some(Next::Refuse(sender, cause)) => {
                     let _ = sender.send(Err(cause));
@@ -187,12 +258,13 @@ impl Shedder {
         }
         let now = self.now();
         while let Some(pass) = self.controllers.place(now) {
-            let next = self.line().and_then(|mut line| {
+            let next = self.line(|line| {
                 if let Some(limit) = &self.controllers.concurrency {
                     line.follow(limit.limit(), AdaptiveLimit::half(limit));
                 }
                 line.next(now)
             });
+            let next = next.flatten();
             let unused = match next {
                 Some(Next::Serve(sender, waited)) => {
                     self.controllers.waited(waited, now);
@@ -233,7 +305,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let now = self.shedder.now();
         // Taken out first, so that nobody can give it a place after the look.
-        drop(self.shedder.line().and_then(|mut line| line.cancel(self.place, now)));
+        drop(self.shedder.line(|line| line.cancel(self.place, now)));
         self.receiver.close();
         if let Ok(Ok(pass)) = self.receiver.try_recv() {
             self.shedder.leave(pass, Ending::Ignored);

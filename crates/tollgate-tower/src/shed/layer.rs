@@ -19,7 +19,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::future::{Late, ShedFuture};
-use super::gate::Shedder;
+use super::gate::{Shedder, Way};
 use crate::attributes::address::Trusted;
 use crate::attributes::{Attributes, Reader};
 use crate::body::Body;
@@ -151,20 +151,20 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (parts, body) = request.into_parts();
         let (priority, identity) = self.shared.classify(&parts);
-        match self.shared.shedder.enter_at_once(priority, identity) {
-            Ok(Some(admission)) => {
+        let way = match self.shared.shedder.enter_at_once(priority, identity) {
+            Ok(Way::Pass(admission)) => {
                 return ShedFuture::passing(self.inner.call(Request::from_parts(parts, body)), admission);
             }
+            Ok(way) => way,
             Err(refusal) => return ShedFuture::refused(self.shared.refuse(&parts, &refusal, identity)),
-            Ok(None) => {}
-        }
+        };
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let shared = Arc::clone(&self.shared);
         ShedFuture::late(async move {
             let patience =
                 grpc::timeout(&parts.headers).map_or(shared.patience, |own| own.min(shared.patience));
-            match shared.shedder.enter(priority, identity, patience).await {
+            match shared.shedder.enter(way, priority, identity, patience).await {
                 Ok(admission) => Late::Served(inner.call(Request::from_parts(parts, body)).await, admission),
                 Err(refusal) => Late::Refused(shared.refuse(&parts, &refusal, identity)),
             }
@@ -191,6 +191,7 @@ impl Shared {
 
     /// The response to whom there is no capacity for: a 503, and over gRPC `UNAVAILABLE`.
     fn refuse(&self, parts: &Parts, refusal: &Refusal, identity: u64) -> Response<Bytes> {
+        self.shedder.note(refusal);
         if let Some(consequence) = &self.consequence {
             crate::hold::run(consequence(parts));
         }

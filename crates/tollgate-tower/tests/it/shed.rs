@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tollgate::overload::{Controller, Ending, Plan};
+use tollgate::overload::{Controller, Ending, Plan, Priority};
 use tollgate::{ManualClock, Ticks};
 use tollgate_tower::shed::{ShedLayer, Shedder};
 use tower::{Layer, ServiceExt, service_fn};
@@ -199,4 +199,76 @@ async fn services_tell_how_it_ended() {
     drop(first);
     assert_eq!(ask(&service, from("203.0.113.8", "/")).await.status, 200);
     assert_eq!(heard.load(Ordering::SeqCst), 1);
+}
+
+const CLASSES: &str =
+    "priorities: [{when: {path: /pay}, priority: critical}, {when: {path: /try}, priority: test}]";
+
+/// Who matters most has the next place, whoever came first; of a full line the least is put out for it, and told so; and a place whose new
+/// owner goes away before it looked is the next one's.
+#[tokio::test]
+async fn the_line_knows_what_matters() {
+    let plan = format!("{CLASSES}, concurrency: {{min: 1, initial: 1, max: 1}}, queue: {{size: 3}}");
+    let busy = Busy::new(&plan);
+    let mut first = busy.call("/slow");
+    assert!(poll(&mut first).is_none());
+    let mut waiting = ["/try", "/a", "/pay"].map(|path| busy.call(path));
+    assert!(waiting.iter_mut().all(|call| poll(call).is_none()));
+    let mut pays = busy.call("/pay");
+    assert!(poll(&mut pays).is_none());
+    let [mut tries, mut reads, paid] = waiting;
+    let refused = poll(&mut tries).expect("it is put out at once");
+    assert_eq!(refused.status(), 503);
+    assert_eq!(busy.shedder.refused(Controller::Queue, Priority::Test), 1);
+    assert_eq!(poll(&mut busy.call("/try")).expect("there is nobody less important").status(), 503);
+    drop(first);
+    assert!(poll(&mut reads).is_none() && poll(&mut pays).is_none());
+    // The place is the first payer's, which goes away without a look; so it is the second one's.
+    drop(paid);
+    assert!(poll(&mut reads).is_none());
+    let response = poll(&mut pays).expect("critical requests are first");
+    assert_eq!(response.status(), 200);
+    // A place that gets free while somebody waits is not for who comes by and matters less.
+    assert!(poll(&mut busy.call("/try")).is_none());
+    drop(response);
+    assert_eq!(poll(&mut reads).unwrap().status(), 200);
+    assert_eq!(busy.shedder.waited(Priority::Critical).0, 1);
+    assert_eq!((busy.in_flight(Controller::Queue), busy.in_flight(Controller::Concurrency)), (0, 0));
+}
+
+/// Requests of all priorities come, are looked at, are answered and go away in any order: none keeps a place, or a place in line.
+#[tokio::test]
+async fn whoever_goes_away_leaves_nothing() {
+    let plan = format!("{CLASSES}, concurrency: {{min: 3, initial: 3, max: 3}}, queue: {{size: 5}}");
+    let busy = Busy::new(&plan);
+    let (mut calls, mut answers) = (Vec::new(), Vec::new());
+    let mut state = 7_u64;
+    let mut below = |most: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(state >> 33).unwrap() % most
+    };
+    for _ in 0..20_000 {
+        match below(6) {
+            0 | 1 => calls.push(busy.call(["/pay", "/a", "/try", "/slow"][below(4)])),
+            2 if !calls.is_empty() => drop(calls.swap_remove(below(calls.len()))),
+            3 if !answers.is_empty() => drop(answers.swap_remove(below(answers.len()))),
+            4 => busy.time.advance(Duration::from_millis(below(30) as u64)),
+            _ if !calls.is_empty() => {
+                let which = below(calls.len());
+                if let Some(answer) = poll(&mut calls[which]) {
+                    drop(calls.swap_remove(which));
+                    answers.push(answer);
+                }
+            }
+            _ => {}
+        }
+        assert!(busy.in_flight(Controller::Concurrency) <= 3 && busy.in_flight(Controller::Queue) <= 5);
+    }
+    let refused = |priority| busy.shedder.refused(Controller::Queue, priority);
+    let classes = [Priority::Test, Priority::Read, Priority::Critical];
+    assert!(classes.iter().all(|&priority| busy.shedder.waited(priority).0 > 0));
+    assert!(refused(Priority::Test) > refused(Priority::Critical) && refused(Priority::Critical) > 0);
+    drop((calls, answers));
+    assert_eq!((busy.in_flight(Controller::Queue), busy.in_flight(Controller::Concurrency)), (0, 0));
+    assert_eq!(poll(&mut busy.call("/try")).unwrap().status(), 200);
 }

@@ -1,28 +1,26 @@
-//! The line in which requests wait for a place: bounded, and never long. While it gets short now and then, the first come is the first
-//! served, and may wait for an interval. When the first in it has waited longer than the target during a whole interval, the line stands:
-//! then the newest is served first, and whoever waited twice the target is put out. That is CoDel, and adaptive LIFO.
+//! The line in which requests wait for a place: bounded, and never long. It has a row for each priority, and whoever matters most is served
+//! next; a line that is full puts out the least for one who matters more. While a row gets short now and then, the first come in it is the
+//! first served, and may wait for an interval. When the first in it has waited longer than the target during a whole interval, the row
+//! stands: then its newest is served first, and whoever waited twice the target is put out. That is CoDel, and adaptive LIFO, for each
+//! priority by itself: that there is no end of test traffic must not put out what is critical. Nobody waits for longer than an interval, so
+//! whom the others leave no place hears so soon.
 //!
 //! It holds what its owner puts in (a waker, a sender) and has no clock and no lock: the owner calls [`Line::next`] when a place is free
 //! and does what it says, one request at a time, so a free place wakes one and no crowd. Every operation takes constant time, but for
 //! [`Line::next`], which puts out as many as are too old, each once.
 
+mod rows;
+
 use crate::policy::Mode;
 use crate::time::{Ticks, Timestamp};
 
 use super::document::{LineSettings, QUEUE_MAX};
+use super::priority::Priority;
 use super::refusal::{Cause, Controller};
 use super::report::{Reason, Report};
 use super::switch::Switch;
-
-/// No slot.
-const NONE: u32 = u32::MAX;
-
-/// A place in a line. It names one request and no other, also after that has gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
-    slot: u32,
-    generation: u32,
-}
+pub use rows::Place;
+use rows::{End, Rows};
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,21 +36,19 @@ pub enum Next<T> {
 pub enum Pushed<T> {
     /// It waits.
     Waits(Place),
-    /// It waits, and the one who waited longest is put out instead of it.
+    /// It waits, and another one is put out instead of it: one who matters less, or of its own row the one who waited longest.
     Instead(Place, T),
     /// There is no room.
     Full(T),
 }
 
-#[derive(Debug)]
-struct Slot<T> {
-    item: Option<T>,
-    came: Timestamp,
-    deadline: Timestamp,
-    generation: u32,
-    /// Towards the oldest; for a free slot, the next free one.
-    older: u32,
-    newer: u32,
+/// What is known of a row.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Until when this interval lasts, and whether the first in the row had waited for less than the target at any time in it.
+    interval_ends: Timestamp,
+    was_short: bool,
+    is_standing: bool,
 }
 
 /// A line.
@@ -60,17 +56,10 @@ struct Slot<T> {
 pub struct Line<T> {
     settings: LineSettings,
     switch: Switch,
-    slots: Vec<Slot<T>>,
-    free: u32,
-    oldest: u32,
-    newest: u32,
-    waiting: usize,
+    rows: Rows<T>,
+    paces: [Pace; Priority::ALL.len()],
     size: usize,
     target: Ticks,
-    /// Until when this interval lasts, and whether the first in line had waited for less than the target at any time in it.
-    interval_ends: Timestamp,
-    was_short: bool,
-    is_standing: bool,
     refused: u64,
     would_refuse: u64,
     reason: Reason,
@@ -81,18 +70,13 @@ impl<T> Line<T> {
     /// An empty line with room for so many, or as many as the settings say.
     #[must_use]
     pub fn new(settings: LineSettings, size: usize) -> Self {
+        let pace = Pace { interval_ends: Timestamp::default(), was_short: true, is_standing: false };
         Self {
             switch: Switch::new(settings.mode),
-            slots: Vec::new(),
-            free: NONE,
-            oldest: NONE,
-            newest: NONE,
-            waiting: 0,
+            rows: Rows::new(),
+            paces: [pace; Priority::ALL.len()],
             size: settings.size.unwrap_or(size).min(QUEUE_MAX),
             target: settings.target,
-            interval_ends: Timestamp::default(),
-            was_short: true,
-            is_standing: false,
             refused: 0,
             would_refuse: 0,
             reason: Reason::Initial,
@@ -101,7 +85,8 @@ impl<T> Line<T> {
         }
     }
 
-    /// Its mode and its kill switch. A line that is off, or in shadow, puts nobody out but for a deadline or want of room.
+    /// Its mode and its kill switch. A line that is off, or in shadow, is a plain queue: first come, first served, whatever matters, and
+    /// nobody is put out but for a deadline or want of room.
     #[must_use]
     pub const fn switch(&self) -> &Switch {
         &self.switch
@@ -117,35 +102,19 @@ impl<T> Line<T> {
     }
 
     /// Puts a request in line. It is of no use after its deadline.
-    pub fn push(&mut self, item: T, deadline: Timestamp, now: Timestamp) -> Pushed<T> {
+    pub fn push(&mut self, item: T, priority: Priority, deadline: Timestamp, now: Timestamp) -> Pushed<T> {
         self.look(now);
         let mut out = None;
-        if self.waiting >= self.size {
-            // In a line that stands the oldest would be put out soon in any case, and the newest is the first to be served.
-            let oldest = if self.is_standing && self.decides(now) { self.unlink(self.oldest) } else { None };
+        if self.rows.len() >= self.size {
             self.refused += 1;
-            match oldest {
-                Some(oldest) => out = Some(oldest),
-                None => return Pushed::Full(item),
+            out = self.make_room(priority, now);
+            if out.is_none() {
+                return Pushed::Full(item);
             }
         }
-        let slot = self.slot();
-        let generation = {
-            let entry = &mut self.slots[slot as usize];
-            entry.item = Some(item);
-            (entry.came, entry.deadline) = (now, deadline);
-            (entry.older, entry.newer) = (self.newest, NONE);
-            entry.generation
-        };
-        match self.newest {
-            NONE => self.oldest = slot,
-            newest => self.slots[newest as usize].newer = slot,
-        }
-        self.newest = slot;
-        self.waiting += 1;
-        let place = Place { slot, generation };
+        let place = self.rows.push(item, priority, now, deadline);
         match out {
-            Some(oldest) => Pushed::Instead(place, oldest),
+            Some(out) => Pushed::Instead(place, out),
             None => Pushed::Waits(place),
         }
     }
@@ -153,85 +122,85 @@ impl<T> Line<T> {
     /// Who is to be served now that a place is free, or is to be put out; `None` when nobody waits. Ask until it says one or the other.
     pub fn next(&mut self, now: Timestamp) -> Option<Next<T>> {
         self.look(now);
-        if let Some(refused) = self.expire(now) {
+        if let Some(refused) = self.too_old(now) {
             return Some(refused);
         }
-        let slot = if self.is_standing && self.decides(now) { self.newest } else { self.oldest };
-        let (came, deadline) = self.slots.get(slot as usize).map(|entry| (entry.came, entry.deadline))?;
-        let item = self.unlink(slot)?;
-        if now >= deadline {
+        let (row, end) = if self.decides(now) {
+            let row = self.rows.most()?;
+            (row, if self.is_standing(row) { End::Newest } else { End::Oldest })
+        } else {
+            (self.rows.first()?, End::Oldest)
+        };
+        let stay = self.rows.stay(row, end)?;
+        let patience = self.patience(row);
+        let item = self.rows.take(row, end)?;
+        if now >= stay.deadline {
             self.refused += 1;
             return Some(Next::Refuse(item, Cause::Deadline));
         }
-        let waited = now.since(came);
-        if waited >= self.patience() && self.switch.mode(now) == Mode::Shadow {
+        let waited = now.since(stay.came);
+        if waited >= patience && self.switch.mode(now) == Mode::Shadow {
             self.would_refuse += 1;
         }
         self.look(now);
         Some(Next::Serve(item, waited))
     }
 
-    /// Puts out the one who waited longest, if it was too long. Ask until nobody is left, also when no place gets free: at
+    /// Puts out one who waited for too long, those who matter least first. Ask until nobody is left, also when no place gets free: at
     /// [`Line::next_expiry`].
     pub fn expire(&mut self, now: Timestamp) -> Option<Next<T>> {
         self.look(now);
-        let oldest = self.slots.get(self.oldest as usize)?;
-        let (late, old) = (now >= oldest.deadline, now.since(oldest.came) >= self.patience());
-        let cause = if late { Cause::Deadline } else { Cause::QueueDelay };
-        if !late && (!old || !self.decides(now)) {
-            return None;
-        }
-        self.refused += 1;
-        self.unlink(self.oldest).map(|item| Next::Refuse(item, cause))
+        self.too_old(now)
     }
 
-    /// When the one who waited longest is to be put out.
+    /// When the next one is to be put out.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Timestamp> {
-        let oldest = self.slots.get(self.oldest as usize)?;
-        Some((oldest.came + self.patience()).min(oldest.deadline))
+        let of_row = |row: Priority| {
+            let stay = self.rows.stay(row, End::Oldest)?;
+            Some((stay.came + self.patience(row)).min(stay.deadline))
+        };
+        Priority::ALL.into_iter().filter_map(of_row).min()
     }
 
     /// Takes one out who does not want to wait any longer; `None` when it is not there any more.
     pub fn cancel(&mut self, place: Place, now: Timestamp) -> Option<T> {
-        let entry = self.slots.get(place.slot as usize)?;
-        if entry.generation != place.generation {
-            return None;
-        }
-        let item = self.unlink(place.slot);
+        let item = self.rows.remove(place)?;
         self.look(now);
-        item
+        Some(item)
     }
 
     /// How many wait.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.waiting
+        self.rows.len()
     }
 
     /// Whether nobody waits.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.waiting == 0
+        self.rows.len() == 0
     }
 
-    /// Whether it stands: the newest are served first.
+    /// Whether the row of a priority stands: its newest are served first.
     #[must_use]
-    pub const fn is_standing(&self) -> bool {
-        self.is_standing
+    pub const fn is_standing(&self, priority: Priority) -> bool {
+        self.paces[priority as usize].is_standing
     }
 
-    /// The state of it. Its baseline is the target, and what is recent the wait of the first in line.
+    /// The state of it. Its baseline is the target, what is recent the longest that anybody in it has waited, and its reason that of the
+    /// row that last changed.
     #[must_use]
     pub fn report(&self, now: Timestamp) -> Report {
-        let waited = self.slots.get(self.oldest as usize).map(|oldest| now.since(oldest.came));
+        let first = self.rows.first().and_then(|row| self.rows.stay(row, End::Oldest));
+        let waiting = self.rows.len();
         Report {
             killed_until: self.switch.killed_until(now),
             limit: Some(self.size as u64),
-            in_flight: Some(u32::try_from(self.waiting).unwrap_or(u32::MAX)),
+            in_flight: Some(u32::try_from(waiting).unwrap_or(u32::MAX)),
             baseline: Some(self.target),
-            recent: Some(waited.unwrap_or(Ticks::ZERO)),
-            queue: Some(self.waiting as u64),
+            recent: Some(first.map_or(Ticks::ZERO, |stay| now.since(stay.came))),
+            queue: Some(waiting as u64),
             refused: self.refused,
             would_refuse: self.would_refuse,
             reason: self.reason,
@@ -240,61 +209,66 @@ impl<T> Line<T> {
         }
     }
 
-    /// How long anybody may wait.
-    fn patience(&self) -> Ticks {
-        if self.is_standing { self.target + self.target } else { self.settings.interval.max(self.target) }
+    /// Room for one of this priority, by putting another one out, if there is one who must go instead.
+    fn make_room(&mut self, priority: Priority, now: Timestamp) -> Option<T> {
+        if !self.decides(now) {
+            return None;
+        }
+        let least = self.rows.least().filter(|&least| least <= priority)?;
+        let end = match self.is_standing(least) {
+            // In a row that stands the oldest would be put out soon in any case, and the newest is the first to be served.
+            true => End::Oldest,
+            // The last to be served; one of the same priority who comes later would be later still.
+            false if least < priority => End::Newest,
+            false => return None,
+        };
+        self.rows.take(least, end)
+    }
+
+    /// Takes out the oldest of a row, if it waited for too long.
+    fn too_old(&mut self, now: Timestamp) -> Option<Next<T>> {
+        let decides = self.decides(now);
+        for row in Priority::ALL {
+            let Some(stay) = self.rows.stay(row, End::Oldest) else { continue };
+            let (late, old) = (now >= stay.deadline, now.since(stay.came) >= self.patience(row));
+            if late || (old && decides) {
+                let cause = if late { Cause::Deadline } else { Cause::QueueDelay };
+                self.refused += 1;
+                return self.rows.take(row, End::Oldest).map(|item| Next::Refuse(item, cause));
+            }
+        }
+        None
+    }
+
+    /// How long anybody in a row may wait.
+    fn patience(&self, row: Priority) -> Ticks {
+        match self.is_standing(row) {
+            true => self.target + self.target,
+            false => self.settings.interval.max(self.target),
+        }
     }
 
     fn decides(&self, now: Timestamp) -> bool {
         self.switch.mode(now) == Mode::Enforce
     }
 
-    /// Notes how long the first in line has waited, and at the end of an interval whether the line stands.
+    /// Notes how long the first in each row has waited, and at the end of an interval whether the row stands.
     fn look(&mut self, now: Timestamp) {
-        let waited =
-            self.slots.get(self.oldest as usize).map_or(Ticks::ZERO, |oldest| now.since(oldest.came));
-        if now >= self.interval_ends {
-            let standing = !self.was_short && waited > self.target;
-            if standing != self.is_standing {
-                self.is_standing = standing;
-                self.reason = if standing { Reason::Standing } else { Reason::Drained };
-                self.changed_at = Some(now);
+        for row in Priority::ALL {
+            let waited =
+                self.rows.stay(row, End::Oldest).map_or(Ticks::ZERO, |oldest| now.since(oldest.came));
+            let pace = &mut self.paces[row as usize];
+            if now >= pace.interval_ends {
+                let standing = !pace.was_short && waited > self.target;
+                if standing != pace.is_standing {
+                    pace.is_standing = standing;
+                    self.reason = if standing { Reason::Standing } else { Reason::Drained };
+                    self.changed_at = Some(now);
+                }
+                pace.interval_ends = now + self.settings.interval;
+                pace.was_short = false;
             }
-            self.interval_ends = now + self.settings.interval;
-            self.was_short = false;
+            pace.was_short |= waited <= self.target;
         }
-        self.was_short |= waited <= self.target;
-    }
-
-    fn slot(&mut self) -> u32 {
-        if self.free == NONE {
-            let slot = u32::try_from(self.slots.len()).unwrap_or(NONE);
-            let (came, deadline) = (Timestamp::default(), Timestamp::default());
-            self.slots.push(Slot { item: None, came, deadline, generation: 0, older: NONE, newer: NONE });
-            return slot;
-        }
-        let slot = self.free;
-        self.free = self.slots[slot as usize].older;
-        slot
-    }
-
-    fn unlink(&mut self, slot: u32) -> Option<T> {
-        let entry = self.slots.get_mut(slot as usize)?;
-        let item = entry.item.take()?;
-        // Whoever still has the place's name must not find the next one in it.
-        entry.generation = entry.generation.wrapping_add(1);
-        let (older, newer) = (entry.older, entry.newer);
-        (entry.older, entry.newer) = (self.free, NONE);
-        self.free = slot;
-        match older {
-            NONE => self.oldest = newer,
-            older => self.slots[older as usize].newer = newer,
-        }
-        match newer {
-            NONE => self.newest = older,
-            newer => self.slots[newer as usize].older = older,
-        }
-        self.waiting -= 1;
-        Some(item)
     }
 }

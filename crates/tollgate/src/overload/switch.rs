@@ -43,7 +43,9 @@ impl Switch {
         had
     }
 
-    fn ruled(&self, now: Timestamp) -> Option<(Mode, Timestamp)> {
+    /// What an operator says over the mode, and until when, if that is still to come.
+    #[must_use]
+    pub fn ruled(&self, now: Timestamp) -> Option<(Mode, Timestamp)> {
         let ruled = self.ruled.load(Relaxed);
         let until = Timestamp::from_unix_micros(ruled / 2);
         let mode = if ruled.is_multiple_of(2) { Mode::Off } else { Mode::Shadow };

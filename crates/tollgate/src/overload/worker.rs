@@ -1,5 +1,5 @@
 //! The worker shedder: as this worker gets busy it sheds test traffic, then reads, then writes, then critical requests, a little more each
-//! moment, and takes them back more slowly still. Between the two marks of utilisation nothing moves, so it settles.
+//! moment, and takes them back more slowly still, the slower the nearer it is to the mark above which it sheds: there it settles.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,6 +22,8 @@ const LEVEL_MAX: u64 = 4 * CLASS - CLASS / 10;
 const BEAT: Ticks = Ticks::from_millis(10);
 /// Over which time utilisation is smoothed, and the longest time for which one look at it may raise the level.
 const SMOOTH: Ticks = Ticks::from_secs(1);
+/// Over which time the limit of places is smoothed.
+const USUAL: Ticks = Ticks::from_secs(8);
 /// How long the same callers are those that are shed.
 const TURN: u64 = 3_600 * TICKS_PER_SECOND;
 /// Utilisation above this is as bad as this.
@@ -32,7 +34,7 @@ const UTILISATION_MAX: u64 = 4 * ONE;
 pub struct WorkerSettings {
     /// Utilisation above which more is shed, in thousandths.
     pub shed_above: u64,
-    /// Utilisation below which less is shed, in thousandths.
+    /// Utilisation at which half of the pace back is reached, in thousandths; up to the other mark it gets slower.
     pub restore_below: u64,
     /// A delay in the queue that means full utilisation.
     pub queue_delay: Ticks,
@@ -54,6 +56,18 @@ impl Default for WorkerSettings {
             restore_over: Ticks::from_secs(80),
             mode: Mode::Enforce,
         }
+    }
+}
+
+impl WorkerSettings {
+    /// At which share of the pace less is shed, in thousandths, at a utilisation that is not above the upper mark: nothing there, half at the
+    /// lower mark, all of it at half of that. If it rested between the marks, whatever was shed too much in a bad moment would stay so.
+    fn restore_pace(&self, utilisation: u64) -> u64 {
+        if utilisation >= self.restore_below {
+            let between = self.shed_above.saturating_sub(self.restore_below);
+            return share(self.shed_above.saturating_sub(utilisation), between, ONE) / 2;
+        }
+        ONE / 2 + share(self.restore_below - utilisation, self.restore_below / 2, ONE) / 2
     }
 }
 
@@ -89,6 +103,8 @@ struct State {
     level: u64,
     /// Utilisation, smoothed, in millionths: in thousandths what a look adds would be rounded away.
     smooth: u64,
+    /// The limit of places, smoothed, in millionths.
+    places: u64,
     seen_at: Option<Timestamp>,
     reason: Reason,
     changed_at: Option<Timestamp>,
@@ -128,10 +144,12 @@ impl WorkerShedder {
         // Whoever finds it locked leaves: another one is telling it.
         let Ok(mut state) = self.state.try_lock() else { return };
         self.due.store((now + BEAT).unix_micros(), Relaxed);
-        let by_places = share(u64::from(load.in_flight), u64::from(load.limit), UTILISATION_MAX);
+        let places = state.places(load.limit, now);
+        let by_places = share(u64::from(load.in_flight) * ONE, places, UTILISATION_MAX);
         let by_delay =
             share(self.delay.swap(0, Relaxed), self.settings.queue_delay.as_micros(), UTILISATION_MAX);
-        state.look(by_places.max(by_delay), now, &self.settings);
+        let is_full = load.in_flight >= load.limit;
+        state.look(by_places.max(by_delay), is_full, now, &self.settings);
         self.level.store(state.level, Relaxed);
     }
 
@@ -186,7 +204,18 @@ impl WorkerShedder {
 }
 
 impl State {
-    fn look(&mut self, utilisation: u64, now: Timestamp, settings: &WorkerSettings) {
+    /// How many places there usually are, or now if that is more, in thousandths. A limit that adapts tries how few would do, now and then,
+    /// and that is no reason to shed: who waits for it gets its place in a moment.
+    fn places(&mut self, limit: u32, now: Timestamp) -> u64 {
+        let limit = u64::from(limit) * 1_000_000;
+        let passed = self.seen_at.map_or(USUAL, |seen_at| now.since(seen_at).min(USUAL)).as_micros();
+        let rest = USUAL.as_micros() - passed;
+        let sum = u128::from(self.places) * u128::from(rest) + u128::from(limit) * u128::from(passed);
+        self.places = u64::try_from(sum / u128::from(USUAL.as_micros())).unwrap_or(limit);
+        self.places.max(limit) / 1_000
+    }
+
+    fn look(&mut self, utilisation: u64, is_full: bool, now: Timestamp, settings: &WorkerSettings) {
         let utilisation = utilisation * 1_000;
         let Some(seen_at) = self.seen_at.replace(now) else {
             self.smooth = utilisation;
@@ -204,9 +233,10 @@ impl State {
                 share(utilisation - settings.shed_above, ONE.saturating_sub(settings.shed_above), ONE);
             let step = step(passed.min(SMOOTH), settings.shed_over, excess);
             self.level = (self.level + step).min(LEVEL_MAX);
-        } else if utilisation < settings.restore_below {
-            let spare = share(settings.restore_below - utilisation, settings.restore_below / 2, ONE);
-            self.level = self.level.saturating_sub(step(passed, settings.restore_over, spare));
+        } else if !is_full {
+            // While there is no place for anybody it is no time for more, however many there usually are.
+            let pace = settings.restore_pace(utilisation);
+            self.level = self.level.saturating_sub(step(passed, settings.restore_over, pace));
         }
         if self.level != before {
             self.reason = if self.level > before { Reason::Busy } else { Reason::Calm };

@@ -23,7 +23,7 @@ fn a_place_goes_from_hand_to_hand() {
     let mut line = all.line().unwrap();
     let first = pass(&all, T0);
     assert!(matches!(all.enter(Priority::Write, 2, T0), Ok(Entry::Wait)));
-    assert!(matches!(line.push("second", Timestamp::MAX, T0), Pushed::Waits(_)));
+    assert!(matches!(line.push("second", Priority::Write, Timestamp::MAX, T0), Pushed::Waits(_)));
     assert!(all.place(T0).is_none());
     let now = T0 + Ticks::from_millis(3);
     all.leave(first, now, Ending::Success);

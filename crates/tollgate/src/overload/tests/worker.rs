@@ -82,20 +82,43 @@ fn classes_are_shed_one_after_the_other() {
     assert_eq!(shedder.report(now).reason, Reason::Busy);
 }
 
-/// Between the marks nothing moves; below the lower one all comes back, in no less than the time that was said.
+/// At the upper mark nothing moves; between the marks it goes back at less than half the pace, the slower the nearer; below the lower one all
+/// comes back, in no less than the time that was said.
 #[test]
-fn it_rests_between_the_marks_and_restores_slowly() {
+fn it_rests_at_the_mark_and_restores_slowly() {
     let shedder = WorkerShedder::new(WorkerSettings::default());
     let now = busy(&shedder, T0, Ticks::from_secs(10), load(100));
     let level = shedder.level();
-    let now = busy(&shedder, now, Ticks::from_secs(2), load(88));
+    // What was seen before is forgotten in a while.
+    let now = busy(&shedder, now, Ticks::from_secs(10), load(95));
     let rested = shedder.level();
-    let now = busy(&shedder, now, Ticks::from_secs(120), load(88));
+    let now = busy(&shedder, now, Ticks::from_secs(120), load(95));
     assert!(level > 1_500 && shedder.level() == rested, "{level} {rested} {}", shedder.level());
+    let now = busy(&shedder, now, Ticks::from_secs(10), load(92));
+    let near = rested - shedder.level();
+    let now = busy(&shedder, now, Ticks::from_secs(10), load(84));
+    let far = rested - near - shedder.level();
+    assert!(0 < near && near < far && far < 255, "{near} {far}");
+    let rested = shedder.level();
     let now = busy(&shedder, now, Ticks::from_secs(10), load(10));
     assert!(shedder.level() + 510 >= rested && shedder.level() < rested, "{}", shedder.level());
     let now = busy(&shedder, now, Ticks::from_secs(60), load(10));
     assert_eq!((shedder.level(), shedder.report(now).reason), (0, Reason::Calm));
+}
+
+/// A limit that tries fewer places for a moment makes nobody shed, and one that stays lower does.
+#[test]
+fn a_limit_that_dips_is_no_reason_to_shed() {
+    let shedder = WorkerShedder::new(WorkerSettings::default());
+    let full = |limit: u32| Load { in_flight: limit.min(20), limit, queue_delay: Ticks::ZERO };
+    let mut now = busy(&shedder, T0, Ticks::from_secs(60), full(24));
+    for _ in 0..10 {
+        now = busy(&shedder, now, Ticks::from_secs(4), full(16));
+        now = busy(&shedder, now, Ticks::from_secs(6), full(24));
+    }
+    assert_eq!(shedder.level(), 0);
+    busy(&shedder, now, Ticks::from_secs(60), full(16));
+    assert!(shedder.level() > 1_000, "{}", shedder.level());
 }
 
 /// A long wait in the queue is as bad as no free place.

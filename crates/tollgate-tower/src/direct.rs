@@ -104,7 +104,13 @@ impl Again {
         let audience = Audience { caller: Caller::Anonymous, accepts: Accepts::Json, cost: Some(1) };
         let answer = Answer::of(decision, policy, audience, at);
         let form = headers::Form::of(decision, &answer, policy, at)?;
-        let (head, _) = refusal::said_in(answer).into_parts();
+        let (mut head, _) = refusal::said_in(answer).into_parts();
+        for (value, is_differing) in head.headers.values_mut().zip(form.differing()) {
+            if is_differing {
+                // To be written over: this one is copied and dropped without counting.
+                *value = HeaderValue::from_static("0");
+            }
+        }
         Some(Self { form, headers: head.headers, status: head.status })
     }
 
@@ -255,4 +261,79 @@ fn stranger(request: &HeaderMap, strangers: &HeaderMap, retry_seconds: u64) -> S
 /// Whether a browser asks by itself whether it may ask. What it asks so says nothing about quotas.
 pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
     *method == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::{Engine, ManualClock};
+
+    use super::*;
+    use crate::RateLimitLayer;
+    use crate::decide::Own;
+    use crate::peer::Peer;
+
+    type Layer = RateLimitLayer<Own<tollgate::MemoryStore>>;
+
+    fn layer(limit: &str, time: &ManualClock) -> Layer {
+        let file = format!("limits: [{{name: first, {limit}}}]");
+        let (policy, _) = Policy::compile("policy.yaml", file.as_bytes()).unwrap();
+        RateLimitLayer::new(Engine::new(policy, time.now())).clock(time.clock())
+    }
+
+    /// What a layer says of so many requests of one address, each of which goes the whole way if it has to.
+    fn said(layer: &Layer, requests: usize) -> Vec<&'static str> {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(Peer([10, 0, 0, 1].into()));
+        let (mut known, at) = (layer.shared.known(), layer.shared.decide.now());
+        let each = std::iter::repeat_with(|| {
+            let mut decided = None;
+            match layer.shared.short(&mut known, &request, &mut decided) {
+                Short::Passes => "passes",
+                Short::Told(_) => "told",
+                Short::Refused(_) => "refused",
+                Short::Decided(at) => {
+                    decided.iter().for_each(|decision| layer.shared.learn(&known, decision, at));
+                    "decided"
+                }
+                Short::Unknown => {
+                    let question = tollgate::CheckRequest::new().with(CLIENT, "10.0.0.1").unwrap();
+                    let _ = layer.shared.decide.engine().check_now(&question, at);
+                    "unknown"
+                }
+            }
+        });
+        each.take(requests).collect()
+    }
+
+    /// The short way is taken: by strangers from the second request on, and by whom quotas are told once each kind of answer was written.
+    #[test]
+    fn the_short_way_is_taken() {
+        let time = ManualClock::new();
+        let strangers = layer("by: [ip], rate: 3/m", &time);
+        assert_eq!(said(&strangers, 5), ["unknown", "passes", "passes", "refused", "refused"]);
+        let full = HeaderPolicy { anonymous: Exposure::Full, ..HeaderPolicy::default() };
+        let shown = layer("by: [ip], rate: 3/m", &time).headers(full);
+        assert_eq!(said(&shown, 6), ["decided", "told", "told", "decided", "refused", "refused"]);
+    }
+
+    /// It is not taken where each request has to be looked at, or is counted by something else.
+    #[test]
+    fn the_short_way_is_left_out() {
+        let time = ManualClock::new();
+        let by_address = || layer("by: [ip], rate: 3/m", &time);
+        let looked_at = [
+            by_address().skip(|_| false),
+            by_address().cost(|_| 1),
+            by_address().authenticated(|_| true),
+            by_address().refuse_with(|_| None),
+            by_address().count_failures(),
+            by_address().attribute(CLIENT, crate::attributes::source::Source::Client),
+            layer("by: [method], rate: 3/m", &time),
+            layer("by: [ip], rate: 3/m, mode: shadow", &time),
+            layer("rate: 3/m", &time),
+        ];
+        for layer in looked_at {
+            assert_eq!(said(&layer, 2), ["unknown", "unknown"]);
+        }
+    }
 }

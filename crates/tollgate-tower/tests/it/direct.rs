@@ -28,7 +28,7 @@ const PEERS: [&str; 6] = ["10.0.0.1", "203.0.113.255", "::ffff:10.0.0.1", "2001:
 const POLICIES: [&str; 6] = [
     "- {name: per-ip, by: [ip], rate: 2/s}",
     "- {name: per-ip, by: [ip], rate: 5000/s, burst: 3}",
-    "- {name: 'a \"quoted\" name', by: [ip], rate: 3/m, algorithm: gcra}",
+    "- {name: 'a name; of 7 words', by: [ip], rate: 3/m, algorithm: gcra}",
     "- {name: per-ip, by: [ip], rate: 1000000/h, burst: 5000, cost: 2500}",
     "- {name: windows, by: [ip], rate: 2/m, algorithm: fixed-window}",
     "- {name: per-ip, by: [ip], rate: 2/s}\n- {name: all, rate: 3/s}",

@@ -28,8 +28,8 @@ pub struct Form {
     policy: Arc<Policy>,
     is_allowed: bool,
     pacing: Pacing,
-    /// The limit's name in quotes.
-    name: String,
+    /// The start of `RateLimit`, the limit's name in quotes.
+    line: Line,
     /// What each header is.
     fields: Vec<Field>,
     /// The body before its number and behind it; none of an answer without a body.
@@ -103,13 +103,15 @@ impl Form {
             None => None,
             Some(body) => Some(around_number(&body.text)?),
         };
-        let mut name = String::new();
+        let (mut name, mut line) = (String::new(), Line::default());
         push_string(&mut name, &shown_name(status.limit.name()));
+        line.push(name.as_bytes());
+        line.push(b";r=");
         let form = Self {
             policy: Arc::clone(decision.policy()),
             is_allowed: status.outcome.is_allowed(),
             pacing: policy.pacing,
-            name,
+            line,
             fields: names.map(|name| Field::of(name, policy)).collect::<Option<_>>()?,
             body,
         };
@@ -140,8 +142,12 @@ impl Form {
             let number = match field {
                 Field::Constant => continue,
                 Field::RateLimit => {
-                    let mut line = Line::default();
-                    self.rate_limit(&mut line, status, remaining);
+                    let mut line = self.line;
+                    line.number(remaining);
+                    if let Some(seconds) = effective(status, remaining, self.pacing) {
+                        line.push(b";t=");
+                        line.number(seconds);
+                    }
                     put(slot, Value::Text(line.written()));
                     continue;
                 }
@@ -159,14 +165,6 @@ impl Form {
         }
     }
 
-    fn rate_limit(&self, line: &mut Line, status: &LimitStatus<'_>, remaining: u64) {
-        line.push(self.name.as_bytes());
-        line.parameter(*b";r=", remaining);
-        if let Some(seconds) = effective(status, remaining, self.pacing) {
-            line.parameter(*b";t=", seconds);
-        }
-    }
-
     /// The body, if there is one.
     #[must_use]
     pub fn body(&self, status: &LimitStatus<'_>) -> Option<String> {
@@ -179,6 +177,11 @@ impl Form {
         text.push_str(number);
         text.push_str(behind);
         Some(text)
+    }
+
+    /// Which headers have a value that differs from answer to answer, in the order of the list.
+    pub fn differing(&self) -> impl Iterator<Item = bool> {
+        self.fields.iter().map(|field| *field != Field::Constant)
     }
 
     /// Whether the form writes the answer that it was made of.
@@ -204,6 +207,7 @@ fn around_number(text: &str) -> Option<(String, String)> {
 }
 
 /// A value under way.
+#[derive(Clone, Copy, Debug)]
 struct Line {
     bytes: [u8; LINE_BYTES],
     length: usize,
@@ -225,8 +229,7 @@ impl Line {
     }
 
     #[inline]
-    fn parameter(&mut self, key: [u8; 3], value: u64) {
-        self.push(&key);
+    fn number(&mut self, value: u64) {
         self.push(itoa::Buffer::new().format(value.min(NUMBER_MAX)).as_bytes());
     }
 

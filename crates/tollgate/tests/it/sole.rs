@@ -161,7 +161,8 @@ impl Alike {
             Some(Brief::Refused { retry_seconds }) => {
                 let answer = Answer::of(wanted, &HeaderPolicy::default(), Audience::default(), now);
                 prop_assert_eq!(answer.status, 429);
-                prop_assert_eq!(answer.headers.get("Retry-After"), Some(retry_seconds.to_string().as_str()));
+                let seconds = retry_seconds.to_string();
+                prop_assert_eq!(answer.headers.get("Retry-After"), Some(seconds.as_str()));
                 let text = answer.body.map(|body| body.text);
                 prop_assert_eq!(text.as_deref(), Some(tollgate::headers::STRANGER_DENIED));
             }

@@ -28,6 +28,8 @@ use text::{Short, Text};
 /// Attributes that every request has, as far as they are known. The config maps others beside them.
 pub const BUILT_IN: [&str; 5] = ["ip", "method", "host", "path", "api_key"];
 const IP_PLACE: usize = 0;
+/// Who sent a request.
+pub(crate) const CLIENT: &str = BUILT_IN[IP_PLACE];
 const METHOD_PLACE: usize = 1;
 const HOST_PLACE: usize = 2;
 const PATH_PLACE: usize = 3;
@@ -241,6 +243,29 @@ impl Reader {
             return Ok(());
         }
         self.tell_whole(peer, parts, needs, attributes)
+    }
+
+    /// Asks something about whoever sent a request, as limits count it, where nothing else is needed.
+    #[inline]
+    pub(crate) fn with_client<T>(
+        &self,
+        peer: Option<IpAddr>,
+        headers: &HeaderMap,
+        ask: impl FnOnce(&[u8]) -> T,
+    ) -> T {
+        let short;
+        let text = match peer {
+            Some(IpAddr::V4(peer)) if self.trusted.is_nobody() => {
+                short = Short::v4(peer);
+                short.as_bytes()
+            }
+            Some(peer) => {
+                short = Short::client(&self.client(peer, headers));
+                short.as_bytes()
+            }
+            None => NO_ADDRESS.as_bytes(),
+        };
+        ask(text)
     }
 
     fn tell_whole<'s>(

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Sleep, Ticks, Timestamp};
+use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Sleep, Sole, Ticks, Timestamp};
 
 /// Whoever decides about requests, and knows what time it is.
 pub trait Decide: Send + Sync + 'static {
@@ -31,6 +31,13 @@ pub trait Decide: Send + Sync + 'static {
     fn admits(&self, request: &CheckRequest<'_>, now: Timestamp) -> bool {
         let _ = (request, now);
         false
+    }
+
+    /// How requests are decided about that depend on one attribute only, as [`Engine::sole`] tells; none where each has to be asked about.
+    /// Whoever counts decisions leaves this as it is.
+    fn sole(&self, attribute: &str) -> Option<Sole> {
+        let _ = attribute;
+        None
     }
 
     /// Decides, if nobody need be waited for.
@@ -82,10 +89,12 @@ impl<S> Own<S> {
 impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
     type Store = S;
 
+    #[inline]
     fn engine(&self) -> &Engine<S> {
         &self.engine
     }
 
+    #[inline]
     fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -94,6 +103,7 @@ impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
         self.clock.sleep_until(at)
     }
 
+    #[inline]
     fn changes(&self) -> Option<u64> {
         Some(self.engine.changes())
     }
@@ -101,6 +111,10 @@ impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
     #[inline]
     fn admits(&self, request: &CheckRequest<'_>, now: Timestamp) -> bool {
         self.engine.admits(request, now)
+    }
+
+    fn sole(&self, attribute: &str) -> Option<Sole> {
+        self.engine.sole(attribute)
     }
 
     fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {

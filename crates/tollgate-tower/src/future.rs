@@ -5,11 +5,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::Response;
+use http::header::AGE;
+use http::{HeaderMap, Response};
 use pin_project_lite::pin_project;
 
 use crate::body::Body;
 use crate::decide::Decide;
+use crate::refusal;
 use crate::service::Admitted;
 
 /// How a request ended that somebody had to be waited for.
@@ -32,6 +34,7 @@ pin_project! {
     #[project = WayProjection]
     enum Way<F: Future, D: Decide> {
         Passing { #[pin] served: F, admitted: Option<Box<Admitted<D>>> },
+        Told { #[pin] served: F, headers: Option<HeaderMap> },
         Refused { response: Option<Response<Bytes>> },
         Late { later: Later<F::Output, D> },
     }
@@ -40,6 +43,10 @@ pin_project! {
 impl<F: Future, D: Decide> ResponseFuture<F, D> {
     pub(crate) fn passing(served: F, admitted: Option<Box<Admitted<D>>>) -> Self {
         Self { way: Way::Passing { served, admitted } }
+    }
+
+    pub(crate) fn told(served: F, headers: HeaderMap) -> Self {
+        Self { way: Way::Told { served, headers: Some(headers) } }
     }
 
     pub(crate) fn refused(response: Response<Bytes>) -> Self {
@@ -51,6 +58,11 @@ impl<F: Future, D: Decide> ResponseFuture<F, D> {
     }
 }
 
+/// Whether a cache may keep a response, which then says nothing about quotas.
+pub(crate) fn is_cached<B>(response: &Response<B>) -> bool {
+    response.status().is_redirection() || response.headers().contains_key(AGE)
+}
+
 impl<F, D, R, E> Future for ResponseFuture<F, D>
 where
     F: Future<Output = Result<Response<R>, E>>,
@@ -58,25 +70,37 @@ where
 {
     type Output = Result<Response<Body<R>>, E>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let done = match self.project().way.project() {
+        match self.project().way.project() {
+            WayProjection::Passing { served, admitted: None } => served
+                .poll(context)
+                .map(|served| served.map(|response| response.map(|body| Body::served(body, None)))),
             WayProjection::Passing { served, admitted } => {
                 let served = ready!(served.poll(context));
-                match admitted.take() {
-                    Some(mut admitted) => served.map(|response| admitted.finish(response)),
-                    None => served.map(|response| response.map(|body| Body::served(body, None))),
-                }
+                Poll::Ready(served.map(|response| match admitted.take() {
+                    Some(mut admitted) => admitted.finish(response),
+                    None => response.map(|body| Body::served(body, None)),
+                }))
             }
-            WayProjection::Refused { response } => {
+            WayProjection::Told { served, headers } => {
+                let served = ready!(served.poll(context));
+                Poll::Ready(served.map(|mut response| {
+                    if let Some(headers) = headers.take().filter(|_| !is_cached(&response)) {
+                        refusal::tell(response.headers_mut(), headers);
+                    }
+                    response.map(|body| Body::served(body, None))
+                }))
+            }
+            WayProjection::Refused { response } => match response.take() {
+                Some(response) => Poll::Ready(Ok(response.map(Body::refused))),
                 // Polled again after its end, a future may do anything but be undefined: this one says nothing more.
-                let Some(response) = response.take() else { return Poll::Pending };
-                Ok(response.map(Body::refused))
-            }
-            WayProjection::Late { later } => match ready!(later.as_mut().poll(context)) {
+                None => Poll::Pending,
+            },
+            WayProjection::Late { later } => Poll::Ready(match ready!(later.as_mut().poll(context)) {
                 Late::Served(served, mut admitted) => served.map(|response| admitted.finish(response)),
                 Late::Refused(response) => Ok(response.map(Body::refused)),
-            },
-        };
-        Poll::Ready(done)
+            }),
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use http::header::{HeaderName, InvalidHeaderName};
 use http::request::Parts;
@@ -18,6 +19,7 @@ use crate::attributes::needs::BITS;
 use crate::attributes::source::Source;
 use crate::attributes::{Mapped, Needs, Reader};
 use crate::decide::{Decide, Own};
+use crate::direct::{Direct, Known};
 use crate::service::RateLimit;
 use crate::settle::{Settle, Settling};
 
@@ -66,14 +68,21 @@ pub(crate) struct Shared<D> {
     pub(crate) settings: Settings,
     /// Which attributes are needed, in the lower bits, and since which change of whoever decides.
     needed: AtomicU64,
+    /// What is known ahead, where requests may take the short way.
+    pub(crate) direct: Option<Direct>,
+    /// What is known of the policy that was last asked.
+    pub(crate) latest: ArcSwapOption<Known>,
 }
 
 impl<D: Decide> Shared<D> {
     fn new(decide: Arc<D>, settings: Settings) -> Self {
-        Self { decide, settings, needed: AtomicU64::new(u64::MAX) }
+        let direct = Direct::of(&settings);
+        let (needed, latest) = (AtomicU64::new(u64::MAX), ArcSwapOption::empty());
+        Self { decide, settings, needed, direct, latest }
     }
 
     /// Which attributes decisions depend on.
+    #[inline]
     pub(crate) fn needs(&self) -> Needs {
         let Some(changes) = self.decide.changes() else { return Needs::ALL };
         // Relaxed: the number says all there is to know. One that is late is as if the request had come a moment earlier.
@@ -255,7 +264,7 @@ impl<D> Clone for RateLimitLayer<D> {
     }
 }
 
-impl<I, D> Layer<I> for RateLimitLayer<D> {
+impl<I, D: Decide> Layer<I> for RateLimitLayer<D> {
     type Service = RateLimit<I, D>;
 
     fn layer(&self, inner: I) -> Self::Service {

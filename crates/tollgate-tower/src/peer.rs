@@ -19,7 +19,19 @@ pub struct Peer(pub IpAddr);
 /// The peer, from wherever a server has put it: [`Peer`], a bare address, or with the features `axum` and `tonic` what these
 /// put there. Those who have none count as one client.
 #[must_use]
+#[inline]
 pub fn of(extensions: &Extensions) -> Option<IpAddr> {
+    // One that is alone is overruled by no other.
+    #[cfg(feature = "axum")]
+    if extensions.len() == 1
+        && let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()
+    {
+        return Some(info.0.ip());
+    }
+    all_of(extensions)
+}
+
+fn all_of(extensions: &Extensions) -> Option<IpAddr> {
     let told = extensions.get::<Peer>().map(|peer| peer.0);
     let told = told.or_else(|| extensions.get::<SocketAddr>().map(SocketAddr::ip));
     #[cfg(feature = "axum")]

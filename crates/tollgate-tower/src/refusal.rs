@@ -21,15 +21,19 @@ pub(crate) struct Reading {
 impl Reading {
     /// Who reads the answer to a request.
     pub(crate) fn of(parts: &Parts, caller: Caller, cost: u64) -> Self {
-        let accept = parts.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        let accepts = accept.map_or(Accepts::Json, Accepts::from_header);
-        let audience = Audience { caller, accepts, cost: Some(cost) };
+        let audience = Audience { caller, accepts: accepts(&parts.headers), cost: Some(cost) };
         Self { audience, is_call: grpc::is_call(&parts.headers) }
     }
 
     fn is_shown(&self, policy: &HeaderPolicy) -> bool {
         self.audience.caller == Caller::Authenticated || policy.anonymous == Exposure::Full
     }
+}
+
+/// What the sender of a request can read.
+pub(crate) fn accepts(headers: &HeaderMap) -> Accepts {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.map_or(Accepts::Json, Accepts::from_header)
 }
 
 /// The response to a refused request.
@@ -49,6 +53,14 @@ pub(crate) fn response(
         grpc::write(response.headers_mut(), Code::of(reason), title, decision.retry_after(), cause);
         return response;
     }
+    said(&mut response, answer);
+    response
+}
+
+/// An answer as a response of its own.
+pub(crate) fn said_in(mut answer: Answer) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    add(response.headers_mut(), &mut answer.headers);
     said(&mut response, answer);
     response
 }
@@ -142,6 +154,30 @@ pub(crate) fn add(headers: &mut HeaderMap, list: &mut HeaderList) {
     }
 }
 
+/// Adds to a response what its caller gets to see, in the same way.
+pub(crate) fn tell(theirs: &mut HeaderMap, mut own: HeaderMap) {
+    if theirs.is_empty() {
+        *theirs = own;
+        return;
+    }
+    // It is less work to add the fewer to the more.
+    if theirs.len() < own.len() && !theirs.keys().any(|name| own.contains_key(name)) {
+        std::mem::swap(theirs, &mut own);
+        theirs.extend(own);
+        return;
+    }
+    theirs.reserve(own.len());
+    for (name, value) in own.drain() {
+        // None of ours has two values, so each of them comes with its name.
+        let Some(name) = name else { continue };
+        if name == RATE_LIMIT || name == RATE_LIMIT_POLICY {
+            theirs.append(name, value);
+        } else {
+            theirs.entry(name).or_insert(value);
+        }
+    }
+}
+
 /// Headers that a refusal has beside those of the list: the type of its body.
 const OTHERS: usize = 1;
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -152,7 +188,7 @@ const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const X_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
 const X_RESOURCE: HeaderName = HeaderName::from_static("x-ratelimit-resource");
 
-const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+pub(crate) const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// The type of a body. The usual one is known without reading it.
 fn content_type(name: &'static str) -> HeaderValue {

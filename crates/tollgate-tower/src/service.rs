@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, AGE, HeaderName, HeaderValue};
+use http::header::{HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 use tollgate::{Answer, Audience, CheckRequest, Decision, Reservation, Ticks, Timestamp, Verdict};
 use tower_service::Service;
@@ -14,7 +14,8 @@ use tower_service::Service;
 use crate::attributes::{Attributes, Unreadable};
 use crate::body::Body;
 use crate::decide::Decide;
-use crate::future::{Late, ResponseFuture};
+use crate::direct::{Known, Short, is_preflight};
+use crate::future::{Late, ResponseFuture, is_cached};
 use crate::hold::{Finish, Hold, Owned};
 use crate::layer::{Refused, Shared};
 use crate::refusal::{self, Reading};
@@ -31,17 +32,20 @@ pub struct Waited(pub Ticks);
 pub struct RateLimit<I, D> {
     inner: I,
     shared: Arc<Shared<D>>,
+    /// What was known when the last request came.
+    known: Arc<Known>,
 }
 
-impl<I, D> RateLimit<I, D> {
-    pub(crate) const fn new(inner: I, shared: Arc<Shared<D>>) -> Self {
-        Self { inner, shared }
+impl<I, D: Decide> RateLimit<I, D> {
+    pub(crate) fn new(inner: I, shared: Arc<Shared<D>>) -> Self {
+        let known = shared.known();
+        Self { inner, shared, known }
     }
 }
 
 impl<I: Clone, D> Clone for RateLimit<I, D> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared), known: Arc::clone(&self.known) }
     }
 }
 
@@ -92,10 +96,46 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
+        let mut decided = None;
+        match self.shared.short(&mut self.known, &request, &mut decided) {
+            Short::Passes => ResponseFuture::passing(self.inner.call(request), None),
+            Short::Told(headers) => ResponseFuture::told(self.inner.call(request), headers),
+            Short::Refused(response) => ResponseFuture::refused(response),
+            Short::Decided(at) => self.whole(request, Some(at), decided),
+            Short::Unknown => self.whole(request, None, decided),
+        }
+    }
+}
+
+impl<I, D> RateLimit<I, D> {
+    /// The whole way of a request; it may be decided about already.
+    #[inline(never)]
+    fn whole<B, R>(
+        &mut self,
+        request: Request<B>,
+        at: Option<Timestamp>,
+        mut decided: Option<Decision>,
+    ) -> ResponseFuture<I::Future, D>
+    where
+        I: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+        I::Future: Send + 'static,
+        I::Error: Send + 'static,
+        D: Decide,
+        B: Send + 'static,
+        R: Send + 'static,
+    {
         let (parts, body) = request.into_parts();
-        let looked = match self.shared.skips(&parts) {
-            true => return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)), None),
-            false => Shared::look(&self.shared, &parts),
+        let looked = match at {
+            Some(at) => {
+                if let Some(decision) = &decided {
+                    self.shared.learn(&self.known, decision, at);
+                }
+                Shared::judge(&self.shared, &parts, &mut decided, at)
+            }
+            None if self.shared.skips(&parts) => {
+                return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)), None);
+            }
+            None => Shared::look(&self.shared, &parts, &mut decided),
         };
         let decided = match looked {
             Looked::Admitted(admitted) => {
@@ -203,7 +243,7 @@ impl<D: Decide> Shared<D> {
     }
 
     /// What can be said without waiting.
-    fn look(shared: &Arc<Self>, parts: &Parts) -> Looked<D> {
+    fn look(shared: &Arc<Self>, parts: &Parts, decided: &mut Option<Decision>) -> Looked<D> {
         if shared.settings.settling.is_any() {
             return Looked::Unknown;
         }
@@ -211,30 +251,32 @@ impl<D: Decide> Shared<D> {
         let caller = shared.settings.caller(parts);
         // Where nothing is told of the decision, that it is made is enough.
         let is_told = shared.settings.headers.tells_allowed(caller);
-        let mut decided = None;
         let passes = shared.question(parts, |request| {
             let passes = !is_told && shared.decide.admits(request, at);
             if !passes {
-                shared.decide.decide_at_once(request, at, &mut decided);
+                shared.decide.decide_at_once(request, at, decided);
             }
             passes
         });
         match passes {
-            Ok(true) => return Looked::Admitted(None),
-            Ok(false) => {}
-            Err(refused) => return Looked::Refused(*refused),
+            Ok(true) => Looked::Admitted(None),
+            Ok(false) => Self::judge(shared, parts, decided, at),
+            Err(refused) => Looked::Refused(*refused),
         }
-        match decided.as_ref().map(Decision::verdict) {
-            None => Looked::Unknown,
-            Some(Verdict::Allow) => Looked::Admitted(Admitted::new(shared, parts, &mut decided, at)),
-            Some(Verdict::Wait(_)) => match decided {
+    }
+
+    /// What follows from a decision, if there is one.
+    fn judge(shared: &Arc<Self>, parts: &Parts, decided: &mut Option<Decision>, at: Timestamp) -> Looked<D> {
+        let Some(decision) = decided else { return Looked::Unknown };
+        match decision.verdict() {
+            Verdict::Allow => Looked::Admitted(Admitted::new(shared, parts, decided, at)),
+            Verdict::Wait(_) => match decided.take() {
                 Some(decision) => Looked::Waits(Box::new(decision), at),
                 None => Looked::Unknown,
             },
-            Some(Verdict::Deny { .. } | Verdict::Never) => match &decided {
-                Some(decision) => Looked::Refused(shared.refuse(parts, decision, &shared.reading(parts), at)),
-                None => Looked::Unknown,
-            },
+            Verdict::Deny { .. } | Verdict::Never => {
+                Looked::Refused(shared.refuse(parts, decision, &shared.reading(parts), at))
+            }
         }
     }
 
@@ -332,7 +374,8 @@ impl<D: Decide> Admitted<D> {
         });
         let caller = shared.settings.caller(parts);
         // What a browser asks by itself says nothing about quotas.
-        let is_told = shared.settings.headers.tells_allowed(caller) && !is_preflight(parts);
+        let is_told =
+            shared.settings.headers.tells_allowed(caller) && !is_preflight(&parts.method, &parts.headers);
         if !is_told && hold.is_none() {
             return None;
         }
@@ -348,9 +391,9 @@ impl<D: Decide> Admitted<D> {
 
     /// The response with what its caller gets to see, and with what it holds until it is over.
     pub(crate) fn finish<R>(&mut self, response: Response<R>) -> Response<Body<R>> {
-        let (mut head, body) = response.into_parts();
         // Neither does what a cache may keep.
-        let is_cached = head.status.is_redirection() || head.headers.contains_key(AGE);
+        let is_cached = is_cached(&response);
+        let (mut head, body) = response.into_parts();
         if let (Some(Told { shared, audience, at }), Some(decision), false) =
             (&self.told, &self.decision, is_cached)
         {

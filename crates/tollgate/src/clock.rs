@@ -85,9 +85,9 @@ impl Anchor {
     #[allow(clippy::disallowed_methods, reason = "this is the edge")]
     fn now(&self) -> Timestamp {
         let elapsed = Instant::now().saturating_duration_since(self.monotonic);
-        let micros =
-            elapsed.as_secs().saturating_mul(1_000_000).saturating_add(elapsed.subsec_micros().into());
-        (self.wall + Ticks::from_micros(micros)).decidable()
+        // So many seconds are 136 years, after which no clock tells the time any more; nothing overflows before.
+        let micros = elapsed.as_secs().min(u32::MAX.into()) * 1_000_000 + u64::from(elapsed.subsec_micros());
+        Timestamp::from_unix_micros(self.wall.unix_micros() + micros).decidable()
     }
 }
 

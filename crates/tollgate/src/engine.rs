@@ -44,6 +44,7 @@ pub use snapshot::{
     RestoreError, RestoreReport, SNAPSHOT_PART_BYTES_MAX, SNAPSHOT_VERSION, Snapshot, SnapshotError,
     SnapshotReport,
 };
+pub use sole::{Brief, Sole};
 pub use tally::{Counted, Tally};
 pub use without_store::{DEBTS_MAX, Replayed, StandIn};
 
@@ -359,7 +360,7 @@ impl<S: Store> Engine<S> {
         self.blocks.uses(attribute) || self.live.load().policy.uses(attribute)
     }
 
-    /// A number that changes whenever [`Engine::uses`] may answer otherwise than before.
+    /// A number that changes whenever [`Engine::uses`] may answer otherwise than before, and [`Engine::sole`] too.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
@@ -424,6 +425,7 @@ impl<S: Store> Engine<S> {
         if let Some(standby) = self.standby.get() {
             standby.drop_debts(); // They name keys that the store does not have.
         }
+        self.changed();
     }
 
     /// The same engine, for a program whose stores are of one type. What is made of the store must keep its counters.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::reservoir::Word;
+use crate::algorithm::reservoir::{Reservoir, Word};
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::Source;
 use crate::key::Fingerprint;
@@ -278,14 +278,36 @@ impl MemoryStore {
         now: Timestamp,
     ) -> Option<Verdict> {
         let now = self.origin.try_word(now)?;
-        let mut answer = self.main.words.unit(key, quota, number, now);
-        if answer == Unit::Busy {
-            answer = self.main.words.unit_again(key, quota, number, now);
-        }
-        match answer {
-            Unit::Admit => Some(Verdict::Allow),
-            Unit::Deny(ticks) => Some(Verdict::Deny { retry_after: Ticks::from_micros(ticks) }),
+        match self.unit(key, quota, number, now) {
+            Unit::Admit(_) => Some(Verdict::Allow),
+            Unit::Deny { ticks, .. } => Some(Verdict::Deny { retry_after: Ticks::from_micros(ticks) }),
             Unit::Busy | Unit::Unusual => None,
+        }
+    }
+
+    /// The same, with what the counter has left: `reservoir` is the one whose arithmetic the word is.
+    #[inline(always)]
+    pub(crate) fn admit_telling(
+        &self,
+        key: Fingerprint,
+        quota: (&Word, &Reservoir),
+        number: u32,
+        now: Timestamp,
+    ) -> Option<Outcome> {
+        let (word, reservoir) = quota;
+        let (verdict, held) = match self.unit(key, word, number, self.origin.try_word(now)?) {
+            Unit::Admit(held) => (Verdict::Allow, held),
+            Unit::Deny { ticks, word } => (Verdict::Deny { retry_after: Ticks::from_micros(ticks) }, word),
+            Unit::Busy | Unit::Unusual => return None,
+        };
+        Some(reservoir.outcome(self.origin.missing(held, reservoir, now), verdict))
+    }
+
+    #[inline(always)]
+    fn unit(&self, key: Fingerprint, quota: &Word, number: u32, now: u64) -> Unit {
+        match self.main.words.unit(key, quota, number, now) {
+            Unit::Busy => self.main.words.unit_again(key, quota, number, now),
+            answer => answer,
         }
     }
 

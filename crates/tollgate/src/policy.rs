@@ -52,6 +52,7 @@ pub mod source {
 
 use finding::{Place, Report};
 use index::Index;
+pub(crate) use index::Sole;
 
 /// Most limits in a policy.
 pub const LIMITS_MAX: usize = 100_000;
@@ -147,9 +148,9 @@ impl Policy {
         self.shard_by() == Some(attribute) || self.limits().iter().any(|limit| limit.uses(attribute))
     }
 
-    /// The quota of the only limit, where that is all that decides what a request meets.
-    pub(crate) fn sole_quota(&self) -> Option<QuotaIndex> {
-        self.index.sole().map(|sole| sole.quota)
+    /// The only limit, where one attribute is all that decides what a request meets.
+    pub(crate) const fn sole(&self) -> Option<&Sole> {
+        self.index.sole()
     }
 
     /// What each limit means, in a sentence.

@@ -35,16 +35,16 @@ pub(super) struct Counted {
     service: Arc<Service>,
 }
 
-impl tower_service::Service<Request<Incoming>> for Counted {
+impl tower_service::Service<Request<Carried>> for Counted {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = <Passing as tower_service::Service<Request<Incoming>>>::Future;
+    type Future = <Passing as tower_service::Service<Request<Carried>>>::Future;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.passing.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<Carried>) -> Self::Future {
         let is_late = request.extensions().get::<Waited>().is_some();
         self.service.meter.record_capacity(if is_late { Capacity::PassedLate } else { Capacity::Passed });
         self.passing.call(request)

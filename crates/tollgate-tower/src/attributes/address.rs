@@ -88,6 +88,13 @@ impl Trusted {
         Self(networks)
     }
 
+    /// Whether there are none.
+    #[must_use]
+    #[inline]
+    pub const fn is_nobody(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether an address is one of theirs.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {

@@ -1,7 +1,7 @@
 //! A value of an attribute: borrowed from the request where it stands there, and in place where it is as short as an address.
 
 use std::fmt::{self, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::address::Counted;
 
@@ -10,17 +10,18 @@ const ROOM: usize = 3 * BLOCK;
 /// So many bytes, from an address that they divide, are looked at together when text is read.
 const BLOCK: usize = 16;
 
-/// Every octet in decimal, with a dot behind it, and how long that is.
-const OCTETS: [([u8; 4], u8); 256] = {
-    let mut all = [([0; 4], 0); 256];
+/// Every octet in decimal, with a dot behind it: four bytes of text, the first lowest, and above them how many of them count.
+const OCTETS: [u64; 256] = {
+    let mut all = [0; 256];
     let mut octet = 0u8;
     loop {
         let digits = [b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10];
-        all[octet as usize] = match octet {
+        let (text, length) = match octet {
             0..10 => ([digits[2], b'.', 0, 0], 2),
             10..100 => ([digits[1], digits[2], b'.', 0], 3),
             _ => ([digits[0], digits[1], digits[2], b'.'], 4),
         };
+        all[octet as usize] = (length << 32) | u32::from_le_bytes(text) as u64;
         if octet == u8::MAX {
             break;
         }
@@ -51,18 +52,34 @@ impl Short {
     pub(super) fn client(client: &Counted) -> Self {
         let mut short = Self { bytes: [0; ROOM], length: 0 };
         match client.address.to_canonical() {
-            IpAddr::V4(address) => {
-                address.octets().into_iter().for_each(|octet| short.octet(octet));
-                // No dot follows the last.
-                short.length = short.length.saturating_sub(1);
-                short.bytes[usize::from(short.length) % ROOM] = 0;
-            }
+            IpAddr::V4(address) => return Self::v4(address),
             IpAddr::V6(_) => {
                 // The longest address with its prefix takes 43 bytes, so it is never cut.
                 let _ = write!(short, "{client}");
             }
         }
         short
+    }
+
+    /// An IPv4 address.
+    #[inline]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "what is cut is the text below a length, or the length"
+    )]
+    pub(super) fn v4(address: Ipv4Addr) -> Self {
+        let (mut bytes, mut length) = ([0; ROOM], 0);
+        for octet in address.octets() {
+            let entry = OCTETS[usize::from(octet)];
+            // Three octets take 12 bytes at most, so nothing is cut off but the question whether there is room.
+            let start = length as usize % BLOCK;
+            bytes[start..start + 4].copy_from_slice(&(entry as u32).to_le_bytes());
+            length += entry >> 32;
+        }
+        // No dot follows the last.
+        let length = length.saturating_sub(1) as usize % BLOCK;
+        bytes[length] = 0;
+        Self { bytes, length: length as u8 }
     }
 
     #[inline]
@@ -73,18 +90,12 @@ impl Short {
         }
     }
 
-    /// Appends a number and a dot.
     #[inline]
-    fn octet(&mut self, octet: u8) {
-        let (text, length) = OCTETS[usize::from(octet)];
-        let start = usize::from(self.length);
-        if let Some(place) = self.bytes.get_mut(start..start + text.len()) {
-            place.copy_from_slice(&text);
-            self.length += length;
-        }
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.length)).unwrap_or_default()
     }
 
-    fn as_str(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         let length = usize::from(self.length);
         let blocks = &self.bytes[..length.next_multiple_of(BLOCK).min(ROOM)];
         std::str::from_utf8(blocks).ok().and_then(|text| text.get(..length)).unwrap_or_default()

@@ -58,18 +58,36 @@ pub(super) struct Counters {
 pub(super) struct Plain {
     pub(super) word: Word,
     pub(super) number: u32,
+    /// The attribute that it counts by.
+    pub(super) by: Box<str>,
+    /// What it charges a request of cost 1.
+    pub(super) units: u64,
+    pub(super) quota: QuotaIndex,
+    /// The period of its rate.
+    pub(super) period: Ticks,
 }
 
 impl Plain {
     fn of(policy: &Policy, counters: &[Counters]) -> Option<Self> {
         let ([limit], [counters]) = (policy.limits(), counters) else { return None };
-        let word = match limit.quota(policy.sole_quota()?) {
+        let sole = policy.sole()?;
+        let quota = limit.quota(sole.quota);
+        let word = match quota {
             Quota::Gcra(quota) => quota.reservoir().word(),
             Quota::TokenBucket(quota) if !counters.enforced.is_wide() => quota.reservoir().word(),
             _ => None,
         };
         let number = *counters.numbers.first()?;
-        word.filter(|_| limit.enforce_percent() == 100).map(|word| Self { word, number })
+        let (by, units) = (sole.by.clone(), sole.units.unwrap_or(1));
+        let period = quota.rate().map_or(Ticks::ZERO, |rate| rate.period());
+        word.filter(|_| limit.enforce_percent() == 100).map(|word| Self {
+            word,
+            number,
+            by,
+            units,
+            quota: sole.quota,
+            period,
+        })
     }
 }
 

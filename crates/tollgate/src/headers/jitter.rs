@@ -45,20 +45,40 @@ impl Retry {
     /// When to come back after the denial of a limit.
     pub(super) fn of(reading: &Reading<'_>, now: Timestamp) -> Option<Self> {
         let wait = reading.wait()?;
-        let window = window(now, reading.period());
-        let later = |wait: u64, second: u64| {
-            let width = if reading.is_known() {
-                wait.div_ceil(JITTER_PARTS).clamp(1, JITTER_SECONDS_MAX * second)
-            } else {
-                OUTAGE_JITTER_SECONDS * second
-            };
-            wait + spread(reading.status.key_hash, window, width)
+        let crowd = Crowd { key_hash: reading.status.key_hash, window: window(now, reading.period()) };
+        let later = |wait: u64, second: u64| match reading.is_known() {
+            true => crowd.later(wait, second),
+            false => wait + crowd.spread(OUTAGE_JITTER_SECONDS * second),
         };
         Some(Self {
             wait,
             seconds: later(wait.ceil_seconds().max(1), 1),
             millis: later(wait.ceil_millis().max(1), 1_000),
         })
+    }
+}
+
+/// The seconds of [`Retry::of`] for a limit of this period that has counted: they are all that strangers are told.
+#[inline]
+pub(crate) fn seconds_after(wait: Ticks, period: Ticks, key_hash: u64, now: Timestamp) -> u64 {
+    Crowd { key_hash, window: window(now, period) }.later(wait.ceil_seconds().max(1), 1)
+}
+
+/// One of all who are told to come back.
+#[derive(Clone, Copy)]
+struct Crowd {
+    key_hash: u64,
+    window: u64,
+}
+
+impl Crowd {
+    /// A wait with what is added to it, where a second is so many.
+    fn later(self, wait: u64, second: u64) -> u64 {
+        wait + self.spread(wait.div_ceil(JITTER_PARTS).clamp(1, JITTER_SECONDS_MAX * second))
+    }
+
+    fn spread(self, width: u64) -> u64 {
+        spread(self.key_hash, self.window, width)
     }
 }
 

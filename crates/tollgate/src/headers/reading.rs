@@ -176,7 +176,7 @@ fn window(quota: &Quota) -> Option<u64> {
 
 /// The effective window in seconds. A denial says when the same request passes, and is never stretched: `Retry-After` must
 /// not be earlier, and would keep a caller away for no reason.
-fn effective(status: &LimitStatus<'_>, remaining: u64, pacing: Pacing) -> Option<u64> {
+pub(super) fn effective(status: &LimitStatus<'_>, remaining: u64, pacing: Pacing) -> Option<u64> {
     let outcome = &status.outcome;
     match (status.quota, outcome.verdict) {
         (Quota::Concurrency(_), _) => None,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::list::FIELD_BYTES_MAX;
 
 /// Longest limit name that is shown as it is.
-const NAME_SHOWN_MAX: usize = 64;
+pub(super) const NAME_SHOWN_MAX: usize = 64;
 
 /// The name of a limit as callers see it, in headers and bodies alike. A name that a header cannot carry is replaced by a
 /// number made from it, which stays the same from answer to answer.

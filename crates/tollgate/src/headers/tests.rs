@@ -2,6 +2,7 @@
 //! every decision there can be.
 
 mod disclosure;
+mod forms;
 pub(super) mod fixture;
 mod golden;
 mod numbers;

@@ -1,7 +1,7 @@
 //! From what a table holds to an answer and back: unpacks a state, carries it over from another quota if it was counted under
 //! one, lets the algorithm decide, and packs the new state. Pure; which lock is held is the caller's business.
 
-use crate::algorithm::reservoir::FRACTION_BITS;
+use crate::algorithm::reservoir::{FRACTION_BITS, Reservoir};
 use crate::algorithm::{fixed_window, gcra, leaky_bucket, token_bucket};
 use crate::charge::Charge;
 use crate::memory::table::Entry;
@@ -82,6 +82,12 @@ impl Origin {
     #[inline]
     pub(crate) fn word(self, at: Timestamp) -> u64 {
         at.since(self.0).as_micros() << FRACTION_BITS
+    }
+
+    /// The credits that a reservoir of this word lacks at an instant.
+    #[inline]
+    pub(crate) fn missing(self, word: u64, reservoir: &Reservoir, now: Timestamp) -> u64 {
+        self.unpack([word]).missing(reservoir, now)
     }
 
     #[inline]

@@ -45,7 +45,7 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
 }
 
 /// A limit that said anything at all, possible or not: a store may be wrong, headers must still be sendable.
-fn cases() -> impl Strategy<Value = Case> {
+pub(super) fn cases() -> impl Strategy<Value = Case> {
     let sources = prop_oneof![
         2 => Just(Source::Exact),
         1 => Just(Source::Lease),
@@ -71,7 +71,7 @@ fn cases() -> impl Strategy<Value = Case> {
     )
 }
 
-fn instants() -> impl Strategy<Value = Timestamp> {
+pub(super) fn instants() -> impl Strategy<Value = Timestamp> {
     any::<u64>().prop_map(Timestamp::from_unix_micros)
 }
 

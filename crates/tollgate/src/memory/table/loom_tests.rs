@@ -134,8 +134,8 @@ fn loom_one_unit_is_given_once() {
         assert!(table.update(key(0), 0, |_| (Some(Entry { state: [1], number: 0 }), ())).is_ok());
         let ask = move |table: &Table<3, 1>| {
             match table.unit(key(0), &word, 0, now) {
-                Unit::Admit => return 1,
-                Unit::Deny(_) => return 0,
+                Unit::Admit(_) => return 1,
+                Unit::Deny { .. } => return 0,
                 Unit::Busy | Unit::Unusual => {}
             }
             let whole = {

@@ -14,10 +14,15 @@ const SLOTS: usize = 3;
 /// What the short way answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Admitted and counted.
-    Admit,
+    /// Admitted and counted; the state after it.
+    Admit(u64),
     /// Denied for so many ticks.
-    Deny(u64),
+    Deny {
+        /// How many.
+        ticks: u64,
+        /// The state, which stays as it is.
+        word: u64,
+    },
     /// Another thread was at the bucket: asking again will do.
     Busy,
     /// The key is new, or out of range: the whole way must decide.
@@ -37,7 +42,8 @@ impl Table<SLOTS, 1> {
         let Some(state) = self.find_state(first, header, key, number) else {
             return Unit::Unusual;
         };
-        let step = quota.unit(state.load(Ordering::Relaxed), now);
+        let held = state.load(Ordering::Relaxed);
+        let step = quota.unit(held, now);
         // Acquire: the loads above come before the look at the header that proves them.
         fence(Ordering::Acquire);
         match step {
@@ -53,9 +59,11 @@ impl Table<SLOTS, 1> {
                 fence(Ordering::Release);
                 state.store(word, Ordering::Relaxed);
                 first[0].store(header.wrapping_add(SEQUENCE_ONE), Ordering::Release);
-                Unit::Admit
+                Unit::Admit(word)
             }
-            WordStep::Deny(ticks) if first[0].load(Ordering::Relaxed) == header => Unit::Deny(ticks),
+            WordStep::Deny(ticks) if first[0].load(Ordering::Relaxed) == header => {
+                Unit::Deny { ticks, word: held }
+            }
             WordStep::Deny(_) => Unit::Busy,
             WordStep::OutOfRange => Unit::Unusual,
         }

@@ -414,8 +414,3 @@ impl<D: Decide> Default for Admitted<D> {
         Self { told: None, decision: None, waited: None, hold: None }
     }
 }
-
-/// Whether a browser asks by itself whether it may ask.
-pub(crate) fn is_preflight(parts: &Parts) -> bool {
-    parts.method == Method::OPTIONS && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
-}

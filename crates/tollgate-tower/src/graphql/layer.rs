@@ -17,7 +17,7 @@ use super::persisted::Persisted;
 use super::price::Pricing;
 use super::{Unpriced, question};
 use crate::body::Body;
-use crate::service::is_preflight;
+use crate::direct::is_preflight;
 
 /// Largest body that is read unless said otherwise.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
@@ -112,7 +112,7 @@ where
         let settings = Arc::clone(&self.settings);
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            let body = if (settings.is_graphql)(&parts) && !is_preflight(&parts) {
+            let body = if (settings.is_graphql)(&parts) && !is_preflight(&parts.method, &parts.headers) {
                 match settings.priced(&mut parts, body).await {
                     Ok(bytes) => B::from(bytes),
                     Err(Refused(response)) => return Ok(response.map(Body::refused)),

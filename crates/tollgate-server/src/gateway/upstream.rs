@@ -121,13 +121,13 @@ impl Upstream {
                     "it speaks HTTP/2, which knows no upgrades; set protocol: auto".to_owned(),
                 ));
             }
-            let sender = within(left, self.dialer.dial_http1()).await?;
+            let sender = Box::pin(within(left, self.dialer.dial_http1())).await?;
             return Ok((self.over(sender, outgoing, false).await?, place));
         }
         for _ in 0..STALE_MAX {
             let (sender, has_rested) = match self.kept() {
                 Some(sender) => (sender, true),
-                None => (self.dialed(left).await?, false),
+                None => (Box::pin(self.dialed(left)).await?, false),
             };
             match self.over(sender, outgoing, has_rested).await {
                 Err(Failure::Stale) if outgoing.upload.is_whole() => {} // The next one is older, or new.
@@ -188,7 +188,7 @@ impl Upstream {
         Ok(sender)
     }
 
-    /// Sends a request on a connection.
+    /// Sends a request on a connection. Boxed is what few requests need and is large, so that what all need is small.
     async fn over(
         self: &Arc<Self>,
         sender: Sender,
@@ -197,23 +197,33 @@ impl Upstream {
     ) -> Result<Response<Answered>, Failure> {
         match sender {
             Sender::Http1(wire) => self.over_wire(wire, outgoing, has_rested).await,
-            Sender::H2(mut sender) => {
-                let request = outgoing.request(Version::HTTP_2, self.dialer.scheme());
-                let sent = self.in_time(sender.try_send_request(request), outgoing).await?;
-                let answered = sent.map(|response| response.map(Answered::Incoming));
-                answered.map_err(|mut unsent| match unsent.take_message() {
-                    Some(_) if has_rested => Failure::Stale,
-                    _ if is_refused(unsent.error()) => Failure::Refused,
-                    _ => Failure::Lost(told(unsent.error())),
-                })
-            }
+            Sender::H2(sender) => Box::pin(self.over_h2(sender, outgoing, has_rested)).await,
             Sender::Upgrade(mut sender) => {
-                let request = outgoing.request(Version::HTTP_11, self.dialer.scheme());
-                let sent = self.in_time(sender.try_send_request(request), outgoing).await?;
-                let answered = sent.map(|response| response.map(Answered::Incoming));
-                answered.map_err(|unsent| Failure::Lost(told(unsent.error())))
+                Box::pin(async move {
+                    let request = outgoing.request(Version::HTTP_11, self.dialer.scheme());
+                    let sent = self.in_time(sender.try_send_request(request), outgoing).await?;
+                    let answered = sent.map(|response| response.map(Answered::Incoming));
+                    answered.map_err(|unsent| Failure::Lost(told(unsent.error())))
+                })
+                .await
             }
         }
+    }
+
+    async fn over_h2(
+        &self,
+        mut sender: http2::SendRequest<Lent>,
+        outgoing: &Outgoing,
+        has_rested: bool,
+    ) -> Result<Response<Answered>, Failure> {
+        let request = outgoing.request(Version::HTTP_2, self.dialer.scheme());
+        let sent = self.in_time(sender.try_send_request(request), outgoing).await?;
+        let answered = sent.map(|response| response.map(Answered::Incoming));
+        answered.map_err(|mut unsent| match unsent.take_message() {
+            Some(_) if has_rested => Failure::Stale,
+            _ if is_refused(unsent.error()) => Failure::Refused,
+            _ => Failure::Lost(told(unsent.error())),
+        })
     }
 
     /// Sends a request on a connection of HTTP/1, which comes back when the answer is over, if both sides want to.

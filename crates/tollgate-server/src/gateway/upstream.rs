@@ -19,7 +19,7 @@ use super::health::Health;
 use super::link::{Dialer, Sender};
 use super::numbers::UpstreamNumbers;
 use super::plan::{RoutePlan, Timeouts, UpstreamPlan};
-use super::shared::{self, Refusal, Shared, Stream};
+use super::shared::{self, H2, Refusal, Shared, Stream};
 use super::spread::Share;
 use super::wire::{Trouble, Wire};
 use crate::listen::Links;
@@ -150,14 +150,14 @@ impl Upstream {
                 let details = "it speaks HTTP/2, which knows no upgrades; set protocol: auto".to_owned();
                 return Err(Failure::Connect(Cause::Protocol, details));
             }
-            let sender = within(left, self.dialer.dial_http1()).await?;
+            let sender = Box::pin(within(left, self.dialer.dial_http1())).await?;
             return Ok((self.over(sender, outgoing, false).await?, Place { _request: place, _stream: None }));
         }
         let mut is_left = 0;
         for _ in 0..ENDED_MAX {
             let (sender, has_rested) = match self.kept(is_fresh) {
                 Some(sender) => (sender, true),
-                None => (self.dialed(left).await?, false),
+                None => (Box::pin(self.dialed(left)).await?, false),
             };
             let stream = sender.stream();
             match self.over(sender, outgoing, has_rested).await {
@@ -226,7 +226,7 @@ impl Upstream {
         sender
     }
 
-    /// Sends a request on a connection.
+    /// Sends a request on a connection. Boxed is what few requests need and is large, so that what all need is small.
     async fn over(
         self: &Arc<Self>,
         sender: Sender,
@@ -235,29 +235,39 @@ impl Upstream {
     ) -> Result<Response<Answered>, Failure> {
         match sender {
             Sender::Http1(wire) => self.over_wire(wire, outgoing, has_rested).await,
-            Sender::H2(mut h2) => {
-                let request = outgoing.request(Version::HTTP_2, self.dialer.scheme(), self.authority());
-                let sent = self.in_time(h2.sender.try_send_request(request), outgoing).await?;
-                let answered = sent.map(|response| response.map(Answered::Incoming));
-                answered.map_err(|mut unsent| match unsent.take_message() {
-                    Some(_) if has_rested => Failure::Unsent,
-                    _ => match shared::refusal(unsent.error()) {
-                        Some(Refusal::One) => Failure::Refused,
-                        Some(Refusal::Connection) => {
-                            self.shared.leave(&h2);
-                            Failure::Left
-                        }
-                        None => lost(unsent.error()),
-                    },
-                })
-            }
+            Sender::H2(h2) => Box::pin(self.over_h2(h2, outgoing, has_rested)).await,
             Sender::Upgrade(mut sender) => {
-                let request = outgoing.request(Version::HTTP_11, self.dialer.scheme(), self.authority());
-                let sent = self.in_time(sender.try_send_request(request), outgoing).await?;
-                let answered = sent.map(|response| response.map(Answered::Incoming));
-                answered.map_err(|unsent| lost(unsent.error()))
+                Box::pin(async move {
+                    let request = outgoing.request(Version::HTTP_11, self.dialer.scheme(), self.authority());
+                    let sent = self.in_time(sender.try_send_request(request), outgoing).await?;
+                    let answered = sent.map(|response| response.map(Answered::Incoming));
+                    answered.map_err(|unsent| lost(unsent.error()))
+                })
+                .await
             }
         }
+    }
+
+    async fn over_h2(
+        &self,
+        mut h2: H2,
+        outgoing: &Outgoing,
+        has_rested: bool,
+    ) -> Result<Response<Answered>, Failure> {
+        let request = outgoing.request(Version::HTTP_2, self.dialer.scheme(), self.authority());
+        let sent = self.in_time(h2.sender.try_send_request(request), outgoing).await?;
+        let answered = sent.map(|response| response.map(Answered::Incoming));
+        answered.map_err(|mut unsent| match unsent.take_message() {
+            Some(_) if has_rested => Failure::Unsent,
+            _ => match shared::refusal(unsent.error()) {
+                Some(Refusal::One) => Failure::Refused,
+                Some(Refusal::Connection) => {
+                    self.shared.leave(&h2);
+                    Failure::Left
+                }
+                None => lost(unsent.error()),
+            },
+        })
     }
 
     /// Sends a request on a connection of HTTP/1, which comes back when the answer is over, if both sides want to.

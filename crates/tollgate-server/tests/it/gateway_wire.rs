@@ -5,9 +5,12 @@ use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use crate::gateway_upstream::{Gateway, OPEN};
+use crate::gateway_upstream::{Gateway, OPEN, Upstream};
+use crate::scratch::rest;
 use crate::wire::Response;
 
+/// Longer than a connection does nothing before it is taken for one that rests.
+const REST: Duration = Duration::from_millis(250);
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// A gateway, and what its upstream listens with.
@@ -246,5 +249,65 @@ fn cut_off_answers() {
             let _ = (&client).read_to_string(&mut rest);
             assert!(!rest.contains("0\r\n\r\n"), "{begun:?}, {request:?}: {rest:?}");
         }
+    }
+}
+
+/// A client's connection that has rested is served as before, however the next request comes, and as strictly.
+#[test]
+fn after_a_rest() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::before(&upstream);
+    let client = gateway.connect();
+    let whole = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let requests: [&[&str]; 4] =
+        [&[whole], &["G", "ET / HTTP/1.1\r\nHost: a\r\n", "\r\n"], &["\r\n", whole], &[whole]];
+    for parts in requests {
+        for part in parts {
+            say(&client, part);
+            rest(REST);
+        }
+        assert_eq!(answered(&client).body, b"hello", "{parts:?}");
+        rest(REST);
+    }
+    assert_eq!(upstream.seen().len(), requests.len());
+    say(&client, "GET / HTTP/1.1\nHost: a\n\n");
+    assert_eq!(answered(&client).status, 400);
+    assert!(has_ended(&client));
+    assert_eq!(upstream.seen().len(), 0);
+}
+
+/// Connections that rest take little memory, and are there when they are needed.
+#[test]
+fn rest_is_cheap() {
+    const CONNECTIONS: u64 = 400;
+    let upstream = Upstream::start();
+    let gateway = Gateway::before(&upstream);
+    let resident = || {
+        let memory = std::fs::read_to_string(format!("/proc/{}/statm", gateway.server.id())).unwrap();
+        memory.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
+    };
+    let open = || {
+        let client = gateway.connect();
+        get(&client, "/");
+        assert_eq!(answered(&client).body, b"hello");
+        client
+    };
+    // What the first ones need is not theirs alone.
+    drop((0..20).map(|_| open()).collect::<Vec<_>>());
+    rest(REST);
+    let before = resident();
+    let clients: Vec<TcpStream> = (0..CONNECTIONS)
+        .map(|number| {
+            if number % 20 == 0 {
+                rest(REST); // Not all are awake at once.
+            }
+            open()
+        })
+        .collect();
+    let each = resident().saturating_sub(before) / CONNECTIONS;
+    assert!(each < 12 << 10, "{each} bytes for each");
+    for client in clients.iter().step_by(7) {
+        get(client, "/");
+        assert_eq!(answered(client).body, b"hello");
     }
 }

@@ -16,7 +16,7 @@ use tollgate::overload::Plan;
 use tollgate::policy::{Finding, Severity};
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
 use tollgate_tower::attributes::jwt::Verifier;
-use tollgate_tower::attributes::path::EscapedSlashes;
+use tollgate_tower::attributes::path::{EscapedSlashes, PathMatch};
 use tollgate_tower::attributes::source::{SetBy, Source};
 use tollgate_tower::attributes::template::{TEMPLATES_MAX, Template};
 use tollgate_tower::attributes::{BUILT_IN, MAPPED_MAX, Mapped, Reader};
@@ -36,6 +36,8 @@ struct Document {
     ipv6_prefix: Option<u8>,
     #[serde(default)]
     escaped_slashes: Slashes,
+    #[serde(default)]
+    path_match: Paths,
     #[serde(default)]
     attributes: BTreeMap<String, Mapping>,
     #[serde(default)]
@@ -97,6 +99,14 @@ enum Slashes {
     Reject,
     Keep,
     Decode,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Paths {
+    #[default]
+    Loose,
+    Exact,
 }
 
 #[derive(Debug, Deserialize)]
@@ -175,6 +185,10 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
             Slashes::Reject => EscapedSlashes::Reject,
             Slashes::Keep => EscapedSlashes::Keep,
             Slashes::Decode => EscapedSlashes::Decode,
+        },
+        paths: match document.path_match {
+            Paths::Loose => PathMatch::Loose,
+            Paths::Exact => PathMatch::Exact,
         },
         mapped: mapped(document.attributes, verifier.as_ref(), &mut problems),
     };
@@ -314,6 +328,7 @@ mod tests {
 trusted_proxies: [10.0.0.0/8, '::1']
 ipv6_prefix: 56
 escaped_slashes: keep
+path_match: exact
 attributes:
   tenant: { header: X-Tenant }
   plan: { header: X-Plan, set_by: client }
@@ -326,6 +341,7 @@ attributes:
         assert!(reader.trusted.contains("10.9.9.9".parse().unwrap()));
         assert!(!reader.trusted.contains("127.0.0.1".parse().unwrap()));
         assert_eq!((reader.ipv6_prefix, reader.slashes), (56, EscapedSlashes::Keep));
+        assert_eq!((reader.paths, compile("").unwrap().reader.paths), (PathMatch::Exact, PathMatch::Loose));
         let names: Vec<_> = reader
             .mapped
             .iter()

@@ -38,6 +38,7 @@ pub(super) struct Arrival {
     pub(super) client: IpAddr,
     /// Whether the peer's word about others is taken.
     pub(super) is_trusted: bool,
+    /// Its name, and its port if that does not go without saying.
     pub(super) host: Option<String>,
     /// What the route's key is, for routes that send one client always to one upstream; by name of attribute.
     pub(super) keys: Vec<(String, String)>,
@@ -69,7 +70,7 @@ pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Resu
     acceptable(request)?;
     let attributes = reader.of_request_for(Some(peer.address), request, *needs);
     let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
-    let host = attributes.get("host").map(str::to_owned);
+    let host = attributes.host_and_port().map(str::to_owned);
     let path = attributes.get("path").map(str::to_owned);
     let keys = sticky.iter().filter_map(|name| Some((name.clone(), attributes.get(name)?.to_owned())));
     let keys = keys.collect();
@@ -175,8 +176,16 @@ mod tests {
         assert_eq!(get("http://example.com/x", "EXAMPLE.com"), told("/x", "example.com"));
         assert_eq!(get("http://example.com", "example.com"), told("/", "example.com"));
         assert_eq!(get("http://other.test/x", "example.com"), Err(400));
-        assert_eq!(get("/a%2fb", "example.com"), Err(400));
-        assert_eq!(get("/", "user@example.com"), Err(400));
+        assert_eq!(get("/", "Example.com.:08443"), told("/", "example.com:8443"));
+        assert_eq!(get("/", "example.com:"), told("/", "example.com"));
+        assert_eq!(get("/", "[0:0::1]:080"), told("/", "[::1]"));
+        assert_eq!(get("http://example.com:8443/", "example.com"), Err(400));
+        for host in ["user@example.com", "example.com..", "a;b", "a:abc", "a:99999", "a:0", "[::1]x", "."] {
+            assert_eq!(get("/", host), Err(400), "{host}");
+        }
+        for path in ["/a%2fb", "/x/..;/login", "/%2e;x"] {
+            assert_eq!(get(path, "example.com"), Err(400), "{path}");
+        }
         assert_eq!(arrived(Request::get("/")), Err(400));
         assert_eq!(arrived(Request::get("/").version(Version::HTTP_10)), told("/", ""));
         let twice = Request::get("/").header("host", "a").header("host", "a");

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::Uri;
 use serde::Deserialize;
+use tollgate_tower::attributes;
 use tollgate_tower::attributes::template::Template;
 
 use crate::cli;
@@ -240,7 +241,8 @@ impl RoutePlan {
         let host = match &self.host {
             Host::Any => 0,
             Host::Below(suffix) => suffix.len(),
-            Host::Exactly(_) => usize::MAX,
+            // One that names a port knows more than one that does not.
+            Host::Exactly(name) => usize::MAX - usize::from(!has_port(name)),
         };
         match &self.paths {
             Paths::Below(path) => (host, path.split('/').count(), 0),
@@ -322,14 +324,17 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
 fn host(text: Option<&str>, problems: &mut Vec<String>) -> Host {
     let Some(text) = text else { return Host::Any };
     let (name, is_wild) = text.strip_prefix("*.").map_or((text, false), |name| (name, true));
-    let is_fine =
-        |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b':' | b'[' | b']');
-    if name.is_empty() || name.ends_with('.') || !name.bytes().all(is_fine) {
+    if !attributes::host::Host::parse(name).is_ok_and(|one| one.as_str() == name) {
         problems.push(format!(
             "host: {text:?} is not accepted; accepted: api.example.com or *.example.com, in small letters, with a port only if it is unusual"
         ));
     }
     if is_wild { Host::Below(name.to_owned()) } else { Host::Exactly(name.to_owned()) }
+}
+
+/// Whether a host in its one spelling names a port.
+fn has_port(host: &str) -> bool {
+    attributes::host::Host::parse(host).is_ok_and(|host| host.has_port())
 }
 
 fn paths(text: Option<&str>, problems: &mut Vec<String>) -> Paths {

@@ -76,6 +76,67 @@ fn spellings_and_forgeries_do_not_help() {
     );
 }
 
+/// The story: after a limit on a host or a path had refused, another spelling of it passed to the same place behind a server that is not
+/// as strict. Whatever is sent on was counted, and what cannot be sent on in one spelling is refused.
+#[test]
+fn other_spellings_are_the_same_host_and_path() {
+    const POLICY: &str = "limits:
+  - {name: host, when: {host: api.test}, rate: 1/h}
+  - {name: login, when: {method: POST, path: /login}, rate: 1/h}
+  - {name: port, when: {host: 'other.test:8443'}, rate: 1/h}
+";
+    let upstream = Upstream::start();
+    let address = format!("http://{}", upstream.address);
+    let gateway = Gateway::with(&["--upstream", &address], POLICY);
+    let status = |line: &str, host: &str| {
+        let length = if line.starts_with("POST") { "Content-Length: 0\r\n" } else { "" };
+        gateway.exchange(&format!("{line} HTTP/1.1\r\nHost: {host}\r\n{length}\r\n")).status
+    };
+    assert_eq!(status("GET /", "api.test"), 200);
+    for host in
+        ["api.test", "API.test", "api.test.", "api.test:", "api.test:080", "api.test:1", "api.test:65535"]
+    {
+        assert_eq!(status("GET /", host), 429, "{host}");
+    }
+    for host in ["api.test:abc", "api.test:99999", "api.test:0", "[::1]x", "a;b", "api.test..", ".api.test"] {
+        assert_eq!(status("GET /", host), 400, "{host}");
+    }
+    // A limit that names a port is for that port.
+    assert_eq!(status("GET /", "other.test:1"), 200);
+    assert_eq!(status("GET /", "Other.Test:08443"), 200);
+    assert_eq!(status("GET /", "other.test:8443"), 429);
+    assert_eq!(status("GET /", "other.test"), 200);
+    assert_eq!(status("POST /login", "a.test"), 200);
+    for path in ["/login", "/login/", "/LOGIN", "/login;x", "/login.", "/login%20", "//Login;a=b/"] {
+        assert_eq!(status(&format!("POST {path}"), "a.test"), 429, "{path}");
+    }
+    assert_eq!(status("POST /x/..;/login", "a.test"), 400);
+    assert_eq!(status("POST /logins", "a.test"), 200);
+    let seen: Vec<(String, String)> =
+        upstream.seen().into_iter().map(|seen| (seen.header("host"), seen.line)).collect();
+    let expected = [
+        ("api.test", "GET /"),
+        ("other.test:1", "GET /"),
+        ("other.test:8443", "GET /"),
+        ("other.test", "GET /"),
+        ("a.test", "POST /login"),
+        ("a.test", "POST /logins"),
+    ];
+    assert_eq!(seen, expected.map(|(host, line)| (host.to_owned(), line.to_owned())));
+}
+
+/// What the config calls exact is told apart as it is written.
+#[test]
+fn paths_are_exact_where_the_config_says_so() {
+    let folder = Folder::new("exact-paths");
+    let config = folder.write("config.yaml", "path_match: exact\n");
+    let upstream = Upstream::start();
+    let gateway = with(&upstream, &["--config", config.to_str().unwrap()]);
+    let statuses = |path: &str| (0..4).map(|_| gateway.get(path, "").status).collect::<Vec<_>>();
+    assert_eq!(statuses("/login"), [200, 200, 200, 429]);
+    assert_eq!(statuses("/Login"), [200; 4]);
+}
+
 /// A place in flight is taken as long as a tunnel lasts, and free after it.
 #[test]
 fn a_tunnel_holds_its_place() {

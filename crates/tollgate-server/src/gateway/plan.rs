@@ -256,8 +256,12 @@ impl RoutePlan {
     }
 }
 
-/// Compiles the routes of a config.
-pub(crate) fn compile(documents: Vec<RouteDocument>, problems: &mut Vec<String>) -> Vec<RoutePlan> {
+/// Compiles the routes of a config that reads these attributes from requests.
+pub(crate) fn compile(
+    documents: Vec<RouteDocument>,
+    attributes: &[&str],
+    problems: &mut Vec<String>,
+) -> Vec<RoutePlan> {
     if documents.len() > ROUTES_MAX {
         problems.push(format!("routes: more than {ROUTES_MAX}; accepted: as many"));
     }
@@ -265,6 +269,10 @@ pub(crate) fn compile(documents: Vec<RouteDocument>, problems: &mut Vec<String>)
     for (index, document) in documents.into_iter().take(ROUTES_MAX).enumerate() {
         let mut found = Vec::new();
         let plan = route(document, index, &mut found);
+        for unknown in plan.sticky.iter().filter(|name| !attributes.contains(&name.as_str())) {
+            let accepted = attributes.join(", ");
+            found.push(format!("sticky: {unknown:?} is not read from requests; accepted: {accepted}, and what `attributes` in the config maps"));
+        }
         let (mut twins, mut same) = (plans.iter(), plans.iter());
         if twins.any(|other| other.host == plan.host && other.paths == plan.paths) {
             found.push("host and path: those of another route; accepted: each pair once".to_owned());
@@ -303,9 +311,6 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
         Some(OneOrMore::One(name)) => vec![name],
         Some(OneOrMore::More(names)) => names,
     };
-    if sticky.iter().any(String::is_empty) {
-        problems.push("sticky: accepted: names of attributes, such as api_key or [tenant, ip]".to_owned());
-    }
     RoutePlan {
         name,
         host,
@@ -430,7 +435,7 @@ mod tests {
     fn compiled(text: &str) -> (Vec<RoutePlan>, Vec<String>) {
         let mut problems = Vec::new();
         let documents: Vec<RouteDocument> = serde_saphyr::from_str(text).unwrap();
-        (compile(documents, &mut problems), problems)
+        (compile(documents, &["ip", "tenant"], &mut problems), problems)
     }
 
     /// Everything that a route may say.
@@ -467,7 +472,7 @@ mod tests {
     #[test]
     fn problems_are_told_at_once() {
         let text = "
-- {name: upstream, host: Example.com, path: v1, upstreams: [], retries: 9, connections: 0, sticky: ''}
+- {name: upstream, host: Example.com, path: v1, upstreams: [], retries: 9, connections: 0, sticky: [ip, tennant]}
 - {upstreams: ['ftp://a', 'http://a/x', 'http://u:p@a', 'nowhere', {url: 'http://b', weight: 0}, 'http://b:80']}
 - {upstreams: ['h2c://c'], protocol: http1, timeouts: {connect: 2h, response: soon}, health: {path: x, healthy: 0}}
 ";
@@ -478,7 +483,7 @@ mod tests {
             "routes[0].upstreams: accepted: 1 to 64",
             "routes[0].retries: 9 is not accepted; accepted: 0 to 3",
             "routes[0].connections: 0 is not accepted",
-            "routes[0].sticky: accepted",
+            "routes[0].sticky: \"tennant\" is not read from requests; accepted: ip, tenant, and what",
             "routes[0].name: \"upstream\" is another route's",
             "routes[1].upstreams[0]: \"ftp://a\" has another scheme",
             "routes[1].upstreams[1]: \"http://a/x\" has a path",

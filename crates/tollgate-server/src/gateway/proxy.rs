@@ -10,9 +10,8 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use tollgate::overload::Ending;
 use tollgate::{Clock, Timestamp};
-use tollgate_tower::attributes::Reader;
 
-use super::arrival::{Arrival, Reading};
+use super::arrival::{Arrival, Reading, Taking};
 use super::body::{Body, Download, Fault, Upload};
 use super::fields;
 use super::refusal::Turned;
@@ -31,8 +30,8 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    pub(super) fn new(table: Table, reader: Reader, clock: Clock) -> Self {
-        Self { reading: Reading::new(reader, &table.sticky), table, clock, failing: Seldom::default() }
+    pub(super) fn new(table: Table, taking: Taking, clock: Clock) -> Self {
+        Self { reading: Reading::new(taking, &table.sticky), table, clock, failing: Seldom::default() }
     }
 
     /// Sends a request on that has arrived and may pass, and gives back its answer.

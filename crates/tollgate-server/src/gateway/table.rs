@@ -151,7 +151,7 @@ mod tests {
 ";
         let documents: Vec<RouteDocument> = serde_saphyr::from_str(text).unwrap();
         let mut problems = Vec::new();
-        let table = Table::new(&compile(documents, &mut problems), &Links::of(1)).unwrap();
+        let table = Table::new(&compile(documents, &[], &mut problems), &Links::of(1)).unwrap();
         assert!(problems.is_empty(), "{problems:?}");
         let found = |host, path| table.find(host, path).map(|route| route.name.as_str());
         let cases = [

@@ -24,7 +24,7 @@ fn with(upstream: &Upstream, more: &[&str]) -> Gateway {
 #[test]
 fn exactly_the_limit_passes() {
     let upstream = Upstream::start();
-    let gateway = with(&upstream, &[]);
+    let gateway = with(&upstream, &["--trusted-proxy", "127.0.0.0/8"]);
     let answers: Vec<_> = (0..8).map(|_| gateway.get("/x", "X-API-Key: k1\r\n")).collect();
     let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
     assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429]);
@@ -55,7 +55,7 @@ fn exactly_the_limit_passes() {
 #[test]
 fn spellings_and_forgeries_do_not_help() {
     let upstream = Upstream::start();
-    let gateway = with(&upstream, &["--trusted-proxy", "10.0.0.0/8"]);
+    let gateway = with(&upstream, &[]);
     let spellings = ["/login", "//login", "/%6cogin", "/a/../login?x=1"];
     let forged = |n: usize| {
         format!(
@@ -123,6 +123,22 @@ fn other_spellings_are_the_same_host_and_path() {
         ("a.test", "POST /logins"),
     ];
     assert_eq!(seen, expected.map(|(host, line)| (host.to_owned(), line.to_owned())));
+}
+
+/// A limit by an attribute that falls back is for whoever has no key, too; and a field cannot make another method of a request.
+#[test]
+fn callers_without_a_key_are_limited_by_address() {
+    let folder = Folder::new("caller");
+    let config = folder.write("config.yaml", "attributes: {caller: {first_of: [api_key, ip]}}\n");
+    let upstream = Upstream::start();
+    let address = format!("http://{}", upstream.address);
+    let arguments = ["--upstream", &address, "--config", config.to_str().unwrap()];
+    let gateway = Gateway::with(&arguments, "limits: [{name: a, by: [caller], rate: 2/h}]");
+    let statuses = |fields: &str| (0..3).map(|_| gateway.get("/", fields).status).collect::<Vec<_>>();
+    assert_eq!(statuses("X-HTTP-Method-Override: DELETE\r\n"), [200, 200, 429]);
+    assert!(upstream.seen().iter().all(|seen| seen.header("x-http-method-override").is_empty()));
+    assert_eq!(statuses("X-API-Key: k1\r\n"), [200, 200, 429]);
+    assert_eq!(statuses("Authorization: Basic x\r\n"), [429; 3]);
 }
 
 /// What the config calls exact is told apart as it is written.

@@ -18,6 +18,7 @@ use crate::console::Console;
 use crate::gateway::{self, Gateway, RoutePlan, Taking};
 use crate::listen::{Door, House, Stop, Stream};
 use crate::orders::Orders;
+use crate::policy_check::keyless;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
 use crate::store::{Choice, Watch};
@@ -87,6 +88,9 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
         ));
     }
     let overload = overload.map(|plan| shedder(plan, &choice, &routes, &clock)).transpose()?;
+    if let Some(doubt) = keyless(start.loaded.rules.policy()).filter(|_| !routes.is_empty()) {
+        tracing::warn!(doubt, "the policy is accepted, and perhaps not what is meant");
+    }
     for warning in warnings {
         tracing::warn!(warning, "the config is accepted, and perhaps not what is meant");
     }

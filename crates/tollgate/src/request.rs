@@ -232,6 +232,13 @@ impl<'a> CheckRequest<'a> {
         &self.spellings
     }
 
+    /// Names with other spellings of their values.
+    pub(crate) fn spelled(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.spellings.iter().filter_map(|(position, spelling)| {
+            Some((self.attributes.get(usize::from(*position))?.name, spelling.text()))
+        })
+    }
+
     /// Other spellings of the attribute at a position.
     pub(crate) fn spellings_of(&self, position: usize) -> impl Iterator<Item = Spelling<'a>> {
         let is_its = move |of: u8| usize::from(of) == position;

@@ -109,7 +109,7 @@ pub struct ServeArguments {
     /// Process settings: trusted proxies, and where the attributes of a proxied request come from
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Proxies that may tell about the requests they hold: an address or a network; this machine unless said
+    /// Proxies that may tell about the requests they hold: an address or a network; this machine unless said, and nobody for the gateway
     #[arg(long, value_name = "CIDR", env = "TOLLGATE_TRUSTED_PROXY", value_delimiter = ',')]
     pub trusted_proxy: Vec<Network>,
     /// Where to listen for redis clients, which may ask CL.THROTTLE and TG.CHECK; `off` for nowhere

@@ -1,7 +1,7 @@
 //! The config file: settings of the process, changed by a restart. A document is read, then compiled; every problem of the
 //! compilation is told at once, each with its field and what would be accepted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use http::HeaderName;
 use serde::Deserialize;
 
-use crate::gateway::{self, RouteDocument, RoutePlan};
+use crate::gateway::{self, MethodOverride, RouteDocument, RoutePlan, Taking};
 use crate::store::StoreDocument;
 use tollgate::overload::Plan;
 use tollgate::policy::{Finding, Severity};
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
 use tollgate_tower::attributes::jwt::Verifier;
-use tollgate_tower::attributes::path::EscapedSlashes;
+use tollgate_tower::attributes::path::{EscapedSlashes, PathMatch};
 use tollgate_tower::attributes::source::{SetBy, Source};
 use tollgate_tower::attributes::template::{TEMPLATES_MAX, Template};
 use tollgate_tower::attributes::{BUILT_IN, MAPPED_MAX, Mapped, Reader};
@@ -36,6 +36,10 @@ struct Document {
     ipv6_prefix: Option<u8>,
     #[serde(default)]
     escaped_slashes: Slashes,
+    #[serde(default)]
+    path_match: Paths,
+    #[serde(default)]
+    method_override: Overrides,
     #[serde(default)]
     attributes: BTreeMap<String, Mapping>,
     #[serde(default)]
@@ -78,8 +82,10 @@ impl Tokens {
 /// What a config file means.
 #[derive(Debug, Default)]
 pub(crate) struct Config {
-    /// How attributes are read from requests.
+    /// How attributes are read from requests that proxies ask about.
     pub(crate) reader: Reader,
+    /// How the gateway takes requests.
+    pub(crate) taking: Taking,
     /// Where counters live, as far as the file says; the command line counts before it.
     pub(crate) store: StoreDocument,
     /// Where the gateway sends requests on to.
@@ -99,6 +105,22 @@ enum Slashes {
     Decode,
 }
 
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Overrides {
+    #[default]
+    Drop,
+    Keep,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Paths {
+    #[default]
+    Loose,
+    Exact,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mapping {
@@ -108,6 +130,7 @@ struct Mapping {
     cookie: Option<String>,
     path: Option<Templates>,
     jwt: Option<String>,
+    first_of: Option<Vec<String>>,
     #[serde(default)]
     hash: bool,
 }
@@ -143,6 +166,7 @@ pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Config, S
     };
     if !trusted.is_empty() {
         config.reader.trusted = Trusted::new(trusted.to_vec());
+        config.taking.reader.trusted = config.reader.trusted.clone();
     }
     Ok(config)
 }
@@ -168,6 +192,9 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
             None
         }
     });
+    let is_trust_said = document.trusted_proxies.is_some();
+    // Those that cannot be mapped are told of once, and not again wherever they are named.
+    let names: Vec<String> = document.attributes.keys().cloned().collect();
     let reader = Reader {
         trusted: trusted(document.trusted_proxies, &mut problems),
         ipv6_prefix: document.ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT),
@@ -176,19 +203,35 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
             Slashes::Keep => EscapedSlashes::Keep,
             Slashes::Decode => EscapedSlashes::Decode,
         },
+        paths: match document.path_match {
+            Paths::Loose => PathMatch::Loose,
+            Paths::Exact => PathMatch::Exact,
+        },
         mapped: mapped(document.attributes, verifier.as_ref(), &mut problems),
     };
     if !IPV6_PREFIX.contains(&reader.ipv6_prefix) {
         problems.push(format!("ipv6_prefix: {} is not accepted; accepted: 48 to 128", reader.ipv6_prefix));
     }
     let store = document.store.unwrap_or_default();
-    let routes = gateway::compile(document.routes, &mut problems);
+    let known: BTreeSet<&str> = BUILT_IN.into_iter().chain(names.iter().map(String::as_str)).collect();
+    let routes = gateway::compile(document.routes, &Vec::from_iter(known), &mut problems);
     let mut warnings = Vec::new();
     let overload = document.overload.and_then(|_| overload(text, &mut problems, &mut warnings));
     if !problems.is_empty() {
         return Err(problems);
     }
-    Ok(Config { reader, store, routes, overload, warnings })
+    let mut taking = Taking {
+        reader: reader.clone(),
+        method_override: match document.method_override {
+            Overrides::Drop => MethodOverride::Drop,
+            Overrides::Keep => MethodOverride::Keep,
+        },
+    };
+    // Whoever asks about other people's requests is a proxy, and usually of this machine; a gateway's peer may be anybody.
+    if !is_trust_said {
+        taking.reader.trusted = Taking::default().reader.trusted;
+    }
+    Ok(Config { reader, taking, store, routes, overload, warnings })
 }
 
 /// The controllers, and what is wrong with them, each with its field and its line.
@@ -237,17 +280,29 @@ fn mapped(
     if attributes.len() > MAPPED_MAX {
         problems.push(format!("attributes: more than {MAPPED_MAX}; map those that the policy mentions"));
     }
-    let mut read = Vec::new();
-    for (name, mapping) in attributes.into_iter().take(MAPPED_MAX) {
-        match one(&name, mapping, verifier) {
-            Ok(mapped) => read.push(mapped),
-            Err(problem) => problems.push(format!("attributes.{name}: {problem}")),
-        }
-    }
-    read
+    let (chosen, plain): (Vec<_>, Vec<_>) =
+        attributes.into_iter().take(MAPPED_MAX).partition(|(_, mapping)| mapping.first_of.is_some());
+    let mut all = |mappings: Vec<(String, Mapping)>, known: &[Mapped]| -> Vec<Mapped> {
+        let read = |(name, mapping): (String, Mapping)| {
+            let read = one(&name, mapping, verifier, known);
+            read.map_err(|problem| problems.push(format!("attributes.{name}: {problem}"))).ok()
+        };
+        mappings.into_iter().filter_map(read).collect()
+    };
+    // What is chosen among others is read after them.
+    let mut mapped = all(plain, &[]);
+    let chosen = all(chosen, &mapped);
+    mapped.extend(chosen);
+    mapped.sort_by(|one, other| one.name.cmp(&other.name));
+    mapped
 }
 
-fn one(name: &str, mapping: Mapping, verifier: Option<&Arc<Verifier>>) -> Result<Mapped, String> {
+fn one(
+    name: &str,
+    mapping: Mapping,
+    verifier: Option<&Arc<Verifier>>,
+    known: &[Mapped],
+) -> Result<Mapped, String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(format!("not a name; accepted: 1 to {NAME_BYTES_MAX} bytes without control characters"));
     }
@@ -257,22 +312,43 @@ fn one(name: &str, mapping: Mapping, verifier: Option<&Arc<Verifier>>) -> Result
     if mapping.set_by.is_some() && mapping.header.is_none() {
         return Err("set_by: says who sets a header, and there is none; accepted beside header".to_owned());
     }
-    let sources = (mapping.header, mapping.query, mapping.cookie, mapping.path, mapping.jwt);
-    let source = match sources {
-        (Some(header), None, None, None, None) => header_source(&header, mapping.set_by)?,
-        (None, Some(name), None, None, None) => Source::Query(plain(name, "query")?),
-        (None, None, Some(name), None, None) => Source::Cookie(plain(name, "cookie")?),
-        (None, None, None, Some(templates), None) => Source::Path(templates_of(templates)?),
-        (None, None, None, None, Some(claim)) => {
+    let Mapping { header, query, cookie, path, jwt, first_of, .. } = mapping;
+    let source = match (header, query, cookie, path, jwt, first_of) {
+        (Some(header), None, None, None, None, None) => header_source(&header, mapping.set_by)?,
+        (None, Some(name), None, None, None, None) => Source::Query(plain(name, "query")?),
+        (None, None, Some(name), None, None, None) => Source::Cookie(plain(name, "cookie")?),
+        (None, None, None, Some(templates), None, None) => Source::Path(templates_of(templates)?),
+        (None, None, None, None, None, Some(names)) => chosen(&names, known)?,
+        (None, None, None, None, Some(claim), None) => {
             let verifier = verifier
                 .ok_or("jwt: nobody's tokens are believed yet; say whose in `jwt: { jwks: FILE }`")?;
             Source::Jwt { verifier: Arc::clone(verifier), claim: plain(claim, "jwt")? }
         }
-        _ => return Err("accepted: exactly one of header, query, cookie, path and jwt".to_owned()),
+        _ => return Err("accepted: exactly one of header, query, cookie, path, jwt and first_of".to_owned()),
     };
     // A credential is never kept as it is, whichever header it comes in.
     let source = if mapping.hash || name == "api_key" { source.hashed() } else { source };
     Ok(Mapped { name: name.to_owned(), source })
+}
+
+/// The first of some attributes that a request has.
+fn chosen(names: &[String], known: &[Mapped]) -> Result<Source, String> {
+    if names.is_empty() || names.len() > MAPPED_MAX {
+        return Err(format!("first_of: accepted are 1 to {MAPPED_MAX} names, such as [api_key, ip]"));
+    }
+    let source = |name: &String| match known.iter().find(|mapped| mapped.name == *name) {
+        Some(mapped) => Ok(mapped.source.clone()),
+        None => match name.as_str() {
+            "ip" => Ok(Source::Client),
+            "api_key" => Ok(Source::Credential),
+            "host" => Ok(Source::Host),
+            "method" => Ok(Source::Method),
+            _ => Err(format!(
+                "first_of: {name:?} is not known; accepted: ip, api_key, host, method, and what the config maps from a request itself"
+            )),
+        },
+    };
+    names.iter().map(source).collect::<Result<_, _>>().map(Source::FirstOf)
 }
 
 fn header_source(header: &str, set_by: Option<Setter>) -> Result<Source, String> {
@@ -314,6 +390,7 @@ mod tests {
 trusted_proxies: [10.0.0.0/8, '::1']
 ipv6_prefix: 56
 escaped_slashes: keep
+path_match: exact
 attributes:
   tenant: { header: X-Tenant }
   plan: { header: X-Plan, set_by: client }
@@ -321,11 +398,14 @@ attributes:
   session: { cookie: sid, hash: true }
   route: { path: ['/users/{id}', /health] }
   api_key: { header: X-Customer-Key, set_by: client }
+  caller: { first_of: [tenant, api_key, ip] }
 ";
-        let reader = compile(text).unwrap().reader;
+        let Config { reader, taking, .. } = compile(text).unwrap();
+        assert!(taking.reader.trusted.contains("10.9.9.9".parse().unwrap()));
         assert!(reader.trusted.contains("10.9.9.9".parse().unwrap()));
         assert!(!reader.trusted.contains("127.0.0.1".parse().unwrap()));
         assert_eq!((reader.ipv6_prefix, reader.slashes), (56, EscapedSlashes::Keep));
+        assert_eq!((reader.paths, compile("").unwrap().reader.paths), (PathMatch::Exact, PathMatch::Loose));
         let names: Vec<_> = reader
             .mapped
             .iter()
@@ -333,6 +413,7 @@ attributes:
             .collect();
         let expected = [
             ("api_key", true),
+            ("caller", false),
             ("plan", false),
             ("route", false),
             ("session", true),
@@ -341,6 +422,38 @@ attributes:
         ];
         assert_eq!(names, expected);
         assert!(compile("").is_ok() && compile("{}").is_ok() && compile("# nothing\n").is_ok());
+    }
+
+    /// Nobody's word is taken about a request of the gateway until somebody is named; whoever asks about others' is a proxy of this machine
+    /// unless others are named.
+    #[test]
+    fn trust_is_given() {
+        let local = "127.0.0.1".parse().unwrap();
+        let trust = |config: Config| {
+            (config.reader.trusted.contains(local), config.taking.reader.trusted.contains(local))
+        };
+        assert_eq!(trust(load(None, &[]).unwrap()), (true, false));
+        assert_eq!(trust(compile("ipv6_prefix: 64").unwrap()), (true, false));
+        assert_eq!(trust(compile("trusted_proxies: [127.0.0.0/8]").unwrap()), (true, true));
+        assert_eq!(trust(compile("trusted_proxies: []").unwrap()), (false, false));
+        assert_eq!(trust(load(None, &["127.0.0.0/8".parse().unwrap()]).unwrap()), (true, true));
+        assert_eq!(trust(load(None, &["10.0.0.0/8".parse().unwrap()]).unwrap()), (false, false));
+    }
+
+    /// What a route sends clients by is something that is read from requests.
+    #[test]
+    fn routes_spread_by_what_is_read() {
+        let text = |name: &str| {
+            format!(
+                "attributes: {{tenant: {{header: X-Tenant}}}}\nroutes: [{{upstreams: ['http://a'], sticky: [{name}, ip]}}]"
+            )
+        };
+        assert!(compile(&text("tenant")).is_ok() && compile(&text("api_key")).is_ok());
+        let problems = compile(&text("tennant")).unwrap_err();
+        assert!(
+            problems[0].starts_with("routes[0].sticky: \"tennant\" is not read from requests"),
+            "{problems:?}"
+        );
     }
 
     /// Claims are mapped once it is said whose tokens are believed.
@@ -398,6 +511,8 @@ attributes:
   d: { header: 'no name' }
   e: { path: users }
   f: { query: v, set_by: proxy }
+  g: { first_of: [ip, h] }
+  h: { first_of: [] }
 ";
         let problems = compile(text).unwrap_err();
         let expected = [
@@ -410,6 +525,8 @@ attributes:
             "attributes.e: path: \"users\" does not begin with /",
             "attributes.f: set_by: says who sets a header",
             "attributes.path: is read from every request",
+            "attributes.g: first_of: \"h\" is not known; accepted: ip, api_key,",
+            "attributes.h: first_of: accepted are 1 to 32 names",
             "ipv6_prefix: 12 is not accepted; accepted: 48 to 128",
         ];
         assert_eq!(problems.len(), expected.len(), "{problems:#?}");

@@ -66,6 +66,7 @@ pub(crate) mod fuzzing {
     }
 }
 
+pub(crate) use arrival::{MethodOverride, Taking};
 pub(crate) use connection::connection;
 pub use plan::Target;
 pub(crate) use plan::{RouteDocument, RoutePlan, compile};
@@ -101,17 +102,19 @@ pub(crate) struct Gateway {
 struct Own;
 
 impl Gateway {
-    /// A gateway with these routes, which limits as the service does, and has `links` for its connections to upstreams.
+    /// A gateway with these routes, which takes requests so, limits as the service does, and has `links` for its connections to upstreams.
     ///
     /// # Errors
     /// When a file that a route names is not what it should be.
     pub(crate) fn new(
         plans: &[RoutePlan],
+        taking: Taking,
         service: Arc<Service>,
         clock: tollgate::Clock,
         links: &Links,
     ) -> Result<Self, String> {
-        let proxy = Arc::new(Proxy::new(Table::new(plans, links)?, service.reader.clone(), clock));
+        let reader = taking.reader.clone();
+        let proxy = Arc::new(Proxy::new(Table::new(plans, links)?, taking, clock));
         let shown = Arc::clone(&proxy);
         service.meter.show_gateway(move || numbers::series(&shown.table));
         // A trusted proxy decides itself what its clients get to see.
@@ -119,10 +122,10 @@ impl Gateway {
             request.extensions.get::<Arrival>().is_some_and(|arrival| arrival.is_trusted)
         };
         let layer = RateLimitLayer::deciding(Deciding(Arc::clone(&service)))
-            .reader(service.reader.clone())
+            .reader(reader.clone())
             .headers(service.headers.clone())
             .authenticated(is_vouched);
-        let behind = Behind::new(Passing(Arc::clone(&proxy)), service.overload.as_ref(), &service);
+        let behind = Behind::new(Passing(Arc::clone(&proxy)), service.overload.as_ref(), (&service, &reader));
         let priced = Priced::all(plans, &layer, &behind)?;
         Ok(Self { limited: layer.layer(behind), priced, service, proxy })
     }

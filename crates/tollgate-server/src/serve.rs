@@ -15,9 +15,10 @@ use crate::auth::Auth;
 use crate::cli::{ListenChoice, ServeArguments};
 use crate::config::{self, Config};
 use crate::console::Console;
-use crate::gateway::{self, Gateway, RoutePlan};
+use crate::gateway::{self, Gateway, RoutePlan, Taking};
 use crate::listen::{Door, House, Stop, Stream};
 use crate::orders::Orders;
+use crate::policy_check::keyless;
 use crate::reload::{self, Start, Watcher};
 use crate::service::Service;
 use crate::store::{Choice, Watch};
@@ -76,7 +77,7 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     let start = reload::start(arguments.policy.as_ref(), arguments.reload.state_dir.as_deref())
         .map_err(|error| format!("no policy to serve\n{error}"))?;
     let config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
-    let Config { reader, store, mut routes, overload, warnings } = config;
+    let Config { reader, taking, store, mut routes, overload, warnings } = config;
     let choice = Choice::of(&arguments.store, &store)?;
     routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
     if let Some(foreign) = start.loaded.rules.foreign().filter(|_| !routes.is_empty()) {
@@ -89,10 +90,13 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     if overload.is_some() && routes.is_empty() {
         return Err("overload: in the config is about the gateway, and there is none; add routes: to it, or --upstream".to_owned());
     }
+    if let Some(doubt) = keyless(start.loaded.rules.policy()).filter(|_| !routes.is_empty()) {
+        tracing::warn!(doubt, "the policy is accepted, and perhaps not what is meant");
+    }
     for warning in warnings {
         tracing::warn!(warning, "the config is accepted, and perhaps not what is meant");
     }
-    Ok(Prepared { clock, auth, tls, start, reader, choice, routes, overload })
+    Ok(Prepared { clock, auth, tls, start, reader, taking, choice, routes, overload })
 }
 
 /// What a server needs before it opens anything.
@@ -102,6 +106,7 @@ struct Prepared {
     tls: Option<Arc<Tls>>,
     start: Start,
     reader: Reader,
+    taking: Taking,
     choice: Choice,
     /// Of the gateway; without any there is none.
     routes: Vec<RoutePlan>,
@@ -123,7 +128,7 @@ fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String>
 }
 
 async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Console) -> Result<(), String> {
-    let Prepared { clock, auth, tls, mut start, reader, choice, routes, overload } = prepared;
+    let Prepared { clock, auth, tls, mut start, reader, taking, choice, routes, overload } = prepared;
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
@@ -212,7 +217,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         });
     }
     if let Some(listener) = public {
-        let gateway = Arc::new(Gateway::new(&routes, Arc::clone(&service), clock.clone(), &links)?);
+        let gateway = Arc::new(Gateway::new(&routes, taking, Arc::clone(&service), clock.clone(), &links)?);
         gateway.tend(&stopped);
         doors.open(listener, Inside::Both, move |stream, stop| {
             gateway::connection(stream, Arc::clone(&gateway), stop)

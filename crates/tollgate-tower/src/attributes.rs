@@ -7,23 +7,27 @@ use std::net::IpAddr;
 use http::header::{HOST, HeaderName};
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Method, Uri};
-use smallvec::SmallVec;
-use tollgate::{CheckRequest, RequestError};
+use tollgate::loose_path;
 
 pub mod address;
+pub mod host;
 pub mod jwt;
 pub(crate) mod needs;
 pub mod path;
 pub mod source;
 pub mod template;
 mod text;
+pub(crate) mod told;
 
 pub use needs::Needs;
+pub use told::Attributes;
 
 use address::{Counted, IPV6_PREFIX_DEFAULT, Trusted};
-use path::{EscapedSlashes, normalise};
+use host::Host;
+use path::{EscapedSlashes, PathMatch, normalise};
 use source::{Source, credential, hashed, single};
 use text::{Short, Text};
+use told::Other;
 
 /// Attributes that every request has, as far as they are known. The config maps others beside them.
 pub const BUILT_IN: [&str; 5] = ["ip", "method", "host", "path", "api_key"];
@@ -93,6 +97,8 @@ pub struct Reader {
     pub ipv6_prefix: u8,
     /// What is done with an escaped slash in a path.
     pub slashes: EscapedSlashes,
+    /// How paths are compared with what limits and templates name.
+    pub paths: PathMatch,
     /// What is read beside [`BUILT_IN`].
     pub mapped: Vec<Mapped>,
 }
@@ -103,6 +109,7 @@ impl Default for Reader {
             trusted: Trusted::default(),
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
             slashes: EscapedSlashes::default(),
+            paths: PathMatch::default(),
             mapped: Vec::new(),
         }
     }
@@ -115,55 +122,15 @@ pub(super) struct Subject<'s> {
     peer: Option<IpAddr>,
     client: Option<Counted>,
     method: Option<&'s str>,
-    host: Option<Cow<'s, str>>,
+    host: Option<Host<'s>>,
     path: Option<Cow<'s, str>>,
+    paths: PathMatch,
     query: &'s str,
     headers: &'s HeaderMap,
     /// What other layers know; none where somebody else's request is told about.
     extensions: Option<&'s Extensions>,
     /// Whether a trusted proxy stands for the headers.
     is_vouched: bool,
-}
-
-/// What is known about a request.
-#[derive(Debug, Default)]
-pub struct Attributes<'s>(SmallVec<[(&'s str, Text<'s>); 5]>);
-
-impl Attributes<'_> {
-    /// The value of one.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
-    }
-
-    /// Adds who sent it.
-    #[inline]
-    fn ip(&mut self, client: Option<&Counted>) {
-        let ip = client.map_or(Text::Borrowed(NO_ADDRESS), |client| Text::Short(Short::client(client)));
-        self.0.push((BUILT_IN[IP_PLACE], ip));
-    }
-
-    /// Names and values that outlive the request.
-    #[must_use]
-    pub fn into_owned(self) -> Vec<(String, String)> {
-        self.0.into_iter().map(|(name, value)| (name.to_owned(), value.as_str().to_owned())).collect()
-    }
-
-    /// The question for the engine.
-    ///
-    /// # Errors
-    /// When a value is longer than an attribute may be.
-    pub fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
-        let mut request = CheckRequest::new();
-        self.tell(&mut request)?;
-        Ok(request)
-    }
-
-    /// The same, written where it is needed: a question is large.
-    #[inline]
-    pub(crate) fn tell<'r>(&'r self, request: &mut CheckRequest<'r>) -> Result<(), RequestError> {
-        self.0.iter().try_for_each(|(name, value)| request.push(name, value.as_str()))
-    }
 }
 
 impl Reader {
@@ -314,8 +281,9 @@ impl Reader {
             peer,
             client,
             method: method.filter(|method| !method.is_empty()),
-            host: host.filter(|host| !host.is_empty()).map(host_name).transpose()?,
+            host: host.filter(|host| !host.is_empty()).map(host_of).transpose()?,
             path,
+            paths: self.paths,
             query,
             headers,
             extensions,
@@ -332,12 +300,11 @@ impl Reader {
         if needs.built_in(IP_PLACE) {
             attributes.ip(subject.client.as_ref());
         }
-        let Attributes(attributes) = attributes;
         if needs.any_mapped() {
             let wanted = self.mapped.iter().enumerate().filter(|(place, _)| needs.mapped(*place));
             for (_, mapped) in wanted {
                 if let Some(value) = mapped.source.read(&subject)? {
-                    attributes.push((mapped.name.as_str(), value.into()));
+                    attributes.push(mapped.name.as_str(), value.into());
                 }
             }
         }
@@ -345,16 +312,38 @@ impl Reader {
             && !self.mapped.iter().any(|mapped| mapped.name == BUILT_IN[API_KEY_PLACE])
             && let Some(secret) = credential(subject.headers)?
         {
-            attributes.push((BUILT_IN[API_KEY_PLACE], Text::Owned(hashed(secret))));
+            attributes.push(BUILT_IN[API_KEY_PLACE], Text::Owned(hashed(secret)));
         }
-        let method = subject.method.map(Cow::Borrowed);
-        let line = [(METHOD_PLACE, method), (HOST_PLACE, subject.host), (PATH_PLACE, subject.path)];
-        for (place, value) in line {
-            if let Some(value) = value.filter(|_| needs.built_in(place)) {
-                attributes.push((BUILT_IN[place], value.into()));
+        subject.tell_line(needs, attributes);
+        Ok(())
+    }
+}
+
+impl<'s> Subject<'s> {
+    /// Adds the method, the host and the path.
+    fn tell_line(self, needs: Needs, attributes: &mut Attributes<'s>) {
+        if let Some(method) = self.method.filter(|_| needs.built_in(METHOD_PLACE)) {
+            attributes.push(BUILT_IN[METHOD_PLACE], Text::Borrowed(method));
+        }
+        match self.host.filter(|_| needs.built_in(HOST_PLACE)) {
+            Some(host) if host.has_port() => {
+                let with_port = Other::WithPort(host.as_text());
+                attributes.push_spelled(BUILT_IN[HOST_PLACE], host.into_name().into(), with_port);
+            }
+            Some(host) => attributes.push(BUILT_IN[HOST_PLACE], host.into_name().into()),
+            None => {}
+        }
+        let Some(path) = self.path.filter(|_| needs.built_in(PATH_PLACE)) else { return };
+        match self.paths {
+            PathMatch::Exact => attributes.push(BUILT_IN[PATH_PLACE], path.into()),
+            PathMatch::Loose => {
+                let other = match loose_path(&path) {
+                    Cow::Borrowed(_) => Other::LooseItself,
+                    Cow::Owned(loose) => Other::Loose(loose),
+                };
+                attributes.push_spelled(BUILT_IN[PATH_PLACE], path.into(), other);
             }
         }
-        Ok(())
     }
 }
 
@@ -364,11 +353,15 @@ fn own_host<'s>(uri: &'s Uri, headers: &'s HeaderMap) -> Result<Option<&'s str>,
     let header = single(headers, &HOST)?.filter(|host| !host.is_empty());
     let Some(authority) = uri.authority().map(http::uri::Authority::as_str) else { return Ok(header) };
     match header {
-        Some(header) if host_name(header)? != host_name(authority)? => {
+        Some(header) if host_of(header)? != host_of(authority)? => {
             Err(Unreadable("host: the target and the header name different ones; send one".to_owned()))
         }
         _ => Ok(Some(authority)),
     }
+}
+
+fn host_of(text: &str) -> Result<Host<'_>, Unreadable> {
+    Host::parse(text).map_err(|problem| Unreadable(format!("host: {problem}")))
 }
 
 /// The path and the query of a target. `*`, which OPTIONS may ask about, has no path.
@@ -388,27 +381,6 @@ fn split(target: &str) -> (Option<&str>, &str) {
     };
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     (Some(if path.is_empty() { "/" } else { path }), query)
-}
-
-/// The one spelling of a host: small letters, without the dot that ends a full name and without a port that goes without saying.
-fn host_name(host: &str) -> Result<Cow<'_, str>, Unreadable> {
-    let is_legal =
-        |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'@' | b'/' | b'?' | b'#' | b'\\' | b',');
-    if !host.bytes().all(is_legal) {
-        return Err(Unreadable(
-            "host: not a name and a port; accepted: example.com or example.com:8443".to_owned(),
-        ));
-    }
-    let host = host.strip_suffix(":80").or_else(|| host.strip_suffix(":443")).unwrap_or(host);
-    let (name, port) = match host.rfind(':') {
-        Some(colon) if !host.ends_with(']') => host.split_at(colon),
-        _ => (host, ""),
-    };
-    let name = name.strip_suffix('.').unwrap_or(name);
-    if port.is_empty() && !name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        return Ok(Cow::Borrowed(name));
-    }
-    Ok(Cow::Owned(format!("{}{port}", name.to_ascii_lowercase())))
 }
 
 /// What the fuzz targets see of this module.
@@ -447,13 +419,7 @@ pub mod fuzzing {
         let (reader, uri) = (Reader::default(), Uri::from_static("/v1/authz"));
         let told = (&Method::GET, &uri, &headers);
         let attributes = reader.of_held(peer.parse().ok()?, told, Family::Forwarded).ok()?;
-        Some(
-            attributes
-                .0
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), value.as_str().to_owned()))
-                .collect(),
-        )
+        Some(attributes.pairs().collect())
     }
 }
 

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use http::HeaderMap;
 use tollgate::{CheckRequest, Permit, Reservation};
 
+use crate::attributes::told as attributes;
 use crate::decide::Decide;
 use crate::settle::{Settle, Settling};
 
@@ -25,16 +26,14 @@ pub(crate) struct Hold<D: Decide> {
 
 /// A question that outlives its request.
 pub(crate) struct Owned {
-    pub(crate) attributes: Vec<(String, String)>,
+    pub(crate) attributes: attributes::Owned,
     pub(crate) cost: u64,
 }
 
 impl Owned {
     fn request(&self) -> Option<CheckRequest<'_>> {
         let mut request = CheckRequest::new().cost(self.cost).ok()?;
-        for (name, value) in &self.attributes {
-            request.push(name, value.as_str()).ok()?;
-        }
+        self.attributes.tell(&mut request).ok()?;
         Some(request)
     }
 

@@ -16,6 +16,7 @@ use tower_layer::Layer;
 
 use crate::attributes::address::{Network, Trusted};
 use crate::attributes::needs::BITS;
+use crate::attributes::path::PathMatch;
 use crate::attributes::source::Source;
 use crate::attributes::{Mapped, Needs, Reader};
 use crate::decide::{Decide, Own};
@@ -178,6 +179,12 @@ impl<D: Decide> RateLimitLayer<D> {
     pub fn behind<'n>(self, proxies: impl IntoIterator<Item = &'n str>) -> Result<Self, String> {
         let networks = proxies.into_iter().map(str::parse::<Network>).collect::<Result<_, _>>()?;
         Ok(self.with(|settings| settings.reader.trusted = Trusted::new(networks)))
+    }
+
+    /// How paths are compared with what limits and templates name; [`PathMatch::Loose`] unless said.
+    #[must_use]
+    pub fn match_paths(self, paths: PathMatch) -> Self {
+        self.with(|settings| settings.reader.paths = paths)
     }
 
     /// Tells the policy an attribute beside the built-in ones, or instead of one of them.

@@ -5,6 +5,7 @@
 pub mod time;
 mod clock;
 mod request;
+mod path;
 pub mod policy;
 pub mod quota;
 pub mod algorithm;
@@ -43,10 +44,11 @@ pub use headers::{Answer, Audience, HeaderPolicy};
 pub use key::{KeyFamily, Secret};
 pub use memory::MemoryStore;
 pub use outcome::{Outcome, Verdict};
+pub use path::loose_path;
 pub use policy::Policy;
 pub use quota::{Quota, QuotaError, Rate};
 pub use request::{
-    ATTRIBUTES_MAX, Attribute, COST_MAX, CheckRequest, NAME_BYTES_MAX, RequestError, VALUE_BYTES_MAX,
-    VIEWS_MAX, Value,
+    ATTRIBUTES_MAX, Attribute, COST_MAX, CheckRequest, NAME_BYTES_MAX, RequestError, SPELLINGS_MAX, Spelling,
+    VALUE_BYTES_MAX, VIEWS_MAX, Value,
 };
 pub use time::{Ticks, Timestamp};

@@ -10,6 +10,8 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// Most views of one request.
 pub const VIEWS_MAX: usize = 64;
+/// Most other spellings of one request's values.
+pub const SPELLINGS_MAX: usize = 2;
 /// Largest cost of one request; larger is a mistake, not a request.
 pub const COST_MAX: u64 = (1 << 53) - 1;
 
@@ -49,6 +51,23 @@ pub struct Attribute<'a> {
     pub value: Value<'a>,
 }
 
+/// Another spelling of an attribute's value. A condition that holds for it holds for the request, too; limits count by the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spelling<'a> {
+    /// Compared as it is, such as a host with its port.
+    AsIs(&'a str),
+    /// A path in its loose form ([`crate::loose_path`]), compared with the loose form of what a condition names.
+    LoosePath(&'a str),
+}
+
+impl<'a> Spelling<'a> {
+    pub(crate) const fn text(self) -> &'a str {
+        match self {
+            Spelling::AsIs(text) | Spelling::LoosePath(text) => text,
+        }
+    }
+}
+
 /// Why a request was refused at the edge, before any limit was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
@@ -75,6 +94,9 @@ pub enum RequestError {
         /// Which attribute.
         name: String,
     },
+    /// More other spellings than [`SPELLINGS_MAX`].
+    #[error("attributes: more than {SPELLINGS_MAX} other spellings were given")]
+    TooManySpellings,
     /// A cost above [`COST_MAX`].
     #[error("cost: {cost} is out of range; accepted are 0 (only look) to {COST_MAX}")]
     Cost {
@@ -94,6 +116,8 @@ pub enum RequestError {
 #[derive(Clone, Debug)]
 pub struct CheckRequest<'a> {
     attributes: SmallVec<[Attribute<'a>; 8]>,
+    /// Other spellings, each with the position of its attribute.
+    spellings: SmallVec<[(u8, Spelling<'a>); SPELLINGS_MAX]>,
     cost: u64,
 }
 
@@ -107,7 +131,7 @@ impl<'a> CheckRequest<'a> {
     /// A request of cost 1 about which nothing is known yet.
     #[must_use]
     pub fn new() -> Self {
-        Self { attributes: SmallVec::new(), cost: 1 }
+        Self { attributes: SmallVec::new(), spellings: SmallVec::new(), cost: 1 }
     }
 
     /// Adds an attribute.
@@ -144,6 +168,30 @@ impl<'a> CheckRequest<'a> {
         Ok(())
     }
 
+    /// Adds an attribute in place that has another spelling beside its value.
+    ///
+    /// # Errors
+    /// As [`CheckRequest::with`]; the request is then as it was.
+    pub fn push_spelled(
+        &mut self,
+        name: &'a str,
+        value: &'a str,
+        other: Spelling<'a>,
+    ) -> Result<(), RequestError> {
+        if self.spellings.len() >= SPELLINGS_MAX {
+            return Err(RequestError::TooManySpellings);
+        }
+        let bytes = other.text().len();
+        if bytes > VALUE_BYTES_MAX {
+            return Err(RequestError::ValueLength { name: name.to_owned(), bytes });
+        }
+        // There are fewer attributes than numbers for them.
+        let position = u8::try_from(self.attributes.len()).unwrap_or(u8::MAX);
+        self.push(name, value)?;
+        self.spellings.push((position, other));
+        Ok(())
+    }
+
     /// Sets the cost; 0 only looks.
     ///
     /// # Errors
@@ -177,6 +225,24 @@ impl<'a> CheckRequest<'a> {
     #[must_use]
     pub fn attributes(&self) -> &[Attribute<'a>] {
         &self.attributes
+    }
+
+    /// Other spellings, each with the position of its attribute.
+    pub(crate) fn spellings(&self) -> &[(u8, Spelling<'a>)] {
+        &self.spellings
+    }
+
+    /// Names with other spellings of their values.
+    pub(crate) fn spelled(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.spellings.iter().filter_map(|(position, spelling)| {
+            Some((self.attributes.get(usize::from(*position))?.name, spelling.text()))
+        })
+    }
+
+    /// Other spellings of the attribute at a position.
+    pub(crate) fn spellings_of(&self, position: usize) -> impl Iterator<Item = Spelling<'a>> {
+        let is_its = move |of: u8| usize::from(of) == position;
+        self.spellings.iter().filter(move |(of, _)| is_its(*of)).map(|(_, spelling)| *spelling)
     }
 
     /// The units that it asks for, unless a limit computes its own.

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
-use http::header::{EXPECT, HOST, HeaderValue, VIA};
+use http::header::{EXPECT, HOST, HeaderName, HeaderValue, VIA};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Uri, Version};
 use tollgate::VALUE_BYTES_MAX;
+use tollgate_tower::attributes::address::Trusted;
 use tollgate_tower::attributes::{Needs, Reader};
 
 use super::refusal::Turned;
@@ -39,15 +40,52 @@ pub(super) struct Arrival {
     pub(super) client: IpAddr,
     /// Whether the peer's word about others is taken.
     pub(super) is_trusted: bool,
+    /// Its name, and its port if that does not go without saying.
     pub(super) host: Option<String>,
     /// What the route's key is, for routes that send one client always to one upstream; by name of attribute.
     pub(super) keys: Vec<(String, String)>,
     pub(super) version: Version,
 }
 
+/// What is done with fields by which a request asks for another method than its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum MethodOverride {
+    /// They end here: limits are matched by the method that a request has.
+    #[default]
+    Drop,
+    /// They are sent on.
+    Keep,
+}
+
+/// Their names, in both ways that servers read them.
+const METHOD_OVERRIDES: [HeaderName; 6] = [
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-method-override"),
+    HeaderName::from_static("x_http_method_override"),
+    HeaderName::from_static("x_http_method"),
+    HeaderName::from_static("x_method_override"),
+];
+
+/// How the gateway takes requests, as the config says.
+#[derive(Clone, Debug)]
+pub(crate) struct Taking {
+    pub(crate) reader: Reader,
+    pub(crate) method_override: MethodOverride,
+}
+
+impl Default for Taking {
+    /// Nobody's word is taken until somebody is named: any client may reach a gateway.
+    fn default() -> Self {
+        let reader = Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() };
+        Self { reader, method_override: MethodOverride::default() }
+    }
+}
+
 /// How requests are read.
 pub(super) struct Reading {
     pub(super) reader: Reader,
+    method_override: MethodOverride,
     /// The attributes that routes spread by.
     sticky: Vec<String>,
     /// These, and what is sent on.
@@ -55,9 +93,10 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub(super) fn new(reader: Reader, sticky: &[String]) -> Self {
+    pub(super) fn new(taking: Taking, sticky: &[String]) -> Self {
+        let Taking { reader, method_override } = taking;
         let is_needed = |name: &str| matches!(name, "host" | "path") || sticky.iter().any(|key| key == name);
-        Self { needs: Needs::of(&reader, is_needed), sticky: sticky.to_vec(), reader }
+        Self { needs: Needs::of(&reader, is_needed), sticky: sticky.to_vec(), reader, method_override }
     }
 }
 
@@ -66,12 +105,17 @@ impl Reading {
 /// # Errors
 /// When it is none that the gateway takes; nothing of it is sent on.
 pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Result<Arrival, Problem> {
-    let Reading { reader, sticky, needs } = reading;
+    let Reading { reader, method_override, sticky, needs } = reading;
     websocket::turn(request)?;
     acceptable(request)?;
+    if *method_override == MethodOverride::Drop {
+        for name in METHOD_OVERRIDES {
+            request.headers.remove(name);
+        }
+    }
     let attributes = reader.of_request_for(Some(peer.address), request, *needs);
     let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
-    let host = attributes.get("host").map(str::to_owned);
+    let host = attributes.host_and_port().map(str::to_owned);
     let path = attributes.get("path");
     if let Some(path) = path.filter(|path| path.len() > VALUE_BYTES_MAX) {
         let detail = format!("the path has {} bytes; accepted: {VALUE_BYTES_MAX}", path.len());
@@ -180,7 +224,7 @@ mod tests {
     fn arrived(request: http::request::Builder) -> Result<(String, String), u16> {
         let (mut request, ()) = request.body(()).unwrap().into_parts();
         let peer = Peer { address: "203.0.113.9".parse().unwrap(), is_secure: false };
-        arrive(&mut request, peer, &Reading::new(Reader::default(), &[]))
+        arrive(&mut request, peer, &Reading::new(Taking::default(), &[]))
             .map_err(|problem| problem.kind.status())?;
         let host = request.headers.get(HOST).map(|host| host.to_str().unwrap().to_owned());
         Ok((request.uri.to_string(), host.unwrap_or_default()))
@@ -195,14 +239,41 @@ mod tests {
         assert_eq!(get("http://example.com/x", "EXAMPLE.com"), told("/x", "example.com"));
         assert_eq!(get("http://example.com", "example.com"), told("/", "example.com"));
         assert_eq!(get("http://other.test/x", "example.com"), Err(400));
-        assert_eq!(get("/a%2fb", "example.com"), Err(400));
-        assert_eq!(get("/", "user@example.com"), Err(400));
+        assert_eq!(get("/", "Example.com.:08443"), told("/", "example.com:8443"));
+        assert_eq!(get("/", "example.com:"), told("/", "example.com"));
+        assert_eq!(get("/", "[0:0::1]:080"), told("/", "[::1]"));
+        assert_eq!(get("http://example.com:8443/", "example.com"), Err(400));
+        for host in ["user@example.com", "example.com..", "a;b", "a:abc", "a:99999", "a:0", "[::1]x", "."] {
+            assert_eq!(get("/", host), Err(400), "{host}");
+        }
+        for path in ["/a%2fb", "/x/..;/login", "/%2e;x"] {
+            assert_eq!(get(path, "example.com"), Err(400), "{path}");
+        }
         assert_eq!(arrived(Request::get("/")), Err(400));
         assert_eq!(arrived(Request::get("/").version(Version::HTTP_10)), told("/", ""));
         assert_eq!(arrived(Request::get("http://a/x")), Err(400));
         assert_eq!(arrived(Request::get("http://a/x").version(Version::HTTP_2)), told("/x", "a"));
         let twice = Request::get("/").header("host", "a").header("host", "a");
         assert_eq!(arrived(twice), Err(400));
+    }
+
+    /// A request has the method that limits see, unless the config leaves it to the upstream.
+    #[test]
+    fn methods_are_not_overridden() {
+        let left = |method_override| {
+            let mut request = Request::post("/").header("host", "a.test").header("x-kept", "1");
+            for name in
+                ["X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "x_http_method_override"]
+            {
+                request = request.header(name, "DELETE");
+            }
+            let (mut request, ()) = request.body(()).unwrap().into_parts();
+            let peer = Peer { address: "203.0.113.9".parse().unwrap(), is_secure: false };
+            let reading = Reading::new(Taking { method_override, ..Taking::default() }, &[]);
+            arrive(&mut request, peer, &reading).unwrap();
+            request.headers.len()
+        };
+        assert_eq!((left(MethodOverride::Drop), left(MethodOverride::Keep)), (2, 6));
     }
 
     /// The gateway is no open proxy, reflects nothing, and takes no giants.

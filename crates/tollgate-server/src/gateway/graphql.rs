@@ -226,7 +226,7 @@ mod tests {
         let mut problems = Vec::new();
         let text = format!("- {{path: /api, upstreams: ['http://a'], graphql: {graphql}}}");
         let documents: Vec<RouteDocument> = serde_saphyr::from_str(&text).unwrap();
-        (compile(documents, &mut problems).remove(0).graphql, problems)
+        (compile(documents, &[], &mut problems).remove(0).graphql, problems)
     }
 
     /// Everything that the section may say, and what holds where it says nothing.
@@ -265,11 +265,11 @@ mod tests {
         for empty in ["", "~", "{}"] {
             let text = format!("- {{upstreams: ['http://a'], graphql: {empty}}}");
             let documents: Vec<RouteDocument> = serde_saphyr::from_str(&text).unwrap();
-            let plan = compile(documents, &mut Vec::new()).remove(0).graphql;
+            let plan = compile(documents, &[], &mut Vec::new()).remove(0).graphql;
             assert_eq!(plan.unwrap().paths, ["/graphql"], "{empty:?}");
         }
         let without: Vec<RouteDocument> = serde_saphyr::from_str("- {upstreams: ['http://a']}").unwrap();
-        assert_eq!(compile(without, &mut Vec::new()).remove(0).graphql, None);
+        assert_eq!(compile(without, &[], &mut Vec::new()).remove(0).graphql, None);
     }
 
     /// Every problem at once, each with what would be accepted.

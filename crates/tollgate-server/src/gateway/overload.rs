@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use http::request::Parts;
 use http_body_util::BodyExt;
 use hyper::{Request, Response};
+use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::{Shed, ShedLayer, Shedder};
 use tollgate_tower::{Waited, graphql, peer};
 use tower_layer::Layer;
@@ -53,23 +54,27 @@ impl tower_service::Service<Request<Carried>> for Counted {
 
 impl Behind {
     /// The way to the upstreams, past these controllers if there are any.
-    pub(super) fn new(passing: Passing, shedder: Option<&Arc<Shedder>>, service: &Arc<Service>) -> Self {
+    pub(super) fn new(
+        passing: Passing,
+        shedder: Option<&Arc<Shedder>>,
+        (service, reader): (&Arc<Service>, &Reader),
+    ) -> Self {
         let Some(shedder) = shedder else { return Behind::Open(passing) };
-        let charged = Arc::clone(service);
+        let (charged, read) = (Arc::clone(service), reader.clone());
         let layer = ShedLayer::new(Arc::clone(shedder))
-            .reader(service.reader.clone())
+            .reader(reader.clone())
             .headers(service.headers.clone())
             .when_refused(move |parts| {
                 charged.meter.record_capacity(Capacity::Shed);
-                refund(Arc::clone(&charged), parts.clone())
+                refund(Arc::clone(&charged), read.clone(), parts.clone())
             });
         Behind::Shed(layer.layer(Counted { passing, service: Arc::clone(service) }))
     }
 }
 
 /// Gives back what a request was charged that there was no capacity for.
-async fn refund(service: Arc<Service>, parts: Parts) {
-    let Ok(attributes) = service.reader.of_request(peer::of(&parts.extensions), &parts) else { return };
+async fn refund(service: Arc<Service>, reader: Reader, parts: Parts) {
+    let Ok(attributes) = reader.of_request(peer::of(&parts.extensions), &parts) else { return };
     let request = attributes.request().and_then(|request| request.cost(graphql::points(&parts)));
     let Ok(request) = request else { return };
     // A store that does not answer keeps what it has: nobody gets more than a limit gives.

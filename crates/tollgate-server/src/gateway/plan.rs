@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::Uri;
 use serde::Deserialize;
+use tollgate_tower::attributes;
 use tollgate_tower::attributes::template::Template;
 
 use super::graphql::{self, GraphqlDocument, GraphqlPlan};
@@ -245,7 +246,8 @@ impl RoutePlan {
         let host = match &self.host {
             Host::Any => 0,
             Host::Below(suffix) => suffix.len(),
-            Host::Exactly(_) => usize::MAX,
+            // One that names a port knows more than one that does not.
+            Host::Exactly(name) => usize::MAX - usize::from(!has_port(name)),
         };
         match &self.paths {
             Paths::Below(path) => (host, path.split('/').count(), 0),
@@ -259,8 +261,12 @@ impl RoutePlan {
     }
 }
 
-/// Compiles the routes of a config.
-pub(crate) fn compile(documents: Vec<RouteDocument>, problems: &mut Vec<String>) -> Vec<RoutePlan> {
+/// Compiles the routes of a config that reads these attributes from requests.
+pub(crate) fn compile(
+    documents: Vec<RouteDocument>,
+    attributes: &[&str],
+    problems: &mut Vec<String>,
+) -> Vec<RoutePlan> {
     if documents.len() > ROUTES_MAX {
         problems.push(format!("routes: more than {ROUTES_MAX}; accepted: as many"));
     }
@@ -268,6 +274,10 @@ pub(crate) fn compile(documents: Vec<RouteDocument>, problems: &mut Vec<String>)
     for (index, document) in documents.into_iter().take(ROUTES_MAX).enumerate() {
         let mut found = Vec::new();
         let plan = route(document, index, &mut found);
+        for unknown in plan.sticky.iter().filter(|name| !attributes.contains(&name.as_str())) {
+            let accepted = attributes.join(", ");
+            found.push(format!("sticky: {unknown:?} is not read from requests; accepted: {accepted}, and what `attributes` in the config maps"));
+        }
         let (mut twins, mut same) = (plans.iter(), plans.iter());
         if twins.any(|other| other.host == plan.host && other.paths == plan.paths) {
             found.push("host and path: those of another route; accepted: each pair once".to_owned());
@@ -306,9 +316,6 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
         Some(OneOrMore::One(name)) => vec![name],
         Some(OneOrMore::More(names)) => names,
     };
-    if sticky.iter().any(String::is_empty) {
-        problems.push("sticky: accepted: names of attributes, such as api_key or [tenant, ip]".to_owned());
-    }
     let graphql = document.graphql.map(|document| graphql::compile(document, &paths, problems));
     RoutePlan {
         name,
@@ -329,14 +336,17 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
 fn host(text: Option<&str>, problems: &mut Vec<String>) -> Host {
     let Some(text) = text else { return Host::Any };
     let (name, is_wild) = text.strip_prefix("*.").map_or((text, false), |name| (name, true));
-    let is_fine =
-        |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b':' | b'[' | b']');
-    if name.is_empty() || name.ends_with('.') || !name.bytes().all(is_fine) {
+    if !attributes::host::Host::parse(name).is_ok_and(|one| one.as_str() == name) {
         problems.push(format!(
             "host: {text:?} is not accepted; accepted: api.example.com or *.example.com, in small letters, with a port only if it is unusual"
         ));
     }
     if is_wild { Host::Below(name.to_owned()) } else { Host::Exactly(name.to_owned()) }
+}
+
+/// Whether a host in its one spelling names a port.
+fn has_port(host: &str) -> bool {
+    attributes::host::Host::parse(host).is_ok_and(|host| host.has_port())
 }
 
 fn paths(text: Option<&str>, problems: &mut Vec<String>) -> Paths {
@@ -432,7 +442,7 @@ mod tests {
     fn compiled(text: &str) -> (Vec<RoutePlan>, Vec<String>) {
         let mut problems = Vec::new();
         let documents: Vec<RouteDocument> = serde_saphyr::from_str(text).unwrap();
-        (compile(documents, &mut problems), problems)
+        (compile(documents, &["ip", "tenant"], &mut problems), problems)
     }
 
     /// Everything that a route may say.
@@ -469,7 +479,7 @@ mod tests {
     #[test]
     fn problems_are_told_at_once() {
         let text = "
-- {name: upstream, host: Example.com, path: v1, upstreams: [], retries: 9, connections: 0, sticky: ''}
+- {name: upstream, host: Example.com, path: v1, upstreams: [], retries: 9, connections: 0, sticky: [ip, tennant]}
 - {upstreams: ['ftp://a', 'http://a/x', 'http://u:p@a', 'nowhere', {url: 'http://b', weight: 0}, 'http://b:80']}
 - {upstreams: ['h2c://c'], protocol: http1, timeouts: {connect: 2h, response: soon}, health: {path: x, healthy: 0}}
 ";
@@ -480,7 +490,7 @@ mod tests {
             "routes[0].upstreams: accepted: 1 to 64",
             "routes[0].retries: 9 is not accepted; accepted: 0 to 3",
             "routes[0].connections: 0 is not accepted",
-            "routes[0].sticky: accepted",
+            "routes[0].sticky: \"tennant\" is not read from requests; accepted: ip, tenant, and what",
             "routes[0].name: \"upstream\" is another route's",
             "routes[1].upstreams[0]: \"ftp://a\" has another scheme",
             "routes[1].upstreams[1]: \"http://a/x\" has a path",

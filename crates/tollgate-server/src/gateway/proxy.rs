@@ -7,9 +7,8 @@ use http::{Request, Response, StatusCode, Version, request};
 use hyper::body::Body as _;
 use tollgate::overload::Ending;
 use tollgate::{Clock, Timestamp};
-use tollgate_tower::attributes::Reader;
 
-use super::arrival::{Arrival, Reading};
+use super::arrival::{Arrival, Reading, Taking};
 use super::body::{Body, Download, Fault, Upload};
 use super::carried::Carried;
 use super::fields;
@@ -35,9 +34,9 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    pub(super) fn new(table: Table, reader: Reader, clock: Clock) -> Self {
-        let trailers = Arc::new(Trailers::new(&reader));
-        let reading = Reading::new(reader, &table.sticky);
+    pub(super) fn new(table: Table, taking: Taking, clock: Clock) -> Self {
+        let trailers = Arc::new(Trailers::new(&taking.reader));
+        let reading = Reading::new(taking, &table.sticky);
         Self { reading, table, trailers, clock, failing: Seldom::default() }
     }
 

@@ -42,12 +42,16 @@ impl Route {
     }
 
     fn matches(&self, host: Option<&str>, path: &str) -> bool {
+        // A route that names no port is for all of them.
+        let spellings = host.into_iter().chain(host.map(name_of));
+        let is_one = |is_its: &dyn Fn(&str) -> bool| spellings.clone().any(is_its);
         let is_host = match &self.host {
             Host::Any => true,
-            Host::Exactly(name) => host == Some(name),
-            Host::Below(name) => host
-                .and_then(|host| host.strip_suffix(name.as_str()))
-                .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')),
+            Host::Exactly(name) => is_one(&|host| host == name),
+            Host::Below(name) => is_one(&|host| {
+                let rest = host.strip_suffix(name.as_str());
+                rest.is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+            }),
         };
         is_host
             && match &self.paths {
@@ -86,6 +90,14 @@ impl Route {
             || spread::hash(arrival.client.to_canonical().to_string().as_bytes()),
             |value| spread::hash(value.as_bytes()),
         ))
+    }
+}
+
+/// A host in its one spelling without its port.
+fn name_of(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, _)) if !host.ends_with(']') => name,
+        _ => host,
     }
 }
 
@@ -134,10 +146,12 @@ mod tests {
 - {name: wild, host: '*.example.com', upstreams: ['http://h']}
 - {name: api, host: api.example.com, upstreams: ['http://h']}
 - {name: api-v1, host: api.example.com, path: /v1, upstreams: ['http://h']}
+- {name: port, host: 'api.example.com:8443', upstreams: ['http://h']}
+- {name: six, host: '[::1]', upstreams: ['http://h']}
 ";
         let documents: Vec<RouteDocument> = serde_saphyr::from_str(text).unwrap();
         let mut problems = Vec::new();
-        let table = Table::new(&compile(documents, &mut problems), &Links::of(1)).unwrap();
+        let table = Table::new(&compile(documents, &[], &mut problems), &Links::of(1)).unwrap();
         assert!(problems.is_empty(), "{problems:?}");
         let found = |host, path| table.find(host, path).map(|route| route.name.as_str());
         let cases = [
@@ -154,6 +168,11 @@ mod tests {
             (Some("aexample.com"), "/", "rest"),
             (Some("api.example.com"), "/", "api"),
             (Some("api.example.com"), "/v1/users/7", "api-v1"),
+            (Some("api.example.com:1"), "/", "api"),
+            (Some("api.example.com:8443"), "/v1", "port"),
+            (Some("a.example.com:1"), "/", "wild"),
+            (Some("[::1]"), "/", "six"),
+            (Some("[::1]:3000"), "/", "six"),
         ];
         for (host, path, name) in cases {
             assert_eq!(found(host, path), Some(name), "{host:?} {path}");

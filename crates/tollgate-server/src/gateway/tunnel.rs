@@ -167,6 +167,7 @@ mod tests {
     use tokio::sync::{mpsc as steps, watch};
     use tollgate::{Clock, Engine, Policy};
 
+    use super::super::arrival::Taking;
     use super::super::plan::RoutePlan;
     use super::super::{Gateway, connection};
     use super::*;
@@ -209,7 +210,8 @@ mod tests {
         let service = Arc::new(Service::new(engine, clock.clone()));
         let route = RoutePlan::of_flag(&format!("http://{upstream}").parse().unwrap());
         let (house, links) = House::new(1, true);
-        let gateway = Arc::new(Gateway::new(&[route], service, clock.clone(), &links).unwrap());
+        let gateway =
+            Arc::new(Gateway::new(&[route], Taking::default(), service, clock.clone(), &links).unwrap());
         let listener = listen::bind("127.0.0.1:0".parse().unwrap(), "--gateway").await.unwrap();
         address.send(listener.local_addr().unwrap()).unwrap();
         let (stop, stopped) = watch::channel(false);

@@ -24,7 +24,7 @@ fn with(upstream: &Upstream, more: &[&str]) -> Gateway {
 #[test]
 fn exactly_the_limit_passes() {
     let upstream = Upstream::start();
-    let gateway = with(&upstream, &[]);
+    let gateway = with(&upstream, &["--trusted-proxy", "127.0.0.0/8"]);
     let answers: Vec<_> = (0..8).map(|_| gateway.get("/x", "X-API-Key: k1\r\n")).collect();
     let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
     assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429]);
@@ -55,7 +55,7 @@ fn exactly_the_limit_passes() {
 #[test]
 fn spellings_and_forgeries_do_not_help() {
     let upstream = Upstream::start();
-    let gateway = with(&upstream, &["--trusted-proxy", "10.0.0.0/8"]);
+    let gateway = with(&upstream, &[]);
     let spellings = ["/login", "//login", "/%6cogin", "/a/../login?x=1"];
     let forged = |n: usize| {
         format!(
@@ -74,6 +74,83 @@ fn spellings_and_forgeries_do_not_help() {
             && denied.header("retry-after").is_some()
             && denied.header("ratelimit").is_none()
     );
+}
+
+/// The story: after a limit on a host or a path had refused, another spelling of it passed to the same place behind a server that is not
+/// as strict. Whatever is sent on was counted, and what cannot be sent on in one spelling is refused.
+#[test]
+fn other_spellings_are_the_same_host_and_path() {
+    const POLICY: &str = "limits:
+  - {name: host, when: {host: api.test}, rate: 1/h}
+  - {name: login, when: {method: POST, path: /login}, rate: 1/h}
+  - {name: port, when: {host: 'other.test:8443'}, rate: 1/h}
+";
+    let upstream = Upstream::start();
+    let address = format!("http://{}", upstream.address);
+    let gateway = Gateway::with(&["--upstream", &address], POLICY);
+    let status = |line: &str, host: &str| {
+        let length = if line.starts_with("POST") { "Content-Length: 0\r\n" } else { "" };
+        gateway.exchange(&format!("{line} HTTP/1.1\r\nHost: {host}\r\n{length}\r\n")).status
+    };
+    assert_eq!(status("GET /", "api.test"), 200);
+    for host in
+        ["api.test", "API.test", "api.test.", "api.test:", "api.test:080", "api.test:1", "api.test:65535"]
+    {
+        assert_eq!(status("GET /", host), 429, "{host}");
+    }
+    for host in ["api.test:abc", "api.test:99999", "api.test:0", "[::1]x", "a;b", "api.test..", ".api.test"] {
+        assert_eq!(status("GET /", host), 400, "{host}");
+    }
+    // A limit that names a port is for that port.
+    assert_eq!(status("GET /", "other.test:1"), 200);
+    assert_eq!(status("GET /", "Other.Test:08443"), 200);
+    assert_eq!(status("GET /", "other.test:8443"), 429);
+    assert_eq!(status("GET /", "other.test"), 200);
+    assert_eq!(status("POST /login", "a.test"), 200);
+    for path in ["/login", "/login/", "/LOGIN", "/login;x", "/login.", "/login%20", "//Login;a=b/"] {
+        assert_eq!(status(&format!("POST {path}"), "a.test"), 429, "{path}");
+    }
+    assert_eq!(status("POST /x/..;/login", "a.test"), 400);
+    assert_eq!(status("POST /logins", "a.test"), 200);
+    let seen: Vec<(String, String)> =
+        upstream.seen().into_iter().map(|seen| (seen.header("host"), seen.line)).collect();
+    let expected = [
+        ("api.test", "GET /"),
+        ("other.test:1", "GET /"),
+        ("other.test:8443", "GET /"),
+        ("other.test", "GET /"),
+        ("a.test", "POST /login"),
+        ("a.test", "POST /logins"),
+    ];
+    assert_eq!(seen, expected.map(|(host, line)| (host.to_owned(), line.to_owned())));
+}
+
+/// A limit by an attribute that falls back is for whoever has no key, too; and a field cannot make another method of a request.
+#[test]
+fn callers_without_a_key_are_limited_by_address() {
+    let folder = Folder::new("caller");
+    let config = folder.write("config.yaml", "attributes: {caller: {first_of: [api_key, ip]}}\n");
+    let upstream = Upstream::start();
+    let address = format!("http://{}", upstream.address);
+    let arguments = ["--upstream", &address, "--config", config.to_str().unwrap()];
+    let gateway = Gateway::with(&arguments, "limits: [{name: a, by: [caller], rate: 2/h}]");
+    let statuses = |fields: &str| (0..3).map(|_| gateway.get("/", fields).status).collect::<Vec<_>>();
+    assert_eq!(statuses("X-HTTP-Method-Override: DELETE\r\n"), [200, 200, 429]);
+    assert!(upstream.seen().iter().all(|seen| seen.header("x-http-method-override").is_empty()));
+    assert_eq!(statuses("X-API-Key: k1\r\n"), [200, 200, 429]);
+    assert_eq!(statuses("Authorization: Basic x\r\n"), [429; 3]);
+}
+
+/// What the config calls exact is told apart as it is written.
+#[test]
+fn paths_are_exact_where_the_config_says_so() {
+    let folder = Folder::new("exact-paths");
+    let config = folder.write("config.yaml", "path_match: exact\n");
+    let upstream = Upstream::start();
+    let gateway = with(&upstream, &["--config", config.to_str().unwrap()]);
+    let statuses = |path: &str| (0..4).map(|_| gateway.get(path, "").status).collect::<Vec<_>>();
+    assert_eq!(statuses("/login"), [200, 200, 200, 429]);
+    assert_eq!(statuses("/Login"), [200; 4]);
 }
 
 /// A place in flight is taken as long as a tunnel lasts, and free after it.

@@ -10,32 +10,70 @@ use crate::proxy::{Folder, Proxy, free_port};
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 3/h}, {name: per-ip, when: {path: /anonymous}, by: [ip], rate: 3/h}]";
 const KEYS: usize = 30;
 
+/// How a proxy learns who its client is.
+#[derive(Clone, Copy, PartialEq)]
+enum Clients {
+    /// As the recipe has it.
+    Peers,
+    /// From the first line of a connection, so that a test can be anybody.
+    Told,
+}
+
 /// A recipe with a test's own addresses, which stand behind `before`.
-fn adapted(folder: &Folder, recipe: &str, before: &str, nodes: &[Gateway], port: u16) -> String {
+fn adapted(
+    folder: &Folder,
+    recipe: &str,
+    before: &str,
+    (nodes, port): (&[Gateway], u16),
+    (clients, old, new): (Clients, &str, &str),
+) -> String {
     let ports = nodes.iter().map(|node| node.address.port()).chain([port]);
     let named = [8_001, 8_002, 8_003, 8_000].map(|port| format!("{before}{port}"));
     let replaced: Vec<(&str, String)> =
         named.iter().zip(ports).map(|(named, port)| (named.as_str(), format!("{before}{port}"))).collect();
-    folder.adapt(recipe, "recipe.yaml", &replaced).display().to_string()
+    let file = folder.adapt(recipe, "recipe.yaml", &replaced);
+    if clients == Clients::Told {
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(text.matches(old).count(), 1, "{old}");
+        std::fs::write(&file, text.replace(old, new)).unwrap();
+    }
+    file.display().to_string()
 }
 
-fn nginx(nodes: &[Gateway]) -> (Proxy, Folder) {
+type Start = fn(&[Gateway], Clients) -> (Proxy, Folder);
+
+fn nginx(nodes: &[Gateway], clients: Clients) -> (Proxy, Folder) {
     let (folder, port) = (Folder::new("sticky-nginx"), free_port());
-    let recipe = adapted(&folder, "deploy/nginx/sticky.conf", "127.0.0.1:", nodes, port);
+    let (old, new) = (
+        format!("listen 127.0.0.1:{port};"),
+        format!(
+            "listen 127.0.0.1:{port} proxy_protocol; set_real_ip_from 127.0.0.1; real_ip_header proxy_protocol;"
+        ),
+    );
+    let recipe =
+        adapted(&folder, "deploy/nginx/sticky.conf", "127.0.0.1:", (nodes, port), (clients, &old, &new));
     (Proxy::nginx(&folder, port, &format!("include {recipe};")), folder)
 }
 
-fn haproxy(nodes: &[Gateway]) -> (Proxy, Folder) {
+fn haproxy(nodes: &[Gateway], clients: Clients) -> (Proxy, Folder) {
     let (folder, port) = (Folder::new("sticky-haproxy"), free_port());
-    let recipe = adapted(&folder, "deploy/haproxy/sticky.cfg", "127.0.0.1:", nodes, port);
+    let (old, new) = (format!("bind 127.0.0.1:{port}"), format!("bind 127.0.0.1:{port} accept-proxy"));
+    let recipe =
+        adapted(&folder, "deploy/haproxy/sticky.cfg", "127.0.0.1:", (nodes, port), (clients, &old, &new));
     let mut command = Command::new("haproxy");
     command.args(["-db", "-f", &recipe]).stderr(Stdio::null());
     (Proxy::start(command, port), folder)
 }
 
-fn envoy(nodes: &[Gateway]) -> (Proxy, Folder) {
+fn envoy(nodes: &[Gateway], clients: Clients) -> (Proxy, Folder) {
     let (folder, port) = (Folder::new("sticky-envoy"), free_port());
-    let recipe = adapted(&folder, "deploy/envoy/sticky.yaml", "port_value: ", nodes, port);
+    let filter = "type.googleapis.com/envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol";
+    let old = "      filter_chains:";
+    let new = format!(
+        "      listener_filters: [{{ name: proxy_protocol, typed_config: {{ \"@type\": {filter} }} }}]\n      filter_chains:"
+    );
+    let recipe =
+        adapted(&folder, "deploy/envoy/sticky.yaml", "port_value: ", (nodes, port), (clients, old, &new));
     let mut command = Command::new(crate::envoy::program());
     command
         .args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "off", "-c", &recipe])
@@ -58,11 +96,68 @@ fn passed(proxy: &Proxy, path: &str, field: &str) -> usize {
         .count()
 }
 
-fn exact(start: impl Fn(&[Gateway]) -> (Proxy, Folder)) {
-    let upstream = Upstream::start();
+/// The ways in which Tollgate finds one key, the plain one first.
+fn spellings(key: &str) -> [String; 9] {
+    [
+        format!("X-API-Key: {key}\r\n"),
+        format!("x-api-key:   {key} \r\n"),
+        format!("Authorization: Bearer {key}\r\n"),
+        format!("Authorization: BEARER {key}\r\n"),
+        format!("authorization: bEaReR   {key}\r\n"),
+        format!("X-API-Key:\r\nAuthorization: Bearer {key}\r\n"),
+        format!("X-API-Key:  \r\nAuthorization: bearer {key}\r\n"),
+        format!("X-API-Key: {key}\r\nAuthorization: Bearer other-{key}\r\n"),
+        format!("X-API-Key: {key}\r\nAuthorization: Basic {key}\r\n"),
+    ]
+}
+
+/// What is no credential, so that the address counts.
+const NONE: [&str; 6] = [
+    "Authorization: Basic 1\r\n",
+    "Authorization: Basic 2\r\n",
+    "Authorization: Basic 3\r\n",
+    "Authorization: Bearer\r\n",
+    "X-API-Key:\r\n",
+    "X-Tollgate-Key: 1\r\nX-Tollgate-Address: 1\r\n",
+];
+
+fn three(upstream: &Upstream) -> Vec<Gateway> {
     let address = format!("http://{}", upstream.address);
-    let mut nodes: Vec<Gateway> = (0..3).map(|_| Gateway::with(&["--upstream", &address], POLICY)).collect();
-    let (proxy, _folder) = start(&nodes);
+    let arguments = ["--upstream", &address, "--trusted-proxy", "127.0.0.0/8"];
+    (0..3).map(|_| Gateway::with(&arguments, POLICY)).collect()
+}
+
+/// A network is one client, whichever of its addresses it comes from, and whatever it says of itself.
+fn networks(start: Start) {
+    let upstream = Upstream::start();
+    let nodes = three(&upstream);
+    let (proxy, _folder) = start(&nodes, Clients::Told);
+    let status = |source: &str, field: &str| {
+        let (family, destination) =
+            if source.contains(':') { ("TCP6", "::1") } else { ("TCP4", "127.0.0.1") };
+        let line = format!("PROXY {family} {source} {destination} 4711 80\r\n");
+        let request = format!("GET /anonymous HTTP/1.1\r\nHost: a.test\r\n{field}Connection: close\r\n\r\n");
+        proxy.send(&format!("{line}{request}")).status
+    };
+    // A proxy that has not found its nodes yet says 503.
+    until(|| status("192.0.2.1", "") != 503);
+    for number in 0..6 {
+        let hosts = ["::1", "::2", ":1:2:3:4", ":ffff::9", ":5::", "::a:b"];
+        let sources = hosts.map(|host| format!("2001:db8:1:{number}{host}"));
+        let passed = sources.iter().chain(&sources).filter(|source| status(source, "") == 200).count();
+        assert_eq!(passed, 3, "network {number}");
+    }
+    for number in 0..6 {
+        let source = format!("198.51.100.{number}");
+        let passed = NONE.iter().filter(|field| status(&source, field) == 200).count();
+        assert_eq!(passed, 3, "{source}");
+    }
+}
+
+fn exact(start: Start) {
+    let upstream = Upstream::start();
+    let mut nodes = three(&upstream);
+    let (proxy, _folder) = start(&nodes, Clients::Peers);
     // A proxy that has not found its nodes yet says 503.
     until(|| proxy.get("/", "").status == 200);
     let key = |number: usize| format!("X-API-Key: key-{number}\r\n");
@@ -70,7 +165,11 @@ fn exact(start: impl Fn(&[Gateway]) -> (Proxy, Folder)) {
     assert_eq!(all(&proxy), [3; KEYS], "each key has its limit, and no more");
     assert_eq!(all(&proxy), [0; KEYS]);
     // The same key in another header is the same, and so is an address without any; what a client says of itself changes nothing.
-    assert_eq!(passed(&proxy, "/x", "Authorization: Bearer key-1\r\n"), 0);
+    for number in 0..6 {
+        for field in spellings(&format!("key-{number}")) {
+            assert_eq!(passed(&proxy, "/x", &field), 0, "{field}");
+        }
+    }
     assert_eq!(passed(&proxy, "/anonymous", "X-Forwarded-For: 203.0.113.7\r\n"), 3);
     assert_eq!(
         passed(&proxy, "/anonymous", "X-Forwarded-For: 203.0.113.8\r\nForwarded: for=203.0.113.9\r\n"),
@@ -105,11 +204,26 @@ fn memory_is_exact_behind_nginx() {
 }
 
 #[test]
+fn networks_are_one_client_behind_nginx() {
+    networks(nginx);
+}
+
+#[test]
 fn memory_is_exact_behind_haproxy() {
     exact(haproxy);
 }
 
 #[test]
+fn networks_are_one_client_behind_haproxy() {
+    networks(haproxy);
+}
+
+#[test]
 fn memory_is_exact_behind_envoy() {
     exact(envoy);
+}
+
+#[test]
+fn networks_are_one_client_behind_envoy() {
+    networks(envoy);
 }

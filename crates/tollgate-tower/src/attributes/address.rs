@@ -30,6 +30,28 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
+/// The addresses of translators that stand for IPv4 addresses (RFC 6052), which are their last 32 bits.
+const NAT64: u128 = 0x0064_ff9b << 96;
+/// The networks of those who tunnel through an IPv4 address (RFC 3056), which is their second to sixth octet.
+const SIX_TO_FOUR: u128 = 0x2002 << 112;
+
+/// An IPv4 address that is written or sent as an IPv6 address, as itself; all others as they are. A translator's clients would be one
+/// otherwise, and one client of a tunnel 65536.
+pub(super) fn canonical(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = address.to_canonical() else { return address.to_canonical() };
+    let bits = v6.to_bits();
+    let inside = if masked(bits, 96) == NAT64 {
+        bits
+    } else if masked(bits, 16) == SIX_TO_FOUR {
+        bits >> 80
+    } else {
+        return IpAddr::V6(v6);
+    };
+    // The 32 bits that are left of it.
+    let [.., a, b, c, d] = inside.to_be_bytes();
+    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+}
+
 fn masked(bits: u128, prefix: u32) -> u128 {
     bits & u128::MAX.checked_shl(128_u32.saturating_sub(prefix)).unwrap_or(0)
 }
@@ -144,15 +166,25 @@ fn hop_address(hop: &[u8]) -> Option<IpAddr> {
     if let Ok(address) = hop.parse() {
         return Some(address);
     }
+    if let Some(address) = zoned(hop) {
+        return Some(IpAddr::V6(address));
+    }
     if let Some(inside) = hop.strip_prefix('[') {
         let (address, port) = inside.split_once(']')?;
         let is_port =
             port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
-        return address.parse().ok().filter(|_| is_port).map(IpAddr::V6);
+        let address = address.parse().ok().or_else(|| zoned(address));
+        return address.filter(|_| is_port).map(IpAddr::V6);
     }
     let (address, port) = hop.split_once(':')?;
     port.parse::<u16>().ok()?;
     address.parse().ok().map(IpAddr::V4)
+}
+
+/// An IPv6 address behind which a zone is named. That is a name of the one who wrote it, and says nothing to others.
+fn zoned(text: &str) -> Option<Ipv6Addr> {
+    let (address, zone) = text.split_once('%')?;
+    address.parse().ok().filter(|_| !zone.is_empty())
 }
 
 /// An address as limits count it: an IPv4 address whole, an IPv6 address by its network.
@@ -166,7 +198,7 @@ pub struct Counted {
 
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.address.to_canonical() {
+        match canonical(self.address) {
             IpAddr::V4(address) => write!(f, "{address}"),
             IpAddr::V6(address) if self.ipv6_prefix >= 128 => write!(f, "{address}"),
             IpAddr::V6(address) => {
@@ -291,6 +323,8 @@ mod tests {
         assert_eq!(counted("2001:db8:1:2:3:4:5:6", 48), "2001:db8:1::/48");
         assert_eq!(counted("2001:db8:1:2:3:4:5:6", 128), "2001:db8:1:2:3:4:5:6");
         assert_eq!(counted("::1", 64), "::/64");
+        assert_eq!(counted("64:ff9b::203.0.113.7", 64), "203.0.113.7");
+        assert_eq!(counted("2002:cb00:7107:1::1", 64), "203.0.113.7");
     }
 
     proptest! {

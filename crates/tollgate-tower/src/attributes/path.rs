@@ -16,6 +16,17 @@ pub enum EscapedSlashes {
     Decode,
 }
 
+/// How a path is compared with what limits and templates name. What is counted by and sent on is the same with both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathMatch {
+    /// By its loose form as well, since many servers take `/Login`, `/login/` and `/login;x` for `/login`: see [`tollgate::loose_path`].
+    /// A limit then holds for more rather than for less.
+    #[default]
+    Loose,
+    /// Byte by byte, for services that tell all of these apart.
+    Exact,
+}
+
 /// Why a path has no one spelling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathProblem {
@@ -34,6 +45,9 @@ pub enum PathProblem {
     /// A slash or backslash that not every server takes for one.
     #[error("it has an escaped slash or a backslash; `escaped_slashes: keep` in the config accepts them")]
     EscapedSlash,
+    /// `.;` or `..;`, which some servers read as a dot segment.
+    #[error("it has a parameter behind a dot segment, such as ..;")]
+    DotParameter,
 }
 
 /// The one spelling of a path without its query. Doing it again changes nothing.
@@ -51,6 +65,9 @@ pub fn normalise(path: &str, slashes: EscapedSlashes) -> Result<Cow<'_, str>, Pa
         return Ok(Cow::Borrowed(path));
     }
     let decoded = decode(path.as_bytes(), slashes)?;
+    if decoded.split('/').any(is_dot_parameter) {
+        return Err(PathProblem::DotParameter);
+    }
     Ok(Cow::Owned(resolve(&decoded)))
 }
 
@@ -111,6 +128,12 @@ fn push_escape(text: &mut String, byte: u8) {
     text.push('%');
     text.push(DIGITS[usize::from(byte >> 4)]);
     text.push(DIGITS[usize::from(byte & 15)]);
+}
+
+/// Whether a segment is dots with a parameter behind them: a server that takes parameters away is left with a dot segment.
+fn is_dot_parameter(segment: &str) -> bool {
+    let dots = segment.strip_prefix("..").or_else(|| segment.strip_prefix('.'));
+    dots.is_some_and(|rest| rest.starts_with(';') || rest.starts_with("%3B"))
 }
 
 /// The path without dot segments and repeated slashes.
@@ -204,6 +227,11 @@ mod tests {
             ("/a%2Fb", PathProblem::EscapedSlash),
             ("/a%5cb", PathProblem::EscapedSlash),
             ("/a\\b", PathProblem::EscapedSlash),
+            ("/x/..;/login", PathProblem::DotParameter),
+            ("/x/..;a=b/login", PathProblem::DotParameter),
+            ("/.;/login", PathProblem::DotParameter),
+            ("/%2e%2E;", PathProblem::DotParameter),
+            ("/x/..%3b/login", PathProblem::DotParameter),
         ];
         for (path, problem) in cases {
             assert_eq!(normalise(path, EscapedSlashes::Reject), Err(problem), "{path}");

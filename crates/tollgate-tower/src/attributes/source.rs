@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue, InvalidHeaderName};
 use http::{Extensions, HeaderMap};
+use tollgate::loose_path;
 
+use super::host::Host;
 use super::jwt::Verifier;
-use super::path::escaped;
+use super::path::{PathMatch, escaped};
 use super::template::Template;
 use super::{Subject, Unreadable};
 
@@ -134,12 +136,12 @@ impl Source {
             Source::Cookie(name) => cookie(subject.headers, name)?.map(Cow::Borrowed),
             Source::Path(templates) => {
                 let path = subject.path.as_deref().unwrap_or_default();
-                templates.iter().find(|template| template.matches(path)).map(|t| Cow::Borrowed(t.text()))
+                template(templates, path, subject.paths).map(|found| Cow::Borrowed(found.text()))
             }
             Source::Peer => subject.peer.map(|peer| Cow::Owned(peer.to_canonical().to_string())),
             Source::Client => subject.client.as_ref().map(|client| Cow::Owned(client.to_string())),
             Source::Method => subject.method.map(Cow::Borrowed),
-            Source::Host => subject.host.clone(),
+            Source::Host => subject.host.clone().map(Host::into_name),
             Source::Credential => credential(subject.headers)?.map(|secret| Cow::Owned(hashed(secret))),
             Source::Bearer => bearer(subject.headers)?.map(|secret| Cow::Owned(hashed(secret))),
             Source::Jwt { verifier, claim } => {
@@ -159,6 +161,18 @@ impl Source {
     }
 }
 
+/// The first template that a path matches: as it is, else in its loose form.
+fn template<'t>(templates: &'t [Template], path: &str, paths: PathMatch) -> Option<&'t Template> {
+    let exact = templates.iter().find(|template| template.matches(path));
+    exact.or_else(|| {
+        let loose = match paths {
+            PathMatch::Exact => return None,
+            PathMatch::Loose => loose_path(path),
+        };
+        templates.iter().find(|template| !path.is_empty() && template.matches_loosely(&loose))
+    })
+}
+
 /// The value of a header that may be there once. A second one is refused: proxies and servers disagree about which counts.
 pub(super) fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Unreadable> {
     let mut values = headers.get_all(name).iter();
@@ -171,7 +185,12 @@ pub(super) fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Op
 
 fn text<'h>(name: &str, value: &'h HeaderValue) -> Result<&'h str, Unreadable> {
     let text = std::str::from_utf8(value.as_bytes());
-    text.map(str::trim).map_err(|_| Unreadable(format!("{name}: not text in UTF-8")))
+    text.map(bare).map_err(|_| Unreadable(format!("{name}: not text in UTF-8")))
+}
+
+/// A value without what HTTP calls white space around it. Other spaces are part of it, as they are for every proxy.
+fn bare(text: &str) -> &str {
+    text.trim_matches([' ', '\t'])
 }
 
 /// The credential of a request: `X-API-Key`, else the bearer token.
@@ -188,7 +207,7 @@ pub(super) fn credential(headers: &HeaderMap) -> Result<Option<&str>, Unreadable
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Unreadable> {
     let token = single(headers, &AUTHORIZATION)?.and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+        scheme.eq_ignore_ascii_case("bearer").then(|| bare(token))
     });
     Ok(token.filter(|token| !token.is_empty()))
 }
@@ -293,6 +312,8 @@ mod tests {
         };
         assert_eq!(read(&[("x-api-key", " k1 "), ("authorization", "Bearer t1")]), Ok(Some("k1".into())));
         assert_eq!(read(&[("x-api-key", ""), ("authorization", "bearer  t1")]), Ok(Some("t1".into())));
+        assert_eq!(read(&[("authorization", "bEaReR \tt1")]), Ok(Some("t1".into())));
+        assert_eq!(read(&[("authorization", "Bearer\tt1")]), Ok(None));
         assert_eq!(read(&[("authorization", "Basic abc")]), Ok(None));
         assert_eq!(read(&[("authorization", "Bearer ")]), Ok(None));
         assert_eq!(read(&[]), Ok(None));

@@ -1,5 +1,7 @@
 //! Path templates: `/users/{id}` stands for every user's path, so that a limit counts the route and not each address.
 
+use tollgate::loose_path;
+
 use super::path::{EscapedSlashes, normalise};
 
 /// Most templates of one attribute.
@@ -10,6 +12,8 @@ pub const TEMPLATES_MAX: usize = 1_000;
 pub struct Template {
     text: String,
     segments: Vec<Segment>,
+    /// The same of its loose form.
+    loose: Vec<Segment>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +44,10 @@ impl Template {
         let plain: Vec<&str> = segments.iter().map(Segment::sample).collect();
         let plain = format!("/{}", plain.join("/"));
         match normalise(&plain, EscapedSlashes::Keep) {
-            Ok(normal) if normal == plain => Ok(Self { text: text.to_owned(), segments }),
+            Ok(normal) if normal == plain => {
+                let loose = segments.iter().filter_map(Segment::loose).collect();
+                Ok(Self { text: text.to_owned(), segments, loose })
+            }
             Ok(normal) => Err(format!("{text:?} matches no path: it is normalised to {normal}; {accepted}")),
             Err(problem) => Err(format!("{text:?}: {problem}; {accepted}")),
         }
@@ -59,7 +66,29 @@ impl Template {
     }
 }
 
+impl Template {
+    /// Whether a path in its loose form is that of one that it stands for.
+    pub fn matches_loosely(&self, path: &str) -> bool {
+        let mut parts = path.split('/').filter(|part| !part.is_empty());
+        self.loose.iter().all(|segment| parts.next().is_some_and(|part| segment.matches(part)))
+            && parts.next().is_none()
+    }
+}
+
 impl Segment {
+    /// The segment in the loose form of a path; none if it has no place there.
+    fn loose(&self) -> Option<Self> {
+        match self {
+            Segment::Any => Some(Segment::Any),
+            Segment::Exactly(text) => {
+                let path = format!("/{text}");
+                let loose = loose_path(&path);
+                let segment = loose.strip_prefix('/').filter(|segment| !segment.is_empty())?;
+                Some(Segment::Exactly(segment.to_owned()))
+            }
+        }
+    }
+
     fn matches(&self, part: &str) -> bool {
         match self {
             Segment::Exactly(text) => text == part,
@@ -92,6 +121,21 @@ mod tests {
         assert!(matches("/users/{id}/orders/{order}", "/users/7/orders/9"));
         assert!(matches("/", "/"));
         for path in ["/users", "/users/", "/users/7/", "/users/7/orders", "/user/7", "/x/users/7"] {
+            assert!(!matches("/users/{id}", path), "{path}");
+        }
+    }
+
+    /// A loose path is one of those that its template stands for in any spelling.
+    #[test]
+    fn templates_match_loose_paths() {
+        let matches = |template: &str, path: &str| {
+            Template::parse(template).unwrap().matches_loosely(&loose_path(path))
+        };
+        for path in ["/users/7", "/USERS/7/", "/Users;x/7.", "/users/7;v=2"] {
+            assert!(matches("/users/{id}", path) && matches("/Users/{id}/", path), "{path}");
+        }
+        assert!(matches("/", "/") && matches("/", "/;x"));
+        for path in ["/users", "/users/", "/users/;x", "/users/7/8", "/user/7"] {
             assert!(!matches("/users/{id}", path), "{path}");
         }
     }

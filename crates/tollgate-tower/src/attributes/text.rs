@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::address::Counted;
+use super::address::{Counted, canonical};
 
 /// Room for every address, with its prefix, in blocks.
 const ROOM: usize = 3 * BLOCK;
@@ -51,7 +51,7 @@ impl Short {
     #[inline]
     pub(super) fn client(client: &Counted) -> Self {
         let mut short = Self { bytes: [0; ROOM], length: 0 };
-        match client.address.to_canonical() {
+        match canonical(client.address) {
             IpAddr::V4(address) => return Self::v4(address),
             IpAddr::V6(_) => {
                 // The longest address with its prefix takes 43 bytes, so it is never cut.
@@ -135,9 +135,15 @@ mod tests {
     /// An address in place is the one that would be written elsewhere.
     #[test]
     fn addresses_in_place() {
-        for address in
-            ["0.0.0.0", "9.10.99.100", "255.255.255.255", "::ffff:1.2.3.4", "2001:db8:1:2:3:4:5:6", "::1"]
-        {
+        for address in [
+            "0.0.0.0",
+            "9.10.99.100",
+            "255.255.255.255",
+            "::ffff:1.2.3.4",
+            "2001:db8:1:2:3:4:5:6",
+            "::1",
+            "64:ff9b::9.8.7.6",
+        ] {
             for ipv6_prefix in [48, 64, 128] {
                 let client = Counted { address: address.parse().unwrap(), ipv6_prefix };
                 assert_eq!(Short::client(&client).as_str(), client.to_string());

@@ -1,9 +1,10 @@
 //! One thing has one spelling: tables of paths, hosts, chains of proxies and addresses as clients, proxies and attackers write them.
 
 use http::Request;
+use tollgate::Policy;
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::address::{Counted, Trusted};
-use tollgate_tower::attributes::path::{EscapedSlashes, normalise};
+use tollgate_tower::attributes::path::{EscapedSlashes, PathMatch, normalise};
 
 /// Spellings of one path, line by line: what it is, and every way to write it.
 const PATHS: &str = "
@@ -88,6 +89,13 @@ const REFUSED_PATHS: &[&str] = &[
     "/%f8%88%80%80%80",
     "/%80",
     "/a%fe",
+    "/x/..;/login",
+    "/x/..;a=1/login",
+    "/x/.;/login",
+    "/..;",
+    "/%2e%2e;/login",
+    "/%2e;x/login",
+    "/..%3b/login",
 ];
 
 /// Every spelling is the one it stands for, and that one is its own.
@@ -110,6 +118,43 @@ fn paths() {
     assert!(seen > 150, "{seen}");
 }
 
+/// Spellings that many servers take for one path, and the limits that a path of a condition means: line by line the path that a limit
+/// names, the spellings that it is for, and behind a bar those that it is not for.
+#[test]
+fn loose_paths() {
+    let table = "
+/login /login /LOGIN /Login /login/ /LOGIN/ /login;x /login;x=1/ /login. /login%20 /login%2E /%4Cogin /login//x/.. | /logins /login/x /log /login%3Bx /login,x
+/Login/ /login /Login /login/ /LOGIN;x | /loginx
+/api/* /api/x /API/x /api/x/ /Api/X;y/z /api /api/ /API;x | /apis /
+/ / /;x | /x
+";
+    let mut seen = 0;
+    for line in table.lines().filter(|line| !line.is_empty()) {
+        let (limit, spellings) = line.split_once(' ').unwrap();
+        let (met, others) = spellings.split_once(" | ").unwrap();
+        let document = format!("limits: [{{name: a, when: {{path: '{limit}'}}, rate: 1/s}}]");
+        let policy = Policy::compile("policy.yaml", document.as_bytes()).unwrap().0;
+        for (spellings, is_met) in [(met, true), (others, false)] {
+            for spelling in spellings.split(' ') {
+                let meets = |paths| {
+                    let (parts, ()) = Request::get(spelling).body(()).unwrap().into_parts();
+                    let reader = Reader { paths, ..Reader::default() };
+                    let attributes = reader.of_request("203.0.113.7".parse().ok(), &parts).unwrap();
+                    // What is counted by is the one spelling, however limits are matched.
+                    let one = normalise(spelling, EscapedSlashes::Reject).unwrap();
+                    assert_eq!(attributes.get("path"), Some(&*one));
+                    !policy.matches(&attributes.request().unwrap()).unwrap().is_empty()
+                };
+                assert_eq!(meets(PathMatch::Loose), is_met, "{limit} {spelling}");
+                let is_same = normalise(spelling, EscapedSlashes::Reject).unwrap() == limit;
+                assert!(limit.contains('*') || meets(PathMatch::Exact) == is_same, "{limit} {spelling}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 30, "{seen}");
+}
+
 /// Where the config accepts escaped slashes, they have one meaning each.
 #[test]
 fn escaped_slashes() {
@@ -129,12 +174,14 @@ fn escaped_slashes() {
     }
 }
 
-fn host_of(host: &str) -> Option<String> {
+/// The host as limits see it, and as it is sent on.
+fn host_of(host: &str) -> Option<(String, String)> {
     let request = Request::get("/").header("host", host).body(()).ok()?;
     let (parts, ()) = request.into_parts();
     let reader = Reader::default();
     let attributes = reader.of_request("203.0.113.7".parse().ok(), &parts).ok()?;
-    Some(attributes.get("host").unwrap_or("-").to_owned())
+    let host = attributes.get("host").unwrap_or("-").to_owned();
+    Some((host, attributes.host_and_port().unwrap_or("-").to_owned()))
 }
 
 /// Hosts, line by line as above.
@@ -142,15 +189,14 @@ fn host_of(host: &str) -> Option<String> {
 fn hosts() {
     let table = "
 example.com example.com EXAMPLE.COM Example.Com example.com. EXAMPLE.com. example.com:80 example.com:443 example.com.:80 Example.COM.:443 eXaMpLe.CoM
-example.com:8080 example.com:8080 EXAMPLE.COM:8080 example.com.:8080
-api.example.com api.example.com API.example.com Api.Example.Com.:443
-localhost localhost LOCALHOST localhost. localhost:80
-localhost:3000 localhost:3000 LocalHost:3000
-127.0.0.1 127.0.0.1 127.0.0.1:80 127.0.0.1:443
-127.0.0.1:8000 127.0.0.1:8000
-[::1] [::1] [::1]:80 [::1]:443
-[::1]:8000 [::1]:8000
-[2001:db8::1] [2001:db8::1] [2001:DB8::1] [2001:DB8::1]:443
+example.com example.com: example.com:080 example.com:0443 example.com:00080 example.com.: example.com:1|example.com:1 example.com:01|example.com:1
+example.com example.com:8080|example.com:8080 EXAMPLE.COM:08080|example.com:8080 example.com.:8080|example.com:8080 example.com:65535|example.com:65535
+api.example.com api.example.com API.example.com Api.Example.Com.:443 api.example.com:1|api.example.com:1
+localhost localhost LOCALHOST localhost. localhost:80 localhost:3000|localhost:3000 LocalHost:3000|localhost:3000
+127.0.0.1 127.0.0.1 127.0.0.1:80 127.0.0.1:443 127.0.0.1. 127.0.0.1:8000|127.0.0.1:8000
+[::1] [::1] [::1]:80 [::1]:443 [::1]: [0:0:0:0:0:0:0:1] [::0001]:080 [::1]:8000|[::1]:8000 [0::1]:08000|[::1]:8000
+[2001:db8::1] [2001:db8::1] [2001:DB8::1] [2001:DB8::1]:443 [2001:db8:0:0:0:0:0:1]
+[::ffff:1.2.3.4] [::ffff:1.2.3.4] [::ffff:102:304]
 xn--bcher-kva.example xn--bcher-kva.example XN--BCHER-KVA.example XN--bcher-kva.EXAMPLE.
 a-b.c_d.example a-b.c_d.example A-B.C_D.EXAMPLE
 ";
@@ -158,8 +204,10 @@ a-b.c_d.example a-b.c_d.example A-B.C_D.EXAMPLE
     for line in table.lines().filter(|line| !line.is_empty()) {
         let mut words = line.split(' ');
         let one = words.next().unwrap();
-        for spelling in words {
-            assert_eq!(host_of(spelling).as_deref(), Some(one), "{spelling}");
+        // Behind a bar is what is sent on, where that is more than the name.
+        for (spelling, whole) in words.map(|word| word.split_once('|').unwrap_or((word, one))) {
+            assert_eq!(host_of(spelling), Some((one.to_owned(), whole.to_owned())), "{spelling}");
+            assert_eq!(host_of(whole), host_of(spelling), "{spelling}");
             seen += 1;
         }
     }
@@ -177,11 +225,58 @@ a-b.c_d.example a-b.c_d.example A-B.C_D.EXAMPLE
         "http://example.com",
         "@",
         "a@b:80",
+        "example.com:abc",
+        "example.com:0",
+        "example.com:000",
+        "example.com:65536",
+        "example.com:99999",
+        "example.com:+80",
+        "example.com:-1",
+        "example.com:80:80",
+        "example.com::80",
+        "example.com: 80",
+        ":80",
+        ":",
+        ".",
+        "..",
+        ".example.com",
+        "example..com",
+        "example.com..",
+        "example.com..:80",
+        "a;b",
+        "a;b:80",
+        "a%41.com",
+        "a*b",
+        "*.example.com",
+        "a!b",
+        "a$b",
+        "a(b)",
+        "a=b",
+        "a~b",
+        "a\"b",
+        "a<b>",
+        "a|b",
+        "a^b",
+        "a{b}",
+        "b\u{fc}cher.example",
+        "::1",
+        "[::1",
+        "[::1]x",
+        "[::1]80",
+        "[::1]:x",
+        "[::1]:99999",
+        "[]",
+        "[]:80",
+        "[127.0.0.1]",
+        "[fe80::1%25eth0]",
+        "[fe80::1%eth0]",
+        "[v1.x]",
+        "x[::1]",
     ] {
         assert_eq!(host_of(wrong), None, "{wrong:?}");
         seen += 1;
     }
-    assert!(seen > 50, "{seen}");
+    assert!(seen > 110, "{seen}");
 }
 
 /// Chains of `X-Forwarded-For` behind proxies of 10.0.0.0/8 and fd00::/8: the peer, the lines as they were sent, and who the client is.
@@ -244,7 +339,11 @@ fn chains() {
 10.0.0.1 | 198.51.100.1, ::ffff:10.0.0.2 | 198.51.100.1
 10.0.0.1 | 198.51.100.1, fd00::2 | 198.51.100.1
 10.0.0.1 | 198.51.100.1, [fd00::2]:80 | 198.51.100.1
-10.0.0.1 | 2001:db8::1%eth0 | 10.0.0.1
+10.0.0.1 | 2001:db8::1%eth0 | 2001:db8::1
+10.0.0.1 | [fe80::1%25eth0]:80 | fe80::1
+10.0.0.1 | 198.51.100.1, fd00::2%1 | 198.51.100.1
+10.0.0.1 | 2001:db8::1% | 10.0.0.1
+10.0.0.1 | 198.51.100.1%eth0 | 10.0.0.1
 fd00::1 | 198.51.100.1 | 198.51.100.1
 fd00::1 | | fd00::1
 fd00::1 | 2001:db8::1, fd00::2 | 2001:db8::1
@@ -287,7 +386,9 @@ fn addresses() {
 2001:db8:1:2::/64 2001:db8:1:2::1 2001:db8:1:2:: 2001:DB8:1:2::1 2001:0db8:0001:0002:0000:0000:0000:0001 2001:db8:1:2:ffff:ffff:ffff:ffff 2001:db8:1:2:dead:beef::1
 2001:db8:1:3::/64 2001:db8:1:3::1 2001:db8:1:3:1::
 ::/64 ::1 :: ::2 0:0:0:0:0:0:0:1
-64:ff9b::/64 64:ff9b::198.51.100.1 64:ff9b::c633:6401
+198.51.100.1 64:ff9b::198.51.100.1 64:ff9b::c633:6401 2002:c633:6401::1 2002:c633:6401:ffff:1:2:3:4
+64:ff9b:1::/64 64:ff9b:1::198.51.100.1
+64:ff9b:0:1::/64 64:ff9b:0:1::1
 fe80::/64 fe80::1 fe80::dead:beef
 ";
     for line in table.lines().filter(|line| !line.is_empty()) {

@@ -105,7 +105,11 @@ impl Blocks {
         let given = || views.iter().flat_map(CheckRequest::attributes);
         let mut rooms: SmallVec<[Digits; 16]> = smallvec![[0; 20]; given().count()];
         let texts = given().zip(&mut rooms).map(|(given, room)| (given.name, as_text(given.value, room)));
-        let pairs: Pairs<'_> = texts.collect();
+        let mut pairs: Pairs<'_> = texts.collect();
+        // A block holds for every spelling, as conditions do.
+        for spelled in views.iter().flat_map(CheckRequest::spelled) {
+            pairs.push(spelled);
+        }
         self.of_pairs(&pairs, now)
     }
 

@@ -17,7 +17,7 @@ use cel::{Context, Env, ExecutionError, Program};
 
 use self::pattern::Patterns;
 use crate::policy::finding::{Problem, quoted};
-use crate::request::{COST_MAX, CheckRequest, Value};
+use crate::request::{Attribute, COST_MAX, CheckRequest, Value};
 
 /// Longest expression, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
@@ -85,11 +85,26 @@ impl Expression {
         self.needed.iter().map(String::as_str)
     }
 
-    /// Whether it holds for a request. An absent attribute makes it false. Any other error counts as true, the stricter
-    /// reading: nothing a client sends may open a limit.
+    /// Whether it holds for a request, in any spelling of its values. An absent attribute makes it false. Any other error counts as
+    /// true, the stricter reading: nothing a client sends may open a limit.
     #[must_use]
     pub fn holds(&self, request: &CheckRequest<'_>) -> bool {
-        match self.evaluate(request, Reading::AsTold) {
+        let mut spelled = 0_u8;
+        for (number, (position, spelling)) in request.spellings().iter().enumerate() {
+            let attribute = request.attributes().get(usize::from(*position));
+            let is_another = |attribute: &Attribute<'_>| {
+                attribute.value != Value::Text(spelling.text()) && self.attributes.contains(attribute.name)
+            };
+            spelled |= u8::from(attribute.is_some_and(is_another)) << number;
+        }
+        // Every choice among the spellings that matter; there are seldom any.
+        (0..=spelled)
+            .filter(|choice| choice & !spelled == 0)
+            .any(|choice| self.holds_spelled(request, choice))
+    }
+
+    fn holds_spelled(&self, request: &CheckRequest<'_>, choice: u8) -> bool {
+        match self.evaluate(request, Reading::Spelled(choice)) {
             Ok(cel::Value::Bool(held)) => held,
             Ok(_) => true,
             Err(Failure::Absent(_)) => false,
@@ -120,7 +135,7 @@ impl Expression {
         if !self.attributes.is_empty() {
             return None;
         }
-        match self.evaluate(&CheckRequest::new(), Reading::AsTold) {
+        match self.evaluate(&CheckRequest::new(), Reading::Spelled(0)) {
             Ok(cel::Value::Bool(held)) => Some(held),
             _ => None,
         }
@@ -172,7 +187,9 @@ enum Failure {
 /// How texts are read.
 #[derive(Clone, Copy)]
 enum Reading {
-    AsTold,
+    /// Those of the other spellings whose bits are set stand for their values.
+    Spelled(u8),
+    /// Decimal numbers read as numbers.
     Numbers,
 }
 
@@ -184,14 +201,21 @@ struct Attributes<'r, 'a> {
 
 impl VariableResolver for Attributes<'_, '_> {
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
-        let find = |name: &str| self.request.attributes().iter().find(|known| known.name == name);
+        let attributes = self.request.attributes();
+        let find = |name: &str| attributes.iter().position(|known| known.name == name);
         if let Some(name) = presence::of_variable(variable) {
             return Some(CowVal::owned(CelBool::from(find(name).is_some())));
         }
-        let attribute = find(variable)?;
-        Some(match (attribute.value, self.reading) {
+        let position = find(variable)?;
+        Some(match (attributes[position].value, self.reading) {
             (Value::Number(number), _) => CowVal::owned(CelInt::from(number)),
-            (Value::Text(text), Reading::AsTold) => CowVal::owned(CelString::from(text)),
+            (Value::Text(text), Reading::Spelled(choice)) => {
+                let spellings = self.request.spellings().iter().enumerate();
+                let mut chosen = spellings
+                    .filter(|(number, (of, _))| usize::from(*of) == position && choice >> number & 1 == 1);
+                let text = chosen.next().map_or(text, |(_, (_, spelling))| spelling.text());
+                CowVal::owned(CelString::from(text))
+            }
             (Value::Text(text), Reading::Numbers) => match text.parse::<i64>() {
                 Ok(number) => CowVal::owned(CelInt::from(number)),
                 Err(_) => CowVal::owned(CelString::from(text)),

@@ -2,14 +2,16 @@
 //! value that an attribute must have, else an attribute that must be there, else none. Whether it does apply is left to
 //! [`super::matching`].
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
+use crate::path::loose_path;
 use crate::policy::finding::Problem;
 use crate::policy::limit::{BY_MAX, Condition, Cost, Fallback, Limit, Mode, QuotaIndex};
 use crate::policy::text::{Digits, TextMap, as_text};
-use crate::request::CheckRequest;
+use crate::request::{CheckRequest, Spelling};
 
 /// The number of an attribute's name.
 pub(crate) type NameId = u16;
@@ -18,6 +20,8 @@ pub(crate) type NameId = u16;
 const TABLED: usize = 64;
 /// The position of an attribute that is not there.
 const ABSENT: u8 = u8::MAX;
+/// The attribute whose values may have a loose form.
+const PATH: &str = "path";
 
 /// The attributes of a request that the policy mentions, with their positions in the request.
 pub(crate) struct Known {
@@ -81,8 +85,49 @@ impl Sole {
 struct Mentions {
     present: Vec<u32>,
     equal: TextMap<Vec<u32>>,
+    /// The same for values of paths that are not in their loose form, by that form.
+    loose: TextMap<Vec<u32>>,
     /// The longest value in `equal`, so that longer ones need not be hashed.
     longest: usize,
+}
+
+impl Mentions {
+    fn equal(&self, text: &str) -> &[u32] {
+        if text.len() > self.longest {
+            return &[];
+        }
+        self.equal.get(text).map_or(&[], Vec::as_slice)
+    }
+
+    /// The limits that ask for a value with this other spelling.
+    fn spelled(&self, spelling: Spelling<'_>, value: &str, found: &mut Candidates) {
+        if spelling.text() != value {
+            found.extend_from_slice(self.equal(spelling.text()));
+        }
+        if let Spelling::LoosePath(path) = spelling
+            && let Some(limits) = self.loose.get(path)
+        {
+            found.extend_from_slice(limits);
+        }
+    }
+
+    fn insert(&mut self, name: &str, value: &str, limit: u32) {
+        insert(&mut self.equal, value, limit);
+        self.longest = self.longest.max(value.len());
+        if name == PATH
+            && let Cow::Owned(loose) = loose_path(value)
+        {
+            insert(&mut self.loose, &loose, limit);
+        }
+    }
+}
+
+fn insert(limits: &mut TextMap<Vec<u32>>, value: &str, limit: u32) {
+    let limits = limits.entry(value.into()).or_default();
+    // A value listed twice still names the limit once.
+    if limits.last() != Some(&limit) {
+        limits.push(limit);
+    }
 }
 
 /// What a limit asks for, by numbers instead of names.
@@ -163,14 +208,16 @@ impl Index {
                 continue;
             }
             let mut room: Digits = [0; 20];
-            let value = as_text(request.attributes()[usize::from(position)].value, &mut room);
-            if value.len() <= mentions.longest
-                && let Some(limits) = mentions.equal.get(value)
-            {
-                found.extend_from_slice(limits);
-            }
+            let position = usize::from(position);
+            let value = as_text(request.attributes()[position].value, &mut room);
+            found.extend_from_slice(mentions.equal(value));
+            request.spellings_of(position).for_each(|spelling| mentions.spelled(spelling, value, &mut found));
         }
         found.sort_unstable();
+        if !request.spellings().is_empty() {
+            // Two spellings may name one limit.
+            found.dedup();
+        }
         found
     }
 
@@ -227,14 +274,7 @@ impl Index {
         {
             let id = self.name(name)?;
             let mentions = &mut self.mentions[usize::from(id)];
-            for value in values {
-                let limits = mentions.equal.entry(value.as_str().into()).or_default();
-                // A value listed twice still names the limit once.
-                if limits.last() != Some(&number) {
-                    limits.push(number);
-                }
-                mentions.longest = mentions.longest.max(value.len());
-            }
+            values.iter().for_each(|value| mentions.insert(name, value, number));
             plan.checks.retain(|check| check.condition != condition);
             return Ok(());
         }

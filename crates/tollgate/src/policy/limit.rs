@@ -2,13 +2,14 @@
 
 use std::collections::HashSet;
 
+use crate::path::loose_path;
 use crate::policy::expression::Expression;
 use crate::policy::glob::Glob;
 use crate::policy::lease::Lease;
 use crate::policy::on_store_failure::OnStoreFailure;
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::quota::Quota;
-use crate::request::{CheckRequest, Value};
+use crate::request::{CheckRequest, Spelling, Value};
 use crate::time::Ticks;
 
 /// Most attributes a limit counts by.
@@ -83,22 +84,36 @@ impl Condition {
     pub fn holds(&self, request: &CheckRequest<'_>) -> bool {
         match self {
             Condition::OneOf { name, values, globs } => {
-                let Some(found) = request.attributes().iter().find(|attribute| attribute.name == name) else {
-                    return false;
-                };
-                is_one_of(found.value, values, globs)
+                let mut attributes = request.attributes().iter();
+                let found = attributes.position(|attribute| attribute.name == name);
+                found.is_some_and(|position| is_one_of(request, position, values, globs))
             }
             Condition::Holds(expression) => expression.holds(request),
         }
     }
 }
 
-/// Whether a value is one of these, or matches one of these patterns.
+/// Whether the value of the attribute at a position is one of these, or matches one of these patterns, in any spelling.
 #[inline]
-pub(crate) fn is_one_of(value: Value<'_>, values: &[String], globs: &[Glob]) -> bool {
+pub(crate) fn is_one_of(
+    request: &CheckRequest<'_>,
+    position: usize,
+    values: &[String],
+    globs: &[Glob],
+) -> bool {
+    let Some(attribute) = request.attributes().get(position) else { return false };
     let mut room: Digits = [0; 20];
-    let text = as_text(value, &mut room);
-    values.iter().any(|value| value == text) || globs.iter().any(|glob| glob.matches(text))
+    let text = as_text(attribute.value, &mut room);
+    let is_text =
+        |text: &str| values.iter().any(|value| value == text) || globs.iter().any(|glob| glob.matches(text));
+    is_text(text)
+        || request.spellings_of(position).any(|spelling| match spelling {
+            Spelling::AsIs(text) => is_text(text),
+            Spelling::LoosePath(path) => {
+                values.iter().any(|value| loose_path(value) == path)
+                    || globs.iter().any(|glob| glob.matches_loosely(path))
+            }
+        })
 }
 
 /// How a limit counts a request.

@@ -213,7 +213,7 @@ impl<'a> Asked<'_, 'a> {
                 let Some(position) = check.needed.first().and_then(|&name| self.known.position(name)) else {
                     return false;
                 };
-                is_one_of(self.value(position), values, globs)
+                is_one_of(self.request, usize::from(position), values, globs)
             }
             Condition::Holds(expression) => {
                 check.needed.iter().all(|&name| self.known.position(name).is_some())

@@ -77,8 +77,7 @@ impl Limit {
                 Condition::OneOf { name, .. } if missing(name, request, &mut unmet) => {}
                 Condition::OneOf { name, values, globs } => {
                     let Some(given) = text_of(name, request) else { continue };
-                    let fits = values.contains(&given) || globs.iter().any(|glob| glob.matches(&given));
-                    if !fits {
+                    if !condition.holds(request) {
                         let accepted = values.iter().cloned().chain(globs.iter().map(ToString::to_string));
                         let accepted = accepted.take(ACCEPTED_SHOWN).collect();
                         unmet.push(Unmet::Differs { attribute: name.clone(), given, accepted });

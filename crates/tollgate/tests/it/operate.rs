@@ -10,7 +10,7 @@ use tollgate::policy::{Change, Choice, EXAMPLE, Mode, Unmet};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{
     Answer, Audience, BLOCKS_MAX, Block, BlockError, CheckRequest, Engine, HeaderPolicy, MemoryStore, Policy,
-    RULINGS_MAX, Reason, Ruled, Ruling, RulingError, Scope, Secret, Stance, Ticks, Timestamp,
+    RULINGS_MAX, Reason, Ruled, Ruling, RulingError, Scope, Secret, Spelling, Stance, Ticks, Timestamp,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -227,6 +227,22 @@ fn a_block_holds_over_several_views() {
     }
     let elsewhere = of(&[("path", "/z"), ("l", "x")]);
     assert_eq!(ask(&[key, elsewhere]).block(), None, "nobody has its path");
+}
+
+/// A block on a path or a host holds for their other spellings, as conditions of limits do.
+#[test]
+fn a_block_holds_for_other_spellings() {
+    let engine = engine(HOUR);
+    let block = engine.block(&of(&[("path", "/login"), ("host", "a.test:8443")]), T0 + secs(3), T0).unwrap();
+    let ask = |path: &str, port: &str| {
+        let loose = tollgate::loose_path(path);
+        let mut request = CheckRequest::new();
+        request.push_spelled("path", path, Spelling::LoosePath(&loose)).unwrap();
+        request.push_spelled("host", "a.test", Spelling::AsIs(port)).unwrap();
+        pollster::block_on(engine.check(&request, T0)).block().is_some()
+    };
+    assert!(block.until() > T0 && ask("/login", "a.test:8443") && ask("/LOGIN;x/", "a.test:8443"));
+    assert!(!ask("/logins", "a.test:8443") && !ask("/login", "a.test:1"));
 }
 
 /// The answer to a blocked request says when to come back, exactly, and the reason only to whom it may be told.

@@ -122,6 +122,20 @@ fn blocks_have_a_language() {
     }
 }
 
+/// Whoever reads the first page finds all others.
+#[test]
+fn every_page_is_linked() {
+    let pages = pages();
+    let readme = pages.iter().find(|page| page.name == "README.md").unwrap();
+    for page in pages.iter().filter(|page| page.folder.ends_with("docs")) {
+        assert!(
+            readme.text.contains(&format!("](docs/{})", page.name)),
+            "README.md does not link {}",
+            page.name
+        );
+    }
+}
+
 /// Links inside the repository lead to files that exist.
 #[test]
 fn links_lead_somewhere() {

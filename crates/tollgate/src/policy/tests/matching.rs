@@ -4,7 +4,7 @@ use super::super::{Cost, Expression, Limit, Mode, Policy};
 use super::policy;
 use crate::decision::Fault;
 use crate::quota::{Quota, Rate};
-use crate::request::{COST_MAX, CheckRequest, Value};
+use crate::request::{COST_MAX, CheckRequest, Spelling, Value};
 
 fn request<'a>(attributes: &[(&'a str, Value<'a>)]) -> CheckRequest<'a> {
     attributes
@@ -43,6 +43,53 @@ fn conditions_must_all_hold() {
     assert!(!applies("{method: [PUT, POST], path: '*'}", &[path, get]));
     assert!(!applies("{method: '*'}", &[path]));
     assert!(applies("{method: '*'}", &[("method", text(""))]));
+}
+
+/// The names of the limits that a path meets, told with its loose form, at a host that came with a port.
+fn spelled<'p>(policy: &'p Policy, path: &str) -> Vec<&'p str> {
+    let loose = crate::loose_path(path);
+    let mut request = CheckRequest::new();
+    request.push_spelled("host", "a.test", Spelling::AsIs("a.test:8443")).unwrap();
+    request.push_spelled("path", path, Spelling::LoosePath(&loose)).unwrap();
+    names(policy, &request)
+}
+
+/// A condition holds for either spelling of a value, and a limit is met once however many of its values do.
+#[test]
+fn other_spellings_hold_too() {
+    let policy = policy(
+        "limits:
+- {name: login, rate: 1/s, when: {path: /login}}
+- {name: large, rate: 1/s, when: {path: /Admin/}}
+- {name: both, rate: 1/s, when: {path: [/x, /X, /X/]}}
+- {name: below, rate: 1/s, when: {path: /V1/*}}
+- {name: cel, rate: 1/s, when: \"path == '/cel' && host == 'a.test:8443'\"}
+- {name: named, rate: 1/s, when: {host: a.test, path: /host}}
+- {name: port, rate: 1/s, when: {host: 'a.test:8443', path: /host}}
+- {name: other, rate: 1/s, when: {host: 'a.test:1', path: /host}}
+",
+    );
+    for (path, met) in [
+        ("/login", &["login"][..]),
+        ("/LOGIN;x/", &["login"]),
+        ("/logins", &[]),
+        ("/admin", &["large"]),
+        ("/ADMIN", &["large"]),
+        ("/Admin/", &["large"]),
+        ("/X", &["both"]),
+        ("/x/", &["both"]),
+        ("/v1/a", &["below"]),
+        ("/V1", &["below"]),
+        ("/v10", &[]),
+        ("/CEL", &["cel"]),
+        ("/host.", &["named", "port"]),
+    ] {
+        assert_eq!(spelled(&policy, path), met, "{path}");
+    }
+    // Without another spelling a value is itself.
+    for (path, met) in [("/login", &["login"][..]), ("/LOGIN", &[]), ("/admin", &[]), ("/v1/a", &[])] {
+        assert_eq!(names(&policy, &request(&[("path", text(path))])), met, "{path}");
+    }
 }
 
 /// Numbers compare by their decimal text, with values, patterns, tiers and overrides alike.

@@ -1,0 +1,141 @@
+//! What is known about a request, value by value, and how the engine is told. A value may have another spelling, by which conditions hold as
+//! well: a host its port, a path its loose form.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+use tollgate::{CheckRequest, RequestError, SPELLINGS_MAX, Spelling};
+
+use super::address::Counted;
+use super::text::{Short, Text};
+use super::{BUILT_IN, HOST_PLACE, IP_PLACE, NO_ADDRESS};
+
+/// Another spelling of a value.
+#[derive(Clone, Debug)]
+pub(super) enum Other<'s> {
+    /// A host with its port.
+    WithPort(Cow<'s, str>),
+    /// The loose form of a path.
+    Loose(String),
+    /// A path is its own loose form.
+    LooseItself,
+}
+
+impl Other<'_> {
+    fn of<'r>(&'r self, value: &'r str) -> Spelling<'r> {
+        match self {
+            Other::WithPort(text) => Spelling::AsIs(text),
+            Other::Loose(path) => Spelling::LoosePath(path),
+            Other::LooseItself => Spelling::LoosePath(value),
+        }
+    }
+}
+
+/// What is known about a request.
+#[derive(Debug, Default)]
+pub struct Attributes<'s> {
+    values: SmallVec<[(&'s str, Text<'s>); 5]>,
+    /// Other spellings, each with the place of its value.
+    others: SmallVec<[(usize, Other<'s>); SPELLINGS_MAX]>,
+}
+
+impl<'s> Attributes<'s> {
+    /// The value of one.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.values.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The host with its port, unless that goes without saying: what is sent on, where limits see the name alone.
+    #[must_use]
+    pub fn host_and_port(&self) -> Option<&str> {
+        let place = self.values.iter().position(|(name, _)| *name == BUILT_IN[HOST_PLACE])?;
+        let with_port = self.others.iter().find_map(|(of, other)| match other {
+            Other::WithPort(text) if *of == place => Some(&**text),
+            _ => None,
+        });
+        with_port.or_else(|| self.get(BUILT_IN[HOST_PLACE]))
+    }
+
+    /// Adds who sent it.
+    #[inline]
+    pub(super) fn ip(&mut self, client: Option<&Counted>) {
+        let ip = client.map_or(Text::Borrowed(NO_ADDRESS), |client| Text::Short(Short::client(client)));
+        self.values.push((BUILT_IN[IP_PLACE], ip));
+    }
+
+    pub(super) fn push(&mut self, name: &'s str, value: Text<'s>) {
+        self.values.push((name, value));
+    }
+
+    pub(super) fn push_spelled(&mut self, name: &'s str, value: Text<'s>, other: Other<'s>) {
+        self.others.push((self.values.len(), other));
+        self.push(name, value);
+    }
+
+    /// The same, outliving the request.
+    #[must_use]
+    pub(crate) fn into_owned(self) -> Owned {
+        let lasting = |other| match other {
+            Other::WithPort(text) => Other::WithPort(Cow::Owned(text.into_owned())),
+            Other::Loose(path) => Other::Loose(path),
+            Other::LooseItself => Other::LooseItself,
+        };
+        Owned {
+            values: self.pairs().collect(),
+            others: self.others.into_iter().map(|(place, other)| (place, lasting(other))).collect(),
+        }
+    }
+
+    /// Names and values.
+    pub fn pairs(&self) -> impl Iterator<Item = (String, String)> {
+        self.values.iter().map(|(name, value)| ((*name).to_owned(), value.as_str().to_owned()))
+    }
+
+    /// The question for the engine.
+    ///
+    /// # Errors
+    /// When a value is longer than an attribute may be.
+    pub fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
+        let mut request = CheckRequest::new();
+        self.tell(&mut request)?;
+        Ok(request)
+    }
+
+    /// The same, written where it is needed: a question is large.
+    #[inline]
+    pub(crate) fn tell<'r>(&'r self, request: &mut CheckRequest<'r>) -> Result<(), RequestError> {
+        let values = self.values.iter().map(|(name, value)| (*name, value.as_str()));
+        tell(values, &self.others, request)
+    }
+}
+
+/// What is known about a request that is gone.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    values: Vec<(String, String)>,
+    others: Vec<(usize, Other<'static>)>,
+}
+
+impl Owned {
+    /// Tells the engine.
+    pub(crate) fn tell<'r>(&'r self, request: &mut CheckRequest<'r>) -> Result<(), RequestError> {
+        let values = self.values.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        tell(values, &self.others, request)
+    }
+}
+
+#[inline]
+fn tell<'r>(
+    values: impl Iterator<Item = (&'r str, &'r str)>,
+    others: &'r [(usize, Other<'_>)],
+    request: &mut CheckRequest<'r>,
+) -> Result<(), RequestError> {
+    for (place, (name, value)) in values.enumerate() {
+        match others.iter().find(|(of, _)| *of == place) {
+            None => request.push(name, value)?,
+            Some((_, other)) => request.push_spelled(name, value, other.of(value))?,
+        }
+    }
+    Ok(())
+}

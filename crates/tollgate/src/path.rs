@@ -1,0 +1,92 @@
+//! The loose form of a path: what servers that forgive much take for the same path has the same one. Limits are matched by it where
+//! nobody knows how the server behind them reads; what is counted and sent on keeps its own spelling.
+
+use std::borrow::Cow;
+
+/// What some servers ignore at the end of a segment.
+const IGNORED: [&str; 3] = [".", " ", "%20"];
+
+/// The loose form of a path in its one spelling: small letters, no parameters (`;x`), no dots and spaces at the end of a segment, no
+/// empty segments, no slash at the end. Doing it again changes nothing. What does not begin with a slash is no path, and stays as it is.
+///
+/// ```
+/// assert_eq!(tollgate::loose_path("/Login;v=1/"), "/login");
+/// assert_eq!(tollgate::loose_path("/login"), "/login");
+/// ```
+#[must_use]
+pub fn loose_path(path: &str) -> Cow<'_, str> {
+    if !path.starts_with('/') || is_loose(path.as_bytes()) {
+        return Cow::Borrowed(path);
+    }
+    let mut loose = String::with_capacity(path.len());
+    for segment in path.split('/').map(kept).filter(|segment| !segment.is_empty()) {
+        loose.push('/');
+        loose.extend(segment.chars().map(|letter| letter.to_ascii_lowercase()));
+    }
+    if loose.is_empty() {
+        loose.push('/');
+    }
+    Cow::Owned(loose)
+}
+
+/// A segment without what is ignored of it.
+fn kept(segment: &str) -> &str {
+    let mut kept = segment.split(';').next().unwrap_or_default();
+    while let Some(shorter) = IGNORED.iter().find_map(|ignored| kept.strip_suffix(ignored)) {
+        kept = shorter;
+    }
+    kept
+}
+
+/// The common case, in one pass: nothing to change.
+fn is_loose(path: &[u8]) -> bool {
+    let is_open =
+        |before: &[u8]| matches!(before.last(), None | Some(b'/' | b'.' | b' ')) || before.ends_with(b"%20");
+    let is_kept = |(place, byte): (usize, &u8)| match byte {
+        b'A'..=b'Z' | b';' => false,
+        b'/' => place == 0 || !is_open(&path[..place]),
+        _ => true,
+    };
+    path == b"/" || path.iter().enumerate().all(is_kept) && !is_open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Line by line: the loose form, and spellings that have it.
+    #[test]
+    fn spellings() {
+        let table = "
+/login /login /login/ /LOGIN /Login/ /login;x /login;x=1;y /login. /login.. /login%20 /login%20. /login.%20 //login /;x/login /login/;x /LOGIN;jsessionid=1/
+/ / // /;x /. /%20 /;a/;b
+/a/b /a/b /a;x/b /a./b /a%20/B; /A//B/ /a/b/. /a/;x/b
+/a%2fb /a%2fb /a%2Fb /A%2FB
+/caf%c3%a9 /caf%C3%A9 /CAF%c3%a9/
+/.well-known/x /.well-known/x /.Well-Known/X/
+/a.b /a.b /A.B.
+";
+        for line in table.lines().filter(|line| !line.is_empty()) {
+            let (one, spellings) = line.split_once(' ').unwrap();
+            for spelling in spellings.split(' ') {
+                assert_eq!(loose_path(spelling), one, "{spelling}");
+            }
+            assert!(matches!(loose_path(one), Cow::Borrowed(_)), "{one}");
+        }
+        assert_eq!(loose_path("/a b /c"), "/a b/c");
+        for none in ["", "*", "Login", "Login/"] {
+            assert_eq!(loose_path(none), none);
+        }
+    }
+
+    proptest! {
+        /// Once loose, always loose, and then it is borrowed.
+        #[test]
+        fn loose_is_a_fixed_point(path in "/(/|;|\\.|%20|%C3| |[a-zA-Z]){0,12}") {
+            let once = loose_path(&path).into_owned();
+            prop_assert!(matches!(loose_path(&once), Cow::Borrowed(same) if same == once), "{}", once);
+        }
+    }
+}

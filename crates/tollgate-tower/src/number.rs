@@ -8,6 +8,7 @@ use http::header::HeaderValue;
 const SMALL: usize = 1_000;
 
 /// All of them, of three digits each.
+#[allow(clippy::cast_possible_truncation, reason = "each is one digit")]
 const NUMBERS: &str = {
     const DIGITS: [u8; 3 * SMALL] = {
         let mut digits = [b'0'; 3 * SMALL];

@@ -91,7 +91,7 @@ fn usual_answers_have_forms() {
     let policy = speaking(SPOKEN[0]);
     let passes = Case::new("per-key", bucket(Rate::per_second(5))).left(3, secs(1), secs(2));
     for case in [passes.clone(), passes.denied(secs(7))] {
-        let decision = decision(&[case.clone()]);
+        let decision = decision(std::slice::from_ref(&case));
         let answer = answered(&decision, &policy, NOW);
         assert!(Form::of(&decision, &answer, &policy, NOW).is_some(), "{case:?}");
     }

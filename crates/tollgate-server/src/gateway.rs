@@ -3,6 +3,7 @@
 //! `priced`, for the paths of GraphQL that a route's `graphql` names → the decision → `overload` (whether there is capacity) → `proxy` (its route in the `table`, the upstream that `spread` chooses) → `fields` (what the next hop is told) → `upstream` (a connection of `link`: a `wire`
 //! of HTTP/1, whose answers `reply` reads, or a `shared` one of HTTP/2) → `answer` and `body`.
 //! Routes come from the config by way of `plan`; `health` and `checks` say which upstreams are asked; `tunnel` is for what is no longer HTTP, and `websocket` for what is inside of HTTP/2.
+//! What the gateway says itself is a `refusal`, written by `own`; of an upstream it says no more than a `cause`.
 
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ mod wire;
 mod reply;
 mod answer;
 mod cause;
+mod own;
 mod body;
 mod carried;
 mod trailers;
@@ -46,6 +48,7 @@ mod health;
 mod checks;
 mod numbers;
 mod refusal;
+mod reply;
 
 /// What the fuzz targets see of the gateway.
 #[cfg(feature = "fuzzing")]
@@ -162,7 +165,7 @@ impl Gateway {
                 }
             }
             Err(problem) => {
-                let mut response = proxy::refused(&problem).map(Limited::from);
+                let mut response = own::refused(&problem, own::Asker::of(&parts.headers)).map(Limited::from);
                 response.extensions_mut().insert(Own);
                 response
             }

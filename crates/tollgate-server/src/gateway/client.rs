@@ -22,10 +22,12 @@ use super::arrival::Peer;
 use super::body::{Holding, Limited, Watched};
 use super::entry::{Lingering, Prefixed};
 use super::filtered::Filtered;
+use super::framing::Flaw;
+use super::own::{self, Asker};
 use super::strict::{Strict, Turn};
 use super::tunnel::{self, Handed, Tunnel};
 use super::{Gateway, HEAD_BUFFER_BYTES};
-use crate::http::{Answering, Patient, Phase};
+use crate::http::{Answering, Kind, Patient, Phase, Problem};
 use crate::listen::{Stop, stopped};
 
 /// How long a connection waits, once the server was told to stop, for a request that its client has sent already.
@@ -97,9 +99,12 @@ impl Client {
         let service = service_fn(|request: Request<Incoming>| {
             let underway = Underway { _answering: self.phase.answering(), turn: Arc::clone(&self.turn) };
             let asked = tunnel::asks(&request).then(|| Arc::clone(&self.turn).asked());
-            let stop = &stop;
+            let (stop, flaw) = (&stop, self.turn.flaw());
             async move {
-                let mut response = gateway.answer(request, peer).await;
+                let mut response = match flaw {
+                    None => gateway.answer(request, peer).await,
+                    Some(flaw) => own::refused(&flawed(flaw), Asker::Http).map(Limited::from),
+                };
                 let begun = Handed::take(&mut response);
                 if let (Some(asked), Some(_)) = (&asked, &begun) {
                     asked.grant();
@@ -108,7 +113,7 @@ impl Client {
                 if begun.is_some() {
                     self.phase.leave();
                     *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = begun;
-                } else if *stop.borrow() || must_close(&response) {
+                } else if flaw.is_some() || *stop.borrow() || must_close(&response) {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 Ok::<_, Infallible>(response.map(|body| Holding { body, held: underway }))
@@ -185,6 +190,14 @@ impl Client {
 fn must_close(response: &Response<Limited>) -> bool {
     matches!(response.status().as_u16(), 408 | 414 | 431)
         && response.extensions().get::<super::Own>().is_some()
+}
+
+/// What is told to a client whose head did not pass.
+fn flawed(flaw: Flaw) -> Problem {
+    match flaw {
+        Flaw::TooLarge => Problem::new(Kind::Gateway(super::refusal::Turned::FieldsTooLarge), flaw.told()),
+        _ => Problem::invalid(flaw.told()),
+    }
 }
 
 /// A request that is being answered. The next one, if it is there already, is read when this is over.

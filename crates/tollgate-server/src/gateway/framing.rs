@@ -2,8 +2,10 @@
 //! of it kindly (a length beside chunks, a length told twice, lines that end without CR), so the bytes are looked at before it does.
 //! Pure: bytes go in, and what may pass comes out; [`super::strict`] has the stream.
 
-/// Largest head that is kept to be looked at: a little more than hyper takes, so that it is hyper that answers 431.
-const HEAD_BYTES_MAX: usize = super::HEAD_BUFFER_BYTES + (8 << 10);
+/// Largest head that is kept to be looked at. hyper takes as much.
+const HEAD_BYTES_MAX: usize = super::HEAD_BUFFER_BYTES;
+/// Most fields of a head: as many as hyper takes.
+const FIELDS_MAX: usize = 100;
 /// Longest line that tells a chunk's size, extensions included.
 const SIZE_LINE_BYTES_MAX: u32 = 256;
 /// Hexadecimal digits of a chunk's size.
@@ -22,6 +24,37 @@ pub(super) enum Found {
     Asks(usize),
     /// As many may pass, and nothing after them: they are not what every server reads alike.
     Broken(usize),
+}
+
+/// What is wrong with a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    Line,
+    Field,
+    Length,
+    Ending,
+    TooLarge,
+}
+
+impl Flaw {
+    /// The flaw, and what would be accepted.
+    pub(super) const fn told(self) -> &'static str {
+        match self {
+            Flaw::Line => {
+                "the request line is not a method, a target and HTTP/1.1 or HTTP/1.0 with one space between them"
+            }
+            Flaw::Field => {
+                "a header field is not a name, a colon and a value; no space stands before the colon, and no line continues another"
+            }
+            Flaw::Length => {
+                "the length of the body is told twice, or in a way that servers read differently; send one Content-Length in digits, or Transfer-Encoding: chunked"
+            }
+            Flaw::Ending => "a line of the head does not end with CR and LF",
+            Flaw::TooLarge => {
+                "the header fields are too many or too large; accepted: 100 of them, with 16384 bytes in all"
+            }
+        }
+    }
 }
 
 /// How long a body is.
@@ -70,16 +103,27 @@ pub(super) struct Scanner {
     place: Place,
     /// The lines of a head or a trailer section so far.
     lines: Vec<u8>,
+    flaw: Option<Flaw>,
 }
 
 impl Scanner {
     pub(super) const fn new() -> Self {
-        Self { place: Place::Head, lines: Vec::new() }
+        Self { place: Place::Head, lines: Vec::new(), flaw: None }
     }
 
     /// Whether one request has ended, and nothing of another has come.
     pub(super) fn is_between(&self) -> bool {
         self.place == Place::Head && self.lines.is_empty()
+    }
+
+    /// Whether a head is being read: nothing of it may pass before all of it may.
+    pub(super) fn is_in_head(&self) -> bool {
+        self.place == Place::Head
+    }
+
+    /// What was wrong, if it was a head that is broken.
+    pub(super) const fn flaw(&self) -> Option<Flaw> {
+        self.flaw
     }
 
     /// Looks at bytes that may be several requests, as [`Self::next`] does.
@@ -126,7 +170,10 @@ impl Scanner {
             return (taken, self.behind(&head));
         }
         let Some(taken) = self.line(rest, HEAD_BYTES_MAX) else { return (rest.len(), Step::On) };
-        let Some(end) = taken.last_of_line() else { return (taken.kept(), Step::Broken) };
+        let Some(end) = taken.last_of_line() else {
+            self.flaw = Some(if let Taken::TooMuch = taken { Flaw::TooLarge } else { Flaw::Ending });
+            return (taken.kept(), Step::Broken);
+        };
         if self.lines == b"\r\n" {
             self.lines.clear(); // An empty line before a request is a leftover of old clients, and means nothing.
             return (end + 1, Step::On);
@@ -137,8 +184,11 @@ impl Scanner {
         let read = Head::read(&self.lines);
         self.lines.clear();
         match read {
-            None => (end, Step::Broken),
-            Some(head) => (end + 1, self.behind(&head)),
+            Err(flaw) => {
+                self.flaw = Some(flaw);
+                (end, Step::Broken)
+            }
+            Ok(head) => (end + 1, self.behind(&head)),
         }
     }
 
@@ -154,7 +204,10 @@ impl Scanner {
                 break;
             }
         }
-        let head = rest.get(..taken).filter(|head| head.len() <= HEAD_BYTES_MAX).and_then(Head::read)?;
+        let head = rest
+            .get(..taken)
+            .filter(|head| head.len() <= HEAD_BYTES_MAX)
+            .and_then(|head| Head::read(head).ok())?;
         Some((taken, head))
     }
 
@@ -285,18 +338,21 @@ struct Head {
 }
 
 impl Head {
-    /// `None` for a head that servers could read differently.
-    fn read(head: &[u8]) -> Option<Self> {
-        let mut lines = lines(head.strip_suffix(b"\r\n")?)?;
-        let is_10 = request_line(lines.next()?)?;
+    /// Nothing for a head that servers could read differently.
+    fn read(head: &[u8]) -> Result<Self, Flaw> {
+        let mut lines = head.strip_suffix(b"\r\n").and_then(lines).ok_or(Flaw::Ending)?;
+        let is_10 = lines.next().and_then(request_line).ok_or(Flaw::Line)?;
         let (mut length, mut is_upgrade) = (None, false);
-        for line in lines {
-            let (name, value) = field(line)?;
+        for (place, line) in lines.enumerate() {
+            if place >= FIELDS_MAX {
+                return Err(Flaw::TooLarge);
+            }
+            let (name, value) = field(line).ok_or(Flaw::Field)?;
             let found = if name.eq_ignore_ascii_case(b"content-length") {
-                Length::Fixed(decimal(value)?)
+                Length::Fixed(decimal(value).ok_or(Flaw::Length)?)
             } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
                 if is_10 || !value.eq_ignore_ascii_case(b"chunked") {
-                    return None;
+                    return Err(Flaw::Length);
                 }
                 Length::Chunked
             } else {
@@ -306,10 +362,10 @@ impl Head {
             };
             // Told twice, in either way, even if both say the same.
             if length.replace(found).is_some() {
-                return None;
+                return Err(Flaw::Length);
             }
         }
-        Some(Self { length, is_upgrade })
+        Ok(Self { length, is_upgrade })
     }
 }
 

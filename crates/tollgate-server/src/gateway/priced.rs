@@ -22,6 +22,7 @@ use super::carried::Carried;
 use super::decide::Deciding;
 use super::graphql::{GraphqlPlan, PersistedPlan};
 use super::overload::Behind;
+use super::own::{self, Asker};
 use super::plan::RoutePlan;
 use super::refusal::Turned;
 use super::table::Table;
@@ -107,14 +108,15 @@ impl Priced {
                 "route {:?}: as many bodies wait to be priced as may be; try again later",
                 self.route
             );
-            return proxy::refused(&Problem::new(Kind::Gateway(Turned::Busy), detail)).map(Limited::from);
+            return own::refused(&Problem::new(Kind::Gateway(Turned::Busy), detail), Asker::Http)
+                .map(Limited::from);
         };
         let upload = Upload::new(Carried::Coming(body), None);
         let request = Request::from_parts(parts, Carried::Awaited(Box::new(upload.lend())));
         let answered = self.service.clone().call(request).await;
         match (upload.fault(), answered) {
             (Some(fault), _) => {
-                let mut response = proxy::refused(&proxy::cut_off(fault)).map(Limited::from);
+                let mut response = own::refused(&proxy::cut_off(fault), Asker::Http).map(Limited::from);
                 response.extensions_mut().insert(Own);
                 response
             }

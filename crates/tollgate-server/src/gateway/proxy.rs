@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::header::{HeaderValue, RETRY_AFTER};
+use http::header::HeaderValue;
 use http::{Request, Response, StatusCode, Version, request};
 use hyper::body::Body as _;
 use tollgate::overload::Ending;
@@ -12,17 +12,14 @@ use super::arrival::{Arrival, Reading, Taking};
 use super::body::{Body, Download, Fault, Upload};
 use super::carried::Carried;
 use super::fields;
+use super::own::{Asker, empty, refused};
 use super::refusal::Turned;
 use super::table::{Route, Table};
 use super::trailers::Trailers;
 use super::tunnel::{Handed, Tunnel, Wish};
 use super::upstream::{Answer, Failure, Outgoing, Upstream};
-use crate::http::{Kind, Problem, problem_details};
-use crate::random;
+use crate::http::{Kind, Problem};
 use crate::seldom::Seldom;
-
-/// The longest that a client is asked to stay away while there is no capacity.
-const RETRY_SECONDS_MAX: u64 = 5;
 
 /// Sends requests on.
 pub(super) struct Proxy {
@@ -42,10 +39,11 @@ impl Proxy {
 
     /// Sends a request on that has arrived and may pass, and gives back its answer.
     pub(super) async fn forward(&self, request: Request<Carried>) -> Response<Body> {
+        let asker = Asker::of(request.headers());
         match self.answer(request).await {
             Ok(response) => response,
             Err(problem) => {
-                let mut response = refused(&problem);
+                let mut response = refused(&problem, asker);
                 response.extensions_mut().insert(ending(problem.kind));
                 response
             }
@@ -81,7 +79,7 @@ impl Proxy {
         let outgoing = Outgoing { parts, upload: Upload::new(body, trailers), is_upgrade: wish.is_some() };
         let (answer, upstream) = self.sent(route, &arrival, &outgoing).await?;
         outgoing.upload.answered();
-        Ok(handed_on(answer, route, &upstream, wish))
+        handed_on(answer, route, &upstream, wish)
     }
 
     /// Sends a request to one upstream after the other, as far as that is safe.
@@ -192,20 +190,17 @@ fn handed_on(
     route: &Route,
     upstream: &Upstream,
     wish: Option<Wish>,
-) -> Response<Body> {
+) -> Result<Response<Body>, Problem> {
     let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let protocol = response.headers().get(http::header::UPGRADE).cloned();
     // Each hop has a version of its own: an upstream of HTTP/1.0 does not end the client's connection.
     *response.version_mut() = Version::HTTP_11;
     if wish.as_ref().and_then(|wish| wish.extended.as_ref()).is_some_and(|asked| asked.is_misled(&response)) {
         let detail = format!("route {:?}: no WebSocket is there", route.name);
-        return refused(&turned(Turned::NotSwitched, detail));
+        return Err(turned(Turned::NotSwitched, detail));
     }
     if fields::of_response(response.headers_mut()).is_none() {
-        return refused(&turned(
-            Turned::Lost,
-            "the upstream's answer is framed in a way that is not read here",
-        ));
+        return Err(turned(Turned::Lost, "the upstream's answer is framed in a way that is not read here"));
     }
     match (is_switched, wish) {
         (true, Some(wish)) => {
@@ -218,14 +213,14 @@ fn handed_on(
             };
             let mut response = response.map(|_| Body::default());
             Handed::granted(tunnel, &mut response, protocol.unwrap_or(wish.protocol));
-            response
+            Ok(response)
         }
         (true, None) => {
-            refused(&turned(Turned::Lost, "the upstream switched to a protocol that nobody asked for"))
+            Err(turned(Turned::Lost, "the upstream switched to a protocol that nobody asked for"))
         }
         (false, _) => {
             let idle = route.timeouts.idle;
-            response.map(|body| Body::Download(Download { body, idle, waiting: None, _place: place }))
+            Ok(response.map(|body| Body::Download(Download { body, idle, waiting: None, _place: place })))
         }
     }
 }
@@ -280,21 +275,4 @@ pub(super) fn cut_off(fault: Fault) -> Problem {
             Problem::new(Kind::BodyCutOff, "the body is cut off, or its chunks are not as they should be")
         }
     }
-}
-
-/// A problem as an answer.
-pub(super) fn refused(problem: &Problem) -> Response<Body> {
-    let mut response = problem_details(problem).map(Body::Own);
-    if matches!(problem.kind.status(), 503) {
-        // Not all at one instant: whoever comes back together is refused together.
-        let seconds = 1 + random::next() % RETRY_SECONDS_MAX;
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    response
-}
-
-fn empty(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::default());
-    *response.status_mut() = status;
-    response
 }

@@ -20,7 +20,7 @@ use tonic::Code;
 use crate::gateway_upstream::{Gateway, OPEN, Upstream};
 use crate::pki::{Authority, Pair};
 use crate::program::Server;
-use crate::proxy::Folder;
+use crate::proxy::{Folder, free_port};
 use crate::rls::{Client, question, shown};
 
 type Sender = http2::SendRequest<Full<Bytes>>;
@@ -433,4 +433,25 @@ fn grpc_passes() {
     assert_eq!(over, 1, "{verdicts:?}");
     assert_eq!(client.ask(question("", 0, "api_key=a")).unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(ask().unwrap_err().code(), Code::ResourceExhausted);
+}
+
+/// A call of gRPC is told of the gateway's own failures as gRPC has them, with the cause in words.
+#[test]
+fn grpc_is_told_in_its_own_words() {
+    let (folder, nobody) = (Folder::new("gateway-grpc"), free_port());
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let away = format!("upstreams: ['h2c://127.0.0.1:{nobody}']");
+    let late =
+        format!("upstreams: ['h2c://{}'], timeouts: {{response: 200ms}}", silent.local_addr().unwrap());
+    let cases = [
+        (away.clone(), Code::Unavailable, "refused"),
+        (late, Code::DeadlineExceeded, "no answer in 200ms"),
+        (format!("host: other.test, {away}"), Code::Unimplemented, "no route"),
+    ];
+    for (route, code, words) in cases {
+        let config = folder.write("config.yaml", &format!("routes: [{{{route}}}]")).display().to_string();
+        let gateway = Gateway::with(&["--config", &config], OPEN);
+        let status = Client::new(gateway.address).ask(question("api", 0, "api_key=a")).unwrap_err();
+        assert_eq!((status.code(), status.message().contains(words)), (code, true), "{status:?}");
+    }
 }

@@ -126,11 +126,16 @@ async fn answer(
     sick: Arc<AtomicBool>,
 ) -> Result<Response<Body>, Infallible> {
     let target = request.uri().path_and_query().map_or("*".to_owned(), ToString::to_string);
-    seen.lock().unwrap().push(Seen {
+    let line = Seen {
         line: format!("{} {target}", request.method()),
         version: request.version(),
         headers: request.headers().clone(),
-    });
+    };
+    // A request is told when it begins, but for one path when all of it is there.
+    let is_whole = target != "/whole" || request.body_mut().collect().await.is_ok();
+    if is_whole {
+        seen.lock().unwrap().push(line);
+    }
     let path = request.uri().path().to_owned();
     Ok(match path.split('/').nth(1).unwrap_or_default() {
         // Each part of a body goes back as it comes.

@@ -48,7 +48,6 @@ mod health;
 mod checks;
 mod numbers;
 mod refusal;
-mod reply;
 
 /// What the fuzz targets see of the gateway.
 #[cfg(feature = "fuzzing")]

@@ -2,7 +2,7 @@
 //! a panic. Each of them drops the hold, and dropping gives back.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -39,7 +39,7 @@ impl Owned {
     }
 
     /// Gives back what the request was charged.
-    pub(crate) async fn refund<D: Decide>(&self, decide: &D) {
+    async fn refund<D: Decide>(&self, decide: &D) {
         if let Some(request) = self.request() {
             // A store that does not answer keeps what it has: nobody gets more than a limit gives.
             let _ = decide.engine().refund(&request, decide.now()).await;
@@ -87,13 +87,6 @@ impl<D: Decide> Hold<D> {
     pub(crate) fn go(&mut self) {
         self.queued = None;
         self.is_waiting = false;
-    }
-
-    /// Gives back all that the request was charged.
-    pub(crate) async fn give_back(&mut self) {
-        if let Some(reservation) = self.reservation.take() {
-            apply(&self.decide, reservation, Settle::Refund).await;
-        }
     }
 
     /// Settles by the head of the response, if that says what the request cost.
@@ -148,6 +141,44 @@ impl<D: Decide> Drop for Hold<D> {
                 // A store that does not answer lets the permit expire.
                 let _ = decide.engine().release(&permit, decide.now()).await;
             });
+        }
+    }
+}
+
+/// A question that is on its way to the store. If whoever asked goes away meanwhile, the answer is waited for beside, so that what it takes,
+/// and nobody wants any more, is given back.
+pub(crate) struct Asking<T: Send + 'static> {
+    question: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    is_asked: bool,
+}
+
+impl<T: Send + 'static> Asking<T> {
+    pub(crate) fn new(question: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { question: Some(Box::pin(question)), is_asked: false }
+    }
+}
+
+impl<T: Send + 'static> Future for Asking<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        self.is_asked = true;
+        // Polled again after its end, it says nothing more. One that panics is gone, and not asked further.
+        let Some(mut question) = self.question.take() else { return Poll::Pending };
+        let answer = question.as_mut().poll(context);
+        if answer.is_pending() {
+            self.question = Some(question);
+        }
+        answer
+    }
+}
+
+impl<T: Send + 'static> Drop for Asking<T> {
+    fn drop(&mut self) {
+        if self.is_asked
+            && let Some(question) = self.question.take()
+        {
+            run(async move { drop(question.await) });
         }
     }
 }

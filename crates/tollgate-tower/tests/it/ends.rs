@@ -4,13 +4,19 @@ use std::convert::Infallible;
 use std::future::{pending, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate::charge::{Answers, Charge};
+use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::{CheckRequest, Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
+use tollgate_tower::RateLimitLayer;
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::limited::{World, ask, from, hello};
 
@@ -131,6 +137,142 @@ async fn drops_at_every_step_leave_nothing() {
             assert_eq!(world.remaining(&[]), 50, "settles: {settles}, {steps} steps");
         }
     }
+}
+
+/// A store that needs two turns of its caller for everything: before it does what it is asked for, and after.
+struct Slow(MemoryStore);
+
+impl Store for Slow {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        tokio::task::yield_now().await;
+        let answers = self.0.charge(charges, now).await;
+        tokio::task::yield_now().await;
+        answers
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        tokio::task::yield_now().await;
+        let refunded = self.0.refund(charges, now).await;
+        tokio::task::yield_now().await;
+        refunded
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.0.reset(charges, now).await
+    }
+
+    fn hold(&self, hold: &Hold) {
+        self.0.hold(hold);
+    }
+}
+
+/// What is polled, and how often before it is dropped: `None` if it never is.
+type Steps = Option<u32>;
+
+/// Polls a future so many times, then drops it. Time passes between its turns.
+async fn drop_after(steps: Steps, time: &ManualClock, call: impl Future<Output = ()>) {
+    let mut call = Box::pin(call);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..steps.unwrap_or(0) {
+        if call.as_mut().poll(&mut context).is_ready() {
+            break;
+        }
+        time.advance(Duration::from_millis(150));
+        tokio::task::yield_now().await;
+    }
+    drop(call);
+    // What a slow store is still asked is answered beside.
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whoever shapes, counts and settles at the same time: wherever a request is dropped, and wherever it is refused, nobody is left in
+/// flight. It was otherwise: a place that came with a wait that was refused stayed taken until it expired.
+#[tokio::test]
+async fn drops_and_refusals_leave_nothing_beside_a_line() {
+    const LIMITS: &str = "limits:
+  - {name: in-flight, by: [ip], concurrency: 5, permit_ttl: 600s}
+  - {name: shaped, by: [ip], algorithm: leaky-bucket, rate: 2/s, queue: 4}
+  - {name: quota, by: [ip], rate: 1000/s}";
+    for (is_slow, settles, patience) in [false, true].into_iter().flat_map(|is_slow| {
+        [false, true].into_iter().flat_map(move |settles| {
+            [0, 600, 60_000].into_iter().map(move |patience| (is_slow, settles, patience))
+        })
+    }) {
+        let time = ManualClock::new();
+        let (policy, _) = Policy::compile("policy.yaml", LIMITS.as_bytes()).unwrap();
+        let memory = MemoryStore::new(1 << 20, time.now());
+        if is_slow {
+            let engine = Arc::new(Engine::with_store(policy, Slow(memory), Secret::random()));
+            leave_nothing(&engine, &time, settles, patience).await;
+        } else {
+            let engine = Arc::new(Engine::with_store(policy, memory, Secret::random()));
+            leave_nothing(&engine, &time, settles, patience).await;
+        }
+    }
+}
+
+async fn leave_nothing<S: Store + Send + Sync + 'static>(
+    engine: &Arc<Engine<S>>,
+    time: &ManualClock,
+    settles: bool,
+    patience: u64,
+) {
+    let upstream = service_fn(|request: Request<Full<Bytes>>| async move {
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+        assert!(request.uri().path() != "/panics", "the handler is broken, as this test wants it");
+        let status = if request.uri().path() == "/broken" { 500 } else { 200 };
+        Ok::<_, Infallible>(Response::builder().status(status).body(Told(0, Some("3"))).unwrap())
+    });
+    let layer = RateLimitLayer::new(Arc::clone(engine)).clock(time.clock());
+    let layer = layer.wait_at_most(Duration::from_millis(patience));
+    let layer = if settles { layer.refund_server_errors().cost_from("x-cost").unwrap() } else { layer };
+    let service = layer.layer(upstream);
+    let mut refused = 0;
+    for (round, path) in (0..4).flat_map(|round| ["/", "/broken", "/panics"].map(|path| (round, path))) {
+        for steps in std::iter::once(None).chain((1..16).map(Some)) {
+            // Some who fill the line, so that this one waits, or is refused.
+            let mut line = Vec::new();
+            for _ in 0..round {
+                let mut call = Box::pin(service.clone().oneshot(from("203.0.113.7", "/")));
+                let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                line.push(call);
+            }
+            let mut called = service.clone();
+            let answered = called.call(from("203.0.113.7", path));
+            let status = Arc::new(Mutex::new(0));
+            let seen = Arc::clone(&status);
+            let mut whole = Box::pin(async move {
+                let response = answered.await.unwrap();
+                *seen.lock().unwrap() = response.status().as_u16();
+                let mut body = response.into_body();
+                while body.frame().await.is_some() {
+                    tokio::task::yield_now().await;
+                }
+            });
+            let caught = poll_fn(move |context| {
+                let polled = std::panic::catch_unwind(AssertUnwindSafe(|| whole.as_mut().poll(context)));
+                polled.unwrap_or(Poll::Ready(()))
+            });
+            drop_after(steps, time, caught).await;
+            refused += u32::from(*status.lock().unwrap() == 429);
+            drop(line);
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            let look = CheckRequest::new().with("ip", "203.0.113.7").unwrap().looking();
+            let left = engine.check(&look, time.now()).await.limits().next().unwrap().outcome.remaining;
+            assert_eq!(
+                left, 5,
+                "settles: {settles}, patience: {patience}, {round} in line, {path}, {steps:?}"
+            );
+        }
+        time.advance(Duration::from_secs(10));
+    }
+    assert!(refused > 0 || patience == 60_000, "some were refused, since they could not wait");
 }
 
 /// A limit of failures counts failures: whoever succeeds gets back what it took.

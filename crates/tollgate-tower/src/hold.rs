@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use http::HeaderMap;
-use tollgate::{CheckRequest, Permit, Reservation};
+use tollgate::{Permit, Reservation};
 
 use crate::decide::Decide;
 use crate::settle::{Settle, Settling};
@@ -18,33 +18,8 @@ pub(crate) struct Hold<D: Decide> {
     settling: Settling,
     permit: Option<Permit>,
     reservation: Option<Reservation>,
-    /// What is given back if the request goes away before its turn has come.
-    queued: Option<Owned>,
+    /// Whether its turn is still to come.
     is_waiting: bool,
-}
-
-/// A question that outlives its request.
-pub(crate) struct Owned {
-    pub(crate) attributes: Vec<(String, String)>,
-    pub(crate) cost: u64,
-}
-
-impl Owned {
-    fn request(&self) -> Option<CheckRequest<'_>> {
-        let mut request = CheckRequest::new().cost(self.cost).ok()?;
-        for (name, value) in &self.attributes {
-            request.push(name, value.as_str()).ok()?;
-        }
-        Some(request)
-    }
-
-    /// Gives back what the request was charged.
-    async fn refund<D: Decide>(&self, decide: &D) {
-        if let Some(request) = self.request() {
-            // A store that does not answer keeps what it has: nobody gets more than a limit gives.
-            let _ = decide.engine().refund(&request, decide.now()).await;
-        }
-    }
 }
 
 impl<D: Decide> Hold<D> {
@@ -72,21 +47,24 @@ impl<D: Decide> Hold<D> {
             settling: settling.clone(),
             permit: None,
             reservation: None,
-            queued: None,
             is_waiting: false,
         }
     }
 
-    /// The request waits for its turn. If it goes away before that, it is as if it had never come.
-    pub(crate) fn wait(&mut self, question: Option<Owned>) {
-        self.queued = question;
+    /// The request waits for its turn. If it goes away before that, it steps back from the line, and gets back what else it was charged.
+    pub(crate) fn wait(&mut self, set_aside: impl FnOnce() -> Option<Reservation>) {
         self.is_waiting = true;
+        if self.reservation.is_none() {
+            self.reservation = set_aside();
+        }
     }
 
-    /// Its turn has come.
+    /// Its turn has come. What it was charged for stays charged, unless its response is to say so.
     pub(crate) fn go(&mut self) {
-        self.queued = None;
         self.is_waiting = false;
+        if !self.settling.is_any() {
+            self.reservation = None;
+        }
     }
 
     /// Settles by the head of the response, if that says what the request cost.
@@ -123,16 +101,11 @@ impl<D: Decide> Finish for Hold<D> {
 
 impl<D: Decide> Drop for Hold<D> {
     fn drop(&mut self) {
-        if self.is_waiting {
-            let (decide, reservation, queued) =
-                (Arc::clone(&self.decide), self.reservation.take(), self.queued.take());
-            run(async move {
-                match (reservation, queued) {
-                    (Some(reservation), _) => apply(&decide, reservation, Settle::Refund).await,
-                    (None, Some(owned)) => owned.refund(&*decide).await,
-                    (None, None) => {}
-                }
-            });
+        if self.is_waiting
+            && let Some(reservation) = self.reservation.take()
+        {
+            let decide = Arc::clone(&self.decide);
+            run(async move { apply(&decide, reservation, Settle::Refund).await });
         }
         // A reservation that nobody settled stays charged at its estimate; a place in flight is free again.
         if let Some(permit) = self.permit.take() {

@@ -21,8 +21,6 @@ use crate::decide::{Decide, Own};
 use crate::service::RateLimit;
 use crate::settle::{Settle, Settling};
 
-/// Longest time that a request waits for its turn unless said otherwise.
-const WAIT_MAX: Ticks = Ticks::from_secs(30);
 /// How long a request may take whose cost is settled when it is over.
 const SETTLED_WITHIN: Ticks = Ticks::from_secs(600);
 
@@ -95,7 +93,7 @@ pub(crate) struct Settings {
     pub(crate) cost: Option<Arc<Cost>>,
     pub(crate) settling: Settling,
     pub(crate) settled_within: Ticks,
-    pub(crate) wait_max: Ticks,
+    pub(crate) wait_max: Option<Ticks>,
     pub(crate) headers: HeaderPolicy,
     pub(crate) authenticated: Option<Arc<Test>>,
     pub(crate) refuse: Option<Arc<Refuse>>,
@@ -110,7 +108,7 @@ impl Default for Settings {
             cost: None,
             settling: Settling::default(),
             settled_within: SETTLED_WITHIN,
-            wait_max: WAIT_MAX,
+            wait_max: None,
             headers: HeaderPolicy::default(),
             authenticated: None,
             refuse: None,
@@ -220,11 +218,11 @@ impl<D: Decide> RateLimitLayer<D> {
         Ok(self.with(|settings| settings.settling.told_by(name)))
     }
 
-    /// How long a request may wait for its turn where a limit shapes. One that would wait longer is refused at once, and so is one
-    /// whose own deadline (`grpc-timeout`) is earlier.
+    /// How long a request may wait for its turn where a limit shapes; unless said, as long as the limit's `queue` is. One that would wait
+    /// longer is refused at once, and so is a gRPC call whose own deadline (`grpc-timeout`) is earlier.
     #[must_use]
     pub fn wait_at_most(self, wait: Duration) -> Self {
-        self.with(|settings| settings.wait_max = Ticks::ceil_from(wait))
+        self.with(|settings| settings.wait_max = Some(Ticks::ceil_from(wait)))
     }
 
     /// How answers are written. Callers whom nobody authenticated are told only when to come back, unless this says otherwise.

@@ -15,7 +15,7 @@ use crate::attributes::{Attributes, Unreadable};
 use crate::body::Body;
 use crate::decide::Decide;
 use crate::future::{Late, ResponseFuture};
-use crate::hold::{Asking, Finish, Hold, Owned};
+use crate::hold::{Asking, Finish, Hold};
 use crate::layer::{Refused, Shared};
 use crate::refusal::{self, Reading};
 use crate::{grpc, peer};
@@ -135,8 +135,7 @@ where
         },
     };
     let Taken { mut decision, at, mut hold } = taken;
-    let patience = shared.patience(&parts);
-    if let Verdict::Wait(wait) = decision.verdict()
+    if let (Verdict::Wait(wait), Some(patience)) = (decision.verdict(), shared.patience(&parts))
         && wait > patience
     {
         decision = decision.impatient(patience);
@@ -252,21 +251,37 @@ impl<D: Decide> Shared<D> {
         Ok(ask(&request))
     }
 
-    /// Decides, and sets aside what is to be settled.
+    /// Decides, and takes care of what that takes.
     async fn ask(shared: Arc<Self>, parts: Parts) -> Result<(Taken<D>, Parts), Box<Response<Bytes>>> {
-        let refused = |problem: &str| Box::new(refusal::unreadable(problem, grpc::is_call(&parts.headers)));
         let at = shared.decide.now();
-        let (decision, reservation) = {
-            let attributes = shared.attributes(&parts).map_err(|problem| refused(&problem.0))?;
-            let request = attributes.request().and_then(|request| request.cost(shared.cost(&parts)));
-            let request = request.map_err(|problem| refused(&problem.to_string()))?;
-            match shared.settings.settling.is_any() {
-                true => shared.decide.reserve(&request, shared.settings.settled_within, at).await,
-                false => (shared.decide.check(&request, at).await, None),
-            }
-        };
+        let (decision, reservation) = shared.decided(&parts, at).await?;
         let taken = Taken::new(&shared, &parts, decision, reservation, at);
         Ok((taken, parts))
+    }
+
+    /// Decides, and sets aside what is to be settled.
+    async fn decided(
+        &self,
+        parts: &Parts,
+        at: Timestamp,
+    ) -> Result<(Decision, Option<Reservation>), Box<Response<Bytes>>> {
+        let refused = |problem: &str| Box::new(refusal::unreadable(problem, grpc::is_call(&parts.headers)));
+        let attributes = self.attributes(parts).map_err(|problem| refused(&problem.0))?;
+        let request = attributes.request().and_then(|request| request.cost(self.cost(parts)));
+        let request = request.map_err(|problem| refused(&problem.to_string()))?;
+        // Who cannot wait for long must not take a place in line to find out.
+        if let Some(patience) = self.patience(parts)
+            && self.decide.engine().shapes()
+        {
+            let foreseen = self.decide.engine().foresee(&request, at).await;
+            if matches!(foreseen.verdict(), Verdict::Wait(wait) if wait > patience) {
+                return Ok((foreseen.impatient(patience), None));
+            }
+        }
+        if self.settings.settling.is_any() {
+            return Ok(self.decide.reserve(&request, self.settings.settled_within, at).await);
+        }
+        Ok((self.decide.check(&request, at).await, None))
     }
 
     fn reading(&self, parts: &Parts) -> Reading {
@@ -293,17 +308,18 @@ impl<D: Decide> Shared<D> {
         response
     }
 
-    /// How long a request waits at most.
-    fn patience(&self, parts: &Parts) -> Ticks {
+    /// How long a request waits at most; none if it waits as long as the line is.
+    fn patience(&self, parts: &Parts) -> Option<Ticks> {
         // Only a gRPC call has a deadline of its own; whatever else has such a header means nothing by it.
         let own = grpc::timeout(&parts.headers).filter(|_| grpc::is_call(&parts.headers));
-        own.map_or(self.settings.wait_max, |own| own.min(self.settings.wait_max))
+        [own, self.settings.wait_max].into_iter().flatten().min()
     }
 
-    /// The question again, to be asked when the request is gone.
-    fn owned(&self, parts: &Parts) -> Option<Owned> {
+    /// What a decision took that lets a request wait, so that it can step back from the line.
+    fn set_aside(&self, parts: &Parts, decision: &Decision, at: Timestamp) -> Option<Reservation> {
         let attributes = self.attributes(parts).ok()?;
-        Some(Owned { attributes: attributes.into_owned(), cost: self.cost(parts) })
+        let request = attributes.request().and_then(|request| request.cost(self.cost(parts))).ok()?;
+        Some(self.decide.engine().set_aside(&request, decision, self.settings.settled_within, at))
     }
 }
 
@@ -320,8 +336,8 @@ impl<D: Decide> Taken<D> {
             Hold::new(&shared.decide, &shared.settings.settling, permit, reservation).map(Box::new);
         if let Verdict::Wait(_) = verdict {
             let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));
-            // Whoever goes away while it waits takes nothing of what the others wait for.
-            hold.get_or_insert_with(empty).wait(shared.owned(parts));
+            let hold = hold.get_or_insert_with(empty);
+            hold.wait(|| shared.set_aside(parts, &decision, at));
         }
         Self { decision, at, hold }
     }

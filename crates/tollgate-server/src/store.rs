@@ -116,6 +116,13 @@ impl Store for Stores {
         }
     }
 
+    async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        match self {
+            Stores::Memory(store) => store.renew(charges, now).await,
+            Stores::Redis(fleet) => fleet.store.renew(charges, now).await,
+        }
+    }
+
     async fn step_back(
         &self,
         charge: &Charge<'_>,

@@ -10,13 +10,14 @@ use http::HeaderMap;
 use tollgate::{Permit, Reservation};
 
 use crate::decide::Decide;
+use crate::keep::{Keeper, Place};
 use crate::settle::{Settle, Settling};
 
 /// What is held.
 pub(crate) struct Hold<D: Decide> {
     decide: Arc<D>,
     settling: Settling,
-    permit: Option<Permit>,
+    place: Option<Place<D>>,
     reservation: Option<Reservation>,
     /// Whether its turn is still to come.
     is_waiting: bool,
@@ -25,7 +26,7 @@ pub(crate) struct Hold<D: Decide> {
 impl<D: Decide> Hold<D> {
     /// Holds what a decision gave; none if that is nothing.
     pub(crate) fn new(
-        decide: &Arc<D>,
+        keeper: &Arc<Keeper<D>>,
         settling: &Settling,
         permit: Option<Permit>,
         mut reservation: Option<Reservation>,
@@ -34,8 +35,8 @@ impl<D: Decide> Hold<D> {
         if permit.is_none() && reservation.is_none() {
             return None;
         }
-        let mut hold = Self::empty(decide, settling);
-        hold.permit = permit;
+        let mut hold = Self::empty(&keeper.decide, settling);
+        hold.place = permit.map(|permit| Keeper::keep(keeper, permit));
         hold.reservation = reservation;
         Some(hold)
     }
@@ -45,7 +46,7 @@ impl<D: Decide> Hold<D> {
         Self {
             decide: Arc::clone(decide),
             settling: settling.clone(),
-            permit: None,
+            place: None,
             reservation: None,
             is_waiting: false,
         }
@@ -78,7 +79,7 @@ impl<D: Decide> Hold<D> {
 
     /// Whether anything is left to give back or to settle.
     pub(crate) const fn is_over(&self) -> bool {
-        self.permit.is_none() && self.reservation.is_none()
+        self.place.is_none() && self.reservation.is_none()
     }
 }
 
@@ -107,14 +108,7 @@ impl<D: Decide> Drop for Hold<D> {
             let decide = Arc::clone(&self.decide);
             run(async move { apply(&decide, reservation, Settle::Refund).await });
         }
-        // A reservation that nobody settled stays charged at its estimate; a place in flight is free again.
-        if let Some(permit) = self.permit.take() {
-            let decide = Arc::clone(&self.decide);
-            run(async move {
-                // A store that does not answer lets the permit expire.
-                let _ = decide.engine().release(&permit, decide.now()).await;
-            });
-        }
+        // A reservation that nobody settled stays charged at its estimate; a place in flight is free again with this.
     }
 }
 

@@ -18,6 +18,7 @@ use crate::attributes::needs::BITS;
 use crate::attributes::source::Source;
 use crate::attributes::{Mapped, Needs, Reader};
 use crate::decide::{Decide, Own};
+use crate::keep::Keeper;
 use crate::service::RateLimit;
 use crate::settle::{Settle, Settling};
 
@@ -61,6 +62,7 @@ pub struct RateLimitLayer<D> {
 /// What all services of a layer share.
 pub(crate) struct Shared<D> {
     pub(crate) decide: Arc<D>,
+    pub(crate) keeper: Arc<Keeper<D>>,
     pub(crate) settings: Settings,
     /// Which attributes are needed, in the lower bits, and since which change of whoever decides.
     needed: AtomicU64,
@@ -68,7 +70,8 @@ pub(crate) struct Shared<D> {
 
 impl<D: Decide> Shared<D> {
     fn new(decide: Arc<D>, settings: Settings) -> Self {
-        Self { decide, settings, needed: AtomicU64::new(u64::MAX) }
+        let keeper = Arc::new(Keeper::new(Arc::clone(&decide)));
+        Self { decide, keeper, settings, needed: AtomicU64::new(u64::MAX) }
     }
 
     /// Which attributes decisions depend on.

@@ -24,6 +24,7 @@ mod refusal;
 mod grpc;
 mod settle;
 mod hold;
+mod keep;
 mod body;
 pub mod shed;
 #[cfg(feature = "graphql")]

@@ -333,7 +333,7 @@ impl<D: Decide> Taken<D> {
     ) -> Self {
         let (permit, verdict) = (decision.take_permit(), decision.verdict());
         let mut hold =
-            Hold::new(&shared.decide, &shared.settings.settling, permit, reservation).map(Box::new);
+            Hold::new(&shared.keeper, &shared.settings.settling, permit, reservation).map(Box::new);
         if let Verdict::Wait(_) = verdict {
             let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));
             let hold = hold.get_or_insert_with(empty);
@@ -353,7 +353,7 @@ impl<D: Decide> Admitted<D> {
     ) -> Option<Box<Self>> {
         let permit = decided.as_mut().and_then(Decision::take_permit);
         let hold = permit.and_then(|permit| {
-            Hold::new(&shared.decide, &shared.settings.settling, Some(permit), None).map(Box::new)
+            Hold::new(&shared.keeper, &shared.settings.settling, Some(permit), None).map(Box::new)
         });
         let caller = shared.settings.caller(parts);
         // What a browser asks by itself says nothing about quotas.

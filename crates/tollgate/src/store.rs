@@ -124,6 +124,17 @@ pub trait Store: Send + Sync {
         std::future::ready(Ok(false))
     }
 
+    /// Lets the permits named in the charges live anew, for holders that are still there. One that has expired stays gone. A store that cannot
+    /// lets them expire.
+    fn renew(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreFailure>> + Send {
+        let _ = (charges, now);
+        std::future::ready(Ok(()))
+    }
+
     /// Forgets the counters, as if their keys had never been seen.
     fn reset(
         &self,

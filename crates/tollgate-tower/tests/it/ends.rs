@@ -275,6 +275,138 @@ async fn leave_nothing<S: Store + Send + Sync + 'static>(
     assert!(refused > 0 || patience == 60_000, "some were refused, since they could not wait");
 }
 
+/// A body that ends when it is told to, as a tunnel does.
+struct Open(tokio::sync::oneshot::Receiver<()>);
+
+impl Body for Open {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.0).poll(context).map(|_| None)
+    }
+}
+
+/// Lets whoever is woken do what it has to.
+async fn settle_down() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A place is held for as long as its body lasts, not for `permit_ttl`. It was otherwise: one more tunnel each 61 seconds stood under a limit
+/// of one. Whoever crashes renews nothing, and loses its place after `permit_ttl`.
+#[tokio::test]
+async fn a_place_lasts_as_long_as_its_body() {
+    let world = World::new("  - {name: in-flight, concurrency: 2, permit_ttl: 60s}");
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let bodies = Arc::new(Mutex::new(vec![Open(ended)]));
+    let upstream = service_fn(move |_: Request<Full<Bytes>>| {
+        let body = bodies.lock().unwrap().pop().unwrap();
+        async { Ok::<_, Infallible>(Response::new(body)) }
+    });
+    let service = world.layer().layer(upstream);
+    let tunnel = service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap();
+    let crashed = world.engine.check_now(&CheckRequest::new(), world.time.now()).take_permit();
+    assert!(crashed.is_some());
+    for second in (10..=600).step_by(10) {
+        world.time.advance(Duration::from_secs(10));
+        settle_down().await;
+        let left = if second < 60 { 0 } else { 1 };
+        assert_eq!(world.remaining(&[]), left, "after {second} s");
+    }
+    end.send(()).unwrap();
+    tunnel.into_body().collect().await.unwrap();
+    assert_eq!(world.remaining(&[]), 2, "the tunnel is over");
+    for _ in 0..10 {
+        world.time.advance(Duration::from_secs(10));
+        settle_down().await;
+    }
+    assert_eq!(world.remaining(&[]), 2);
+}
+
+/// A limit whose places live shorter than those of another is renewed as often as it needs.
+#[tokio::test]
+async fn the_shortest_life_sets_the_pace() {
+    let world = World::new(
+        "  - {name: quick, when: {path: /quick}, concurrency: 1, permit_ttl: 6s}
+  - {name: slow, when: {path: /slow}, concurrency: 1, permit_ttl: 600s}",
+    );
+    let held = service_fn(|_: Request<Full<Bytes>>| async { Ok::<_, Infallible>(Response::new(Held)) });
+    let service = world.layer().layer(held);
+    let slow = service.clone().oneshot(from("203.0.113.7", "/slow")).await.unwrap();
+    let quick = service.clone().oneshot(from("203.0.113.7", "/quick")).await.unwrap();
+    for second in 1..=60 {
+        world.time.advance(Duration::from_secs(1));
+        settle_down().await;
+        assert_eq!(world.remaining(&[("path", "/quick")]), 0, "after {second} s");
+    }
+    drop(quick);
+    assert_eq!(world.remaining(&[("path", "/quick")]), 1);
+    assert_eq!(world.remaining(&[("path", "/slow")]), 0);
+    drop(slow);
+    assert_eq!(world.remaining(&[("path", "/slow")]), 1);
+}
+
+/// A body that never ends.
+struct Held;
+
+impl Body for Held {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Pending
+    }
+}
+
+/// The same in real time, over a real connection: a response that streams for several lives of its permit.
+#[tokio::test]
+async fn a_place_lasts_over_a_connection() {
+    let (policy, _) =
+        Policy::compile("policy.yaml", b"limits: [{name: in-flight, concurrency: 1, permit_ttl: 600ms}]")
+            .unwrap();
+    let engine = Arc::new(Engine::new(policy, tollgate::Clock::precise().now()));
+    let held =
+        service_fn(|_: Request<hyper::body::Incoming>| async { Ok::<_, Infallible>(Response::new(Held)) });
+    let service = RateLimitLayer::new(Arc::clone(&engine)).layer(held);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let service = service.clone();
+            let service = hyper::service::service_fn(move |request| service.clone().oneshot(request));
+            let stream = hyper_util::rt::TokioIo::new(stream);
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(stream, service));
+        }
+    });
+    let ask = async || reqwest::get(format!("http://{address}/")).await.unwrap();
+    let streaming = ask().await;
+    assert_eq!(streaming.status(), 200);
+    for _ in 0..6 {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        assert_eq!(ask().await.status(), 429, "the only place is taken");
+    }
+    drop(streaming);
+    // The server sees that its client is gone.
+    let mut free = 429;
+    for _ in 0..50 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        free = ask().await.status().as_u16();
+        if free == 200 {
+            break;
+        }
+    }
+    assert_eq!(free, 200);
+    server.abort();
+}
+
 /// A limit of failures counts failures: whoever succeeds gets back what it took.
 #[tokio::test]
 async fn only_failures_count() {

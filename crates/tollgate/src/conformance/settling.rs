@@ -25,6 +25,7 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
     those_in_line_keep_their_turns(make).await;
     a_permit_is_released_once(make).await;
     a_permit_comes_back_by_itself(make).await;
+    a_renewed_permit_lives_on(make).await;
     a_permit_survives_a_swap(make).await;
     a_refund_gives_back_exactly(make).await;
     a_reset_forgets_all_or_the_named(make).await;
@@ -265,6 +266,33 @@ pub async fn a_permit_comes_back_by_itself<S: Store>(make: &impl Fn(Timestamp) -
     assert!(permit(&rig).await.is_none(), "a late release frees nobody's place");
     assert!(rig.engine.release(&next, rig.now).await.is_ok());
     assert!(permit(&rig).await.is_some());
+}
+
+/// A permit that is renewed in time lives on, however long, and takes no place more; one that has expired stays gone.
+pub async fn a_renewed_permit_lives_on<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    let mut rig = Rig::new(make, vec![PERMITS.limit("in-flight", 2)]);
+    let held = permit(&rig).await.expect("two places are free");
+    let lost = permit(&rig).await.expect("one place is free");
+    assert_eq!(held.ttl(), HOUR);
+    for _ in 0..5 {
+        rig.now = rig.now + HOUR - Ticks::ONE;
+        assert!(rig.engine.renew(&held, rig.now).await.is_ok());
+    }
+    assert_eq!(rig.left("k", "in-flight").await, 1, "one lives, and one has expired");
+    assert!(rig.engine.renew(&lost, rig.now).await.is_ok());
+    assert_eq!(rig.left("k", "in-flight").await, 1, "what has expired does not come back");
+    rig.swap(vec![PERMITS.limit("in-flight", 3)]);
+    rig.now = rig.now + HOUR - Ticks::ONE;
+    assert!(rig.engine.renew(&held, rig.now).await.is_ok());
+    rig.now = rig.now + HOUR - Ticks::ONE;
+    assert_eq!(rig.left("k", "in-flight").await, 2, "nor does a change of policy end it");
+    assert!(rig.engine.release(&held, rig.now).await.is_ok());
+    assert!(rig.engine.renew(&held, rig.now).await.is_ok());
+    assert_eq!(rig.left("k", "in-flight").await, 3, "what was given back stays given back");
+    let crashed = permit(&rig).await.expect("a place is free");
+    assert!(rig.engine.renew(&crashed, rig.now).await.is_ok());
+    rig.now = rig.now + HOUR;
+    assert_eq!(rig.left("k", "in-flight").await, 3, "nobody renews what a crashed holder had");
 }
 
 /// A permit taken under one policy is released under the next, whether the limit was raised, lowered or removed.

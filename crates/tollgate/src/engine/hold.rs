@@ -103,6 +103,12 @@ impl Permit {
         (!held.is_empty()).then_some(Self { id, held })
     }
 
+    /// How long it lives unless it is renewed: the shortest life of its places.
+    #[must_use]
+    pub fn ttl(&self) -> Ticks {
+        self.held.iter().map(|held| held.quota.0.memory()).min().unwrap_or_default()
+    }
+
     /// A number that names it within the engine.
     #[must_use]
     pub const fn id(&self) -> PermitId {
@@ -373,6 +379,26 @@ impl<S: Store> Engine<S> {
                 settled => return settled,
             }
         }
+    }
+
+    /// Lets a permit live anew, for whoever holds it for longer than `permit_ttl`: it must be renewed before that has passed, else its place is
+    /// another's. Renewing one that was given back, or has expired, changes nothing.
+    ///
+    /// # Errors
+    /// When the store does not answer; it may be asked again.
+    pub async fn renew(&self, permit: &Permit, now: Timestamp) -> Result<(), StoreFailure> {
+        let now = now.decidable();
+        let live = self.live.load_full();
+        let charges: Charges<'_> = permit
+            .held
+            .iter()
+            .filter(|held| !self.renew_here(&live, permit, held, now))
+            .filter_map(|held| held.charge(&live, permit.id, held.cost))
+            .collect();
+        if charges.is_empty() {
+            return Ok(());
+        }
+        self.store.renew(&charges, now).await
     }
 
     /// Gives back a permit, where it was taken. Giving it back again, or after it expired, changes nothing.

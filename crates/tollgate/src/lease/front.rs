@@ -71,6 +71,10 @@ impl<S: Lender> Store for Leased<S> {
         stepped
     }
 
+    async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.store.renew(charges, now).await
+    }
+
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         // What is held was debited from the counter that is forgotten: it goes with it.
         self.book.drop_cells(charges);

@@ -170,6 +170,10 @@ impl Store for Lending {
         self.memory.refund(charges, now).await
     }
 
+    async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.memory.renew(charges, now).await
+    }
+
     async fn step_back(
         &self,
         charge: &Charge<'_>,

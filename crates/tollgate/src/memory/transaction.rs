@@ -128,6 +128,18 @@ impl MemoryStore {
         next.is_some()
     }
 
+    /// Lets a permit live anew, wherever it was taken.
+    pub(crate) fn renew_now(&self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+        let now = self.origin.clamp(now);
+        for overflow in [false, true] {
+            let (item, mut locks) = self.lock_one(charge, overflow, now);
+            if let Some(known) = locks.shard(item.seat).and_then(|shard| shard.get_mut(&item.key)) {
+                known.renew(charge, now)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Forgets a counter.
     pub(crate) fn reset_now(&self, charge: &Charge<'_>, now: Timestamp) {
         let (item, mut locks) = self.lock_one(charge, false, self.origin.clamp(now));

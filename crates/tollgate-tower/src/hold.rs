@@ -91,7 +91,7 @@ pub(crate) trait Finish: Send + Sync {
 
 impl<D: Decide> Finish for Hold<D> {
     fn ended(&mut self, trailers: &HeaderMap) {
-        if let Some(settle) = self.settling.told(trailers)
+        if let Some(settle) = self.settling.by_trailers(trailers)
             && let Some(reservation) = self.reservation.take()
         {
             let decide = Arc::clone(&self.decide);

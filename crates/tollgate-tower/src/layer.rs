@@ -20,7 +20,7 @@ use crate::attributes::{Mapped, Needs, Reader};
 use crate::decide::{Decide, Own};
 use crate::keep::Keeper;
 use crate::service::RateLimit;
-use crate::settle::{Settle, Settling};
+use crate::settle::{Ending, Settle, Settling};
 
 /// How long a request may take whose cost is settled when it is over.
 const SETTLED_WITHIN: Ticks = Ticks::from_secs(600);
@@ -199,17 +199,26 @@ impl<D: Decide> RateLimitLayer<D> {
         self.with(|settings| settings.settling.by_response(by))
     }
 
-    /// Counts only requests that fail, as a limit of wrong passwords does.
+    /// Counts only requests that fail, as a limit of wrong passwords does. A gRPC call fails by its own status, which mostly comes at its end.
     #[must_use]
     pub fn count_failures(self) -> Self {
-        let is_failure = |status: StatusCode| status.is_client_error() || status.is_server_error();
-        self.settle(move |head| if is_failure(head.status) { Settle::Keep } else { Settle::Refund })
+        self.with(|settings| {
+            settings.settling.by_ending(|ending| match ending {
+                Ending::Success => Settle::Refund,
+                Ending::ClientError | Ending::ServerError => Settle::Keep,
+            });
+        })
     }
 
-    /// Gives back what a request cost that the service failed to serve.
+    /// Gives back what a request cost that the service failed to serve: 5xx, or a status of a gRPC call that stands for one.
     #[must_use]
     pub fn refund_server_errors(self) -> Self {
-        self.settle(|head| if head.status.is_server_error() { Settle::Refund } else { Settle::Keep })
+        self.with(|settings| {
+            settings.settling.by_ending(|ending| match ending {
+                Ending::ServerError => Settle::Refund,
+                Ending::Success | Ending::ClientError => Settle::Keep,
+            });
+        })
     }
 
     /// Settles at the cost that a header of the response tells, or a trailer of that name. One that tells none costs its estimate.

@@ -423,6 +423,63 @@ async fn only_failures_count() {
     assert_eq!(statuses, [200, 200, 200, 200, 401, 401, 200, 401, 429]);
 }
 
+/// A call that ends with a status, in its trailers or, if it has no body, in its head.
+struct Call(Option<&'static str>);
+
+impl Body for Call {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|status| {
+            let mut trailers = HeaderMap::new();
+            trailers.insert("grpc-status", status.parse().unwrap());
+            Ok(Frame::trailers(trailers))
+        }))
+    }
+}
+
+/// A gRPC call is HTTP 200 whatever becomes of it, and fails by its own status. It was taken for a success: whoever tried passwords over gRPC
+/// tried as many as it liked.
+#[tokio::test]
+async fn calls_fail_by_their_own_status() {
+    // The path tells where the status is, and what it is; the last whether each kind of settlement keeps what the call was charged.
+    for (kind, at, status, fails, is_server_error) in [
+        ("application/grpc", "head", "16", true, false),
+        ("application/grpc", "head", "0", false, false),
+        ("application/grpc+proto", "trailers", "16", true, false),
+        ("application/grpc", "trailers", "0", false, false),
+        ("application/grpc", "trailers", "7", true, false),
+        ("application/grpc", "trailers", "13", true, true),
+        ("application/grpc; charset=x", "head", "14", true, true),
+        ("application/grpc", "trailers", "nonsense", true, true),
+        ("application/json", "trailers", "13", false, false),
+        ("application/grpc-web", "trailers", "13", false, false),
+    ] {
+        for counts_failures in [false, true] {
+            let world = World::new("  - {name: login, by: [ip], rate: 3/h}");
+            let upstream = service_fn(move |_: Request<Full<Bytes>>| async move {
+                let response = Response::builder().header("content-type", kind);
+                let response = match at {
+                    "head" => response.header("grpc-status", status).body(Call(None)),
+                    _ => response.body(Call(Some(status))),
+                };
+                Ok::<_, Infallible>(response.unwrap())
+            });
+            let layer = world.layer();
+            let layer = if counts_failures { layer.count_failures() } else { layer.refund_server_errors() };
+            ask(&layer.layer(upstream), from("203.0.113.7", "/")).await;
+            let is_kept = if counts_failures { fails } else { !is_server_error };
+            let left = if is_kept { 2 } else { 3 };
+            let case = format!("{kind}, {status} in the {at}, counts failures: {counts_failures}");
+            assert_eq!(world.remaining(&[("ip", "203.0.113.7")]), left, "{case}");
+        }
+    }
+}
+
 /// Who was not served does not pay.
 #[tokio::test]
 async fn server_errors_are_free() {

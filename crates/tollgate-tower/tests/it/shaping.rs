@@ -12,7 +12,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::limited::{World, from, hello};
+use crate::limited::{World, ask, from, hello};
 
 type Call = Pin<Box<dyn Future<Output = u16> + Send>>;
 
@@ -157,4 +157,30 @@ async fn only_calls_have_a_deadline() {
     assert_eq!(poll(&mut call("text/plain")), Some(200));
     assert_eq!(poll(&mut call("text/plain")), None, "it waits");
     assert_eq!(poll(&mut call("application/grpc")), Some(200), "it is refused, as calls are");
+}
+
+/// Whom a full line refuses is told its rate and its length, and not the sum of both as if it were a rate. As many wait as the policy says,
+/// however long that takes.
+#[tokio::test]
+async fn a_full_line_says_what_it_is() {
+    use tollgate::headers::{Exposure, HeaderPolicy};
+    let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 1/min, queue: 100}");
+    let told = HeaderPolicy { anonymous: Exposure::Full, ..HeaderPolicy::default() };
+    let service = world.layer().headers(told).layer(service_fn(hello));
+    assert_eq!(ask(&service, from("203.0.113.7", "/")).await.status, 200);
+    let call = || -> Call {
+        let service = service.clone();
+        Box::pin(async move { service.oneshot(from("203.0.113.7", "/")).await.unwrap().status().as_u16() })
+    };
+    let mut line: Vec<Call> = (0..100).map(|_| call()).collect();
+    assert!(
+        line.iter_mut().all(|call| poll(call).is_none()),
+        "a hundred wait, the last for a hundred minutes"
+    );
+    let refused = ask(&service, from("203.0.113.7", "/")).await;
+    assert_eq!(refused.status, 429);
+    let told = "shaped: 1 per 60 s, evenly spaced, at most 100 waiting";
+    assert!(refused.body.contains(told), "{}", refused.body);
+    world.time.advance(Duration::from_secs(6_000));
+    assert!(line.iter_mut().all(|call| poll(call) == Some(200)));
 }

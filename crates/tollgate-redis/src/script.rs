@@ -54,6 +54,8 @@ pub(crate) enum Operation {
     Debit = 4,
     /// Charges all or none, and if all pass takes of each up to so many units more.
     Lend = 5,
+    /// Lets permits live anew.
+    Renew = 6,
 }
 
 /// What stands in a state for the quota that it was counted under: three digits, unique among the quotas of its family.

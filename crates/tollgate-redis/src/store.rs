@@ -275,6 +275,10 @@ impl Store for RedisStore {
         self.correct(Operation::Refund, charges, now).await
     }
 
+    async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.correct(Operation::Renew, charges, now).await
+    }
+
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         self.correct(Operation::Reset, charges, now).await
     }

@@ -118,6 +118,25 @@ impl Store for Stores {
         }
     }
 
+    async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        match self {
+            Stores::Memory(store) => store.renew(charges, now).await,
+            Stores::Redis(fleet) => fleet.store.renew(charges, now).await,
+        }
+    }
+
+    async fn step_back(
+        &self,
+        charge: &Charge<'_>,
+        empty_at: Timestamp,
+        now: Timestamp,
+    ) -> Result<bool, StoreFailure> {
+        match self {
+            Stores::Memory(store) => store.step_back(charge, empty_at, now).await,
+            Stores::Redis(fleet) => fleet.store.step_back(charge, empty_at, now).await,
+        }
+    }
+
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         match self {
             Stores::Memory(store) => store.reset(charges, now).await,

@@ -91,6 +91,27 @@ pub(crate) fn is_call(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
+/// Whether a response is the answer to a gRPC call, which tells in a status of its own how it ended. Over gRPC-Web that is in the body, where
+/// nobody reads it.
+pub(crate) fn is_answer(head: &http::response::Parts) -> bool {
+    let kind = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let rest = kind.strip_prefix(b"application/grpc");
+    head.status == http::StatusCode::OK
+        && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+}
+
+/// The status of a call, if it is told. One that cannot be read is `UNKNOWN`.
+pub(crate) fn status(headers: &HeaderMap) -> Option<u16> {
+    let status = headers.get(STATUS)?;
+    Some(status.to_str().ok().and_then(|status| status.trim().parse().ok()).unwrap_or(2))
+}
+
+/// Whether a status says that the service failed: those that stand for a 5xx.
+pub(crate) const fn is_server_error(code: u16) -> bool {
+    // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS; and what nobody has defined.
+    matches!(code, 2 | 4 | 12..=15 | 17..)
+}
+
 /// How long the caller waits, if it says so: eight digits at most, and a unit.
 pub(crate) fn timeout(headers: &HeaderMap) -> Option<Ticks> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;

@@ -2,54 +2,31 @@
 //! a panic. Each of them drops the hold, and dropping gives back.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use http::HeaderMap;
-use tollgate::{CheckRequest, Permit, Reservation};
+use tollgate::{Permit, Reservation};
 
-use crate::attributes::told as attributes;
 use crate::decide::Decide;
+use crate::keep::{Keeper, Place};
 use crate::settle::{Settle, Settling};
 
 /// What is held.
 pub(crate) struct Hold<D: Decide> {
     decide: Arc<D>,
     settling: Settling,
-    permit: Option<Permit>,
+    place: Option<Place<D>>,
     reservation: Option<Reservation>,
-    /// What is given back if the request goes away before its turn has come.
-    queued: Option<Owned>,
+    /// Whether its turn is still to come.
     is_waiting: bool,
-}
-
-/// A question that outlives its request.
-pub(crate) struct Owned {
-    pub(crate) attributes: attributes::Owned,
-    pub(crate) cost: u64,
-}
-
-impl Owned {
-    fn request(&self) -> Option<CheckRequest<'_>> {
-        let mut request = CheckRequest::new().cost(self.cost).ok()?;
-        self.attributes.tell(&mut request).ok()?;
-        Some(request)
-    }
-
-    /// Gives back what the request was charged.
-    pub(crate) async fn refund<D: Decide>(&self, decide: &D) {
-        if let Some(request) = self.request() {
-            // A store that does not answer keeps what it has: nobody gets more than a limit gives.
-            let _ = decide.engine().refund(&request, decide.now()).await;
-        }
-    }
 }
 
 impl<D: Decide> Hold<D> {
     /// Holds what a decision gave; none if that is nothing.
     pub(crate) fn new(
-        decide: &Arc<D>,
+        keeper: &Arc<Keeper<D>>,
         settling: &Settling,
         permit: Option<Permit>,
         mut reservation: Option<Reservation>,
@@ -58,8 +35,8 @@ impl<D: Decide> Hold<D> {
         if permit.is_none() && reservation.is_none() {
             return None;
         }
-        let mut hold = Self::empty(decide, settling);
-        hold.permit = permit;
+        let mut hold = Self::empty(&keeper.decide, settling);
+        hold.place = permit.map(|permit| Keeper::keep(keeper, permit));
         hold.reservation = reservation;
         Some(hold)
     }
@@ -69,29 +46,25 @@ impl<D: Decide> Hold<D> {
         Self {
             decide: Arc::clone(decide),
             settling: settling.clone(),
-            permit: None,
+            place: None,
             reservation: None,
-            queued: None,
             is_waiting: false,
         }
     }
 
-    /// The request waits for its turn. If it goes away before that, it is as if it had never come.
-    pub(crate) fn wait(&mut self, question: Option<Owned>) {
-        self.queued = question;
+    /// The request waits for its turn. If it goes away before that, it steps back from the line, and gets back what else it was charged.
+    pub(crate) fn wait(&mut self, set_aside: impl FnOnce() -> Option<Reservation>) {
         self.is_waiting = true;
+        if self.reservation.is_none() {
+            self.reservation = set_aside();
+        }
     }
 
-    /// Its turn has come.
+    /// Its turn has come. What it was charged for stays charged, unless its response is to say so.
     pub(crate) fn go(&mut self) {
-        self.queued = None;
         self.is_waiting = false;
-    }
-
-    /// Gives back all that the request was charged.
-    pub(crate) async fn give_back(&mut self) {
-        if let Some(reservation) = self.reservation.take() {
-            apply(&self.decide, reservation, Settle::Refund).await;
+        if !self.settling.is_any() {
+            self.reservation = None;
         }
     }
 
@@ -106,7 +79,7 @@ impl<D: Decide> Hold<D> {
 
     /// Whether anything is left to give back or to settle.
     pub(crate) const fn is_over(&self) -> bool {
-        self.permit.is_none() && self.reservation.is_none()
+        self.place.is_none() && self.reservation.is_none()
     }
 }
 
@@ -118,7 +91,7 @@ pub(crate) trait Finish: Send + Sync {
 
 impl<D: Decide> Finish for Hold<D> {
     fn ended(&mut self, trailers: &HeaderMap) {
-        if let Some(settle) = self.settling.told(trailers)
+        if let Some(settle) = self.settling.by_trailers(trailers)
             && let Some(reservation) = self.reservation.take()
         {
             let decide = Arc::clone(&self.decide);
@@ -129,24 +102,50 @@ impl<D: Decide> Finish for Hold<D> {
 
 impl<D: Decide> Drop for Hold<D> {
     fn drop(&mut self) {
-        if self.is_waiting {
-            let (decide, reservation, queued) =
-                (Arc::clone(&self.decide), self.reservation.take(), self.queued.take());
-            run(async move {
-                match (reservation, queued) {
-                    (Some(reservation), _) => apply(&decide, reservation, Settle::Refund).await,
-                    (None, Some(owned)) => owned.refund(&*decide).await,
-                    (None, None) => {}
-                }
-            });
-        }
-        // A reservation that nobody settled stays charged at its estimate; a place in flight is free again.
-        if let Some(permit) = self.permit.take() {
+        if self.is_waiting
+            && let Some(reservation) = self.reservation.take()
+        {
             let decide = Arc::clone(&self.decide);
-            run(async move {
-                // A store that does not answer lets the permit expire.
-                let _ = decide.engine().release(&permit, decide.now()).await;
-            });
+            run(async move { apply(&decide, reservation, Settle::Refund).await });
+        }
+        // A reservation that nobody settled stays charged at its estimate; a place in flight is free again with this.
+    }
+}
+
+/// A question that is on its way to the store. If whoever asked goes away meanwhile, the answer is waited for beside, so that what it takes,
+/// and nobody wants any more, is given back.
+pub(crate) struct Asking<T: Send + 'static> {
+    question: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    is_asked: bool,
+}
+
+impl<T: Send + 'static> Asking<T> {
+    pub(crate) fn new(question: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { question: Some(Box::pin(question)), is_asked: false }
+    }
+}
+
+impl<T: Send + 'static> Future for Asking<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        self.is_asked = true;
+        // Polled again after its end, it says nothing more. One that panics is gone, and not asked further.
+        let Some(mut question) = self.question.take() else { return Poll::Pending };
+        let answer = question.as_mut().poll(context);
+        if answer.is_pending() {
+            self.question = Some(question);
+        }
+        answer
+    }
+}
+
+impl<T: Send + 'static> Drop for Asking<T> {
+    fn drop(&mut self) {
+        if self.is_asked
+            && let Some(question) = self.question.take()
+        {
+            run(async move { drop(question.await) });
         }
     }
 }

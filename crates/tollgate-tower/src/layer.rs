@@ -21,11 +21,10 @@ use crate::attributes::source::Source;
 use crate::attributes::{Mapped, Needs, Reader};
 use crate::decide::{Decide, Own};
 use crate::direct::{Direct, Known};
+use crate::keep::Keeper;
 use crate::service::RateLimit;
-use crate::settle::{Settle, Settling};
+use crate::settle::{Ending, Settle, Settling};
 
-/// Longest time that a request waits for its turn unless said otherwise.
-const WAIT_MAX: Ticks = Ticks::from_secs(30);
 /// How long a request may take whose cost is settled when it is over.
 const SETTLED_WITHIN: Ticks = Ticks::from_secs(600);
 
@@ -66,6 +65,7 @@ pub struct RateLimitLayer<D> {
 /// What all services of a layer share.
 pub(crate) struct Shared<D> {
     pub(crate) decide: Arc<D>,
+    pub(crate) keeper: Arc<Keeper<D>>,
     pub(crate) settings: Settings,
     /// Which attributes are needed, in the lower bits, and since which change of whoever decides.
     needed: AtomicU64,
@@ -78,8 +78,9 @@ pub(crate) struct Shared<D> {
 impl<D: Decide> Shared<D> {
     fn new(decide: Arc<D>, settings: Settings) -> Self {
         let direct = Direct::of(&settings);
+        let keeper = Arc::new(Keeper::new(Arc::clone(&decide)));
         let (needed, latest) = (AtomicU64::new(u64::MAX), ArcSwapOption::empty());
-        Self { decide, settings, needed, direct, latest }
+        Self { decide, keeper, settings, needed, direct, latest }
     }
 
     /// Which attributes decisions depend on.
@@ -105,7 +106,7 @@ pub(crate) struct Settings {
     pub(crate) cost: Option<Arc<Cost>>,
     pub(crate) settling: Settling,
     pub(crate) settled_within: Ticks,
-    pub(crate) wait_max: Ticks,
+    pub(crate) wait_max: Option<Ticks>,
     pub(crate) headers: HeaderPolicy,
     pub(crate) authenticated: Option<Arc<Test>>,
     pub(crate) refuse: Option<Arc<Refuse>>,
@@ -120,7 +121,7 @@ impl Default for Settings {
             cost: None,
             settling: Settling::default(),
             settled_within: SETTLED_WITHIN,
-            wait_max: WAIT_MAX,
+            wait_max: None,
             headers: HeaderPolicy::default(),
             authenticated: None,
             refuse: None,
@@ -214,17 +215,26 @@ impl<D: Decide> RateLimitLayer<D> {
         self.with(|settings| settings.settling.by_response(by))
     }
 
-    /// Counts only requests that fail, as a limit of wrong passwords does.
+    /// Counts only requests that fail, as a limit of wrong passwords does. A gRPC call fails by its own status, which mostly comes at its end.
     #[must_use]
     pub fn count_failures(self) -> Self {
-        let is_failure = |status: StatusCode| status.is_client_error() || status.is_server_error();
-        self.settle(move |head| if is_failure(head.status) { Settle::Keep } else { Settle::Refund })
+        self.with(|settings| {
+            settings.settling.by_ending(|ending| match ending {
+                Ending::Success => Settle::Refund,
+                Ending::ClientError | Ending::ServerError => Settle::Keep,
+            });
+        })
     }
 
-    /// Gives back what a request cost that the service failed to serve.
+    /// Gives back what a request cost that the service failed to serve: 5xx, or a status of a gRPC call that stands for one.
     #[must_use]
     pub fn refund_server_errors(self) -> Self {
-        self.settle(|head| if head.status.is_server_error() { Settle::Refund } else { Settle::Keep })
+        self.with(|settings| {
+            settings.settling.by_ending(|ending| match ending {
+                Ending::ServerError => Settle::Refund,
+                Ending::Success | Ending::ClientError => Settle::Keep,
+            });
+        })
     }
 
     /// Settles at the cost that a header of the response tells, or a trailer of that name. One that tells none costs its estimate.
@@ -236,11 +246,11 @@ impl<D: Decide> RateLimitLayer<D> {
         Ok(self.with(|settings| settings.settling.told_by(name)))
     }
 
-    /// How long a request may wait for its turn where a limit shapes. One that would wait longer is refused at once, and so is one
-    /// whose own deadline (`grpc-timeout`) is earlier.
+    /// How long a request may wait for its turn where a limit shapes; unless said, as long as the limit's `queue` is. One that would wait
+    /// longer is refused at once, and so is a gRPC call whose own deadline (`grpc-timeout`) is earlier.
     #[must_use]
     pub fn wait_at_most(self, wait: Duration) -> Self {
-        self.with(|settings| settings.wait_max = Ticks::ceil_from(wait))
+        self.with(|settings| settings.wait_max = Some(Ticks::ceil_from(wait)))
     }
 
     /// How answers are written. Callers whom nobody authenticated are told only when to come back, unless this says otherwise.

@@ -26,6 +26,7 @@ mod number;
 mod grpc;
 mod settle;
 mod hold;
+mod keep;
 mod body;
 pub mod shed;
 #[cfg(feature = "graphql")]

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
 use http::{Response, StatusCode};
+use smallvec::SmallVec;
 use tollgate::headers::{Accepts, Caller, Exposure, HeaderList, HeaderPolicy};
 use tollgate::{Answer, Audience, Decision, Reason, Ticks, Timestamp};
 
@@ -133,14 +134,32 @@ const fn title(reason: Reason) -> &'static str {
     }
 }
 
-/// Adds headers to a response. Lists grow: what the service says of its own limits stays. Of the others the service's own stay.
+/// The headers that belong together: what comes before the word that tells them apart, of names such as `X-RateLimit-Limit`.
+fn family(name: &str) -> Option<&str> {
+    let word = b"ratelimit-";
+    let at = name.as_bytes().windows(word.len()).position(|part| part.eq_ignore_ascii_case(word))?;
+    name.get(..at + word.len())
+}
+
+/// Adds headers to a response. Lists grow: what the service says of its own limits stays. Of the others the service's own stay, and one that
+/// belongs to them comes along with none of ours: numbers of two limits side by side would say what neither does.
 pub(crate) fn add(headers: &mut HeaderMap, list: &mut HeaderList) {
     headers.reserve(list.len() + OTHERS);
+    let told =
+        headers.keys().filter(|name| **name != RATE_LIMIT_POLICY).filter_map(|name| family(name.as_str()));
+    let told: SmallVec<[String; 2]> = told.map(str::to_owned).collect();
+    let is_told = |name: &str| {
+        !told.is_empty()
+            && family(name).is_some_and(|ours| told.iter().any(|own| own.eq_ignore_ascii_case(ours)))
+    };
     let (text, entries) = list.take_text();
     // One piece of memory for all values.
     let text = Bytes::from(text);
     for (name, range) in entries {
         let is_list = matches!(name, "RateLimit" | "RateLimit-Policy");
+        if !is_list && is_told(name) {
+            continue;
+        }
         // Names are constants of the core and values printable, so both are always sendable.
         let (Some(name), Ok(value)) = (header_name(name), HeaderValue::from_maybe_shared(text.slice(range)))
         else {

@@ -16,7 +16,7 @@ use crate::body::Body;
 use crate::decide::Decide;
 use crate::direct::{Known, Short, is_preflight};
 use crate::future::{Late, ResponseFuture, is_cached};
-use crate::hold::{Finish, Hold, Owned};
+use crate::hold::{Asking, Finish, Hold};
 use crate::layer::{Refused, Shared};
 use crate::refusal::{self, Reading};
 use crate::{grpc, peer};
@@ -66,13 +66,20 @@ struct Told<D> {
     at: Timestamp,
 }
 
+/// A decision, and all that it took. Whoever drops it, on whatever way, gives that back.
+struct Taken<D: Decide> {
+    decision: Decision,
+    at: Timestamp,
+    hold: Option<Box<Hold<D>>>,
+}
+
 /// What is known of a request without waiting for anybody.
 enum Looked<D: Decide> {
     /// It passes; none if its response is not touched.
     Admitted(Option<Box<Admitted<D>>>),
     Refused(Response<Bytes>),
     /// It passes, after its turn has come.
-    Waits(Box<Decision>, Timestamp),
+    Waits(Box<Taken<D>>),
     /// Only the store knows, or the request is to be settled when it is over.
     Unknown,
 }
@@ -143,7 +150,7 @@ impl<I, D> RateLimit<I, D> {
                 return ResponseFuture::passing(served, admitted);
             }
             Looked::Refused(response) => return ResponseFuture::refused(response),
-            Looked::Waits(decision, at) => Some((decision, at)),
+            Looked::Waits(taken) => Some(taken),
             Looked::Unknown => None,
         };
         // The one that was told to be ready serves; its copy gets ready for the next.
@@ -157,45 +164,41 @@ impl<I, D> RateLimit<I, D> {
 async fn later<I, D, B, R>(
     shared: Arc<Shared<D>>,
     mut inner: I,
-    (mut parts, body): (Parts, B),
-    decided: Option<(Box<Decision>, Timestamp)>,
+    (parts, body): (Parts, B),
+    decided: Option<Box<Taken<D>>>,
 ) -> Late<Result<Response<R>, I::Error>, D>
 where
     I: Service<Request<B>, Response = Response<R>>,
     D: Decide,
 {
-    let (decision, reservation, at) = match decided {
-        Some((decision, at)) => (*decision, None, at),
-        None => match shared.ask(&parts).await {
-            Ok(answered) => answered,
+    let (taken, mut parts) = match decided {
+        Some(taken) => (*taken, parts),
+        None => match Asking::new(Shared::ask(Arc::clone(&shared), parts)).await {
+            Ok((taken, parts)) => (taken, parts),
             Err(refused) => return Late::Refused(*refused),
         },
     };
-    let patience = shared.patience(&parts);
-    let (decision, is_too_long) = match decision.verdict() {
-        Verdict::Wait(wait) if wait > patience => (decision.impatient(patience), true),
-        _ => (decision, false),
-    };
-    let mut hold = Hold::new(&shared.decide, &shared.settings.settling, None, reservation).map(Box::new);
+    let Taken { mut decision, at, mut hold } = taken;
+    if let (Verdict::Wait(wait), Some(patience)) = (decision.verdict(), shared.patience(&parts))
+        && wait > patience
+    {
+        decision = decision.impatient(patience);
+    }
     if !decision.is_allowed() {
-        if is_too_long {
-            shared.give_back(&parts, hold.as_deref_mut()).await;
-        }
+        // Before anybody is told: nothing of what was taken for it stays taken.
+        drop(hold);
         return Late::Refused(shared.refuse(&parts, &decision, &shared.reading(&parts), at));
     }
     let verdict = decision.verdict();
     let mut admitted = Admitted::new(&shared, &parts, &mut Some(decision), at).unwrap_or_default();
-    admitted.hold = hold.or(admitted.hold.take());
+    admitted.hold = hold.take();
     if let Verdict::Wait(wait) = verdict {
-        // Whoever goes away while it waits takes nothing of what the others wait for.
-        let hold = admitted
-            .hold
-            .get_or_insert_with(|| Box::new(Hold::empty(&shared.decide, &shared.settings.settling)));
-        hold.wait(shared.owned(&parts));
         shared.decide.began_waiting(wait);
         let _waiting = Waiting(&*shared.decide);
         shared.decide.sleep_until(at + wait).await;
-        hold.go();
+        if let Some(hold) = &mut admitted.hold {
+            hold.go();
+        }
         admitted.waited = Some(wait);
         parts.extensions.insert(Waited(wait));
     }
@@ -271,7 +274,7 @@ impl<D: Decide> Shared<D> {
         match decision.verdict() {
             Verdict::Allow => Looked::Admitted(Admitted::new(shared, parts, decided, at)),
             Verdict::Wait(_) => match decided.take() {
-                Some(decision) => Looked::Waits(Box::new(decision), at),
+                Some(decision) => Looked::Waits(Box::new(Taken::new(shared, parts, decision, None, at))),
                 None => Looked::Unknown,
             },
             Verdict::Deny { .. } | Verdict::Never => {
@@ -295,22 +298,37 @@ impl<D: Decide> Shared<D> {
         Ok(ask(&request))
     }
 
+    /// Decides, and takes care of what that takes.
+    async fn ask(shared: Arc<Self>, parts: Parts) -> Result<(Taken<D>, Parts), Box<Response<Bytes>>> {
+        let at = shared.decide.now();
+        let (decision, reservation) = shared.decided(&parts, at).await?;
+        let taken = Taken::new(&shared, &parts, decision, reservation, at);
+        Ok((taken, parts))
+    }
+
     /// Decides, and sets aside what is to be settled.
-    async fn ask(
+    async fn decided(
         &self,
         parts: &Parts,
-    ) -> Result<(Decision, Option<Reservation>, Timestamp), Box<Response<Bytes>>> {
+        at: Timestamp,
+    ) -> Result<(Decision, Option<Reservation>), Box<Response<Bytes>>> {
         let refused = |problem: &str| Box::new(refusal::unreadable(problem, grpc::is_call(&parts.headers)));
         let attributes = self.attributes(parts).map_err(|problem| refused(&problem.0))?;
         let request = attributes.request().and_then(|request| request.cost(self.cost(parts)));
         let request = request.map_err(|problem| refused(&problem.to_string()))?;
-        let at = self.decide.now();
-        if self.settings.settling.is_any() {
-            let (decision, reservation) =
-                self.decide.reserve(&request, self.settings.settled_within, at).await;
-            return Ok((decision, reservation, at));
+        // Who cannot wait for long must not take a place in line to find out.
+        if let Some(patience) = self.patience(parts)
+            && self.decide.engine().shapes()
+        {
+            let foreseen = self.decide.engine().foresee(&request, at).await;
+            if matches!(foreseen.verdict(), Verdict::Wait(wait) if wait > patience) {
+                return Ok((foreseen.impatient(patience), None));
+            }
         }
-        Ok((self.decide.check(&request, at).await, None, at))
+        if self.settings.settling.is_any() {
+            return Ok(self.decide.reserve(&request, self.settings.settled_within, at).await);
+        }
+        Ok((self.decide.check(&request, at).await, None))
     }
 
     fn reading(&self, parts: &Parts) -> Reading {
@@ -337,26 +355,38 @@ impl<D: Decide> Shared<D> {
         response
     }
 
-    /// How long a request waits at most.
-    fn patience(&self, parts: &Parts) -> Ticks {
-        grpc::timeout(&parts.headers).map_or(self.settings.wait_max, |own| own.min(self.settings.wait_max))
+    /// How long a request waits at most; none if it waits as long as the line is.
+    fn patience(&self, parts: &Parts) -> Option<Ticks> {
+        // Only a gRPC call has a deadline of its own; whatever else has such a header means nothing by it.
+        let own = grpc::timeout(&parts.headers).filter(|_| grpc::is_call(&parts.headers));
+        [own, self.settings.wait_max].into_iter().flatten().min()
     }
 
-    /// The question again, to be asked when the request is gone.
-    fn owned(&self, parts: &Parts) -> Option<Owned> {
+    /// What a decision took that lets a request wait, so that it can step back from the line.
+    fn set_aside(&self, parts: &Parts, decision: &Decision, at: Timestamp) -> Option<Reservation> {
         let attributes = self.attributes(parts).ok()?;
-        Some(Owned { attributes: attributes.into_owned(), cost: self.cost(parts) })
+        let request = attributes.request().and_then(|request| request.cost(self.cost(parts))).ok()?;
+        Some(self.decide.engine().set_aside(&request, decision, self.settings.settled_within, at))
     }
+}
 
-    async fn give_back(&self, parts: &Parts, hold: Option<&mut Hold<D>>) {
-        match hold {
-            Some(hold) => hold.give_back().await,
-            None => {
-                if let Some(owned) = self.owned(parts) {
-                    owned.refund(&*self.decide).await;
-                }
-            }
+impl<D: Decide> Taken<D> {
+    fn new(
+        shared: &Shared<D>,
+        parts: &Parts,
+        mut decision: Decision,
+        reservation: Option<Reservation>,
+        at: Timestamp,
+    ) -> Self {
+        let (permit, verdict) = (decision.take_permit(), decision.verdict());
+        let mut hold =
+            Hold::new(&shared.keeper, &shared.settings.settling, permit, reservation).map(Box::new);
+        if let Verdict::Wait(_) = verdict {
+            let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));
+            let hold = hold.get_or_insert_with(empty);
+            hold.wait(|| shared.set_aside(parts, &decision, at));
         }
+        Self { decision, at, hold }
     }
 }
 
@@ -370,7 +400,7 @@ impl<D: Decide> Admitted<D> {
     ) -> Option<Box<Self>> {
         let permit = decided.as_mut().and_then(Decision::take_permit);
         let hold = permit.and_then(|permit| {
-            Hold::new(&shared.decide, &shared.settings.settling, Some(permit), None).map(Box::new)
+            Hold::new(&shared.keeper, &shared.settings.settling, Some(permit), None).map(Box::new)
         });
         let caller = shared.settings.caller(parts);
         // What a browser asks by itself says nothing about quotas.

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use http::header::{HeaderMap, HeaderName};
 use http::response;
 
+use crate::grpc;
+
 /// What becomes of what a request was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settle {
@@ -16,19 +18,61 @@ pub enum Settle {
     Cost(u64),
 }
 
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Success,
+    ClientError,
+    ServerError,
+}
+
+impl Ending {
+    /// As the head of a response tells; none where a gRPC call tells it in its trailers.
+    fn of_head(head: &response::Parts) -> Option<Self> {
+        if grpc::is_answer(head) {
+            return Self::of_call(&head.headers);
+        }
+        Some(match head.status {
+            status if status.is_server_error() => Ending::ServerError,
+            status if status.is_client_error() => Ending::ClientError,
+            _ => Ending::Success,
+        })
+    }
+
+    /// As the status of a gRPC call tells, in the head of a response that has no body or in its trailers.
+    fn of_call(headers: &HeaderMap) -> Option<Self> {
+        Some(match grpc::status(headers)? {
+            0 => Ending::Success,
+            code if grpc::is_server_error(code) => Ending::ServerError,
+            _ => Ending::ClientError,
+        })
+    }
+}
+
 type ByResponse = dyn Fn(&response::Parts) -> Settle + Send + Sync;
+
+/// Who says what becomes of a charge.
+#[derive(Clone)]
+enum Judge {
+    Response(Arc<ByResponse>),
+    Ending(fn(Ending) -> Settle),
+}
 
 /// How costs are settled.
 #[derive(Clone, Default)]
 pub(crate) struct Settling {
-    by_response: Option<Arc<ByResponse>>,
+    judge: Option<Judge>,
     /// The header or trailer that tells what a request cost.
     told_by: Option<HeaderName>,
 }
 
 impl Settling {
     pub(crate) fn by_response(&mut self, by: impl Fn(&response::Parts) -> Settle + Send + Sync + 'static) {
-        self.by_response = Some(Arc::new(by));
+        self.judge = Some(Judge::Response(Arc::new(by)));
+    }
+
+    pub(crate) fn by_ending(&mut self, by: fn(Ending) -> Settle) {
+        self.judge = Some(Judge::Ending(by));
     }
 
     pub(crate) fn told_by(&mut self, name: HeaderName) {
@@ -37,21 +81,37 @@ impl Settling {
 
     /// Whether a response says anything about what its request cost.
     pub(crate) const fn is_any(&self) -> bool {
-        self.by_response.is_some() || self.told_by.is_some()
+        self.judge.is_some() || self.told_by.is_some()
     }
 
     /// What the head of a response says; none if that is left to its trailers.
     pub(crate) fn by_head(&self, head: &response::Parts) -> Option<Settle> {
         let told = self.told(&head.headers);
-        let judged = || self.by_response.as_ref().map(|by| by(head));
-        match told.or_else(judged) {
+        let judged = match &self.judge {
+            None => None,
+            Some(Judge::Response(by)) => Some(by(head)),
+            // A call says at its end how it ended.
+            Some(Judge::Ending(by)) => match Ending::of_head(head) {
+                Some(ending) => Some(by(ending)),
+                None => return told,
+            },
+        };
+        match told.or(judged) {
             None | Some(Settle::Keep) if told.is_none() && self.told_by.is_some() => None,
             settle => settle.or(Some(Settle::Keep)),
         }
     }
 
+    /// What the trailers of a response say.
+    pub(crate) fn by_trailers(&self, trailers: &HeaderMap) -> Option<Settle> {
+        self.told(trailers).or_else(|| match &self.judge {
+            Some(Judge::Ending(by)) => Ending::of_call(trailers).map(by),
+            _ => None,
+        })
+    }
+
     /// What a header or trailer says.
-    pub(crate) fn told(&self, headers: &HeaderMap) -> Option<Settle> {
+    fn told(&self, headers: &HeaderMap) -> Option<Settle> {
         let cost = headers.get(self.told_by.as_ref()?)?.to_str().ok()?.trim().parse();
         cost.ok().map(Settle::Cost)
     }

@@ -272,6 +272,19 @@ impl Decision {
         self
     }
 
+    /// The same decision where each limit, known by its place in the policy, its quota and when it is as if never used, makes wait for so long.
+    pub(crate) fn foreseen(mut self, wait: impl Fn(u32, &Quota, Ticks) -> Ticks) -> Self {
+        for status in &mut self.statuses {
+            let quota = self.policy.limits()[status.limit as usize].quota(status.quota);
+            let wait = wait(status.limit, quota, status.outcome.reset_after);
+            if wait > Ticks::ZERO && status.outcome.verdict == Verdict::Allow {
+                status.outcome.verdict = Verdict::Wait(wait);
+            }
+        }
+        self.verdict = combine(&self.statuses);
+        self
+    }
+
     /// What each matched limit said, in the policy's order.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> + Clone {
         self.statuses.iter().map(|status| {

@@ -24,6 +24,7 @@ mod views;
 mod without_store;
 mod hold;
 mod correct;
+mod foresee;
 mod debit;
 mod sole;
 mod tally;

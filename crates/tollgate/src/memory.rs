@@ -404,6 +404,19 @@ impl Store for MemoryStore {
         charges.iter().try_for_each(|charge| self.refund_now(charge, now))
     }
 
+    async fn step_back(
+        &self,
+        charge: &Charge<'_>,
+        empty_at: Timestamp,
+        now: Timestamp,
+    ) -> Result<bool, StoreFailure> {
+        Ok(self.step_back_now(charge, empty_at, now))
+    }
+
+    async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        charges.iter().try_for_each(|charge| self.renew_now(charge, now))
+    }
+
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         charges.iter().for_each(|charge| self.reset_now(charge, now));
         Ok(())

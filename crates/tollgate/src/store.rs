@@ -111,6 +111,30 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 
+    /// Gives back `cost` units of a leaky bucket to a request that goes away, if nobody has lined up behind it: the charge that took them left
+    /// the bucket empty at `empty_at`, and it is the last as long as that is so. Those behind keep their turns, so that a place in the middle
+    /// passes unused. Tells whether anything was given back; a store that cannot tell who is last gives nothing.
+    fn step_back(
+        &self,
+        charge: &Charge<'_>,
+        empty_at: Timestamp,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<bool, StoreFailure>> + Send {
+        let _ = (charge, empty_at, now);
+        std::future::ready(Ok(false))
+    }
+
+    /// Lets the permits named in the charges live anew, for holders that are still there. One that has expired stays gone. A store that cannot
+    /// lets them expire.
+    fn renew(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreFailure>> + Send {
+        let _ = (charges, now);
+        std::future::ready(Ok(()))
+    }
+
     /// Forgets the counters, as if their keys had never been seen.
     fn reset(
         &self,

@@ -22,7 +22,7 @@
 -- A state is a string that begins with the tag of the quota that it was counted under. A crowd is what nodes report: since when, a
 -- second, what was told in it, and in the one before. All writes come last: a script that fails has changed nothing.
 
-local CHARGE, REFUND, RESET, DEBIT, LEND = 1, 2, 3, 4, 5
+local CHARGE, REFUND, RESET, DEBIT, LEND, RENEW = 1, 2, 3, 4, 5, 6
 local RESERVOIR, EPOCH, FIRST_HIT, CALENDAR, SLIDING, LOG, PERMITS = 1, 2, 3, 4, 5, 6, 7
 local ALLOW, WAIT, DENY, NEVER = 0, 1, 2, 3
 local UNKNOWN, BOUNDS, MALFORMED, REFUSED, GONE = -1, -2, -3, -4, -5

@@ -139,6 +139,10 @@ local function step(body, at, state, operation, units)
   local next_state, idle_at
   if operation == DEBIT then
     next_state, idle_at = of_kind(kind).debit(state, tag, cost, a, b, c, d, e, permit)
+  elseif operation == RENEW then
+    if kind ~= PERMITS then return nil, REFUSED, 'a renewal of what is no permit' end
+    if not state then return next_at end
+    next_state, idle_at = of_kind(kind).renew(state, b, permit)
   elseif state then
     next_state, idle_at = of_kind(kind).refund(state, now, cost, a, b, c, d, e, permit)
   else
@@ -169,7 +173,9 @@ for request = 1, requests do
   local at, items, problem, is_admitted = 3, {}, nil, true
   if operation == RESET then
     for index = first, first + count - 1 do keep(index, false, 0, 0) end
-  elseif operation == CHARGE or operation == REFUND or operation == DEBIT or operation == LEND then
+  elseif operation == CHARGE or operation == REFUND or operation == DEBIT or operation == LEND
+    or operation == RENEW
+  then
     for index = 1, count do
       local place = first + index - 1
       local item = { step(body, at, held[places and places[place] or place], operation) }

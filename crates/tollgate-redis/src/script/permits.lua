@@ -142,6 +142,18 @@ kinds[PERMITS] = function()
     return state, state and (entry(state, (read(state))))
   end
 
+  -- Lets a permit live anew. One that has expired, or was given back, stays gone.
+  function made.renew(state, life, permit)
+    local length, held = read(state)
+    if not length then return nil end
+    local index = find(state, permit)
+    if index and entry(state, index) > now then
+      local others, units = without(state, index)
+      state = insert(sub(state, 1, 3), others, held, permit, units, life)
+    end
+    return state, (entry(state, (read(state))))
+  end
+
   -- A permit that nobody holds is nothing to debit.
   function made.debit(state)
     local length = read(state)

@@ -73,20 +73,6 @@ impl<'s> Attributes<'s> {
         self.push(name, value);
     }
 
-    /// The same, outliving the request.
-    #[must_use]
-    pub(crate) fn into_owned(self) -> Owned {
-        let lasting = |other| match other {
-            Other::WithPort(text) => Other::WithPort(Cow::Owned(text.into_owned())),
-            Other::Loose(path) => Other::Loose(path),
-            Other::LooseItself => Other::LooseItself,
-        };
-        Owned {
-            values: self.pairs().collect(),
-            others: self.others.into_iter().map(|(place, other)| (place, lasting(other))).collect(),
-        }
-    }
-
     /// Names and values.
     pub fn pairs(&self) -> impl Iterator<Item = (String, String)> {
         self.values.iter().map(|(name, value)| ((*name).to_owned(), value.as_str().to_owned()))
@@ -105,37 +91,13 @@ impl<'s> Attributes<'s> {
     /// The same, written where it is needed: a question is large.
     #[inline]
     pub(crate) fn tell<'r>(&'r self, request: &mut CheckRequest<'r>) -> Result<(), RequestError> {
-        let values = self.values.iter().map(|(name, value)| (*name, value.as_str()));
-        tell(values, &self.others, request)
-    }
-}
-
-/// What is known about a request that is gone.
-#[derive(Debug)]
-pub(crate) struct Owned {
-    values: Vec<(String, String)>,
-    others: Vec<(usize, Other<'static>)>,
-}
-
-impl Owned {
-    /// Tells the engine.
-    pub(crate) fn tell<'r>(&'r self, request: &mut CheckRequest<'r>) -> Result<(), RequestError> {
-        let values = self.values.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        tell(values, &self.others, request)
-    }
-}
-
-#[inline]
-fn tell<'r>(
-    values: impl Iterator<Item = (&'r str, &'r str)>,
-    others: &'r [(usize, Other<'_>)],
-    request: &mut CheckRequest<'r>,
-) -> Result<(), RequestError> {
-    for (place, (name, value)) in values.enumerate() {
-        match others.iter().find(|(of, _)| *of == place) {
-            None => request.push(name, value)?,
-            Some((_, other)) => request.push_spelled(name, value, other.of(value))?,
+        for (place, (name, value)) in self.values.iter().enumerate() {
+            let value = value.as_str();
+            match self.others.iter().find(|(of, _)| *of == place) {
+                None => request.push(name, value)?,
+                Some((_, other)) => request.push_spelled(name, value, other.of(value))?,
+            }
         }
+        Ok(())
     }
-    Ok(())
 }

@@ -4,13 +4,19 @@ use std::convert::Infallible;
 use std::future::{pending, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate::charge::{Answers, Charge};
+use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::{CheckRequest, Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
+use tollgate_tower::RateLimitLayer;
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::limited::{World, ask, from, hello};
 
@@ -133,6 +139,274 @@ async fn drops_at_every_step_leave_nothing() {
     }
 }
 
+/// A store that needs two turns of its caller for everything: before it does what it is asked for, and after.
+struct Slow(MemoryStore);
+
+impl Store for Slow {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        tokio::task::yield_now().await;
+        let answers = self.0.charge(charges, now).await;
+        tokio::task::yield_now().await;
+        answers
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        tokio::task::yield_now().await;
+        let refunded = self.0.refund(charges, now).await;
+        tokio::task::yield_now().await;
+        refunded
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.0.reset(charges, now).await
+    }
+
+    fn hold(&self, hold: &Hold) {
+        self.0.hold(hold);
+    }
+}
+
+/// What is polled, and how often before it is dropped: `None` if it never is.
+type Steps = Option<u32>;
+
+/// Polls a future so many times, then drops it. Time passes between its turns.
+async fn drop_after(steps: Steps, time: &ManualClock, call: impl Future<Output = ()>) {
+    let mut call = Box::pin(call);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..steps.unwrap_or(0) {
+        if call.as_mut().poll(&mut context).is_ready() {
+            break;
+        }
+        time.advance(Duration::from_millis(150));
+        tokio::task::yield_now().await;
+    }
+    drop(call);
+    // What a slow store is still asked is answered beside.
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whoever shapes, counts and settles at the same time: wherever a request is dropped, and wherever it is refused, nobody is left in
+/// flight. It was otherwise: a place that came with a wait that was refused stayed taken until it expired.
+#[tokio::test]
+async fn drops_and_refusals_leave_nothing_beside_a_line() {
+    const LIMITS: &str = "limits:
+  - {name: in-flight, by: [ip], concurrency: 5, permit_ttl: 600s}
+  - {name: shaped, by: [ip], algorithm: leaky-bucket, rate: 2/s, queue: 4}
+  - {name: quota, by: [ip], rate: 1000/s}";
+    for (is_slow, settles, patience) in [false, true].into_iter().flat_map(|is_slow| {
+        [false, true].into_iter().flat_map(move |settles| {
+            [0, 600, 60_000].into_iter().map(move |patience| (is_slow, settles, patience))
+        })
+    }) {
+        let time = ManualClock::new();
+        let (policy, _) = Policy::compile("policy.yaml", LIMITS.as_bytes()).unwrap();
+        let memory = MemoryStore::new(1 << 20, time.now());
+        if is_slow {
+            let engine = Arc::new(Engine::with_store(policy, Slow(memory), Secret::random()));
+            leave_nothing(&engine, &time, settles, patience).await;
+        } else {
+            let engine = Arc::new(Engine::with_store(policy, memory, Secret::random()));
+            leave_nothing(&engine, &time, settles, patience).await;
+        }
+    }
+}
+
+async fn leave_nothing<S: Store + Send + Sync + 'static>(
+    engine: &Arc<Engine<S>>,
+    time: &ManualClock,
+    settles: bool,
+    patience: u64,
+) {
+    let upstream = service_fn(|request: Request<Full<Bytes>>| async move {
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+        assert!(request.uri().path() != "/panics", "the handler is broken, as this test wants it");
+        let status = if request.uri().path() == "/broken" { 500 } else { 200 };
+        Ok::<_, Infallible>(Response::builder().status(status).body(Told(0, Some("3"))).unwrap())
+    });
+    let layer = RateLimitLayer::new(Arc::clone(engine)).clock(time.clock());
+    let layer = layer.wait_at_most(Duration::from_millis(patience));
+    let layer = if settles { layer.refund_server_errors().cost_from("x-cost").unwrap() } else { layer };
+    let service = layer.layer(upstream);
+    let mut refused = 0;
+    for (round, path) in (0..4).flat_map(|round| ["/", "/broken", "/panics"].map(|path| (round, path))) {
+        for steps in std::iter::once(None).chain((1..16).map(Some)) {
+            // Some who fill the line, so that this one waits, or is refused.
+            let mut line = Vec::new();
+            for _ in 0..round {
+                let mut call = Box::pin(service.clone().oneshot(from("203.0.113.7", "/")));
+                let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                line.push(call);
+            }
+            let mut called = service.clone();
+            let answered = called.call(from("203.0.113.7", path));
+            let status = Arc::new(Mutex::new(0));
+            let seen = Arc::clone(&status);
+            let mut whole = Box::pin(async move {
+                let response = answered.await.unwrap();
+                *seen.lock().unwrap() = response.status().as_u16();
+                let mut body = response.into_body();
+                while body.frame().await.is_some() {
+                    tokio::task::yield_now().await;
+                }
+            });
+            let caught = poll_fn(move |context| {
+                let polled = std::panic::catch_unwind(AssertUnwindSafe(|| whole.as_mut().poll(context)));
+                polled.unwrap_or(Poll::Ready(()))
+            });
+            drop_after(steps, time, caught).await;
+            refused += u32::from(*status.lock().unwrap() == 429);
+            drop(line);
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            let look = CheckRequest::new().with("ip", "203.0.113.7").unwrap().looking();
+            let left = engine.check(&look, time.now()).await.limits().next().unwrap().outcome.remaining;
+            assert_eq!(
+                left, 5,
+                "settles: {settles}, patience: {patience}, {round} in line, {path}, {steps:?}"
+            );
+        }
+        time.advance(Duration::from_secs(10));
+    }
+    assert!(refused > 0 || patience == 60_000, "some were refused, since they could not wait");
+}
+
+/// A body that ends when it is told to, as a tunnel does.
+struct Open(tokio::sync::oneshot::Receiver<()>);
+
+impl Body for Open {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.0).poll(context).map(|_| None)
+    }
+}
+
+/// Lets whoever is woken do what it has to.
+async fn settle_down() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A place is held for as long as its body lasts, not for `permit_ttl`. It was otherwise: one more tunnel each 61 seconds stood under a limit
+/// of one. Whoever crashes renews nothing, and loses its place after `permit_ttl`.
+#[tokio::test]
+async fn a_place_lasts_as_long_as_its_body() {
+    let world = World::new("  - {name: in-flight, concurrency: 2, permit_ttl: 60s}");
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let bodies = Arc::new(Mutex::new(vec![Open(ended)]));
+    let upstream = service_fn(move |_: Request<Full<Bytes>>| {
+        let body = bodies.lock().unwrap().pop().unwrap();
+        async { Ok::<_, Infallible>(Response::new(body)) }
+    });
+    let service = world.layer().layer(upstream);
+    let tunnel = service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap();
+    let crashed = world.engine.check_now(&CheckRequest::new(), world.time.now()).take_permit();
+    assert!(crashed.is_some());
+    for second in (10..=600).step_by(10) {
+        world.time.advance(Duration::from_secs(10));
+        settle_down().await;
+        let left = if second < 60 { 0 } else { 1 };
+        assert_eq!(world.remaining(&[]), left, "after {second} s");
+    }
+    end.send(()).unwrap();
+    tunnel.into_body().collect().await.unwrap();
+    assert_eq!(world.remaining(&[]), 2, "the tunnel is over");
+    for _ in 0..10 {
+        world.time.advance(Duration::from_secs(10));
+        settle_down().await;
+    }
+    assert_eq!(world.remaining(&[]), 2);
+}
+
+/// A limit whose places live shorter than those of another is renewed as often as it needs.
+#[tokio::test]
+async fn the_shortest_life_sets_the_pace() {
+    let world = World::new(
+        "  - {name: quick, when: {path: /quick}, concurrency: 1, permit_ttl: 6s}
+  - {name: slow, when: {path: /slow}, concurrency: 1, permit_ttl: 600s}",
+    );
+    let held = service_fn(|_: Request<Full<Bytes>>| async { Ok::<_, Infallible>(Response::new(Held)) });
+    let service = world.layer().layer(held);
+    let slow = service.clone().oneshot(from("203.0.113.7", "/slow")).await.unwrap();
+    let quick = service.clone().oneshot(from("203.0.113.7", "/quick")).await.unwrap();
+    for second in 1..=60 {
+        world.time.advance(Duration::from_secs(1));
+        settle_down().await;
+        assert_eq!(world.remaining(&[("path", "/quick")]), 0, "after {second} s");
+    }
+    drop(quick);
+    assert_eq!(world.remaining(&[("path", "/quick")]), 1);
+    assert_eq!(world.remaining(&[("path", "/slow")]), 0);
+    drop(slow);
+    assert_eq!(world.remaining(&[("path", "/slow")]), 1);
+}
+
+/// A body that never ends.
+struct Held;
+
+impl Body for Held {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Pending
+    }
+}
+
+/// The same in real time, over a real connection: a response that streams for several lives of its permit.
+#[tokio::test]
+async fn a_place_lasts_over_a_connection() {
+    let (policy, _) =
+        Policy::compile("policy.yaml", b"limits: [{name: in-flight, concurrency: 1, permit_ttl: 600ms}]")
+            .unwrap();
+    let engine = Arc::new(Engine::new(policy, tollgate::Clock::precise().now()));
+    let held =
+        service_fn(|_: Request<hyper::body::Incoming>| async { Ok::<_, Infallible>(Response::new(Held)) });
+    let service = RateLimitLayer::new(Arc::clone(&engine)).layer(held);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let service = service.clone();
+            let service = hyper::service::service_fn(move |request| service.clone().oneshot(request));
+            let stream = hyper_util::rt::TokioIo::new(stream);
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(stream, service));
+        }
+    });
+    let ask = async || reqwest::get(format!("http://{address}/")).await.unwrap();
+    let streaming = ask().await;
+    assert_eq!(streaming.status(), 200);
+    for _ in 0..6 {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        assert_eq!(ask().await.status(), 429, "the only place is taken");
+    }
+    drop(streaming);
+    // The server sees that its client is gone.
+    let mut free = 429;
+    for _ in 0..50 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        free = ask().await.status().as_u16();
+        if free == 200 {
+            break;
+        }
+    }
+    assert_eq!(free, 200);
+    server.abort();
+}
+
 /// A limit of failures counts failures: whoever succeeds gets back what it took.
 #[tokio::test]
 async fn only_failures_count() {
@@ -147,6 +421,63 @@ async fn only_failures_count() {
         statuses.push(ask(&service, from("203.0.113.7", path)).await.status);
     }
     assert_eq!(statuses, [200, 200, 200, 200, 401, 401, 200, 401, 429]);
+}
+
+/// A call that ends with a status, in its trailers or, if it has no body, in its head.
+struct Call(Option<&'static str>);
+
+impl Body for Call {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|status| {
+            let mut trailers = HeaderMap::new();
+            trailers.insert("grpc-status", status.parse().unwrap());
+            Ok(Frame::trailers(trailers))
+        }))
+    }
+}
+
+/// A gRPC call is HTTP 200 whatever becomes of it, and fails by its own status. It was taken for a success: whoever tried passwords over gRPC
+/// tried as many as it liked.
+#[tokio::test]
+async fn calls_fail_by_their_own_status() {
+    // The path tells where the status is, and what it is; the last whether each kind of settlement keeps what the call was charged.
+    for (kind, at, status, fails, is_server_error) in [
+        ("application/grpc", "head", "16", true, false),
+        ("application/grpc", "head", "0", false, false),
+        ("application/grpc+proto", "trailers", "16", true, false),
+        ("application/grpc", "trailers", "0", false, false),
+        ("application/grpc", "trailers", "7", true, false),
+        ("application/grpc", "trailers", "13", true, true),
+        ("application/grpc; charset=x", "head", "14", true, true),
+        ("application/grpc", "trailers", "nonsense", true, true),
+        ("application/json", "trailers", "13", false, false),
+        ("application/grpc-web", "trailers", "13", false, false),
+    ] {
+        for counts_failures in [false, true] {
+            let world = World::new("  - {name: login, by: [ip], rate: 3/h}");
+            let upstream = service_fn(move |_: Request<Full<Bytes>>| async move {
+                let response = Response::builder().header("content-type", kind);
+                let response = match at {
+                    "head" => response.header("grpc-status", status).body(Call(None)),
+                    _ => response.body(Call(Some(status))),
+                };
+                Ok::<_, Infallible>(response.unwrap())
+            });
+            let layer = world.layer();
+            let layer = if counts_failures { layer.count_failures() } else { layer.refund_server_errors() };
+            ask(&layer.layer(upstream), from("203.0.113.7", "/")).await;
+            let is_kept = if counts_failures { fails } else { !is_server_error };
+            let left = if is_kept { 2 } else { 3 };
+            let case = format!("{kind}, {status} in the {at}, counts failures: {counts_failures}");
+            assert_eq!(world.remaining(&[("ip", "203.0.113.7")]), left, "{case}");
+        }
+    }
 }
 
 /// Who was not served does not pay.

@@ -12,6 +12,7 @@ mod ends;
 mod examples;
 mod graphql;
 mod limited;
+mod line;
 mod passing;
 mod shaping;
 mod shed;

@@ -204,6 +204,9 @@ async fn headers_of_others() {
     assert_eq!(lists.len(), 2);
     assert!(lists[0].starts_with("\"own\"") && lists[1].starts_with("\"per-ip\""), "{lists:?}");
     assert_eq!(got.header("x-ratelimit-limit"), Some("1"));
+    let mixed: Vec<_> = got.headers.keys().filter(|name| name.as_str().starts_with("x-ratelimit-")).collect();
+    assert_eq!(mixed, ["x-ratelimit-limit"], "all of a family or none");
+    assert!(got.headers.contains_key("ratelimit-policy"));
     let redirect = ask(&service, from("203.0.113.7", "/old")).await;
     assert_eq!(redirect.headers.get_all("ratelimit").iter().count(), 1);
     assert_eq!(redirect.header("ratelimit-policy"), None);

@@ -12,7 +12,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::limited::{World, from, hello};
+use crate::limited::{World, ask, from, hello};
 
 type Call = Pin<Box<dyn Future<Output = u16> + Send>>;
 
@@ -124,12 +124,14 @@ async fn who_cannot_wait_is_told_so() {
         let mut request = from("203.0.113.7", "/");
         if let Some(timeout) = timeout {
             request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
+            request.headers_mut().insert("content-type", "application/grpc+proto".parse().unwrap());
         }
         let service = service.clone();
         Box::pin(async move { service.oneshot(request).await.unwrap().status().as_u16() })
     };
     assert_eq!(poll(&mut call(None)), Some(200));
-    assert_eq!(poll(&mut call(Some("500m"))), Some(429), "its deadline is before its turn");
+    // A refused call is HTTP 200 with a status of its own.
+    assert_eq!(poll(&mut call(Some("500m"))), Some(200), "its deadline is before its turn");
     let mut waiting = [call(None), call(None)];
     assert!(waiting.iter_mut().all(|call| poll(call).is_none()));
     for _ in 0..5 {
@@ -138,4 +140,47 @@ async fn who_cannot_wait_is_told_so() {
     world.time.advance(Duration::from_secs(1));
     assert_eq!(poll(&mut waiting[0]), Some(200));
     assert_eq!(poll(&mut call(None)), None, "refusals took no place in line");
+}
+
+/// The deadline of a gRPC call is that of a call: on any other request the header says nothing.
+#[tokio::test]
+async fn only_calls_have_a_deadline() {
+    let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 1/s, queue: 100}");
+    let service = world.layer().layer(service_fn(hello));
+    let call = |kind: &str| -> Call {
+        let mut request = from("203.0.113.7", "/");
+        request.headers_mut().insert("grpc-timeout", "500m".parse().unwrap());
+        request.headers_mut().insert("content-type", kind.parse().unwrap());
+        let service = service.clone();
+        Box::pin(async move { service.oneshot(request).await.unwrap().status().as_u16() })
+    };
+    assert_eq!(poll(&mut call("text/plain")), Some(200));
+    assert_eq!(poll(&mut call("text/plain")), None, "it waits");
+    assert_eq!(poll(&mut call("application/grpc")), Some(200), "it is refused, as calls are");
+}
+
+/// Whom a full line refuses is told its rate and its length, and not the sum of both as if it were a rate. As many wait as the policy says,
+/// however long that takes.
+#[tokio::test]
+async fn a_full_line_says_what_it_is() {
+    use tollgate::headers::{Exposure, HeaderPolicy};
+    let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 1/min, queue: 100}");
+    let told = HeaderPolicy { anonymous: Exposure::Full, ..HeaderPolicy::default() };
+    let service = world.layer().headers(told).layer(service_fn(hello));
+    assert_eq!(ask(&service, from("203.0.113.7", "/")).await.status, 200);
+    let call = || -> Call {
+        let service = service.clone();
+        Box::pin(async move { service.oneshot(from("203.0.113.7", "/")).await.unwrap().status().as_u16() })
+    };
+    let mut line: Vec<Call> = (0..100).map(|_| call()).collect();
+    assert!(
+        line.iter_mut().all(|call| poll(call).is_none()),
+        "a hundred wait, the last for a hundred minutes"
+    );
+    let refused = ask(&service, from("203.0.113.7", "/")).await;
+    assert_eq!(refused.status, 429);
+    let told = "shaped: 1 per 60 s, evenly spaced, at most 100 waiting";
+    assert!(refused.body.contains(told), "{}", refused.body);
+    world.time.advance(Duration::from_secs(6_000));
+    assert!(line.iter_mut().all(|call| poll(call) == Some(200)));
 }

@@ -216,6 +216,19 @@ pub fn release(_quota: &Concurrency, mut state: State, now: Timestamp, permit: P
     (state, released)
 }
 
+/// Lets a permit live anew, for a holder that is still there. Tells whether it was in flight: one that was given back or has expired stays gone,
+/// since its place may be another's.
+#[must_use]
+pub fn renew(quota: &Concurrency, mut state: State, now: Timestamp, permit: PermitId) -> (State, bool) {
+    let now = now.decidable();
+    let renewed = state.is_live(permit, now);
+    if renewed {
+        let units = state.remove(permit);
+        state.insert(permit, units, now + quota.ttl);
+    }
+    (state, renewed)
+}
+
 /// Gives back `units` of a permit, which keeps the rest until its expiry.
 #[must_use]
 pub fn refund(_quota: &Concurrency, mut state: State, now: Timestamp, permit: PermitId, units: u64) -> State {
@@ -302,6 +315,21 @@ mod tests {
         let (state, expired) = release(&quota, state, after(31), PermitId(1));
         assert!(!expired);
         assert_eq!(remaining(&quota, &state, after(31)), 3);
+    }
+
+    /// A permit that is renewed lives anew, takes no unit more, and only while it lives; also where there is no room for another.
+    #[test]
+    fn a_renewed_permit_lives_anew() {
+        let quota = permits(3);
+        let state = taken(&quota, &[(0, 2), (1, 1)]);
+        let (state, renewed) = renew(&quota, state, after(20), PermitId(0));
+        assert!(renewed);
+        assert_eq!((remaining(&quota, &state, after(20)), remaining(&quota, &state, after(31))), (0, 1));
+        assert_eq!((idle_at(&quota, &state), remaining(&quota, &state, after(50))), (after(50), 3));
+        for gone in [PermitId(1), PermitId(7)] {
+            let (unchanged, renewed) = renew(&quota, state.clone(), after(31), gone);
+            assert_eq!((unchanged, renewed), (state.clone(), false), "{gone:?}");
+        }
     }
 
     /// A permit that is charged again holds both charges and lives anew: against the caller, and freed by one release.

@@ -129,6 +129,19 @@ pub fn refund(reservoir: &Reservoir, state: State, now: Timestamp, units: u64) -
     State::lacking(reservoir.put(state.missing(reservoir, now), units), reservoir, now)
 }
 
+/// Gives back `units` of a charge that left the bucket full again at `full_at`, if it was the last: none if another was charged since, whose
+/// turn would otherwise come to be another's, too.
+#[must_use]
+pub fn step_back(
+    reservoir: &Reservoir,
+    state: State,
+    full_at: Timestamp,
+    now: Timestamp,
+    units: u64,
+) -> Option<State> {
+    (idle_at(&state) == full_at).then(|| refund(reservoir, state, now, units))
+}
+
 /// From when on the state equals that of a key never seen.
 #[must_use]
 #[inline]

@@ -85,3 +85,16 @@ pub fn charge(quota: &LeakyBucket, state: State, now: Timestamp, cost: u64) -> (
     };
     (next, reservoir.outcome(left, verdict))
 }
+
+/// How long a charge of `cost` units waits behind those after whom the bucket is empty in `empty_after`, or up to a tick longer; also where the
+/// queue has no room for it.
+#[must_use]
+pub fn wait_behind(quota: &LeakyBucket, empty_after: Ticks, cost: u64) -> Ticks {
+    let reservoir = quota.shape.reservoir();
+    let (gain, price) = (reservoir.pace().gain(), reservoir.pace().price());
+    let missing = reservoir.gained(empty_after.as_micros()) + cost.min(reservoir.units()) * price.get();
+    match missing.checked_sub(quota.at_once) {
+        Some(queued) if cost > 0 => Ticks::from_micros(gain.div_ceil(queued)),
+        _ => Ticks::ZERO,
+    }
+}

@@ -99,6 +99,8 @@ pub(super) const ALGORITHMS: [Algorithm; 10] = [
 
 /// The token bucket, where any algorithm will do.
 pub(super) const BUCKET: Algorithm = ALGORITHMS[0];
+/// The line.
+pub(super) const LINE: Algorithm = ALGORITHMS[8];
 /// The permits.
 pub(super) const PERMITS: Algorithm = ALGORITHMS[9];
 

@@ -1,7 +1,9 @@
 //! What was taken and may come back: reservations, permits, refunds, resets.
 
-use super::fixture::{ALGORITHMS, Algorithm, BUCKET, HOUR, PERMITS, Rig, START, asking, on_plan};
+use super::fixture::{ALGORITHMS, Algorithm, BUCKET, HOUR, LINE, PERMITS, Rig, START, asking, on_plan};
+use crate::decision::Decision;
 use crate::engine::{CommitError, Permit, Settled};
+use crate::outcome::Verdict;
 use crate::policy::{Cost, Mode};
 use crate::request::CheckRequest;
 use crate::store::Store;
@@ -20,8 +22,10 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
     a_denied_reservation_holds_nothing(make).await;
     only_limits_that_count_the_cost_are_settled(make).await;
     a_reservation_survives_a_swap(make).await;
+    those_in_line_keep_their_turns(make).await;
     a_permit_is_released_once(make).await;
     a_permit_comes_back_by_itself(make).await;
+    a_renewed_permit_lives_on(make).await;
     a_permit_survives_a_swap(make).await;
     a_refund_gives_back_exactly(make).await;
     a_reset_forgets_all_or_the_named(make).await;
@@ -32,9 +36,14 @@ fn countable() -> impl Iterator<Item = Algorithm> {
     ALGORITHMS.into_iter().filter(|each| each.name != PERMITS.name)
 }
 
+/// Those that give back whatever was taken. A leaky bucket does not: who has a turn in its line keeps it.
+fn refundable() -> impl Iterator<Item = Algorithm> {
+    countable().filter(|each| each.name != LINE.name)
+}
+
 /// 6 reserved, 2 used: 4 come back.
 pub async fn a_commit_below_the_estimate_gives_the_rest_back<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    for algorithm in countable() {
+    for algorithm in refundable() {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         let (decision, reservation) = rig.engine.reserve(&asking("k", 6), LIFETIME, rig.now).await;
         assert!(decision.is_allowed());
@@ -79,7 +88,8 @@ pub async fn a_commit_above_the_estimate_counts_by_the_keys_own_tier<S: Store>(
 
 /// After a cancellation every counter, permits among them, is as before the reservation.
 pub async fn a_cancelled_reservation_never_was<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    let rig = Rig::new(make, ALGORITHMS.iter().map(|each| each.limit(each.name, 10)).collect());
+    let each = ALGORITHMS.iter().filter(|each| each.name != LINE.name);
+    let rig = Rig::new(make, each.map(|each| each.limit(each.name, 10)).collect());
     let mut decision = rig.check(&asking("k", 2)).await;
     assert!(decision.take_permit().is_some());
     let before = rig.peek("k").await;
@@ -163,7 +173,7 @@ pub async fn only_limits_that_count_the_cost_are_settled<S: Store>(make: &impl F
 
 /// A reservation made under one policy is settled under the next; if its limit is gone, nothing happens.
 pub async fn a_reservation_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    for algorithm in countable() {
+    for algorithm in refundable() {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         let (_, kept) = rig.engine.reserve(&asking("k", 4), LIFETIME, rig.now).await;
         let (_, orphan) = rig.engine.reserve(&asking("k", 3), LIFETIME, rig.now).await;
@@ -174,6 +184,45 @@ pub async fn a_reservation_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -
         rig.swap(vec![BUCKET.limit("another", 5)]);
         assert!(rig.engine.cancel(&mut orphan.expect("it was admitted"), rig.now).await.is_ok());
         assert_eq!(rig.left("k", "another").await, 5, "{}", algorithm.name);
+    }
+}
+
+/// Whoever goes away from a line, from its end or from its middle, and whatever is given back to it: those who came later leave later, one
+/// interval apart.
+pub async fn those_in_line_keep_their_turns<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    let interval = Ticks::from_secs(360);
+    for gone in [&[1_usize, 2][..], &[2, 1], &[3], &[3, 2, 1], &[1, 3], &[0], &[0, 1, 2], &[]] {
+        let mut rig = Rig::new(make, vec![LINE.limit("line", 10)]);
+        let mut leaves = Vec::new();
+        let mut reservations = Vec::new();
+        for _ in 0..4 {
+            let (decision, reservation) = rig.engine.reserve(&asking("k", 1), LIFETIME, rig.now).await;
+            leaves.push(rig.now + wait_of(&decision));
+            reservations.push(reservation.expect("there is room in the line"));
+            rig.now = rig.now + Ticks::from_secs(1);
+        }
+        for &place in gone {
+            assert!(rig.engine.cancel(&mut reservations[place], rig.now).await.is_ok());
+        }
+        assert!(rig.engine.refund(&asking("k", 2), rig.now).await.is_ok());
+        for _ in 0..3 {
+            leaves.push(rig.now + wait_of(&rig.check(&asking("k", 1)).await));
+        }
+        // The first has left before anybody goes away, so that its turn was used.
+        let stayed = (0..leaves.len()).filter(|place| *place == 0 || !gone.contains(place));
+        let stayed: Vec<Timestamp> = stayed.map(|place| leaves[place]).collect();
+        let is_apart = |pair: &[Timestamp]| pair[1] >= pair[0] + interval;
+        assert!(stayed.windows(2).all(is_apart), "{gone:?} went away: {stayed:?}");
+    }
+}
+
+fn wait_of(decision: &Decision) -> Ticks {
+    match decision.verdict() {
+        Verdict::Wait(wait) => wait,
+        verdict => {
+            assert_eq!(verdict, Verdict::Allow);
+            Ticks::ZERO
+        }
     }
 }
 
@@ -219,6 +268,33 @@ pub async fn a_permit_comes_back_by_itself<S: Store>(make: &impl Fn(Timestamp) -
     assert!(permit(&rig).await.is_some());
 }
 
+/// A permit that is renewed in time lives on, however long, and takes no place more; one that has expired stays gone.
+pub async fn a_renewed_permit_lives_on<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    let mut rig = Rig::new(make, vec![PERMITS.limit("in-flight", 2)]);
+    let held = permit(&rig).await.expect("two places are free");
+    let lost = permit(&rig).await.expect("one place is free");
+    assert_eq!(held.ttl(), HOUR);
+    for _ in 0..5 {
+        rig.now = rig.now + HOUR - Ticks::ONE;
+        assert!(rig.engine.renew(&held, rig.now).await.is_ok());
+    }
+    assert_eq!(rig.left("k", "in-flight").await, 1, "one lives, and one has expired");
+    assert!(rig.engine.renew(&lost, rig.now).await.is_ok());
+    assert_eq!(rig.left("k", "in-flight").await, 1, "what has expired does not come back");
+    rig.swap(vec![PERMITS.limit("in-flight", 3)]);
+    rig.now = rig.now + HOUR - Ticks::ONE;
+    assert!(rig.engine.renew(&held, rig.now).await.is_ok());
+    rig.now = rig.now + HOUR - Ticks::ONE;
+    assert_eq!(rig.left("k", "in-flight").await, 2, "nor does a change of policy end it");
+    assert!(rig.engine.release(&held, rig.now).await.is_ok());
+    assert!(rig.engine.renew(&held, rig.now).await.is_ok());
+    assert_eq!(rig.left("k", "in-flight").await, 3, "what was given back stays given back");
+    let crashed = permit(&rig).await.expect("a place is free");
+    assert!(rig.engine.renew(&crashed, rig.now).await.is_ok());
+    rig.now = rig.now + HOUR;
+    assert_eq!(rig.left("k", "in-flight").await, 3, "nobody renews what a crashed holder had");
+}
+
 /// A permit taken under one policy is released under the next, whether the limit was raised, lowered or removed.
 pub async fn a_permit_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for limit in [1, 2, 5, 9] {
@@ -241,7 +317,7 @@ pub async fn a_permit_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -> S) 
 
 /// A refund gives back what was taken and never more than that: an unused counter has its capacity, not above it.
 pub async fn a_refund_gives_back_exactly<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    for algorithm in countable() {
+    for algorithm in refundable() {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         assert!(rig.admits("k", 7).await);
         assert!(rig.admits("other", 7).await);

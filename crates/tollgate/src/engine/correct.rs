@@ -7,12 +7,14 @@ use smallvec::SmallVec;
 use super::{ATTEMPTS, Engine};
 use crate::algorithm::concurrency::PermitId;
 use crate::key::Fingerprint;
+use crate::quota::Quota;
 use crate::request::CheckRequest;
 use crate::store::{Store, StoreFailure};
 use crate::time::Timestamp;
 
 impl<S: Store> Engine<S> {
-    /// Gives back what an earlier request with these attributes took, as far as it is still counted. One that has begun is finished: what
+    /// Gives back what an earlier request with these attributes took, as far as it is still counted. A leaky bucket gives nothing back: those
+    /// who wait keep their turns, and a turn that was used stays used; see [`Engine::set_aside`]. One that has begun is finished: what
     /// a store that fails in the middle leaves of it is given back when the store is back.
     ///
     /// # Errors
@@ -58,7 +60,8 @@ impl<S: Store> Engine<S> {
         let charges = live.charges(views, &matches, &rulings, PermitId(0));
         let mut unanswered = Ok(());
         for (matched, charge) in matches.iter().zip(&charges) {
-            if done.contains(&charge.key) {
+            // Who has left a line has used its turn, and who still waits in it steps back by its reservation.
+            if done.contains(&charge.key) || matches!(charge.quota, Quota::LeakyBucket(_)) {
                 continue;
             }
             match self.store.refund(slice::from_ref(charge), now).await {

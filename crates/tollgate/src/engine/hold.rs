@@ -12,6 +12,7 @@ use crate::algorithm::concurrency::PermitId;
 use crate::charge::Charge;
 use crate::decision::{Decision, LimitStatus, Source, Stance};
 use crate::key::Fingerprint;
+use crate::outcome::Verdict;
 use crate::policy::{Cost, Limit, Match, QuotaIndex};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
@@ -35,6 +36,8 @@ pub(super) struct Held {
     settles: bool,
     /// When the fixed window ends that it was charged in.
     window_ends_at: Option<Timestamp>,
+    /// When the leaky bucket that it was charged to is empty again, unless somebody lines up behind.
+    empty_at: Option<Timestamp>,
 }
 
 /// Places in flight. Released once; releasing again changes nothing.
@@ -51,6 +54,8 @@ pub struct Reservation {
     held: SmallVec<[Held; 4]>,
     permit: Option<Permit>,
     charged_at: Timestamp,
+    /// When its turn comes.
+    leaves_at: Timestamp,
     expires_at: Timestamp,
     is_settled: bool,
 }
@@ -98,6 +103,12 @@ impl Permit {
         (!held.is_empty()).then_some(Self { id, held })
     }
 
+    /// How long it lives unless it is renewed: the shortest life of its places.
+    #[must_use]
+    pub fn ttl(&self) -> Ticks {
+        self.held.iter().map(|held| held.quota.0.memory()).min().unwrap_or_default()
+    }
+
     /// A number that names it within the engine.
     #[must_use]
     pub const fn id(&self) -> PermitId {
@@ -120,6 +131,7 @@ impl Held {
             settles: !matches!(charge.quota, Quota::Concurrency(_))
                 && !matches!(limit.cost(), Cost::Units(_)),
             window_ends_at: None,
+            empty_at: None,
         }
     }
 
@@ -134,7 +146,13 @@ impl Held {
         // A window from the first hit may have begun long before this charge, so only its own counter knows when it ends.
         let ends_at = now + status.outcome.reset_after;
         let window_ends_at = matches!(charge.quota, Quota::FixedWindow(_)).then_some(ends_at);
-        Self { window_ends_at, ..Self::new(live, matched, charge, status.source) }
+        let is_line = matches!(charge.quota, Quota::LeakyBucket(_)) && status.source == Source::Exact;
+        let empty_at = is_line.then_some(ends_at);
+        Self { window_ends_at, empty_at, ..Self::new(live, matched, charge, status.source) }
+    }
+
+    const fn is_line(&self) -> bool {
+        matches!(self.quota.0, Quota::LeakyBucket(_))
     }
 
     /// How many of the units that it was charged still count.
@@ -208,7 +226,8 @@ impl Reservation {
 }
 
 impl<S: Store> Engine<S> {
-    /// Charges the request's cost as an estimate, to be settled within `lifetime`. One that is not settled stays charged.
+    /// Charges the request's cost as an estimate, to be settled within `lifetime` from when its turn comes, which is at once unless it has to
+    /// wait. One that is not settled stays charged.
     pub async fn reserve(
         &self,
         request: &CheckRequest<'_>,
@@ -222,23 +241,25 @@ impl<S: Store> Engine<S> {
         }
         let permit = decision.take_permit();
         let charges = live.charges(slice::from_ref(request), &matches, &rulings, PermitId(0));
-        // What nobody counted cannot be given back.
-        let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source.is_counted();
-        let mut held: SmallVec<[Held; 4]> = decision
-            .limits()
-            .zip(matches.iter().zip(&charges))
-            .filter(|(status, (matched, _))| is_held(status) && !live.takes_permit(matched))
-            .map(|(status, (matched, charge))| Held::by_status(&live, matched, charge, &status, now))
-            .collect();
-        // Where some limits compute their own cost, the actual cost is theirs; the others count requests, not units.
-        let computed = |limit: &Limit| matches!(limit.cost(), Cost::Attribute(_) | Cost::Computed(_));
-        let is_computed =
-            |held: &Held| live.counters_of(&held.limit).is_some_and(|(limit, _)| computed(limit));
-        if held.iter().any(is_computed) {
-            held.iter_mut().for_each(|held| held.settles = held.settles && is_computed(held));
-        }
-        let expires_at = now + lifetime;
-        (decision, Some(Reservation { held, permit, charged_at: now, expires_at, is_settled: false }))
+        let reservation = reserved(&live, &matches, &charges, &decision, lifetime, now);
+        (decision, Some(Reservation { permit, ..reservation }))
+    }
+
+    /// What a decision of [`Engine::check`] took, as a reservation without its permit, for whoever may have to give it back: while a request
+    /// waits for its turn, [`Engine::cancel`] is how it steps back from the line.
+    pub fn set_aside(
+        &self,
+        request: &CheckRequest<'_>,
+        decision: &Decision,
+        lifetime: Ticks,
+        decided_at: Timestamp,
+    ) -> Reservation {
+        let now = decided_at.decidable();
+        let (live, rulings, views) = (self.live.load_full(), self.bench.at(now), slice::from_ref(request));
+        // A policy that was put in force meanwhile may charge other counters: of those nothing was taken.
+        let matches = rulings.matches(&live.policy, views).unwrap_or_default();
+        let charges = live.charges(views, &matches, &rulings, PermitId(0));
+        reserved(&live, &matches, &charges, decision, lifetime, now)
     }
 
     /// Settles a reservation at what the request really cost: the rest is given back, what is beyond the estimate is charged
@@ -261,7 +282,8 @@ impl<S: Store> Engine<S> {
         self.settle(reservation, Some(actual), now).await
     }
 
-    /// Gives back all that a reservation took. It may be tried again as [`Engine::commit`] may.
+    /// Gives back all that a reservation took. It may be tried again as [`Engine::commit`] may. A place in the line of a leaky bucket is given
+    /// back while it waits, and if it is the last: those behind it keep their turns, and a turn that was used stays used.
     ///
     /// # Errors
     /// When the reservation has expired, was settled before, or the store does not answer.
@@ -293,9 +315,18 @@ impl<S: Store> Engine<S> {
                 Some(_) => held.estimate,
                 None => 0,
             };
-            // What time has given back already is not given back again.
-            let counted = held.still_counted(reservation.charged_at, now);
-            let change = self.adjust(held, cost.max(held.cost - counted), now).await?;
+            let change = if held.is_line() && cost < held.cost {
+                let has_left = now >= reservation.leaves_at;
+                if actual.is_none() && has_left {
+                    Settled::default()
+                } else {
+                    self.step_back(held, cost, now).await?
+                }
+            } else {
+                // What time has given back already is not given back again.
+                let counted = held.still_counted(reservation.charged_at, now);
+                self.adjust(held, cost.max(held.cost - counted), now).await?
+            };
             held.cost = held.cost - change.refunded + change.charged; // From here another attempt would go on.
             settled.refunded = settled.refunded.max(held.estimate.saturating_sub(held.cost));
             settled.charged = settled.charged.max(held.cost.saturating_sub(held.estimate));
@@ -305,6 +336,23 @@ impl<S: Store> Engine<S> {
             self.release(permit, now).await?;
         }
         reservation.is_settled = true;
+        Ok(settled)
+    }
+
+    /// Brings what a leaky bucket was charged down to `cost`, if nobody has lined up behind.
+    async fn step_back(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
+        let live = self.live.load_full();
+        let mut settled = Settled::default();
+        let charge = held.charge(&live, PermitId(0), held.cost - cost);
+        if let (Some(empty_at), Some(charge)) = (held.empty_at, charge) {
+            match self.store.step_back(&charge, empty_at, now).await {
+                Ok(true) => settled.refunded = charge.cost,
+                // It may have been given back, so it is not given back again.
+                Ok(false) | Err(StoreFailure::Unanswered | StoreFailure::Superseded) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        self.follow_adjusted(held, settled, now);
         Ok(settled)
     }
 
@@ -333,6 +381,26 @@ impl<S: Store> Engine<S> {
         }
     }
 
+    /// Lets a permit live anew, for whoever holds it for longer than `permit_ttl`: it must be renewed before that has passed, else its place is
+    /// another's. Renewing one that was given back, or has expired, changes nothing.
+    ///
+    /// # Errors
+    /// When the store does not answer; it may be asked again.
+    pub async fn renew(&self, permit: &Permit, now: Timestamp) -> Result<(), StoreFailure> {
+        let now = now.decidable();
+        let live = self.live.load_full();
+        let charges: Charges<'_> = permit
+            .held
+            .iter()
+            .filter(|held| !self.renew_here(&live, permit, held, now))
+            .filter_map(|held| held.charge(&live, permit.id, held.cost))
+            .collect();
+        if charges.is_empty() {
+            return Ok(());
+        }
+        self.store.renew(&charges, now).await
+    }
+
     /// Gives back a permit, where it was taken. Giving it back again, or after it expired, changes nothing.
     ///
     /// # Errors
@@ -357,6 +425,50 @@ impl<S: Store> Engine<S> {
                 released => return released,
             }
         }
+    }
+}
+
+/// What a decision took of the counters that it named.
+fn reserved(
+    live: &Live,
+    matches: &[Match],
+    charges: &[Charge<'_>],
+    decision: &Decision,
+    lifetime: Ticks,
+    now: Timestamp,
+) -> Reservation {
+    // What nobody counted cannot be given back.
+    let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source.is_counted();
+    let of = |charge: &Charge<'_>| {
+        decision
+            .limits()
+            .find(|status| status.key_hash == charge.key.digest() && status.stance == charge.stance)
+    };
+    let mut held: SmallVec<[Held; 4]> = matches
+        .iter()
+        .zip(charges)
+        .filter(|(matched, _)| !live.takes_permit(matched))
+        .filter_map(|(matched, charge)| Some((matched, charge, of(charge).filter(is_held)?)))
+        .map(|(matched, charge, status)| Held::by_status(live, matched, charge, &status, now))
+        .collect();
+    // Where some limits compute their own cost, the actual cost is theirs; the others count requests, not units.
+    let computed = |limit: &Limit| matches!(limit.cost(), Cost::Attribute(_) | Cost::Computed(_));
+    let is_computed = |held: &Held| live.counters_of(&held.limit).is_some_and(|(limit, _)| computed(limit));
+    if held.iter().any(is_computed) {
+        held.iter_mut().for_each(|held| held.settles = held.settles && is_computed(held));
+    }
+    let wait = match decision.verdict() {
+        Verdict::Wait(wait) => wait,
+        _ => Ticks::ZERO,
+    };
+    let leaves_at = now + wait;
+    Reservation {
+        held,
+        permit: None,
+        charged_at: now,
+        leaves_at,
+        expires_at: leaves_at + lifetime,
+        is_settled: false,
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 
+use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::decision::Fault;
 use crate::engine::Block;
 use crate::overload;
+use crate::quota::Quota;
 
 use super::dialect::{Dialect, Dialects};
 use super::jitter::Retry;
@@ -291,12 +293,16 @@ fn discord(sheet: &Sheet<'_>) -> Option<Body> {
 fn push_quota(detail: &mut String, reading: &Reading<'_>) {
     detail.push_str(&reading.name);
     detail.push_str(": ");
-    push_integer(detail, reading.quota);
-    detail.push_str(match reading.unit {
+    let unit = match reading.unit {
         Unit::Requests => "",
         Unit::Bytes => " bytes",
         Unit::Tokens => " tokens",
-    });
+    };
+    if let Quota::LeakyBucket(bucket) = reading.status.quota {
+        return push_line(detail, bucket, unit);
+    }
+    push_integer(detail, reading.quota);
+    detail.push_str(unit);
     match reading.window {
         Some(seconds) => {
             detail.push_str(" per ");
@@ -305,6 +311,20 @@ fn push_quota(detail: &mut String, reading: &Reading<'_>) {
         }
         None => detail.push_str(" at once"),
     }
+}
+
+/// A line is told by its rate and its length: what it holds is neither.
+fn push_line(detail: &mut String, bucket: &LeakyBucket, unit: &str) {
+    let (rate, queue) = (bucket.rate(), bucket.queue());
+    push(
+        detail,
+        format_args!("{}{unit} per {} s, evenly spaced", rate.units(), rate.period().ceil_seconds()),
+    );
+    let burst = bucket.capacity() - queue;
+    if burst > 1 {
+        push(detail, format_args!(" after {burst} at once"));
+    }
+    push(detail, format_args!(", at most {queue} waiting"));
 }
 
 #[cfg(test)]

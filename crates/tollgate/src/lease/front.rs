@@ -1,5 +1,7 @@
 //! Leases as a store: what is held or known is answered here, and all else by the store behind.
 
+use std::slice;
+
 use super::{Leased, Lender};
 use crate::charge::{Answers, Charge, Family};
 use crate::memory::MemoryStore;
@@ -56,6 +58,21 @@ impl<S: Lender> Store for Leased<S> {
         // Afterwards: who was denied in the meantime may pass now.
         self.book.forget_denials(charges);
         refunded
+    }
+
+    async fn step_back(
+        &self,
+        charge: &Charge<'_>,
+        empty_at: Timestamp,
+        now: Timestamp,
+    ) -> Result<bool, StoreFailure> {
+        let stepped = self.store.step_back(charge, empty_at, now).await;
+        self.book.forget_denials(slice::from_ref(charge));
+        stepped
+    }
+
+    async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.store.renew(charges, now).await
     }
 
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {

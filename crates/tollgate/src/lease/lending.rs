@@ -170,6 +170,19 @@ impl Store for Lending {
         self.memory.refund(charges, now).await
     }
 
+    async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.memory.renew(charges, now).await
+    }
+
+    async fn step_back(
+        &self,
+        charge: &Charge<'_>,
+        empty_at: Timestamp,
+        now: Timestamp,
+    ) -> Result<bool, StoreFailure> {
+        self.memory.step_back(charge, empty_at, now).await
+    }
+
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         self.memory.reset(charges, now).await
     }

@@ -135,6 +135,23 @@ pub(crate) fn refund_word(
     Ok(Entry { state: origin.pack(next), number: held.number })
 }
 
+/// The entry after the last charge of a leaky bucket has stepped back; none if it is not the last, or a policy has changed since.
+pub(crate) fn step_back_word(
+    charge: &Charge<'_>,
+    held: Entry<1>,
+    empty_at: Timestamp,
+    now: Timestamp,
+    origin: Origin,
+) -> Option<Entry<1>> {
+    let Quota::LeakyBucket(quota) = charge.quota else { return None };
+    if held.number != charge.number {
+        return None;
+    }
+    let state = origin.unpack(held.state);
+    let next = gcra::step_back(quota.shape().reservoir(), state, empty_at, now, charge.cost)?;
+    Some(Entry { state: origin.pack(next), number: held.number })
+}
+
 #[inline]
 fn word_state(
     charge: &Charge<'_>,

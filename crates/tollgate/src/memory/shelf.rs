@@ -338,6 +338,16 @@ impl Shelved {
         Ok(())
     }
 
+    /// Lets the permit of a charge live anew, for as long as the charge's quota says.
+    pub(crate) fn renew(&mut self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+        let (Quota::Concurrency(quota), Large::Permits(state)) = (charge.quota, &mut self.state) else {
+            return Err(StoreFailure::WrongKind);
+        };
+        in_place(state, |state| concurrency::renew(quota, state, now, charge.permit));
+        self.idle_at = self.state.idle_at(charge.quota);
+        Ok(())
+    }
+
     /// Makes the state what the charge's quota sees: new if it is idle, or carried over from another quota.
     fn carry_over(&mut self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
         if self.number == charge.number {

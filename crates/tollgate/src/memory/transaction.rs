@@ -117,6 +117,29 @@ impl MemoryStore {
         Ok(())
     }
 
+    /// Gives back to a leaky bucket what its last charge took, if this is it.
+    pub(crate) fn step_back_now(&self, charge: &Charge<'_>, empty_at: Timestamp, now: Timestamp) -> bool {
+        let (mut item, mut locks) = self.lock_one(charge, false, self.origin.clamp(now));
+        let Held::Word(Some(entry)) = locks.read(&item) else { return false };
+        let next = decide::step_back_word(charge, entry, empty_at, locks.now, self.origin);
+        item.keep = next.map(|entry| Held::Word(Some(entry)));
+        // The key has its slot already, so there is always room.
+        let _ = locks.write(&mut item);
+        next.is_some()
+    }
+
+    /// Lets a permit live anew, wherever it was taken.
+    pub(crate) fn renew_now(&self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+        let now = self.origin.clamp(now);
+        for overflow in [false, true] {
+            let (item, mut locks) = self.lock_one(charge, overflow, now);
+            if let Some(known) = locks.shard(item.seat).and_then(|shard| shard.get_mut(&item.key)) {
+                known.renew(charge, now)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Forgets a counter.
     pub(crate) fn reset_now(&self, charge: &Charge<'_>, now: Timestamp) {
         let (item, mut locks) = self.lock_one(charge, false, self.origin.clamp(now));

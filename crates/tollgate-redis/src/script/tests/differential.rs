@@ -219,6 +219,10 @@ async fn session(server: &Arc<Server>, mut limits: Vec<Changing>, random: &mut R
                 let permit = &permits[index];
                 let _ = engine.release(permit, now).await;
             }
+            9 | 10 if !permits.is_empty() => {
+                let index = usize::try_from(random.below(permits.len() as u64)).unwrap();
+                let _ = engine.renew(&permits[index], now).await;
+            }
             7 | 8 if swaps => {
                 random_of_mut(&mut limits, random);
                 (now, earliest) = (latest, latest);

@@ -141,6 +141,13 @@ impl Store for Twin {
         Ok(())
     }
 
+    async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.steps.fetch_add(charges.len() as u64, Ordering::Relaxed);
+        self.memory.renew(charges, now).await?;
+        assert_eq!(self.ask(Operation::Renew, charges, now).await, None);
+        Ok(())
+    }
+
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         self.memory.reset(charges, now).await?;
         if charges.is_empty() {

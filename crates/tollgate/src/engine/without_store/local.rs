@@ -263,6 +263,16 @@ impl Local {
         }
     }
 
+    /// Lets a permit live anew in the share.
+    pub(super) fn renew(&self, spot: &Spot<'_>, now: Timestamp) {
+        let shares = self.shares.load();
+        if let Some(own) = shares.own(spot) {
+            // Memory answers, and what is not there is not renewed.
+            let _ = self.counters.renew_now(&own.charge, now);
+        }
+        let _ = self.ceilings.renew_now(spot.charge, now);
+    }
+
     /// Forgets a counter.
     pub(super) fn reset(&self, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();

@@ -78,6 +78,23 @@ impl<S: Store> Engine<S> {
         }
     }
 
+    /// Lets a place live anew here; tells whether the store need not know, because it never did.
+    pub(in crate::engine) fn renew_here(
+        &self,
+        live: &Live,
+        permit: &Permit,
+        held: &Held,
+        now: Timestamp,
+    ) -> bool {
+        if let Some(standby) = self.standby.get()
+            && let Some(charge) = held.charge(live, permit.id(), held.cost())
+            && let Some(spot) = Spot::held(live, held, &charge)
+        {
+            standby.local.renew(&spot, now);
+        }
+        held.source() == Source::Open
+    }
+
     /// Gives back here what was given back in the store.
     pub(in crate::engine) fn refund_here(
         &self,

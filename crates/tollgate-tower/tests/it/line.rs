@@ -1,0 +1,172 @@
+//! The promise of a line, whatever happens in it: who came first leaves first, and no window has more departures than the rate gives. It was
+//! broken by those who went away: their units went back to the end of the line, where others stood.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use proptest::prelude::*;
+use tollgate::{Ticks, Timestamp};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::limited::{World, from};
+
+type Call = Pin<Box<dyn Future<Output = u16> + Send>>;
+
+fn is_over(call: &mut Call) -> bool {
+    matches!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
+}
+
+/// What happens in a line.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A request comes; its response fails or not, and it can wait for so long.
+    Comes { fails: bool, patience: Option<u16> },
+    /// One of those who wait goes away.
+    Goes(usize),
+    /// Who is last in line goes away.
+    Last,
+    /// Everybody else does.
+    AllButLast,
+    /// Somebody gives back what a request took.
+    Refunds,
+    /// Time passes, in milliseconds.
+    Passes(u16),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let patience = prop_oneof![3 => Just(None), 1 => (0_u16..3_000).prop_map(Some)];
+    prop_oneof![
+        6 => (any::<bool>(), patience).prop_map(|(fails, patience)| Event::Comes { fails, patience }),
+        3 => (0_usize..64).prop_map(Event::Goes),
+        2 => Just(Event::Last),
+        1 => Just(Event::AllButLast),
+        1 => Just(Event::Refunds),
+        5 => (0_u16..1_500).prop_map(Event::Passes),
+    ]
+}
+
+/// Lets the events happen, and tells who left when.
+fn departures(limit: &str, settles: bool, events: &[Event]) -> Vec<(usize, Timestamp)> {
+    let world = World::new(limit);
+    let left = Arc::new(Mutex::new(Vec::new()));
+    let (seen, clock) = (Arc::clone(&left), world.time.clock());
+    let upstream = service_fn(move |request: Request<Full<Bytes>>| {
+        let (number, fate) = request.uri().path()[1..].split_once('/').unwrap();
+        seen.lock().unwrap().push((number.parse().unwrap(), clock.now()));
+        let status = if fate == "fails" { 500 } else { 200 };
+        async move {
+            Ok::<_, Infallible>(Response::builder().status(status).body(Full::<Bytes>::default()).unwrap())
+        }
+    });
+    let layer = if settles { world.layer().refund_server_errors() } else { world.layer() };
+    let service = layer.layer(upstream);
+    let mut waiting: VecDeque<Call> = VecDeque::new();
+    let pass = |waiting: &mut VecDeque<Call>, millis: u16| {
+        // In steps, so that each leaves at its own instant.
+        for _ in 0..millis / 50 {
+            world.time.advance(Duration::from_millis(50));
+            waiting.retain_mut(|call| !is_over(call));
+        }
+    };
+    for (number, &event) in events.iter().enumerate() {
+        match event {
+            Event::Comes { fails, patience } => {
+                let fate = if fails { "fails" } else { "works" };
+                let mut request = from("203.0.113.7", &format!("/{number}/{fate}"));
+                if let Some(millis) = patience {
+                    request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+                    request.headers_mut().insert("grpc-timeout", format!("{millis}m").parse().unwrap());
+                }
+                let service = service.clone();
+                let mut call: Call = Box::pin(async move {
+                    let response = service.oneshot(request).await.unwrap();
+                    let status = response.status().as_u16();
+                    let _ = response.into_body().collect().await;
+                    status
+                });
+                if !is_over(&mut call) {
+                    waiting.push_back(call);
+                }
+            }
+            Event::Goes(place) if !waiting.is_empty() => drop(waiting.remove(place % waiting.len())),
+            Event::Last => drop(waiting.pop_back()),
+            Event::AllButLast => drop(waiting.drain(..waiting.len().saturating_sub(1))),
+            Event::Goes(_) => {}
+            Event::Refunds => {
+                let request = tollgate::CheckRequest::new().with("ip", "203.0.113.7").unwrap();
+                let mut refund = Box::pin(world.engine.refund(&request, world.time.now()));
+                assert!(refund.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+            }
+            Event::Passes(millis) => pass(&mut waiting, millis),
+        }
+    }
+    pass(&mut waiting, 20_000);
+    assert!(waiting.is_empty(), "everybody's turn comes");
+    drop(service);
+    Arc::into_inner(left).map(|left| left.into_inner().unwrap()).unwrap_or_default()
+}
+
+/// Who came first left first, and no window has more than its length's worth and the burst: of any `burst + n` departures in a row the
+/// first and the last are at least `n` intervals apart.
+fn is_in_order(left: &[(usize, Timestamp)], interval: Ticks, burst: usize) -> Result<(), TestCaseError> {
+    prop_assert!(left.windows(2).all(|pair| pair[0].0 < pair[1].0), "out of order: {:?}", left);
+    for first in 0..left.len() {
+        for last in first + burst..left.len() {
+            let intervals = u64::try_from(last - first + 1 - burst).unwrap();
+            let apart = left[last].1.since(left[first].1).as_micros();
+            prop_assert!(apart >= intervals * interval.as_micros(), "{} to {} of {:?}", first, last, left);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// A line at two a second, strict or after a burst of three.
+    #[test]
+    fn a_line_keeps_its_order_and_its_rate(
+        events in prop::collection::vec(event(), 1..60),
+        settles in any::<bool>(),
+        bursts in any::<bool>(),
+    ) {
+        let (limit, burst) = match bursts {
+            false => ("  - {name: line, by: [ip], algorithm: leaky-bucket, rate: 2/s, queue: 8}", 1),
+            true => ("  - {name: line, by: [ip], algorithm: leaky-bucket, rate: 2/s, burst: 3, queue: 6}", 3),
+        };
+        let left = departures(limit, settles, &events);
+        is_in_order(&left, Ticks::from_micros(500_000), burst)?;
+    }
+}
+
+/// A, B, C and D line up at one a second; B and C go away; E and F come. E overtook D, a turn stayed empty, and D left together with F.
+#[test]
+fn who_goes_away_from_the_middle_lets_nobody_overtake() {
+    const COMES: Event = Event::Comes { fails: false, patience: None };
+    let events = [COMES, COMES, COMES, COMES, Event::Goes(0), Event::Goes(0), COMES, COMES];
+    let left = departures("  - {name: line, algorithm: leaky-bucket, rate: 1/s, queue: 10}", false, &events);
+    let start = left[0].1;
+    let left: Vec<_> = left.iter().map(|(who, at)| (*who, at.since(start).as_micros() / 1_000_000)).collect();
+    assert_eq!(left, [(0, 0), (3, 3), (6, 4), (7, 5)]);
+}
+
+/// A line that is filled and left again and again, but for its last, lets no more pass than its rate. It was 27 where 11 may.
+#[test]
+fn a_line_that_is_refilled_is_no_faster() {
+    let mut events = Vec::new();
+    for _ in 0..11 {
+        events.extend([Event::Comes { fails: false, patience: None }; 9]);
+        events.push(Event::AllButLast);
+        events.push(Event::Passes(500));
+    }
+    let left = departures("  - {name: line, algorithm: leaky-bucket, rate: 2/s, queue: 8}", false, &events);
+    is_in_order(&left, Ticks::from_micros(500_000), 1).unwrap();
+}

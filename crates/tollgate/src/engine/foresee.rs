@@ -1,0 +1,35 @@
+//! What a request would be answered, with the wait that it would be told, and nothing charged: for whoever cannot wait for long, and must not
+//! take a place in a line to find out.
+
+use std::slice;
+
+use super::{Engine, Made};
+use crate::algorithm::leaky_bucket;
+use crate::decision::Decision;
+use crate::quota::Quota;
+use crate::request::CheckRequest;
+use crate::store::Store;
+use crate::time::{Ticks, Timestamp};
+
+impl<S: Store> Engine<S> {
+    /// Whether any limit makes requests wait.
+    #[must_use]
+    pub fn shapes(&self) -> bool {
+        let live = self.live.load();
+        let mut quotas = live.policy.limits().iter().flat_map(|limit| limit.quotas());
+        quotas.any(|quota| matches!(quota, Quota::LeakyBucket(bucket) if bucket.queue() > 0))
+    }
+
+    /// As [`Engine::peek`], and told to wait as the request itself would be now, or up to a tick longer.
+    pub async fn foresee(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
+        let look = request.clone().looking();
+        let Made { live, rulings, decision, .. } = self.decide(slice::from_ref(&look), now).await;
+        let matches = rulings.matches(&live.policy, slice::from_ref(request)).unwrap_or_default();
+        decision.foreseen(|limit, quota, empty_after| {
+            let Quota::LeakyBucket(bucket) = quota else { return Ticks::ZERO };
+            let matched = matches.iter().find(|matched| matched.limit == limit);
+            matched
+                .map_or(Ticks::ZERO, |matched| leaky_bucket::wait_behind(bucket, empty_after, matched.cost))
+        })
+    }
+}

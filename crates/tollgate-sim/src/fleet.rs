@@ -109,6 +109,10 @@ impl Store for Link {
         self.call()?.refund(charges, now).await
     }
 
+    async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.call()?.renew(charges, now).await
+    }
+
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         self.call()?.reset(charges, now).await
     }

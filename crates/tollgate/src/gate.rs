@@ -222,7 +222,7 @@ impl Gate {
         Acquiring::new(self.gate.clone(), self.key)
     }
 
-    /// Gives units back, and lets who waits first in line ask again.
+    /// Gives units back, and lets who waits first in line ask again. A leaky bucket gives nothing back: departures stay whose they are.
     pub fn refund(&self, units: u64) {
         self.gate.refund_key(self.key, units);
     }
@@ -330,7 +330,7 @@ impl KeyedGate {
         Acquiring::new(self.clone(), self.fingerprint(key))
     }
 
-    /// Gives units back to `key`, and lets who waits first in its line ask again.
+    /// Gives units back to `key`, and lets who waits first in its line ask again; nothing of a leaky bucket, as [`Gate::refund`].
     pub fn refund<K: GateKey + ?Sized>(&self, key: &K, units: u64) {
         self.refund_key(self.fingerprint(key), units);
     }
@@ -395,9 +395,20 @@ impl KeyedGate {
     }
 
     fn refund_key(&self, key: Fingerprint, units: u64) {
+        // Who has a departure of a shaping gate keeps it, and one that was used stays used.
+        if matches!(self.shared.quota, Quota::LeakyBucket(_)) {
+            return;
+        }
         let now = self.shared.clock.now();
         // As above: it cannot fail, and a refund that did would only be to the caller's loss.
         let _ = self.shared.store.refund_now(&self.shared.charge_of(key, units), now);
+        self.shared.queues.stir(key);
+    }
+
+    /// Gives back a departure that nobody stands behind.
+    fn step_back_key(&self, key: Fingerprint, units: u64, empty_at: Timestamp) {
+        let now = self.shared.clock.now();
+        self.shared.store.step_back_now(&self.shared.charge_of(key, units), empty_at, now);
         self.shared.queues.stir(key);
     }
 

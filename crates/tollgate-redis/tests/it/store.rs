@@ -35,6 +35,10 @@ impl Store for Shared {
         self.0.refund(charges, now).await
     }
 
+    async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.0.renew(charges, now).await
+    }
+
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         self.0.reset(charges, now).await
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::queue::{TICKET_NEXT, Turn, WAITERS_MAX};
 use super::{KeyedGate, forecast};
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::Charge;
 use crate::clock::Sleep;
 use crate::decision::Source;
 use crate::key::Fingerprint;
@@ -66,6 +65,8 @@ enum Stage {
     Leaving {
         grant: Grant,
         sleep: Sleep,
+        /// When the bucket is empty if nobody comes after it.
+        empty_at: Timestamp,
     },
     Done,
 }
@@ -82,7 +83,7 @@ struct Queued {
 /// How the first in line was answered.
 enum Answer {
     Admitted(Grant),
-    Departs(Grant, Timestamp),
+    Departs { grant: Grant, at: Timestamp, empty_at: Timestamp },
     Refused(NotReady),
 }
 
@@ -165,9 +166,9 @@ impl Wait {
         match answer {
             Answer::Admitted(grant) => Poll::Ready(Ok(grant)),
             Answer::Refused(refused) => Poll::Ready(Err(refused)),
-            Answer::Departs(grant, at) => {
+            Answer::Departs { grant, at, empty_at } => {
                 let sleep = self.gate.shared.clock.sleep_until(at);
-                self.stage = Stage::Leaving { grant, sleep };
+                self.stage = Stage::Leaving { grant, sleep, empty_at };
                 self.poll_leaving(context)
             }
         }
@@ -192,7 +193,7 @@ impl Wait {
     }
 
     fn poll_leaving(&mut self, context: &mut Context<'_>) -> Poll<Result<Grant, NotReady>> {
-        let Stage::Leaving { grant, sleep } = &mut self.stage else { return Poll::Pending };
+        let Stage::Leaving { grant, sleep, .. } = &mut self.stage else { return Poll::Pending };
         let grant = *grant;
         if sleep.poll_due(context).is_pending() {
             return Poll::Pending;
@@ -207,8 +208,8 @@ impl Drop for Wait {
         match &self.stage {
             Stage::New | Stage::Done => {}
             Stage::Queued(queued) => self.gate.shared.queues.leave(self.key, queued.ticket),
-            // Its place in the shaped stream was taken and is not used: it goes back.
-            Stage::Leaving { .. } => self.gate.refund_key(self.key, self.cost),
+            // Its place in the shaped stream was taken and is not used: it goes back, if nobody has one behind it.
+            Stage::Leaving { empty_at, .. } => self.gate.step_back_key(self.key, self.cost, *empty_at),
         }
     }
 }
@@ -233,10 +234,14 @@ fn ask(
         Verdict::Allow => ControlFlow::Break(Answer::Admitted(grant)),
         Verdict::Never => ControlFlow::Break(Answer::Refused(NotReady::Never { capacity: outcome.limit })),
         Verdict::Wait(wait) if deadline.is_some_and(|deadline| now + wait > deadline) => {
-            give_back(gate, &charge, now);
+            // Who asked leaves the line, and the next is woken for that.
+            gate.shared.store.step_back_now(&charge, now + outcome.reset_after, now);
             ControlFlow::Break(Answer::Refused(NotReady::TooLate { wait }))
         }
-        Verdict::Wait(wait) => ControlFlow::Break(Answer::Departs(grant, now + wait)),
+        Verdict::Wait(wait) => {
+            let (at, empty_at) = (now + wait, now + outcome.reset_after);
+            ControlFlow::Break(Answer::Departs { grant, at, empty_at })
+        }
         Verdict::Deny { retry_after } => {
             let is_certain = source == Source::Exact && is_foreseeable(&gate.shared.quota);
             let look_after =
@@ -251,10 +256,4 @@ fn ask(
             }
         }
     }
-}
-
-/// Gives back a departure that comes too late. Who asked leaves the line, and the next is woken for that.
-fn give_back(gate: &KeyedGate, charge: &Charge<'_>, now: Timestamp) {
-    // It cannot fail: a gate has one quota for ever.
-    let _ = gate.shared.store.refund_now(charge, now);
 }

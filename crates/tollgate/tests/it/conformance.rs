@@ -58,8 +58,10 @@ promises! {
         a_denied_reservation_holds_nothing,
         only_limits_that_count_the_cost_are_settled,
         a_reservation_survives_a_swap,
+        those_in_line_keep_their_turns,
         a_permit_is_released_once,
         a_permit_comes_back_by_itself,
+        a_renewed_permit_lives_on,
         a_permit_survives_a_swap,
         a_refund_gives_back_exactly,
         a_reset_forgets_all_or_the_named;

@@ -236,6 +236,23 @@ fn a_departure_given_up_goes_back() {
     assert_eq!(done(&waits), [true, true, true]);
 }
 
+/// The story: a departure that was given up went back to the end of the stream, where others had theirs. Who came next left together with
+/// the last, or before it. One from the middle passes unused, and a refund gives nobody's departure away.
+#[test]
+fn a_departure_from_the_middle_is_nobody_elses() {
+    let (gate, time) = shaped(6);
+    let mut waits = start((0..4).map(|_| gate.until_ready()));
+    drop(waits.drain(1..3));
+    gate.refund(1);
+    waits.extend(start((0..2).map(|_| gate.until_ready())));
+    for (second, left) in [(0, 1), (1, 1), (2, 1), (3, 2), (4, 3), (5, 4)] {
+        assert_eq!(done(&waits).iter().filter(|done| **done).count(), left, "after {second} seconds");
+        assert!(done(&waits).is_sorted_by(|one, next| one >= next), "in order");
+        time.advance(SECOND);
+        settle(&mut waits);
+    }
+}
+
 /// The story: a shaping gate gave a wait its departure without looking at its deadline, and let it leave long after.
 #[test]
 fn a_departure_after_the_deadline_is_refused_at_once() {

@@ -168,10 +168,10 @@ fn who_goes_away_from_the_middle_lets_nobody_overtake() {
 #[test]
 fn a_line_that_is_refilled_is_no_faster() {
     let mut events = Vec::new();
-    for _ in 0..11 {
+    for _ in 0..55 {
         events.extend([Event::Comes { fails: false, patience: None }; 9]);
         events.push(Event::AllButLast);
-        events.push(Event::Passes(500));
+        events.push(Event::Passes(100));
     }
     let left = departures("  - {name: line, algorithm: leaky-bucket, rate: 2/s, queue: 8}", false, &events);
     is_in_order(&left, Ticks::from_micros(500_000), 1).unwrap();

@@ -33,7 +33,7 @@ enum Event {
     Goes(usize),
     /// Who is last in line goes away.
     Last,
-    /// Everybody else does.
+    /// Everybody else does, and the last stays for good.
     AllButLast,
     /// Somebody gives back what a request took.
     Refunds,
@@ -69,10 +69,13 @@ fn departures(limit: &str, settles: bool, events: &[Event]) -> Vec<(usize, Times
     let layer = if settles { world.layer().refund_server_errors() } else { world.layer() };
     let service = layer.layer(upstream);
     let mut waiting: VecDeque<Call> = VecDeque::new();
-    let pass = |waiting: &mut VecDeque<Call>, millis: u16| {
+    // They came before all who wait now.
+    let mut staying: Vec<Call> = Vec::new();
+    let pass = |staying: &mut Vec<Call>, waiting: &mut VecDeque<Call>, millis: u16| {
         // In steps, so that each leaves at its own instant.
         for _ in 0..millis / 50 {
             world.time.advance(Duration::from_millis(50));
+            staying.retain_mut(|call| !is_over(call));
             waiting.retain_mut(|call| !is_over(call));
         }
     };
@@ -98,18 +101,21 @@ fn departures(limit: &str, settles: bool, events: &[Event]) -> Vec<(usize, Times
             }
             Event::Goes(place) if !waiting.is_empty() => drop(waiting.remove(place % waiting.len())),
             Event::Last => drop(waiting.pop_back()),
-            Event::AllButLast => drop(waiting.drain(..waiting.len().saturating_sub(1))),
+            Event::AllButLast => {
+                staying.extend(waiting.pop_back());
+                waiting.clear();
+            }
             Event::Goes(_) => {}
             Event::Refunds => {
                 let request = tollgate::CheckRequest::new().with("ip", "203.0.113.7").unwrap();
                 let mut refund = Box::pin(world.engine.refund(&request, world.time.now()));
                 assert!(refund.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
             }
-            Event::Passes(millis) => pass(&mut waiting, millis),
+            Event::Passes(millis) => pass(&mut staying, &mut waiting, millis),
         }
     }
-    pass(&mut waiting, 20_000);
-    assert!(waiting.is_empty(), "everybody's turn comes");
+    pass(&mut staying, &mut waiting, 20_000);
+    assert!(waiting.is_empty() && staying.is_empty(), "everybody's turn comes");
     drop(service);
     Arc::into_inner(left).map(|left| left.into_inner().unwrap()).unwrap_or_default()
 }
@@ -162,10 +168,10 @@ fn who_goes_away_from_the_middle_lets_nobody_overtake() {
 #[test]
 fn a_line_that_is_refilled_is_no_faster() {
     let mut events = Vec::new();
-    for _ in 0..11 {
+    for _ in 0..55 {
         events.extend([Event::Comes { fails: false, patience: None }; 9]);
         events.push(Event::AllButLast);
-        events.push(Event::Passes(500));
+        events.push(Event::Passes(100));
     }
     let left = departures("  - {name: line, algorithm: leaky-bucket, rate: 2/s, queue: 8}", false, &events);
     is_in_order(&left, Ticks::from_micros(500_000), 1).unwrap();

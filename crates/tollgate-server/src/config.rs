@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use crate::gateway::{self, MethodOverride, RouteDocument, RoutePlan, Taking};
 use crate::store::StoreDocument;
+use tollgate::HeaderPolicy;
 use tollgate::overload::Plan;
 use tollgate::policy::{Finding, Severity};
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
@@ -20,6 +21,10 @@ use tollgate_tower::attributes::path::{EscapedSlashes, PathMatch};
 use tollgate_tower::attributes::source::{SetBy, Source};
 use tollgate_tower::attributes::template::{TEMPLATES_MAX, Template};
 use tollgate_tower::attributes::{BUILT_IN, MAPPED_MAX, Mapped, Reader};
+
+mod headers;
+
+use headers::HeadersDocument;
 
 /// Largest config file.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
@@ -44,6 +49,8 @@ struct Document {
     attributes: BTreeMap<String, Mapping>,
     #[serde(default)]
     jwt: Option<Tokens>,
+    #[serde(default)]
+    headers: HeadersDocument,
     #[serde(default)]
     store: Option<StoreDocument>,
     #[serde(default)]
@@ -86,6 +93,8 @@ pub(crate) struct Config {
     pub(crate) reader: Reader,
     /// How the gateway takes requests.
     pub(crate) taking: Taking,
+    /// What callers are told.
+    pub(crate) headers: HeaderPolicy,
     /// Where counters live, as far as the file says; the command line counts before it.
     pub(crate) store: StoreDocument,
     /// Where the gateway sends requests on to.
@@ -212,6 +221,7 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
     if !IPV6_PREFIX.contains(&reader.ipv6_prefix) {
         problems.push(format!("ipv6_prefix: {} is not accepted; accepted: 48 to 128", reader.ipv6_prefix));
     }
+    let headers = document.headers.compile(&mut problems);
     let store = document.store.unwrap_or_default();
     let known: BTreeSet<&str> = BUILT_IN.into_iter().chain(names.iter().map(String::as_str)).collect();
     let routes = gateway::compile(document.routes, &Vec::from_iter(known), &mut problems);
@@ -231,7 +241,7 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
     if !is_trust_said {
         taking.reader.trusted = Taking::default().reader.trusted;
     }
-    Ok(Config { reader, taking, store, routes, overload, warnings })
+    Ok(Config { reader, taking, headers, store, routes, overload, warnings })
 }
 
 /// The controllers, and what is wrong with them, each with its field and its line.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tollgate::Clock;
 use tollgate::overload::Plan;
+use tollgate::{Clock, HeaderPolicy};
 
 use crate::admin::{self, Admin};
 use crate::auth::Auth;
@@ -77,7 +77,7 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     let start = reload::start(arguments.policy.as_ref(), arguments.reload.state_dir.as_deref())
         .map_err(|error| format!("no policy to serve\n{error}"))?;
     let config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
-    let Config { reader, taking, store, mut routes, overload, warnings } = config;
+    let Config { reader, taking, headers, store, mut routes, overload, warnings } = config;
     let choice = Choice::of(&arguments.store, &store)?;
     routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
     if let Some(foreign) = start.loaded.rules.foreign().filter(|_| !routes.is_empty()) {
@@ -96,7 +96,7 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     for warning in warnings {
         tracing::warn!(warning, "the config is accepted, and perhaps not what is meant");
     }
-    Ok(Prepared { clock, auth, tls, start, reader, taking, choice, routes, overload })
+    Ok(Prepared { clock, auth, tls, start, reader, taking, headers, choice, routes, overload })
 }
 
 /// What a server needs before it opens anything.
@@ -106,6 +106,7 @@ struct Prepared {
     tls: Option<Arc<Tls>>,
     start: Start,
     reader: Reader,
+    headers: HeaderPolicy,
     taking: Taking,
     choice: Choice,
     /// Of the gateway; without any there is none.
@@ -128,7 +129,8 @@ fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String>
 }
 
 async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Console) -> Result<(), String> {
-    let Prepared { clock, auth, tls, mut start, reader, taking, choice, routes, overload } = prepared;
+    let Prepared { clock, auth, tls, mut start, reader, taking, headers, choice, routes, overload } =
+        prepared;
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
@@ -167,7 +169,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let shedding = overload.map(|plan| shedding::start(plan, &engine, &clock)).transpose()?;
     let overload = shedding.as_ref().map(|shedding| Arc::clone(&shedding.shedder));
     let orders = said.map(|said| said.resume(&engine, overload.as_deref(), clock.now()));
-    let mut service = Service::new(engine, clock.clone()).reading(reader).throttling(throttled);
+    let mut service = Service::new(engine, clock.clone()).reading(reader, headers).throttling(throttled);
     service.orders = orders.clone();
     service.capacity = shedding.and_then(|shedding| shedding.capacity);
     service.auth = auth;

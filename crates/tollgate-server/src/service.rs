@@ -148,9 +148,9 @@ impl<S: Store> Service<S> {
         }
     }
 
-    /// The same, with another way to read attributes.
-    pub(crate) fn reading(self, reader: Reader) -> Self {
-        Self { reader, ..self }
+    /// The same, with another way to read attributes, and to tell callers about their quotas.
+    pub(crate) fn reading(self, reader: Reader, headers: HeaderPolicy) -> Self {
+        Self { reader, envoy: Envoy::new(&headers), headers, ..self }
     }
 
     /// The time by which requests are answered.

@@ -26,7 +26,8 @@ fn with(upstream: &Upstream, graphql: &str) -> (Gateway, Folder) {
         address = upstream.address
     );
     let config = folder.write("config.yaml", &text).display().to_string();
-    (Gateway::with(&["--config", &config], POLICY), folder)
+    // Whom a trusted proxy vouches for is told what is left.
+    (Gateway::with(&["--config", &config, "--trusted-proxy", "127.0.0.0/8"], POLICY), folder)
 }
 
 fn post(gateway: &Gateway, path: &str, body: &str) -> Response {

@@ -3,7 +3,7 @@
 use std::io::{BufReader, Write};
 
 use crate::gateway_upstream::{Gateway, Upstream, until};
-use crate::program::tollgate;
+use crate::program::{run, stderr, tollgate};
 use crate::proxy::Folder;
 use crate::wire::Response;
 
@@ -234,4 +234,25 @@ fn those_who_wait_are_counted() {
     assert_eq!(gateway.server.metric("tollgate_wait_duration_seconds_count"), 1);
     assert_eq!(Response::read(&mut BufReader::new(&waits)).status, 200);
     assert_eq!(gateway.server.metric("tollgate_waiting_requests"), 0);
+}
+
+/// What callers are told is the operator's to say: here anybody sees the quota, and a denial is the 503 that clients of NGINX know.
+#[test]
+fn what_callers_are_told_is_a_setting() {
+    let (upstream, folder) = (Upstream::start(), Folder::new("gateway-headers"));
+    let text = format!(
+        "headers: {{dialects: [x-ratelimit-delta], anonymous: full, denied: 503}}\nroutes: [{{upstreams: ['http://{}']}}]",
+        upstream.address
+    );
+    let config = folder.write("config.yaml", &text).display().to_string();
+    let gateway = Gateway::with(&["--config", &config], "limits: [{name: per-ip, by: [ip], rate: 1/h}]");
+    let passed = gateway.get("/", "");
+    assert_eq!((passed.status, passed.header("x-ratelimit-remaining")), (200, Some("0")));
+    assert_eq!(passed.header("ratelimit"), None);
+    let denied = gateway.get("/", "");
+    assert_eq!(denied.status, 503);
+    assert!(denied.header("retry-after").is_some(), "{:?}", denied.headers);
+    let wrong = folder.write("wrong.yaml", "headers: {denied: 418}").display().to_string();
+    let output = run(&["serve", "--http", "127.0.0.1:0", "--config", &wrong], b"");
+    assert!(stderr(&output).contains("headers.denied: 418 is not accepted; accepted: 429 or 503"));
 }

@@ -1,0 +1,91 @@
+//! The `headers` section of the config: what callers are told about their quotas, and how a denial is told.
+
+use std::str::FromStr;
+
+use serde::Deserialize;
+use tollgate::HeaderPolicy;
+use tollgate::headers::{DenialStatus, Dialect, Dialects, Disclosure, Exposure};
+
+/// The section as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HeadersDocument {
+    dialects: Option<Vec<String>>,
+    disclosure: Option<String>,
+    anonymous: Option<String>,
+    denied: Option<u16>,
+}
+
+impl HeadersDocument {
+    /// What it means. What is not said is as it is without a section.
+    pub(super) fn compile(self, problems: &mut Vec<String>) -> HeaderPolicy {
+        let mut policy = HeaderPolicy::default();
+        if let Some(names) = self.dialects {
+            let dialects = names.iter().filter_map(|name| read::<Dialect>("dialects", name, problems));
+            match Dialects::new(dialects.collect::<Vec<_>>()) {
+                Ok(dialects) => policy.dialects = dialects,
+                Err(problem) => problems.push(format!("headers.dialects: {problem}")),
+            }
+        }
+        let disclosure = self.disclosure.and_then(|name| read::<Disclosure>("disclosure", &name, problems));
+        policy.disclosure = disclosure.unwrap_or_default();
+        let anonymous = self.anonymous.and_then(|name| read::<Exposure>("anonymous", &name, problems));
+        policy.anonymous = anonymous.unwrap_or_default();
+        policy.denial = match self.denied {
+            None | Some(429) => DenialStatus::TooManyRequests,
+            Some(503) => DenialStatus::ServiceUnavailable,
+            Some(other) => {
+                problems.push(format!("headers.denied: {other} is not accepted; accepted: 429 or 503"));
+                DenialStatus::default()
+            }
+        };
+        policy
+    }
+}
+
+fn read<T: FromStr<Err: std::fmt::Display>>(
+    field: &str,
+    name: &str,
+    problems: &mut Vec<String>,
+) -> Option<T> {
+    name.parse().map_err(|problem| problems.push(format!("headers.{field}: {problem}"))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compiled(text: &str) -> (HeaderPolicy, Vec<String>) {
+        let mut problems = Vec::new();
+        let document: HeadersDocument = serde_saphyr::from_str(text).unwrap();
+        (document.compile(&mut problems), problems)
+    }
+
+    /// Each setting is read by the names that the library has for it, and what is not said stays.
+    #[test]
+    fn what_is_said_counts() {
+        let (policy, problems) = compiled(
+            "{dialects: [x-ratelimit-delta], disclosure: denied-only, anonymous: full, denied: 503}",
+        );
+        assert_eq!(problems, Vec::<String>::new());
+        assert!(policy.dialects.iter().eq([Dialect::XRateLimitDelta]));
+        assert_eq!((policy.disclosure, policy.anonymous), (Disclosure::DeniedOnly, Exposure::Full));
+        assert_eq!(policy.denial, DenialStatus::ServiceUnavailable);
+        let (usual, problems) = compiled("{}");
+        assert_eq!((usual.dialects, problems.len()), (Dialects::default(), 0));
+    }
+
+    /// All that is wrong is told at once, with what would be accepted.
+    #[test]
+    fn what_is_wrong_is_told() {
+        let (_, problems) =
+            compiled("{dialects: [x, none, stripe], disclosure: often, anonymous: all, denied: 200}");
+        for (problem, field) in
+            problems.iter().zip(["dialects", "dialects", "disclosure", "anonymous", "denied"])
+        {
+            assert!(problem.starts_with(&format!("headers.{field}: ")), "{problems:?}");
+        }
+        assert_eq!(problems.len(), 5, "{problems:?}");
+        assert!(problems[2].contains("near-exhaustion") && problems[4].contains("429 or 503"));
+    }
+}

@@ -7,7 +7,6 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use http::HeaderName;
 use serde::Deserialize;
 
 use crate::gateway::{self, MethodOverride, RouteDocument, RoutePlan, Taking};
@@ -18,18 +17,16 @@ use tollgate::policy::{Finding, Severity};
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
 use tollgate_tower::attributes::jwt::Verifier;
 use tollgate_tower::attributes::path::{EscapedSlashes, PathMatch};
-use tollgate_tower::attributes::source::{SetBy, Source};
-use tollgate_tower::attributes::template::{TEMPLATES_MAX, Template};
-use tollgate_tower::attributes::{BUILT_IN, MAPPED_MAX, Mapped, Reader};
+use tollgate_tower::attributes::{BUILT_IN, Reader};
 
+mod attributes;
 mod headers;
 
+use attributes::{Mapping, mapped};
 use headers::HeadersDocument;
 
 /// Largest config file.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// Longest name of an attribute, a parameter or a cookie.
-const NAME_BYTES_MAX: usize = 64;
 
 /// The file as it is written.
 #[derive(Debug, Default, Deserialize)]
@@ -128,34 +125,6 @@ enum Paths {
     #[default]
     Loose,
     Exact,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Mapping {
-    header: Option<String>,
-    set_by: Option<Setter>,
-    query: Option<String>,
-    cookie: Option<String>,
-    path: Option<Templates>,
-    jwt: Option<String>,
-    first_of: Option<Vec<String>>,
-    #[serde(default)]
-    hash: bool,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Setter {
-    Proxy,
-    Client,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Templates {
-    One(String),
-    Several(Vec<String>),
 }
 
 /// Reads a config file, or has the defaults without one. `trusted` are the proxies of the command line, which count before those
@@ -282,115 +251,10 @@ fn trusted(networks: Option<Vec<String>>, problems: &mut Vec<String>) -> Trusted
     Trusted::new(read)
 }
 
-fn mapped(
-    attributes: BTreeMap<String, Mapping>,
-    verifier: Option<&Arc<Verifier>>,
-    problems: &mut Vec<String>,
-) -> Vec<Mapped> {
-    if attributes.len() > MAPPED_MAX {
-        problems.push(format!("attributes: more than {MAPPED_MAX}; map those that the policy mentions"));
-    }
-    let (chosen, plain): (Vec<_>, Vec<_>) =
-        attributes.into_iter().take(MAPPED_MAX).partition(|(_, mapping)| mapping.first_of.is_some());
-    let mut all = |mappings: Vec<(String, Mapping)>, known: &[Mapped]| -> Vec<Mapped> {
-        let read = |(name, mapping): (String, Mapping)| {
-            let read = one(&name, mapping, verifier, known);
-            read.map_err(|problem| problems.push(format!("attributes.{name}: {problem}"))).ok()
-        };
-        mappings.into_iter().filter_map(read).collect()
-    };
-    // What is chosen among others is read after them.
-    let mut mapped = all(plain, &[]);
-    let chosen = all(chosen, &mapped);
-    mapped.extend(chosen);
-    mapped.sort_by(|one, other| one.name.cmp(&other.name));
-    mapped
-}
-
-fn one(
-    name: &str,
-    mapping: Mapping,
-    verifier: Option<&Arc<Verifier>>,
-    known: &[Mapped],
-) -> Result<Mapped, String> {
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        return Err(format!("not a name; accepted: 1 to {NAME_BYTES_MAX} bytes without control characters"));
-    }
-    if BUILT_IN.contains(&name) && name != "api_key" {
-        return Err("is read from every request and cannot be mapped; choose another name".to_owned());
-    }
-    if mapping.set_by.is_some() && mapping.header.is_none() {
-        return Err("set_by: says who sets a header, and there is none; accepted beside header".to_owned());
-    }
-    let Mapping { header, query, cookie, path, jwt, first_of, .. } = mapping;
-    let source = match (header, query, cookie, path, jwt, first_of) {
-        (Some(header), None, None, None, None, None) => header_source(&header, mapping.set_by)?,
-        (None, Some(name), None, None, None, None) => Source::Query(plain(name, "query")?),
-        (None, None, Some(name), None, None, None) => Source::Cookie(plain(name, "cookie")?),
-        (None, None, None, Some(templates), None, None) => Source::Path(templates_of(templates)?),
-        (None, None, None, None, None, Some(names)) => chosen(&names, known)?,
-        (None, None, None, None, Some(claim), None) => {
-            let verifier = verifier
-                .ok_or("jwt: nobody's tokens are believed yet; say whose in `jwt: { jwks: FILE }`")?;
-            Source::Jwt { verifier: Arc::clone(verifier), claim: plain(claim, "jwt")? }
-        }
-        _ => return Err("accepted: exactly one of header, query, cookie, path, jwt and first_of".to_owned()),
-    };
-    // A credential is never kept as it is, whichever header it comes in.
-    let source = if mapping.hash || name == "api_key" { source.hashed() } else { source };
-    Ok(Mapped { name: name.to_owned(), source })
-}
-
-/// The first of some attributes that a request has.
-fn chosen(names: &[String], known: &[Mapped]) -> Result<Source, String> {
-    if names.is_empty() || names.len() > MAPPED_MAX {
-        return Err(format!("first_of: accepted are 1 to {MAPPED_MAX} names, such as [api_key, ip]"));
-    }
-    let source = |name: &String| match known.iter().find(|mapped| mapped.name == *name) {
-        Some(mapped) => Ok(mapped.source.clone()),
-        None => match name.as_str() {
-            "ip" => Ok(Source::Client),
-            "api_key" => Ok(Source::Credential),
-            "host" => Ok(Source::Host),
-            "method" => Ok(Source::Method),
-            _ => Err(format!(
-                "first_of: {name:?} is not known; accepted: ip, api_key, host, method, and what the config maps from a request itself"
-            )),
-        },
-    };
-    names.iter().map(source).collect::<Result<_, _>>().map(Source::FirstOf)
-}
-
-fn header_source(header: &str, set_by: Option<Setter>) -> Result<Source, String> {
-    let name: HeaderName =
-        header.parse().map_err(|_| format!("header: {header:?} is no name of a header, such as X-Tenant"))?;
-    let set_by = match set_by {
-        Some(Setter::Client) => SetBy::Client,
-        Some(Setter::Proxy) | None => SetBy::Proxy,
-    };
-    Ok(Source::Header { name, set_by })
-}
-
-fn plain(name: String, field: &str) -> Result<String, String> {
-    if name.is_empty() || name.len() > NAME_BYTES_MAX {
-        return Err(format!("{field}: accepted is a name of 1 to {NAME_BYTES_MAX} bytes"));
-    }
-    Ok(name)
-}
-
-fn templates_of(templates: Templates) -> Result<Vec<Template>, String> {
-    let texts = match templates {
-        Templates::One(text) => vec![text],
-        Templates::Several(texts) => texts,
-    };
-    if texts.is_empty() || texts.len() > TEMPLATES_MAX {
-        return Err(format!("path: accepted are 1 to {TEMPLATES_MAX} templates, such as /users/{{id}}"));
-    }
-    texts.iter().map(|text| Template::parse(text).map_err(|problem| format!("path: {problem}"))).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use tollgate_tower::attributes::source::Source;
+
     use super::*;
 
     /// Everything that a config may say, as the guide shows it.

@@ -14,6 +14,7 @@ use tower_layer::Layer;
 use tower_service::Service as _;
 
 mod plan;
+mod target;
 mod graphql;
 mod connection;
 mod client;
@@ -70,9 +71,9 @@ pub(crate) mod fuzzing {
 
 pub(crate) use arrival::{MethodOverride, Taking};
 pub(crate) use connection::connection;
-pub use plan::Target;
 pub(crate) use plan::{RouteDocument, RoutePlan, compile};
 pub(crate) use refusal::Turned;
+pub use target::Target;
 
 use crate::http::{Kind, Problem};
 use crate::listen::Links;

@@ -141,23 +141,33 @@ fn family(name: &str) -> Option<&str> {
     name.get(..at + word.len())
 }
 
+/// The families of which a service sends headers itself.
+struct Families(SmallVec<[String; 2]>);
+
+impl Families {
+    fn of(headers: &HeaderMap) -> Self {
+        let names = headers.keys().filter(|name| **name != RATE_LIMIT_POLICY);
+        Self(names.filter_map(|name| family(name.as_str())).map(str::to_owned).collect())
+    }
+
+    /// Whether a header of ours belongs to one of them.
+    fn has(&self, name: &str) -> bool {
+        !self.0.is_empty()
+            && family(name).is_some_and(|ours| self.0.iter().any(|own| own.eq_ignore_ascii_case(ours)))
+    }
+}
+
 /// Adds headers to a response. Lists grow: what the service says of its own limits stays. Of the others the service's own stay, and one that
 /// belongs to them comes along with none of ours: numbers of two limits side by side would say what neither does.
 pub(crate) fn add(headers: &mut HeaderMap, list: &mut HeaderList) {
     headers.reserve(list.len() + OTHERS);
-    let told =
-        headers.keys().filter(|name| **name != RATE_LIMIT_POLICY).filter_map(|name| family(name.as_str()));
-    let told: SmallVec<[String; 2]> = told.map(str::to_owned).collect();
-    let is_told = |name: &str| {
-        !told.is_empty()
-            && family(name).is_some_and(|ours| told.iter().any(|own| own.eq_ignore_ascii_case(ours)))
-    };
+    let told = Families::of(headers);
     let (text, entries) = list.take_text();
     // One piece of memory for all values.
     let text = Bytes::from(text);
     for (name, range) in entries {
         let is_list = matches!(name, "RateLimit" | "RateLimit-Policy");
-        if !is_list && is_told(name) {
+        if !is_list && told.has(name) {
             continue;
         }
         // Names are constants of the core and values printable, so both are always sendable.
@@ -179,8 +189,9 @@ pub(crate) fn tell(theirs: &mut HeaderMap, mut own: HeaderMap) {
         *theirs = own;
         return;
     }
+    let told = Families::of(theirs);
     // It is less work to add the fewer to the more.
-    if theirs.len() < own.len() && !theirs.keys().any(|name| own.contains_key(name)) {
+    if told.0.is_empty() && theirs.len() < own.len() && !theirs.keys().any(|name| own.contains_key(name)) {
         std::mem::swap(theirs, &mut own);
         theirs.extend(own);
         return;
@@ -191,7 +202,7 @@ pub(crate) fn tell(theirs: &mut HeaderMap, mut own: HeaderMap) {
         let Some(name) = name else { continue };
         if name == RATE_LIMIT || name == RATE_LIMIT_POLICY {
             theirs.append(name, value);
-        } else {
+        } else if !told.has(name.as_str()) {
             theirs.entry(name).or_insert(value);
         }
     }

@@ -1,17 +1,15 @@
 //! Routes as the config writes them, and what they mean. Compiling is pure and tells every problem at once, each with its field and
 //! what would be accepted.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
-use http::Uri;
 use serde::Deserialize;
 use tollgate_tower::attributes;
 use tollgate_tower::attributes::template::Template;
 
 use super::graphql::{self, GraphqlDocument, GraphqlPlan};
+use super::target::Target;
 use crate::cli;
 
 /// Most routes, most upstreams of one, and the largest weight.
@@ -99,57 +97,6 @@ pub(crate) enum Protocol {
     Http1,
     /// HTTP/2, without TLS by prior knowledge.
     H2,
-}
-
-/// Where an upstream is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    pub(super) is_secure: bool,
-    pub(super) is_h2: bool,
-    pub(super) host: String,
-    pub(super) port: u16,
-}
-
-impl FromStr for Target {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let refused = |why: &str| {
-            format!(
-                "{text:?} {why}; accepted: http://host:port, https://host or h2c://host:port (HTTP/2 without TLS), without a path"
-            )
-        };
-        let uri: Uri = text.parse().map_err(|_| refused("is not a URL"))?;
-        let (is_secure, is_h2) = match uri.scheme_str() {
-            Some("http") => (false, false),
-            Some("https") => (true, false),
-            Some("h2c") => (false, true),
-            Some(_) => return Err(refused("has another scheme")),
-            None => return Err(refused("has no scheme")),
-        };
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| refused("has no host"))?;
-        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return Err(refused("has a name and a password in it"));
-        }
-        if uri.path_and_query().is_some_and(|rest| rest.as_str() != "/") {
-            return Err(refused("has a path: requests are sent on with their own"));
-        }
-        let port = uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Ok(Self { is_secure, is_h2, host, port })
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match (self.is_secure, self.is_h2) {
-            (true, _) => "https",
-            (false, true) => "h2c",
-            (false, false) => "http",
-        };
-        let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
-        write!(f, "{scheme}://{open}{}{close}:{}", self.host, self.port)
-    }
 }
 
 /// Which hosts a route is for.

@@ -155,7 +155,7 @@ worker_rlimit_nofile 20000;\nevents {{ worker_connections 16000; }}\nhttp {{\n  
         };
         let target = self.target;
         let text = format!(
-            "global\n  nbthread 1\n  maxconn {most_clients}\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 300s\n\
+            "global\n  nbthread 1\n  no strict-limits\n  maxconn {most_clients}\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 300s\n\
   timeout server 60s\n  timeout http-keep-alive 300s\n  option forwardfor\n  http-reuse always\n\
 frontend public\n  bind {target} backlog 4096\n  stick-table type ip size 100k expire 60s store http_req_rate(10s)\n\
   http-request track-sc0 src\n  http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {most} }}\n\

@@ -242,6 +242,7 @@ impl Hub {
                     call.redirections += 1;
                     let asking = class == Class::Ask;
                     if !asking {
+                        shard.unname();
                         self.routing.doubt();
                     }
                     again.push((self.routing.at(&target), Way { asking, teaching: false }, call));

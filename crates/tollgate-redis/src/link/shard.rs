@@ -115,6 +115,15 @@ impl Shard {
         *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
+    /// It is known by the map, or has sent somebody away: that it was named says nothing any more.
+    pub(super) fn unname(&self) {
+        *self.named.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(super) fn is_named(&self) -> bool {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Whether somebody was sent here in this time.
     pub(super) fn was_named_within(&self, time: Duration, now: Instant) -> bool {
         let named = *self.named.lock().unwrap_or_else(PoisonError::into_inner);

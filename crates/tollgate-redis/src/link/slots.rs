@@ -106,7 +106,9 @@ impl Cluster {
             let learnt = self.refresh().await;
             sleep(REFRESH_GAP + fraction(REFRESH_GAP / 2, luck())).await;
             let is_well = |shard: &Arc<Shard>| shard.breaker.state() == BreakerState::Closed;
-            let patience = match learnt && self.shards().iter().all(is_well) {
+            let shards = self.shards();
+            let patience = match learnt && shards.iter().all(is_well) {
+                true if shards.iter().any(|shard| shard.is_named()) => NAMED,
                 true => REFRESH - fraction(REFRESH / 3, luck()),
                 false => REFRESH_AWAY - REFRESH_GAP,
             };
@@ -159,6 +161,7 @@ impl Cluster {
         }
         for shard in primaries.values() {
             shard.group.store(group_of(&owners, shard), Ordering::Relaxed);
+            shard.unname(); // It is known by the map.
         }
         self.map.store(Arc::new(Map { owners }));
         self.has_map.store(true, Ordering::Relaxed);

@@ -139,7 +139,7 @@ mod tests {
     /// A file may end in a newline; a token that anybody could guess, or that no header can have, is refused without being told.
     #[test]
     fn tokens_are_checked() {
-        let scratch = crate::scratch::Scratch::new();
+        let scratch = tollgate_testkit::Scratch::new();
         let path = scratch.write("token", &format!("{TOKEN}\n"));
         assert!(Auth::from(Some(&path)).unwrap().admits_token(TOKEN.as_bytes()));
         for wrong in
@@ -151,8 +151,7 @@ mod tests {
             assert!(wrong.is_empty() || !error.contains(wrong));
         }
         assert!(
-            Auth::from(Some(&scratch.path().join("none")))
-                .is_err_and(|error| error.contains("--auth-token-file"))
+            Auth::from(Some(&scratch.path("none"))).is_err_and(|error| error.contains("--auth-token-file"))
         );
     }
 }

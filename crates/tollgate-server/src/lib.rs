@@ -43,8 +43,6 @@ pub mod fuzzing;
 mod at_once;
 mod together;
 mod within;
-#[cfg(test)]
-mod scratch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

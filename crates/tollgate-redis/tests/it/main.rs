@@ -15,7 +15,6 @@ mod faults;
 mod fleet;
 mod leases;
 mod live;
-mod pki;
 mod processes;
 mod proxy;
 mod record;

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult, Value};
+use tollgate_testkit::pki::Authority;
 
-use crate::pki::Authority;
 use crate::scratch::{Scratch, free_port, until};
 
 /// How long the rig itself waits for a server's answer. A server that is stopped gives none.
@@ -86,7 +86,7 @@ impl Plan {
                 plan: self.clone(),
                 port: free_port(),
                 tls: self.tls.then(|| (free_port(), Authority::new("store"))),
-                folder: Scratch::new(),
+                folder: Scratch::in_memory(),
                 child: None,
             };
             server.write_files();
@@ -150,11 +150,10 @@ impl Server {
             self.folder.write("authority.pem", &authority.pem);
             self.folder.write("client.pem", &client.certificate);
             self.folder.write("client.key", &client.key);
-            let [ca, certificate, key] = [
-                self.folder.text("authority.pem"),
-                self.folder.write("server.pem", &server.certificate),
-                self.folder.write("server.key", &server.key),
-            ];
+            self.folder.write("server.pem", &server.certificate);
+            self.folder.write("server.key", &server.key);
+            let [ca, certificate, key] =
+                ["authority.pem", "server.pem", "server.key"].map(|name| self.folder.text(name));
             lines.push(format!("tls-port {port}"));
             lines.push(format!("tls-ca-cert-file \"{ca}\"\ntls-cert-file \"{certificate}\""));
             lines.push(format!("tls-key-file \"{key}\"\ntls-auth-clients yes"));

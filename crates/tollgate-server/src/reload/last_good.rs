@@ -160,11 +160,12 @@ fn sync(directory: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_testkit::Scratch;
+
     use super::*;
-    use crate::scratch::Scratch;
 
     fn kept(scratch: &Scratch) -> Vec<String> {
-        let entries = fs::read_dir(scratch.path().join("state")).unwrap();
+        let entries = fs::read_dir(scratch.path("state")).unwrap();
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
@@ -175,8 +176,8 @@ mod tests {
     #[test]
     fn the_newest_is_kept() {
         let scratch = Scratch::new();
-        let last_good = LastGood::new(&scratch.path().join("state"));
-        let policy = scratch.path().join("policy.yaml");
+        let last_good = LastGood::new(&scratch.path("state"));
+        let policy = scratch.path("policy.yaml");
         assert!(last_good.find(&policy).is_err());
         for text in ["one", "two", "two"] {
             scratch.write("policy.yaml", text);
@@ -186,15 +187,15 @@ mod tests {
             assert!(copy.ends_with("policy.yaml"));
         }
         assert_eq!(kept(&scratch).len(), 2, "{:?}", kept(&scratch));
-        assert!(last_good.find(&scratch.path().join("other.yaml")).unwrap_err().contains("not of"));
+        assert!(last_good.find(&scratch.path("other.yaml")).unwrap_err().contains("not of"));
     }
 
     /// A directory is kept as a directory.
     #[test]
     fn directories_are_kept_whole() {
         let scratch = Scratch::new();
-        let last_good = LastGood::new(&scratch.path().join("state"));
-        let policy = scratch.path().join("policies");
+        let last_good = LastGood::new(&scratch.path("state"));
+        let policy = scratch.path("policies");
         fs::create_dir_all(policy.join("deep")).unwrap();
         fs::write(policy.join("deep/a.yaml"), "a").unwrap();
         fs::write(policy.join("b.yaml"), "b").unwrap();
@@ -207,7 +208,7 @@ mod tests {
     #[test]
     fn damage_is_seen_and_repaired() {
         let scratch = Scratch::new();
-        let last_good = LastGood::new(&scratch.path().join("state"));
+        let last_good = LastGood::new(&scratch.path("state"));
         let policy = scratch.write("policy.yaml", "one");
         let capture = source::capture(&policy).unwrap();
         last_good.keep(&policy, &capture).unwrap();
@@ -215,7 +216,7 @@ mod tests {
         assert!(last_good.find(&policy).unwrap_err().contains("damaged"));
         last_good.keep(&policy, &capture).unwrap();
         assert!(last_good.find(&policy).is_ok());
-        fs::write(scratch.path().join("state").join(POINTER), "{").unwrap();
+        fs::write(scratch.path("state").join(POINTER), "{").unwrap();
         assert!(last_good.find(&policy).is_err());
     }
 
@@ -223,7 +224,7 @@ mod tests {
     #[test]
     fn a_failed_copy_leaves_the_one_before() {
         let scratch = Scratch::new();
-        let last_good = LastGood::new(&scratch.path().join("state"));
+        let last_good = LastGood::new(&scratch.path("state"));
         let policy = scratch.write("policy.yaml", "one");
         last_good.keep(&policy, &source::capture(&policy).unwrap()).unwrap();
         scratch.write("policy.yaml", "two");

@@ -173,6 +173,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use tollgate::{CheckRequest, Engine, Policy};
+    use tollgate_testkit::Scratch;
 
     use super::*;
     use crate::disk::ASIDE_MAX;
@@ -182,23 +183,6 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
     const CAPACITY: Capacity = Capacity { bytes: 1 << 20, throttle_bytes: 1 << 20 };
-
-    /// A directory of the test's own, removed when it is over.
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("tollgate-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     fn engine() -> Engine<Stores> {
         let policy = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap().0;
@@ -214,26 +198,26 @@ mod tests {
     /// What was written is read; only its owner may; one server at a time has the directory.
     #[test]
     fn a_snapshot_is_written_and_read() {
-        let scratch = Scratch::new("written");
-        let directory = Directory::open(&scratch.0).unwrap();
+        let scratch = Scratch::new();
+        let directory = Directory::open(&scratch.path("state")).unwrap();
         assert!(matches!(directory.read(CAPACITY, NOW), Ok(Found::Nothing)));
         let report = write(&directory).unwrap();
         assert_eq!(directory.read(CAPACITY, NOW).unwrap().report().unwrap().keys, 1);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&scratch.0), mode(&scratch.0.join(NAME))), (0o700, 0o600));
-        assert_eq!(fs::metadata(scratch.0.join(NAME)).unwrap().len(), report.bytes);
-        assert!(Directory::open(&scratch.0).unwrap_err().contains("used by another Tollgate"));
+        assert_eq!((mode(&scratch.path("state")), mode(&scratch.path("state").join(NAME))), (0o700, 0o600));
+        assert_eq!(fs::metadata(scratch.path("state").join(NAME)).unwrap().len(), report.bytes);
+        assert!(Directory::open(&scratch.path("state")).unwrap_err().contains("used by another Tollgate"));
         drop(directory);
-        assert!(Directory::open(&scratch.0).is_ok());
+        assert!(Directory::open(&scratch.path("state")).is_ok());
     }
 
     /// What an older version wrote, which knew no counters but the engine's, is read.
     #[test]
     fn an_older_snapshot_is_read() {
         let older = include_bytes!("../../../tollgate/tests/it/snapshot/format-1.snapshot");
-        let scratch = Scratch::new("older");
-        let directory = Directory::open(&scratch.0).unwrap();
-        fs::write(scratch.0.join(NAME), older).unwrap();
+        let scratch = Scratch::new();
+        let directory = Directory::open(&scratch.path("state")).unwrap();
+        fs::write(scratch.path("state").join(NAME), older).unwrap();
         let found = directory.read(CAPACITY, NOW).unwrap();
         assert!(found.report().is_some_and(|report| report.keys > 0 && report.no_room == 0), "{found:?}");
         assert_eq!(found.into_parts(CAPACITY).1.pieces(nanoseconds(NOW)).count(), 0);
@@ -242,33 +226,33 @@ mod tests {
     /// A write that fails leaves the snapshot that was there, and works again once the cause is gone.
     #[test]
     fn a_failed_write_leaves_the_last_one() {
-        let scratch = Scratch::new("failed");
-        let directory = Directory::open(&scratch.0).unwrap();
+        let scratch = Scratch::new();
+        let directory = Directory::open(&scratch.path("state")).unwrap();
         write(&directory).unwrap();
-        let before = fs::read(scratch.0.join(NAME)).unwrap();
-        fs::create_dir(scratch.0.join(TEMPORARY_NAME)).unwrap();
+        let before = fs::read(scratch.path("state").join(NAME)).unwrap();
+        fs::create_dir(scratch.path("state").join(TEMPORARY_NAME)).unwrap();
         assert!(write(&directory).is_err());
-        assert_eq!(fs::read(scratch.0.join(NAME)).unwrap(), before);
-        fs::remove_dir(scratch.0.join(TEMPORARY_NAME)).unwrap();
+        assert_eq!(fs::read(scratch.path("state").join(NAME)).unwrap(), before);
+        fs::remove_dir(scratch.path("state").join(TEMPORARY_NAME)).unwrap();
         // What a crash left behind is no obstacle.
-        fs::write(scratch.0.join(TEMPORARY_NAME), b"half").unwrap();
+        fs::write(scratch.path("state").join(TEMPORARY_NAME), b"half").unwrap();
         assert!(write(&directory).is_ok());
-        assert!(!scratch.0.join(TEMPORARY_NAME).exists());
+        assert!(!scratch.path("state").join(TEMPORARY_NAME).exists());
     }
 
     /// Damaged snapshots are kept for whoever wants to know why, a few of them.
     #[test]
     fn damaged_snapshots_are_set_aside() {
-        let scratch = Scratch::new("damaged");
-        let directory = Directory::open(&scratch.0).unwrap();
+        let scratch = Scratch::new();
+        let directory = Directory::open(&scratch.path("state")).unwrap();
         for round in 1..=ASIDE_MAX + 3 {
-            fs::write(scratch.0.join(NAME), format!("tollgate of round {round}")).unwrap();
+            fs::write(scratch.path("state").join(NAME), format!("tollgate of round {round}")).unwrap();
             let found = directory.read(CAPACITY, NOW).unwrap();
             assert!(matches!(found, Found::Damaged { .. }), "{found:?}");
             assert!(matches!(directory.read(CAPACITY, NOW), Ok(Found::Nothing)));
         }
         let names: Vec<_> =
-            fs::read_dir(&scratch.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            fs::read_dir(scratch.path("state")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         let kept = names.iter().filter(|name| name.to_string_lossy().contains(".bad-")).count();
         assert_eq!(kept, ASIDE_MAX as usize);
     }
@@ -276,10 +260,10 @@ mod tests {
     /// A directory that cannot be is refused with what to do.
     #[test]
     fn a_directory_that_cannot_be() {
-        let scratch = Scratch::new("file");
-        fs::write(&scratch.0, b"a file").unwrap();
-        let error = Directory::open(&scratch.0).unwrap_err();
+        let scratch = Scratch::new();
+        fs::write(scratch.path("state"), b"a file").unwrap();
+        let error = Directory::open(&scratch.path("state")).unwrap_err();
         assert!(error.contains("name a directory"), "{error}");
-        fs::remove_file(&scratch.0).unwrap();
+        fs::remove_file(scratch.path("state")).unwrap();
     }
 }

@@ -1,7 +1,8 @@
 //! The token: who may ask, and what a stranger learns.
 
+use tollgate_testkit::Scratch;
+
 use crate::program::{SLOW_POLICY, Server, stderr, tollgate};
-use crate::scratch::Scratch;
 use crate::wire::request;
 
 const TOKEN: &str = "6f1ed002ab5595859014ebf0951522d9";

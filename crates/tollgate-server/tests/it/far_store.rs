@@ -5,9 +5,10 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use tollgate_testkit::rest;
+
 use crate::program::{Server, tollgate};
 use crate::redis::Redis;
-use crate::scratch::rest;
 use crate::shared::turn;
 
 /// Stands before a port. Every byte arrives this much later, in either direction. Its threads end with their connections.

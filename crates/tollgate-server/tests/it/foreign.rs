@@ -4,11 +4,11 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::json;
+use tollgate_testkit::until;
 
 use crate::admin;
 use crate::program::{Server, run, stderr, stdout};
 use crate::rls::{Client, question, shown};
-use crate::scratch::until;
 
 const ENVOY: &str =
     "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 2, name: daily}}]";

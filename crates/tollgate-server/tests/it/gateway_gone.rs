@@ -90,7 +90,7 @@ fn requests_sent_ahead_are_all_answered() {
     let mut stream = gateway.connect();
     for byte in requests.bytes() {
         stream.write_all(&[byte]).unwrap();
-        crate::scratch::rest(Duration::from_millis(1));
+        tollgate_testkit::rest(Duration::from_millis(1));
     }
     let mut reader = BufReader::new(&stream);
     for _ in 0..4 {

@@ -187,7 +187,7 @@ fn exact(start: Start) {
     // Whoever checks the nodes has noticed when all is well for longer than it takes to notice.
     let mut rounds = 0;
     until(|| {
-        crate::scratch::rest(Duration::from_millis(200));
+        tollgate_testkit::rest(Duration::from_millis(200));
         rounds = if (0..40).all(is_served) { rounds + 1 } else { 0 };
         rounds == 15
     });

@@ -326,7 +326,7 @@ pub(crate) fn until(mut look: impl FnMut() -> bool) {
         if look() {
             return;
         }
-        crate::scratch::rest(Duration::from_millis(20));
+        tollgate_testkit::rest(Duration::from_millis(20));
     }
     panic!("it never happened");
 }

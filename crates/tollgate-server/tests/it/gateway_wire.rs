@@ -5,8 +5,9 @@ use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use tollgate_testkit::rest;
+
 use crate::gateway_upstream::{Gateway, OPEN, Upstream};
-use crate::scratch::rest;
 use crate::wire::Response;
 
 /// Longer than a connection does nothing before it is taken for one that rests.

@@ -1,11 +1,11 @@
 //! Hot keys on a shared store: which they are and how they are decided is seen, by operators and by Prometheus.
 
 use serde_json::Value;
+use tollgate_testkit::until;
 
 use crate::admin_verbs::operate;
 use crate::program::{Server, stdout};
 use crate::redis::Redis;
-use crate::scratch::until;
 use crate::shared::{on, turn};
 
 const POLICY: &str = "limits:

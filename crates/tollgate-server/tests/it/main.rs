@@ -75,7 +75,6 @@ mod rls;
 mod rlqs;
 mod rlqs_envoy;
 mod runbook;
-mod scratch;
 mod shared;
 mod shared_foreign;
 mod store_check;

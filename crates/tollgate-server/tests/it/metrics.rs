@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::io::{BufReader, Write};
 use std::process::{Command, Stdio};
 
+use tollgate_testkit::{Scratch, until};
+
 use crate::program::Server;
 use crate::rls::{Client, question};
-use crate::scratch::{Scratch, until};
 use crate::wire::{Response, request};
 
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name: all, rate: 1M/h}]";

@@ -1,9 +1,10 @@
 //! The guide `docs/migrate.md` is run: its files are written, its servers started, its commands executed, and what it shows as
 //! their output is compared with what comes out.
 
+use tollgate_testkit::Scratch;
+
 use crate::guide::{GUIDE_ADDRESS, Last, blocks, shell, succeeded};
 use crate::program::{Server, tollgate};
-use crate::scratch::Scratch;
 
 const GUIDE: &str = include_str!("../../../../docs/migrate.md");
 

@@ -1,10 +1,11 @@
 //! The guide `docs/operate.md` is run: its servers are started, its commands are executed in order, and what it shows as their
 //! output is compared with what comes out.
 
+use tollgate_testkit::Scratch;
+
 use crate::guide::{GUIDE_ADDRESS, Last, blocks, shell, succeeded};
 use crate::pki::Authority;
 use crate::program::{Server, tollgate};
-use crate::scratch::Scratch;
 
 const GUIDE: &str = include_str!("../../../../docs/operate.md");
 

@@ -4,10 +4,11 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use tollgate_testkit::{Scratch, rest};
+
 use crate::admin::{POLICY, TOKEN};
 use crate::pki::{Authority, Client, Pair};
 use crate::program::{Server, stderr, stdout, tollgate};
-use crate::scratch::{Scratch, rest};
 
 /// The certificates of a test, on disk.
 struct Files {

@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use serde_json::Value;
+use tollgate_testkit::{Scratch, rest, until};
 
 use crate::admin::{POLICY, TOKEN};
 use crate::admin_verbs::operate;
 use crate::program::{Server, stderr, stdout, tollgate};
-use crate::scratch::{Scratch, rest, until};
 
 const FILE: &str = "state/operator.orders";
 

@@ -1,14 +1,10 @@
-//! Certificates made for a test, and a real TLS client that uses them.
+//! A real TLS client, for certificates made for a test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
-};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -18,48 +14,7 @@ use tokio_rustls::rustls::{
 
 use crate::program::Server;
 
-/// An authority that signs certificates.
-pub(crate) struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pub(crate) pem: String,
-}
-
-/// A certificate and its key, in PEM.
-pub(crate) struct Pair {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
-}
-
-impl Authority {
-    pub(crate) fn new(name: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        let key = KeyPair::generate().unwrap();
-        let pem = params.self_signed(&key).unwrap().pem();
-        Self { issuer: Issuer::new(params, key), pem }
-    }
-
-    /// A certificate of this machine.
-    pub(crate) fn server(&self) -> Pair {
-        self.sign(&["127.0.0.1", "localhost"], ExtendedKeyUsagePurpose::ServerAuth)
-    }
-
-    /// A certificate of a client.
-    pub(crate) fn client(&self) -> Pair {
-        self.sign(&["client.test"], ExtendedKeyUsagePurpose::ClientAuth)
-    }
-
-    fn sign(&self, names: &[&str], purpose: ExtendedKeyUsagePurpose) -> Pair {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(names).unwrap();
-        params.extended_key_usages = vec![purpose];
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
-        Pair { certificate, key: key.serialize_pem() }
-    }
-}
+pub(crate) use tollgate_testkit::pki::{Authority, Pair};
 
 /// How a client connects.
 pub(crate) struct Client<'a> {

@@ -1,20 +1,8 @@
 //! Real redis-servers as child processes, each on a port and in a directory of its own, ended when the test is over.
 
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-use crate::scratch::{Scratch, until};
-
-/// A port that nobody has at the moment.
-pub(crate) fn free_port() -> u16 {
-    // A cluster's bus listens 10,000 above the port, so both must be ports.
-    loop {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        if port < 55_000 {
-            return port;
-        }
-    }
-}
+use tollgate_testkit::{Scratch, free_port, until};
 
 /// A server.
 pub(crate) struct Redis {

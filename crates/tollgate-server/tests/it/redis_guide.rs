@@ -1,10 +1,10 @@
 //! The guide `docs/redis.md` is run: its Redis and its servers are started on free ports, stopped and started again by its own commands,
 //! in one shell from the first block to the last, and what it shows is compared with what comes out.
 
+use tollgate_testkit::{Scratch, free_port};
+
 use crate::guide::{Last, blocks, shell, succeeded};
 use crate::program::{run, stderr};
-use crate::redis::free_port;
-use crate::scratch::Scratch;
 use crate::shared::turn;
 
 const GUIDE: &str = include_str!("../../../../docs/redis.md");

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
+use tollgate_testkit::{Scratch, rest, until};
 
 use crate::program::{Server, run, stderr, tollgate};
-use crate::scratch::{Scratch, rest, until};
 use crate::wire::{Response, request};
 
 const FIVE: &str = "limits: [{name: a, by: [api_key], rate: 5/h}]";

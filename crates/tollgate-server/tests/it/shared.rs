@@ -4,13 +4,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
+use tollgate_testkit::{Scratch, free_port, rest, until};
 
 use crate::admin_verbs::operate;
 use crate::pki::Authority;
 use crate::program::{Server, run, stderr, stdout, tollgate};
-use crate::redis::{Cluster, Redis, free_port};
+use crate::redis::{Cluster, Redis};
 use crate::rls;
-use crate::scratch::{Scratch, rest, until};
 use crate::store_check::{Sentinel, recommended_user};
 
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 10/h}]";

@@ -1,8 +1,9 @@
 //! Other people's files on a store that servers share, with and without it.
 
+use tollgate_testkit::{free_port, until};
+
 use crate::program::Server;
-use crate::redis::{Redis, free_port};
-use crate::scratch::until;
+use crate::redis::Redis;
 use crate::shared::{on, quick, turn};
 
 /// Files of envoyproxy/ratelimit and of Limitador count in the store as well.

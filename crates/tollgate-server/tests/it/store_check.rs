@@ -1,11 +1,11 @@
 //! `tollgate store check` on real redis-servers that are as they should be, and on such as are not.
 
 use serde_json::Value;
+use tollgate_testkit::{Scratch, free_port, until};
 
 use crate::pki::Authority;
 use crate::program::{run, stderr, stdout, tollgate};
-use crate::redis::{Cluster, Redis, free_port};
-use crate::scratch::{Scratch, until};
+use crate::redis::{Cluster, Redis};
 
 /// Settings of a server that is fit.
 const GOOD: [&str; 2] = ["--maxmemory", "100mb"];

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use tokio_rustls::rustls::SupportedProtocolVersion;
 use tokio_rustls::rustls::version::TLS12;
+use tollgate_testkit::{Scratch, until};
 
 use crate::pki::{Authority, Client, Pair};
 use crate::program::{SLOW_POLICY, Server, run, stderr};
-use crate::scratch::{Scratch, until};
 
 const ONLY_12: &[&SupportedProtocolVersion] = &[&TLS12];
 const QUESTION: &str = r#"{"attributes":{"api_key":"k"}}"#;

@@ -83,7 +83,7 @@ fn six_processes_keep_the_quota_while_some_die() {
     let _quiet = alone();
     let rounds = if std::env::var("TOLLGATE_FAULTS").is_ok() { 5 } else { 1 };
     let cluster = Cluster::calm(Program::Redis);
-    let (folder, mut started) = (Scratch::new(), 0);
+    let (folder, mut started) = (Scratch::in_memory(), 0);
     let mut start = |node: usize| {
         started += 1;
         Process::start(Part {
@@ -228,7 +228,7 @@ fn a_process_that_stood_still_spends_nothing_of_old() {
     }
     let _quiet = alone();
     let server = Server::redis();
-    let folder = Scratch::new();
+    let folder = Scratch::in_memory();
     // One question at a time about one key, of which nothing comes back, so that it is known which draw a unit is of.
     let mut process = Process::start(Part {
         test: "faults::killed::a_process_that_stood_still_spends_nothing_of_old",

@@ -1,11 +1,11 @@
 use std::fs;
 
 use tollgate::{CheckRequest, Engine, ManualClock};
+use tollgate_testkit::Scratch;
 
 use super::*;
 use crate::cli::ReloadArguments;
 use crate::reload::{Reloader, start};
-use crate::scratch::Scratch;
 use crate::service::Wire;
 
 const FIVE: &str = "limits: [{name: a, rate: 5/h}]";
@@ -21,8 +21,8 @@ struct Bench {
 
 impl Bench {
     fn new(scratch: Scratch, force_reload: bool) -> Self {
-        let policy = scratch.path().join("policy.yaml");
-        let arguments = ReloadArguments { state_dir: Some(scratch.path().join("state")), force_reload };
+        let policy = scratch.path("policy.yaml");
+        let arguments = ReloadArguments { state_dir: Some(scratch.path("state")), force_reload };
         let mut start = start(Some(&policy), arguments.state_dir.as_deref()).unwrap();
         let time = ManualClock::new();
         let (reloader, watcher) = Watcher::new(&mut start, Some(&policy), &arguments, time.now());
@@ -191,7 +191,7 @@ fn no_start_without_a_policy() {
     let scratch = Scratch::new();
     let policy = scratch.write("policy.yaml", "limits: [");
     assert!(start(Some(&policy), None).is_err());
-    let error = start(Some(&policy), Some(&scratch.path().join("state"))).err().unwrap();
+    let error = start(Some(&policy), Some(&scratch.path("state"))).err().unwrap();
     assert!(error.contains("no last good policy to start with"), "{error}");
 }
 
@@ -212,7 +212,7 @@ fn an_unwritable_state_directory_stops_nothing() {
         bench.desk.turn(Wish::Look).unwrap();
     }
     assert!(!bench.reloader.status().is_degraded());
-    assert!(bench.scratch.path().join("state/last-good.json").exists());
+    assert!(bench.scratch.path("state/last-good.json").exists());
 }
 
 /// A policy from standard input cannot change, and whoever asks is told.

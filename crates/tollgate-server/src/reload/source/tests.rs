@@ -1,7 +1,8 @@
 use std::os::unix::fs::symlink;
 
+use tollgate_testkit::Scratch;
+
 use super::*;
-use crate::scratch::Scratch;
 
 fn version(text: &str) -> Seen {
     Seen::Version(Version::of(text.as_bytes()))
@@ -44,7 +45,7 @@ fn the_version_of_a_file_is_its_sha256() {
 #[test]
 fn a_directory_is_its_visible_files() {
     let scratch = Scratch::new();
-    let path = scratch.path().join("policies");
+    let path = scratch.path("policies");
     fs::create_dir_all(path.join("deep")).unwrap();
     fs::write(path.join("a.yaml"), "1").unwrap();
     fs::write(path.join("deep/b.yaml"), "2").unwrap();
@@ -61,7 +62,7 @@ fn a_directory_is_its_visible_files() {
 #[test]
 fn a_tree_without_end_is_refused() {
     let scratch = Scratch::new();
-    let path = scratch.path().join("policies");
+    let path = scratch.path("policies");
     fs::create_dir_all(&path).unwrap();
     symlink(&path, path.join("again")).unwrap();
     assert!(capture(&path).unwrap_err().contains("at most 10000 files"));
@@ -71,7 +72,7 @@ fn a_tree_without_end_is_refused() {
 #[test]
 fn a_swapped_link_is_seen() {
     let scratch = Scratch::new();
-    let root = scratch.path();
+    let root = scratch.folder();
     for (version, text) in [("..v1", "one"), ("..v2", "two")] {
         fs::create_dir(root.join(version)).unwrap();
         fs::write(root.join(version).join("policy.yaml"), text).unwrap();
@@ -109,12 +110,12 @@ fn metadata_is_not_believed_for_ever() {
 #[test]
 fn what_can_be_watched() {
     let scratch = Scratch::new();
-    let missing = scratch.path().join("none.yaml");
+    let missing = scratch.path("none.yaml");
     assert!(
         matches!(Eye::new(vec![missing.clone()]).look(), Seen::Unreadable(why) if why.contains("no such file"))
     );
     assert!(is_watchable(&missing));
-    assert!(is_watchable(scratch.path()));
+    assert!(is_watchable(scratch.folder()));
     assert!(!is_watchable(Path::new("-")));
     assert!(!is_watchable(Path::new("/dev/null")));
 }

@@ -1,4 +1,4 @@
-//! Certificates made for one test.
+//! Certificates made for a test.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -6,9 +6,10 @@ use rcgen::{
 };
 
 /// An authority that signs certificates.
-pub(crate) struct Authority {
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    pub(crate) pem: String,
+    /// Its own certificate, in PEM.
+    pub pem: String,
 }
 
 impl std::fmt::Debug for Authority {
@@ -18,13 +19,17 @@ impl std::fmt::Debug for Authority {
 }
 
 /// A certificate and its key, in PEM.
-pub(crate) struct Pair {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
+#[expect(missing_debug_implementations, reason = "it holds a key")]
+pub struct Pair {
+    /// The certificate.
+    pub certificate: String,
+    /// Its key.
+    pub key: String,
 }
 
 impl Authority {
-    pub(crate) fn new(name: &str) -> Self {
+    /// One that nobody trusts yet.
+    pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -35,12 +40,12 @@ impl Authority {
     }
 
     /// A certificate of this machine.
-    pub(crate) fn server(&self) -> Pair {
+    pub fn server(&self) -> Pair {
         self.sign(&["127.0.0.1", "localhost"], ExtendedKeyUsagePurpose::ServerAuth)
     }
 
     /// A certificate of a client.
-    pub(crate) fn client(&self) -> Pair {
+    pub fn client(&self) -> Pair {
         self.sign(&["client.test"], ExtendedKeyUsagePurpose::ClientAuth)
     }
 

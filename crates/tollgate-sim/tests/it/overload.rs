@@ -7,7 +7,14 @@ use tollgate_sim::overload::contrast::Way;
 use tollgate_sim::overload::scene::{Loss, Scene, Service};
 use tollgate_sim::overload::{Crowd, Outcome, crowd, play};
 
+/// How many seeds are tried.
 const SEEDS: u64 = 20;
+
+/// Those that everybody tries. `TOLLGATE_SEED` names another one to begin with, for a campaign over seeds that nobody has seen.
+fn seeds() -> std::ops::Range<u64> {
+    let first = std::env::var("TOLLGATE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    first..first + SEEDS
+}
 
 const fn ms(millis: u64) -> Ticks {
     Ticks::from_millis(millis)
@@ -39,7 +46,7 @@ fn holds(scene: &Scene, name: &str) -> Outcome {
 /// Step load, on servers small and large, whose service times vary much or not at all.
 #[test]
 fn three_times_the_load_is_borne() {
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         for (workers, time) in [(8, 40), (16, 40), (64, 100)] {
             holds(&step(workers, Service::Exponential(ms(time)), seed), "exponential");
         }
@@ -51,7 +58,7 @@ fn three_times_the_load_is_borne() {
 /// lets through takes more than twice as long; without a limit nobody is answered in time.
 #[test]
 fn three_times_the_load_is_not_borne_by_others() {
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         let scene = step(16, Service::Exponential(ms(40)), seed);
         assert!(goodput(&scene, &play(&scene, Way::Vegas), 40, 90) < 60);
         assert!(goodput(&scene, &play(&scene, Way::Open), 40, 90) < 10);
@@ -66,7 +73,7 @@ fn three_times_the_load_is_not_borne_by_others() {
 #[test]
 fn a_slow_backend_is_followed() {
     let (mut ours, mut vegas, mut gradient) = (0, 0, 0);
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         let scene = Scene::new(48, Service::Exponential(ms(40)), seed)
             .then(30, 60)
             .then_slower(70, 60, 5)
@@ -82,14 +89,14 @@ fn a_slow_backend_is_followed() {
     assert!(vegas < 50 * SEEDS && gradient < 60 * SEEDS, "{} % and {} %", vegas / SEEDS, gradient / SEEDS);
 }
 
-/// A backend that becomes three times as slow while there is little to do is nobody's queue: hardly anybody is refused.
+/// A backend that becomes three times as slow while there is little to do is nobody's queue: not one in a hundred is refused.
 #[test]
 fn a_slow_backend_with_little_to_do_refuses_nobody() {
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         let scene = Scene::new(64, Service::Exponential(ms(40)), seed).then(30, 8).then_slower(60, 8, 3);
         let outcome = play(&scene, Way::Ours);
         let refused: u64 = outcome.seconds.iter().map(|second| second.refused).sum();
-        assert!(refused * 20 < 90 * scene.capacity() * 8 / 100, "seed {seed}: {refused}");
+        assert!(refused * 100 < 90 * scene.capacity() * 8 / 100, "seed {seed}: {refused}");
     }
 }
 
@@ -97,7 +104,7 @@ fn a_slow_backend_with_little_to_do_refuses_nobody() {
 /// its most in both cases, and Vegas in the second.
 #[test]
 fn a_stable_timeout_shrinks_the_limit() {
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         for loss in [Loss::Told, Loss::Untold] {
             let mut scene =
                 Scene::new(32, Service::Exponential(ms(40)), seed).then(30, 50).then_slower(60, 50, 100_000);
@@ -119,7 +126,7 @@ fn a_stable_timeout_shrinks_the_limit() {
 #[test]
 fn two_kinds_of_requests_are_not_a_queue() {
     let mut worst = u64::MAX;
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         for percent in [5, 10, 30] {
             let scene = step(16, Service::Bimodal(ms(20), ms(400), percent), seed);
             holds(&scene, "two kinds");
@@ -132,11 +139,11 @@ fn two_kinds_of_requests_are_not_a_queue() {
 /// After a minute of nothing, a burst of nearly all that the server can do is let in at once.
 #[test]
 fn a_burst_after_idleness_is_let_in() {
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         let scene = Scene::new(32, Service::Exponential(ms(40)), seed).then(30, 50).then(60, 0).then(20, 90);
         let outcome = play(&scene, Way::Ours);
         let refused: u64 = outcome.seconds.iter().skip(90).take(5).map(|second| second.refused).sum();
-        assert!(refused <= 50, "seed {seed}: {refused} refused");
+        assert!(refused * 50 <= 5 * scene.capacity() * 90 / 100, "seed {seed}: {refused} refused");
         assert!(goodput(&scene, &outcome, 90, 110) >= 90);
         assert!(goodput(&scene, &play(&scene, Way::Vegas), 90, 110) < 50);
     }
@@ -146,7 +153,7 @@ fn a_burst_after_idleness_is_let_in() {
 /// afterwards, for ten minutes.
 #[test]
 fn a_baseline_of_an_overloaded_time_is_found_out() {
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         let scene = Scene::new(16, Service::Exponential(ms(40)), seed).then(100, 300);
         let calm = play(&Scene::new(16, Service::Exponential(ms(40)), seed).then(30, 50), Way::Ours);
         let outcome = play(&scene, Way::Ours);
@@ -154,14 +161,14 @@ fn a_baseline_of_an_overloaded_time_is_found_out() {
         assert!(good >= 90, "seed {seed}: {good} %");
         assert!(outcome.latency(50, 100, 990) <= 2 * calm.latency(5, 30, 990), "seed {seed}");
     }
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         let scene = Scene::new(16, Service::Exponential(ms(40)), seed).then(20, 50).then(600, 150);
         let outcome = play(&scene, Way::Ours);
         let (_, most) = outcome.limits(500, 620);
         assert!(goodput(&scene, &outcome, 500, 620) >= 90 && most <= 48, "seed {seed}: up to {most}");
     }
     // The contrast: Gradient2 ends with many more than can be served.
-    let drifts = (0..SEEDS).filter(|&seed| {
+    let drifts = (seeds()).filter(|&seed| {
         let scene = Scene::new(16, Service::Fixed(ms(40)), seed).then(100, 300);
         play(&scene, Way::Gradient2).limits(50, 100).1 > 64
     });
@@ -171,7 +178,7 @@ fn a_baseline_of_an_overloaded_time_is_found_out() {
 /// A thousand requests a second of which a tenth go away halfway: they are neither successes nor losses, and do not shrink the limit.
 #[test]
 fn callers_that_go_away_change_nothing() {
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         let mut scene = Scene::new(64, Service::Exponential(ms(40)), seed).then(60, 63);
         scene.cancels = 10;
         let outcome = play(&scene, Way::Ours);
@@ -187,7 +194,7 @@ fn callers_that_go_away_change_nothing() {
 /// Every request is dropped in the middle: not one place is lost.
 #[test]
 fn no_place_leaks() {
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         let mut scene = Scene::new(4, Service::Fixed(ms(40)), seed).then(20, 300);
         scene.cancels = 100;
         let outcome = play(&scene, Way::Ours);
@@ -201,7 +208,7 @@ fn no_place_leaks() {
 /// Callers that come back three times make it worse, and do not break it: when the load is normal again, so is everything.
 #[test]
 fn a_storm_of_retries_is_borne() {
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         let mut scene = step(16, Service::Exponential(ms(40)), seed).then(15, 50);
         scene.retries = 3;
         let outcome = play(&scene, Way::Ours);
@@ -214,7 +221,7 @@ fn a_storm_of_retries_is_borne() {
 /// A plain queue answers nobody in time, during the overload and long after it; the line keeps nine tenths.
 #[test]
 fn a_line_serves_where_a_queue_serves_nobody() {
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         let mut scene =
             Scene::new(16, Service::Exponential(ms(40)), seed).then(20, 50).then(40, 300).then(20, 50);
         scene.timeout = ms(500);
@@ -232,7 +239,7 @@ fn a_line_serves_where_a_queue_serves_nobody() {
 /// and after recovery the level goes down once and stays down.
 #[test]
 fn what_matters_most_is_served() {
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         let mut scene =
             Scene::new(16, Service::Exponential(ms(40)), seed).then(20, 50).then(60, 300).then(80, 50);
         scene.timeout = ms(500);
@@ -262,7 +269,7 @@ fn what_matters_most_is_served() {
 /// nearly all critical requests are answered in time, with the worker shedder and without.
 #[test]
 fn critical_requests_are_served_from_the_start() {
-    for seed in 0..SEEDS {
+    for seed in seeds() {
         let mut scene =
             Scene::new(16, Service::Exponential(ms(40)), seed).then(20, 50).then(60, 300).then(20, 50);
         scene.timeout = ms(500);

@@ -38,6 +38,8 @@ const DIFFER: u64 = 70;
 /// After how many windows of rest there are a few more places, and for how many.
 const PROBE_AFTER: u32 = 6;
 const PROBE_LASTS: u32 = 4;
+/// Refusals press if they are at least this part of what was asked.
+const PRESSED: u64 = 50;
 /// Fewest endings from which anything is concluded.
 const ENDINGS_MIN: u64 = 10;
 
@@ -203,6 +205,10 @@ impl Estimate {
         // At most half of those in flight may wait, so latency at most doubles, whatever the logarithm says.
         let most = (6 * step).min(self.limit / 2).max(ONE);
         if self.queue > most && seen.samples >= ENDINGS_MIN {
+            // Where hardly anybody finds no place, the places are not why it is slow, and fewer of them would only refuse somebody.
+            if seen.refused * PRESSED < seen.samples + seen.refused {
+                return Some(Change::Hold);
+            }
             // What is far too long is shortened in a few windows, not in a minute of them; but not below what is at work.
             let much = if self.queue > 2 * most { self.limit / 10 } else { 0 };
             let room = self.limit.saturating_sub(self.busy + little(self.limit, step));

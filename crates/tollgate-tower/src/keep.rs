@@ -14,6 +14,8 @@ use crate::hold::run;
 const PART: u64 = 3;
 /// The shortest time between two rounds.
 const ROUND_MIN: Ticks = Ticks::from_micros(10_000);
+/// How often it is seen whether the policy has changed: one that lets places live for less cuts the life of those that are held.
+const LOOK: Ticks = Ticks::from_micros(100_000);
 /// Places that are renewed at the same time.
 const AT_ONCE: usize = 32;
 
@@ -31,6 +33,8 @@ struct Book {
     round: Option<Ticks>,
     /// Who makes them; others that still sleep go when they wake.
     turn: u64,
+    /// What the engine had changed when everything was last renewed, or taken.
+    changes: Option<u64>,
 }
 
 struct Kept {
@@ -63,6 +67,9 @@ impl<D: Decide> Keeper<D> {
         let mut book = keeper.book();
         book.kept.insert(permit.id().0, kept);
         // Without a runtime nobody can make rounds, and a place ends when it expires.
+        if book.round.is_none() {
+            book.changes = Some(keeper.decide.engine().changes());
+        }
         if book.round.is_none_or(|current| round < current)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -83,6 +90,19 @@ impl<D: Decide> Keeper<D> {
         let least = book.kept.values().map(|kept| kept.ttl).min();
         book.round = least.map(|ttl| part(ttl, 2 * PART).max(ROUND_MIN));
         book.round.map(|round| self.decide.now() + round)
+    }
+
+    /// Whether the policy has changed since somebody looked; then everything is due.
+    fn has_changed(&self) -> bool {
+        let changes = Some(self.decide.engine().changes());
+        let now = self.decide.now();
+        let mut book = self.book();
+        let has_changed = book.changes != changes;
+        if has_changed {
+            book.changes = changes;
+            book.kept.values_mut().for_each(|kept| kept.renew_at = now);
+        }
+        has_changed
     }
 
     /// Renews what is due. What the store does not answer is due again in the next round.
@@ -109,10 +129,11 @@ impl<D: Decide> Keeper<D> {
 
     async fn renew(&self, permit: &Permit) {
         let now = self.decide.now();
+        let ttl = self.decide.engine().renewed_for(permit);
         if self.decide.engine().renew(permit, now).await.is_ok()
             && let Some(kept) = self.book().kept.get_mut(&permit.id().0)
         {
-            kept.renew_at = now + part(kept.ttl, PART);
+            (kept.ttl, kept.renew_at) = (ttl, now + part(ttl, PART));
         }
     }
 }
@@ -131,12 +152,18 @@ impl<D: Decide> Drop for Place<D> {
 /// Renews what is due, again and again, until nobody holds anything.
 async fn make_rounds<D: Decide>(keeper: Weak<Keeper<D>>, turn: u64) {
     loop {
-        let sleep = {
-            let Some(keeper) = keeper.upgrade() else { return };
-            let Some(at) = keeper.next_round(turn) else { return };
-            keeper.decide.sleep_until(at)
-        };
-        sleep.await;
+        let Some(at) = keeper.upgrade().and_then(|keeper| keeper.next_round(turn)) else { return };
+        loop {
+            let sleep = {
+                let Some(keeper) = keeper.upgrade() else { return };
+                let now = keeper.decide.now();
+                if keeper.has_changed() || now >= at {
+                    break;
+                }
+                keeper.decide.sleep_until(at.min(now + LOOK))
+            };
+            sleep.await;
+        }
         let Some(keeper) = keeper.upgrade() else { return };
         keeper.renew_due().await;
     }

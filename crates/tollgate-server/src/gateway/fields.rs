@@ -41,25 +41,31 @@ const HOP: [&str; 9] = [
     "http2-settings",
 ];
 
-/// Fields by which a proxy tells about a request: only a trusted one's are sent on.
-pub(super) const TOLD_BY_PROXIES: [&str; 16] = [
-    "x-forwarded-for",
-    "x-forwarded-proto",
-    "x-forwarded-host",
+/// Fields by which a proxy tells about a request, besides all that begin with `x-forwarded-`: only a trusted one's are sent on.
+const TOLD_BY_PROXIES: [&str; 17] = [
     "forwarded",
     "x-real-ip",
-    "x-forwarded-port",
-    "x-forwarded-server",
-    "x-forwarded-prefix",
-    "x-forwarded-uri",
-    "x-forwarded-method",
     "x-original-url",
     "x-original-uri",
     "x-original-host",
     "x-original-method",
+    "x-original-forwarded-for",
     "x-rewrite-url",
     "true-client-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "cf-connecting-ip",
+    "cf-connecting-ipv6",
+    "fastly-client-ip",
+    "x-appengine-user-ip",
+    "x-azure-clientip",
+    "x-envoy-external-address",
 ];
+
+/// Whether proxies tell about a request in a field of this name.
+pub(super) fn is_told_by_proxies(name: &str) -> bool {
+    name.starts_with("x-forwarded-") || TOLD_BY_PROXIES.contains(&name)
+}
 
 /// Fields that tell who asks and for what, and frame it. `Connection` may not name them away.
 const KEPT: [&str; 8] =
@@ -70,8 +76,7 @@ pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reader: &Re
     let takes_trailers = headers.get_all(TE).iter().any(|te| names(te).any(|name| name == "trailers"));
     let named = named(headers, |name| is_identity(name, reader));
     let is_forgery = |name: &str| {
-        !arrival.is_trusted
-            && (TOLD_BY_PROXIES.contains(&name) || set_by_proxies(reader).any(|set| set == name))
+        !arrival.is_trusted && (is_told_by_proxies(name) || set_by_proxies(reader).any(|set| set == name))
     };
     drop_all(headers, |name| {
         HOP.contains(&name)
@@ -159,7 +164,7 @@ fn named(headers: &HeaderMap, is_kept: impl Fn(&str) -> bool) -> Vec<String> {
 
 /// Whether a field tells who asks.
 fn is_identity(name: &str, reader: &Reader) -> bool {
-    TOLD_BY_PROXIES.contains(&name) || mapped(reader).any(|(mapped, _)| mapped == name)
+    is_told_by_proxies(name) || mapped(reader).any(|(mapped, _)| mapped == name)
 }
 
 /// The headers that attributes are read from, and who may set them.

@@ -133,6 +133,17 @@ impl Head {
             is_kept = false; // Chunks are what counts; but somebody else might have read it differently.
         }
         let length = length(headers)?;
+        // What announces a body that it must not have may send it all the same: nobody else's answer may be read after it. A HEAD cannot be
+        // told by its answer, and the length of a 304 is that of what was not sent.
+        let is_odd = match status {
+            StatusCode::NO_CONTENT => {
+                headers.remove(CONTENT_LENGTH);
+                coded || length.is_some_and(|length| length > 0)
+            }
+            StatusCode::NOT_MODIFIED => coded,
+            _ => false,
+        };
+        is_kept = is_kept && !is_odd;
         let body = match length {
             _ if is_bodiless => Decoder::Over,
             _ if coded => Decoder::Chunked(Part::Size),

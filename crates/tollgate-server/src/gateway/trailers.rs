@@ -22,7 +22,7 @@ const FRAMING: [HeaderName; 10] = [
 ];
 
 /// What says how a request is to be read, answered or believed, and so must be known before its body.
-const BEFORE_THE_BODY: [HeaderName; 24] = [
+const BEFORE_THE_BODY: [HeaderName; 27] = [
     header::AGE,
     header::AUTHORIZATION,
     header::CACHE_CONTROL,
@@ -47,6 +47,9 @@ const BEFORE_THE_BODY: [HeaderName; 24] = [
     header::SET_COOKIE,
     header::VIA,
     HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-method-override"),
 ];
 
 /// The trailers of requests.
@@ -65,7 +68,7 @@ impl Trailers {
         retain(trailers, |name| {
             !FRAMING.contains(name)
                 && !BEFORE_THE_BODY.contains(name)
-                && !fields::TOLD_BY_PROXIES.contains(&name.as_str())
+                && !fields::is_told_by_proxies(name.as_str())
                 && !self.identity.contains(name)
         });
     }
@@ -130,6 +133,10 @@ mod tests {
             "content-type",
             "expect",
             "range",
+            "x-http-method-override",
+            "x_http_method",
+            "cf-connecting-ip",
+            "x-forwarded-user",
         ];
         let map = || -> HeaderMap {
             let line = |name: &&str| (name.parse::<HeaderName>().unwrap(), "1".parse().unwrap());

@@ -147,6 +147,15 @@ fn networks(start: Start) {
         let passed = sources.iter().chain(&sources).filter(|source| status(source, "") == 200).count();
         assert_eq!(passed, 3, "network {number}");
     }
+    // An IPv4 address is one client, however it came to be one of IPv6: by a tunnel, which has 65,536 networks, a translator, or a socket.
+    for number in 16..22 {
+        let tunnelled =
+            ["1::1", "2::1", "3::7", "ffff:1::"].map(|rest| format!("2002:cb00:71{number:x}:{rest}"));
+        let others = ["64:ff9b::", "::ffff:", ""].map(|before| format!("{before}203.0.113.{number}"));
+        let sources: Vec<String> = tunnelled.into_iter().chain(others).collect();
+        let passed = sources.iter().chain(&sources).filter(|source| status(source, "") == 200).count();
+        assert_eq!(passed, 3, "203.0.113.{number}");
+    }
     for number in 0..6 {
         let source = format!("198.51.100.{number}");
         let passed = NONE.iter().filter(|field| status(&source, field) == 200).count();

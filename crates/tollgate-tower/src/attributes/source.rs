@@ -263,15 +263,20 @@ fn form_text(text: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
-/// The first cookie of a name. Browsers send several, the most specific first.
+/// The cookie of a name. Some servers take the first of several and some the last, so several that differ are nobody's identity.
 fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Result<Option<&'h str>, Unreadable> {
+    let mut found = None;
     for line in headers.get_all(COOKIE) {
-        let pairs = text("cookie", line)?.split(';').filter_map(|pair| pair.trim().split_once('='));
-        if let Some((_, value)) = pairs.into_iter().find(|(name, _)| *name == wanted) {
-            return Ok(Some(value));
+        let pairs = text("cookie", line)?.split(';').filter_map(|pair| pair.split_once('='));
+        for (_, value) in pairs.filter(|(name, _)| name.trim() == wanted) {
+            let value = value.trim();
+            if found.replace(value).is_some_and(|before| before != value) {
+                let what = "given more than once, and not the same; send it once";
+                return Err(Unreadable(format!("cookie {wanted}: {what}")));
+            }
         }
     }
-    Ok(None)
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -320,11 +325,19 @@ mod tests {
         assert!(read(&[("x-api-key", "a"), ("x-api-key", "b")]).is_err());
     }
 
-    /// The first cookie of the name, whichever line it is on.
+    /// The cookie of the name, whichever line it is on and whatever spaces are around it; not one of several that differ.
     #[test]
     fn cookies() {
-        let headers = headers(&[("cookie", "a=1; session=x=y"), ("cookie", "session=z")]);
-        assert_eq!(cookie(&headers, "session"), Ok(Some("x=y")));
-        assert_eq!(cookie(&headers, "sess"), Ok(None));
+        let read = |lines: &[&'static str]| {
+            let lines: Vec<_> = lines.iter().map(|line| ("cookie", *line)).collect();
+            cookie(&headers(&lines), "session").map(|found| found.map(str::to_owned))
+        };
+        assert_eq!(read(&["a=1; session=x=y"]), Ok(Some("x=y".to_owned())));
+        assert_eq!(read(&["a=1", "session = x ; b=2"]), Ok(Some("x".to_owned())));
+        assert_eq!(read(&["session=x; session=x", "session=x"]), Ok(Some("x".to_owned())));
+        assert_eq!(read(&["sess=1; SESSION=2; session"]), Ok(None));
+        for several in [&["session=random; session=real"][..], &["session=1", "session =2"]] {
+            assert!(read(several).is_err(), "{several:?}");
+        }
     }
 }

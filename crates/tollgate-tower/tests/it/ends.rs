@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use tollgate::charge::{Answers, Charge};
@@ -349,6 +349,26 @@ async fn the_shortest_life_sets_the_pace() {
     assert_eq!(world.remaining(&[("path", "/slow")]), 0);
     drop(slow);
     assert_eq!(world.remaining(&[("path", "/slow")]), 1);
+}
+
+/// A policy that lets places live for less reaches those that are held: they are renewed by it before it cuts them off.
+#[tokio::test]
+async fn a_shorter_life_reaches_places_that_are_held() {
+    let world = World::new("  - {name: in-flight, concurrency: 1, permit_ttl: 600s}");
+    let held = service_fn(|_: Request<Full<Bytes>>| async { Ok::<_, Infallible>(Response::new(Held)) });
+    let service = world.layer().layer(held);
+    let tunnel = service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap();
+    world.time.advance(Duration::from_secs(1));
+    let shorter = b"limits: [{name: in-flight, concurrency: 1, permit_ttl: 2s}]";
+    world.engine.swap(Policy::compile("policy.yaml", shorter).unwrap().0, world.time.now()).unwrap();
+    for step in 1..=100 {
+        world.time.advance(Duration::from_millis(200));
+        settle_down().await;
+        let answer = service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS, "after {step} steps");
+    }
+    drop(tunnel);
+    assert_eq!(world.remaining(&[]), 1);
 }
 
 /// A body that never ends.

@@ -401,6 +401,14 @@ impl<S: Store> Engine<S> {
         self.store.renew(&charges, now).await
     }
 
+    /// How long a permit lives after it is renewed, by the policy that is now in force: it must be renewed again before that.
+    #[must_use]
+    pub fn renewed_for(&self, permit: &Permit) -> Ticks {
+        let live = self.live.load();
+        let lives = permit.held.iter().filter_map(|held| held.charge(&live, permit.id, held.cost));
+        lives.map(|charge| charge.quota.memory()).min().unwrap_or_else(|| permit.ttl())
+    }
+
     /// Gives back a permit, where it was taken. Giving it back again, or after it expired, changes nothing.
     ///
     /// # Errors

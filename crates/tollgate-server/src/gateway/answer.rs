@@ -10,11 +10,15 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
 use super::body::BodyError;
 use super::reply::Decoder;
 use super::upstream::Upstream;
 use super::wire::Wire;
+
+/// How long the rest of a request may take that has its answer.
+const AFTER_THE_ANSWER: Duration = Duration::from_secs(5);
 
 type Part = Result<Frame<Bytes>, BodyError>;
 
@@ -153,12 +157,15 @@ async fn pump(mut reading: Reading, parts: mpsc::Sender<Option<Part>>) {
     if !reading.body.is_over() {
         return;
     }
-    // What is left of the request, for an upstream that answers before it has read all.
+    // What is left of the request, for an upstream that answers before it has read all: for a while, and only where that takes nobody's
+    // place. The answer has given back its own.
+    let Some(_place) = reading.home.upstream.free_place() else { return };
     let sent = std::future::poll_fn(|context| match reading.poll_send(context) {
         Ok(Poll::Pending) => Poll::Pending,
         sent => Poll::Ready(sent),
     });
-    if sent.await.is_ok() && reading.wire.as_ref().is_some_and(|wire| wire.is_sent()) {
+    let is_sent = matches!(timeout(AFTER_THE_ANSWER, sent).await, Ok(Ok(_)));
+    if is_sent && reading.wire.as_ref().is_some_and(|wire| wire.is_sent()) {
         reading.over();
     }
 }

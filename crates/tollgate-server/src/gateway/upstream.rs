@@ -186,6 +186,11 @@ impl Upstream {
         Ok((place, connect.saturating_sub(begun.elapsed())))
     }
 
+    /// A place that nobody waits for.
+    pub(super) fn free_place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.places).try_acquire_owned().ok()
+    }
+
     /// A connection that is there already.
     fn kept(&self, is_fresh: bool) -> Option<Sender> {
         if let Some(h2) = self.shared.one() {

@@ -1,7 +1,7 @@
 //! Connections of HTTP/1 to an upstream, byte by byte: when one is used again, when not, and what goes on in both directions at once. Here the
 //! test is the upstream.
 
-use std::io::{BufReader, Read, Write};
+use std::io::{BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
@@ -59,7 +59,10 @@ fn answered(client: &TcpStream) -> Response {
 
 /// Whether the other side has ended the connection, and nothing came before that.
 fn has_ended(mut stream: &TcpStream) -> bool {
-    !matches!(stream.read(&mut [0]), Ok(1))
+    match stream.read(&mut [0]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    }
 }
 
 /// One connection serves one request after the other, whichever way the answers tell their lengths; when the upstream has closed it,
@@ -141,6 +144,21 @@ fn an_answer_before_the_end_of_the_request() {
     asked(&upstream, "/2");
     say(&upstream, OK);
     assert_eq!(answered(&client).body, b"ok");
+}
+
+/// The rest of a request that has its answer is not waited for without end, and takes no place of others.
+#[test]
+fn a_rest_of_a_request_that_does_not_come() {
+    let (gateway, listener) = gateway();
+    let client = gateway.connect();
+    say(&client, "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n1");
+    let upstream = accepted(&listener);
+    asked(&upstream, "/1");
+    say(&upstream, OK);
+    assert_eq!(answered(&client).body, b"ok");
+    // The client stays and sends nothing; the upstream is let go long before the client is.
+    heard(&upstream, "1");
+    assert!(has_ended(&upstream));
 }
 
 /// While an answer is under way the request goes on, also when nobody takes the answer; chunks are chunks again.

@@ -49,6 +49,11 @@ fn lengths() {
         ),
         ("HTTP/1.1 200 OK\r\n\r\nuntil the end", told(200, "until the end", 0, false)),
         ("HTTP/1.1 204 No Content\r\n\r\n", told(204, "", 0, true)),
+        ("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", told(204, "", 0, true)),
+        // A body that must not be there may come all the same.
+        ("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", told(204, "", 0, false)),
+        ("HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", told(204, "", 0, false)),
+        ("HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked\r\n\r\n", told(304, "", 0, false)),
         ("HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", told(304, "", 0, true)),
         (
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n00A ;x=\"y\"\r\n, my world\r\n0\r\n\r\n",

@@ -183,16 +183,23 @@ impl<D: Decide> Shared<D> {
         request: &Request<B>,
         decided: &mut Option<Decision>,
     ) -> Short {
-        let (Some(direct), Some(changes)) = (&self.direct, self.decide.changes()) else {
-            return Short::Unknown;
+        let said = match (&self.direct, &known.sole) {
+            (Some(Direct { tells: Tells::Retry(strangers) }), Some(sole)) => {
+                self.briefly(sole, strangers, request)
+            }
+            (Some(Direct { tells: Tells::Quota }), Some(sole)) => self.in_full(known, sole, request, decided),
+            (None, _) | (_, None) => Short::Unknown,
         };
-        if known.changes != changes {
-            *known = self.known();
+        if let Short::Unknown = said {
+            self.look_again(known);
         }
-        let Some(sole) = &known.sole else { return Short::Unknown };
-        match &direct.tells {
-            Tells::Retry(strangers) => self.briefly(sole, strangers, request),
-            Tells::Quota => self.in_full(known, sole, request, decided),
+        said
+    }
+
+    /// Nothing is said either when what is known is known no more: the next request finds what is true now.
+    fn look_again(&self, known: &mut Arc<Known>) {
+        if self.direct.is_some() && self.decide.changes().is_some_and(|changes| changes != known.changes) {
+            *known = self.known();
         }
     }
 

@@ -78,7 +78,8 @@ impl Anchor {
     #[allow(clippy::disallowed_methods, reason = "this is the edge")]
     fn new() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let wall = Timestamp::from_unix_micros(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX)).decidable();
+        let wall =
+            Timestamp::from_unix_micros(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX)).decidable();
         // It wraps where the wall stands at less than the system's age, and back when it is added.
         Self { ahead: wall.unix_micros().wrapping_sub(monotonic_micros()) }
     }

@@ -110,4 +110,34 @@ mod tests {
             }
         }
     }
+
+    /// A line is what its form wrote for these numbers, though lines of other forms and numbers are remembered at the same place.
+    #[test]
+    fn lines_are_those_of_their_form() {
+        use tollgate::headers::{Form, HeaderPolicy};
+        use tollgate::{Answer, Audience, CheckRequest, Engine, ManualClock, Policy};
+        let now = ManualClock::new().now();
+        let policy = HeaderPolicy { anonymous: tollgate::headers::Exposure::Full, ..HeaderPolicy::default() };
+        let forms: Vec<_> = ["one", "two"]
+            .into_iter()
+            .map(|name| {
+                let file = format!("limits: [{{name: {name}, rate: 200/h}}]");
+                let engine = Engine::new(Policy::compile("policy.yaml", file.as_bytes()).unwrap().0, now);
+                let decisions: Vec<_> =
+                    (0..150).map(|_| engine.check_now(&CheckRequest::new(), now)).collect();
+                let answer = Answer::of(&decisions[0], &policy, Audience::default(), now);
+                (Form::of(&decisions[0], &answer, &policy, now).unwrap(), decisions)
+            })
+            .collect();
+        for _ in 0..2 {
+            for index in 0..150 {
+                for (serial, (form, decisions)) in forms.iter().enumerate() {
+                    let numbers = form.numbers(&decisions[index].limits().next().unwrap(), now);
+                    let said = (serial as u64, numbers.remaining, numbers.effective);
+                    let written = line(said, || form.rate_limit(&numbers));
+                    assert_eq!(written.as_bytes(), form.rate_limit(&numbers).as_bytes());
+                }
+            }
+        }
+    }
 }

@@ -250,3 +250,48 @@ impl Future for Sleep {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "the clock is compared with the one that it stands for")]
+mod tests {
+    use super::*;
+
+    fn wall() -> Timestamp {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp::from_unix_micros(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// A precise clock starts at the wall's time, and never steps back.
+    #[test]
+    fn a_precise_clock_starts_at_the_wall_and_goes_on() {
+        let before = wall();
+        let clock = Clock::precise();
+        let mut last = clock.now();
+        assert!(last >= before, "{last:?} is earlier than {before:?}");
+        // An hour is more than any test stands still for.
+        assert!(last.since(before) < Ticks::from_secs(3_600), "{last:?} is not the time of {before:?}");
+        for _ in 0..10_000 {
+            let now = clock.now();
+            assert!(now >= last, "{now:?} is earlier than {last:?}");
+            last = now;
+        }
+    }
+
+    /// It goes as fast as the system's own: what passes on one passes on the other. Elsewhere the standard library asks another one.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_precise_clock_keeps_the_systems_pace() {
+        let (clock, outer) = (Clock::precise(), std::time::Instant::now());
+        let start = clock.now();
+        let inner = std::time::Instant::now();
+        while inner.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        // Read in this order, it lies between the two, but for the microsecond that is cut off at each end.
+        let least = inner.elapsed();
+        let passed = Duration::from(clock.now().since(start));
+        let most = outer.elapsed();
+        let slack = Duration::from_micros(2);
+        assert!(passed + slack >= least && passed <= most + slack, "{least:?} {passed:?} {most:?}");
+    }
+}

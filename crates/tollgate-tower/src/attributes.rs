@@ -26,7 +26,7 @@ use address::{Counted, IPV6_PREFIX_DEFAULT, Trusted};
 use host::Host;
 use path::{EscapedSlashes, PathMatch, normalise};
 use source::{Source, credential, hashed, single};
-use text::{Short, Text};
+use text::{Dotted, Short, Text};
 use told::Other;
 
 /// Attributes that every request has, as far as they are known. The config maps others beside them.
@@ -220,11 +220,11 @@ impl Reader {
         headers: &HeaderMap,
         ask: impl FnOnce(&[u8]) -> T,
     ) -> T {
-        let short;
+        let (short, dotted);
         let text = match peer {
             Some(IpAddr::V4(peer)) if self.trusted.is_nobody() => {
-                short = Short::v4(peer);
-                short.as_bytes()
+                dotted = Dotted::new(peer);
+                dotted.as_bytes()
             }
             Some(peer) => {
                 short = Short::client(&self.client(peer, headers));

@@ -2,17 +2,20 @@
 //! Neither a question nor a decision is made of it, and its answer is written by what was answered before. What is out of the ordinary
 //! is left to the whole way, in `service`; both answer alike.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use tollgate::headers::{
-    self, Accepts, Caller, DenialStatus, Dialect, Disclosure, Exposure, HeaderPolicy, STRANGER_DENIED, Value,
+    self, Accepts, Caller, DenialStatus, Dialect, Disclosure, Exposure, HeaderPolicy, Numbers,
+    STRANGER_DENIED, Value,
 };
 use tollgate::{Answer, Audience, Brief, Decision, LimitStatus, Policy, Sole, Source, Timestamp};
 
 use crate::attributes::CLIENT;
+use crate::body::Body;
 use crate::decide::Decide;
 use crate::layer::{Settings, Shared};
 use crate::refusal::{self, PROBLEM};
@@ -25,8 +28,8 @@ pub(crate) struct Direct {
 
 /// What callers are told, who are all strangers here.
 enum Tells {
-    /// When to come back; these are the headers of a refusal.
-    Retry(HeaderMap),
+    /// When to come back; this is a refusal without its body.
+    Retry(Arc<Response<()>>),
     /// Their quota.
     Quota,
 }
@@ -40,26 +43,41 @@ pub(crate) struct Known {
 }
 
 /// How the next answer of a kind is written, once there was one; none where answers may differ in more than numbers.
-type Form = OnceLock<Option<Again>>;
+type Form = OnceLock<Option<Arc<Again>>>;
 
 /// An answer to be written again with other numbers.
 struct Again {
     form: headers::Form,
-    headers: HeaderMap,
-    status: StatusCode,
+    /// Which of all forms it is.
+    serial: u64,
+    response: Response<()>,
 }
 
-/// What is known of a request.
+/// What is known of a request. What it says is written when its response is: it is small, and goes through many hands until then.
 pub(crate) enum Short {
     /// It passes, and its response is not touched.
     Passes,
-    /// It passes, and its caller gets to see these.
-    Told(HeaderMap),
-    Refused(Response<Bytes>),
+    /// It passes, and its caller gets to see this.
+    Told(Told),
+    Refused(Denial),
     /// It is decided about; the answer is to be written the whole way.
     Decided(Timestamp),
     /// Nothing, and nothing was charged.
     Unknown,
+}
+
+/// What the caller of a request that passes gets to see.
+pub(crate) struct Told {
+    again: Arc<Again>,
+    numbers: Numbers,
+}
+
+/// What a refused caller is sent.
+pub(crate) enum Denial {
+    /// When to come back.
+    Stranger { response: Arc<Response<()>>, retry_seconds: u64 },
+    /// Its quota.
+    Quota(Told),
 }
 
 impl Direct {
@@ -84,67 +102,91 @@ impl Tells {
             (Exposure::RetryAfter | Exposure::None, _) => {
                 let is_usual = headers.denial == DenialStatus::TooManyRequests
                     && !headers.dialects.contains(Dialect::Discord);
-                is_usual.then(|| Tells::Retry(strangers()))
+                is_usual.then(|| Tells::Retry(Arc::new(stranger())))
             }
         }
     }
 }
 
-/// The headers of a refusal that tells no more than when to come back.
-fn strangers() -> HeaderMap {
-    let mut headers = HeaderMap::with_capacity(3);
+/// A refusal that tells no more than when to come back.
+fn stranger() -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    let headers = response.headers_mut();
+    headers.reserve(3);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
     headers.insert(CONTENT_TYPE, PROBLEM);
-    headers
+    response
 }
 
 impl Again {
-    fn of(decision: &Decision, policy: &HeaderPolicy, at: Timestamp) -> Option<Self> {
+    fn of(decision: &Decision, policy: &HeaderPolicy, at: Timestamp) -> Option<Arc<Self>> {
+        static FORMS: AtomicU64 = AtomicU64::new(0);
         let audience = Audience { caller: Caller::Anonymous, accepts: Accepts::Json, cost: Some(1) };
         let answer = Answer::of(decision, policy, audience, at);
         let form = headers::Form::of(decision, &answer, policy, at)?;
-        let (mut head, _) = refusal::said_in(answer).into_parts();
-        for (value, is_differing) in head.headers.values_mut().zip(form.differing()) {
+        let mut response = refusal::said_in(answer).map(drop);
+        for (value, is_differing) in response.headers_mut().values_mut().zip(form.differing()) {
             if is_differing {
                 // To be written over: this one is copied and dropped without counting.
                 *value = HeaderValue::from_static("0");
             }
         }
-        Some(Self { form, headers: head.headers, status: head.status })
+        // Relaxed: no two get the same number, and that is all there is to it.
+        let serial = FORMS.fetch_add(1, Ordering::Relaxed);
+        Some(Arc::new(Self { form, serial, response }))
     }
 
-    /// The headers of the next answer.
-    fn headers(&self, status: &LimitStatus<'_>, at: Timestamp) -> HeaderMap {
-        let mut headers = self.headers.clone();
-        self.form.values(status, at, headers.values_mut(), |slot, value| {
-            let value = match value {
-                Value::Number(number) => Ok(number::value(number)),
-                Value::Text(text) => HeaderValue::from_bytes(text),
+    /// Writes the values that differ from answer to answer over those of a copy.
+    #[inline]
+    fn write(&self, numbers: &Numbers, headers: &mut HeaderMap) {
+        self.form.values(numbers, headers.values_mut(), |slot, value| {
+            *slot = match value {
+                Value::Number(number) => number::value(number),
+                Value::RateLimit => {
+                    let line = (self.serial, numbers.remaining, numbers.effective);
+                    number::line(line, || self.form.rate_limit(numbers))
+                }
             };
-            // What the form writes is printable, so it is always sendable.
-            if let Ok(value) = value {
-                *slot = value;
-            }
         });
-        headers
-    }
-
-    fn answer(&self, status: &LimitStatus<'_>, at: Timestamp) -> Short {
-        let headers = self.headers(status, at);
-        if status.outcome.is_allowed() {
-            return Short::Told(headers);
-        }
-        let body = self.form.body(status).map(Bytes::from).unwrap_or_default();
-        Short::Refused(refused(self.status, headers, body))
     }
 }
 
-fn refused(status: StatusCode, headers: HeaderMap, body: Bytes) -> Response<Bytes> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    response
+impl Told {
+    /// Adds what the caller gets to see to the headers of a response.
+    pub(crate) fn tell(&self, theirs: &mut HeaderMap) {
+        let Self { again, numbers } = self;
+        let mut own = again.response.headers().clone();
+        if theirs.is_empty() {
+            *theirs = own;
+            again.write(numbers, theirs);
+        } else {
+            again.write(numbers, &mut own);
+            refusal::tell(theirs, own);
+        }
+    }
+}
+
+impl Denial {
+    /// The response that its caller is sent.
+    pub(crate) fn response<R>(&self) -> Response<Body<R>> {
+        match self {
+            Denial::Stranger { response, retry_seconds } => {
+                let mut response = Response::clone(response);
+                if let Some(slot) = response.headers_mut().values_mut().nth(1) {
+                    *slot = number::value(*retry_seconds);
+                }
+                response.map(|()| Body::refused(Bytes::from_static(STRANGER_DENIED.as_bytes())))
+            }
+            Denial::Quota(Told { again, numbers }) => {
+                let mut response = again.response.clone();
+                again.write(numbers, response.headers_mut());
+                response
+                    .map(|()| Body::refused(again.form.body(numbers).map(Bytes::from).unwrap_or_default()))
+            }
+        }
+    }
 }
 
 /// Whether a refused caller can read a problem.
@@ -179,33 +221,37 @@ impl<D: Decide> Shared<D> {
     #[inline]
     pub(crate) fn short<B>(
         &self,
-        known: &mut Arc<Known>,
+        known: &Known,
         request: &Request<B>,
         decided: &mut Option<Decision>,
     ) -> Short {
-        let (Some(direct), Some(changes)) = (&self.direct, self.decide.changes()) else {
-            return Short::Unknown;
-        };
-        if known.changes != changes {
-            *known = self.known();
-        }
-        let Some(sole) = &known.sole else { return Short::Unknown };
+        let (Some(direct), Some(sole)) = (&self.direct, &known.sole) else { return Short::Unknown };
         match &direct.tells {
-            Tells::Retry(strangers) => self.briefly(sole, strangers, request),
+            Tells::Retry(response) => self.briefly(sole, response, request),
             Tells::Quota => self.in_full(known, sole, request, decided),
         }
     }
 
+    /// Nothing is said either when what is known is true no more: the next request finds what is.
+    pub(crate) fn look_again(&self, known: &mut Arc<Known>) {
+        if self.direct.is_some() && self.decide.changes().is_some_and(|changes| changes != known.changes) {
+            *known = self.known();
+        }
+    }
+
     #[inline]
-    fn briefly<B>(&self, sole: &Sole, strangers: &HeaderMap, request: &Request<B>) -> Short {
+    fn briefly<B>(&self, sole: &Sole, response: &Arc<Response<()>>, request: &Request<B>) -> Short {
         let (peer, headers) = (peer::of(request.extensions()), request.headers());
         let at = self.decide.now();
         let engine = self.decide.engine();
         let said = self.settings.reader.with_client(peer, headers, |client| engine.brief(sole, client, at));
         match said {
             Some(Brief::Passes) => Short::Passes,
-            Some(Brief::Refused { retry_seconds }) => stranger(headers, strangers, retry_seconds),
-            None => Short::Unknown,
+            // Who reads something else than problems is told so the whole way: nothing was charged.
+            Some(Brief::Refused { retry_seconds }) if reads_problems(headers) => {
+                Short::Refused(Denial::Stranger { response: Arc::clone(response), retry_seconds })
+            }
+            Some(Brief::Refused { .. }) | None => Short::Unknown,
         }
     }
 
@@ -222,40 +268,27 @@ impl<D: Decide> Shared<D> {
             return Short::Unknown;
         }
         let at = self.decide.now();
-        let write = |policy: &Arc<Policy>, status: &LimitStatus<'_>| {
+        let tell = |policy: &Arc<Policy>, status: &LimitStatus<'_>| {
             let is_allowed = status.outcome.is_allowed();
             if !is_allowed && !reads_problems(headers) {
                 return None;
             }
             let form = if is_allowed { &known.admitted } else { &known.denied };
-            let again = form.get()?.as_ref()?;
-            again.form.fits(policy, status).then(|| again.answer(status, at))
+            let again = form.get()?.as_ref().filter(|again| again.form.fits(policy, status))?;
+            let told = Told { again: Arc::clone(again), numbers: again.form.numbers(status, at) };
+            Some(if is_allowed { Short::Told(told) } else { Short::Refused(Denial::Quota(told)) })
         };
         let engine = self.decide.engine();
         let said = self
             .settings
             .reader
-            .with_client(peer, headers, |client| engine.said(sole, client, at, write, decided));
+            .with_client(peer, headers, |client| engine.said(sole, client, at, tell, decided));
         match said {
             Some(short) => short,
             None if decided.is_some() => Short::Decided(at),
             None => Short::Unknown,
         }
     }
-}
-
-/// What a stranger is told who is refused. Who reads something else than problems is told so the whole way: nothing was charged.
-#[inline(never)]
-fn stranger(request: &HeaderMap, strangers: &HeaderMap, retry_seconds: u64) -> Short {
-    if !reads_problems(request) {
-        return Short::Unknown;
-    }
-    let mut headers = strangers.clone();
-    if let Some(slot) = headers.values_mut().nth(1) {
-        *slot = number::value(retry_seconds);
-    }
-    let body = Bytes::from_static(STRANGER_DENIED.as_bytes());
-    Short::Refused(refused(StatusCode::TOO_MANY_REQUESTS, headers, body))
 }
 
 /// Whether a browser asks by itself whether it may ask. What it asks so says nothing about quotas.
@@ -284,10 +317,10 @@ mod tests {
     fn said(layer: &Layer, requests: usize) -> Vec<&'static str> {
         let mut request = Request::new(());
         request.extensions_mut().insert(Peer([10, 0, 0, 1].into()));
-        let (mut known, at) = (layer.shared.known(), layer.shared.decide.now());
+        let (known, at) = (layer.shared.known(), layer.shared.decide.now());
         let each = std::iter::repeat_with(|| {
             let mut decided = None;
-            match layer.shared.short(&mut known, &request, &mut decided) {
+            match layer.shared.short(&known, &request, &mut decided) {
                 Short::Passes => "passes",
                 Short::Told(_) => "told",
                 Short::Refused(_) => "refused",

@@ -5,13 +5,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::Response;
 use http::header::AGE;
-use http::{HeaderMap, Response};
 use pin_project_lite::pin_project;
 
 use crate::body::Body;
 use crate::decide::Decide;
-use crate::refusal;
+use crate::direct::{Denial, Told};
 use crate::service::Admitted;
 
 /// How a request ended that somebody had to be waited for.
@@ -33,20 +33,34 @@ pin_project! {
 pin_project! {
     #[project = WayProjection]
     enum Way<F: Future, D: Decide> {
-        Passing { #[pin] served: F, admitted: Option<Box<Admitted<D>>> },
-        Told { #[pin] served: F, headers: Option<HeaderMap> },
+        Passing { #[pin] served: F },
+        Told { #[pin] served: F, told: Told },
+        Admitted { #[pin] served: F, admitted: Box<Admitted<D>> },
+        Denied { denial: Option<Denial> },
         Refused { response: Option<Response<Bytes>> },
         Late { later: Later<F::Output, D> },
     }
 }
 
 impl<F: Future, D: Decide> ResponseFuture<F, D> {
-    pub(crate) fn passing(served: F, admitted: Option<Box<Admitted<D>>>) -> Self {
-        Self { way: Way::Passing { served, admitted } }
+    /// Its response is not touched.
+    pub(crate) fn passing(served: F) -> Self {
+        Self { way: Way::Passing { served } }
     }
 
-    pub(crate) fn told(served: F, headers: HeaderMap) -> Self {
-        Self { way: Way::Told { served, headers: Some(headers) } }
+    pub(crate) fn told(served: F, told: Told) -> Self {
+        Self { way: Way::Told { served, told } }
+    }
+
+    pub(crate) fn admitted(served: F, admitted: Option<Box<Admitted<D>>>) -> Self {
+        match admitted {
+            Some(admitted) => Self { way: Way::Admitted { served, admitted } },
+            None => Self::passing(served),
+        }
+    }
+
+    pub(crate) fn denied(denial: Denial) -> Self {
+        Self { way: Way::Denied { denial: Some(denial) } }
     }
 
     pub(crate) fn refused(response: Response<Bytes>) -> Self {
@@ -63,6 +77,16 @@ pub(crate) fn is_cached<B>(response: &Response<B>) -> bool {
     response.status().is_redirection() || response.headers().contains_key(AGE)
 }
 
+/// A response that nothing more is done with.
+#[inline]
+fn untouched<R, E>(served: Poll<Result<Response<R>, E>>) -> Poll<Result<Response<Body<R>>, E>> {
+    match served {
+        Poll::Ready(Ok(response)) => Poll::Ready(Ok(response.map(|body| Body::served(body, None)))),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        Poll::Pending => Poll::Pending,
+    }
+}
+
 impl<F, D, R, E> Future for ResponseFuture<F, D>
 where
     F: Future<Output = Result<Response<R>, E>>,
@@ -71,30 +95,53 @@ where
     type Output = Result<Response<Body<R>>, E>;
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // The usual one by itself: a response takes many copies where its way is one of many.
+        if let Way::Passing { .. } = self.way
+            && let WayProjection::Passing { served } = self.as_mut().project().way.project()
+        {
+            return untouched(served.poll(context));
+        }
+        self.poll_others(context)
+    }
+}
+
+impl<F: Future, D: Decide> ResponseFuture<F, D> {
+    #[inline(never)]
+    fn poll_others<R, E>(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Response<Body<R>>, E>>
+    where
+        F: Future<Output = Result<Response<R>, E>>,
+    {
         match self.project().way.project() {
-            WayProjection::Passing { served, admitted: None } => served
-                .poll(context)
-                .map(|served| served.map(|response| response.map(|body| Body::served(body, None)))),
-            WayProjection::Passing { served, admitted } => {
-                let served = ready!(served.poll(context));
-                Poll::Ready(served.map(|response| match admitted.take() {
-                    Some(mut admitted) => admitted.finish(response),
-                    None => response.map(|body| Body::served(body, None)),
-                }))
+            WayProjection::Passing { served } => untouched(served.poll(context)),
+            WayProjection::Told { served, told } => {
+                let mut served = served.poll(context);
+                // Where it stands: a response is large.
+                if let Poll::Ready(Ok(response)) = &mut served
+                    && !is_cached(response)
+                {
+                    told.tell(response.headers_mut());
+                }
+                untouched(served)
             }
-            WayProjection::Told { served, headers } => {
+            WayProjection::Admitted { served, admitted } => {
                 let served = ready!(served.poll(context));
-                Poll::Ready(served.map(|mut response| {
-                    if let Some(headers) = headers.take().filter(|_| !is_cached(&response)) {
-                        refusal::tell(response.headers_mut(), headers);
-                    }
-                    response.map(|body| Body::served(body, None))
-                }))
+                Poll::Ready(served.map(|response| admitted.finish(response)))
             }
+            WayProjection::Denied { denial } => match denial {
+                Some(said) => {
+                    let response = said.response();
+                    *denial = None;
+                    Poll::Ready(Ok(response))
+                }
+                // Polled again after its end, a future may do anything but be undefined: this one says nothing more.
+                None => Poll::Pending,
+            },
             WayProjection::Refused { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response.map(Body::refused))),
-                // Polled again after its end, a future may do anything but be undefined: this one says nothing more.
                 None => Poll::Pending,
             },
             WayProjection::Late { later } => Poll::Ready(match ready!(later.as_mut().poll(context)) {

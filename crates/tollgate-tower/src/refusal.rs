@@ -33,8 +33,12 @@ impl Reading {
 
 /// What the sender of a request can read.
 pub(crate) fn accepts(headers: &HeaderMap) -> Accepts {
-    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    accept.map_or(Accepts::Json, Accepts::from_header)
+    let Some(accept) = headers.get(ACCEPT) else { return Accepts::Json };
+    // What most callers send needs no reading.
+    if accept.as_bytes() == b"application/json" || accept.as_bytes() == b"*/*" {
+        return Accepts::Json;
+    }
+    accept.to_str().map_or(Accepts::Json, Accepts::from_header)
 }
 
 /// The response to a refused request.
@@ -183,12 +187,8 @@ pub(crate) fn add(headers: &mut HeaderMap, list: &mut HeaderList) {
     }
 }
 
-/// Adds to a response what its caller gets to see, in the same way.
+/// Adds to a response that has headers what its caller gets to see, in the same way.
 pub(crate) fn tell(theirs: &mut HeaderMap, mut own: HeaderMap) {
-    if theirs.is_empty() {
-        *theirs = own;
-        return;
-    }
     let told = Families::of(theirs);
     // It is less work to add the fewer to the more.
     if told.0.is_empty() && theirs.len() < own.len() && !theirs.keys().any(|name| own.contains_key(name)) {

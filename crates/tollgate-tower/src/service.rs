@@ -104,10 +104,10 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let mut decided = None;
-        match self.shared.short(&mut self.known, &request, &mut decided) {
-            Short::Passes => ResponseFuture::passing(self.inner.call(request), None),
-            Short::Told(headers) => ResponseFuture::told(self.inner.call(request), headers),
-            Short::Refused(response) => ResponseFuture::refused(response),
+        match self.shared.short(&self.known, &request, &mut decided) {
+            Short::Passes => ResponseFuture::passing(self.inner.call(request)),
+            Short::Told(told) => ResponseFuture::told(self.inner.call(request), told),
+            Short::Refused(denial) => ResponseFuture::denied(denial),
             Short::Decided(at) => self.whole(request, Some(at), decided),
             Short::Unknown => self.whole(request, None, decided),
         }
@@ -131,6 +131,9 @@ impl<I, D> RateLimit<I, D> {
         B: Send + 'static,
         R: Send + 'static,
     {
+        if at.is_none() {
+            self.shared.look_again(&mut self.known);
+        }
         let (parts, body) = request.into_parts();
         let looked = match at {
             Some(at) => {
@@ -140,14 +143,14 @@ impl<I, D> RateLimit<I, D> {
                 Shared::judge(&self.shared, &parts, &mut decided, at)
             }
             None if self.shared.skips(&parts) => {
-                return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)), None);
+                return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)));
             }
             None => Shared::look(&self.shared, &parts, &mut decided),
         };
         let decided = match looked {
             Looked::Admitted(admitted) => {
                 let served = self.inner.call(Request::from_parts(parts, body));
-                return ResponseFuture::passing(served, admitted);
+                return ResponseFuture::admitted(served, admitted);
             }
             Looked::Refused(response) => return ResponseFuture::refused(response),
             Looked::Waits(taken) => Some(taken),

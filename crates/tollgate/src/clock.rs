@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::time::{Ticks, Timestamp};
 
@@ -32,10 +32,10 @@ enum Fine {
     Manual(ManualClock),
 }
 
+/// Where the wall stood when the clock was made, told by what the monotonic clock lacked to it.
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
-    wall: Timestamp,
-    monotonic: Instant,
+    ahead: u64,
 }
 
 /// The number that a coarse clock reads.
@@ -78,17 +78,35 @@ impl Anchor {
     #[allow(clippy::disallowed_methods, reason = "this is the edge")]
     fn new() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let wall = Timestamp::from_unix_micros(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX));
-        Self { wall, monotonic: Instant::now() }
+        let wall =
+            Timestamp::from_unix_micros(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX)).decidable();
+        // It wraps where the wall stands at less than the system's age, and back when it is added.
+        Self { ahead: wall.unix_micros().wrapping_sub(monotonic_micros()) }
     }
 
-    #[allow(clippy::disallowed_methods, reason = "this is the edge")]
+    #[inline]
     fn now(&self) -> Timestamp {
-        let elapsed = Instant::now().saturating_duration_since(self.monotonic);
-        // So many seconds are 136 years, after which no clock tells the time any more; nothing overflows before.
-        let micros = elapsed.as_secs().min(u32::MAX.into()) * 1_000_000 + u64::from(elapsed.subsec_micros());
-        Timestamp::from_unix_micros(self.wall.unix_micros() + micros).decidable()
+        Timestamp::from_unix_micros(monotonic_micros().wrapping_add(self.ahead)).decidable()
     }
+}
+
+/// The monotonic clock in microseconds from some instant before the process. Asked for as the number that it is: the standard
+/// library tells a duration between two instants, and to reckon that takes more than to ask.
+#[cfg(unix)]
+#[inline]
+fn monotonic_micros() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // Neither is ever negative, and the seconds of no machine's life overflow.
+    time.tv_sec.cast_unsigned().wrapping_mul(1_000_000).wrapping_add(time.tv_nsec.cast_unsigned() / 1_000)
+}
+
+/// The same where only the standard library knows: in microseconds from the first time that anybody asks.
+#[cfg(not(unix))]
+#[allow(clippy::disallowed_methods, reason = "this is the edge")]
+fn monotonic_micros() -> u64 {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    let elapsed = START.get_or_init(std::time::Instant::now).elapsed();
+    u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Clock {
@@ -230,5 +248,50 @@ impl Future for Sleep {
                 Poll::Pending
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "the clock is compared with the one that it stands for")]
+mod tests {
+    use super::*;
+
+    fn wall() -> Timestamp {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp::from_unix_micros(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// A precise clock starts at the wall's time, and never steps back.
+    #[test]
+    fn a_precise_clock_starts_at_the_wall_and_goes_on() {
+        let before = wall();
+        let clock = Clock::precise();
+        let mut last = clock.now();
+        assert!(last >= before, "{last:?} is earlier than {before:?}");
+        // An hour is more than any test stands still for.
+        assert!(last.since(before) < Ticks::from_secs(3_600), "{last:?} is not the time of {before:?}");
+        for _ in 0..10_000 {
+            let now = clock.now();
+            assert!(now >= last, "{now:?} is earlier than {last:?}");
+            last = now;
+        }
+    }
+
+    /// It goes as fast as the system's own: what passes on one passes on the other. Elsewhere the standard library asks another one.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_precise_clock_keeps_the_systems_pace() {
+        let (clock, outer) = (Clock::precise(), std::time::Instant::now());
+        let start = clock.now();
+        let inner = std::time::Instant::now();
+        while inner.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        // Read in this order, it lies between the two, but for the microsecond that is cut off at each end.
+        let least = inner.elapsed();
+        let passed = Duration::from(clock.now().since(start));
+        let most = outer.elapsed();
+        let slack = Duration::from_micros(2);
+        assert!(passed + slack >= least && passed <= most + slack, "{least:?} {passed:?} {most:?}");
     }
 }

@@ -23,7 +23,7 @@ mod vendor;
 pub use answer::Answer;
 pub use body::{Body, STRANGER_DENIED};
 pub use dialect::{Dialect, DialectConflict, Dialects, access_control_expose_headers};
-pub use form::{Form, Value};
+pub use form::{Form, Line, Numbers, Value};
 pub use list::{FIELD_BYTES_MAX, HEADERS_MAX, HeaderList};
 pub use policy::{
     Accepts, Audience, Caller, DenialStatus, Disclosure, Exposure, HeaderPolicy, Pacing, Unit, UnknownName,

@@ -46,29 +46,21 @@ pub(super) struct Short {
     length: u8,
 }
 
-impl Short {
-    /// A client as limits count it.
-    #[inline]
-    pub(super) fn client(client: &Counted) -> Self {
-        let mut short = Self { bytes: [0; ROOM], length: 0 };
-        match canonical(client.address) {
-            IpAddr::V4(address) => return Self::v4(address),
-            IpAddr::V6(_) => {
-                // The longest address with its prefix takes 43 bytes, so it is never cut.
-                let _ = write!(short, "{client}");
-            }
-        }
-        short
-    }
+/// An IPv4 address in decimal. The bytes are zero behind the last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dotted {
+    bytes: [u8; 2 * BLOCK],
+    length: u8,
+}
 
-    /// An IPv4 address.
+impl Dotted {
     #[inline]
     #[allow(
         clippy::cast_possible_truncation,
         reason = "what is cut is the text below a length, or the length"
     )]
-    pub(super) fn v4(address: Ipv4Addr) -> Self {
-        let (mut bytes, mut length) = ([0; ROOM], 0);
+    pub(super) fn new(address: Ipv4Addr) -> Self {
+        let (mut bytes, mut length) = ([0; 2 * BLOCK], 0);
         for octet in address.octets() {
             let entry = OCTETS[usize::from(octet)];
             // Three octets take 12 bytes at most, so nothing is cut off but the question whether there is room.
@@ -77,9 +69,34 @@ impl Short {
             length += entry >> 32;
         }
         // No dot follows the last.
-        let length = length.saturating_sub(1) as usize % BLOCK;
+        let length = (length as usize).wrapping_sub(1) % BLOCK;
         bytes[length] = 0;
         Self { bytes, length: length as u8 }
+    }
+
+    #[inline]
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.length)).unwrap_or_default()
+    }
+}
+
+impl Short {
+    /// A client as limits count it.
+    #[inline]
+    pub(super) fn client(client: &Counted) -> Self {
+        let mut short = Self { bytes: [0; ROOM], length: 0 };
+        match canonical(client.address) {
+            IpAddr::V4(address) => {
+                let text = Dotted::new(address);
+                short.bytes[..2 * BLOCK].copy_from_slice(&text.bytes);
+                short.length = text.length;
+            }
+            IpAddr::V6(_) => {
+                // The longest address with its prefix takes 43 bytes, so it is never cut.
+                let _ = write!(short, "{client}");
+            }
+        }
+        short
     }
 
     #[inline]

@@ -68,6 +68,7 @@ fn header_policies() -> impl Strategy<Value = HeaderPolicy> {
         Dialects::default(),
         Dialects::default(),
         Dialects::new([Dialect::Ietf11, Dialect::XRateLimitDelta]).unwrap(),
+        Dialects::new([Dialect::Ietf11]).unwrap(),
         Dialects::new([Dialect::Discord]).unwrap(),
         Dialects::new([Dialect::IetfNext, Dialect::Stripe]).unwrap(),
     ]);

@@ -38,11 +38,25 @@ pub struct Form {
 
 /// A value that differs from answer to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value<'a> {
+pub enum Value {
     /// A number, of at most 15 digits.
     Number(u64),
-    /// Printable ASCII.
-    Text(&'a [u8]),
+    /// What [`Form::rate_limit`] writes.
+    RateLimit,
+}
+
+/// What differs from answer to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// What is left.
+    pub remaining: u64,
+    /// The seconds beside it in `RateLimit`.
+    pub effective: Option<u64>,
+    quota: u64,
+    retry_seconds: u64,
+    retry_millis: u64,
+    reset_after: Ticks,
+    now: Timestamp,
 }
 
 /// A header, by what is written into it.
@@ -127,51 +141,73 @@ impl Form {
             && self.is_allowed == status.outcome.is_allowed()
     }
 
+    /// The numbers of the answer to what the limit said.
+    #[must_use]
+    #[inline]
+    pub fn numbers(&self, status: &LimitStatus<'_>, now: Timestamp) -> Numbers {
+        let (quota, outcome) = (status.quota.capacity(), &status.outcome);
+        let remaining = outcome.remaining.min(quota);
+        let (retry_seconds, retry_millis) = match outcome.verdict.retry_after() {
+            Some(wait) => {
+                let period = status.quota.rate().map_or(Ticks::ZERO, |rate| rate.period());
+                (jitter::seconds_after(wait, period, status.key_hash, now), wait.ceil_millis())
+            }
+            None => (0, 0),
+        };
+        Numbers {
+            remaining,
+            effective: effective(status, remaining, self.pacing),
+            quota,
+            retry_seconds,
+            retry_millis,
+            reset_after: outcome.reset_after,
+            now,
+        }
+    }
+
     /// Writes the values that differ from answer to answer, each where its header is in the list.
     #[inline]
     pub fn values<T>(
         &self,
-        status: &LimitStatus<'_>,
-        now: Timestamp,
+        numbers: &Numbers,
         slots: impl Iterator<Item = T>,
-        mut put: impl FnMut(T, Value<'_>),
+        mut put: impl FnMut(T, Value),
     ) {
-        let (quota, outcome) = (status.quota.capacity(), &status.outcome);
-        let remaining = outcome.remaining.min(quota);
         for (slot, field) in slots.zip(&self.fields) {
             let number = match field {
                 Field::Constant => continue,
                 Field::RateLimit => {
-                    let mut line = self.line;
-                    line.number(remaining);
-                    if let Some(seconds) = effective(status, remaining, self.pacing) {
-                        line.push(b";t=");
-                        line.number(seconds);
-                    }
-                    put(slot, Value::Text(line.written()));
+                    put(slot, Value::RateLimit);
                     continue;
                 }
-                Field::RetryAfter => {
-                    let period = status.quota.rate().map_or(Ticks::ZERO, |rate| rate.period());
-                    let wait = outcome.verdict.retry_after().unwrap_or_default();
-                    jitter::seconds_after(wait, period, status.key_hash, now)
-                }
-                Field::Remaining => remaining,
-                Field::ResetAt => (now + outcome.reset_after).ceil_unix_seconds(),
-                Field::ResetAfter => outcome.reset_after.ceil_seconds(),
-                Field::Used => quota - remaining,
+                Field::RetryAfter => numbers.retry_seconds,
+                Field::Remaining => numbers.remaining,
+                Field::ResetAt => (numbers.now + numbers.reset_after).ceil_unix_seconds(),
+                Field::ResetAfter => numbers.reset_after.ceil_seconds(),
+                Field::Used => numbers.quota - numbers.remaining,
             };
             put(slot, Value::Number(number.min(NUMBER_MAX)));
         }
     }
 
+    /// The value of `RateLimit`, which is printable ASCII. It depends on what is left and the seconds beside it only.
+    #[must_use]
+    pub fn rate_limit(&self, numbers: &Numbers) -> Line {
+        let mut line = self.line;
+        line.number(numbers.remaining);
+        if let Some(seconds) = numbers.effective {
+            line.push(b";t=");
+            line.number(seconds);
+        }
+        line
+    }
+
     /// The body, if there is one.
     #[must_use]
-    pub fn body(&self, status: &LimitStatus<'_>) -> Option<String> {
+    pub fn body(&self, numbers: &Numbers) -> Option<String> {
         let (before, behind) = self.body.as_ref()?;
-        let wait = status.outcome.verdict.retry_after().unwrap_or_default();
         let mut digits = itoa::Buffer::new();
-        let number = digits.format(wait.ceil_millis());
+        let number = digits.format(numbers.retry_millis);
         let mut text = String::with_capacity(before.len() + number.len() + behind.len());
         text.push_str(before);
         text.push_str(number);
@@ -187,14 +223,17 @@ impl Form {
     /// Whether the form writes the answer that it was made of.
     fn is_written(&self, status: &LimitStatus<'_>, answer: &Answer, now: Timestamp) -> bool {
         let mut values: Vec<String> = answer.headers.iter().map(|(_, value)| value.to_owned()).collect();
-        self.values(status, now, values.iter_mut(), |slot, value| {
+        let numbers = self.numbers(status, now);
+        self.values(&numbers, values.iter_mut(), |slot, value| {
             *slot = match value {
                 Value::Number(number) => number.to_string(),
-                Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                Value::RateLimit => {
+                    String::from_utf8_lossy(self.rate_limit(&numbers).as_bytes()).into_owned()
+                }
             };
         });
         let is_same = answer.headers.iter().zip(&values).all(|((_, value), written)| value == written);
-        is_same && answer.body.as_ref().map(|body| &*body.text) == self.body(status).as_deref()
+        is_same && answer.body.as_ref().map(|body| &*body.text) == self.body(&numbers).as_deref()
     }
 }
 
@@ -206,9 +245,9 @@ fn around_number(text: &str) -> Option<(String, String)> {
     Some((before.to_owned(), rest[end..].to_owned()))
 }
 
-/// A value under way.
+/// A value as it is written.
 #[derive(Clone, Copy, Debug)]
-struct Line {
+pub struct Line {
     bytes: [u8; LINE_BYTES],
     length: usize,
 }
@@ -233,7 +272,9 @@ impl Line {
         self.push(itoa::Buffer::new().format(value.min(NUMBER_MAX)).as_bytes());
     }
 
-    fn written(&self) -> &[u8] {
+    /// What is written.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 }

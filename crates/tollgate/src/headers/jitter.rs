@@ -73,10 +73,12 @@ struct Crowd {
 
 impl Crowd {
     /// A wait with what is added to it, where a second is so many.
+    #[inline]
     fn later(self, wait: u64, second: u64) -> u64 {
         wait + self.spread(wait.div_ceil(JITTER_PARTS).clamp(1, JITTER_SECONDS_MAX * second))
     }
 
+    #[inline]
     fn spread(self, width: u64) -> u64 {
         spread(self.key_hash, self.window, width)
     }
@@ -84,12 +86,14 @@ impl Crowd {
 
 /// The number of the window that an instant lies in. It is counted from the epoch, not from where the quota's window ends:
 /// that end would be computed from two clocks, and would flicker.
+#[inline]
 fn window(now: Timestamp, period: Ticks) -> u64 {
     now.unix_micros() / period.as_micros().max(TICKS_PER_SECOND)
 }
 
 /// A number from 0 to `width`, all alike, that depends on the key and the window only. It grows with the width: as a wait
 /// gets shorter so does what is added to it, and the instant that a caller was told hardly moves.
+#[inline]
 fn spread(key_hash: u64, window: u64, width: u64) -> u64 {
     let mixed = mix(key_hash ^ mix(window));
     let scaled = (u128::from(mixed) * (u128::from(width) + 1)) >> 64;

@@ -137,6 +137,7 @@ impl<'a> Reading<'a> {
 }
 
 /// Units and the period in which they come back. A concurrency limit promises no more than its permits each time they expire.
+#[inline]
 fn pace(quota: &Quota) -> (u64, Ticks) {
     match quota {
         Quota::Concurrency(permits) => (permits.limit(), permits.ttl()),
@@ -145,6 +146,7 @@ fn pace(quota: &Quota) -> (u64, Ticks) {
 }
 
 /// Microseconds in which a quota gives `units`, rounded up.
+#[inline]
 fn refill_micros(quota: &Quota, units: u64) -> u128 {
     let (of, period) = pace(quota);
     match units.checked_mul(period.as_micros()) {
@@ -155,6 +157,7 @@ fn refill_micros(quota: &Quota, units: u64) -> u128 {
 }
 
 /// Seconds in which a quota gives `units`, rounded up.
+#[inline]
 fn refill_seconds(quota: &Quota, units: u64) -> u64 {
     let micros = refill_micros(quota, units);
     match u64::try_from(micros) {
@@ -176,6 +179,7 @@ fn window(quota: &Quota) -> Option<u64> {
 
 /// The effective window in seconds. A denial says when the same request passes, and is never stretched: `Retry-After` must
 /// not be earlier, and would keep a caller away for no reason.
+#[inline]
 pub(super) fn effective(status: &LimitStatus<'_>, remaining: u64, pacing: Pacing) -> Option<u64> {
     let outcome = &status.outcome;
     match (status.quota, outcome.verdict) {

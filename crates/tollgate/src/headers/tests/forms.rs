@@ -17,13 +17,14 @@ fn written(
 ) -> (Vec<String>, Option<String>) {
     let status = decision.limits().next().unwrap();
     let mut values: Vec<String> = model.headers.iter().map(|(_, value)| value.to_owned()).collect();
-    form.values(&status, now, values.iter_mut(), |slot, value| {
+    let numbers = form.numbers(&status, now);
+    form.values(&numbers, values.iter_mut(), |slot, value| {
         *slot = match value {
             Value::Number(number) => number.to_string(),
-            Value::Text(text) => String::from_utf8(text.to_vec()).unwrap(),
+            Value::RateLimit => String::from_utf8(form.rate_limit(&numbers).as_bytes().to_vec()).unwrap(),
         };
     });
-    (values, form.body(&status))
+    (values, form.body(&numbers))
 }
 
 /// The same without it.

@@ -175,7 +175,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     /// At rates whose slots are whole ticks, and at others.
     #[test]

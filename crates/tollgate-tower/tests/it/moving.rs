@@ -169,9 +169,9 @@ fn who_joins_and_leaves_fills_no_line() {
         line.comes(number, 1, None);
         line.comes(number + 1_000, 1, None);
         // The first goes, and the other stays until the next two have come.
-        line.waiting.remove(1);
+        drop(line.waiting.remove(1));
         if number > 2 {
-            line.waiting.remove(1);
+            drop(line.waiting.remove(1));
         }
     }
     assert_eq!(line.waiting.len(), 2, "nobody was refused");

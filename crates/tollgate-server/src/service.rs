@@ -158,9 +158,9 @@ impl<S: Store> Service<S> {
         self.clock.now()
     }
 
-    /// Something to await until an instant of that time.
-    pub(crate) fn sleep_until(&self, at: Timestamp) -> tollgate::Sleep {
-        self.clock.sleep_until(at)
+    /// The clock that tells it.
+    pub(crate) const fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Answers one question. This, [`Self::check_at_once`], [`Self::check_views`], [`Self::check_views_at_once`] and [`Self::reserve`] are the only ways from a wire

@@ -17,8 +17,13 @@ pub trait Decide: Send + Sync + 'static {
     /// The time by which requests are decided.
     fn now(&self) -> Timestamp;
 
+    /// The clock that tells it.
+    fn clock(&self) -> &Clock;
+
     /// Something to await until an instant.
-    fn sleep_until(&self, at: Timestamp) -> Sleep;
+    fn sleep_until(&self, at: Timestamp) -> Sleep {
+        self.clock().sleep_until(at)
+    }
 
     /// A number that changes whenever decisions come to depend on other attributes than before; none where all are wanted.
     fn changes(&self) -> Option<u64> {
@@ -99,8 +104,8 @@ impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
         self.clock.now()
     }
 
-    fn sleep_until(&self, at: Timestamp) -> Sleep {
-        self.clock.sleep_until(at)
+    fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     #[inline]

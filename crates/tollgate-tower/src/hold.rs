@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use http::HeaderMap;
-use tollgate::{Permit, Reservation};
+use tollgate::{Permit, Reservation, Turn};
 
 use crate::decide::Decide;
 use crate::keep::{Keeper, Place};
@@ -19,6 +19,8 @@ pub(crate) struct Hold<D: Decide> {
     settling: Settling,
     place: Option<Place<D>>,
     reservation: Option<Reservation>,
+    /// Its turn in a line that moves up.
+    turn: Option<Turn>,
     /// Whether its turn is still to come.
     is_waiting: bool,
 }
@@ -48,6 +50,7 @@ impl<D: Decide> Hold<D> {
             settling: settling.clone(),
             place: None,
             reservation: None,
+            turn: None,
             is_waiting: false,
         }
     }
@@ -58,6 +61,14 @@ impl<D: Decide> Hold<D> {
         if self.reservation.is_none() {
             self.reservation = set_aside();
         }
+        if let Some(reservation) = &mut self.reservation {
+            self.turn = self.decide.engine().line_up(reservation, self.decide.clock());
+        }
+    }
+
+    /// What to await until its turn has come; none where it comes at the instant that it was told.
+    pub(crate) const fn take_turn(&mut self) -> Option<Turn> {
+        self.turn.take()
     }
 
     /// Its turn has come. What it was charged for stays charged, unless its response is to say so.

@@ -24,7 +24,7 @@ use crate::{grpc, peer};
 /// How long a request waited for its turn, in milliseconds.
 const WAITED: HeaderName = HeaderName::from_static("tollgate-waited-ms");
 
-/// In the extensions of a request that reaches a service after a wait: how long its turn was away.
+/// In the extensions of a request that reaches a service after a wait: how long it waited for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waited(pub Ticks);
 
@@ -198,12 +198,17 @@ where
     if let Verdict::Wait(wait) = verdict {
         shared.decide.began_waiting(wait);
         let _waiting = Waiting(&*shared.decide);
-        shared.decide.sleep_until(at + wait).await;
+        match admitted.hold.as_mut().and_then(|hold| hold.take_turn()) {
+            Some(turn) => turn.await,
+            None => shared.decide.sleep_until(at + wait).await,
+        }
         if let Some(hold) = &mut admitted.hold {
             hold.go();
         }
-        admitted.waited = Some(wait);
-        parts.extensions.insert(Waited(wait));
+        // Less than it was told, if others have left the line.
+        let waited = wait.min(shared.decide.now().since(at));
+        admitted.waited = Some(waited);
+        parts.extensions.insert(Waited(waited));
     }
     let served = inner.call(Request::from_parts(parts, body)).await;
     match served {

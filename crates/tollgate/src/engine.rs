@@ -23,6 +23,7 @@ mod live;
 mod views;
 mod without_store;
 mod hold;
+mod line;
 mod correct;
 mod foresee;
 mod debit;
@@ -37,6 +38,7 @@ mod explain;
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError};
 pub use explain::{Explained, Explanation, LIMITS_EXPLAINED_MAX, State};
 pub use hold::{CommitError, Permit, Reservation, Settled};
+pub use line::Turn;
 pub use live::{SwapError, SwapReport};
 pub use ruling::{RULINGS_MAX, Ruled, Ruling, RulingError, Scope};
 #[cfg(feature = "fuzzing")]

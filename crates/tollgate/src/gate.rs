@@ -9,7 +9,7 @@ use crate::charge::{Charge, Family, Record};
 use crate::clock::Clock;
 use crate::decision::{Source, Stance};
 use crate::key::{Fingerprint, Secret};
-use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, state_bytes};
+use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Spot, state_bytes};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
@@ -409,6 +409,12 @@ impl KeyedGate {
     fn step_back_key(&self, key: Fingerprint, units: u64, empty_at: Timestamp) {
         let now = self.shared.clock.now();
         self.shared.store.step_back_now(&self.shared.charge_of(key, units), empty_at, now);
+        self.shared.queues.stir(key);
+    }
+
+    /// Gives up a departure in a line that moves up.
+    fn leave_line(&self, key: Fingerprint, spot: &Spot) {
+        self.shared.store.leave_line(spot, self.shared.clock.now());
         self.shared.queues.stir(key);
     }
 

@@ -37,7 +37,7 @@ pub use engine::{
     BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError, Brief, CommitError, Counted, DEBTS_MAX, Engine,
     Explained, Explanation, LIMITS_EXPLAINED_MAX, Permit, RULINGS_MAX, Replayed, Reservation, RestoreError,
     RestoreReport, Ruled, Ruling, RulingError, SNAPSHOT_PART_BYTES_MAX, SNAPSHOT_VERSION, Scope, Settled,
-    Snapshot, SnapshotError, SnapshotReport, Sole, StandIn, State, SwapError, SwapReport, Tally,
+    Snapshot, SnapshotError, SnapshotReport, Sole, StandIn, State, SwapError, SwapReport, Tally, Turn,
 };
 pub use gate::{Acquiring, Gate, GateBuilder, GateKey, InFlight, KeyHasher, KeyedGate, NotReady, Ready};
 pub use headers::{Answer, Audience, HeaderPolicy};

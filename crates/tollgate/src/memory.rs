@@ -21,6 +21,7 @@ use crate::time::{Ticks, Timestamp};
 mod decide;
 mod holds;
 mod known;
+mod lines;
 mod region;
 mod shelf;
 mod table;
@@ -29,6 +30,7 @@ mod walk;
 
 pub(crate) use decide::{Demand, Origin};
 pub(crate) use holds::Lasting;
+pub(crate) use lines::{Left, LineUp, Spot};
 pub(crate) use shelf::{Large, Shelved, state_bytes};
 pub(crate) use table::{Entry, Full, Slot};
 pub(crate) use walk::{Piece, Place};
@@ -60,6 +62,7 @@ pub struct MemoryStore {
     main: Hall,
     overflow: Hall,
     origin: Origin,
+    lines: lines::Lines,
 }
 
 /// What a store holds. For people and metrics; counting walks the whole store.
@@ -180,6 +183,7 @@ impl MemoryStore {
             main: Hall::new(capacity_bytes.saturating_sub(overflow).max(OVERFLOW_BYTES.0)),
             overflow: Hall::new(overflow),
             origin: Origin::of(origin),
+            lines: lines::Lines::default(),
         }
     }
 

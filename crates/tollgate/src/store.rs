@@ -113,7 +113,8 @@ pub trait Store: Send + Sync {
 
     /// Gives back `cost` units of a leaky bucket to a request that goes away, if nobody has lined up behind it: the charge that took them left
     /// the bucket empty at `empty_at`, and it is the last as long as that is so. Those behind keep their turns, so that a place in the middle
-    /// passes unused. Tells whether anything was given back; a store that cannot tell who is last gives nothing.
+    /// passes unused, unless they stand in a line of this process; see [`Engine::line_up`](crate::Engine::line_up). Tells
+    /// whether anything was given back; a store that cannot tell who is last gives nothing.
     fn step_back(
         &self,
         charge: &Charge<'_>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hyper::{Request, Response};
-use tollgate::{CheckRequest, Decision, Engine, Reservation, Sleep, Ticks, Timestamp};
+use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Ticks, Timestamp};
 use tollgate_tower::Decide;
 
 use super::body::Body;
@@ -31,8 +31,8 @@ impl Decide for Deciding {
         self.0.now()
     }
 
-    fn sleep_until(&self, at: Timestamp) -> Sleep {
-        self.0.sleep_until(at)
+    fn clock(&self) -> &Clock {
+        self.0.clock()
     }
 
     fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {

@@ -11,8 +11,11 @@ mod direct;
 mod ends;
 mod examples;
 mod graphql;
+#[path = "../../../tollgate/tests/it/ideal.rs"]
+mod ideal;
 mod limited;
 mod line;
+mod moving;
 mod passing;
 mod shaping;
 mod shed;

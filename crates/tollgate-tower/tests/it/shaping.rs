@@ -93,6 +93,41 @@ async fn ten_thousand_wait_in_order() {
     assert_eq!(*served.lock().unwrap(), expected);
 }
 
+/// Half of ten thousand go away: nobody is woken for that, and the rest are through in half of the time, one for each turn.
+#[tokio::test]
+async fn half_of_ten_thousand_go_away() {
+    const WAITERS: usize = 10_000;
+    let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 1000/s, queue: 10000}");
+    let service = world.layer().layer(service_fn(hello));
+    assert_eq!(service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap().status(), 200);
+    let woken = Arc::new(Mutex::new(Vec::new()));
+    let mut calls: Vec<Option<Call>> = Vec::new();
+    for number in 0..WAITERS {
+        let service = service.clone();
+        let mut call: Call =
+            Box::pin(
+                async move { service.oneshot(from("203.0.113.7", "/")).await.unwrap().status().as_u16() },
+            );
+        let waker = Waker::from(Arc::new(Woken(number, Arc::clone(&woken))));
+        assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        calls.push(Some(call));
+    }
+    for number in (0..WAITERS).step_by(2) {
+        calls[number] = None;
+    }
+    assert!(woken.lock().unwrap().is_empty(), "nobody is woken by those who go");
+    let mut through = Vec::new();
+    for _ in 0..WAITERS / 2 {
+        world.time.advance(Duration::from_millis(1));
+        let turns = std::mem::take(&mut *woken.lock().unwrap());
+        assert_eq!(turns.len(), 1, "each turn wakes one");
+        let mut call = calls[turns[0]].take().unwrap();
+        assert_eq!(poll(&mut call), Some(200));
+        through.extend(turns);
+    }
+    assert_eq!(through, (1..WAITERS).step_by(2).collect::<Vec<_>>());
+}
+
 /// Whoever goes away while it waits gives its place to those who come after.
 #[tokio::test]
 async fn who_goes_away_leaves_its_place() {

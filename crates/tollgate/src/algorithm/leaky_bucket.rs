@@ -51,6 +51,12 @@ impl LeakyBucket {
         self.shape.burst()
     }
 
+    /// Credits that may leave without waiting.
+    #[must_use]
+    pub(crate) const fn at_once(&self) -> u64 {
+        self.at_once
+    }
+
     /// The GCRA under it.
     #[must_use]
     pub const fn shape(&self) -> &Gcra {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::line::{Lined, Parted};
 use super::live::Live;
 use super::{ATTEMPTS, Charges, Engine, Made};
 use crate::algorithm::concurrency::PermitId;
@@ -23,11 +24,13 @@ use crate::time::{Ticks, Timestamp};
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     limit: Arc<str>,
-    key: Fingerprint,
+    pub(super) key: Fingerprint,
     group: Option<u16>,
     /// The quota of the key's own tier, and its place among the limit's quotas.
-    quota: (Quota, QuotaIndex),
-    stance: Stance,
+    pub(super) quota: (Quota, QuotaIndex),
+    /// The number of that quota when it was charged.
+    pub(super) number: u32,
+    pub(super) stance: Stance,
     /// Whose counter it was: the store's, or this process's while the store was away.
     source: Source,
     /// What it was charged at first, and what it has been brought to since.
@@ -37,7 +40,9 @@ pub(super) struct Held {
     /// When the fixed window ends that it was charged in.
     window_ends_at: Option<Timestamp>,
     /// When the leaky bucket that it was charged to is empty again, unless somebody lines up behind.
-    empty_at: Option<Timestamp>,
+    pub(super) empty_at: Option<Timestamp>,
+    /// When its turn comes, as it was told, if it has to wait.
+    pub(super) turn_at: Option<Timestamp>,
 }
 
 /// Places in flight. Released once; releasing again changes nothing.
@@ -51,11 +56,13 @@ pub struct Permit {
 #[derive(Debug)]
 #[must_use = "a reservation that is neither committed nor cancelled stays charged at its estimate"]
 pub struct Reservation {
-    held: SmallVec<[Held; 4]>,
+    pub(super) held: SmallVec<[Held; 4]>,
     permit: Option<Permit>,
+    /// Where it stands in line, if it moves up there.
+    pub(super) lined: Option<Lined>,
     charged_at: Timestamp,
-    /// When its turn comes.
-    leaves_at: Timestamp,
+    /// When its turn comes, at the latest.
+    pub(super) leaves_at: Timestamp,
     expires_at: Timestamp,
     is_settled: bool,
 }
@@ -124,6 +131,7 @@ impl Held {
             key: charge.key,
             group: charge.group,
             quota: (charge.quota.clone(), matched.quota),
+            number: charge.number,
             stance: charge.stance,
             source,
             estimate: charge.cost,
@@ -132,6 +140,7 @@ impl Held {
                 && !matches!(limit.cost(), Cost::Units(_)),
             window_ends_at: None,
             empty_at: None,
+            turn_at: None,
         }
     }
 
@@ -148,7 +157,11 @@ impl Held {
         let window_ends_at = matches!(charge.quota, Quota::FixedWindow(_)).then_some(ends_at);
         let is_line = matches!(charge.quota, Quota::LeakyBucket(_)) && status.source == Source::Exact;
         let empty_at = is_line.then_some(ends_at);
-        Self { window_ends_at, empty_at, ..Self::new(live, matched, charge, status.source) }
+        let turn_at = match status.outcome.verdict {
+            Verdict::Wait(wait) => Some(now + wait),
+            _ => None,
+        };
+        Self { window_ends_at, empty_at, turn_at, ..Self::new(live, matched, charge, status.source) }
     }
 
     const fn is_line(&self) -> bool {
@@ -283,7 +296,8 @@ impl<S: Store> Engine<S> {
     }
 
     /// Gives back all that a reservation took. It may be tried again as [`Engine::commit`] may. A place in the line of a leaky bucket is given
-    /// back while it waits, and if it is the last: those behind it keep their turns, and a turn that was used stays used.
+    /// back while it waits: those behind move up if it has [lined up](Engine::line_up); otherwise they keep their turns, and it is given back
+    /// if it is the last. A turn that was used stays used.
     ///
     /// # Errors
     /// When the reservation has expired, was settled before, or the store does not answer.
@@ -309,15 +323,18 @@ impl<S: Store> Engine<S> {
             return Err(CommitError::Expired);
         }
         let mut settled = Settled::default();
-        for held in &mut reservation.held {
+        let parted = self.part(reservation, actual, now);
+        let has_left = parted == Parted::Used || now >= reservation.leaves_at;
+        for (at, held) in reservation.held.iter_mut().enumerate() {
             let cost = match actual {
                 Some(actual) if held.settles => actual,
                 Some(_) => held.estimate,
                 None => 0,
             };
             let change = if held.is_line() && cost < held.cost {
-                let has_left = now >= reservation.leaves_at;
-                if actual.is_none() && has_left {
+                if parted == (Parted::Free { at }) {
+                    Settled { refunded: held.cost, ..Settled::default() }
+                } else if actual.is_none() && has_left {
                     Settled::default()
                 } else {
                     self.step_back(held, cost, now).await?
@@ -473,6 +490,7 @@ fn reserved(
     Reservation {
         held,
         permit: None,
+        lined: None,
         charged_at: now,
         leaves_at,
         expires_at: leaves_at + lifetime,

@@ -5,11 +5,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::queue::{TICKET_NEXT, Turn, WAITERS_MAX};
-use super::{KeyedGate, forecast};
+use super::{KeyedGate, Shared, forecast};
 use crate::algorithm::concurrency::PermitId;
 use crate::clock::Sleep;
 use crate::decision::Source;
 use crate::key::Fingerprint;
+use crate::memory::{LineUp, Spot};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
@@ -64,11 +65,21 @@ enum Stage {
     /// Admitted with a departure time: a shaping limit gave it a place that is not yet due.
     Leaving {
         grant: Grant,
+        departure: Departure,
+    },
+    Done,
+}
+
+/// When one may go who has a departure time.
+enum Departure {
+    /// In a line that moves up.
+    Line(Spot),
+    /// At the instant that it was told.
+    Fixed {
         sleep: Sleep,
         /// When the bucket is empty if nobody comes after it.
         empty_at: Timestamp,
     },
-    Done,
 }
 
 struct Queued {
@@ -167,8 +178,7 @@ impl Wait {
             Answer::Admitted(grant) => Poll::Ready(Ok(grant)),
             Answer::Refused(refused) => Poll::Ready(Err(refused)),
             Answer::Departs { grant, at, empty_at } => {
-                let sleep = self.gate.shared.clock.sleep_until(at);
-                self.stage = Stage::Leaving { grant, sleep, empty_at };
+                self.stage = Stage::Leaving { grant, departure: self.line_up(at, empty_at) };
                 self.poll_leaving(context)
             }
         }
@@ -192,10 +202,26 @@ impl Wait {
         Poll::Ready(Err(NotReady::TooLate { wait }))
     }
 
+    fn line_up(&self, at: Timestamp, empty_at: Timestamp) -> Departure {
+        let Shared { store, clock, quota, number, .. } = &*self.gate.shared;
+        let spot = match quota {
+            Quota::LeakyBucket(quota) => {
+                let wanted = LineUp { key: self.key, number: *number, quota, cost: self.cost, empty_at };
+                store.line_up(&wanted, clock.now(), clock)
+            }
+            _ => None,
+        };
+        spot.map_or_else(|| Departure::Fixed { sleep: clock.sleep_until(at), empty_at }, Departure::Line)
+    }
+
     fn poll_leaving(&mut self, context: &mut Context<'_>) -> Poll<Result<Grant, NotReady>> {
-        let Stage::Leaving { grant, sleep, .. } = &mut self.stage else { return Poll::Pending };
+        let Stage::Leaving { grant, departure } = &mut self.stage else { return Poll::Pending };
         let grant = *grant;
-        if sleep.poll_due(context).is_pending() {
+        let turn = match departure {
+            Departure::Line(spot) => spot.poll_turn(context),
+            Departure::Fixed { sleep, .. } => sleep.poll_due(context),
+        };
+        if turn.is_pending() {
             return Poll::Pending;
         }
         self.stage = Stage::Done;
@@ -208,8 +234,11 @@ impl Drop for Wait {
         match &self.stage {
             Stage::New | Stage::Done => {}
             Stage::Queued(queued) => self.gate.shared.queues.leave(self.key, queued.ticket),
-            // Its place in the shaped stream was taken and is not used: it goes back, if nobody has one behind it.
-            Stage::Leaving { empty_at, .. } => self.gate.step_back_key(self.key, self.cost, *empty_at),
+            // Its place in the shaped stream was taken and is not used: those behind move up.
+            Stage::Leaving { departure: Departure::Line(spot), .. } => self.gate.leave_line(self.key, spot),
+            Stage::Leaving { departure: Departure::Fixed { empty_at, .. }, .. } => {
+                self.gate.step_back_key(self.key, self.cost, *empty_at);
+            }
         }
     }
 }

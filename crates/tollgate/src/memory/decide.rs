@@ -91,14 +91,14 @@ impl Origin {
     }
 
     #[inline]
-    fn pack(self, state: gcra::State) -> [u64; 1] {
+    pub(super) fn pack(self, state: gcra::State) -> [u64; 1] {
         let (tick, fraction) = state.parts();
         [self.word(tick) | u64::from(fraction)]
     }
 
     #[inline]
     #[allow(clippy::cast_possible_truncation, reason = "the low sixteen bits are the fraction")]
-    fn unpack(self, [word]: [u64; 1]) -> gcra::State {
+    pub(super) fn unpack(self, [word]: [u64; 1]) -> gcra::State {
         gcra::State::new(self.0 + Ticks::from_micros(word >> FRACTION_BITS), word as u16)
     }
 }

@@ -8,6 +8,7 @@
 
 mod executor;
 mod fixture;
+mod ideal;
 
 mod bounds;
 mod concurrency;
@@ -17,6 +18,7 @@ mod flood;
 mod fuzz;
 mod gate;
 mod gate_deadlines;
+mod gate_line;
 mod gate_places;
 mod gate_waits;
 mod memory;

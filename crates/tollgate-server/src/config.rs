@@ -27,6 +27,8 @@ use headers::HeadersDocument;
 
 /// Largest config file.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// What one address may be given: one connection at least, and at most all places that the gateway has.
+const CONNECTIONS_PER_ADDRESS: std::ops::RangeInclusive<u32> = 1..=100_000;
 
 /// The file as it is written.
 #[derive(Debug, Default, Deserialize)]
@@ -42,6 +44,8 @@ struct Document {
     path_match: Paths,
     #[serde(default)]
     method_override: Overrides,
+    #[serde(default)]
+    connections_per_address: Option<u32>,
     #[serde(default)]
     attributes: BTreeMap<String, Mapping>,
     #[serde(default)]
@@ -190,6 +194,11 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
     if !IPV6_PREFIX.contains(&reader.ipv6_prefix) {
         problems.push(format!("ipv6_prefix: {} is not accepted; accepted: 48 to 128", reader.ipv6_prefix));
     }
+    if let Some(most) =
+        document.connections_per_address.filter(|most| !CONNECTIONS_PER_ADDRESS.contains(most))
+    {
+        problems.push(format!("connections_per_address: {most} is not accepted; accepted: 1 to 100000"));
+    }
     let headers = document.headers.compile(&mut problems);
     let store = document.store.unwrap_or_default();
     let known: BTreeSet<&str> = BUILT_IN.into_iter().chain(names.iter().map(String::as_str)).collect();
@@ -205,6 +214,7 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
             Overrides::Drop => MethodOverride::Drop,
             Overrides::Keep => MethodOverride::Keep,
         },
+        connections_per_address: document.connections_per_address,
     };
     // Whoever asks about other people's requests is a proxy, and usually of this machine; a gateway's peer may be anybody.
     if !is_trust_said {
@@ -265,6 +275,7 @@ trusted_proxies: [10.0.0.0/8, '::1']
 ipv6_prefix: 56
 escaped_slashes: keep
 path_match: exact
+connections_per_address: 500
 attributes:
   tenant: { header: X-Tenant }
   plan: { header: X-Plan, set_by: client }
@@ -275,6 +286,7 @@ attributes:
   caller: { first_of: [tenant, api_key, ip] }
 ";
         let Config { reader, taking, .. } = compile(text).unwrap();
+        assert_eq!(taking.bound().most, Some(500));
         assert!(taking.reader.trusted.contains("10.9.9.9".parse().unwrap()));
         assert!(reader.trusted.contains("10.9.9.9".parse().unwrap()));
         assert!(!reader.trusted.contains("127.0.0.1".parse().unwrap()));
@@ -377,6 +389,7 @@ attributes:
         let text = "
 trusted_proxies: [10.0.0.1/8, x]
 ipv6_prefix: 12
+connections_per_address: 0
 attributes:
   path: { header: X }
   a: { header: X, query: y }
@@ -402,6 +415,7 @@ attributes:
             "attributes.g: first_of: \"h\" is not known; accepted: ip, api_key,",
             "attributes.h: first_of: accepted are 1 to 32 names",
             "ipv6_prefix: 12 is not accepted; accepted: 48 to 128",
+            "connections_per_address: 0 is not accepted; accepted: 1 to 100000",
         ];
         assert_eq!(problems.len(), expected.len(), "{problems:#?}");
         for (problem, expected) in problems.iter().zip(expected) {

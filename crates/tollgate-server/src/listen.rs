@@ -2,7 +2,8 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -10,11 +11,14 @@ use tokio::sync::watch;
 use tollgate::{Clock, Timestamp};
 
 use crate::seldom::Seldom;
+use crowd::Seated;
+pub(crate) use crowd::{Bound, Seat};
 pub(crate) use door::Door;
 use room::Place;
 pub(crate) use room::{House, Links, Room, descriptors};
 pub(crate) use stream::Stream;
 
+mod crowd;
 mod door;
 mod room;
 mod stream;
@@ -72,46 +76,91 @@ where
     F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
     C: Future<Output = ()> + Send + 'static,
 {
-    let (refused, full) = (Seldom::default(), Seldom::default());
-    loop {
+    let told = Told::default();
+    let late = loop {
         let accepted = tokio::select! {
-            accepted = accept(&listener, &room, || tell_full(&listener, &room, &full, clock.now())) => accepted,
-            () = stopped(&mut stop) => break,
+            accepted = listener.accept() => accepted,
+            () = stopped(&mut stop) => break None,
         };
-        let (stream, place) = match accepted {
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                if let Some(skipped) = refused.due(clock.now()) {
+                if let Some(skipped) = told.refused.due(clock.now()) {
                     tracing::warn!(%error, skipped, "a connection could not be accepted");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        tokio::spawn(served(stream, place, door.clone(), stop.clone(), connection.clone()));
-    }
+        let Some(seated) = seated(&room, peer.ip()) else {
+            told.crowded(&room, peer.ip(), clock.now());
+            turn_away(stream);
+            continue;
+        };
+        let place = match room.place_now() {
+            Some(place) => Ok(place),
+            None => {
+                told.full(&listener, &room, clock.now());
+                tokio::select! {
+                    place = room.made_place() => place,
+                    () = stopped(&mut stop) => break Some((stream, seated)),
+                }
+            }
+        };
+        let Ok(place) = place else { break None }; // Nobody closes the room.
+        spawn((stream, seated, place), &door, &stop, &connection);
+    };
     // Whoever was connected before the door closed is served, even if nobody had taken notice yet.
-    for stream in waiting(listener, room.most) {
+    let unnoticed = waiting(listener, room.most).into_iter().filter_map(|stream| {
+        let seated = seated(&room, stream.peer_addr().ok()?.ip())?;
+        Some((stream, seated))
+    });
+    for (stream, seated) in late.into_iter().chain(unnoticed) {
         let Some(place) = room.place_now() else { break };
-        tokio::spawn(served(stream, place, door.clone(), stop.clone(), connection.clone()));
+        spawn((stream, seated, place), &door, &stop, &connection);
     }
     // All places are free when the last connection has ended.
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, room.places.acquire_many(room.most)).await;
     room.taken()
 }
 
+/// A seat in a room; none if the peer's address has as many as it may.
+fn seated(room: &Room, peer: IpAddr) -> Option<Seated> {
+    match &room.crowd {
+        Some(crowd) => crowd.sit(peer),
+        None => Some(Seated::uncounted()),
+    }
+}
+
+/// Ends a connection at once, and leaves nothing of it in the system.
+fn turn_away(stream: TcpStream) {
+    let _ = stream.set_zero_linger(); // Where that cannot be set, the system remembers it for a while.
+    drop(stream);
+}
+
+/// Serves a connection in a task of its own, which its seat gets to know.
+fn spawn<F, C>((stream, seated, place): (TcpStream, Seated, Place), door: &Door, stop: &Stop, connection: &F)
+where
+    F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
+    C: Future<Output = ()> + Send + 'static,
+{
+    let seat = Arc::clone(&seated.seat);
+    let served = served(stream, (seated, place), door.clone(), stop.clone(), connection.clone());
+    seat.is_served_by(tokio::spawn(served).abort_handle());
+}
+
 /// One connection, from the door on.
-async fn served<F, C>(stream: TcpStream, place: Place, door: Door, stop: Stop, connection: F)
+async fn served<F, C>(stream: TcpStream, held: (Seated, Place), door: Door, stop: Stop, connection: F)
 where
     F: Fn(Stream, Stop) -> C,
     C: Future<Output = ()>,
 {
     // Answers are small and awaited, so none of them waits to be joined by another. Where that cannot be set, it is only slower.
     let _ = stream.set_nodelay(true);
-    if let Some(stream) = door.open(stream, stop.clone()).await {
+    if let Some(stream) = door.open(stream, Arc::clone(&held.0.seat), stop.clone()).await {
         connection(stream, stop).await;
     }
-    drop(place);
+    drop(held);
 }
 
 /// The connections that the system has made and nobody has accepted. Closes the door behind them.
@@ -126,29 +175,39 @@ fn waiting(listener: TcpListener, most: u32) -> Vec<TcpStream> {
     ready.collect()
 }
 
-/// The next connection, once there is room for it. Tells when there is none.
-async fn accept(listener: &TcpListener, room: &Room, is_full: impl Fn()) -> io::Result<(TcpStream, Place)> {
-    let place = match room.place_now() {
-        Some(place) => place,
-        None => {
-            is_full();
-            room.place().await.map_err(io::Error::other)?
-        }
-    };
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, place))
+/// What a listener tells its operator, each at most once a second.
+#[derive(Default)]
+struct Told {
+    refused: Seldom,
+    full: Seldom,
+    crowded: Seldom,
 }
 
-fn tell_full(listener: &TcpListener, room: &Room, told: &Seldom, now: Timestamp) {
-    let Some(skipped) = told.due(now) else { return };
-    let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
-    let open = room.taken();
-    tracing::warn!(
-        address,
-        open,
-        skipped,
-        "no place is left for a connection, so the next one waits until another ends; with more file descriptors (ulimit -n) there \
-         are up to {} places",
-        room.most
-    );
+impl Told {
+    fn full(&self, listener: &TcpListener, room: &Room, now: Timestamp) {
+        let Some(skipped) = self.full.due(now) else { return };
+        let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
+        let next = match room.crowd {
+            Some(_) => "takes the place of one that asks nothing, or waits until another ends",
+            None => "waits until another ends",
+        };
+        tracing::warn!(
+            address,
+            open = room.taken(),
+            skipped,
+            "no place is left for a connection, so the next one {next}; with more file descriptors (ulimit -n) there are up to {} places",
+            room.most
+        );
+    }
+
+    fn crowded(&self, room: &Room, peer: IpAddr, now: Timestamp) {
+        let Some(skipped) = self.crowded.due(now) else { return };
+        let most = room.crowd.as_ref().map_or(0, |crowd| crowd.most());
+        tracing::warn!(
+            %peer,
+            skipped,
+            "an address has {most} connections, and gets no more; if it is a proxy of yours, name it in trusted_proxies, or set \
+             connections_per_address in the config"
+        );
+    }
 }

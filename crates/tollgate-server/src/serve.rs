@@ -16,7 +16,7 @@ use crate::cli::{ListenChoice, ServeArguments};
 use crate::config::{self, Config};
 use crate::console::Console;
 use crate::gateway::{self, Gateway, RoutePlan, Taking};
-use crate::listen::{Door, House, Stop, Stream};
+use crate::listen::{Door, House, Room, Stop, Stream};
 use crate::orders::Orders;
 use crate::policy_check::keyless;
 use crate::reload::{self, Start, Watcher};
@@ -208,25 +208,32 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     if let Some(listener) = grpc {
         let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
         health = Some(Arc::clone(&calls));
-        doors.open(listener, Inside::Grpc, move |stream, stop| {
+        let room = doors.house.room();
+        doors.open(listener, room, Inside::Grpc, move |stream, stop| {
             grpc::connection(stream, Arc::clone(&calls), stop)
         });
     }
     if let Some(listener) = resp {
         let resp = Arc::new(resp::Resp::new(Arc::clone(&service)));
-        doors.open(listener, Inside::Unnamed, move |stream, stop| {
+        let room = doors.house.room();
+        doors.open(listener, room, Inside::Unnamed, move |stream, stop| {
             resp::connection(stream, Arc::clone(&resp), stop)
         });
     }
     if let Some(listener) = public {
+        let room = doors.house.public_room(taking.bound());
+        room.show(&service.meter);
         let gateway = Arc::new(Gateway::new(&routes, taking, Arc::clone(&service), clock.clone(), &links)?);
         gateway.tend(&stopped);
-        doors.open(listener, Inside::Both, move |stream, stop| {
+        doors.open(listener, room, Inside::Both, move |stream, stop| {
             gateway::connection(stream, Arc::clone(&gateway), stop)
         });
     }
     let asked = Arc::clone(&service);
-    doors.open(http, Inside::Http, move |stream, stop| http::connection(stream, Arc::clone(&asked), stop));
+    let room = doors.house.room();
+    doors.open(http, room, Inside::Http, move |stream, stop| {
+        http::connection(stream, Arc::clone(&asked), stop)
+    });
     let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(&service))));
     let keeping = orders.map(|orders| tokio::spawn(orders.run(Arc::clone(&service))));
     let plan = stop::Plan { servers: doors.servers, stop, health, spans, delay: arguments.drain_delay };
@@ -256,12 +263,11 @@ struct Doors<'a> {
 
 impl Doors<'_> {
     /// Serves the connections to a listener.
-    fn open<F, C>(&mut self, listener: TcpListener, inside: Inside, connection: F)
+    fn open<F, C>(&mut self, listener: TcpListener, room: Room, inside: Inside, connection: F)
     where
         F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
         C: Future<Output = ()> + Send + 'static,
     {
-        let room = if inside == Inside::Both { self.house.public_room() } else { self.house.room() };
         let door = Door::new(self.tls, inside);
         let (clock, stopped) = (self.clock.clone(), self.stopped.clone());
         self.servers.spawn(listen::serve(listener, room, door, clock, stopped, connection));

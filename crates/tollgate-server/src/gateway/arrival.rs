@@ -13,6 +13,7 @@ use tollgate_tower::attributes::{Needs, Reader};
 use super::refusal::Turned;
 use super::websocket;
 use crate::http::{Kind, Problem};
+use crate::listen::Bound;
 
 /// Longest path with its query.
 const TARGET_BYTES_MAX: usize = 8 << 10;
@@ -72,13 +73,26 @@ const METHOD_OVERRIDES: [HeaderName; 6] = [
 pub(crate) struct Taking {
     pub(crate) reader: Reader,
     pub(crate) method_override: MethodOverride,
+    /// Most connections from one address, where that is said.
+    pub(crate) connections_per_address: Option<u32>,
+}
+
+impl Taking {
+    /// Who may have how many connections.
+    pub(crate) fn bound(&self) -> Bound {
+        Bound {
+            most: self.connections_per_address,
+            trusted: self.reader.trusted.clone(),
+            ipv6_prefix: self.reader.ipv6_prefix,
+        }
+    }
 }
 
 impl Default for Taking {
     /// Nobody's word is taken until somebody is named: any client may reach a gateway.
     fn default() -> Self {
         let reader = Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() };
-        Self { reader, method_override: MethodOverride::default() }
+        Self { reader, method_override: MethodOverride::default(), connections_per_address: None }
     }
 }
 
@@ -94,7 +108,7 @@ pub(super) struct Reading {
 
 impl Reading {
     pub(super) fn new(taking: Taking, sticky: &[String]) -> Self {
-        let Taking { reader, method_override } = taking;
+        let Taking { reader, method_override, .. } = taking;
         let is_needed = |name: &str| matches!(name, "host" | "path") || sticky.iter().any(|key| key == name);
         Self { needs: Needs::of(&reader, is_needed), sticky: sticky.to_vec(), reader, method_override }
     }

@@ -76,7 +76,7 @@ pub(super) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, m
 
 impl Client {
     fn new(stream: Prefixed) -> Self {
-        let (phase, turn) = (Arc::new(Phase::default()), Arc::new(Turn::default()));
+        let (phase, turn) = (Arc::new(Phase::at(stream.stream.seat())), Arc::new(Turn::default()));
         let stream = Lingering::before(stream, Arc::clone(&phase));
         let stream = Patient::new(stream, Arc::clone(&phase));
         let stack = Strict::before(stream, Arc::clone(&turn), Arc::clone(&phase));

@@ -1,4 +1,4 @@
-//! A stream that is read through a filter and written as it is: the one way for all that look at what a client sends.
+//! A stream that is read through a filter and written as it is: the one way for all that look at what a client sends, and what it is sent.
 
 use std::io;
 use std::pin::Pin;
@@ -15,6 +15,9 @@ pub(super) trait Filter<S> {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>>;
+
+    /// These bytes were written to the stream.
+    fn wrote(&mut self, _: &[u8]) {}
 }
 
 /// A stream and its filter.
@@ -35,9 +38,14 @@ impl<S: Unpin, F: Filter<S> + Unpin> AsyncRead for Filtered<S, F> {
     }
 }
 
-impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for Filtered<S, F> {
+impl<S: AsyncWrite + Unpin, F: Filter<S> + Unpin> AsyncWrite for Filtered<S, F> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+        let Self { stream, filter } = self.get_mut();
+        let written = Pin::new(stream).poll_write(context, bytes);
+        if let Poll::Ready(Ok(length)) = written {
+            filter.wrote(bytes.get(..length).unwrap_or(bytes));
+        }
+        written
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -53,7 +61,17 @@ impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for Filtered<S, F> {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, bytes)
+        let Self { stream, filter } = self.get_mut();
+        let written = Pin::new(stream).poll_write_vectored(context, bytes);
+        if let Poll::Ready(Ok(length)) = written {
+            let mut left = length;
+            for part in bytes {
+                let taken = left.min(part.len());
+                filter.wrote(part.get(..taken).unwrap_or(part));
+                left -= taken;
+            }
+        }
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

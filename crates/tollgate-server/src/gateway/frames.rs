@@ -1,5 +1,5 @@
-//! Whether a client of HTTP/2 begins as it should, and how many frames it may send that carry nothing: pings, settings, resets, priorities
-//! and empty parts of bodies. hyper bounds the memory that they take; here is the bound on the work. A client beyond it loses its connection.
+//! Whether a client of HTTP/2 begins as it should, and how many frames it may send that carry nothing: pings, settings, resets, priorities,
+//! empty parts of bodies, and updates of windows that nothing was taken from. hyper bounds the memory that they take; here is the bound on the work. A client beyond it loses its connection.
 
 use std::io;
 use std::pin::Pin;
@@ -18,6 +18,8 @@ const HEAD_BYTES: usize = 9;
 const IDLE_FRAMES_MAX: u32 = 1_000;
 const RESETS_MAX: u32 = 200;
 const PINGS_MAX: u32 = 10_000;
+/// Updates of windows that a part of an answer, or a request, is worth: one of the stream's and one of the connection's.
+const UPDATES_EACH: u64 = 2;
 /// Most frames that continue one head.
 const CONTINUATIONS_MAX: u32 = 16;
 const WINDOW: Duration = Duration::from_secs(1);
@@ -47,61 +49,82 @@ impl Pace {
     }
 }
 
-/// Follows the frames of a connection.
+/// Finds the heads of frames, wherever the bytes are cut.
 #[derive(Debug)]
-struct Counter {
+struct Heads {
     /// Bytes of the preface, or of a frame's content, that are to come.
     skipped: usize,
     head: [u8; HEAD_BYTES],
     filled: usize,
+}
+
+impl Heads {
+    const fn after(skipped: usize) -> Self {
+        Self { skipped, head: [0; HEAD_BYTES], filled: 0 }
+    }
+
+    /// The next head, and how long the frame's content is; none when all bytes are taken.
+    fn next(&mut self, bytes: &mut &[u8]) -> Option<([u8; HEAD_BYTES], usize)> {
+        let skipped = self.skipped.min(bytes.len());
+        self.skipped -= skipped;
+        let taken = (HEAD_BYTES - self.filled).min(bytes.len() - skipped);
+        let (passed, rest) = bytes.split_at(skipped + taken);
+        self.head[self.filled..self.filled + taken].copy_from_slice(&passed[skipped..]);
+        self.filled += taken;
+        *bytes = rest;
+        if self.filled < HEAD_BYTES {
+            return None;
+        }
+        let [high, middle, low, ..] = self.head;
+        self.filled = 0;
+        self.skipped = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        Some((self.head, self.skipped))
+    }
+}
+
+/// Follows the frames of a connection.
+#[derive(Debug)]
+struct Counter {
+    came: Heads,
+    sent: Heads,
     /// Whether the first frame was there.
     is_begun: bool,
     continued: u32,
     idle: Pace,
     resets: Pace,
     pings: Pace,
+    updates: Pace,
+    /// Updates of windows that follow from what was sent and asked.
+    earned: u64,
 }
 
 impl Counter {
     fn new(now: Instant) -> Self {
         Self {
-            skipped: PREFACE_BYTES,
-            head: [0; HEAD_BYTES],
-            filled: 0,
+            came: Heads::after(PREFACE_BYTES),
+            sent: Heads::after(0),
             is_begun: false,
             continued: 0,
             idle: Pace::new(IDLE_FRAMES_MAX, now),
             resets: Pace::new(RESETS_MAX, now),
             pings: Pace::new(PINGS_MAX, now),
+            updates: Pace::new(IDLE_FRAMES_MAX, now),
+            earned: 0,
         }
     }
 
     /// Whether the next bytes keep the pace.
     fn is_kept(&mut self, mut bytes: &[u8]) -> bool {
-        while !bytes.is_empty() {
-            if self.skipped > 0 {
-                let taken = self.skipped.min(bytes.len());
-                self.skipped -= taken;
-                bytes = &bytes[taken..];
-                continue;
-            }
-            let taken = (HEAD_BYTES - self.filled).min(bytes.len());
-            self.head[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
-            self.filled += taken;
-            bytes = &bytes[taken..];
-            if self.filled == HEAD_BYTES {
-                self.filled = 0;
-                if !self.is_frame_kept() {
-                    return false;
-                }
+        while let Some((head, length)) = self.came.next(&mut bytes) {
+            if !self.is_frame_kept(head, length) {
+                return false;
             }
         }
         true
     }
 
-    fn is_frame_kept(&mut self) -> bool {
-        let [high, middle, low, kind, flags, ..] = self.head;
-        self.skipped = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+    fn is_frame_kept(&mut self, head: [u8; HEAD_BYTES], length: usize) -> bool {
+        let [_, _, _, kind, flags, ..] = head;
         if !self.is_begun {
             // Settings, and not the word that somebody's were heard, are a part of the preface (RFC 9113, 3.4).
             self.is_begun = true;
@@ -113,12 +136,35 @@ impl Counter {
         }
         self.continued = 0;
         match kind {
-            // DATA and HEADERS carry something, and WINDOW_UPDATE follows from what does.
-            0 if self.skipped > 0 => true,
-            1 | 8 => true,
+            // DATA and HEADERS carry something.
+            0 if length > 0 => true,
+            1 => {
+                self.earned = self.earned.saturating_add(UPDATES_EACH);
+                true
+            }
             3 => self.resets.is_kept() && self.idle.is_kept(),
             6 => self.pings.is_kept(),
+            8 => self.is_update_kept(),
             _ => self.idle.is_kept(),
+        }
+    }
+
+    fn is_update_kept(&mut self) -> bool {
+        match self.earned.checked_sub(1) {
+            Some(left) => {
+                self.earned = left;
+                true
+            }
+            None => self.updates.is_kept(),
+        }
+    }
+
+    /// These bytes were sent. A client may answer each part of an answer with an update of two windows.
+    fn wrote(&mut self, mut bytes: &[u8]) {
+        while let Some(([_, _, _, kind, ..], _)) = self.sent.next(&mut bytes) {
+            if kind == 0 {
+                self.earned = self.earned.saturating_add(UPDATES_EACH);
+            }
         }
     }
 }
@@ -149,6 +195,10 @@ impl<S: AsyncRead + Unpin> Filter<S> for Paced {
             )));
         }
         read
+    }
+
+    fn wrote(&mut self, bytes: &[u8]) {
+        self.0.wrote(bytes);
     }
 }
 
@@ -195,9 +245,31 @@ mod tests {
         assert_eq!(passed(0, 0, usize::MAX).await, 1_000);
         assert_eq!(passed(6, 8, usize::MAX).await, 10_000);
         assert_eq!(passed(9, 1, usize::MAX).await, 16);
-        for (kind, length) in [(0, 9), (1, 9), (8, 4)] {
+        assert_eq!(passed(8, 4, usize::MAX).await, 1_000);
+        for (kind, length) in [(0, 9), (1, 9)] {
             assert_eq!(passed(kind, length, usize::MAX).await, 50_000);
         }
         assert_eq!(passed(3, 4, 150).await, 50_000, "a client that takes its time");
+    }
+
+    /// A client may update two windows for each part of an answer that it gets and for each request, at any pace; and no more than that.
+    #[tokio::test(start_paused = true)]
+    async fn updates_follow_from_answers() {
+        let mut counter = Counter::new(Instant::now());
+        assert!(counter.is_kept(&[b'P'; PREFACE_BYTES]) && counter.is_kept(&frame(4, 0)));
+        counter.wrote(&frame(4, 0));
+        for sent in 0..100_000 {
+            let part = frame(0, 5);
+            let (first, second) = part.split_at(sent % (part.len() + 1));
+            counter.wrote(first);
+            counter.wrote(second);
+            assert!(counter.is_kept(&frame(8, 4)) && counter.is_kept(&frame(8, 4)), "after {sent}");
+        }
+        for asked in 0..100_000 {
+            assert!(counter.is_kept(&frame(1, 5)), "{asked}");
+            assert!(counter.is_kept(&frame(8, 4)) && counter.is_kept(&frame(8, 4)), "after {asked}");
+        }
+        let more = (0..50_000).take_while(|_| counter.is_kept(&frame(8, 4))).count();
+        assert_eq!(more, 1_000);
     }
 }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::body::Watched;
 use crate::http::WRITE_TIMEOUT;
+use crate::listen::Seat;
 
 /// How long a connection of HTTP/2 may last without a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -28,6 +29,7 @@ pub(super) struct Streams {
     moved_at: AtomicU64,
     /// Locked when one begins, and for a look.
     open: Mutex<Vec<Weak<Pulse>>>,
+    seat: Arc<Seat>,
 }
 
 /// One request: when its body was last asked for more, and whether it had any.
@@ -42,8 +44,9 @@ struct Pulse {
 pub(super) struct Begun(Arc<Pulse>, Arc<Streams>);
 
 impl Streams {
-    pub(super) fn new() -> Self {
-        Self { start: Instant::now(), moved_at: AtomicU64::new(0), open: Mutex::default() }
+    /// None yet, on a connection whose seat hears of them.
+    pub(super) fn new(seat: Arc<Seat>) -> Self {
+        Self { start: Instant::now(), moved_at: AtomicU64::new(0), open: Mutex::default(), seat }
     }
 
     pub(super) fn begin(self: &Arc<Self>) -> Begun {
@@ -53,6 +56,7 @@ impl Streams {
             awaits_upstream: AtomicBool::new(true),
         });
         self.moved();
+        self.seat.begin();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|pulse| pulse.strong_count() > 0);
         open.push(Arc::downgrade(&pulse));
@@ -110,5 +114,6 @@ impl Watched for Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         self.1.moved();
+        self.1.seat.end();
     }
 }

@@ -215,7 +215,7 @@ mod tests {
         let listener = listen::bind("127.0.0.1:0".parse().unwrap(), "--gateway").await.unwrap();
         address.send(listener.local_addr().unwrap()).unwrap();
         let (stop, stopped) = watch::channel(false);
-        let room = house.public_room();
+        let room = house.public_room(Taking::default().bound());
         let serving = tokio::spawn(listen::serve(
             listener,
             room,

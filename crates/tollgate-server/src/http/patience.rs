@@ -11,6 +11,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::listen::Seat;
+
 /// How long a request's head may take to arrive, and the first byte of a connection.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may rest between requests.
@@ -27,12 +29,22 @@ pub(crate) struct Phase {
     touched: AtomicBool,
     /// Whether the bytes are another protocol's, which may rest as long as it likes.
     left: AtomicBool,
+    /// Where it is told whether the connection is used, if anybody wants to know.
+    seat: Option<Arc<Seat>>,
 }
 
 impl Phase {
+    /// The phase of a connection whose seat hears of it.
+    pub(crate) fn at(seat: Arc<Seat>) -> Self {
+        Self { seat: Some(seat), ..Self::default() }
+    }
+
     /// A request's head is complete; until the guard is dropped its answer is under way.
     pub(crate) fn answering(self: &Arc<Self>) -> Answering {
         self.turns.fetch_add(1, Ordering::Relaxed);
+        if let Some(seat) = &self.seat {
+            seat.begin();
+        }
         Answering(Arc::clone(self))
     }
 
@@ -55,6 +67,9 @@ impl Phase {
 
     /// From now on the connection is no longer one of HTTP.
     pub(crate) fn leave(&self) {
+        if let Some(seat) = &self.seat {
+            seat.begin(); // It is used until its end.
+        }
         self.left.store(true, Ordering::Relaxed);
     }
 
@@ -71,6 +86,9 @@ pub(crate) struct Answering(Arc<Phase>);
 impl Drop for Answering {
     fn drop(&mut self) {
         self.0.turns.fetch_add(1, Ordering::Relaxed);
+        if let Some(seat) = &self.0.seat {
+            seat.end();
+        }
     }
 }
 

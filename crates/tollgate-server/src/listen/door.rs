@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
+use super::crowd::Seat;
 use super::stream::Stream;
 use super::{Stop, stopped};
 use crate::tls::{Inside, Tls};
@@ -43,14 +44,14 @@ impl Door {
     }
 
     /// Lets a connection in, or gives it up.
-    pub(super) async fn open(&self, stream: TcpStream, mut stop: Stop) -> Option<Stream> {
+    pub(super) async fn open(&self, stream: TcpStream, seat: Arc<Seat>, mut stop: Stop) -> Option<Stream> {
         let Door::Tls { tls, inside, places } = self else {
-            return Some(Stream::Plain(stream));
+            return Some(Stream::plain(stream, seat));
         };
         let handshake = async {
             let _place = places.acquire().await.ok()?;
             match tls.acceptor(*inside).accept(stream).await {
-                Ok(stream) => Some(Stream::Tls(Box::new(stream))),
+                Ok(stream) => Some(Stream::secure(stream, seat)),
                 Err(error) => {
                     tracing::debug!(%error, "a handshake failed");
                     None

@@ -2,8 +2,12 @@
 //! of those belongs to each listener alone, and one to connections to upstreams, so that no crowd at one door closes the others.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+
+use super::crowd::{Bound, Crowd};
+use crate::telemetry::{Meter, Sample, names};
 
 /// Most connections at once to one listener of those who ask for decisions, and to the gateway's. Further ones wait in the system's
 /// queue until one ends.
@@ -18,6 +22,10 @@ const CONNECTIONS_MIN: usize = 8;
 const OWN_PART: usize = 8;
 /// What part of them is for connections to upstreams alone: a quarter. A client that rests needs none there.
 const LINKS_PART: usize = 4;
+/// How often it is looked who might go, where there is no place and nobody went.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Why a connection was ended that had done nothing wrong, as a label: its address had as many as it may, or others needed its place.
+const ENDINGS: [&str; 2] = ["address", "room"];
 
 /// The descriptors that the listeners of a process have for their connections.
 pub(crate) struct House {
@@ -51,15 +59,18 @@ impl House {
         self.room_for(CONNECTIONS_MAX)
     }
 
-    /// The room of the listener in front of upstreams.
-    pub(crate) fn public_room(&self) -> Room {
-        self.room_for(PUBLIC_CONNECTIONS_MAX)
+    /// The room of the listener in front of upstreams, which anybody may reach.
+    pub(crate) fn public_room(&self, bound: Bound) -> Room {
+        let mut room = self.room_for(PUBLIC_CONNECTIONS_MAX);
+        let descriptors = self.own.saturating_add(self.shared.available_permits());
+        room.crowd = Some(Arc::new(Crowd::new(bound, descriptors.min(room.most as usize))));
+        room
     }
 
     fn room_for(&self, most: u32) -> Room {
         let own = Arc::new(Semaphore::new(self.own));
         let descriptors = Descriptors { own, shared: Arc::clone(&self.shared) };
-        Room { most, places: Arc::new(Semaphore::new(most as usize)), descriptors }
+        Room { most, places: Arc::new(Semaphore::new(most as usize)), descriptors, crowd: None }
     }
 }
 
@@ -110,6 +121,8 @@ pub(crate) struct Room {
     pub(super) most: u32,
     pub(super) places: Arc<Semaphore>,
     descriptors: Descriptors,
+    /// Who is there, where anybody may be.
+    pub(super) crowd: Option<Arc<Crowd>>,
 }
 
 /// A place taken, and its descriptor.
@@ -122,10 +135,35 @@ impl Room {
         Ok([place, self.descriptors.one().await?])
     }
 
+    /// A place, once somebody has gone who asked nothing, where anybody may be, or who was done.
+    pub(super) async fn made_place(&self) -> Result<Place, AcquireError> {
+        let Some(crowd) = &self.crowd else { return self.place().await };
+        loop {
+            crowd.make_room();
+            if let Ok(place) = tokio::time::timeout(LOOK_EVERY, self.place()).await {
+                return place;
+            }
+        }
+    }
+
     /// A place, if there is one.
     pub(super) fn place_now(&self) -> Option<Place> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         Some([place, self.descriptors.one_now()?])
+    }
+
+    /// Shows how many connections had to go, where anybody may come.
+    pub(crate) fn show(&self, meter: &Meter) {
+        let Some(crowd) = self.crowd.clone() else { return };
+        meter.probe(move |_| {
+            let counts = ENDINGS.into_iter().zip(crowd.numbers());
+            let sample = |(reason, value)| Sample {
+                metric: &names::GATEWAY_ENDED,
+                label: Some((names::label::REASON, reason)),
+                value,
+            };
+            counts.map(sample).collect()
+        });
     }
 
     /// How many places are taken.
@@ -155,6 +193,11 @@ mod tests {
 
     fn all(room: &Room) -> Vec<Place> {
         std::iter::from_fn(|| room.place_now()).collect()
+    }
+
+    fn public(house: &House) -> Room {
+        let trusted = tollgate_tower::attributes::address::Trusted::new(Vec::new());
+        house.public_room(Bound { most: None, trusted, ipv6_prefix: 64 })
     }
 
     /// Connections never take the last descriptors.
@@ -188,7 +231,7 @@ mod tests {
     fn upstreams_have_links_of_their_own() {
         for (connections, own) in [(15_936, 3_984), (755, 188), (8, 2)] {
             let (house, links) = House::and_links(connections, 2, true);
-            let crowd: Vec<Place> = [house.public_room(), house.room()].iter().flat_map(all).collect();
+            let crowd: Vec<Place> = [public(&house), house.room()].iter().flat_map(all).collect();
             let linked: Vec<_> = std::iter::from_fn(|| links.0.one_now()).collect();
             assert_eq!((crowd.len(), linked.len()), (connections - own, own), "of {connections}");
             drop(crowd);
@@ -196,7 +239,7 @@ mod tests {
         }
         let (house, _) = House::and_links(share(20_000), 2, true);
         assert!(
-            all(&house.public_room()).len() >= 10_000,
+            all(&public(&house)).len() >= 10_000,
             "twenty thousand descriptors are for ten thousand clients"
         );
     }

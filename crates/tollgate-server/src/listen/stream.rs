@@ -3,15 +3,25 @@
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use super::crowd::Seat;
+
 /// A connection to a client.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) struct Stream {
+    way: Way,
+    /// Its seat among the others, which hears whether it is used.
+    seat: Arc<Seat>,
+}
+
+#[derive(Debug)]
+enum Way {
     /// As the bytes come.
     Plain(TcpStream),
     /// Inside TLS. Boxed: it is much larger.
@@ -19,27 +29,40 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    pub(super) const fn plain(stream: TcpStream, seat: Arc<Seat>) -> Self {
+        Self { way: Way::Plain(stream), seat }
+    }
+
+    pub(super) fn secure(stream: TlsStream<TcpStream>, seat: Arc<Seat>) -> Self {
+        Self { way: Way::Tls(Box::new(stream)), seat }
+    }
+
+    /// Its seat, which whoever answers requests is to tell of them.
+    pub(crate) fn seat(&self) -> Arc<Seat> {
+        Arc::clone(&self.seat)
+    }
+
     /// Who is at the other end.
     ///
     /// # Errors
     /// When the connection is gone.
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
-        match self {
-            Stream::Plain(stream) => stream.peer_addr(),
-            Stream::Tls(stream) => stream.get_ref().0.peer_addr(),
+        match &self.way {
+            Way::Plain(stream) => stream.peer_addr(),
+            Way::Tls(stream) => stream.get_ref().0.peer_addr(),
         }
     }
 
     /// Whether it is inside TLS.
     pub(crate) const fn is_secure(&self) -> bool {
-        matches!(self, Stream::Tls(_))
+        matches!(self.way, Way::Tls(_))
     }
 
     /// What the handshake agreed to speak; without one, nothing was said.
     pub(crate) fn agreed(&self) -> Option<&[u8]> {
-        match self {
-            Stream::Plain(_) => None,
-            Stream::Tls(stream) => stream.get_ref().1.alpn_protocol(),
+        match &self.way {
+            Way::Plain(_) => None,
+            Way::Tls(stream) => stream.get_ref().1.alpn_protocol(),
         }
     }
 }
@@ -50,32 +73,32 @@ impl AsyncRead for Stream {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(context, into),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        match &mut self.get_mut().way {
+            Way::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            Way::Tls(stream) => Pin::new(stream).poll_read(context, into),
         }
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Stream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        match &mut self.get_mut().way {
+            Way::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Way::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(context),
+        match &mut self.get_mut().way {
+            Way::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Way::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        match &mut self.get_mut().way {
+            Way::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Way::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 
@@ -84,16 +107,16 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
-            Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+        match &mut self.get_mut().way {
+            Way::Plain(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+            Way::Tls(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Stream::Plain(stream) => stream.is_write_vectored(),
-            Stream::Tls(stream) => stream.is_write_vectored(),
+        match &self.way {
+            Way::Plain(stream) => stream.is_write_vectored(),
+            Way::Tls(stream) => stream.is_write_vectored(),
         }
     }
 }

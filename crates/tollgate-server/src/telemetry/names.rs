@@ -175,6 +175,10 @@ pub(crate) static GATEWAY_RETRIES: Metric = counter(
 );
 pub(crate) static GATEWAY_TUNNELS: Metric =
     gauge("tollgate_gateway_tunnels", "Tunnels that are open now, such as WebSockets.");
+pub(crate) static GATEWAY_ENDED: Metric = counter(
+    "tollgate_gateway_connections_ended_total",
+    "Connections of clients that the gateway ended for the sake of others, by reason.",
+);
 pub(crate) static GATEWAY_UP: Metric =
     gauge("tollgate_gateway_upstream_up", "1 for an upstream whose health checks pass, or that has none.");
 pub(crate) static WAITING: Metric =
@@ -250,7 +254,7 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 74] = [
+pub(crate) static ALL: [&Metric; 75] = [
     &BUILD,
     &DECISIONS,
     &LIMIT_DECISIONS,
@@ -300,6 +304,7 @@ pub(crate) static ALL: [&Metric; 74] = [
     &GATEWAY_RETRIES,
     &GATEWAY_TUNNELS,
     &GATEWAY_UP,
+    &GATEWAY_ENDED,
     &WAITING,
     &WAITS,
     &OVERLOAD_LIMIT,

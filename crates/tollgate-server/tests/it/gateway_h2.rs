@@ -244,6 +244,8 @@ fn floods_end_their_connection() {
     assert!(settings.is_some_and(|sent| sent < 200_000), "{settings:?}");
     let pings = flood(&gateway, 2_000_000, |_| frame(6, 0, 0, &[0; 8]));
     assert!(pings.is_some_and(|sent| sent < 2_000_000), "{pings:?}");
+    let updates = flood(&gateway, 2_000_000, |_| frame(8, 0, 0, &1_u32.to_be_bytes()));
+    assert!(updates.is_some_and(|sent| sent < 2_000_000), "{updates:?}");
     let empty = flood(&gateway, 200_000, |number| {
         if number == 0 { frame(1, 4, 1, &[0x83, 0x86, 0x84, 0x41, 0x01, b'a']) } else { frame(0, 0, 1, &[]) }
     });
@@ -261,6 +263,42 @@ fn floods_end_their_connection() {
     assert!(grown < 64 << 20, "{grown} bytes");
     assert_eq!(gateway.get("/", "").status, 200);
     upstream.run(async { assert_eq!(ask(&mut h2c(&gateway).await, request("/echo", "x")).await.0, 200) });
+}
+
+/// A client that gives back two windows for each part of an answer, however small, gets all of it; thousands of updates in a moment are
+/// no flood when they follow from what was sent.
+#[test]
+fn updates_for_each_part_are_no_flood() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::before(&upstream);
+    let mut stream = raw(&gateway);
+    let megabytes = 64;
+    let path = format!("/big/{megabytes}");
+    let length = u8::try_from(path.len()).unwrap();
+    let big = [&[0x82, 0x86, 0x41, 0x01, b'a', 0x04, length][..], path.as_bytes()].concat();
+    stream.write_all(&frame(1, 5, 1, &big)).unwrap();
+    let mut reader = std::io::BufReader::new(stream.try_clone().unwrap());
+    let (mut got, mut updates) = (0, 0);
+    loop {
+        let mut head = [0; 9];
+        reader.read_exact(&mut head).unwrap();
+        let mut content = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        reader.read_exact(&mut content).unwrap();
+        if head[3] != 0 {
+            continue;
+        }
+        got += content.len();
+        if head[4] & 1 == 1 {
+            break;
+        }
+        if let Ok(size @ 1..) = u32::try_from(content.len()) {
+            let both = [frame(8, 0, 0, &size.to_be_bytes()), frame(8, 0, 1, &size.to_be_bytes())].concat();
+            stream.write_all(&both).unwrap();
+            updates += 2;
+        }
+    }
+    assert_eq!(got, megabytes << 20);
+    assert!(updates > 4_000, "only {updates}, which would be no flood in any case");
 }
 
 /// More streams than one connection may have are refused; a head that is too large is, too.

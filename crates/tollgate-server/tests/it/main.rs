@@ -27,6 +27,7 @@ mod foreign;
 mod fuzz;
 mod gateway;
 mod gateway_answers;
+mod gateway_crowds;
 mod gateway_framing;
 mod gateway_graphql;
 mod gateway_gone;

@@ -196,15 +196,24 @@ pub struct Counted {
     pub ipv6_prefix: u8,
 }
 
+impl Counted {
+    /// The address that stands for all that count as this one.
+    #[must_use]
+    pub fn network(&self) -> IpAddr {
+        match canonical(self.address) {
+            IpAddr::V4(address) => IpAddr::V4(address),
+            IpAddr::V6(address) => {
+                IpAddr::V6(Ipv6Addr::from_bits(masked(address.to_bits(), u32::from(self.ipv6_prefix))))
+            }
+        }
+    }
+}
+
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match canonical(self.address) {
-            IpAddr::V4(address) => write!(f, "{address}"),
-            IpAddr::V6(address) if self.ipv6_prefix >= 128 => write!(f, "{address}"),
-            IpAddr::V6(address) => {
-                let network = masked(address.to_bits(), u32::from(self.ipv6_prefix));
-                write!(f, "{}/{}", Ipv6Addr::from_bits(network), self.ipv6_prefix)
-            }
+        match self.network() {
+            IpAddr::V6(network) if self.ipv6_prefix < 128 => write!(f, "{network}/{}", self.ipv6_prefix),
+            whole => write!(f, "{whole}"),
         }
     }
 }

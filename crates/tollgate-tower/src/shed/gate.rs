@@ -19,10 +19,15 @@ type LookFleet = dyn Fn(&CheckRequest<'static>, Timestamp) -> Option<Decision> +
 type AskFleet =
     dyn Fn(CheckRequest<'static>, Timestamp) -> Pin<Box<dyn Future<Output = Decision> + Send>> + Send + Sync;
 
+/// Gives back to the fleet's counters.
+type RefundFleet =
+    dyn Fn(CheckRequest<'static>, Timestamp) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+
 /// Where the fleet's capacity is counted.
 struct Fleet {
     look: Box<LookFleet>,
     ask: Box<AskFleet>,
+    refund: Box<RefundFleet>,
 }
 
 /// What a waiting request hears.
@@ -49,8 +54,8 @@ pub struct Shedder {
 pub(super) enum Way {
     /// It passes.
     Pass(Admission),
-    /// It waits for a place.
-    Wait,
+    /// It waits for a place, and has what the fleet's counters were charged for it.
+    Wait(Option<Charge>),
     /// The fleet's counters must be asked first.
     Ask,
 }
@@ -77,7 +82,7 @@ impl Shedder {
     /// Counts the fleet's capacity in an engine of [`tollgate::overload::FleetShedder::policy`], such as one on the fleet's store.
     #[must_use]
     pub fn counting<S: Store + Send + Sync + 'static>(mut self, engine: Arc<Engine<S>>) -> Self {
-        let near = Arc::clone(&engine);
+        let (near, charged) = (Arc::clone(&engine), Arc::clone(&engine));
         let look = Box::new(move |request: &CheckRequest<'static>, now| {
             near.check_at_once(std::slice::from_ref(request), now)
         });
@@ -87,7 +92,15 @@ impl Shedder {
                 Box::pin(async move { engine.check(&request, now).await });
             asked
         });
-        self.fleet = Some(Fleet { look, ask });
+        let refund = Box::new(move |request: CheckRequest<'static>, now| {
+            let engine = Arc::clone(&charged);
+            let given: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+                // A store that does not answer keeps what it has: nobody gets more than the capacity.
+                let _ = engine.refund(&request, now).await;
+            });
+            given
+        });
+        self.fleet = Some(Fleet { look, ask, refund });
         self
     }
 
@@ -149,15 +162,15 @@ impl Shedder {
     /// What becomes of a request, as far as nobody need be waited for.
     pub(super) fn enter_at_once(self: &Arc<Self>, priority: Priority, identity: u64) -> Result<Way, Refusal> {
         let now = self.now();
+        let mut charged = None;
         if let (Some(shedder), Some(fleet)) = (&self.controllers.fleet, &self.fleet)
             && let Some(question) = shedder.question(priority, now)
         {
-            match (fleet.look)(&question, now) {
-                Some(decision) => shedder.judge(&decision, priority, now)?,
-                None => return Ok(Way::Ask),
-            }
+            let Some(decision) = (fleet.look)(&question, now) else { return Ok(Way::Ask) };
+            shedder.judge(&decision, priority, now)?;
+            charged = decision.is_allowed().then_some(question);
         }
-        self.look(priority, identity, now)
+        self.look(charged, priority, identity, now)
     }
 
     /// Lets a request in when the fleet's counters were asked, and when there is a place, as far as that is still to be done.
@@ -169,30 +182,66 @@ impl Shedder {
         patience: Ticks,
     ) -> Result<Admission, Refusal> {
         let mut way = way;
-        if let (Way::Ask, Some(shedder), Some(fleet)) = (&way, &self.controllers.fleet, &self.fleet) {
-            let now = self.now();
-            if let Some(question) = shedder.question(priority, now) {
-                let decision = (fleet.ask)(question, now).await;
-                shedder.judge(&decision, priority, self.now())?;
-            }
-            way = self.look(priority, identity, self.now())?;
+        if let Way::Ask = &way {
+            let charged = self.ask(priority).await?;
+            way = self.look(charged, priority, identity, self.now())?;
         }
-        match way {
-            Way::Pass(admission) => Ok(admission),
-            Way::Wait | Way::Ask => self.wait(priority, self.now() + patience).await,
+        let charge = match way {
+            Way::Pass(admission) => return Ok(admission),
+            Way::Wait(charge) => charge,
+            Way::Ask => None, // It was asked above.
+        };
+        // Dropped, with a refusal or because the caller goes away, the charge goes back.
+        let admission = self.wait(priority, self.now() + patience).await?;
+        if let Some(charge) = charge {
+            charge.keep();
+        }
+        Ok(admission)
+    }
+
+    /// Asks the fleet's counters; tells what they were charged, if they were.
+    async fn ask(&self, priority: Priority) -> Result<Option<CheckRequest<'static>>, Refusal> {
+        let (Some(shedder), Some(fleet)) = (&self.controllers.fleet, &self.fleet) else { return Ok(None) };
+        let now = self.now();
+        let Some(question) = shedder.question(priority, now) else { return Ok(None) };
+        let decision = (fleet.ask)(question.clone(), now).await;
+        shedder.judge(&decision, priority, self.now())?;
+        Ok(decision.is_allowed().then_some(question))
+    }
+
+    /// What this process says of a request that the fleet's counters were charged for. Whom it refuses gets that back: the capacity was not
+    /// used.
+    fn look(
+        self: &Arc<Self>,
+        charged: Option<CheckRequest<'static>>,
+        priority: Priority,
+        identity: u64,
+        now: Timestamp,
+    ) -> Result<Way, Refusal> {
+        let waits = |charged: Option<CheckRequest<'static>>| {
+            Way::Wait(charged.map(|question| Charge { shedder: Arc::clone(self), question: Some(question) }))
+        };
+        match self.controllers.enter(priority, identity, now) {
+            Ok(Entry::Pass(pass)) if self.waiting.load(Relaxed) == 0 => {
+                Ok(Way::Pass(Admission::new(self, pass)))
+            }
+            // Others wait, though there is a place: whose it is, is for the line to say.
+            Ok(Entry::Pass(pass)) => {
+                self.controllers.leave(pass, now, Ending::Ignored);
+                Ok(waits(charged))
+            }
+            Ok(Entry::Wait) => Ok(waits(charged)),
+            Err(refusal) => {
+                self.give_back(charged);
+                Err(refusal)
+            }
         }
     }
 
-    /// What this process says.
-    fn look(self: &Arc<Self>, priority: Priority, identity: u64, now: Timestamp) -> Result<Way, Refusal> {
-        match self.controllers.enter(priority, identity, now)? {
-            Entry::Pass(pass) if self.waiting.load(Relaxed) == 0 => Ok(Way::Pass(Admission::new(self, pass))),
-            // Others wait, though there is a place: whose it is, is for the line to say.
-            Entry::Pass(pass) => {
-                self.controllers.leave(pass, now, Ending::Ignored);
-                Ok(Way::Wait)
-            }
-            Entry::Wait => Ok(Way::Wait),
+    /// Gives back to the fleet's counters what they were charged for a request that is not served.
+    fn give_back(&self, charged: Option<CheckRequest<'static>>) {
+        if let (Some(fleet), Some(question)) = (&self.fleet, charged) {
+            crate::hold::run((fleet.refund)(question, self.now()));
         }
     }
 
@@ -291,6 +340,25 @@ impl Shedder {
     fn leave(&self, pass: Pass, ending: Ending) {
         self.controllers.leave(pass, self.now(), ending);
         self.serve_line();
+    }
+}
+
+/// What the fleet's counters were charged for a request that waits. Dropped, it goes back to them.
+pub(super) struct Charge {
+    shedder: Arc<Shedder>,
+    question: Option<CheckRequest<'static>>,
+}
+
+impl Charge {
+    /// The request is served.
+    fn keep(mut self) {
+        self.question = None;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.shedder.give_back(self.question.take());
     }
 }
 

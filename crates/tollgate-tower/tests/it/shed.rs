@@ -150,6 +150,41 @@ async fn a_reserve_for_what_matters() {
     assert_eq!(statuses, [200, 200, 200, 200, 200, 200, 503, 200, 200, 200, 200, 503]);
 }
 
+/// Capacity of the fleet is for what is served: whom another controller refuses, who is refused in line and who goes away from it give
+/// back what was charged for them, and nobody else does.
+#[tokio::test]
+async fn what_is_not_served_uses_no_capacity() {
+    let fleet = "fleet: {capacity: 10/h, reserve: 10%, scope: node}";
+    let busy = Busy::new(&format!("{fleet}, concurrency: {{min: 1, initial: 1, max: 1}}"));
+    let mut first = busy.call("/slow");
+    assert!(poll(&mut first).is_none());
+    for _ in 0..50 {
+        let response = poll(&mut busy.call("/")).unwrap();
+        assert_eq!(response.status(), 503);
+    }
+    assert_eq!(busy.shedder.refused(Controller::Fleet, Priority::Read), 0, "a charge was kept");
+    drop(first);
+    let served = (0..12).filter(|_| poll(&mut busy.call("/")).unwrap().status() == 200).count();
+    assert_eq!(served, 8, "nine are not reserved, and the first used one of them");
+
+    let line = "concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 2}";
+    let busy = Busy::new(&format!("{fleet}, {line}"));
+    let mut first = busy.call("/slow");
+    assert!(poll(&mut first).is_none());
+    for _ in 0..20 {
+        let mut waiting = [busy.call("/"), busy.call("/"), busy.call("/")];
+        let answered = waiting.iter_mut().filter_map(poll).filter(|response| response.status() == 503);
+        assert!(answered.count() <= 1, "two may wait");
+    }
+    assert_eq!(busy.shedder.refused(Controller::Fleet, Priority::Read), 0, "a charge was kept");
+    let mut waiting = busy.call("/");
+    assert!(poll(&mut waiting).is_none());
+    drop(first);
+    assert_eq!(poll(&mut waiting).unwrap().status(), 200);
+    let served = (0..12).filter(|_| poll(&mut busy.call("/")).unwrap().status() == 200).count();
+    assert_eq!(served, 7, "of nine, one was used by the first and one by who waited");
+}
+
 /// The kill switch lets everybody pass, at once, and ends by itself.
 #[tokio::test]
 async fn the_kill_switch() {

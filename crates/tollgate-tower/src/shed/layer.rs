@@ -24,6 +24,7 @@ use crate::attributes::address::Trusted;
 use crate::attributes::{Attributes, Reader};
 use crate::body::Body;
 use crate::refusal::{self, Reading};
+use crate::settle::Unserved;
 use crate::{grpc, peer};
 
 /// Longest time that a request waits in line unless said otherwise.
@@ -105,8 +106,8 @@ impl ShedLayer {
 }
 
 impl ShedLayer {
-    /// Does this for each request that is refused, such as to give back what it was charged before. It is begun before the answer is given, and
-    /// waited for only as far as it does not wait itself.
+    /// Does this for each request that is refused, such as to count it. It is begun before the answer is given, and waited for only as far as
+    /// it does not wait itself. What a layer of limits before this one has charged it gives back, if told [`crate::RateLimitLayer::refund_unserved`].
     #[must_use]
     pub fn when_refused<F>(self, consequence: impl Fn(&Parts) -> F + Send + Sync + 'static) -> Self
     where
@@ -156,7 +157,7 @@ where
                 return ShedFuture::passing(self.inner.call(Request::from_parts(parts, body)), admission);
             }
             Ok(way) => way,
-            Err(refusal) => return ShedFuture::refused(self.shared.refuse(&parts, &refusal, identity)),
+            Err(refusal) => return ShedFuture::refused(self.shared.refuse(parts, &refusal, identity)),
         };
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
@@ -166,7 +167,7 @@ where
                 grpc::timeout(&parts.headers).map_or(shared.patience, |own| own.min(shared.patience));
             match shared.shedder.enter(way, priority, identity, patience).await {
                 Ok(admission) => Late::Served(inner.call(Request::from_parts(parts, body)).await, admission),
-                Err(refusal) => Late::Refused(shared.refuse(&parts, &refusal, identity)),
+                Err(refusal) => Late::Refused(shared.refuse(parts, &refusal, identity)),
             }
         })
     }
@@ -190,14 +191,17 @@ impl Shared {
     }
 
     /// The response to whom there is no capacity for: a 503, and over gRPC `UNAVAILABLE`.
-    fn refuse(&self, parts: &Parts, refusal: &Refusal, identity: u64) -> Response<Bytes> {
+    fn refuse(&self, parts: Parts, refusal: &Refusal, identity: u64) -> Response<Bytes> {
         self.shedder.note(refusal);
         if let Some(consequence) = &self.consequence {
-            crate::hold::run(consequence(parts));
+            crate::hold::run(consequence(&parts));
         }
-        let reading = Reading::of(parts, tollgate::headers::Caller::Anonymous, 1);
+        let reading = Reading::of(&parts, tollgate::headers::Caller::Anonymous, 1);
         let answer =
             Answer::of_refusal(refusal, &self.headers, reading.audience, identity, self.shedder.now());
-        refusal::unavailable(answer, reading.is_call)
+        let mut response = refusal::unavailable(answer, reading.is_call);
+        // A layer of limits before this one may have charged it.
+        response.extensions_mut().insert(Unserved::new(parts));
+        response
     }
 }

@@ -17,3 +17,4 @@ mod passing;
 mod shaping;
 mod shed;
 mod spellings;
+mod unserved;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
 use tollgate::overload::{
     AdaptiveLimit, Cause, Controller, Controllers, Ending, Entry, Line, Next, Pass, Place, Plan, Priority,
-    Pushed, Refusal, Report, Switch,
+    Pushed, Refusal, Report, Stays, Switch,
 };
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Clock, Decision, Engine, QuotaError, Ticks, Timestamp};
@@ -35,8 +35,6 @@ pub struct Shedder {
     /// How many wait: written under the line's lock, and read without it. Who reads an old number waits for nothing, or overtakes one who
     /// came in that very moment.
     waiting: AtomicUsize,
-    /// How long one waits before it looks by itself whether that is too long.
-    interval: Ticks,
     fleet: Option<Fleet>,
     /// Requests that were told so, by controller and priority.
     refused: [[AtomicU64; Priority::ALL.len()]; Controller::ALL.len()],
@@ -63,10 +61,9 @@ impl Shedder {
     pub fn new(plan: Plan, clock: Clock) -> Result<Self, QuotaError> {
         let controllers = Controllers::new(plan)?;
         let line = controllers.line().map(Mutex::new);
-        let interval = controllers.queue.as_ref().map_or(Ticks::from_millis(100), |queue| queue.interval);
         let policy = controllers.fleet.as_ref().and_then(|fleet| fleet.policy().ok());
         let (waiting, refused, waited) = (AtomicUsize::new(0), Default::default(), Default::default());
-        let shedder = Self { controllers, line, waiting, interval, fleet: None, refused, waited, clock };
+        let shedder = Self { controllers, line, waiting, fleet: None, refused, waited, clock };
         let now = shedder.clock.now();
         Ok(match policy {
             Some(policy) => shedder.counting(Arc::new(Engine::new(policy, now))),
@@ -212,7 +209,13 @@ impl Shedder {
         // A place may have become free between the look and the line.
         self.serve_line();
         loop {
-            let until = self.now() + self.interval;
+            let stays = self.line(|line| line.stays(place, self.now())).flatten();
+            let until = match stays {
+                Some(Stays::Until(until)) => until,
+                Some(Stays::Out(_, cause)) => return Err(cause.refusal(priority)),
+                // Who is not in line any more has been told why, and hears it now.
+                None => self.now() + Ticks::from_secs(1),
+            };
             let mut timer = std::pin::pin!(self.clock.sleep_until(until));
             let heard = std::future::poll_fn(|context| {
                 if let std::task::Poll::Ready(heard) = Pin::new(&mut waiting.receiver).poll(context) {
@@ -231,22 +234,7 @@ impl Shedder {
                 Some(Ok(Err(cause))) => return Err(cause.refusal(priority)),
                 // Nobody drops a sender unheard; if it happened, the request would go as if the line were full.
                 Some(Err(_)) => return Err(Cause::QueueFull.refusal(priority)),
-                None => self.expire_line(),
-            }
-        }
-    }
-
-    /// Puts out who has waited for too long.
-    fn expire_line(&self) {
-        let now = self.now();
-        loop {
-            // The lock is not held while somebody is told.
-            let expired = self.line(|line| line.expire(now)).flatten();
-            match expired {
-                Some(Next::Refuse(sender, cause)) => {
-                    let _ = sender.send(Err(cause));
-                }
-                Some(Next::Serve(..)) | None => return,
+                None => {}
             }
         }
     }

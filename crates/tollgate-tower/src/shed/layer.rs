@@ -163,8 +163,9 @@ where
         let mut inner = std::mem::replace(&mut self.inner, next);
         let shared = Arc::clone(&self.shared);
         ShedFuture::late(async move {
-            let patience =
-                grpc::timeout(&parts.headers).map_or(shared.patience, |own| own.min(shared.patience));
+            // Only a gRPC call has a deadline of its own; whatever else has such a header means nothing by it.
+            let own = grpc::timeout(&parts.headers).filter(|_| grpc::is_call(&parts.headers));
+            let patience = own.map_or(shared.patience, |own| own.min(shared.patience));
             match shared.shedder.enter(way, priority, identity, patience).await {
                 Ok(admission) => Late::Served(inner.call(Request::from_parts(parts, body)).await, admission),
                 Err(refusal) => Late::Refused(shared.refuse(parts, &refusal, identity)),

@@ -9,12 +9,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
-use tollgate::overload::{Controller, Ending, Plan, Priority};
+use tollgate::overload::{Controller, Ending, Entry, Pass, Plan, Priority};
 use tollgate::{ManualClock, Ticks};
 use tollgate_tower::shed::{ShedLayer, Shedder};
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service as _, ServiceExt, service_fn};
 
 use crate::limited::{ask, from, hello};
 
@@ -271,4 +271,85 @@ async fn whoever_goes_away_leaves_nothing() {
     drop((calls, answers));
     assert_eq!((busy.in_flight(Controller::Queue), busy.in_flight(Controller::Concurrency)), (0, 0));
     assert_eq!(poll(&mut busy.call("/try")).unwrap().status(), 200);
+}
+
+impl Busy {
+    /// A request that is on its way, and not yet looked at by whoever waits for it.
+    fn begun(&self, request: Request<Full<Bytes>>) -> Call {
+        let mut service = ShedLayer::new(Arc::clone(&self.shedder)).layer(service_fn(hello));
+        let served = service.call(request);
+        Box::pin(async move { served.await.unwrap() })
+    }
+
+    /// Takes a place without a request.
+    fn take(&self) -> Pass {
+        match self.shedder.controllers().enter(Priority::Critical, 0, self.time.now()) {
+            Ok(Entry::Pass(pass)) => pass,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn call_within(timeout: &'static str, path: &str) -> Request<Full<Bytes>> {
+    let mut request = from("203.0.113.7", path);
+    request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    request.headers_mut().insert("grpc-timeout", HeaderValue::from_static(timeout));
+    request
+}
+
+/// Who has a deadline of its own hears at that instant that there is no place, whatever the line's interval is and whoever stands before it;
+/// who is no call has none, whatever its headers say.
+#[tokio::test]
+async fn deadlines_are_told_in_time() {
+    let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 9, interval: 1s}");
+    let _place = busy.take();
+    let mut patient = busy.begun(from("203.0.113.7", "/"));
+    assert!(poll(&mut patient).is_none());
+    let mut late = busy.begun(call_within("50m", "/"));
+    assert!(poll(&mut late).is_none());
+    let mut later = busy.begun(call_within("80m", "/"));
+    assert!(poll(&mut later).is_none());
+    let mut request = call_within("50m", "/");
+    request.headers_mut().remove("content-type");
+    let mut no_call = busy.begun(request);
+    assert!(poll(&mut no_call).is_none());
+    busy.time.advance(Duration::from_micros(49_999));
+    assert!(poll(&mut late).is_none());
+    busy.time.advance(Duration::from_micros(1));
+    let told = poll(&mut late).expect("its deadline is now");
+    assert_eq!(told.headers()["grpc-status"], "14");
+    assert_eq!(busy.in_flight(Controller::Queue), 3);
+    assert!(poll(&mut later).is_none() && poll(&mut no_call).is_none() && poll(&mut patient).is_none());
+    busy.time.advance(Duration::from_millis(30));
+    assert!(poll(&mut later).is_some());
+    assert!(poll(&mut no_call).is_none() && poll(&mut patient).is_none());
+    busy.time.advance(Duration::from_millis(920));
+    assert!(poll(&mut no_call).is_some() && poll(&mut patient).is_some());
+    assert_eq!(busy.in_flight(Controller::Queue), 0);
+}
+
+/// In a row that stands, who has waited for twice the target hears so then, though no place gets free and nobody comes.
+#[tokio::test]
+async fn a_row_that_stands_is_told_in_time() {
+    let busy = Busy::new(
+        "concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 50, target: 5ms, interval: 100ms}",
+    );
+    let _place = busy.take();
+    let mut calls: Vec<Call> = Vec::new();
+    let read = || busy.begun(from("203.0.113.7", "/"));
+    // Somebody has waited for longer than the target, at any time of more than an interval.
+    for _ in 0..25 {
+        let mut call = read();
+        assert!(poll(&mut call).is_none());
+        calls.push(call);
+        busy.time.advance(Duration::from_millis(10));
+        calls.retain_mut(|call| poll(call).is_none());
+    }
+    assert_eq!(calls.len(), 0, "the row stands, and nobody waits for ten milliseconds");
+    let mut last = read();
+    assert!(poll(&mut last).is_none());
+    busy.time.advance(Duration::from_micros(9_999));
+    assert!(poll(&mut last).is_none());
+    busy.time.advance(Duration::from_micros(1));
+    assert!(poll(&mut last).is_some());
 }

@@ -186,7 +186,7 @@ impl Shedder {
             Entry::Pass(pass) if self.waiting.load(Relaxed) == 0 => Ok(Way::Pass(Admission::new(self, pass))),
             // Others wait, though there is a place: whose it is, is for the line to say.
             Entry::Pass(pass) => {
-                self.controllers.leave(pass, now, Ending::Ignored);
+                self.leave(pass, Ending::Ignored);
                 Ok(Way::Wait)
             }
             Entry::Wait => Ok(Way::Wait),
@@ -203,7 +203,11 @@ impl Shedder {
                 let _ = other.send(Err(Cause::QueueFull)); // Who has gone away need not hear it.
                 place
             }
-            Some(Pushed::Full(_)) | None => return Err(Cause::QueueFull.refusal(priority)),
+            Some(Pushed::Full(_)) | None => {
+                // Those who are in it may have missed a place that was free between the look and the line.
+                self.serve_line();
+                return Err(Cause::QueueFull.refusal(priority));
+            }
         };
         let mut waiting = Waiting { shedder: self, place, receiver };
         // A place may have become free between the look and the line.
@@ -268,7 +272,12 @@ impl Shedder {
                 }
                 None => {
                     self.controllers.leave(pass, now, Ending::Ignored);
-                    return;
+                    // Who came while this place was taken has found none. It came under the lock before it looked for one, so either it is
+                    // seen here, or it sees the place.
+                    if self.line(|line| line.is_empty()).unwrap_or(true) {
+                        return;
+                    }
+                    continue;
                 }
             };
             self.controllers.leave(unused, now, Ending::Ignored);

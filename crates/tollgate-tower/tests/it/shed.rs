@@ -288,6 +288,11 @@ impl Busy {
             other => panic!("{other:?}"),
         }
     }
+
+    /// Gives it back behind the line's back, as one does who has taken it to look whether anybody wants it.
+    fn put_back(&self, pass: Pass) {
+        self.shedder.controllers().leave(pass, self.time.now(), Ending::Ignored);
+    }
 }
 
 fn call_within(timeout: &'static str, path: &str) -> Request<Full<Bytes>> {
@@ -352,4 +357,27 @@ async fn a_row_that_stands_is_told_in_time() {
     assert!(poll(&mut last).is_none());
     busy.time.advance(Duration::from_micros(1));
     assert!(poll(&mut last).is_some());
+}
+
+/// A place is free and somebody waits, in the moment in which another one has looked for it. Whoever that was, a place that it leaves is the
+/// line's, also when it goes away at once, or finds the line full.
+#[tokio::test]
+async fn no_place_is_free_while_somebody_waits() {
+    let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 1}");
+    let place = busy.take();
+    let mut waits = busy.begun(from("203.0.113.7", "/"));
+    assert!(poll(&mut waits).is_none());
+    busy.put_back(place);
+    // It takes the place, sees that others wait, leaves it to them and goes away before it stands in line.
+    drop(busy.begun(from("203.0.113.7", "/")));
+    assert_eq!(poll(&mut waits).expect("there is a place for it").status(), 200);
+    drop(waits);
+
+    let place = busy.take();
+    let mut waits = busy.begun(from("203.0.113.7", "/"));
+    assert!(poll(&mut waits).is_none());
+    let mut comes = busy.begun(from("203.0.113.7", "/"));
+    busy.put_back(place);
+    assert_eq!(poll(&mut comes).expect("the line is full").status(), 503);
+    assert_eq!(poll(&mut waits).expect("there is a place for it").status(), 200);
 }

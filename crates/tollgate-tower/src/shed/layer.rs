@@ -21,7 +21,7 @@ use tower_service::Service;
 use super::future::{Late, ShedFuture};
 use super::gate::{Shedder, Way};
 use crate::attributes::address::Trusted;
-use crate::attributes::{Attributes, Reader};
+use crate::attributes::{CLIENT, Reader};
 use crate::body::Body;
 use crate::refusal::{self, Reading};
 use crate::settle::Unserved;
@@ -61,6 +61,8 @@ struct Shared {
     reader: Reader,
     headers: HeaderPolicy,
     patience: Ticks,
+    /// The attribute by which callers are told apart; their address where there is none.
+    known_by: Option<String>,
     identities: RandomState,
     consequence: Option<Arc<Consequence>>,
 }
@@ -74,6 +76,7 @@ impl ShedLayer {
             reader: Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() },
             headers: HeaderPolicy::default(),
             patience: PATIENCE,
+            known_by: None,
             identities: RandomState::new(),
             consequence: None,
         };
@@ -90,6 +93,13 @@ impl ShedLayer {
     #[must_use]
     pub fn reader(self, reader: Reader) -> Self {
         self.with(|shared| shared.reader = reader)
+    }
+
+    /// Tells callers apart by an attribute instead of their address, where a request has it. While some of a class are shed, it says who: it must
+    /// be one that callers cannot choose, such as a tenant that was verified. Whoever may send any key would try until one passes.
+    #[must_use]
+    pub fn known_by(self, attribute: &str) -> Self {
+        self.with(|shared| shared.known_by = Some(attribute.to_owned()))
     }
 
     /// How refusals are written.
@@ -178,17 +188,16 @@ impl Shared {
     /// How much a request matters, and a number for who sent it.
     fn classify(&self, parts: &Parts) -> (Priority, u64) {
         let rules = &self.shedder.controllers().rules;
-        // What cannot be read in one way only is refused by limits; here it matters as its method does.
-        let attributes = self.reader.of_request(peer::of(&parts.extensions), parts).ok();
-        let who = |attributes: &Attributes<'_>| {
-            let name = attributes.get("api_key").or(attributes.get("ip"));
-            self.identities.hash_one(name.unwrap_or_default())
-        };
-        let identity = attributes.as_ref().map_or(0, who);
+        let peer = peer::of(&parts.extensions);
+        let attributes = self.reader.of_request(peer, parts).ok();
         let request = attributes.as_ref().and_then(|attributes| attributes.request().ok());
-        let priority =
-            request.map_or_else(|| Priority::of_method(parts.method.as_str()), |r| rules.classify(&r));
-        (priority, identity)
+        // What cannot be read in one way only is refused by limits. Here it matters least, so that no spelling leaves its class.
+        let (Some(attributes), Some(request)) = (&attributes, request) else {
+            return (Priority::Test, self.identities.hash_one(peer));
+        };
+        let name = self.known_by.as_deref().and_then(|known_by| attributes.get(known_by));
+        let name = name.or(attributes.get(CLIENT)).unwrap_or_default();
+        (rules.classify(&request), self.identities.hash_one(name))
     }
 
     /// The response to whom there is no capacity for: a 503, and over gRPC `UNAVAILABLE`.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
-use tollgate::overload::{Controller, Ending, Entry, Pass, Plan, Priority};
+use tollgate::overload::{Controller, Ending, Entry, Load, Pass, Plan, Priority};
 use tollgate::{ManualClock, Ticks};
 use tollgate_tower::shed::{ShedLayer, Shedder};
 use tower::{Layer, Service as _, ServiceExt, service_fn};
@@ -380,4 +380,75 @@ async fn no_place_is_free_while_somebody_waits() {
     busy.put_back(place);
     assert_eq!(poll(&mut comes).expect("the line is full").status(), 503);
     assert_eq!(poll(&mut waits).expect("there is a place for it").status(), 200);
+}
+
+/// A worker that gets busier until this is so.
+fn busier(busy: &Busy, mut is_enough: impl FnMut() -> bool) {
+    let worker = busy.shedder.controllers().worker.as_ref().unwrap();
+    let load = Load { in_flight: 40, limit: 10, queue_delay: Ticks::from_millis(200) };
+    for _ in 0..400 {
+        if is_enough() {
+            return;
+        }
+        for _ in 0..10 {
+            worker.observe(load, busy.time.now());
+            busy.time.advance(Duration::from_millis(10));
+        }
+    }
+    panic!("the worker is never as busy as that");
+}
+
+/// Who is shed stays shed whatever key it sends, unless somebody has said that keys are not the caller's to choose.
+#[tokio::test]
+async fn callers_do_not_choose_who_they_are() {
+    let busy = Busy::new("worker: {}");
+    let plain = ShedLayer::new(Arc::clone(&busy.shedder));
+    let refused = |layer: &ShedLayer, ask: &dyn Fn(u8) -> (String, u8)| {
+        let is_refused = |number: &u8| {
+            let (key, last) = ask(*number);
+            let mut request = from(&format!("203.0.113.{last}"), "/");
+            request.headers_mut().insert("x-api-key", key.parse().unwrap());
+            let mut served = Box::pin(layer.clone().layer(service_fn(hello)).oneshot(request));
+            match served.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(answered) => answered.unwrap().status() == 503,
+                Poll::Pending => panic!("nobody waits"),
+            }
+        };
+        (0..64).filter(is_refused).count()
+    };
+    let addresses = |number: u8| (format!("key-{number}"), number);
+    busier(&busy, || (20..44).contains(&refused(&plain, &addresses)));
+    let one = |number: u8| (format!("key-{number}"), 7);
+    let same = refused(&plain, &one);
+    assert!(same == 0 || same == 64, "{same} of 64 requests of one address are refused");
+    let known = plain.clone().known_by("api_key");
+    assert!(
+        (8..56).contains(&refused(&known, &one)),
+        "whoever vouches for keys may tell callers apart by them"
+    );
+}
+
+/// What cannot be read in one way only matters least: a spelling that no rule reads takes nobody out of its class.
+#[tokio::test]
+async fn what_is_unreadable_matters_least() {
+    let busy = Busy::new(&format!("{CLASSES}, worker: {{}}"));
+    busier(&busy, || busy.shedder.reports()[0].level.unwrap() >= 500);
+    let twice = || {
+        let mut request = from("203.0.113.7", "/try");
+        request.headers_mut().append("x-api-key", HeaderValue::from_static("a"));
+        request.headers_mut().append("x-api-key", HeaderValue::from_static("b"));
+        request
+    };
+    let mut before = 0;
+    let [plain, escaped] = ["/try", "/try%2fb"].map(|path| move || from("203.0.113.7", path));
+    let requests: [&dyn Fn() -> Request<Full<Bytes>>; 3] = [&plain, &escaped, &twice];
+    for request in requests {
+        // Each layer has its own way to choose who is shed.
+        for _ in 0..64 {
+            assert!(poll(&mut busy.begun(request())).is_some());
+        }
+        let refused = busy.shedder.refused(Controller::Worker, Priority::Test);
+        assert!(refused > before, "{refused}");
+        before = refused;
+    }
 }

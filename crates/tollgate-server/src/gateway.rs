@@ -128,6 +128,7 @@ impl Gateway {
             .reader(reader.clone())
             .headers(service.headers.clone())
             .authenticated(is_vouched);
+        let layer = if service.overload.is_some() { layer.refund_unserved() } else { layer };
         let behind = Behind::new(Passing(Arc::clone(&proxy)), service.overload.as_ref(), (&service, &reader));
         let priced = Priced::all(plans, &layer, &behind)?;
         Ok(Self { limited: layer.layer(behind), priced, service, proxy })

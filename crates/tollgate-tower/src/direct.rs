@@ -88,6 +88,7 @@ impl Direct {
             && settings.authenticated.is_none()
             && settings.refuse.is_none()
             && !settings.settling.is_any()
+            && !settings.settling.refunds_unserved
             && !settings.reader.mapped.iter().any(|mapped| mapped.name == CLIENT);
         let tells = Tells::of(&settings.headers).filter(|_| is_alone)?;
         Some(Self { tells })

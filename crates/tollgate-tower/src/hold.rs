@@ -116,8 +116,7 @@ impl<D: Decide> Drop for Hold<D> {
         if self.is_waiting
             && let Some(reservation) = self.reservation.take()
         {
-            let decide = Arc::clone(&self.decide);
-            run(async move { apply(&decide, reservation, Settle::Refund).await });
+            give_back(&self.decide, reservation);
         }
         // A reservation that nobody settled stays charged at its estimate; a place in flight is free again with this.
     }
@@ -170,6 +169,12 @@ async fn apply<D: Decide>(decide: &Arc<D>, mut reservation: Reservation, settle:
         Settle::Refund => engine.cancel(&mut reservation, now).await,
         Settle::Cost(cost) => engine.commit(&mut reservation, cost, now).await,
     };
+}
+
+/// Gives back all that was set aside.
+pub(crate) fn give_back<D: Decide>(decide: &Arc<D>, reservation: Reservation) {
+    let decide = Arc::clone(decide);
+    run(async move { apply(&decide, reservation, Settle::Refund).await });
 }
 
 /// Does something that need not be waited for: at once if it can be, as on memory, otherwise beside.

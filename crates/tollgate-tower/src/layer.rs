@@ -237,6 +237,13 @@ impl<D: Decide> RateLimitLayer<D> {
         })
     }
 
+    /// Gives back what a request was charged that a service behind did nothing for, as [`crate::Unserved`] in its response says: to the
+    /// counters that were charged, and as far as they still count it.
+    #[must_use]
+    pub fn refund_unserved(self) -> Self {
+        self.with(|settings| settings.settling.refunds_unserved = true)
+    }
+
     /// Settles at the cost that a header of the response tells, or a trailer of that name. One that tells none costs its estimate.
     ///
     /// # Errors

@@ -42,4 +42,4 @@ pub use decide::{Decide, Own};
 pub use future::ResponseFuture;
 pub use layer::{RateLimitLayer, Refused};
 pub use service::{RateLimit, Waited};
-pub use settle::Settle;
+pub use settle::{Settle, Unserved};

@@ -19,7 +19,8 @@ use crate::future::{Late, ResponseFuture, is_cached};
 use crate::hold::{Asking, Finish, Hold};
 use crate::layer::{Refused, Shared};
 use crate::refusal::{self, Reading};
-use crate::{grpc, peer};
+use crate::settle::Unserved;
+use crate::{grpc, hold, peer};
 
 /// How long a request waited for its turn, in milliseconds.
 const WAITED: HeaderName = HeaderName::from_static("tollgate-waited-ms");
@@ -51,7 +52,7 @@ impl<I: Clone, D> Clone for RateLimit<I, D> {
 
 /// A request that passes, and what is to be done with its response.
 pub(crate) struct Admitted<D: Decide> {
-    /// What its caller gets to see; none if that is nothing.
+    /// What its caller gets to see, or gets back; none if that is nothing.
     told: Option<Told<D>>,
     /// The decision that is told of.
     decision: Option<Decision>,
@@ -59,10 +60,11 @@ pub(crate) struct Admitted<D: Decide> {
     hold: Option<Box<Hold<D>>>,
 }
 
-/// What a caller gets to see of the decision that let its request pass.
+/// What is to be done with the decision that let a request pass.
 struct Told<D> {
     shared: Arc<Shared<D>>,
-    audience: Audience,
+    /// Who gets to see it; none if nobody does.
+    audience: Option<Audience>,
     at: Timestamp,
 }
 
@@ -261,7 +263,8 @@ impl<D: Decide> Shared<D> {
         let at = shared.decide.now();
         let caller = shared.settings.caller(parts);
         // Where nothing is told of the decision, that it is made is enough.
-        let is_told = shared.settings.headers.tells_allowed(caller);
+        let is_told =
+            shared.settings.headers.tells_allowed(caller) || shared.settings.settling.refunds_unserved;
         let passes = shared.question(parts, |request| {
             let passes = !is_told && shared.decide.admits(request, at);
             if !passes {
@@ -376,6 +379,17 @@ impl<D: Decide> Shared<D> {
         let request = attributes.request().and_then(|request| request.cost(self.cost(parts))).ok()?;
         Some(self.decide.engine().set_aside(&request, decision, self.settings.settled_within, at))
     }
+
+    /// Gives back what a decision took of a request that was not served.
+    fn give_back(&self, parts: &Parts, decision: &Decision, at: Timestamp) {
+        // What is settled by its response was given back with the head of it.
+        if self.settings.settling.refunds_unserved
+            && !self.settings.settling.is_any()
+            && let Some(reservation) = self.set_aside(parts, decision, at)
+        {
+            hold::give_back(&self.decide, reservation);
+        }
+    }
 }
 
 impl<D: Decide> Taken<D> {
@@ -414,13 +428,15 @@ impl<D: Decide> Admitted<D> {
         // What a browser asks by itself says nothing about quotas.
         let is_told =
             shared.settings.headers.tells_allowed(caller) && !is_preflight(&parts.method, &parts.headers);
-        if !is_told && hold.is_none() {
+        let is_kept = is_told || shared.settings.settling.refunds_unserved;
+        if !is_kept && hold.is_none() {
             return None;
         }
         let mut admitted = Box::<Self>::default();
         admitted.hold = hold;
-        if is_told {
-            let audience = Audience { caller, cost: Some(shared.cost(parts)), ..Audience::default() };
+        if is_kept {
+            let audience = || Audience { caller, cost: Some(shared.cost(parts)), ..Audience::default() };
+            let audience = is_told.then(audience);
             admitted.told = Some(Told { shared: Arc::clone(shared), audience, at });
             admitted.decision = decided.take();
         }
@@ -432,11 +448,15 @@ impl<D: Decide> Admitted<D> {
         // Neither does what a cache may keep.
         let is_cached = is_cached(&response);
         let (mut head, body) = response.into_parts();
-        if let (Some(Told { shared, audience, at }), Some(decision), false) =
-            (&self.told, &self.decision, is_cached)
-        {
-            let mut list = Answer::headers_of(decision, &shared.settings.headers, *audience, *at);
-            refusal::add(&mut head.headers, &mut list);
+        let unserved = head.extensions.remove::<Unserved>();
+        if let (Some(Told { shared, audience, at }), Some(decision)) = (&self.told, &self.decision) {
+            if let Some(audience) = audience.filter(|_| !is_cached) {
+                let mut list = Answer::headers_of(decision, &shared.settings.headers, audience, *at);
+                refusal::add(&mut head.headers, &mut list);
+            }
+            if let Some(Unserved(parts)) = unserved {
+                shared.give_back(&parts, decision, *at);
+            }
         }
         if let Some(waited) = self.waited {
             head.headers.insert(WAITED, HeaderValue::from(waited.ceil_millis()));

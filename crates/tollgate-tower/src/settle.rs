@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::header::{HeaderMap, HeaderName};
-use http::response;
+use http::{request, response};
 
 use crate::grpc;
 
@@ -16,6 +16,19 @@ pub enum Settle {
     Refund,
     /// This is what it cost: the rest is given back, or what is missing charged.
     Cost(u64),
+}
+
+/// In the extensions of a response: the service did nothing for this request, such as for want of capacity, and says so in time for
+/// [`crate::RateLimitLayer::refund_unserved`] to give back what it was charged. [`crate::shed::ShedLayer`] puts it into its refusals.
+#[derive(Clone, Debug)]
+pub struct Unserved(pub(crate) Arc<request::Parts>);
+
+impl Unserved {
+    /// Of the request with this head, as it came from the layer that charged it.
+    #[must_use]
+    pub fn new(head: request::Parts) -> Self {
+        Self(Arc::new(head))
+    }
 }
 
 /// How a request ended.
@@ -64,6 +77,8 @@ pub(crate) struct Settling {
     judge: Option<Judge>,
     /// The header or trailer that tells what a request cost.
     told_by: Option<HeaderName>,
+    /// Whether what is [`Unserved`] is given back.
+    pub(crate) refunds_unserved: bool,
 }
 
 impl Settling {
@@ -86,6 +101,9 @@ impl Settling {
 
     /// What the head of a response says; none if that is left to its trailers.
     pub(crate) fn by_head(&self, head: &response::Parts) -> Option<Settle> {
+        if self.refunds_unserved && head.extensions.get::<Unserved>().is_some() {
+            return Some(Settle::Refund);
+        }
         let told = self.told(&head.headers);
         let judged = match &self.judge {
             None => None,

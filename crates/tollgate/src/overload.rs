@@ -44,7 +44,7 @@ pub use controllers::{Controllers, Entry, Pass};
 pub use document::{FleetScope, FleetSettings, LineSettings, QUEUE_MAX};
 pub use fleet::FleetShedder;
 pub use limit::{AdaptiveLimit, Ending, LIMIT_MAX, LimitSettings, Ticket};
-pub use line::{Line, Next, Place, Pushed};
+pub use line::{Line, Next, Place, Pushed, Stays};
 pub use priority::{Priority, Rule, Rules};
 pub use rate::{AdaptiveRate, RateSettings};
 pub use refusal::{Cause, Controller, Refusal};

@@ -1,17 +1,17 @@
 //! Overload at the gateway: what the limits let pass, and there is no capacity for. It stands behind the limits, so that whom a quota refuses
-//! takes neither a place nor a turn in the line, and teaches the controllers nothing; whom it refuses itself gets back what was charged.
+//! takes neither a place nor a turn in the line, and teaches the controllers nothing; whom it refuses itself gets back from them what was
+//! charged.
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::request::Parts;
 use http_body_util::BodyExt;
 use hyper::{Request, Response};
+use tollgate_tower::Waited;
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::{Shed, ShedLayer, Shedder};
-use tollgate_tower::{Waited, graphql, peer};
 use tower_layer::Layer;
 
 use super::body::Body;
@@ -60,25 +60,16 @@ impl Behind {
         (service, reader): (&Arc<Service>, &Reader),
     ) -> Self {
         let Some(shedder) = shedder else { return Behind::Open(passing) };
-        let (charged, read) = (Arc::clone(service), reader.clone());
+        let counting = Arc::clone(service);
         let layer = ShedLayer::new(Arc::clone(shedder))
             .reader(reader.clone())
             .headers(service.headers.clone())
-            .when_refused(move |parts| {
-                charged.meter.record_capacity(Capacity::Shed);
-                refund(Arc::clone(&charged), read.clone(), parts.clone())
+            .when_refused(move |_| {
+                counting.meter.record_capacity(Capacity::Shed);
+                std::future::ready(())
             });
         Behind::Shed(layer.layer(Counted { passing, service: Arc::clone(service) }))
     }
-}
-
-/// Gives back what a request was charged that there was no capacity for.
-async fn refund(service: Arc<Service>, reader: Reader, parts: Parts) {
-    let Ok(attributes) = reader.of_request(peer::of(&parts.extensions), &parts) else { return };
-    let request = attributes.request().and_then(|request| request.cost(graphql::points(&parts)));
-    let Ok(request) = request else { return };
-    // A store that does not answer keeps what it has: nobody gets more than a limit gives.
-    let _ = service.engine.refund(&request, service.now()).await;
 }
 
 impl tower_service::Service<Request<Carried>> for Behind {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
 use tollgate::overload::{
     AdaptiveLimit, Cause, Controller, Controllers, Ending, Entry, Line, Next, Pass, Place, Plan, Priority,
-    Pushed, Refusal, Report, Switch,
+    Pushed, Refusal, Report, Stays, Switch,
 };
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Clock, Decision, Engine, QuotaError, Ticks, Timestamp};
@@ -40,8 +40,6 @@ pub struct Shedder {
     /// How many wait: written under the line's lock, and read without it. Who reads an old number waits for nothing, or overtakes one who
     /// came in that very moment.
     waiting: AtomicUsize,
-    /// How long one waits before it looks by itself whether that is too long.
-    interval: Ticks,
     fleet: Option<Fleet>,
     /// Requests that were told so, by controller and priority.
     refused: [[AtomicU64; Priority::ALL.len()]; Controller::ALL.len()],
@@ -55,7 +53,7 @@ pub(super) enum Way {
     /// It passes.
     Pass(Admission),
     /// It waits for a place, and has what the fleet's counters were charged for it.
-    Wait(Option<Charge>),
+    Wait(Option<Box<Charge>>),
     /// The fleet's counters must be asked first.
     Ask,
 }
@@ -68,10 +66,9 @@ impl Shedder {
     pub fn new(plan: Plan, clock: Clock) -> Result<Self, QuotaError> {
         let controllers = Controllers::new(plan)?;
         let line = controllers.line().map(Mutex::new);
-        let interval = controllers.queue.as_ref().map_or(Ticks::from_millis(100), |queue| queue.interval);
         let policy = controllers.fleet.as_ref().and_then(|fleet| fleet.policy().ok());
         let (waiting, refused, waited) = (AtomicUsize::new(0), Default::default(), Default::default());
-        let shedder = Self { controllers, line, waiting, interval, fleet: None, refused, waited, clock };
+        let shedder = Self { controllers, line, waiting, fleet: None, refused, waited, clock };
         let now = shedder.clock.now();
         Ok(match policy {
             Some(policy) => shedder.counting(Arc::new(Engine::new(policy, now))),
@@ -219,7 +216,10 @@ impl Shedder {
         now: Timestamp,
     ) -> Result<Way, Refusal> {
         let waits = |charged: Option<CheckRequest<'static>>| {
-            Way::Wait(charged.map(|question| Charge { shedder: Arc::clone(self), question: Some(question) }))
+            Way::Wait(
+                charged
+                    .map(|question| Box::new(Charge { shedder: Arc::clone(self), question: Some(question) })),
+            )
         };
         match self.controllers.enter(priority, identity, now) {
             Ok(Entry::Pass(pass)) if self.waiting.load(Relaxed) == 0 => {
@@ -227,7 +227,7 @@ impl Shedder {
             }
             // Others wait, though there is a place: whose it is, is for the line to say.
             Ok(Entry::Pass(pass)) => {
-                self.controllers.leave(pass, now, Ending::Ignored);
+                self.leave(pass, Ending::Ignored);
                 Ok(waits(charged))
             }
             Ok(Entry::Wait) => Ok(waits(charged)),
@@ -255,13 +255,23 @@ impl Shedder {
                 let _ = other.send(Err(Cause::QueueFull)); // Who has gone away need not hear it.
                 place
             }
-            Some(Pushed::Full(_)) | None => return Err(Cause::QueueFull.refusal(priority)),
+            Some(Pushed::Full(_)) | None => {
+                // Those who are in it may have missed a place that was free between the look and the line.
+                self.serve_line();
+                return Err(Cause::QueueFull.refusal(priority));
+            }
         };
         let mut waiting = Waiting { shedder: self, place, receiver };
         // A place may have become free between the look and the line.
         self.serve_line();
         loop {
-            let until = self.now() + self.interval;
+            let stays = self.line(|line| line.stays(place, self.now())).flatten();
+            let until = match stays {
+                Some(Stays::Until(until)) => until,
+                Some(Stays::Out(_, cause)) => return Err(cause.refusal(priority)),
+                // Who is not in line any more has been told why, and hears it now.
+                None => self.now() + Ticks::from_secs(1),
+            };
             let mut timer = std::pin::pin!(self.clock.sleep_until(until));
             let heard = std::future::poll_fn(|context| {
                 if let std::task::Poll::Ready(heard) = Pin::new(&mut waiting.receiver).poll(context) {
@@ -280,22 +290,7 @@ impl Shedder {
                 Some(Ok(Err(cause))) => return Err(cause.refusal(priority)),
                 // Nobody drops a sender unheard; if it happened, the request would go as if the line were full.
                 Some(Err(_)) => return Err(Cause::QueueFull.refusal(priority)),
-                None => self.expire_line(),
-            }
-        }
-    }
-
-    /// Puts out who has waited for too long.
-    fn expire_line(&self) {
-        let now = self.now();
-        loop {
-            // The lock is not held while somebody is told.
-            let expired = self.line(|line| line.expire(now)).flatten();
-            match expired {
-                Some(Next::Refuse(sender, cause)) => {
-                    let _ = sender.send(Err(cause));
-                }
-                Some(Next::Serve(..)) | None => return,
+                None => {}
             }
         }
     }
@@ -329,7 +324,12 @@ impl Shedder {
                 }
                 None => {
                     self.controllers.leave(pass, now, Ending::Ignored);
-                    return;
+                    // Who came while this place was taken has found none. It came under the lock before it looked for one, so either it is
+                    // seen here, or it sees the place.
+                    if self.line(|line| line.is_empty()).unwrap_or(true) {
+                        return;
+                    }
+                    continue;
                 }
             };
             self.controllers.leave(unused, now, Ending::Ignored);

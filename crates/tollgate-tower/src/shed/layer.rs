@@ -21,9 +21,10 @@ use tower_service::Service;
 use super::future::{Late, ShedFuture};
 use super::gate::{Shedder, Way};
 use crate::attributes::address::Trusted;
-use crate::attributes::{Attributes, Reader};
+use crate::attributes::{CLIENT, Reader};
 use crate::body::Body;
 use crate::refusal::{self, Reading};
+use crate::settle::Unserved;
 use crate::{grpc, peer};
 
 /// Longest time that a request waits in line unless said otherwise.
@@ -60,6 +61,8 @@ struct Shared {
     reader: Reader,
     headers: HeaderPolicy,
     patience: Ticks,
+    /// The attribute by which callers are told apart; their address where there is none.
+    known_by: Option<String>,
     identities: RandomState,
     consequence: Option<Arc<Consequence>>,
 }
@@ -73,6 +76,7 @@ impl ShedLayer {
             reader: Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() },
             headers: HeaderPolicy::default(),
             patience: PATIENCE,
+            known_by: None,
             identities: RandomState::new(),
             consequence: None,
         };
@@ -91,6 +95,13 @@ impl ShedLayer {
         self.with(|shared| shared.reader = reader)
     }
 
+    /// Tells callers apart by an attribute instead of their address, where a request has it. While some of a class are shed, it says who: it must
+    /// be one that callers cannot choose, such as a tenant that was verified. Whoever may send any key would try until one passes.
+    #[must_use]
+    pub fn known_by(self, attribute: &str) -> Self {
+        self.with(|shared| shared.known_by = Some(attribute.to_owned()))
+    }
+
     /// How refusals are written.
     #[must_use]
     pub fn headers(self, headers: HeaderPolicy) -> Self {
@@ -105,8 +116,8 @@ impl ShedLayer {
 }
 
 impl ShedLayer {
-    /// Does this for each request that is refused, such as to give back what it was charged before. It is begun before the answer is given, and
-    /// waited for only as far as it does not wait itself.
+    /// Does this for each request that is refused, such as to count it. It is begun before the answer is given, and waited for only as far as
+    /// it does not wait itself. What a layer of limits before this one has charged it gives back, if told [`crate::RateLimitLayer::refund_unserved`].
     #[must_use]
     pub fn when_refused<F>(self, consequence: impl Fn(&Parts) -> F + Send + Sync + 'static) -> Self
     where
@@ -156,17 +167,18 @@ where
                 return ShedFuture::passing(self.inner.call(Request::from_parts(parts, body)), admission);
             }
             Ok(way) => way,
-            Err(refusal) => return ShedFuture::refused(self.shared.refuse(&parts, &refusal, identity)),
+            Err(refusal) => return ShedFuture::refused(self.shared.refuse(parts, &refusal, identity)),
         };
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let shared = Arc::clone(&self.shared);
         ShedFuture::late(async move {
-            let patience =
-                grpc::timeout(&parts.headers).map_or(shared.patience, |own| own.min(shared.patience));
+            // Only a gRPC call has a deadline of its own; whatever else has such a header means nothing by it.
+            let own = grpc::timeout(&parts.headers).filter(|_| grpc::is_call(&parts.headers));
+            let patience = own.map_or(shared.patience, |own| own.min(shared.patience));
             match shared.shedder.enter(way, priority, identity, patience).await {
                 Ok(admission) => Late::Served(inner.call(Request::from_parts(parts, body)).await, admission),
-                Err(refusal) => Late::Refused(shared.refuse(&parts, &refusal, identity)),
+                Err(refusal) => Late::Refused(shared.refuse(parts, &refusal, identity)),
             }
         })
     }
@@ -176,28 +188,30 @@ impl Shared {
     /// How much a request matters, and a number for who sent it.
     fn classify(&self, parts: &Parts) -> (Priority, u64) {
         let rules = &self.shedder.controllers().rules;
-        // What cannot be read in one way only is refused by limits; here it matters as its method does.
-        let attributes = self.reader.of_request(peer::of(&parts.extensions), parts).ok();
-        let who = |attributes: &Attributes<'_>| {
-            let name = attributes.get("api_key").or(attributes.get("ip"));
-            self.identities.hash_one(name.unwrap_or_default())
-        };
-        let identity = attributes.as_ref().map_or(0, who);
+        let peer = peer::of(&parts.extensions);
+        let attributes = self.reader.of_request(peer, parts).ok();
         let request = attributes.as_ref().and_then(|attributes| attributes.request().ok());
-        let priority =
-            request.map_or_else(|| Priority::of_method(parts.method.as_str()), |r| rules.classify(&r));
-        (priority, identity)
+        // What cannot be read in one way only is refused by limits. Here it matters least, so that no spelling leaves its class.
+        let (Some(attributes), Some(request)) = (&attributes, request) else {
+            return (Priority::Test, self.identities.hash_one(peer));
+        };
+        let name = self.known_by.as_deref().and_then(|known_by| attributes.get(known_by));
+        let name = name.or(attributes.get(CLIENT)).unwrap_or_default();
+        (rules.classify(&request), self.identities.hash_one(name))
     }
 
     /// The response to whom there is no capacity for: a 503, and over gRPC `UNAVAILABLE`.
-    fn refuse(&self, parts: &Parts, refusal: &Refusal, identity: u64) -> Response<Bytes> {
+    fn refuse(&self, parts: Parts, refusal: &Refusal, identity: u64) -> Response<Bytes> {
         self.shedder.note(refusal);
         if let Some(consequence) = &self.consequence {
-            crate::hold::run(consequence(parts));
+            crate::hold::run(consequence(&parts));
         }
-        let reading = Reading::of(parts, tollgate::headers::Caller::Anonymous, 1);
+        let reading = Reading::of(&parts, tollgate::headers::Caller::Anonymous, 1);
         let answer =
             Answer::of_refusal(refusal, &self.headers, reading.audience, identity, self.shedder.now());
-        refusal::unavailable(answer, reading.is_call)
+        let mut response = refusal::unavailable(answer, reading.is_call);
+        // A layer of limits before this one may have charged it.
+        response.extensions_mut().insert(Unserved::new(parts));
+        response
     }
 }

@@ -20,3 +20,4 @@ mod passing;
 mod shaping;
 mod shed;
 mod spellings;
+mod unserved;

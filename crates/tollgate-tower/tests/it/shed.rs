@@ -9,12 +9,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
-use tollgate::overload::{Controller, Ending, Plan, Priority};
+use tollgate::overload::{Controller, Ending, Entry, Load, Pass, Plan, Priority};
 use tollgate::{ManualClock, Ticks};
 use tollgate_tower::shed::{ShedLayer, Shedder};
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service as _, ServiceExt, service_fn};
 
 use crate::limited::{ask, from, hello};
 
@@ -306,4 +306,184 @@ async fn whoever_goes_away_leaves_nothing() {
     drop((calls, answers));
     assert_eq!((busy.in_flight(Controller::Queue), busy.in_flight(Controller::Concurrency)), (0, 0));
     assert_eq!(poll(&mut busy.call("/try")).unwrap().status(), 200);
+}
+
+impl Busy {
+    /// A request that is on its way, and not yet looked at by whoever waits for it.
+    fn begun(&self, request: Request<Full<Bytes>>) -> Call {
+        let mut service = ShedLayer::new(Arc::clone(&self.shedder)).layer(service_fn(hello));
+        let served = service.call(request);
+        Box::pin(async move { served.await.unwrap() })
+    }
+
+    /// Takes a place without a request.
+    fn take(&self) -> Pass {
+        match self.shedder.controllers().enter(Priority::Critical, 0, self.time.now()) {
+            Ok(Entry::Pass(pass)) => pass,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Gives it back behind the line's back, as one does who has taken it to look whether anybody wants it.
+    fn put_back(&self, pass: Pass) {
+        self.shedder.controllers().leave(pass, self.time.now(), Ending::Ignored);
+    }
+}
+
+fn call_within(timeout: &'static str, path: &str) -> Request<Full<Bytes>> {
+    let mut request = from("203.0.113.7", path);
+    request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    request.headers_mut().insert("grpc-timeout", HeaderValue::from_static(timeout));
+    request
+}
+
+/// Who has a deadline of its own hears at that instant that there is no place, whatever the line's interval is and whoever stands before it;
+/// who is no call has none, whatever its headers say.
+#[tokio::test]
+async fn deadlines_are_told_in_time() {
+    let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 9, interval: 1s}");
+    let _place = busy.take();
+    let mut patient = busy.begun(from("203.0.113.7", "/"));
+    assert!(poll(&mut patient).is_none());
+    let mut late = busy.begun(call_within("50m", "/"));
+    assert!(poll(&mut late).is_none());
+    let mut later = busy.begun(call_within("80m", "/"));
+    assert!(poll(&mut later).is_none());
+    let mut request = call_within("50m", "/");
+    request.headers_mut().remove("content-type");
+    let mut no_call = busy.begun(request);
+    assert!(poll(&mut no_call).is_none());
+    busy.time.advance(Duration::from_micros(49_999));
+    assert!(poll(&mut late).is_none());
+    busy.time.advance(Duration::from_micros(1));
+    let told = poll(&mut late).expect("its deadline is now");
+    assert_eq!(told.headers()["grpc-status"], "14");
+    assert_eq!(busy.in_flight(Controller::Queue), 3);
+    assert!(poll(&mut later).is_none() && poll(&mut no_call).is_none() && poll(&mut patient).is_none());
+    busy.time.advance(Duration::from_millis(30));
+    assert!(poll(&mut later).is_some());
+    assert!(poll(&mut no_call).is_none() && poll(&mut patient).is_none());
+    busy.time.advance(Duration::from_millis(920));
+    assert!(poll(&mut no_call).is_some() && poll(&mut patient).is_some());
+    assert_eq!(busy.in_flight(Controller::Queue), 0);
+}
+
+/// In a row that stands, who has waited for twice the target hears so then, though no place gets free and nobody comes.
+#[tokio::test]
+async fn a_row_that_stands_is_told_in_time() {
+    let busy = Busy::new(
+        "concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 50, target: 5ms, interval: 100ms}",
+    );
+    let _place = busy.take();
+    let mut calls: Vec<Call> = Vec::new();
+    let read = || busy.begun(from("203.0.113.7", "/"));
+    // Somebody has waited for longer than the target, at any time of more than an interval.
+    for _ in 0..25 {
+        let mut call = read();
+        assert!(poll(&mut call).is_none());
+        calls.push(call);
+        busy.time.advance(Duration::from_millis(10));
+        calls.retain_mut(|call| poll(call).is_none());
+    }
+    assert_eq!(calls.len(), 0, "the row stands, and nobody waits for ten milliseconds");
+    let mut last = read();
+    assert!(poll(&mut last).is_none());
+    busy.time.advance(Duration::from_micros(9_999));
+    assert!(poll(&mut last).is_none());
+    busy.time.advance(Duration::from_micros(1));
+    assert!(poll(&mut last).is_some());
+}
+
+/// A place is free and somebody waits, in the moment in which another one has looked for it. Whoever that was, a place that it leaves is the
+/// line's, also when it goes away at once, or finds the line full.
+#[tokio::test]
+async fn no_place_is_free_while_somebody_waits() {
+    let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 1}");
+    let place = busy.take();
+    let mut waits = busy.begun(from("203.0.113.7", "/"));
+    assert!(poll(&mut waits).is_none());
+    busy.put_back(place);
+    // It takes the place, sees that others wait, leaves it to them and goes away before it stands in line.
+    drop(busy.begun(from("203.0.113.7", "/")));
+    assert_eq!(poll(&mut waits).expect("there is a place for it").status(), 200);
+    drop(waits);
+
+    let place = busy.take();
+    let mut waits = busy.begun(from("203.0.113.7", "/"));
+    assert!(poll(&mut waits).is_none());
+    let mut comes = busy.begun(from("203.0.113.7", "/"));
+    busy.put_back(place);
+    assert_eq!(poll(&mut comes).expect("the line is full").status(), 503);
+    assert_eq!(poll(&mut waits).expect("there is a place for it").status(), 200);
+}
+
+/// A worker that gets busier until this is so.
+fn busier(busy: &Busy, mut is_enough: impl FnMut() -> bool) {
+    let worker = busy.shedder.controllers().worker.as_ref().unwrap();
+    let load = Load { in_flight: 40, limit: 10, queue_delay: Ticks::from_millis(200) };
+    for _ in 0..400 {
+        if is_enough() {
+            return;
+        }
+        for _ in 0..10 {
+            worker.observe(load, busy.time.now());
+            busy.time.advance(Duration::from_millis(10));
+        }
+    }
+    panic!("the worker is never as busy as that");
+}
+
+/// Who is shed stays shed whatever key it sends, unless somebody has said that keys are not the caller's to choose.
+#[tokio::test]
+async fn callers_do_not_choose_who_they_are() {
+    let busy = Busy::new("worker: {}");
+    let plain = ShedLayer::new(Arc::clone(&busy.shedder));
+    let refused = |layer: &ShedLayer, ask: &dyn Fn(u8) -> (String, u8)| {
+        let is_refused = |number: &u8| {
+            let (key, last) = ask(*number);
+            let mut request = from(&format!("203.0.113.{last}"), "/");
+            request.headers_mut().insert("x-api-key", key.parse().unwrap());
+            let mut served = Box::pin(layer.clone().layer(service_fn(hello)).oneshot(request));
+            match served.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(answered) => answered.unwrap().status() == 503,
+                Poll::Pending => panic!("nobody waits"),
+            }
+        };
+        (0..64).filter(is_refused).count()
+    };
+    let addresses = |number: u8| (format!("key-{number}"), number);
+    busier(&busy, || (20..44).contains(&refused(&plain, &addresses)));
+    let one = |number: u8| (format!("key-{number}"), 7);
+    let same = refused(&plain, &one);
+    assert!(same == 0 || same == 64, "{same} of 64 requests of one address are refused");
+    let known = plain.clone().known_by("api_key");
+    assert!(
+        (8..56).contains(&refused(&known, &one)),
+        "whoever vouches for keys may tell callers apart by them"
+    );
+}
+
+/// What cannot be read in one way only matters least: a spelling that no rule reads takes nobody out of its class.
+#[tokio::test]
+async fn what_is_unreadable_matters_least() {
+    let busy = Busy::new(&format!("{CLASSES}, worker: {{}}"));
+    busier(&busy, || busy.shedder.reports()[0].level.unwrap() >= 500);
+    let twice = || {
+        let mut request = from("203.0.113.7", "/try");
+        request.headers_mut().append("x-api-key", HeaderValue::from_static("a"));
+        request.headers_mut().append("x-api-key", HeaderValue::from_static("b"));
+        request
+    };
+    let mut before = 0;
+    let [plain, escaped] = ["/try", "/try%2fb"].map(|path| move || from("203.0.113.7", path));
+    let requests: [&dyn Fn() -> Request<Full<Bytes>>; 3] = [&plain, &escaped, &twice];
+    for request in requests {
+        // Each layer has its own way to choose who is shed.
+        for _ in 0..64 {
+            assert!(poll(&mut busy.begun(request())).is_some());
+        }
+        let refused = busy.shedder.refused(Controller::Worker, Priority::Test);
+        assert!(refused > before, "{refused}");
+        before = refused;
+    }
 }

@@ -20,7 +20,7 @@ use super::refusal::{Cause, Controller};
 use super::report::{Reason, Report};
 use super::switch::Switch;
 pub use rows::Place;
-use rows::{End, Rows};
+use rows::{End, Rows, Stay};
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,15 @@ pub enum Next<T> {
     Serve(T, Ticks),
     /// It must not wait any longer; there may be another one to serve.
     Refuse(T, Cause),
+}
+
+/// What is known of one in line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stays<T> {
+    /// It may wait, and is to be looked at again then.
+    Until(Timestamp),
+    /// It must not wait any longer, and is out.
+    Out(T, Cause),
 }
 
 /// What became of one who came.
@@ -153,7 +162,21 @@ impl<T> Line<T> {
         self.too_old(now)
     }
 
-    /// When the next one is to be put out.
+    /// Puts out the one in this place if it must not wait any longer, whoever stands before it; `None` when it is not there any more. Whoever
+    /// has a timer for each who waits asks so, first when it has come and then whenever it is told, and needs no [`Line::expire`].
+    pub fn stays(&mut self, place: Place, now: Timestamp) -> Option<Stays<T>> {
+        self.look(now);
+        let (row, stay) = self.rows.stay_at(place)?;
+        match self.verdict(row, &stay, now) {
+            Some(cause) => {
+                self.refused += 1;
+                self.rows.remove(place).map(|item| Stays::Out(item, cause))
+            }
+            None => Some(Stays::Until(self.asks_at(row, &stay, now))),
+        }
+    }
+
+    /// When the oldest of a row is to be put out, the next of them. One behind it may have an earlier deadline, which [`Line::stays`] knows.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Timestamp> {
         let of_row = |row: Priority| {
@@ -227,17 +250,38 @@ impl<T> Line<T> {
 
     /// Takes out the oldest of a row, if it waited for too long.
     fn too_old(&mut self, now: Timestamp) -> Option<Next<T>> {
-        let decides = self.decides(now);
         for row in Priority::ALL {
             let Some(stay) = self.rows.stay(row, End::Oldest) else { continue };
-            let (late, old) = (now >= stay.deadline, now.since(stay.came) >= self.patience(row));
-            if late || (old && decides) {
-                let cause = if late { Cause::Deadline } else { Cause::QueueDelay };
+            if let Some(cause) = self.verdict(row, &stay, now) {
                 self.refused += 1;
                 return self.rows.take(row, End::Oldest).map(|item| Next::Refuse(item, cause));
             }
         }
         None
+    }
+
+    /// Why one in a row must not wait any longer; `None` if it may.
+    fn verdict(&self, row: Priority, stay: &Stay, now: Timestamp) -> Option<Cause> {
+        if now >= stay.deadline {
+            return Some(Cause::Deadline);
+        }
+        let is_old = now.since(stay.came) >= self.patience(row);
+        (is_old && self.decides(now)).then_some(Cause::QueueDelay)
+    }
+
+    /// When one who may wait now is to be looked at again: at the first instant at which it may have to go, also if the row comes to stand by
+    /// then, which is at the end of an interval in which it never was short.
+    fn asks_at(&self, row: Priority, stay: &Stay, now: Timestamp) -> Timestamp {
+        let pace = &self.paces[row as usize];
+        let mut at = stay.came + self.patience(row);
+        if !pace.is_standing && !pace.was_short {
+            at = at.min(pace.interval_ends.max(stay.came + self.target + self.target));
+        }
+        // A line that puts nobody out now may be told to.
+        if at <= now {
+            at = now + self.settings.interval;
+        }
+        at.min(stay.deadline)
     }
 
     /// How long anybody in a row may wait.

@@ -93,6 +93,12 @@ impl<T> Rows<T> {
         self.slots.get(self.at(row, end) as usize).map(|entry| entry.stay)
     }
 
+    /// The row of one who is named, and how it waits; none when it is not there any more.
+    pub(super) fn stay_at(&self, place: Place) -> Option<(Priority, Stay)> {
+        let entry = self.slots.get(place.slot as usize)?;
+        (entry.generation == place.generation && entry.item.is_some()).then_some((entry.row, entry.stay))
+    }
+
     /// The row that matters least, or most, of those in which anybody waits.
     pub(super) fn least(&self) -> Option<Priority> {
         Priority::ALL.into_iter().find(|&row| !self.is_empty(row))

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::T0;
-use crate::overload::{Cause, Line, LineSettings, Next, Place, Priority, Pushed, Reason};
+use crate::overload::{Cause, Line, LineSettings, Next, Place, Priority, Pushed, Reason, Stays};
 use crate::policy::Mode;
 use crate::time::{Ticks, Timestamp};
 
@@ -325,6 +325,35 @@ fn deadlines_and_cancellations_hold() {
     // The place is another's now.
     place(line.push(4, Priority::Read, NEVER, ms(4)));
     assert_eq!((line.cancel(three, ms(4)), line.len()), (None, 1));
+}
+
+/// Who asks for itself is put out at its own deadline, whoever stands before it, and is told to ask then and not before; and when its row comes
+/// to stand it goes after twice the target, though nobody is served.
+#[test]
+fn each_asks_for_itself() {
+    let mut line = Line::new(LineSettings::default(), 200);
+    let first = place(line.push(1, Priority::Read, NEVER, T0));
+    let late = place(line.push(2, Priority::Read, ms(50), T0));
+    assert_eq!(line.stays(first, T0), Some(Stays::Until(T0 + INTERVAL)));
+    assert_eq!(line.stays(late, T0), Some(Stays::Until(ms(50))));
+    assert_eq!(line.stays(late, ms(50)), Some(Stays::Out(2, Cause::Deadline)));
+    assert_eq!((line.stays(late, ms(50)), line.len(), line.report(ms(50)).refused), (None, 1, 1));
+    assert_eq!(line.stays(first, T0 + INTERVAL), Some(Stays::Out(1, Cause::QueueDelay)));
+    // In the next interval the row is never short: one who comes in it may wait until it ends, and is out then.
+    let mut now = T0 + INTERVAL + Ticks::from_millis(1);
+    let mut asks = Vec::new();
+    for item in 3..100 {
+        asks.push((item, place(line.push(item, Priority::Read, NEVER, now))));
+        asks.retain(|&(_, place)| matches!(line.stays(place, now), Some(Stays::Until(then)) if then > now));
+        now = now + TARGET;
+        if line.is_standing(Priority::Read) {
+            break;
+        }
+    }
+    assert!(line.is_standing(Priority::Read), "{}", line.len());
+    let newest = place(line.push(200, Priority::Read, NEVER, now));
+    assert_eq!(line.stays(newest, now), Some(Stays::Until(now + TARGET + TARGET)));
+    assert_eq!(line.stays(newest, now + TARGET + TARGET), Some(Stays::Out(200, Cause::QueueDelay)));
 }
 
 /// A line follows the limit: twice its places, and a tenth of what half of the requests take.

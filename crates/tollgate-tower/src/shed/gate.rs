@@ -52,7 +52,7 @@ pub struct Shedder {
 pub(super) enum Way {
     /// It passes.
     Pass(Admission),
-    /// It waits for a place, and has what the fleet's counters were charged for it.
+    /// It waits for a place, and has what the fleet's counters were charged for it. Boxed: it is much larger.
     Wait(Option<Box<Charge>>),
     /// The fleet's counters must be asked first.
     Ask,
@@ -216,10 +216,8 @@ impl Shedder {
         now: Timestamp,
     ) -> Result<Way, Refusal> {
         let waits = |charged: Option<CheckRequest<'static>>| {
-            Way::Wait(
-                charged
-                    .map(|question| Box::new(Charge { shedder: Arc::clone(self), question: Some(question) })),
-            )
+            let charge = |question| Charge { shedder: Arc::clone(self), question: Some(question) };
+            Way::Wait(charged.map(|question| Box::new(charge(question))))
         };
         match self.controllers.enter(priority, identity, now) {
             Ok(Entry::Pass(pass)) if self.waiting.load(Relaxed) == 0 => {

@@ -12,6 +12,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use tokio::sync::Semaphore;
+use tollgate::loose_path;
 use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted, points};
 use tollgate_tower::{RateLimit, RateLimitLayer};
 use tower_layer::Layer;
@@ -38,6 +39,7 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
 /// The GraphQL of one route.
 pub(super) struct Priced {
     route: String,
+    /// In their loose form, without a slash at their end.
     paths: Vec<String>,
     body_bytes_max: usize,
     /// Room for bodies, by the KiB.
@@ -81,22 +83,37 @@ impl Priced {
             .body_at_most(plan.body_bytes_max);
         Ok(Self {
             route: route.to_owned(),
-            paths: plan.paths.clone(),
+            paths: plan.paths.iter().map(|path| loose_path(path).trim_end_matches('/').to_owned()).collect(),
             body_bytes_max: plan.body_bytes_max,
             room: Semaphore::new(HELD_KIB_MAX),
             service: layer.layer(limits.layer(behind.clone())),
         })
     }
 
-    /// The one that a request is for, by its path first: nearly all are for none.
+    /// The one that a request is for, by its path first: nearly all are for none. The service behind may take another spelling of a path
+    /// for the path itself, also where that spelling has another route here: the request takes its own route, and is priced.
     pub(super) fn find<'p>(
         all: &'p [Self],
         table: &Table,
         host: Option<&str>,
         path: &str,
     ) -> Option<&'p Self> {
-        let mut fit = all.iter().filter(|priced| priced.paths.iter().any(|above| is_below(above, path)));
-        fit.find(|priced| table.find(host, path).is_some_and(|route| route.name == priced.route))
+        if all.is_empty() {
+            return None;
+        }
+        let loose = loose_path(path);
+        let usual = |priced: &'p Self| {
+            let usual = priced.paths.iter().find_map(|above| usual(above, &loose))?;
+            Some((priced, usual))
+        };
+        let mut fit = all.iter().filter_map(usual).peekable();
+        fit.peek()?;
+        let own = table.find(host, path).map(|route| &route.name);
+        let is_usual = |priced: &Self, usual: &str| {
+            table.find_loosely(host, usual).is_some_and(|route| route.name == priced.route)
+        };
+        let of_own = fit.clone().find(|(priced, _)| own == Some(&priced.route));
+        of_own.or_else(|| fit.find(|(priced, usual)| is_usual(priced, usual))).map(|(priced, _)| priced)
     }
 
     /// Answers a request that has arrived.
@@ -137,12 +154,14 @@ fn kib(parts: &Parts, body: &Incoming, most: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
 }
 
-/// Whether a path is another one or below it. Many servers take small and large letters for one another, leave out what follows a
-/// semicolon, or take an escaped slash for one: nobody gets around the price by that.
-fn is_below(above: &str, path: &str) -> bool {
-    let start = path.get(..above.len()).filter(|start| start.eq_ignore_ascii_case(above));
-    let rest = start.and_then(|start| path.get(start.len()..));
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', ';', '%']))
+/// What a path usually is, if it is another one or below it, both in their loose form. Some servers take an escaped slash for one, and
+/// others what follows a dot for a format: nobody gets around the price by that.
+fn usual<'u>(above: &'u str, path: &'u str) -> Option<&'u str> {
+    match path.strip_prefix(above)?.bytes().next() {
+        None | Some(b'/') => Some(path),
+        Some(b'%' | b'.') => Some(above),
+        Some(_) => None,
+    }
 }
 
 /// The operations of a file.
@@ -175,12 +194,24 @@ mod tests {
     /// No spelling that a server may take for the path gets around its price.
     #[test]
     fn paths_and_what_is_below() {
-        for path in ["/graphql", "/graphql/", "/graphql/x", "/GraphQL", "/graphql;v=1", "/graphql%2Fx"] {
-            assert!(is_below("/graphql", path), "{path}");
+        let spellings = [
+            "/graphql",
+            "/graphql/",
+            "/graphql/x",
+            "/GraphQL",
+            "/graphql;v=1",
+            "/graphql%2Fx",
+            "/graphql.",
+            "/graphql%20",
+            "/graphql.json",
+        ];
+        for path in spellings {
+            assert!(usual("/graphql", &loose_path(path)).is_some(), "{path}");
         }
         for path in ["/", "/graphqlx", "/graph", "/graphq\u{e9}", "/x/graphql"] {
-            assert!(!is_below("/graphql", path), "{path}");
+            assert!(usual("/graphql", &loose_path(path)).is_none(), "{path}");
         }
-        assert!(is_below("", "/anything"));
+        assert_eq!(usual("/graphql", "/graphql.json"), Some("/graphql"));
+        assert!(usual("", "/anything").is_some());
     }
 }

@@ -135,6 +135,45 @@ fn caps_come_first() {
     assert_eq!(gateway.exchange(&asks).status, 413);
 }
 
+/// Servers that forgive much take many spellings for one path. None gets around the caps, neither where a route of everything else leads
+/// to the same service, which these spellings take, nor where several paths of one route are priced.
+#[test]
+fn no_spelling_gets_around() {
+    let upstream = Upstream::start();
+    let folder = Folder::new("gateway-graphql-spellings");
+    let start = |text: &str| {
+        let text = text.replace("UPSTREAM", &format!("http://{}", upstream.address));
+        let config = folder.write("config.yaml", &text).display().to_string();
+        Gateway::with(&["--config", &config, "--trusted-proxy", "127.0.0.0/8"], POLICY)
+    };
+    let deep = r#"{"query":"{ a { b { c { d } } } }"}"#;
+    let two = start(
+        "routes:\n  - {name: rest, upstreams: [UPSTREAM]}\n  - {name: gql, path: /API/graphql, upstreams: [UPSTREAM], graphql: {path: /API/graphql, caps: {depth: 3}}}\n",
+    );
+    for path in [
+        "/API/graphql",
+        "/api/GraphQL",
+        "/API/graphql;x",
+        "/API/graphql.",
+        "/api;x/graphql/",
+        "/API/graphql.json",
+    ] {
+        assert_eq!(code(&post(&two, path, deep)), (400, "GRAPHQL_TOO_COMPLEX".to_owned()), "{path}");
+    }
+    // A path of its own for everything else, and the price where the caps are kept.
+    assert_eq!(left(&post(&two, "/API/graphqlx", deep)), 99);
+    assert_eq!(left(&post(&two, "/api/graphql", r#"{"query":"{ a(first: 9) { b } }"}"#)), 89);
+    let one = start(
+        "routes: [{upstreams: [UPSTREAM], graphql: {path: [/graphql, /api/graphql], caps: {depth: 3}}}]",
+    );
+    for path in
+        ["/api/graphql", "/api;x/graphql", "/api./graphql", "/api%20/graphql", "/graphql.", "/Graphql"]
+    {
+        assert_eq!(code(&post(&one, path, deep)), (400, "GRAPHQL_TOO_COMPLEX".to_owned()), "{path}");
+    }
+    assert_eq!(upstream.count(), 2);
+}
+
 /// What the upstream says that an operation cost is what it costs; who says nothing costs its price.
 #[test]
 fn the_upstream_settles() {

@@ -123,8 +123,10 @@ fn caps_come_first() {
     stream.write_all(format!("{head}800\r\n{}\r\n", "x".repeat(0x800)).as_bytes()).unwrap();
     assert_eq!(Response::read(&mut BufReader::new(&stream)).status, 413);
     // A WebSocket would pass every price but the first.
-    let upgrade = gateway.get("/echo", "Connection: upgrade\r\nUpgrade: websocket\r\n");
-    assert_eq!(code(&upgrade), (400, "BAD_REQUEST".to_owned()));
+    let upgrade = "Connection: upgrade\r\nUpgrade: websocket\r\n";
+    for target in ["/echo", "/echo?query=%7Ba%7D"] {
+        assert_eq!(code(&gateway.get(target, upgrade)), (400, "BAD_REQUEST".to_owned()), "{target}");
+    }
     assert_eq!(upstream.count(), 0);
     assert_eq!(left(&gateway.get("/x", "X-API-Key: k\r\n")), 99);
     // Who asks first is told before it sends anything.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use http::Method;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, UPGRADE};
 use http::request::Parts;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
@@ -70,6 +70,17 @@ pub(super) fn price(
         }
         _ => Err(bad("content-type: no GraphQL; accepted: application/json and application/graphql")),
     }
+}
+
+/// Whether a request asks for another protocol, such as WebSocket, whose messages nobody would price. HTTP/2 is none: who is asked for
+/// it may go on as before.
+pub(super) fn is_other_protocol(parts: &Parts) -> bool {
+    let is_http = |name: &str| {
+        let name = name.trim().to_ascii_lowercase();
+        name.is_empty() || name.starts_with("h2") || name.starts_with("http")
+    };
+    let is_other = |line: &HeaderValue| line.to_str().map_or(true, |line| !line.split(',').all(is_http));
+    parts.method == Method::CONNECT || parts.headers.get_all(UPGRADE).iter().any(is_other)
 }
 
 /// What a body is, in small letters. It is told once, and the body is text in UTF-8 as it is.

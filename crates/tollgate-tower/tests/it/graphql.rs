@@ -120,6 +120,30 @@ async fn one_reading() {
     assert_eq!(asked(layer(), preflight.body(Body::empty()).unwrap()).await, (200, "0 0".to_owned()));
 }
 
+/// A WebSocket would pass every price but the first, whatever it asks for at its beginning. HTTP/2 is offered by some clients with every
+/// request, and means nothing else.
+#[tokio::test]
+async fn no_other_protocol() {
+    let with = |method: &str, upgrade: &str| {
+        Request::builder()
+            .method(method)
+            .uri("/graphql?query=%7Ba%7D")
+            .header("connection", "upgrade")
+            .header("upgrade", upgrade)
+            .header("access-control-request-method", "POST")
+            .body(Body::empty())
+            .unwrap()
+    };
+    let layer = || GraphqlLayer::new(Pricing::default());
+    for (method, upgrade) in
+        [("GET", "websocket"), ("GET", "h2c, WebSocket"), ("OPTIONS", "echo"), ("CONNECT", "h2c")]
+    {
+        let (status, body) = asked(layer(), with(method, upgrade)).await;
+        assert!(status == 400 && body.contains("upgrade:"), "{method} {upgrade}: {status} {body}");
+    }
+    assert_eq!(asked(layer(), with("GET", "h2c")).await.0, 200);
+}
+
 /// An allow-list lets known operations pass, by text or by hash, and no others.
 #[tokio::test]
 async fn only_known_operations() {

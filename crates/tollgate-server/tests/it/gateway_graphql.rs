@@ -57,7 +57,7 @@ fn points_are_charged() {
     let (gateway, _folder) =
         with(&upstream, "{path: [/echo, /cost], weights: {search: 20}, lists: {tags: 5}}");
     // Odd spaces and escapes: nobody writes it anew.
-    let body = "{ \"query\" : \"query($n: Int) { posts(first: $n) { id } }\",\t\"variables\":{\"n\":9}, \"x\":\"\\u00e9\" }\n";
+    let body = "{ \"query\" : \"query($n: Int) { posts(first: $n) { id } }\",\t\"variables\":{\"n\":9}, \"extensions\":{\"x\":\"\\u00e9\"} }\n";
     let answer = post(&gateway, "/cost/1", body);
     assert_eq!(
         (answer.status, String::from_utf8_lossy(&answer.body).as_ref(), left(&answer)),
@@ -101,7 +101,7 @@ fn caps_come_first() {
     let caps =
         "{path: /echo, body_bytes: 1024, caps: {depth: 3, fields: 5, aliases: 1, points: 50, operations: 2}}";
     let (gateway, _folder) = with(&upstream, caps);
-    let large = format!(r#"{{"query":"{{ a }}","x":"{}"}}"#, "y".repeat(1_024));
+    let large = format!(r#"{{"query":"{{ a }}","operationName":"{}"}}"#, "y".repeat(1_024));
     let refused = [
         (r#"{"query":"{ a { b { c { d } } } }"}"#, 400, "GRAPHQL_TOO_COMPLEX"),
         (r#"{"query":"{ a b c d e f }"}"#, 400, "GRAPHQL_TOO_COMPLEX"),
@@ -110,6 +110,12 @@ fn caps_come_first() {
         (r#"[{"query":"{ a }"},{"query":"{ a }"},{"query":"{ a }"}]"#, 400, "BAD_REQUEST"),
         (r#"{"query":"{ a"}"#, 400, "GRAPHQL_PARSE_FAILED"),
         ("a=b", 400, "BAD_REQUEST"),
+        (r#"{"query":"{ a }","Query":"{ a { b { c { d } } } }","documentId":"x"}"#, 400, "BAD_REQUEST"),
+        (
+            r#"{"query":"query($n: Int) { a(first: $n) { b } }","variables":{"n":1000,"n":1}}"#,
+            400,
+            "BAD_REQUEST",
+        ),
         (large.as_str(), 413, "PAYLOAD_TOO_LARGE"),
     ];
     for (body, status, expected) in refused {

@@ -152,7 +152,12 @@ impl Pricing {
                 Definition::FragmentDefinition(definition) => {
                     let name = definition.fragment_name().and_then(|name| name.name());
                     if let (Some(name), Some(set)) = (name, definition.selection_set()) {
-                        fragments.insert(name.text().to_string(), Fragment::Text(set));
+                        let name = name.text().to_string();
+                        if fragments.contains_key(&name) {
+                            let message = format!("fragment {name:.64}: is defined twice");
+                            return Err(Unpriced::new("GRAPHQL_VALIDATION_FAILED", message));
+                        }
+                        fragments.insert(name, Fragment::Text(set));
                     }
                 }
                 _ => {
@@ -429,6 +434,8 @@ mod tests {
         let cycle = "{ ...A } fragment A on T { ...B } fragment B on T { ...A }";
         assert_eq!(price(cycle).unwrap_err().code, "GRAPHQL_VALIDATION_FAILED");
         assert_eq!(price("{ ...A }").unwrap_err().code, "GRAPHQL_VALIDATION_FAILED");
+        let twice = "{ ...A } fragment A on T { b { c { d } } } fragment A on T { b }";
+        assert_eq!(price(twice).unwrap_err().code, "GRAPHQL_VALIDATION_FAILED");
     }
 
     /// A small text of fragments that doubles at each step is known to be too large at once.

@@ -3,21 +3,21 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::net::IpAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
 
-use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use hyper::body::{Body as _, Incoming};
-use tokio::sync::Semaphore;
+use hyper::body::Incoming;
 use tollgate::loose_path;
 use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted, points};
 use tollgate_tower::{RateLimit, RateLimitLayer};
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::arrival::Arrival;
 use super::body::{Body, Limited, Upload};
 use super::carried::Carried;
 use super::decide::Deciding;
@@ -26,24 +26,20 @@ use super::overload::Behind;
 use super::own::{self, Asker};
 use super::plan::RoutePlan;
 use super::refusal::Turned;
+use super::room::{Room, Roomed};
 use super::table::Table;
 use super::{Own, proxy};
 use crate::http::{Kind, Problem};
 
 /// Largest file of known operations.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-/// Most KiB of bodies that one route holds, and how long the next body waits for room.
-const HELD_KIB_MAX: usize = 256 << 10;
-const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The GraphQL of one route.
 pub(super) struct Priced {
     route: String,
     /// In their loose form, without a slash at their end.
     paths: Vec<String>,
-    body_bytes_max: usize,
-    /// Room for bodies, by the KiB.
-    room: Semaphore,
+    room: Arc<Room>,
     service: Graphql<RateLimit<Behind, Deciding>>,
 }
 
@@ -84,8 +80,7 @@ impl Priced {
         Ok(Self {
             route: route.to_owned(),
             paths: plan.paths.iter().map(|path| loose_path(path).trim_end_matches('/').to_owned()).collect(),
-            body_bytes_max: plan.body_bytes_max,
-            room: Semaphore::new(HELD_KIB_MAX),
+            room: Room::new(),
             service: layer.layer(limits.layer(behind.clone())),
         })
     }
@@ -118,40 +113,31 @@ impl Priced {
 
     /// Answers a request that has arrived.
     pub(super) async fn answer(&self, parts: Parts, body: Incoming) -> Response<Limited> {
-        // A body is in memory from here until the upstream answers.
-        let size = kib(&parts, &body, self.body_bytes_max);
-        let Ok(Ok(_held)) = tokio::time::timeout(ROOM_TIMEOUT, self.room.acquire_many(size)).await else {
+        let client = parts.extensions.get::<Arrival>().map_or(IpAddr::from([0; 4]), |arrival| arrival.client);
+        // What has come of a body is in memory until the upstream answers.
+        let stay = self.room.enter(client);
+        let upload = Upload::new(Carried::Coming(body), None);
+        let body = Roomed { body: upload.lend(), stay: Arc::clone(&stay) };
+        let request = Request::from_parts(parts, Carried::Awaited(Box::new(body)));
+        let answered = self.service.clone().call(request).await;
+        let refused = |problem: &Problem| {
+            let mut response = own::refused(problem, Asker::Http).map(Limited::from);
+            response.extensions_mut().insert(Own);
+            response
+        };
+        if stay.is_refused() {
             let detail = format!(
-                "route {:?}: as many bodies wait to be priced as may be; try again later",
+                "route {:?}: as many bodies are held to be priced, in all or of one client, as may be; try again later",
                 self.route
             );
-            return own::refused(&Problem::new(Kind::Gateway(Turned::Busy), detail), Asker::Http)
-                .map(Limited::from);
-        };
-        let upload = Upload::new(Carried::Coming(body), None);
-        let request = Request::from_parts(parts, Carried::Awaited(Box::new(upload.lend())));
-        let answered = self.service.clone().call(request).await;
+            return refused(&Problem::new(Kind::Gateway(Turned::Busy), detail));
+        }
         match (upload.fault(), answered) {
-            (Some(fault), _) => {
-                let mut response = own::refused(&proxy::cut_off(fault), Asker::Http).map(Limited::from);
-                response.extensions_mut().insert(Own);
-                response
-            }
+            (Some(fault), _) => refused(&proxy::cut_off(fault)),
             (None, Ok(response)) => response.map(|body| Limited::from(Body::Boxed(body.boxed_unsync()))),
             (None, Err(never)) => match never {},
         }
     }
-}
-
-/// How much room a body takes that is no larger than it may be: what it says, or all that it could.
-fn kib(parts: &Parts, body: &Incoming, most: usize) -> u32 {
-    if body.is_end_stream() {
-        return 0;
-    }
-    let length =
-        parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    let bytes = length.map_or(most, |length| length.min(most));
-    u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
 }
 
 /// What a path usually is, if it is another one or below it, both in their loose form. Some servers take an escaped slash for one, and

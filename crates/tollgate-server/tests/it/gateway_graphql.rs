@@ -182,6 +182,25 @@ fn no_spelling_gets_around() {
     assert_eq!(upstream.count(), 2);
 }
 
+/// Bodies that are announced and never come take no room: 270 of them once shut GraphQL for everybody, for as long as a client may be slow.
+#[test]
+fn bodies_that_never_come() {
+    let upstream = Upstream::start();
+    let (gateway, _folder) = with(&upstream, "{path: /echo, body_bytes: 1048576}");
+    let head = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1048576\r\n\r\n{";
+    let idle: Vec<_> = (0..270)
+        .map(|_| {
+            let mut stream = gateway.connect();
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    for _ in 0..3 {
+        assert_eq!(post(&gateway, "/echo", r#"{"query":"{ a }"}"#).status, 200);
+    }
+    drop(idle);
+}
+
 /// What the upstream says that an operation cost is what it costs; who says nothing costs its price.
 #[test]
 fn the_upstream_settles() {

@@ -37,6 +37,7 @@ mod link;
 mod shared;
 mod wire;
 mod reply;
+mod room;
 mod answer;
 mod cause;
 mod own;

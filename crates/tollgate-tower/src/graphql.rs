@@ -15,6 +15,7 @@
 //! ```
 
 mod layer;
+mod once;
 mod persisted;
 mod price;
 mod question;

@@ -6,14 +6,15 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use super::body::{BodyError, Lent};
+use super::body::BodyError;
+use super::room::Roomed;
 
 /// The body of a request.
 pub(super) enum Carried {
     /// Handed on as it comes.
     Coming(Incoming),
     /// Read here, with the patience that an upstream would have had. Boxed: it is for few.
-    Awaited(Box<Lent>),
+    Awaited(Box<Roomed>),
     /// Read before, as it was sent.
     Held(Option<Bytes>),
 }

@@ -78,7 +78,7 @@ pub(super) struct PersistedPlan {
 /// GraphQL at a route. One that exists is valid, but for the file that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GraphqlPlan {
-    /// These and all below them, in whatever case; without a slash at their end.
+    /// These and all below them, in whatever spelling; without a slash at their end.
     pub(super) paths: Vec<String>,
     pub(super) body_bytes_max: usize,
     pub(super) pricing: Pricing,

@@ -3,20 +3,21 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::net::IpAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
 
-use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use hyper::body::{Body as _, Incoming};
-use tokio::sync::Semaphore;
+use hyper::body::Incoming;
+use tollgate::loose_path;
 use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted, points};
 use tollgate_tower::{RateLimit, RateLimitLayer};
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::arrival::Arrival;
 use super::body::{Body, Limited, Upload};
 use super::carried::Carried;
 use super::decide::Deciding;
@@ -25,23 +26,20 @@ use super::overload::Behind;
 use super::own::{self, Asker};
 use super::plan::RoutePlan;
 use super::refusal::Turned;
+use super::room::{Room, Roomed};
 use super::table::Table;
 use super::{Own, proxy};
 use crate::http::{Kind, Problem};
 
 /// Largest file of known operations.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-/// Most KiB of bodies that one route holds, and how long the next body waits for room.
-const HELD_KIB_MAX: usize = 256 << 10;
-const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The GraphQL of one route.
 pub(super) struct Priced {
     route: String,
+    /// In their loose form, without a slash at their end.
     paths: Vec<String>,
-    body_bytes_max: usize,
-    /// Room for bodies, by the KiB.
-    room: Semaphore,
+    room: Arc<Room>,
     service: Graphql<RateLimit<Behind, Deciding>>,
 }
 
@@ -81,68 +79,75 @@ impl Priced {
             .body_at_most(plan.body_bytes_max);
         Ok(Self {
             route: route.to_owned(),
-            paths: plan.paths.clone(),
-            body_bytes_max: plan.body_bytes_max,
-            room: Semaphore::new(HELD_KIB_MAX),
+            paths: plan.paths.iter().map(|path| loose_path(path).trim_end_matches('/').to_owned()).collect(),
+            room: Room::new(),
             service: layer.layer(limits.layer(behind.clone())),
         })
     }
 
-    /// The one that a request is for, by its path first: nearly all are for none.
+    /// The one that a request is for, by its path first: nearly all are for none. The service behind may take another spelling of a path
+    /// for the path itself, also where that spelling has another route here: the request takes its own route, and is priced.
     pub(super) fn find<'p>(
         all: &'p [Self],
         table: &Table,
         host: Option<&str>,
         path: &str,
     ) -> Option<&'p Self> {
-        let mut fit = all.iter().filter(|priced| priced.paths.iter().any(|above| is_below(above, path)));
-        fit.find(|priced| table.find(host, path).is_some_and(|route| route.name == priced.route))
+        if all.is_empty() {
+            return None;
+        }
+        let loose = loose_path(path);
+        let usual = |priced: &'p Self| {
+            let usual = priced.paths.iter().find_map(|above| usual(above, &loose))?;
+            Some((priced, usual))
+        };
+        let mut fit = all.iter().filter_map(usual).peekable();
+        fit.peek()?;
+        let own = table.find(host, path).map(|route| &route.name);
+        let is_usual = |priced: &Self, usual: &str| {
+            table.find_loosely(host, usual).is_some_and(|route| route.name == priced.route)
+        };
+        let of_own = fit.clone().find(|(priced, _)| own == Some(&priced.route));
+        of_own.or_else(|| fit.find(|(priced, usual)| is_usual(priced, usual))).map(|(priced, _)| priced)
     }
 
     /// Answers a request that has arrived.
     pub(super) async fn answer(&self, parts: Parts, body: Incoming) -> Response<Limited> {
-        // A body is in memory from here until the upstream answers.
-        let size = kib(&parts, &body, self.body_bytes_max);
-        let Ok(Ok(_held)) = tokio::time::timeout(ROOM_TIMEOUT, self.room.acquire_many(size)).await else {
+        let client = parts.extensions.get::<Arrival>().map_or(IpAddr::from([0; 4]), |arrival| arrival.client);
+        // What has come of a body is in memory until the upstream answers.
+        let stay = self.room.enter(client);
+        let upload = Upload::new(Carried::Coming(body), None);
+        let body = Roomed { body: upload.lend(), stay: Arc::clone(&stay) };
+        let request = Request::from_parts(parts, Carried::Awaited(Box::new(body)));
+        let answered = self.service.clone().call(request).await;
+        let refused = |problem: &Problem| {
+            let mut response = own::refused(problem, Asker::Http).map(Limited::from);
+            response.extensions_mut().insert(Own);
+            response
+        };
+        if stay.is_refused() {
             let detail = format!(
-                "route {:?}: as many bodies wait to be priced as may be; try again later",
+                "route {:?}: as many bodies are held to be priced, in all or of one client, as may be; try again later",
                 self.route
             );
-            return own::refused(&Problem::new(Kind::Gateway(Turned::Busy), detail), Asker::Http)
-                .map(Limited::from);
-        };
-        let upload = Upload::new(Carried::Coming(body), None);
-        let request = Request::from_parts(parts, Carried::Awaited(Box::new(upload.lend())));
-        let answered = self.service.clone().call(request).await;
+            return refused(&Problem::new(Kind::Gateway(Turned::Busy), detail));
+        }
         match (upload.fault(), answered) {
-            (Some(fault), _) => {
-                let mut response = own::refused(&proxy::cut_off(fault), Asker::Http).map(Limited::from);
-                response.extensions_mut().insert(Own);
-                response
-            }
+            (Some(fault), _) => refused(&proxy::cut_off(fault)),
             (None, Ok(response)) => response.map(|body| Limited::from(Body::Boxed(body.boxed_unsync()))),
             (None, Err(never)) => match never {},
         }
     }
 }
 
-/// How much room a body takes that is no larger than it may be: what it says, or all that it could.
-fn kib(parts: &Parts, body: &Incoming, most: usize) -> u32 {
-    if body.is_end_stream() {
-        return 0;
+/// What a path usually is, if it is another one or below it, both in their loose form. Some servers take an escaped slash for one, and
+/// others what follows a dot for a format: nobody gets around the price by that.
+fn usual<'u>(above: &'u str, path: &'u str) -> Option<&'u str> {
+    match path.strip_prefix(above)?.bytes().next() {
+        None | Some(b'/') => Some(path),
+        Some(b'%' | b'.') => Some(above),
+        Some(_) => None,
     }
-    let length =
-        parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    let bytes = length.map_or(most, |length| length.min(most));
-    u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
-}
-
-/// Whether a path is another one or below it. Many servers take small and large letters for one another, leave out what follows a
-/// semicolon, or take an escaped slash for one: nobody gets around the price by that.
-fn is_below(above: &str, path: &str) -> bool {
-    let start = path.get(..above.len()).filter(|start| start.eq_ignore_ascii_case(above));
-    let rest = start.and_then(|start| path.get(start.len()..));
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', ';', '%']))
 }
 
 /// The operations of a file.
@@ -175,12 +180,24 @@ mod tests {
     /// No spelling that a server may take for the path gets around its price.
     #[test]
     fn paths_and_what_is_below() {
-        for path in ["/graphql", "/graphql/", "/graphql/x", "/GraphQL", "/graphql;v=1", "/graphql%2Fx"] {
-            assert!(is_below("/graphql", path), "{path}");
+        let spellings = [
+            "/graphql",
+            "/graphql/",
+            "/graphql/x",
+            "/GraphQL",
+            "/graphql;v=1",
+            "/graphql%2Fx",
+            "/graphql.",
+            "/graphql%20",
+            "/graphql.json",
+        ];
+        for path in spellings {
+            assert!(usual("/graphql", &loose_path(path)).is_some(), "{path}");
         }
         for path in ["/", "/graphqlx", "/graph", "/graphq\u{e9}", "/x/graphql"] {
-            assert!(!is_below("/graphql", path), "{path}");
+            assert!(usual("/graphql", &loose_path(path)).is_none(), "{path}");
         }
-        assert!(is_below("", "/anything"));
+        assert_eq!(usual("/graphql", "/graphql.json"), Some("/graphql"));
+        assert!(usual("", "/anything").is_some());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate::Timestamp;
+use tollgate::{Timestamp, loose_path};
 
 use super::arrival::Arrival;
 use super::health::Budget;
@@ -41,24 +41,34 @@ impl Route {
         })
     }
 
-    fn matches(&self, host: Option<&str>, path: &str) -> bool {
+    fn is_for(&self, host: Option<&str>) -> bool {
         // A route that names no port is for all of them.
         let spellings = host.into_iter().chain(host.map(name_of));
         let is_one = |is_its: &dyn Fn(&str) -> bool| spellings.clone().any(is_its);
-        let is_host = match &self.host {
+        match &self.host {
             Host::Any => true,
             Host::Exactly(name) => is_one(&|host| host == name),
             Host::Below(name) => is_one(&|host| {
                 let rest = host.strip_suffix(name.as_str());
                 rest.is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
             }),
-        };
-        is_host
+        }
+    }
+
+    fn matches(&self, host: Option<&str>, path: &str) -> bool {
+        self.is_for(host)
             && match &self.paths {
                 Paths::Template(template) => template.matches(path),
-                Paths::Below(above) => path
-                    .strip_prefix(above.as_str())
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+                Paths::Below(above) => is_below(above, path),
+            }
+    }
+
+    /// The same by the loose form of a path.
+    fn matches_loosely(&self, host: Option<&str>, loose: &str) -> bool {
+        self.is_for(host)
+            && match &self.paths {
+                Paths::Template(template) => template.matches_loosely(loose),
+                Paths::Below(above) => is_below(loose_path(above).trim_end_matches('/'), loose),
             }
     }
 
@@ -91,6 +101,11 @@ impl Route {
             |value| spread::hash(value.as_bytes()),
         ))
     }
+}
+
+/// Whether a path is another one, or below it at a slash.
+fn is_below(above: &str, path: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// A host in its one spelling without its port.
@@ -126,6 +141,11 @@ impl Table {
     /// The route of a request.
     pub(super) fn find(&self, host: Option<&str>, path: &str) -> Option<&Route> {
         self.routes.iter().find(|route| route.matches(host, path))
+    }
+
+    /// The route that the usual spelling of a path has, told by its loose form.
+    pub(super) fn find_loosely(&self, host: Option<&str>, loose: &str) -> Option<&Route> {
+        self.routes.iter().find(|route| route.matches_loosely(host, loose))
     }
 }
 
@@ -176,6 +196,12 @@ mod tests {
         ];
         for (host, path, name) in cases {
             assert_eq!(found(host, path), Some(name), "{host:?} {path}");
+        }
+        let loosely = |path| table.find_loosely(None, &loose_path(path)).map(|route| route.name.as_str());
+        for (path, name) in
+            [("/V1;x", "v1"), ("/v1./USERS/7", "user"), ("/V1/groups/Me.", "me"), ("/v1x", "rest")]
+        {
+            assert_eq!(loosely(path), Some(name), "{path}");
         }
     }
 }

@@ -57,7 +57,7 @@ fn points_are_charged() {
     let (gateway, _folder) =
         with(&upstream, "{path: [/echo, /cost], weights: {search: 20}, lists: {tags: 5}}");
     // Odd spaces and escapes: nobody writes it anew.
-    let body = "{ \"query\" : \"query($n: Int) { posts(first: $n) { id } }\",\t\"variables\":{\"n\":9}, \"x\":\"\\u00e9\" }\n";
+    let body = "{ \"query\" : \"query($n: Int) { posts(first: $n) { id } }\",\t\"variables\":{\"n\":9}, \"extensions\":{\"x\":\"\\u00e9\"} }\n";
     let answer = post(&gateway, "/cost/1", body);
     assert_eq!(
         (answer.status, String::from_utf8_lossy(&answer.body).as_ref(), left(&answer)),
@@ -101,7 +101,7 @@ fn caps_come_first() {
     let caps =
         "{path: /echo, body_bytes: 1024, caps: {depth: 3, fields: 5, aliases: 1, points: 50, operations: 2}}";
     let (gateway, _folder) = with(&upstream, caps);
-    let large = format!(r#"{{"query":"{{ a }}","x":"{}"}}"#, "y".repeat(1_024));
+    let large = format!(r#"{{"query":"{{ a }}","operationName":"{}"}}"#, "y".repeat(1_024));
     let refused = [
         (r#"{"query":"{ a { b { c { d } } } }"}"#, 400, "GRAPHQL_TOO_COMPLEX"),
         (r#"{"query":"{ a b c d e f }"}"#, 400, "GRAPHQL_TOO_COMPLEX"),
@@ -110,6 +110,12 @@ fn caps_come_first() {
         (r#"[{"query":"{ a }"},{"query":"{ a }"},{"query":"{ a }"}]"#, 400, "BAD_REQUEST"),
         (r#"{"query":"{ a"}"#, 400, "GRAPHQL_PARSE_FAILED"),
         ("a=b", 400, "BAD_REQUEST"),
+        (r#"{"query":"{ a }","Query":"{ a { b { c { d } } } }","documentId":"x"}"#, 400, "BAD_REQUEST"),
+        (
+            r#"{"query":"query($n: Int) { a(first: $n) { b } }","variables":{"n":1000,"n":1}}"#,
+            400,
+            "BAD_REQUEST",
+        ),
         (large.as_str(), 413, "PAYLOAD_TOO_LARGE"),
     ];
     for (body, status, expected) in refused {
@@ -123,8 +129,10 @@ fn caps_come_first() {
     stream.write_all(format!("{head}800\r\n{}\r\n", "x".repeat(0x800)).as_bytes()).unwrap();
     assert_eq!(Response::read(&mut BufReader::new(&stream)).status, 413);
     // A WebSocket would pass every price but the first.
-    let upgrade = gateway.get("/echo", "Connection: upgrade\r\nUpgrade: websocket\r\n");
-    assert_eq!(code(&upgrade), (400, "BAD_REQUEST".to_owned()));
+    let upgrade = "Connection: upgrade\r\nUpgrade: websocket\r\n";
+    for target in ["/echo", "/echo?query=%7Ba%7D"] {
+        assert_eq!(code(&gateway.get(target, upgrade)), (400, "BAD_REQUEST".to_owned()), "{target}");
+    }
     assert_eq!(upstream.count(), 0);
     assert_eq!(left(&gateway.get("/x", "X-API-Key: k\r\n")), 99);
     // Who asks first is told before it sends anything.
@@ -133,6 +141,64 @@ fn caps_come_first() {
         head.replace("Transfer-Encoding: chunked\r\n\r\n", "")
     );
     assert_eq!(gateway.exchange(&asks).status, 413);
+}
+
+/// Servers that forgive much take many spellings for one path. None gets around the caps, neither where a route of everything else leads
+/// to the same service, which these spellings take, nor where several paths of one route are priced.
+#[test]
+fn no_spelling_gets_around() {
+    let upstream = Upstream::start();
+    let folder = Folder::new("gateway-graphql-spellings");
+    let start = |text: &str| {
+        let text = text.replace("UPSTREAM", &format!("http://{}", upstream.address));
+        let config = folder.write("config.yaml", &text).display().to_string();
+        Gateway::with(&["--config", &config, "--trusted-proxy", "127.0.0.0/8"], POLICY)
+    };
+    let deep = r#"{"query":"{ a { b { c { d } } } }"}"#;
+    let two = start(
+        "routes:\n  - {name: rest, upstreams: [UPSTREAM]}\n  - {name: gql, path: /API/graphql, upstreams: [UPSTREAM], graphql: {path: /API/graphql, caps: {depth: 3}}}\n",
+    );
+    for path in [
+        "/API/graphql",
+        "/api/GraphQL",
+        "/API/graphql;x",
+        "/API/graphql.",
+        "/api;x/graphql/",
+        "/API/graphql.json",
+    ] {
+        assert_eq!(code(&post(&two, path, deep)), (400, "GRAPHQL_TOO_COMPLEX".to_owned()), "{path}");
+    }
+    // A path of its own for everything else, and the price where the caps are kept.
+    assert_eq!(left(&post(&two, "/API/graphqlx", deep)), 99);
+    assert_eq!(left(&post(&two, "/api/graphql", r#"{"query":"{ a(first: 9) { b } }"}"#)), 89);
+    let one = start(
+        "routes: [{upstreams: [UPSTREAM], graphql: {path: [/graphql, /api/graphql], caps: {depth: 3}}}]",
+    );
+    for path in
+        ["/api/graphql", "/api;x/graphql", "/api./graphql", "/api%20/graphql", "/graphql.", "/Graphql"]
+    {
+        assert_eq!(code(&post(&one, path, deep)), (400, "GRAPHQL_TOO_COMPLEX".to_owned()), "{path}");
+    }
+    assert_eq!(upstream.count(), 2);
+}
+
+/// Bodies that are announced and never come take no room: 270 of them once shut GraphQL for everybody, for as long as a client may be slow.
+#[test]
+fn bodies_that_never_come() {
+    let upstream = Upstream::start();
+    let (gateway, _folder) = with(&upstream, "{path: /echo, body_bytes: 1048576}");
+    let head = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1048576\r\n\r\n{";
+    let idle: Vec<_> = (0..270)
+        .map(|_| {
+            let mut stream = gateway.connect();
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    for _ in 0..3 {
+        assert_eq!(post(&gateway, "/echo", r#"{"query":"{ a }"}"#).status, 200);
+    }
+    drop(idle);
 }
 
 /// What the upstream says that an operation cost is what it costs; who says nothing costs its price.

@@ -242,7 +242,7 @@ pub(crate) fn query<'s>(query: &'s str, wanted: &str) -> Result<Option<Cow<'s, s
 }
 
 /// A name or a value as forms write it.
-fn form_text(text: &str) -> Option<Cow<'_, str>> {
+pub(crate) fn form_text(text: &str) -> Option<Cow<'_, str>> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Some(Cow::Borrowed(text));
     }

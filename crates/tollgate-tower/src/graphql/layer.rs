@@ -112,7 +112,9 @@ where
         let settings = Arc::clone(&self.settings);
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            let body = if (settings.is_graphql)(&parts) && !is_preflight(&parts.method, &parts.headers) {
+            let is_preflight =
+                || is_preflight(&parts.method, &parts.headers) && !question::is_other_protocol(&parts);
+            let body = if (settings.is_graphql)(&parts) && !is_preflight() {
                 match settings.priced(&mut parts, body).await {
                     Ok(bytes) => B::from(bytes),
                     Err(Refused(response)) => return Ok(response.map(Body::refused)),
@@ -136,6 +138,11 @@ impl Settings {
             let message = format!("body: more than {} bytes", self.body_bytes_max);
             Refused(refusal(StatusCode::PAYLOAD_TOO_LARGE, &Unpriced::new("PAYLOAD_TOO_LARGE", message)))
         };
+        if question::is_other_protocol(parts) {
+            let message =
+                "upgrade: what is asked inside of another protocol has no price; accepted: requests of HTTP";
+            return Err(Refused(refusal(StatusCode::BAD_REQUEST, &Unpriced::new("BAD_REQUEST", message))));
+        }
         let told =
             parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if told.is_some_and(|told| told > self.body_bytes_max) {

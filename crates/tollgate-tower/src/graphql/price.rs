@@ -9,6 +9,10 @@ use serde_json::{Map, Value as Json};
 
 use super::Unpriced;
 
+/// How deep sets of fields may stand in one another with all fragments spread, whether fields are between them or not. The parser bounds
+/// each definition by itself; definitions that spread one another are bounded by this alone.
+const NESTING_MAX: u32 = 200;
+
 /// What is refused before anybody counts, whatever it would cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
@@ -95,12 +99,19 @@ impl Price {
     }
 }
 
+/// What a set of fields costs, and how many sets stand in one another there, itself among them.
+#[derive(Clone, Copy, Default)]
+struct Set {
+    price: Price,
+    nesting: u32,
+}
+
 /// A fragment, before and after it was priced.
 enum Fragment {
     Text(cst::SelectionSet),
     /// It is being priced: who meets it now is inside of it.
     Open,
-    Priced(Price),
+    Priced(Set),
 }
 
 /// What a document needs to be priced.
@@ -141,7 +152,12 @@ impl Pricing {
                 Definition::FragmentDefinition(definition) => {
                     let name = definition.fragment_name().and_then(|name| name.name());
                     if let (Some(name), Some(set)) = (name, definition.selection_set()) {
-                        fragments.insert(name.text().to_string(), Fragment::Text(set));
+                        let name = name.text().to_string();
+                        if fragments.contains_key(&name) {
+                            let message = format!("fragment {name:.64}: is defined twice");
+                            return Err(Unpriced::new("GRAPHQL_VALIDATION_FAILED", message));
+                        }
+                        fragments.insert(name, Fragment::Text(set));
                     }
                 }
                 _ => {
@@ -156,7 +172,7 @@ impl Pricing {
         let defaults = defaults(chosen);
         let mut pricer = Pricer { pricing: self, variables, defaults, fragments };
         let set = chosen.selection_set();
-        let mut price = set.map_or(Ok(Price::default()), |set| pricer.set(&set))?;
+        let mut price = set.map_or(Ok(Set::default()), |set| pricer.set(&set, 0))?.price;
         let kind = chosen.operation_type();
         let is = |token: fn(&cst::OperationType) -> bool| kind.as_ref().is_some_and(token);
         if is(|kind| kind.mutation_token().is_some()) {
@@ -234,60 +250,79 @@ fn whole(value: &cst::IntValue) -> Option<u64> {
     (token.kind() == SyntaxKind::INT).then(|| token.text().parse().ok())?
 }
 
+/// Whether sets may stand so deep in one another.
+fn nested(nesting: u32) -> Result<(), Unpriced> {
+    if nesting <= NESTING_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "nesting: the operation has more than {NESTING_MAX} sets of fields in one another, with its fragments spread; accepted: as many"
+    );
+    Err(Unpriced::new("GRAPHQL_TOO_COMPLEX", message))
+}
+
 impl Pricer<'_> {
-    fn set(&mut self, set: &cst::SelectionSet) -> Result<Price, Unpriced> {
-        let mut price = Price::default();
+    /// A set that stands in so many others.
+    fn set(&mut self, set: &cst::SelectionSet, above: u32) -> Result<Set, Unpriced> {
+        let inside = above.saturating_add(1);
+        nested(inside)?;
+        let mut whole = Set { nesting: 1, ..Set::default() };
         for selection in set.selections() {
             let next = match selection {
-                Selection::Field(field) => self.field(&field)?,
+                Selection::Field(field) => self.field(&field, inside)?,
                 Selection::InlineFragment(fragment) => {
-                    fragment.selection_set().map_or(Ok(Price::default()), |set| self.set(&set))?
+                    fragment.selection_set().map_or(Ok(Set::default()), |set| self.set(&set, inside))?
                 }
                 Selection::FragmentSpread(spread) => {
                     let name = spread.fragment_name().and_then(|name| name.name());
-                    name.map_or(Ok(Price::default()), |name| self.fragment(name.text().as_str()))?
+                    name.map_or(Ok(Set::default()), |name| self.fragment(name.text().as_str(), inside))?
                 }
             };
-            price = price.and(next);
+            whole.price = whole.price.and(next.price);
+            whole.nesting = whole.nesting.max(next.nesting.saturating_add(1));
             // A text that grows beyond all caps need not be read to its end.
-            if price.fields > self.pricing.caps.fields {
-                self.pricing.caps.accept(&price)?;
+            if whole.price.fields > self.pricing.caps.fields {
+                self.pricing.caps.accept(&whole.price)?;
             }
         }
-        Ok(price)
+        Ok(whole)
     }
 
-    fn fragment(&mut self, name: &str) -> Result<Price, Unpriced> {
+    fn fragment(&mut self, name: &str, above: u32) -> Result<Set, Unpriced> {
         let failed = |message: &str| {
             Unpriced::new("GRAPHQL_VALIDATION_FAILED", format!("fragment {name:.64}: {message}"))
         };
         let Some(fragment) = self.fragments.get_mut(name) else { return Err(failed("is not defined")) };
         match std::mem::replace(fragment, Fragment::Open) {
             Fragment::Open => Err(failed("spreads itself")),
-            Fragment::Priced(price) => {
-                *fragment = Fragment::Priced(price);
-                Ok(price)
+            Fragment::Priced(set) => {
+                *fragment = Fragment::Priced(set);
+                // It may stand deeper here than where it was priced.
+                nested(above.saturating_add(set.nesting))?;
+                Ok(set)
             }
             Fragment::Text(set) => {
-                let price = self.set(&set)?;
-                self.fragments.insert(name.to_owned(), Fragment::Priced(price));
-                Ok(price)
+                let set = self.set(&set, above)?;
+                self.fragments.insert(name.to_owned(), Fragment::Priced(set));
+                Ok(set)
             }
         }
     }
 
-    fn field(&mut self, field: &cst::Field) -> Result<Price, Unpriced> {
+    fn field(&mut self, field: &cst::Field, above: u32) -> Result<Set, Unpriced> {
         let name = field.name().map(|name| name.text().to_string()).unwrap_or_default();
-        let below = field.selection_set().map_or(Ok(Price::default()), |set| self.set(&set))?;
+        let set = field.selection_set().map_or(Ok(Set::default()), |set| self.set(&set, above))?;
+        let below = set.price;
         let entries = self.entries(&name, field)?;
         // What every object says of itself costs nobody anything.
         let own = if name == "__typename" { 0 } else { self.weight(&name) };
-        Ok(Price {
+        let price = Price {
             points: own.saturating_add(entries.saturating_mul(below.points)),
             depth: below.depth.saturating_add(1),
             fields: below.fields.saturating_add(1),
             aliases: below.aliases.saturating_add(u64::from(field.alias().is_some())),
-        })
+        };
+        Ok(Set { price, nesting: set.nesting })
     }
 
     fn weight(&self, name: &str) -> u64 {
@@ -399,6 +434,8 @@ mod tests {
         let cycle = "{ ...A } fragment A on T { ...B } fragment B on T { ...A }";
         assert_eq!(price(cycle).unwrap_err().code, "GRAPHQL_VALIDATION_FAILED");
         assert_eq!(price("{ ...A }").unwrap_err().code, "GRAPHQL_VALIDATION_FAILED");
+        let twice = "{ ...A } fragment A on T { b { c { d } } } fragment A on T { b }";
+        assert_eq!(price(twice).unwrap_err().code, "GRAPHQL_VALIDATION_FAILED");
     }
 
     /// A small text of fragments that doubles at each step is known to be too large at once.
@@ -422,6 +459,44 @@ mod tests {
             price("{ a(first: 999999999999) { b(first: 999999999999) { c } } }").unwrap_err().code,
             "GRAPHQL_TOO_COMPLEX"
         );
+    }
+
+    /// The parser bounds how deep one definition is, not how deep fragments that spread one another are: a text of 14 KB once took all of
+    /// the stack, and the process with it. Whatever the caps are, a thread of the usual size prices it or refuses it.
+    #[test]
+    fn chains_of_fragments() {
+        let chain = |fragments: usize, inline: usize| {
+            let (open, close) = ("...{".repeat(inline), "}".repeat(inline));
+            let link = |number| format!("fragment F{number} on T{{{open}...F{}{close}}}", number + 1);
+            let links: String = (0..fragments).map(link).collect();
+            format!("{{...F0}}{links}fragment F{fragments} on T{{x}}")
+        };
+        let wide = Pricing { caps: Caps { tokens: 100_000, ..Caps::default() }, ..Pricing::default() };
+        let beyond = [chain(50, 50), chain(2_000, 0), chain(199, 0), chain(8_000, 0)];
+        let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
+            for text in beyond {
+                let refused = wide.price(&text, None, &Map::new()).unwrap_err();
+                assert!(refused.message.starts_with("nesting:"), "{refused}");
+            }
+            assert_eq!(wide.price(&chain(198, 0), None, &Map::new()).unwrap().points, 1);
+        });
+        thread.unwrap().join().unwrap();
+    }
+
+    /// A fragment that was priced where it stands high is as deep where it stands low, in whichever order they come.
+    #[test]
+    fn nesting_is_one_in_any_order() {
+        let below = format!("fragment Low on T {{ {}x{} }}", "... {".repeat(50), "}".repeat(50));
+        let middle = |number: u32| {
+            let spread = if number == 3 { "Low".to_owned() } else { format!("M{}", number + 1) };
+            format!("fragment M{number} on T {{ {}...{spread}{} }}", "... {".repeat(50), "}".repeat(50))
+        };
+        let fragments = format!("{below} {} {} {} {}", middle(0), middle(1), middle(2), middle(3));
+        for order in ["...Low ...M3 ...M2 ...M1 ...M0", "...M0 ...M1 ...M2 ...M3 ...Low"] {
+            let refused = price(&format!("{{ {order} }} {fragments}")).unwrap_err();
+            assert!(refused.message.starts_with("nesting:"), "{refused}");
+        }
+        assert_eq!(points(&format!("{{ ...Low ...M3 ...M2 }} {fragments}")), 3);
     }
 
     /// Caps hold, each by its own name.

@@ -3,42 +3,65 @@
 use std::borrow::Cow;
 
 use http::Method;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, UPGRADE};
 use http::request::Parts;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value as Json};
 
 use super::Unpriced;
+use super::once::Once;
 use super::persisted::Persisted;
 use super::price::{Price, Pricing};
-use crate::attributes::source::query;
+use crate::attributes::source::{form_text, query};
 
 /// What an operation is made of in the query string.
 const PARAMETERS: [&str; 4] = ["query", "operationName", "variables", "extensions"];
 
-/// One operation as it is sent.
+/// The name of a hash in the extensions.
+const PERSISTED: &str = "persistedQuery";
+/// Where some servers look for an operation that they know by another name than its hash; in small letters.
+const ELSEWHERE: [&str; 7] = ["id", "documentid", "document_id", "docid", "doc_id", "queryid", "query_id"];
+
+/// One operation as it is sent. It has nothing beside: some servers read names in any case, or an operation under another name.
 #[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Question<'q> {
     #[serde(default, borrow)]
     query: Option<Cow<'q, str>>,
     #[serde(default, borrow, rename = "operationName")]
     operation: Option<Cow<'q, str>>,
     #[serde(default)]
-    variables: Option<Map<String, Json>>,
+    variables: Option<Once>,
     #[serde(default)]
     extensions: Option<Extensions>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// What is beside an operation. It may hold what nobody here knows.
+#[derive(Debug, Default)]
 struct Extensions {
-    #[serde(default, rename = "persistedQuery")]
     persisted: Option<ByHash>,
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ByHash {
+    #[serde(default, rename = "version")]
+    _version: Option<Json>,
     #[serde(rename = "sha256Hash")]
     hash: String,
+}
+
+impl<'d> Deserialize<'d> for Extensions {
+    fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
+        let Once(mut all) = Once::deserialize(from)?;
+        let persisted = all.remove(PERSISTED).filter(|named| !named.is_null());
+        if let Some(name) = all.keys().find(|name| name.eq_ignore_ascii_case(PERSISTED)) {
+            return Err(D::Error::custom(format!("{name:.64}: another spelling; accepted: {PERSISTED}")));
+        }
+        let persisted = persisted.map(serde_json::from_value).transpose().map_err(D::Error::custom)?;
+        Ok(Self { persisted })
+    }
 }
 
 /// The price of a request. What servers read in more than one place, or in more than one way, has none: what runs must be what was priced.
@@ -50,6 +73,13 @@ pub(super) fn price(
 ) -> Result<Price, Unpriced> {
     let bad = |message: &str| Unpriced::new("BAD_REQUEST", message);
     let asked = parts.uri.query().unwrap_or_default();
+    if let Some(name) = ambiguous(asked) {
+        let message = format!(
+            "{name:.64}: some servers would look for an operation there; accepted: {}",
+            PARAMETERS.join(", ")
+        );
+        return Err(Unpriced::new("BAD_REQUEST", message));
+    }
     if parts.method == Method::GET || parts.method == Method::HEAD {
         if !body.is_empty() {
             return Err(bad("body: the operation is in the query string; accepted: no body beside it"));
@@ -70,6 +100,38 @@ pub(super) fn price(
         }
         _ => Err(bad("content-type: no GraphQL; accepted: application/json and application/graphql")),
     }
+}
+
+/// A name in a query string that some servers take for a part of an operation, though it is none of the four: in other letters, with a
+/// path into it (`variables[n]`), behind a semicolon, or one by which they know operations.
+fn ambiguous(asked: &str) -> Option<Cow<'_, str>> {
+    let is_ambiguous = |name: &str, is_first: bool| {
+        let stem = name.trim().split(['[', '.']).next().unwrap_or_default().trim_end().to_ascii_lowercase();
+        let is_part = PARAMETERS.iter().any(|known| known.eq_ignore_ascii_case(&stem));
+        ELSEWHERE.contains(&stem.as_str()) || is_part && !(is_first && PARAMETERS.contains(&name))
+    };
+    asked.split('&').find_map(|pair| {
+        let mut pieces = pair.split(';').enumerate();
+        pieces.find_map(|(place, piece)| {
+            let name = match piece.split_once('=') {
+                Some((name, _)) => name,
+                // Behind a semicolon there is more often the rest of a value.
+                None => Some(piece).filter(|_| place == 0)?,
+            };
+            form_text(name).filter(|name| is_ambiguous(name, place == 0))
+        })
+    })
+}
+
+/// Whether a request asks for another protocol, such as WebSocket, whose messages nobody would price. HTTP/2 is none: who is asked for
+/// it may go on as before.
+pub(super) fn is_other_protocol(parts: &Parts) -> bool {
+    let is_http = |name: &str| {
+        let name = name.trim().to_ascii_lowercase();
+        name.is_empty() || name.starts_with("h2") || name.starts_with("http")
+    };
+    let is_other = |line: &HeaderValue| line.to_str().map_or(true, |line| !line.split(',').all(is_http));
+    parts.method == Method::CONNECT || parts.headers.get_all(UPGRADE).iter().any(is_other)
 }
 
 /// What a body is, in small letters. It is told once, and the body is text in UTF-8 as it is.
@@ -129,6 +191,6 @@ fn one(question: &Question<'_>, pricing: &Pricing, persisted: &Persisted) -> Res
     let named = question.extensions.as_ref().and_then(|extensions| extensions.persisted.as_ref());
     let text = persisted.text(question.query.as_deref(), named.map(|named| named.hash.as_str()))?;
     let none = Map::new();
-    let variables = question.variables.as_ref().unwrap_or(&none);
+    let variables = question.variables.as_ref().map_or(&none, |Once(variables)| variables);
     pricing.price(text, question.operation.as_deref().filter(|name| !name.is_empty()), variables)
 }

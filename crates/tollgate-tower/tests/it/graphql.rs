@@ -98,6 +98,8 @@ async fn one_reading() {
     };
     let kind = ("content-type", "application/json");
     assert_eq!(asked(layer(), with("/graphql?x=1", &[kind], json)).await.0, 200);
+    let beside = r#"{"query":"{ a }","operationName":null,"variables":null,"extensions":{"trace":{"id":1}}}"#;
+    assert_eq!(asked(layer(), with("/graphql", &[kind], beside)).await.0, 200);
     let utf8 = ("content-type", "application/json; Charset=\"UTF-8\"");
     assert_eq!(asked(layer(), with("/graphql", &[utf8], json)).await.0, 200);
     let twice = [
@@ -108,6 +110,22 @@ async fn one_reading() {
         with("/graphql", &[("content-type", "application/json; charset=utf-7")], json),
         with("/graphql", &[kind, ("content-encoding", "gzip")], json),
         with("/graphql", &[kind], r#"{"query":"{ a }","query":"{ b }"}"#),
+        // Servers in Go read names in any case, and those of trusted documents know operations by an id.
+        with("/graphql", &[kind], r#"{"query":"{ a }","Query":"{ b { c } }"}"#),
+        with("/graphql", &[kind], r#"{"query":"{ a }","documentId":"x"}"#),
+        with("/graphql", &[kind], r#"[{"query":"{ a }","id":"x"}]"#),
+        with("/graphql", &[kind], r#"{"query":"{ a }","variables":{"n":1000,"n":1}}"#),
+        with("/graphql", &[kind], r#"{"query":"{ a }","variables":{"page":{"n":1000,"n":1}}}"#),
+        with("/graphql", &[kind], r#"{"query":"{ a }","extensions":{"PersistedQuery":{"sha256Hash":"x"}}}"#),
+        with("/graphql?Query=%7Bb%7D", &[kind], json),
+        with("/graphql?documentId=x", &[kind], json),
+        Request::get("/graphql?query=%7Ba%7D&QUERY=%7Bb%7D").body(Body::empty()).unwrap(),
+        Request::get("/graphql?query=%7Ba%7D&doc_id=1").body(Body::empty()).unwrap(),
+        Request::get("/graphql?query=%7Ba%7D&variables%5Bn%5D=1000").body(Body::empty()).unwrap(),
+        Request::get("/graphql?query=%7Ba%7D&x=1;query=%7Bb%7D").body(Body::empty()).unwrap(),
+        Request::get("/graphql?query=%7Ba%7D&variables=%7B%22n%22:9,%22n%22:1%7D")
+            .body(Body::empty())
+            .unwrap(),
         Request::get("/graphql?query=%7Ba%7D").body(Body::from(r#"{"variables":{}}"#)).unwrap(),
         Request::get("/graphql?query=%7Ba%7D&query=%7Bb%7D").body(Body::empty()).unwrap(),
     ];
@@ -118,6 +136,30 @@ async fn one_reading() {
     }
     let preflight = Request::options("/graphql").header("access-control-request-method", "POST");
     assert_eq!(asked(layer(), preflight.body(Body::empty()).unwrap()).await, (200, "0 0".to_owned()));
+}
+
+/// A WebSocket would pass every price but the first, whatever it asks for at its beginning. HTTP/2 is offered by some clients with every
+/// request, and means nothing else.
+#[tokio::test]
+async fn no_other_protocol() {
+    let with = |method: &str, upgrade: &str| {
+        Request::builder()
+            .method(method)
+            .uri("/graphql?query=%7Ba%7D")
+            .header("connection", "upgrade")
+            .header("upgrade", upgrade)
+            .header("access-control-request-method", "POST")
+            .body(Body::empty())
+            .unwrap()
+    };
+    let layer = || GraphqlLayer::new(Pricing::default());
+    for (method, upgrade) in
+        [("GET", "websocket"), ("GET", "h2c, WebSocket"), ("OPTIONS", "echo"), ("CONNECT", "h2c")]
+    {
+        let (status, body) = asked(layer(), with(method, upgrade)).await;
+        assert!(status == 400 && body.contains("upgrade:"), "{method} {upgrade}: {status} {body}");
+    }
+    assert_eq!(asked(layer(), with("GET", "h2c")).await.0, 200);
 }
 
 /// An allow-list lets known operations pass, by text or by hash, and no others.

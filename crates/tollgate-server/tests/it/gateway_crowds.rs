@@ -143,7 +143,7 @@ fn those_who_ask_nothing_make_room() {
         let wave: Vec<TcpStream> =
             hosts.flat_map(|host| slow(&format!("127.0.{wave}.{host}"), &gateway, 12)).collect();
         waves.push(wave);
-        crate::scratch::rest(Duration::from_millis(1_100));
+        tollgate_testkit::rest(Duration::from_millis(1_100));
     }
     gateway.server.await_log("takes the place of one that asks nothing");
     for _ in 0..20 {

@@ -10,7 +10,7 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use tokio::sync::Semaphore;
 use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted, points};
 use tollgate_tower::{RateLimit, RateLimitLayer};
@@ -100,7 +100,7 @@ impl Priced {
     }
 
     /// Answers a request that has arrived.
-    pub(super) async fn answer(&self, parts: Parts, body: Incoming) -> Response<Limited> {
+    pub(super) async fn answer(&self, parts: Parts, body: Carried) -> Response<Limited> {
         // A body is in memory from here until the upstream answers.
         let size = kib(&parts, &body, self.body_bytes_max);
         let Ok(Ok(_held)) = tokio::time::timeout(ROOM_TIMEOUT, self.room.acquire_many(size)).await else {
@@ -111,7 +111,7 @@ impl Priced {
             return own::refused(&Problem::new(Kind::Gateway(Turned::Busy), detail), Asker::Http)
                 .map(Limited::from);
         };
-        let upload = Upload::new(Carried::Coming(body), None);
+        let upload = Upload::new(body, None);
         let request = Request::from_parts(parts, Carried::Awaited(Box::new(upload.lend())));
         let answered = self.service.clone().call(request).await;
         match (upload.fault(), answered) {
@@ -127,7 +127,7 @@ impl Priced {
 }
 
 /// How much room a body takes that is no larger than it may be: what it says, or all that it could.
-fn kib(parts: &Parts, body: &Incoming, most: usize) -> u32 {
+fn kib(parts: &Parts, body: &Carried, most: usize) -> u32 {
     if body.is_end_stream() {
         return 0;
     }

@@ -40,6 +40,7 @@ mod reply;
 mod answer;
 mod cause;
 mod own;
+mod spare;
 mod body;
 mod carried;
 mod trailers;

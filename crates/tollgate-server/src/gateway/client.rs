@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::Response;
 use tokio::io::AsyncWriteExt;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Gateway;
 use super::arrival::Peer;
@@ -29,10 +29,11 @@ use written::{Answer, Asker};
 mod line;
 mod written;
 mod date;
-mod spare;
 
 /// How long a connection waits, once the server was told to stop, for a request that its client has sent already.
 const LINGER: Duration = Duration::from_secs(1);
+/// How often it is looked whether a connection rests: one that did nothing from one look to the next does.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// For how long, and for how many bytes, a client may go on sending that has its last answer.
 const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 const DROP_BYTES_MAX: usize = 1 << 20;
@@ -50,8 +51,11 @@ struct Client {
 enum After {
     /// Another one.
     Next,
-    /// Nothing: the client was told so, or is gone.
+    /// Nothing for now.
+    Rest,
+    /// Nothing at all: the client was told so, or asks no more, or is gone.
     Closed,
+    Ended,
     Gone,
     /// Another protocol.
     Tunnel(Box<Tunnel>),
@@ -64,11 +68,13 @@ pub(super) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, m
     let line = Shared::new(Patient::new(stream, Arc::clone(&phase)), &begun);
     let client = Client { gateway, peer, stop: stop.clone(), phase, line };
     let (mut stopping, mut has_stopped) = (pin!(stopped(&mut stop)), false);
-    while let Some(end) = client.next(stopping.as_mut(), &mut has_stopped).await {
+    let mut first = client.next(stopping.as_mut(), &mut has_stopped).await;
+    while let Some(head) = first.take() {
         // Boxed: all of it is given back when the connection rests.
-        match Box::pin(client.turn(end)).await {
-            After::Next => {}
+        match Box::pin(client.turns(head, stopping.as_mut(), &mut has_stopped)).await {
+            After::Next | After::Rest => first = client.next(stopping.as_mut(), &mut has_stopped).await,
             After::Closed => return Box::pin(client.close()).await,
+            After::Ended => break,
             After::Gone => return,
             After::Tunnel(tunnel) => return Box::pin(tunnel.carry_from(client.line)).await,
         }
@@ -78,6 +84,46 @@ pub(super) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, m
 }
 
 impl Client {
+    /// Answers requests, beginning with this one, until the connection rests or ends.
+    async fn turns(
+        &self,
+        mut head: Result<usize, Flaw>,
+        mut stopping: Pin<&mut impl Future<Output = ()>>,
+        has_stopped: &mut bool,
+    ) -> After {
+        let mut rests = pin!(self.rests());
+        loop {
+            let after = self.turn(head).await;
+            if !matches!(after, After::Next) {
+                return after;
+            }
+            let next = tokio::select! {
+                biased;
+                next = self.next(stopping.as_mut(), has_stopped) => next,
+                () = rests.as_mut() => return After::Rest,
+            };
+            match next {
+                Some(next) => head = next,
+                None => return After::Ended,
+            }
+        }
+    }
+
+    /// Until nothing was asked and nothing is under way from one look to the next.
+    async fn rests(&self) {
+        let mut look = pin!(sleep(LOOK_EVERY));
+        let mut seen = None;
+        loop {
+            look.as_mut().await;
+            let turn = self.phase.rest().filter(|_| self.line.lock().is_empty());
+            if turn.is_some() && turn == seen {
+                return;
+            }
+            seen = turn;
+            look.as_mut().reset(Instant::now() + LOOK_EVERY);
+        }
+    }
+
     /// Waits for the next head: where it ends, or what is wrong with it. None when none comes.
     async fn next(
         &self,

@@ -36,6 +36,13 @@ impl Phase {
         Answering(Arc::clone(self))
     }
 
+    /// The number of the turn that has not begun yet; none while a request is being answered, or on a connection that is no longer one of
+    /// HTTP.
+    pub(crate) fn rest(&self) -> Option<u32> {
+        let turn = self.turns.load(Ordering::Relaxed);
+        Some(turn).filter(|turn| turn % 2 == 0 && !self.left.load(Ordering::Relaxed))
+    }
+
     /// From now on the connection is no longer one of HTTP.
     pub(crate) fn leave(&self) {
         self.left.store(true, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::super::body::BodyError;
 use super::super::framing::{self, Decoder, Flaw, Next};
-use super::spare;
+use super::super::spare;
 use crate::http::Patient;
 use crate::listen::Stream;
 
@@ -240,10 +240,10 @@ impl Line {
         if self.read.capacity() == 0 {
             self.read = spare::take_read();
         }
-        let mut spare = self.read.capacity() - self.read.len();
-        if spare < self.room / 4 {
+        let mut room = self.read.capacity() - self.read.len();
+        if room < spare::READ_ROOM_BYTES.max(self.room / 4) {
             self.read.reserve(self.room);
-            spare = self.read.capacity() - self.read.len();
+            room = self.read.capacity() - self.read.len();
         }
         let Poll::Ready(read) = pin!(self.stream.read_buf(&mut self.read)).poll(context) else {
             self.tidy();
@@ -251,7 +251,7 @@ impl Line {
         };
         let read = read?;
         self.has_ended = read == 0;
-        if read == spare {
+        if read == room {
             self.room = (self.room * 2).min(READ_BYTES_MAX);
         } else if read < self.room / 4 {
             self.room = (self.room / 2).max(READ_BYTES);

@@ -12,8 +12,9 @@ use tollgate::Timestamp;
 use super::super::body::Limited;
 use super::super::framing::Head;
 use super::super::outbox::{Outbox, write_fields, write_length};
+use super::super::spare;
+use super::date;
 use super::line::Shared;
-use super::{date, spare};
 
 /// Who is answered.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +86,7 @@ impl Answer {
         let is_kept = asker.is_kept && framing != Framing::UntilEnd;
         let asker = Asker { is_kept, ..asker };
         write_head(&mut outbox.before, &parts, framing, asker, now);
+        spare::give_fields(parts.headers);
         let has_body = !matches!(framing, Framing::Absent | Framing::Fixed(0));
         Self {
             outbox,

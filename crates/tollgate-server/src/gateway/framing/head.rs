@@ -6,6 +6,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue, TE, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, Request, Uri, Version};
 
+use super::super::spare;
 use super::body::Decoder;
 
 /// Largest head.
@@ -129,8 +130,9 @@ impl Head {
         let is_10 = told.version == Some(0);
         *request.version_mut() = if is_10 { Version::HTTP_10 } else { Version::HTTP_11 };
         let mut found = Found::default();
+        *request.extensions_mut() = spare::take_extensions();
         let headers = request.headers_mut();
-        headers.reserve(told.headers.len() + FIELDS_ADDED);
+        *headers = spare::take_fields(told.headers.len() + FIELDS_ADDED);
         for field in told.headers.iter() {
             let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Flaw::Field)?;
             found.note(&name, field.value, is_10)?;

@@ -1,5 +1,5 @@
-//! The gateway: a reverse proxy in front of services that cannot be changed. The way of a request: `connection` (HTTP/1 through `strict`, which lets
-//! only `framing` that nobody can read differently pass, or HTTP/2 through `frames`, which ends floods) → `arrival` (its one spelling, and who sent it) →
+//! The gateway: a reverse proxy in front of services that cannot be changed. The way of a request: `connection` (HTTP/1 by `client`, whose
+//! requests `framing` reads in the one way that nobody reads differently, or HTTP/2 through `frames`, which ends floods) → `arrival` (its one spelling, and who sent it) →
 //! `priced`, for the paths of GraphQL that a route's `graphql` names → the decision → `overload` (whether there is capacity) → `proxy` (its route in the `table`, the upstream that `spread` chooses) → `fields` (what the next hop is told) → `upstream` (a connection of `link`: a `wire`
 //! of HTTP/1, whose answers `reply` reads, or a `shared` one of HTTP/2) → `answer` and `body`.
 //! Routes come from the config by way of `plan`; `health` and `checks` say which upstreams are asked; `tunnel` is for what is no longer HTTP, and `websocket` for what is inside of HTTP/2.
@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use hyper::body::Incoming;
 use hyper::{Request, Response};
+use tollgate::Timestamp;
 use tollgate_tower::{RateLimit, RateLimitLayer, peer};
 use tower_layer::Layer;
 use tower_service::Service as _;
@@ -20,7 +20,6 @@ mod connection;
 mod client;
 mod filtered;
 mod entry;
-mod strict;
 mod framing;
 mod frames;
 mod streams;
@@ -36,11 +35,13 @@ mod upstream;
 mod link;
 mod shared;
 mod wire;
+mod outbox;
 mod reply;
 mod room;
 mod answer;
 mod cause;
 mod own;
+mod spare;
 mod body;
 mod carried;
 mod trailers;
@@ -54,19 +55,14 @@ mod refusal;
 /// What the fuzz targets see of the gateway.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
-    use super::framing::{Found, Scanner};
+    use super::framing::Reader;
 
-    /// How many of these bytes, which come in parts, may pass, and whether more may.
+    /// How many of these bytes, which come in parts, are taken for requests, and whether more may be.
     #[must_use]
     pub fn framed(parts: &[&[u8]]) -> (usize, bool) {
-        let (mut scanner, mut passed) = (Scanner::new(), 0);
-        for part in parts {
-            match scanner.scan(part) {
-                Found::Fine => passed += part.len(),
-                Found::Whole(at) | Found::Asks(at) | Found::Broken(at) => return (passed + at, false),
-            }
-        }
-        (passed, true)
+        let mut reader = Reader::new();
+        parts.iter().for_each(|part| reader.feed(part));
+        (reader.taken, !reader.is_broken && !reader.has_asked)
     }
 }
 
@@ -88,10 +84,6 @@ use overload::Behind;
 use priced::Priced;
 use proxy::Proxy;
 use table::Table;
-
-/// What a connection of HTTP/1 may keep of a head, or of a body between two reads. A head may be as large on the wire; one that is
-/// larger than a request may have is answered by whoever looks at it.
-const HEAD_BUFFER_BYTES: usize = 64 << 10;
 
 /// The gateway.
 pub(crate) struct Gateway {
@@ -139,8 +131,12 @@ impl Gateway {
         self.service.meter.opened(Wire::Gateway)
     }
 
+    fn now(&self) -> Timestamp {
+        self.service.now()
+    }
+
     /// Answers one request of a peer.
-    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Response<Limited> {
+    async fn answer(&self, request: Request<Carried>, peer: Peer) -> Response<Limited> {
         let (mut parts, body) = request.into_parts();
         let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reading);
         let arrived = arrived.and_then(|arrival| match self.service.foreign() {
@@ -161,7 +157,7 @@ impl Gateway {
                     return priced.answer(parts, body).await;
                 }
                 let mut limited = self.limited.clone();
-                match limited.call(Request::from_parts(parts, Carried::Coming(body))).await {
+                match limited.call(Request::from_parts(parts, body)).await {
                     Ok(response) => response,
                     Err(never) => match never {},
                 }

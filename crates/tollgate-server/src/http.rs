@@ -18,7 +18,7 @@ mod reply;
 
 pub(crate) use body::{BATCH_BYTES_MAX, BODY_BYTES_MAX, read as read_json, read_any};
 pub(crate) use connection::connection;
-pub(crate) use patience::{Answering, HEAD_TIMEOUT, Patient, Phase, WRITE_TIMEOUT};
+pub(crate) use patience::{HEAD_TIMEOUT, Patient, Phase, WRITE_TIMEOUT};
 pub(crate) use problem::{Kind, Problem};
 pub(crate) use question::{Named, Question};
 pub(crate) use reply::problem_details;

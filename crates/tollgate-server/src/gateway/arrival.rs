@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use http::header::{EXPECT, HOST, HeaderName, HeaderValue, VIA};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
-use http::{Method, Uri, Version};
+use http::{HeaderMap, Method, Uri, Version};
 use tollgate::VALUE_BYTES_MAX;
 use tollgate_tower::attributes::address::Trusted;
 use tollgate_tower::attributes::{Needs, Reader};
@@ -123,9 +123,7 @@ pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Resu
     websocket::turn(request)?;
     acceptable(request)?;
     if *method_override == MethodOverride::Drop {
-        for name in METHOD_OVERRIDES {
-            request.headers.remove(name);
-        }
+        drop_overrides(&mut request.headers);
     }
     let attributes = reader.of_request_for(Some(peer.address), request, *needs);
     let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
@@ -158,6 +156,16 @@ pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Resu
     };
     rewrite(request, arrival.host.as_deref(), path.as_deref())?;
     Ok(arrival)
+}
+
+/// Takes out the fields that ask for another method; hardly any request has one, so their names are only looked for.
+fn drop_overrides(headers: &mut HeaderMap) {
+    let is_one = |name: &HeaderName| name.as_str().starts_with('x') && METHOD_OVERRIDES.contains(name);
+    if headers.keys().any(is_one) {
+        for name in METHOD_OVERRIDES {
+            headers.remove(name);
+        }
+    }
 }
 
 /// What is refused whatever it asks for.

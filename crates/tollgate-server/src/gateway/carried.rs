@@ -7,12 +7,14 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::body::BodyError;
+use super::client::Coming;
 use super::room::Roomed;
 
 /// The body of a request.
 pub(super) enum Carried {
-    /// Handed on as it comes.
-    Coming(Incoming),
+    /// Handed on as it comes, of HTTP/1 and of HTTP/2.
+    Client(Coming),
+    Incoming(Incoming),
     /// Read here, with the patience that an upstream would have had. Boxed: it is for few.
     Awaited(Box<Roomed>),
     /// Read before, as it was sent.
@@ -34,7 +36,8 @@ impl Body for Carried {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
-            Carried::Coming(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
+            Carried::Client(body) => Pin::new(body).poll_frame(context),
+            Carried::Incoming(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
             Carried::Awaited(body) => Pin::new(body.as_mut()).poll_frame(context),
             Carried::Held(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
         }
@@ -42,7 +45,8 @@ impl Body for Carried {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Carried::Coming(body) => body.is_end_stream(),
+            Carried::Client(body) => body.is_end_stream(),
+            Carried::Incoming(body) => body.is_end_stream(),
             Carried::Awaited(body) => body.is_end_stream(),
             Carried::Held(bytes) => bytes.is_none(),
         }
@@ -50,7 +54,8 @@ impl Body for Carried {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Carried::Coming(body) => body.size_hint(),
+            Carried::Client(body) => body.size_hint(),
+            Carried::Incoming(body) => body.size_hint(),
             Carried::Awaited(body) => body.size_hint(),
             Carried::Held(bytes) => {
                 let length = bytes.as_ref().map_or(0, Bytes::len);

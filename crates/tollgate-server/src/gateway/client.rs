@@ -1,150 +1,112 @@
-//! A client's connection of HTTP/1: its requests, and the rest between them. One that rests has neither a parser nor buffers: it is a stream
-//! and a timer, so that thousands of them cost next to nothing.
+//! A client's connection of HTTP/1: its requests, one after the other, and the rest between them. One task has it, reads each head once, and
+//! drives whoever answers. One that rests has neither a request nor buffers: it is a stream and a timer, so that thousands of
+//! them cost next to nothing.
 
-use std::convert::Infallible;
 use std::future::poll_fn;
-use std::io;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
-use http::header::{CONNECTION, HeaderValue};
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, sleep};
+use http::Response;
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, sleep, timeout};
 
+use super::Gateway;
 use super::arrival::Peer;
-use super::body::{Holding, Limited, Watched};
-use super::entry::{Lingering, Prefixed};
-use super::filtered::Filtered;
-use super::framing::Flaw;
-use super::own::{self, Asker};
-use super::strict::{Strict, Turn};
-use super::tunnel::{self, Handed, Tunnel};
-use super::{Gateway, HEAD_BUFFER_BYTES};
-use crate::http::{Answering, Kind, Patient, Phase, Problem};
+use super::body::Limited;
+use super::carried::Carried;
+use super::entry::Prefixed;
+use super::framing::{Flaw, Head};
+use super::own;
+use super::tunnel::{Handed, Tunnel};
+use crate::http::{Kind, Patient, Phase, Problem};
 use crate::listen::{Stop, stopped};
+pub(super) use line::Coming;
+use line::Shared;
+use written::{Answer, Asker};
+
+mod line;
+mod written;
+mod date;
 
 /// How long a connection waits, once the server was told to stop, for a request that its client has sent already.
 const LINGER: Duration = Duration::from_secs(1);
 /// How often it is looked whether a connection rests: one that did nothing from one look to the next does.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// For how long, and for how many bytes, a client may go on sending that has its last answer.
+const DROP_TIMEOUT: Duration = Duration::from_secs(2);
+const DROP_BYTES_MAX: usize = 1 << 20;
 
-/// What lies between a client and whoever reads its requests.
-type Stack = Filtered<Patient<Filtered<Prefixed, Lingering>>, Strict>;
-
-/// A connection, whoever reads from it.
-#[derive(Clone)]
+/// A connection.
 struct Client {
+    gateway: Arc<Gateway>,
+    peer: Peer,
+    stop: Stop,
     phase: Arc<Phase>,
-    turn: Arc<Turn>,
-    /// Locked by the one task that has it, in one place at a time: it outlives those that read requests from it.
-    stack: Arc<Mutex<Stack>>,
+    line: Shared,
 }
 
-/// Why nobody reads requests from a connection any more.
-enum Turned {
+/// What follows a request.
+enum After {
+    /// Another one.
+    Next,
+    /// Nothing for now.
+    Rest,
+    /// Nothing at all: the client was told so, or asks no more, or is gone.
+    Closed,
     Ended,
-    Rests,
+    Gone,
+    /// Another protocol.
+    Tunnel(Box<Tunnel>),
 }
 
 /// Serves a connection until either side ends it.
 pub(super) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop: Stop) {
-    let client = Client::new(stream);
-    let tunnel = Mutex::new(None::<Tunnel>);
-    // Boxed: all of it is given back when the connection rests.
-    while let Turned::Rests = Box::pin(client.turns(&gateway, peer, stop.clone(), &tunnel)).await {
-        let came = tokio::select! {
-            came = client.comes_back() => came,
-            () = stopped(&mut stop) => {
-                tokio::time::timeout(LINGER, client.comes_back()).await.unwrap_or(false)
-            }
-        };
-        if !came {
-            return;
+    let (stream, begun) = stream.into_parts();
+    let phase = Arc::new(Phase::at(stream.seat()));
+    let line = Shared::new(Patient::new(stream, Arc::clone(&phase)), &begun);
+    let client = Client { gateway, peer, stop: stop.clone(), phase, line };
+    let (mut stopping, mut has_stopped) = (pin!(stopped(&mut stop)), false);
+    let mut first = client.next(stopping.as_mut(), &mut has_stopped).await;
+    while let Some(head) = first.take() {
+        // Boxed: all of it is given back when the connection rests.
+        match Box::pin(client.turns(head, stopping.as_mut(), &mut has_stopped)).await {
+            After::Next | After::Rest => first = client.next(stopping.as_mut(), &mut has_stopped).await,
+            After::Closed => return Box::pin(client.close()).await,
+            After::Ended => break,
+            After::Gone => return,
+            After::Tunnel(tunnel) => return Box::pin(tunnel.carry_from(client.line)).await,
         }
     }
-    if let Some(tunnel) = tunnel.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Box::pin(tunnel.carry()).await;
-    }
+    let mut line = client.line;
+    let _ = line.shutdown().await; // Nobody waits for anything.
 }
 
 impl Client {
-    fn new(stream: Prefixed) -> Self {
-        let (phase, turn) = (Arc::new(Phase::at(stream.stream.seat())), Arc::new(Turn::default()));
-        let stream = Lingering::before(stream, Arc::clone(&phase));
-        let stream = Patient::new(stream, Arc::clone(&phase));
-        let stack = Strict::before(stream, Arc::clone(&turn), Arc::clone(&phase));
-        Self { phase, turn, stack: Arc::new(Mutex::new(stack)) }
-    }
-
-    fn stack(&self) -> MutexGuard<'_, Stack> {
-        self.stack.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Answers requests until the connection ends or rests.
+    /// Answers requests, beginning with this one, until the connection rests or ends.
     async fn turns(
         &self,
-        gateway: &Gateway,
-        peer: Peer,
-        stop: Stop,
-        tunnel: &Mutex<Option<Tunnel>>,
-    ) -> Turned {
-        let mut told = stop.clone();
-        let service = service_fn(|request: Request<Incoming>| {
-            let underway = Underway { _answering: self.phase.answering(), turn: Arc::clone(&self.turn) };
-            let asked = tunnel::asks(&request).then(|| Arc::clone(&self.turn).asked());
-            let (stop, flaw) = (&stop, self.turn.flaw());
-            async move {
-                let mut response = match flaw {
-                    None => gateway.answer(request, peer).await,
-                    Some(flaw) => own::refused(&flawed(flaw), Asker::Http).map(Limited::from),
-                };
-                let begun = Handed::take(&mut response);
-                if let (Some(asked), Some(_)) = (&asked, &begun) {
-                    asked.grant();
-                }
-                drop(asked);
-                if begun.is_some() {
-                    self.phase.leave();
-                    *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = begun;
-                } else if flaw.is_some() || *stop.borrow() || must_close(&response) {
-                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-                }
-                Ok::<_, Infallible>(response.map(|body| Holding { body, held: underway }))
+        mut head: Result<usize, Flaw>,
+        mut stopping: Pin<&mut impl Future<Output = ()>>,
+        has_stopped: &mut bool,
+    ) -> After {
+        let mut rests = pin!(self.rests());
+        loop {
+            let after = self.turn(head).await;
+            if !matches!(after, After::Next) {
+                return after;
             }
-        });
-        let connection = http1::Builder::new()
-            // Patience is the stream's.
-            .header_read_timeout(None)
-            .max_buf_size(HEAD_BUFFER_BYTES)
-            .serve_connection(TokioIo::new(self.clone()), service)
-            .with_upgrades();
-        let mut connection = pin!(connection);
-        let ended = tokio::select! {
-            biased;
-            ended = connection.as_mut() => ended,
-            () = self.rests() => return Turned::Rests,
-            () = stopped(&mut told) => match tokio::time::timeout(LINGER, connection.as_mut()).await {
-                Ok(ended) => ended,
-                Err(_) => {
-                    if !self.phase.is_touched() {
-                        return Turned::Ended; // A connection opened ahead of need; nobody waits for an answer.
-                    }
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            },
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "a connection ended early");
+            let next = tokio::select! {
+                biased;
+                next = self.next(stopping.as_mut(), has_stopped) => next,
+                () = rests.as_mut() => return After::Rest,
+            };
+            match next {
+                Some(next) => head = next,
+                None => return After::Ended,
+            }
         }
-        Turned::Ended
     }
 
     /// Until nothing was asked and nothing is under way from one look to the next.
@@ -153,7 +115,7 @@ impl Client {
         let mut seen = None;
         loop {
             look.as_mut().await;
-            let turn = self.phase.rest().filter(|_| self.is_empty());
+            let turn = self.phase.rest().filter(|_| self.line.lock().is_empty());
             if turn.is_some() && turn == seen {
                 return;
             }
@@ -162,27 +124,102 @@ impl Client {
         }
     }
 
-    /// Whether no byte is on its way through here, in either direction.
-    fn is_empty(&self) -> bool {
-        let stack = self.stack();
-        stack.filter.is_between() && !stack.stream.is_writing()
-    }
-
-    /// Whether a client asks again after a rest, rather than to end it.
-    async fn comes_back(&self) -> bool {
+    /// Waits for the next head: where it ends, or what is wrong with it. None when none comes.
+    async fn next(
+        &self,
+        mut stopping: Pin<&mut impl Future<Output = ()>>,
+        has_stopped: &mut bool,
+    ) -> Option<Result<usize, Flaw>> {
+        let mut lingering = None;
         poll_fn(|context| {
-            let mut byte = [0];
-            let mut into = ReadBuf::new(&mut byte);
-            let mut stack = self.stack();
-            let read = ready!(Pin::new(&mut stack.stream).poll_read(context, &mut into));
-            let came = read.is_ok() && !into.filled().is_empty();
-            if came {
-                // Whoever reads requests reads it again.
-                stack.stream.inner().stream.give_back(into.filled());
+            if let Poll::Ready(head) = self.line.lock().poll_head(context) {
+                return Poll::Ready(head.transpose());
             }
-            Poll::Ready(came)
+            if !*has_stopped {
+                ready!(stopping.as_mut().poll(context));
+                *has_stopped = true;
+            }
+            // Whoever has begun to ask is answered; a connection that was opened ahead of need is not awaited.
+            let lingering = lingering.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+            match lingering.as_mut().poll(context) {
+                Poll::Ready(()) if self.line.lock().is_empty() => Poll::Ready(None),
+                _ => Poll::Pending,
+            }
         })
         .await
+    }
+
+    /// Answers one request.
+    async fn turn(&self, end: Result<usize, Flaw>) -> After {
+        let answering = self.phase.answering();
+        let head = end.and_then(|end| {
+            let text = self.line.lock().take_head(end);
+            Head::read(text)
+        });
+        let (response, asker) = match head {
+            Ok(head) => {
+                let asker = Asker::of(&head);
+                let Some(response) = self.answered(head).await else { return After::Gone };
+                (response, asker)
+            }
+            Err(flaw) => (own::refused(&flawed(flaw), own::Asker::Http).map(Limited::from), Asker::unknown()),
+        };
+        let after = self.written(response, asker).await;
+        drop(answering);
+        if let After::Next = after {
+            let is_free = poll_fn(|context| self.line.lock().poll_free(context)).await;
+            self.line.lock().turn_ends();
+            return if is_free { After::Next } else { After::Closed };
+        }
+        after
+    }
+
+    /// What the gateway answers, unless the client goes away before.
+    async fn answered(&self, head: Head) -> Option<Response<Limited>> {
+        let body = self.line.coming(head.body, head.is_waiting);
+        let body = body.map_or(Carried::Held(None), Carried::Client);
+        let mut answer = pin!(self.gateway.answer(head.request.map(|()| body), self.peer));
+        poll_fn(|context| match answer.as_mut().poll(context) {
+            Poll::Ready(response) => Poll::Ready(Some(response)),
+            Poll::Pending => self.line.lock().poll_gone(context).map(|()| None),
+        })
+        .await
+    }
+
+    /// Writes an answer, and says what follows it.
+    async fn written(&self, mut response: Response<Limited>, mut asker: Asker) -> After {
+        let tunnel = Handed::take(&mut response);
+        let behind = {
+            let mut line = self.line.lock();
+            let behind = line.answer_begins();
+            asker.is_kept &= line.skip_body() && !*self.stop.borrow() && !must_close(&response);
+            behind
+        };
+        let mut answer = Answer::new(response, asker, behind, self.gateway.now());
+        let written = poll_fn(|context| match answer.poll(&self.line, context) {
+            Poll::Ready(written) => Poll::Ready(written.is_ok()),
+            Poll::Pending => self.line.lock().poll_gone(context).map(|()| false),
+        });
+        match (written.await, tunnel) {
+            (false, _) => After::Gone,
+            (true, Some(tunnel)) => {
+                self.phase.leave();
+                After::Tunnel(Box::new(tunnel))
+            }
+            (true, None) if answer.is_kept => After::Next,
+            (true, None) => After::Closed,
+        }
+    }
+
+    /// Ends the connection behind its last answer.
+    async fn close(mut self) {
+        if self.line.shutdown().await.is_err() || !self.line.lock().has_unread() {
+            return;
+        }
+        // What nobody reads would end the connection before the client has read its answer.
+        let mut most = DROP_BYTES_MAX;
+        let dropped = poll_fn(|context| self.line.lock().poll_drop(context, &mut most));
+        let _ = timeout(DROP_TIMEOUT, dropped).await;
     }
 }
 
@@ -197,58 +234,5 @@ fn flawed(flaw: Flaw) -> Problem {
     match flaw {
         Flaw::TooLarge => Problem::new(Kind::Gateway(super::refusal::Turned::FieldsTooLarge), flaw.told()),
         _ => Problem::invalid(flaw.told()),
-    }
-}
-
-/// A request that is being answered. The next one, if it is there already, is read when this is over.
-struct Underway {
-    _answering: Answering,
-    turn: Arc<Turn>,
-}
-
-impl Drop for Underway {
-    fn drop(&mut self) {
-        // The task that is woken is the one that runs this: it looks when both fields are gone.
-        self.turn.wake();
-    }
-}
-
-impl Watched for Underway {
-    fn polled(&mut self, _is_ready: bool) {}
-}
-
-impl AsyncRead for Client {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stack()).poll_read(context, into)
-    }
-}
-
-impl AsyncWrite for Client {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.stack()).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stack()).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stack()).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.stack()).poll_write_vectored(context, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stack().is_write_vectored()
     }
 }

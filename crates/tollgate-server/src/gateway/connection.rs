@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
 use super::arrival::Peer;
 use super::body::{Holding, Watched};
+use super::carried::Carried;
 use super::entry::Prefixed;
 use super::frames::Paced;
 use super::streams::{State, Streams};
@@ -79,7 +80,7 @@ async fn serve_h2(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop:
     let service = service_fn(|request: Request<Incoming>| {
         let (gateway, mut pulse) = (Arc::clone(&gateway), streams.begin());
         async move {
-            let mut response = gateway.answer(request, peer).await;
+            let mut response = gateway.answer(request.map(Carried::Incoming), peer).await;
             if let Some(tunnel) = Handed::take(&mut response) {
                 websocket::turn_back(&mut response);
                 let open = pulse.again();

@@ -71,6 +71,9 @@ pub(super) fn is_told_by_proxies(name: &str) -> bool {
 const KEPT: [&str; 8] =
     ["host", "authorization", "cookie", "content-length", "content-type", "date", "via", "x-api-key"];
 
+/// Room for what most clients' `Forwarded` says.
+const FORWARDED_BYTES: usize = 96;
+
 /// Makes the fields of a request those of the next hop.
 pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
     let takes_trailers = headers.get_all(TE).iter().any(|te| names(te).any(|name| name == "trailers"));
@@ -235,7 +238,7 @@ const fn proto(arrival: &Arrival) -> &'static str {
 /// What the other fields tell, as RFC 7239 writes it. It is written anew, since a proxy that sets those lets a client's own
 /// `Forwarded` pass: the chain as far as it is believed, and with its first address what the client asked for.
 fn forwarded(chain: &[IpAddr], headers: &HeaderMap) -> String {
-    let mut list = String::new();
+    let mut list = String::with_capacity(FORWARDED_BYTES);
     for (place, address) in chain.iter().map(IpAddr::to_canonical).enumerate() {
         let separator = if place == 0 { "" } else { ", " };
         // What is more than a token stands in quotes, and an IPv6 address in brackets inside of them.

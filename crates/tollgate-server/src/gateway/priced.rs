@@ -10,7 +10,6 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tollgate::loose_path;
 use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted, points};
 use tollgate_tower::{RateLimit, RateLimitLayer};
@@ -112,11 +111,11 @@ impl Priced {
     }
 
     /// Answers a request that has arrived.
-    pub(super) async fn answer(&self, parts: Parts, body: Incoming) -> Response<Limited> {
+    pub(super) async fn answer(&self, parts: Parts, body: Carried) -> Response<Limited> {
         let client = parts.extensions.get::<Arrival>().map_or(IpAddr::from([0; 4]), |arrival| arrival.client);
         // What has come of a body is in memory until the upstream answers.
         let stay = self.room.enter(client);
-        let upload = Upload::new(Carried::Coming(body), None);
+        let upload = Upload::new(body, None);
         let body = Roomed { body: upload.lend(), stay: Arc::clone(&stay) };
         let request = Request::from_parts(parts, Carried::Awaited(Box::new(body)));
         let answered = self.service.clone().call(request).await;

@@ -14,6 +14,7 @@ use super::carried::Carried;
 use super::fields;
 use super::own::{Asker, empty, refused};
 use super::refusal::Turned;
+use super::spare;
 use super::table::{Route, Table};
 use super::trailers::Trailers;
 use super::tunnel::{Handed, Tunnel, Wish};
@@ -79,6 +80,8 @@ impl Proxy {
         let outgoing = Outgoing { parts, upload: Upload::new(body, trailers), is_upgrade: wish.is_some() };
         let (answer, upstream) = self.sent(route, &arrival, &outgoing).await?;
         outgoing.upload.answered();
+        spare::give_fields(outgoing.parts.headers);
+        spare::give_extensions(outgoing.parts.extensions);
         handed_on(answer, route, &upstream, wish)
     }
 

@@ -9,6 +9,7 @@ use http::{HeaderMap, Method, Response, StatusCode, Version};
 use hyper::body::Frame;
 
 use super::cause::Cause;
+use super::spare;
 
 /// Largest head of an answer, and most fields of it.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -106,7 +107,7 @@ fn read(head: Bytes) -> Result<Response<()>, Broken> {
 /// Fields that lie in these bytes, without a copy of what they say.
 fn told(text: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
     // A few more fit in: whoever hands the answer on adds to it.
-    let mut headers = HeaderMap::with_capacity(fields.len() + 8);
+    let mut headers = spare::take_fields(fields.len() + 8);
     for field in fields {
         let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
         let value = HeaderValue::from_maybe_shared(text.slice_ref(field.value)).ok()?;

@@ -24,8 +24,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// Bytes that are read ahead of what was written, in each direction.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// Whether a request asks for another protocol in a way that the stream waits for the answer, as [`super::framing`] says.
-pub(super) fn asks<B: Body>(request: &Request<B>) -> bool {
+/// Whether a request asks for another protocol, and may.
+fn asks<B: Body>(request: &Request<B>) -> bool {
     request.headers().contains_key(UPGRADE)
         && request.body().is_end_stream()
         && (request.version() == Version::HTTP_11 || request.extensions().get::<Extended>().is_some())
@@ -34,7 +34,8 @@ pub(super) fn asks<B: Body>(request: &Request<B>) -> bool {
 /// A wish for another protocol.
 pub(super) struct Wish {
     pub(super) protocol: HeaderValue,
-    pub(super) client: OnUpgrade,
+    /// The client's end inside of HTTP/2; a connection of HTTP/1 is one itself.
+    pub(super) client: Option<OnUpgrade>,
     /// How it was asked for inside of HTTP/2.
     pub(super) extended: Option<Extended>,
 }
@@ -43,7 +44,10 @@ impl Wish {
     /// What a request wants, if it is sent on.
     pub(super) fn of<B: Body>(request: &mut Request<B>) -> Option<Self> {
         let protocol = wanted(request)?;
-        let client = request.extensions_mut().remove::<OnUpgrade>()?;
+        let client = match request.version() {
+            Version::HTTP_11 => None,
+            _ => Some(request.extensions_mut().remove::<OnUpgrade>()?),
+        };
         Some(Self { protocol, client, extended: request.extensions_mut().remove() })
     }
 }
@@ -63,7 +67,7 @@ fn wanted<B: Body>(request: &Request<B>) -> Option<HeaderValue> {
 
 /// Both ends of a tunnel, and what it holds as long as it lasts.
 pub(super) struct Tunnel {
-    pub(super) client: OnUpgrade,
+    pub(super) client: Option<OnUpgrade>,
     pub(super) upstream: OnUpgrade,
     pub(super) _place: Place,
     pub(super) _counted: Tunnelled,
@@ -97,11 +101,18 @@ impl Handed {
 }
 
 impl Tunnel {
-    /// Carries bytes until both directions have ended.
-    pub(super) async fn carry(self) {
-        let (Ok(client), Ok(upstream)) = tokio::join!(self.client, self.upstream) else { return };
+    /// Carries bytes to and from a stream of HTTP/2 until both directions have ended.
+    pub(super) async fn carry(mut self) {
+        let Some(client) = self.client.take() else { return };
+        let Ok(client) = client.await else { return };
+        self.carry_from(TokioIo::new(client)).await;
+    }
+
+    /// The same, with this client.
+    pub(super) async fn carry_from(self, client: impl AsyncRead + AsyncWrite + Unpin) {
+        let Ok(upstream) = self.upstream.await else { return };
         let moved = AtomicU64::new(0);
-        let mut client = Counting { stream: TokioIo::new(client), moved: &moved };
+        let mut client = Counting { stream: client, moved: &moved };
         let mut upstream = TokioIo::new(upstream);
         let carried =
             tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES);

@@ -1,21 +1,22 @@
 //! A connection of HTTP/1 to an upstream, and one request after the other on it. Whoever asks drives it: there is no task of its own, so
 //! that an answer needs no hand-over; only what goes on after somebody has stopped asking gets one.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, HOST, TE};
-use http::{HeaderMap, Method, request};
+use http::{Method, request};
 use hyper::body::{Body as _, Frame};
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::body::{Lent, Upload};
 use super::cause::Cause;
 use super::link::Link;
+use super::outbox::{Outbox, write_fields, write_length};
 use super::reply::{self, Broken, Decoder, Head, Next};
 use super::upstream::Outgoing;
 
@@ -51,18 +52,9 @@ pub(super) struct Wire {
     upload: Sending,
     /// Fires when an answer is late, or before: as it goes from one request to the next, it is hardly ever moved.
     patience: Pin<Box<Sleep>>,
-    /// Whether anything of the present request was written, and of its answer read.
-    has_written: bool,
+    /// How much of the present request was written, and whether any of its answer was read.
+    written: u64,
     has_read: bool,
-}
-
-/// What is to be written next, in this order.
-#[derive(Default)]
-struct Outbox {
-    before: BytesMut,
-    piece: Bytes,
-    after: &'static [u8],
-    is_flushed: bool,
 }
 
 /// How far the request's body is.
@@ -85,7 +77,7 @@ impl Wire {
             outbox: Outbox::default(),
             upload: Sending::Done,
             patience: Box::pin(sleep(PATIENCE_FIRST)),
-            has_written: false,
+            written: 0,
             has_read: false,
         })
     }
@@ -107,8 +99,8 @@ impl Wire {
         patience: Duration,
     ) -> Result<Head, Trouble> {
         let Outgoing { parts, upload, .. } = outgoing;
-        (self.has_written, self.has_read) = (false, false);
-        self.upload = self.outbox.begin(parts, upload, authority);
+        (self.written, self.has_read) = (0, false);
+        self.upload = begin(&mut self.outbox, parts, upload, authority);
         let begun = Instant::now();
         let mut until = begun + patience;
         if until < self.patience.deadline() {
@@ -149,7 +141,7 @@ impl Wire {
                 Err(error) => error.to_string(),
             };
             return Poll::Ready(Err(match &self.upload {
-                Sending::Refused(why) if !self.has_written => Trouble::Unsent(why.clone()),
+                Sending::Refused(why) if self.written == 0 => Trouble::Unsent(why.clone()),
                 _ if !self.has_read => Trouble::Gone(why),
                 _ => Trouble::Lost(Cause::HungUp, why),
             }));
@@ -164,7 +156,7 @@ impl Wire {
         loop {
             // The first part of a body is joined to the head; each further one waits until the one before is gone.
             let is_waiting = self.outbox.takes_more() && self.poll_upload(context)?.is_pending();
-            match self.outbox.poll_empty(&mut self.link, &mut self.has_written, context) {
+            match self.outbox.poll_empty(&mut self.link, &mut self.written, context) {
                 Poll::Pending => return Ok(Poll::Pending),
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
@@ -205,33 +197,25 @@ impl Wire {
                 if *left == 0 {
                     self.upload = Sending::Done;
                 }
-                self.outbox.piece = data;
+                self.outbox.put(data);
             }
             (Sending::Fixed(..), Some(Err(_))) => {} // Trailers belong to chunks.
             (Sending::Fixed(..), None) => return Err("the client's body is shorter than it says".to_owned()),
-            (Sending::Chunked(_), Some(Ok(data))) => {
-                if !data.is_empty() {
-                    self.outbox.before.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
-                    self.outbox.piece = data;
-                    self.outbox.after = b"\r\n";
-                }
-            }
+            (Sending::Chunked(_), Some(Ok(data))) => self.outbox.put_chunk(data),
             (Sending::Chunked(_), ended) => {
                 let trailers = ended.and_then(|frame| frame.err()?.into_trailers().ok());
-                self.outbox.before.extend_from_slice(b"0\r\n");
-                write_fields(&mut self.outbox.before, &trailers.unwrap_or_default());
-                self.outbox.before.extend_from_slice(b"\r\n");
+                self.outbox.put_last_chunk(&trailers.unwrap_or_default());
                 self.upload = Sending::Done;
             }
             (Sending::Done | Sending::Refused(_), _) => {}
         }
-        self.outbox.is_flushed = false;
+        self.outbox.unflushed();
         Ok(())
     }
 
     /// Whether the whole request is written.
     pub(super) const fn is_sent(&self) -> bool {
-        matches!(self.upload, Sending::Done) && self.outbox.is_flushed
+        matches!(self.upload, Sending::Done) && self.outbox.is_flushed()
     }
 
     /// The next frame of an answer's body; none when it is over.
@@ -275,99 +259,41 @@ impl Wire {
     }
 }
 
-impl Outbox {
-    /// Writes the head of a request, and says what is to follow it.
-    fn begin(&mut self, parts: &request::Parts, upload: &Upload, authority: &str) -> Sending {
-        let Self { before, is_flushed, .. } = self;
-        *is_flushed = false;
-        before.clear();
-        before.extend_from_slice(parts.method.as_str().as_bytes());
-        before.extend_from_slice(b" ");
-        before.extend_from_slice(parts.uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes());
-        before.extend_from_slice(b" HTTP/1.1\r\n");
-        write_fields(before, &parts.headers);
-        if !parts.headers.contains_key(HOST) {
-            // A client of HTTP/1.0 or HTTP/2 may name none: it is asked by its own name then, since it must be asked by one.
-            [b"host: ", authority.as_bytes(), b"\r\n"]
-                .into_iter()
-                .for_each(|part| before.extend_from_slice(part));
-        }
-        if parts.headers.contains_key(TE) {
-            before.extend_from_slice(b"connection: te\r\n"); // In HTTP/1 the wish is one hop's, and says so.
-        }
-        let sending = match upload.length().filter(|_| !upload.is_chunked(&parts.headers)) {
-            Some(0) => {
-                if parts.headers.contains_key(CONTENT_LENGTH) {
-                    before.extend_from_slice(b"content-length: 0\r\n");
-                }
-                Sending::Done
+/// Writes the head of a request, and says what is to follow it.
+fn begin(outbox: &mut Outbox, parts: &request::Parts, upload: &Upload, authority: &str) -> Sending {
+    outbox.unflushed();
+    let before = &mut outbox.before;
+    before.clear();
+    before.extend_from_slice(parts.method.as_str().as_bytes());
+    before.extend_from_slice(b" ");
+    before.extend_from_slice(parts.uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes());
+    before.extend_from_slice(b" HTTP/1.1\r\n");
+    write_fields(before, &parts.headers, |_| true);
+    if !parts.headers.contains_key(HOST) {
+        // A client of HTTP/1.0 or HTTP/2 may name none: it is asked by its own name then, since it must be asked by one.
+        [b"host: ", authority.as_bytes(), b"\r\n"]
+            .into_iter()
+            .for_each(|part| before.extend_from_slice(part));
+    }
+    if parts.headers.contains_key(TE) {
+        before.extend_from_slice(b"connection: te\r\n"); // In HTTP/1 the wish is one hop's, and says so.
+    }
+    let sending = match upload.length().filter(|_| !upload.is_chunked(&parts.headers)) {
+        Some(0) => {
+            if parts.headers.contains_key(CONTENT_LENGTH) {
+                write_length(before, 0);
             }
-            Some(length) => {
-                before.extend_from_slice(format!("content-length: {length}\r\n").as_bytes());
-                Sending::Fixed(upload.lend(), length)
-            }
-            None => {
-                before.extend_from_slice(b"transfer-encoding: chunked\r\n");
-                Sending::Chunked(upload.lend())
-            }
-        };
-        before.extend_from_slice(b"\r\n");
-        sending
-    }
-
-    /// Whether there is a place for another part of a body.
-    fn takes_more(&self) -> bool {
-        self.piece.is_empty() && self.after.is_empty()
-    }
-
-    /// Writes until nothing is left, and everything is on its way.
-    fn poll_empty(
-        &mut self,
-        link: &mut Link,
-        has_written: &mut bool,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
-        loop {
-            let mut link = Pin::new(&mut *link);
-            let written = if !self.takes_more() {
-                let all = [&self.before[..], &self.piece[..], self.after].map(IoSlice::new);
-                ready!(link.poll_write_vectored(context, &all))?
-            } else if !self.before.is_empty() {
-                ready!(link.poll_write(context, &self.before))?
-            } else if !self.is_flushed {
-                ready!(link.as_mut().poll_flush(context))?;
-                self.is_flushed = true;
-                return Poll::Ready(Ok(()));
-            } else {
-                return Poll::Ready(Ok(()));
-            };
-            if written == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            *has_written = true;
-            self.advance(written);
+            Sending::Done
         }
-    }
-
-    fn advance(&mut self, written: usize) {
-        let first = written.min(self.before.len());
-        self.before.advance(first);
-        let second = (written - first).min(self.piece.len());
-        self.piece.advance(second);
-        let third = (written - first - second).min(self.after.len());
-        self.after = &self.after[third..];
-    }
-}
-
-/// Writes fields; the length of the body is told by whoever knows it.
-fn write_fields(into: &mut BytesMut, fields: &HeaderMap) {
-    for (name, value) in fields {
-        if name == CONTENT_LENGTH {
-            continue;
+        Some(length) => {
+            write_length(before, length);
+            Sending::Fixed(upload.lend(), length)
         }
-        into.extend_from_slice(name.as_str().as_bytes());
-        into.extend_from_slice(b": ");
-        into.extend_from_slice(value.as_bytes());
-        into.extend_from_slice(b"\r\n");
-    }
+        None => {
+            before.extend_from_slice(b"transfer-encoding: chunked\r\n");
+            Sending::Chunked(upload.lend())
+        }
+    };
+    before.extend_from_slice(b"\r\n");
+    sending
 }

@@ -48,21 +48,11 @@ impl Phase {
         Answering(Arc::clone(self))
     }
 
-    /// Whether a request is being answered, on a connection that is still one of HTTP.
-    pub(crate) fn is_answering(&self) -> bool {
-        self.turns.load(Ordering::Relaxed) % 2 == 1 && !self.left.load(Ordering::Relaxed)
-    }
-
     /// The number of the turn that has not begun yet; none while a request is being answered, or on a connection that is no longer one of
     /// HTTP.
     pub(crate) fn rest(&self) -> Option<u32> {
         let turn = self.turns.load(Ordering::Relaxed);
         Some(turn).filter(|turn| turn % 2 == 0 && !self.left.load(Ordering::Relaxed))
-    }
-
-    /// A number that another request changes.
-    pub(crate) fn turn(&self) -> u32 {
-        self.turns.load(Ordering::Relaxed)
     }
 
     /// From now on the connection is no longer one of HTTP.
@@ -129,13 +119,8 @@ impl<S> Patient<S> {
     }
 
     /// The stream itself.
-    pub(crate) const fn inner(&mut self) -> &mut S {
-        &mut self.stream
-    }
-
-    /// Whether the client does not take what is written.
-    pub(crate) const fn is_writing(&self) -> bool {
-        self.writing.is_some()
+    pub(crate) const fn inner(&self) -> &S {
+        &self.stream
     }
 
     /// Whether a head is awaited, rather than a body, which has a timeout of its own. A new turn begins with a rest.

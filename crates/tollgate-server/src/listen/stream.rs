@@ -53,6 +53,15 @@ impl Stream {
         }
     }
 
+    /// Whether it was found to have ended in disorder since the last time that somebody looked.
+    pub(crate) fn has_failed(&self) -> bool {
+        let stream = match &self.way {
+            Way::Plain(stream) => stream,
+            Way::Tls(stream) => stream.get_ref().0,
+        };
+        !matches!(stream.take_error(), Ok(None))
+    }
+
     /// Whether it is inside TLS.
     pub(crate) const fn is_secure(&self) -> bool {
         matches!(self.way, Way::Tls(_))

@@ -50,12 +50,17 @@ fn who_goes_away_leaves_the_line() {
         until(|| waiting() == 1);
         stream
     };
+    let more = format!("Content-Length: 99999\r\n\r\n{}", "x".repeat(60_000));
     let cases = [
         ("/plain", "\r\n"),
         ("/asks", "Upgrade: x\r\n\r\n"),
         ("/early", "Connection: upgrade\r\nUpgrade: x\r\n\r\nearly"),
         ("/byte", "\r\nG"),
         ("/ahead", "\r\nGET /second HTTP/1.1\r\nHost: a\r\n\r\n"),
+        // A body that nobody reads yet: none of it, some, and more than is read ahead.
+        ("/none", "Content-Length: 100\r\n\r\n"),
+        ("/some", "Content-Length: 100\r\n\r\nsome"),
+        ("/more", more.as_str()),
     ];
     for (path, rest) in cases {
         reset(&upstream, wait(path, rest));

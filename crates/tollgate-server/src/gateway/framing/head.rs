@@ -1,7 +1,20 @@
-//! The head of a request, line by line, and what it says about its body; nothing is taken that servers could read differently.
+//! The head of a request: where it ends, what it says, and how long its body is; nothing is taken that servers could read differently.
 
-/// Most fields of a head: as many as hyper takes.
+use std::mem::MaybeUninit;
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue, TE, TRANSFER_ENCODING};
+use http::{HeaderMap, Method, Request, Uri, Version};
+
+use super::super::spare;
+use super::body::Decoder;
+
+/// Largest head.
+pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Most fields of a head.
 const FIELDS_MAX: usize = 100;
+/// Room for fields that are added on the way.
+const FIELDS_ADDED: usize = 8;
 
 /// What is wrong with a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,107 +47,170 @@ impl Flaw {
     }
 }
 
-/// How long a body is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Length {
-    Fixed(u64),
-    Chunked,
+impl From<httparse::Error> for Flaw {
+    fn from(error: httparse::Error) -> Self {
+        match error {
+            httparse::Error::HeaderName | httparse::Error::HeaderValue => Flaw::Field,
+            httparse::Error::NewLine => Flaw::Ending,
+            httparse::Error::TooManyHeaders => Flaw::TooLarge,
+            httparse::Error::Status | httparse::Error::Token | httparse::Error::Version => Flaw::Line,
+        }
+    }
 }
 
-/// What a head says about its body.
-pub(super) struct Head {
-    pub(super) length: Option<Length>,
-    pub(super) is_upgrade: bool,
+/// Behind the empty line that ends the first head among these bytes; none if it is not all there. In `looked_at` is how many of them were
+/// looked at before, so that a head that drips is not read again and again. Empty lines before it are a leftover of old clients, mean
+/// nothing, and are taken out.
+///
+/// # Errors
+/// When it is too large, or a line of it ends without CR.
+pub(in crate::gateway) fn end(bytes: &mut BytesMut, looked_at: &mut usize) -> Result<Option<usize>, Flaw> {
+    while bytes.starts_with(b"\r\n") {
+        bytes.advance(2);
+        *looked_at = 0;
+    }
+    let end = end_of_lines(bytes, *looked_at)?;
+    *looked_at = if end.is_some() { 0 } else { bytes.len() };
+    if end.unwrap_or(bytes.len()) > HEAD_BYTES_MAX {
+        return Err(Flaw::TooLarge);
+    }
+    Ok(end)
+}
+
+/// Behind the first empty line, of which a part may be among the bytes that were looked at.
+///
+/// # Errors
+/// When a line ends without CR.
+pub(super) fn end_of_lines(bytes: &[u8], looked_at: usize) -> Result<Option<usize>, Flaw> {
+    let mut at = looked_at;
+    while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|&byte| byte == b'\n')) {
+        at += found + 1;
+        match &bytes[..at] {
+            [.., b'\n', b'\r', b'\n'] | b"\r\n" => return Ok(Some(at)),
+            [.., b'\r', b'\n'] => {}
+            _ => return Err(Flaw::Ending),
+        }
+    }
+    Ok(None)
+}
+
+/// A head, and what it says about what follows.
+#[derive(Debug)]
+pub(in crate::gateway) struct Head {
+    pub(in crate::gateway) request: Request<()>,
+    pub(in crate::gateway) body: Decoder,
+    /// Whether the client would ask again on its connection.
+    pub(in crate::gateway) is_kept: bool,
+    /// Whether it waits to be told before it sends the body.
+    pub(in crate::gateway) is_waiting: bool,
+    /// Whether it reads fields behind the body of an answer.
+    pub(in crate::gateway) takes_trailers: bool,
 }
 
 impl Head {
-    /// Nothing for a head that servers could read differently.
-    pub(super) fn read(head: &[u8]) -> Result<Self, Flaw> {
-        let mut lines = head.strip_suffix(b"\r\n").and_then(lines).ok_or(Flaw::Ending)?;
-        let is_10 = lines.next().and_then(request_line).ok_or(Flaw::Line)?;
-        let (mut length, mut is_upgrade) = (None, false);
-        for (place, line) in lines.enumerate() {
-            if place >= FIELDS_MAX {
-                return Err(Flaw::TooLarge);
-            }
-            let (name, value) = field(line).ok_or(Flaw::Field)?;
-            let found = if name.eq_ignore_ascii_case(b"content-length") {
-                Length::Fixed(decimal(value).ok_or(Flaw::Length)?)
-            } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
-                if is_10 || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Flaw::Length);
-                }
-                Length::Chunked
-            } else {
-                // HTTP/1.0 knows no other protocols: there it is a field like others, as `tunnel::asks` says.
-                is_upgrade |= !is_10 && name.eq_ignore_ascii_case(b"upgrade");
-                continue;
-            };
-            // Told twice, in either way, even if both say the same.
-            if length.replace(found).is_some() {
+    /// Reads a head, of which nothing is copied.
+    ///
+    /// # Errors
+    /// When it is one that servers could read differently.
+    pub(in crate::gateway) fn read(text: Bytes) -> Result<Self, Flaw> {
+        let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+        let mut told = httparse::Request::new(&mut []);
+        let parsed = httparse::ParserConfig::default().parse_request_with_uninit_headers(
+            &mut told,
+            &text,
+            &mut fields,
+        )?;
+        let (true, Some(method), Some(target)) = (parsed.is_complete(), told.method, told.path) else {
+            return Err(Flaw::Line);
+        };
+        let mut request = Request::new(());
+        *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| Flaw::Line)?;
+        let target = text.slice_ref(target.as_bytes());
+        *request.uri_mut() = Uri::from_maybe_shared(target).map_err(|_| Flaw::Line)?;
+        let is_10 = told.version == Some(0);
+        *request.version_mut() = if is_10 { Version::HTTP_10 } else { Version::HTTP_11 };
+        let mut found = Found::default();
+        *request.extensions_mut() = spare::take_extensions();
+        let headers = request.headers_mut();
+        *headers = spare::take_fields(told.headers.len() + FIELDS_ADDED);
+        for field in told.headers.iter() {
+            let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Flaw::Field)?;
+            found.note(&name, field.value, is_10)?;
+            let value = HeaderValue::from_maybe_shared(text.slice_ref(field.value));
+            headers.append(name, value.map_err(|_| Flaw::Field)?);
+        }
+        let body = found.length.unwrap_or(Decoder::Over);
+        Ok(Self {
+            is_kept: if is_10 { found.says_kept && !found.says_close } else { !found.says_close },
+            is_waiting: found.is_waiting && !is_10 && !body.is_over(),
+            takes_trailers: found.takes_trailers && !is_10,
+            body,
+            request,
+        })
+    }
+}
+
+/// What the fields of a head say to whoever has the connection.
+#[derive(Default)]
+struct Found {
+    length: Option<Decoder>,
+    says_close: bool,
+    says_kept: bool,
+    is_waiting: bool,
+    takes_trailers: bool,
+}
+
+impl Found {
+    fn note(&mut self, name: &HeaderName, value: &[u8], is_10: bool) -> Result<(), Flaw> {
+        let found = if name == CONTENT_LENGTH {
+            Decoder::of_length(decimal(value).ok_or(Flaw::Length)?)
+        } else if name == TRANSFER_ENCODING {
+            if is_10 || !value.eq_ignore_ascii_case(b"chunked") {
                 return Err(Flaw::Length);
             }
-        }
-        Ok(Self { length, is_upgrade })
+            Decoder::CHUNKED
+        } else {
+            if name == CONNECTION {
+                self.says_close |= names(value).any(|name| name.eq_ignore_ascii_case(b"close"));
+                self.says_kept |= names(value).any(|name| name.eq_ignore_ascii_case(b"keep-alive"));
+            } else if name == EXPECT {
+                self.is_waiting |= value.eq_ignore_ascii_case(b"100-continue");
+            } else if name == TE {
+                self.takes_trailers |= names(value).any(|name| name.eq_ignore_ascii_case(b"trailers"));
+            }
+            return Ok(());
+        };
+        // Told twice, in either way, even if both say the same.
+        if self.length.replace(found).is_some() { Err(Flaw::Length) } else { Ok(()) }
     }
 }
 
-/// Lines that each end with CRLF, without it. `None` where CR or LF stands elsewhere.
-pub(super) fn lines(text: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
-    let mut after_cr = false;
-    for &byte in text {
-        if after_cr != (byte == b'\n') {
-            return None;
-        }
-        after_cr = byte == b'\r';
-    }
-    let lines = text.split(|&byte| byte == b'\n').filter_map(|line| line.strip_suffix(b"\r"));
-    (!after_cr).then_some(lines)
-}
-
-/// Whether a request line, which has three parts with one space between them, is of HTTP/1.0.
-fn request_line(line: &[u8]) -> Option<bool> {
-    let mut parts = line.split(|&byte| byte == b' ');
-    let (method, target, version) = (parts.next()?, parts.next()?, parts.next()?);
-    let is_line = parts.next().is_none() && is_token(method) && !target.is_empty();
-    match version {
-        b"HTTP/1.1" if is_line => Some(false),
-        b"HTTP/1.0" if is_line => Some(true),
-        _ => None,
-    }
-}
-
-/// Name and value of a field. A line that continues another, or a name with a space behind it, is none.
-pub(super) fn field(line: &[u8]) -> Option<(&[u8], &[u8])> {
-    let colon = line.iter().position(|&byte| byte == b':')?;
-    let (name, value) = (&line[..colon], &line[colon + 1..]);
-    let is_fine = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
-    (is_token(name) && value.iter().all(is_fine)).then(|| (name, value.trim_ascii()))
-}
-
-/// Which bytes a token may have.
-const TOKEN: [bool; 256] = {
-    let mut all = [false; 256];
-    let mut byte = 0u8;
-    while byte < 128 {
-        all[byte as usize] = byte.is_ascii_alphanumeric();
-        byte += 1;
-    }
-    let others = b"!#$%&'*+-.^_`|~";
-    let mut place = 0;
-    while place < others.len() {
-        all[others[place] as usize] = true;
-        place += 1;
-    }
-    all
-};
-
-fn is_token(text: &[u8]) -> bool {
-    !text.is_empty() && text.iter().all(|&byte| TOKEN[usize::from(byte)])
+/// The names in a list of them, without what follows a semicolon.
+fn names(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let parts = value.split(|&byte| byte == b',');
+    parts.filter_map(|part| part.split(|&byte| byte == b';').next()).map(<[u8]>::trim_ascii)
 }
 
 /// A length in digits and nothing else.
 fn decimal(text: &[u8]) -> Option<u64> {
     let is_number = !text.is_empty() && text.len() <= 18 && text.iter().all(u8::is_ascii_digit);
     is_number.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
+}
+
+/// The fields behind a body, with the empty line that ends them.
+///
+/// # Errors
+/// When they are not what every server reads alike.
+pub(super) fn trailers(text: &Bytes) -> Result<HeaderMap, Flaw> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let httparse::Status::Complete((_, fields)) = httparse::parse_headers(text, &mut fields)? else {
+        return Err(Flaw::Field);
+    };
+    let mut headers = HeaderMap::with_capacity(fields.len());
+    for field in fields.iter() {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Flaw::Field)?;
+        let value = HeaderValue::from_maybe_shared(text.slice_ref(field.value));
+        headers.append(name, value.map_err(|_| Flaw::Field)?);
+    }
+    Ok(headers)
 }

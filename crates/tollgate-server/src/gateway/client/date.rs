@@ -1,0 +1,44 @@
+//! The date of an answer. It is written once in a second.
+
+use std::cell::Cell;
+
+use jiff::fmt::rfc2822::DateTimePrinter;
+use tollgate::Timestamp;
+
+/// A date as RFC 9110 writes it.
+pub(super) type Date = [u8; 29];
+
+thread_local! {
+    /// The last second that was asked for, and its date.
+    static LAST: Cell<(i64, Date)> = const { Cell::new((0, *b"Thu, 01 Jan 1970 00:00:00 GMT")) };
+}
+
+/// The date at an instant.
+pub(super) fn at(now: Timestamp) -> Date {
+    let second = i64::try_from(now.unix_micros() / 1_000_000).unwrap_or(i64::MAX);
+    let (last, date) = LAST.get();
+    if last == second {
+        return date;
+    }
+    let written = jiff::Timestamp::from_second(second).ok();
+    let written = written.and_then(|at| DateTimePrinter::new().timestamp_to_rfc9110_string(&at).ok());
+    // Every instant that there is can be written; this arm is here so that a mistake costs an old date, not the process.
+    let date = written.and_then(|text| text.as_bytes().try_into().ok()).unwrap_or(date);
+    LAST.set((second, date));
+    date
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of RFC 9110, 5.6.7; and the next second, and that before.
+    #[test]
+    fn dates_are_written() {
+        let at = |second| String::from_utf8(at(Timestamp::from_unix_seconds(second)).to_vec()).unwrap();
+        assert_eq!(at(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(at(784_111_778), "Sun, 06 Nov 1994 08:49:38 GMT");
+        assert_eq!(at(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(at(0), "Thu, 01 Jan 1970 00:00:00 GMT");
+    }
+}

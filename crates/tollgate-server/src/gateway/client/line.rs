@@ -1,0 +1,394 @@
+//! A client's connection, as its task and the body of its present request share it: what was read ahead, how far the body is, and
+//! whether the client is still there.
+
+use std::io;
+use std::mem;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::super::body::BodyError;
+use super::super::framing::{self, Decoder, Flaw, Next};
+use super::super::spare;
+use crate::http::Patient;
+use crate::listen::Stream;
+
+/// Room for what is read at once: at first, and after some reads that have filled it.
+const READ_BYTES: usize = 16 << 10;
+const READ_BYTES_MAX: usize = 64 << 10;
+/// Most bytes that are read ahead of the request that is being answered.
+const AHEAD_BYTES_MAX: usize = 16 << 10;
+/// How often it is looked whether a client is gone that has sent more than is read ahead.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long an answer is awaited for a client that has ended its side.
+const END_GRACE: Duration = Duration::from_secs(2);
+/// What a client is told that waits before it sends its body.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// A connection.
+pub(super) struct Line {
+    stream: Patient<Stream>,
+    /// Read, and not yet used; and how much of it was looked at for the end of a head.
+    read: BytesMut,
+    looked_at: usize,
+    room: usize,
+    /// What is left of the present request's body, whether anybody may still ask for it, and whether somebody waits for more of it.
+    body: Decoder,
+    is_held: bool,
+    is_awaited: bool,
+    /// What is to be told before the body is read.
+    interim: &'static [u8],
+    /// Whether no more can come, or only what is of no use.
+    has_ended: bool,
+    is_broken: bool,
+    /// The wait for the answer to a client that has ended its side: each request has its own.
+    grace: Option<Pin<Box<Sleep>>>,
+    /// The wait for another look at a client that has sent too much to be read ahead.
+    looking: Option<Pin<Box<Sleep>>>,
+    /// The task of the connection, while somebody else reads.
+    watcher: Option<Waker>,
+}
+
+/// A connection, by whom it is shared. Locked for the moment of a read or a write; hardly ever by two at once.
+#[derive(Clone)]
+pub(super) struct Shared(Arc<Mutex<Line>>);
+
+impl Shared {
+    /// A connection of which these bytes were read before.
+    pub(super) fn new(stream: Patient<Stream>, begun: &[u8]) -> Self {
+        Self(Arc::new(Mutex::new(Line {
+            stream,
+            read: BytesMut::from(begun),
+            looked_at: 0,
+            room: READ_BYTES,
+            body: Decoder::Over,
+            is_held: false,
+            is_awaited: false,
+            interim: &[],
+            has_ended: false,
+            is_broken: false,
+            grace: None,
+            looking: None,
+            watcher: None,
+        })))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Line> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The body of a request that begins now, for whoever answers it.
+    pub(super) fn coming(&self, body: Decoder, is_waiting: bool) -> Option<Coming> {
+        let mut line = self.lock();
+        (line.grace, line.looking) = (None, None);
+        line.body = body;
+        line.interim = if is_waiting { CONTINUE } else { &[] };
+        line.is_held = !body.is_over();
+        line.is_held.then(|| Coming { line: self.clone(), left: body.left() })
+    }
+}
+
+impl Line {
+    /// Where the next head ends, once all of it is there; none when the connection ends before.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub(super) fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<usize>, Flaw>> {
+        loop {
+            if !self.read.is_empty()
+                && let Some(end) = framing::end(&mut self.read, &mut self.looked_at)?
+            {
+                return Poll::Ready(Ok(Some(end)));
+            }
+            match ready!(self.poll_fill(context)) {
+                Ok(0) => return Poll::Ready(Ok(None)),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "a connection ended early");
+                    return Poll::Ready(Ok(None));
+                }
+            }
+        }
+    }
+
+    /// Whether nothing of a request has come.
+    pub(super) fn is_empty(&self) -> bool {
+        self.read.is_empty()
+    }
+
+    /// The bytes of a head, and nothing behind it.
+    pub(super) fn take_head(&mut self, end: usize) -> Bytes {
+        let head = self.read.split_to(end).freeze();
+        self.tidy();
+        head
+    }
+
+    /// A connection that holds nothing that was read has no buffer of its own.
+    fn tidy(&mut self) {
+        if self.read.is_empty() && self.room == READ_BYTES {
+            spare::give_read(mem::take(&mut self.read));
+        }
+    }
+
+    /// Watches the client while its request is answered: ready when there is nobody left to answer. What comes meanwhile is kept, up to a bound.
+    pub(super) fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while !self.has_ended && !self.is_awaited && self.read.len() < AHEAD_BYTES_MAX {
+            match self.poll_fill(context) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+            }
+        }
+        if self.is_held && !self.watcher.as_ref().is_some_and(|watcher| watcher.will_wake(context.waker())) {
+            self.watcher = Some(context.waker().clone());
+        }
+        if !self.has_ended {
+            return if self.is_awaited || self.read.len() < AHEAD_BYTES_MAX {
+                Poll::Pending
+            } else {
+                self.poll_look(context)
+            };
+        }
+        // A client may say that it has no more to ask, and still wait for the answer, for a moment. Who has gone away says the same, and must
+        // not keep an upstream busy.
+        self.grace.get_or_insert_with(|| Box::pin(sleep(END_GRACE))).as_mut().poll(context)
+    }
+
+    /// Nothing is read, so an end would not be seen: looks now and then whether the connection was reset.
+    fn poll_look(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let looking = self.looking.get_or_insert_with(|| Box::pin(sleep(LOOK_EVERY)));
+        while looking.as_mut().poll(context).is_ready() {
+            if self.stream.inner().has_failed() {
+                return Poll::Ready(());
+            }
+            looking.as_mut().reset(Instant::now() + LOOK_EVERY);
+        }
+        Poll::Pending
+    }
+
+    /// Ready when the body of a request that was answered is over, or nobody asks for the rest of it. Says whether another request can follow.
+    pub(super) fn poll_free(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        self.skip_body();
+        if self.is_held && !self.body.is_over() && !self.is_broken {
+            self.watcher = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(self.body.is_over() && !self.is_broken)
+    }
+
+    /// Takes away what is there of a body that nobody asks for. Says whether it is over, or somebody sees to it.
+    pub(super) fn skip_body(&mut self) -> bool {
+        while !self.is_held && !self.is_broken && !self.body.is_over() {
+            match self.body.next(&mut self.read) {
+                Ok(Next::Frame(_) | Next::Over) => {}
+                Ok(Next::More) => return false,
+                Err(_) => self.is_broken = true,
+            }
+        }
+        !self.is_broken && (self.is_held || self.body.is_over())
+    }
+
+    /// The answer begins: nobody is told to go on any more. Gives what is left of having been told.
+    pub(super) fn answer_begins(&mut self) -> &'static [u8] {
+        let is_begun = self.interim.len() < CONTINUE.len();
+        let rest = if is_begun { mem::take(&mut self.interim) } else { &[] };
+        // A client that was not told to go on may send its body or not.
+        self.is_broken |= !self.interim.is_empty();
+        rest
+    }
+
+    /// The present request is over, and its answer is written.
+    pub(super) fn turn_ends(&mut self) {
+        self.room = READ_BYTES;
+        self.watcher = None;
+        self.tidy();
+    }
+
+    /// Reads and drops, so that a client that still sends can read its answer before the connection is reset.
+    pub(super) fn poll_drop(&mut self, context: &mut Context<'_>, most: &mut usize) -> Poll<()> {
+        while *most > 0 {
+            self.read.clear();
+            match ready!(self.poll_fill(context)) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => *most = most.saturating_sub(read),
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Whether the client may have sent what nobody has read.
+    pub(super) fn has_unread(&self) -> bool {
+        !self.has_ended && (!self.read.is_empty() || !self.body.is_over() || self.is_broken)
+    }
+
+    /// The stream, to be written to.
+    pub(super) const fn stream(&mut self) -> &mut Patient<Stream> {
+        &mut self.stream
+    }
+
+    /// Reads what is there; nothing at the end of the connection.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.has_ended {
+            return Poll::Ready(Ok(0));
+        }
+        if self.read.capacity() == 0 {
+            self.read = spare::take_read();
+        }
+        let mut room = self.read.capacity() - self.read.len();
+        if room < spare::READ_ROOM_BYTES.max(self.room / 4) {
+            self.read.reserve(self.room);
+            room = self.read.capacity() - self.read.len();
+        }
+        let Poll::Ready(read) = pin!(self.stream.read_buf(&mut self.read)).poll(context) else {
+            self.tidy();
+            return Poll::Pending;
+        };
+        let read = read?;
+        self.has_ended = read == 0;
+        if read == room {
+            self.room = (self.room * 2).min(READ_BYTES_MAX);
+        } else if read < self.room / 4 {
+            self.room = (self.room / 2).max(READ_BYTES);
+        }
+        Poll::Ready(Ok(read))
+    }
+
+    /// The next frame of the body.
+    fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = self.poll_part(context);
+        self.is_awaited = polled.is_pending();
+        if polled.is_ready() {
+            self.tell(Some(context));
+        }
+        polled
+    }
+
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        while !self.interim.is_empty() {
+            match ready!(Pin::new(&mut self.stream).poll_write(context, self.interim)) {
+                Ok(written @ 1..) => self.interim = &self.interim[written..],
+                Ok(0) | Err(_) => return Poll::Ready(Some(Err("the client is gone".into()))),
+            }
+            if self.interim.is_empty() {
+                // Inside TLS it may still be here; whoever reads the answer reads it, too.
+                let _ = Pin::new(&mut self.stream).poll_flush(context);
+            }
+        }
+        loop {
+            if self.is_broken {
+                return Poll::Ready(Some(Err("the chunks are not as they should be".into())));
+            }
+            match self.body.next(&mut self.read) {
+                Ok(Next::Frame(frame)) => return Poll::Ready(Some(Ok(frame))),
+                Ok(Next::Over) => return Poll::Ready(None),
+                Ok(Next::More) => {}
+                Err(_) => {
+                    self.is_broken = true;
+                    continue;
+                }
+            }
+            match ready!(self.poll_fill(context)) {
+                Ok(0) => {
+                    self.is_broken = true;
+                    return Poll::Ready(Some(Err("the body is cut off".into())));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    (self.is_broken, self.has_ended) = (true, true);
+                    return Poll::Ready(Some(Err(error.into())));
+                }
+            }
+        }
+    }
+
+    /// Tells the task of the connection that it has to look, unless it is the one that runs.
+    fn tell(&mut self, context: Option<&Context<'_>>) {
+        let is_own = |watcher: &Waker| context.is_some_and(|context| watcher.will_wake(context.waker()));
+        if self.watcher.as_ref().is_some_and(|watcher| !is_own(watcher))
+            && let Some(watcher) = self.watcher.take()
+        {
+            watcher.wake();
+        }
+    }
+}
+
+/// The body of a request that comes on a connection.
+pub(in crate::gateway) struct Coming {
+    line: Shared,
+    /// How much of it is left, where that is known.
+    left: Option<u64>,
+}
+
+impl Body for Coming {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        let mut line = this.line.lock();
+        let polled = line.poll_body(context);
+        if line.body.is_over() {
+            this.left = Some(0);
+        } else if this.left.is_some() {
+            this.left = line.body.left();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == Some(0)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        let mut line = self.line.lock();
+        (line.is_held, line.is_awaited) = (false, false);
+        line.tell(None);
+    }
+}
+
+/// A connection that is no longer one of HTTP: what was read ahead comes first.
+impl AsyncRead for Shared {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut line = self.lock();
+        if line.read.is_empty() {
+            return Pin::new(line.stream()).poll_read(context, into);
+        }
+        let taken = line.read.len().min(into.remaining());
+        into.put_slice(&line.read[..taken]);
+        line.read.advance(taken);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Shared {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(self.lock().stream()).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.lock().stream()).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.lock().stream()).poll_shutdown(context)
+    }
+}

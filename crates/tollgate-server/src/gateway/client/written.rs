@@ -1,0 +1,226 @@
+//! An answer as HTTP/1 writes it: its head, how its body is framed for who asked, and the body itself, as fast as the client takes it.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderValue, TRANSFER_ENCODING};
+use http::{HeaderMap, Method, Response, StatusCode, Version, response};
+use hyper::body::{Body as _, Frame};
+use tollgate::Timestamp;
+
+use super::super::body::Limited;
+use super::super::framing::Head;
+use super::super::outbox::{Outbox, write_fields, write_length};
+use super::super::spare;
+use super::date;
+use super::line::Shared;
+
+/// Who is answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker {
+    /// Whether it wants no more than the head.
+    wants_head: bool,
+    is_10: bool,
+    takes_trailers: bool,
+    /// Whether another request may follow.
+    pub(super) is_kept: bool,
+}
+
+impl Asker {
+    /// Of a request with this head.
+    pub(super) fn of(head: &Head) -> Self {
+        Self {
+            wants_head: head.request.method() == Method::HEAD,
+            is_10: head.request.version() == Version::HTTP_10,
+            takes_trailers: head.takes_trailers,
+            is_kept: head.is_kept,
+        }
+    }
+
+    /// Of what is no request.
+    pub(super) const fn unknown() -> Self {
+        Self { wants_head: false, is_10: false, takes_trailers: false, is_kept: false }
+    }
+}
+
+/// How a body is framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    /// There is none.
+    Absent,
+    Fixed(u64),
+    Chunked,
+    /// By the end of the connection.
+    UntilEnd,
+}
+
+/// An answer on its way.
+pub(super) struct Answer {
+    outbox: Outbox,
+    /// What is left of the body. It is dropped when it is over, and what it held is free before the client can know.
+    body: Option<Limited>,
+    framing: Framing,
+    takes_trailers: bool,
+    is_cut: bool,
+    /// Whether another request may follow.
+    pub(super) is_kept: bool,
+}
+
+/// An answer that could not be written as a whole: the connection is of no use any more.
+pub(super) struct Cut;
+
+impl Answer {
+    /// Writes the head, behind what is left of another one.
+    pub(super) fn new(
+        response: Response<Limited>,
+        asker: Asker,
+        behind: &'static [u8],
+        now: Timestamp,
+    ) -> Self {
+        let (parts, body) = response.into_parts();
+        let framing = framing(&parts, &body, asker);
+        let mut outbox = Outbox::default();
+        outbox.before = spare::take_write();
+        outbox.before.extend_from_slice(behind);
+        let is_kept = asker.is_kept && framing != Framing::UntilEnd;
+        let asker = Asker { is_kept, ..asker };
+        write_head(&mut outbox.before, &parts, framing, asker, now);
+        spare::give_fields(parts.headers);
+        let has_body = !matches!(framing, Framing::Absent | Framing::Fixed(0));
+        Self {
+            outbox,
+            body: Some(body).filter(|_| has_body),
+            framing,
+            takes_trailers: asker.takes_trailers,
+            is_cut: false,
+            is_kept,
+        }
+    }
+
+    /// Writes on until all is on its way.
+    ///
+    /// # Errors
+    /// When that does not come about.
+    pub(super) fn poll(&mut self, line: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Cut>> {
+        loop {
+            let gathered = self.gather(context);
+            let mut written = 0;
+            ready!(self.outbox.poll_empty(line.lock().stream(), &mut written, context)).map_err(|_| Cut)?;
+            match self.body {
+                None if self.is_cut => return Poll::Ready(Err(Cut)),
+                None => {
+                    spare::give_write(std::mem::take(&mut self.outbox.before));
+                    return Poll::Ready(Ok(()));
+                }
+                Some(_) if gathered.is_pending() => return Poll::Pending,
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Puts together what is there to be written.
+    fn gather(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while let Some(body) = self.body.as_mut().filter(|_| self.outbox.takes_more()) {
+            match ready!(Pin::new(body).poll_frame(context)) {
+                Some(Ok(frame)) => self.queue(frame),
+                None => self.end(&HeaderMap::new()),
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "an answer is cut off");
+                    self.cut();
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    fn queue(&mut self, frame: Frame<Bytes>) {
+        match (frame.into_data(), &mut self.framing) {
+            (Ok(data), Framing::Fixed(left)) => {
+                let length = u64::try_from(data.len()).unwrap_or(u64::MAX);
+                let Some(rest) = left.checked_sub(length) else { return self.cut() };
+                *left = rest;
+                self.outbox.put(data);
+                if rest == 0 {
+                    self.body = None;
+                }
+            }
+            (Ok(data), Framing::Chunked) => self.outbox.put_chunk(data),
+            (Ok(data), Framing::UntilEnd) => self.outbox.put(data),
+            (Err(frame), Framing::Chunked) => self.end(&frame.into_trailers().unwrap_or_default()),
+            (Err(_), _) | (Ok(_), Framing::Absent) => {} // Trailers belong to chunks.
+        }
+    }
+
+    /// The body is over.
+    fn end(&mut self, trailers: &HeaderMap) {
+        match self.framing {
+            Framing::Fixed(_) => return self.cut(),
+            Framing::Chunked if self.takes_trailers => self.outbox.put_last_chunk(trailers),
+            Framing::Chunked => self.outbox.put_last_chunk(&HeaderMap::new()),
+            Framing::Absent | Framing::UntilEnd => {}
+        }
+        self.body = None;
+    }
+
+    fn cut(&mut self) {
+        (self.body, self.is_cut) = (None, true);
+    }
+}
+
+fn framing(parts: &response::Parts, body: &Limited, asker: Asker) -> Framing {
+    let status = parts.status;
+    if asker.wants_head
+        || status.is_informational()
+        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+    {
+        return Framing::Absent;
+    }
+    match body.size_hint().exact() {
+        _ if body.is_end_stream() => Framing::Fixed(0),
+        Some(length) => Framing::Fixed(length),
+        None if asker.is_10 => Framing::UntilEnd,
+        None => Framing::Chunked,
+    }
+}
+
+fn write_head(into: &mut BytesMut, parts: &response::Parts, framing: Framing, asker: Asker, now: Timestamp) {
+    let (status, headers) = (parts.status, &parts.headers);
+    into.extend_from_slice(if asker.is_10 { b"HTTP/1.0 " } else { b"HTTP/1.1 " });
+    into.extend_from_slice(status.as_str().as_bytes());
+    into.extend_from_slice(b" ");
+    into.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
+    into.extend_from_slice(b"\r\n");
+    let is_switched = status == StatusCode::SWITCHING_PROTOCOLS;
+    write_fields(into, headers, |name| (is_switched || name != CONNECTION) && name != TRANSFER_ENCODING);
+    match framing {
+        Framing::Fixed(length) => write_length(into, length),
+        Framing::Chunked => into.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        Framing::UntilEnd => {}
+        // What a body would have been, where one is only not sent.
+        Framing::Absent if asker.wants_head || status == StatusCode::NOT_MODIFIED => {
+            let length = headers.get(CONTENT_LENGTH).map(HeaderValue::as_bytes);
+            if let Some(length) = length {
+                [b"content-length: ", length, b"\r\n"]
+                    .into_iter()
+                    .for_each(|part| into.extend_from_slice(part));
+            }
+        }
+        Framing::Absent => {}
+    }
+    match asker {
+        _ if is_switched => {}
+        Asker { is_kept: false, .. } => into.extend_from_slice(b"connection: close\r\n"),
+        Asker { is_10: true, .. } => into.extend_from_slice(b"connection: keep-alive\r\n"),
+        _ => {}
+    }
+    if !headers.contains_key(DATE) {
+        into.extend_from_slice(b"date: ");
+        into.extend_from_slice(&date::at(now));
+        into.extend_from_slice(b"\r\n");
+    }
+    into.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests;

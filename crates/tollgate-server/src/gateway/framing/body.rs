@@ -1,0 +1,201 @@
+//! The body of a request: which of the bytes belong to it, and where it ends. Chunks are read byte by byte between their bytes, so that
+//! nothing is taken that servers could read differently.
+
+use bytes::{Buf, Bytes, BytesMut};
+use hyper::body::Frame;
+
+use super::head::{end_of_lines, trailers};
+
+/// Longest line that tells a chunk's size, extensions included.
+const SIZE_LINE_BYTES_MAX: u32 = 256;
+/// Hexadecimal digits of a chunk's size.
+const SIZE_DIGITS_MAX: u32 = 15;
+/// Largest trailer section.
+const TRAILER_BYTES_MAX: usize = 16 << 10;
+
+/// What comes next of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::gateway) enum Decoder {
+    /// Nothing.
+    Over,
+    /// So many bytes.
+    Fixed(u64),
+    Chunked(Place),
+}
+
+/// Where in a body of chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::gateway) enum Place {
+    /// A line with a chunk's size: digits so far, their value, and the length of the line.
+    Size {
+        digits: u32,
+        value: u64,
+        length: u32,
+        part: SizePart,
+    },
+    /// So many bytes of a chunk.
+    Chunk(u64),
+    /// CR, then LF, after a chunk.
+    ChunkEnd,
+    ChunkEndLf,
+    /// Lines after the last chunk.
+    Trailer,
+}
+
+/// Where in the line of a chunk's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::gateway) enum SizePart {
+    Digits,
+    Extension,
+    Lf,
+}
+
+const SIZE: Place = Place::Size { digits: 0, value: 0, length: 0, part: SizePart::Digits };
+
+/// What was found in some bytes.
+#[derive(Debug)]
+pub(in crate::gateway) enum Next {
+    Frame(Frame<Bytes>),
+    /// The body is over.
+    Over,
+    /// It is not, and there is nothing more of it here.
+    More,
+}
+
+/// The chunks are not what every server reads alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::gateway) struct Broken;
+
+impl Decoder {
+    /// A body of chunks.
+    pub(super) const CHUNKED: Self = Decoder::Chunked(SIZE);
+
+    /// A body of so many bytes.
+    pub(super) const fn of_length(bytes: u64) -> Self {
+        if bytes == 0 { Decoder::Over } else { Decoder::Fixed(bytes) }
+    }
+
+    pub(in crate::gateway) const fn is_over(&self) -> bool {
+        matches!(self, Decoder::Over)
+    }
+
+    /// How much there is left, where that is known.
+    pub(in crate::gateway) const fn left(&self) -> Option<u64> {
+        match self {
+            Decoder::Over => Some(0),
+            Decoder::Fixed(left) => Some(*left),
+            Decoder::Chunked(_) => None,
+        }
+    }
+
+    /// Takes the next frame out of these bytes.
+    ///
+    /// # Errors
+    /// When the chunks are not what every server reads alike.
+    pub(in crate::gateway) fn next(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
+        match self {
+            Decoder::Over => Ok(Next::Over),
+            Decoder::Fixed(left) => {
+                let Some(data) = part(bytes, left) else { return Ok(Next::More) };
+                if *left == 0 {
+                    *self = Decoder::Over;
+                }
+                Ok(Next::Frame(Frame::data(data)))
+            }
+            Decoder::Chunked(_) => self.chunked(bytes),
+        }
+    }
+
+    fn chunked(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
+        self.skip(bytes)?;
+        match self {
+            Decoder::Chunked(Place::Chunk(left)) => {
+                let Some(data) = part(bytes, left) else { return Ok(Next::More) };
+                if *left == 0 {
+                    *self = Decoder::Chunked(Place::ChunkEnd);
+                }
+                Ok(Next::Frame(Frame::data(data)))
+            }
+            Decoder::Chunked(Place::Trailer) => self.trailer(bytes),
+            Decoder::Chunked(_) => Ok(Next::More),
+            Decoder::Over | Decoder::Fixed(_) => Ok(Next::Over),
+        }
+    }
+
+    /// Goes on to the next bytes that are handed on, or to the trailers, or as far as possible.
+    fn skip(&mut self, bytes: &mut BytesMut) -> Result<(), Broken> {
+        let mut at = 0;
+        let skipped = loop {
+            let Decoder::Chunked(place) = self else { break Ok(()) };
+            if matches!(place, Place::Chunk(_) | Place::Trailer) {
+                break Ok(());
+            }
+            let Some(&byte) = bytes.get(at) else { break Ok(()) };
+            match behind(*place, byte) {
+                Some(next) => *place = next,
+                None => break Err(Broken),
+            }
+            at += 1;
+        };
+        bytes.advance(at);
+        skipped
+    }
+
+    /// The end of the body, once the fields behind it are there.
+    fn trailer(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
+        let end = end_of_lines(bytes, 0).map_err(|_| Broken)?;
+        if end.unwrap_or(bytes.len()) > TRAILER_BYTES_MAX {
+            return Err(Broken);
+        }
+        let Some(end) = end else { return Ok(Next::More) };
+        if end == 2 {
+            bytes.advance(end);
+            *self = Decoder::Over;
+            return Ok(Next::Over);
+        }
+        let fields = trailers(&Bytes::copy_from_slice(&bytes[..end])).map_err(|_| Broken)?;
+        bytes.advance(end);
+        *self = Decoder::Over;
+        Ok(Next::Frame(Frame::trailers(fields)))
+    }
+}
+
+/// As many of these bytes as are left; none if there are none.
+fn part(bytes: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
+    if bytes.is_empty() {
+        return None;
+    }
+    let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+    *left = left.saturating_sub(u64::try_from(taken).unwrap_or(u64::MAX));
+    Some(bytes.split_to(taken).freeze())
+}
+
+/// What follows a byte between chunks; none if it may not stand there.
+fn behind(place: Place, byte: u8) -> Option<Place> {
+    match place {
+        Place::ChunkEnd => (byte == b'\r').then_some(Place::ChunkEndLf),
+        Place::ChunkEndLf => (byte == b'\n').then_some(SIZE),
+        Place::Size { digits, value, length, part } => size(byte, (digits, value), length, part),
+        Place::Chunk(_) | Place::Trailer => Some(place),
+    }
+}
+
+/// The next byte of the line with a chunk's size.
+fn size(byte: u8, (digits, value): (u32, u64), length: u32, part: SizePart) -> Option<Place> {
+    if length >= SIZE_LINE_BYTES_MAX {
+        return None;
+    }
+    let on = |digits, value, part| Some(Place::Size { digits, value, length: length + 1, part });
+    match (part, byte) {
+        (SizePart::Digits, b'\r') if digits > 0 => on(digits, value, SizePart::Lf),
+        (SizePart::Digits, b';') if digits > 0 => on(digits, value, SizePart::Extension),
+        (SizePart::Digits, _) if digits < SIZE_DIGITS_MAX => {
+            let digit = char::from(byte).to_digit(16)?;
+            on(digits + 1, value << 4 | u64::from(digit), part)
+        }
+        (SizePart::Extension, b'\r') => on(digits, value, SizePart::Lf),
+        (SizePart::Extension, b'\t' | b' '..=b'~') => on(digits, value, part),
+        (SizePart::Lf, b'\n') => Some(if value == 0 { Place::Trailer } else { Place::Chunk(value) }),
+        _ => None,
+    }
+}

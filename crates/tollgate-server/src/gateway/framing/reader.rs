@@ -1,0 +1,88 @@
+//! Requests as they are read from bytes that come in parts: what tests and fuzz targets see of a connection.
+
+use bytes::{Bytes, BytesMut};
+use http::header::UPGRADE;
+use http::{HeaderMap, Request, Version};
+
+use super::{Decoder, Head, Next, end};
+
+/// A request, and its body as far as it has come.
+#[derive(Debug)]
+pub(in crate::gateway) struct Read {
+    pub(in crate::gateway) request: Request<()>,
+    pub(in crate::gateway) body: Vec<u8>,
+    pub(in crate::gateway) trailers: HeaderMap,
+    pub(in crate::gateway) is_whole: bool,
+}
+
+/// Reads requests one after the other.
+#[derive(Debug)]
+pub(in crate::gateway) struct Reader {
+    bytes: BytesMut,
+    looked_at: usize,
+    decoder: Decoder,
+    pub(in crate::gateway) requests: Vec<Read>,
+    /// How many bytes were taken.
+    pub(in crate::gateway) taken: usize,
+    /// Whether what comes next is no request, or another protocol's.
+    pub(in crate::gateway) is_broken: bool,
+    pub(in crate::gateway) has_asked: bool,
+}
+
+impl Reader {
+    pub(in crate::gateway) fn new() -> Self {
+        Self {
+            bytes: BytesMut::new(),
+            looked_at: 0,
+            decoder: Decoder::Over,
+            requests: Vec::new(),
+            taken: 0,
+            is_broken: false,
+            has_asked: false,
+        }
+    }
+
+    pub(in crate::gateway) fn feed(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        while !self.is_broken && !self.has_asked {
+            let before = self.bytes.len();
+            let moved = if self.decoder.is_over() { self.head() } else { self.body() };
+            self.taken += before - self.bytes.len();
+            match moved {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(()) => self.is_broken = true,
+            }
+        }
+    }
+
+    fn head(&mut self) -> Result<bool, ()> {
+        let Some(end) = end(&mut self.bytes, &mut self.looked_at).map_err(drop)? else {
+            return Ok(false);
+        };
+        let head = Head::read(Bytes::copy_from_slice(&self.bytes[..end])).map_err(drop)?;
+        let _ = self.bytes.split_to(end);
+        self.decoder = head.body;
+        let is_whole = self.decoder.is_over();
+        let read = Read { request: head.request, body: Vec::new(), trailers: HeaderMap::new(), is_whole };
+        let is_11 = read.request.version() == Version::HTTP_11;
+        self.has_asked = is_whole && is_11 && read.request.headers().contains_key(UPGRADE);
+        self.requests.push(read);
+        Ok(true)
+    }
+
+    fn body(&mut self) -> Result<bool, ()> {
+        let next = self.decoder.next(&mut self.bytes).map_err(drop)?;
+        let Some(read) = self.requests.last_mut() else { return Err(()) };
+        read.is_whole = self.decoder.is_over();
+        match next {
+            Next::Over => {}
+            Next::More => return Ok(false),
+            Next::Frame(frame) => match frame.into_data() {
+                Ok(data) => read.body.extend_from_slice(&data),
+                Err(frame) => read.trailers = frame.into_trailers().unwrap_or_default(),
+            },
+        }
+        Ok(true)
+    }
+}

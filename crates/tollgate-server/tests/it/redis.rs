@@ -117,7 +117,12 @@ impl Cluster {
     pub(crate) fn start(replicas: usize, arguments: &[&str]) -> Self {
         let mut all = vec!["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
         all.extend(arguments);
-        let nodes: Vec<Redis> = (0..3 + 3 * replicas).map(|_| Redis::start(&all)).collect();
+        let node = |_| {
+            // The port that nodes speak to one another on, which would be taken from those of outgoing connections otherwise.
+            let bus = free_port().to_string();
+            Redis::start(&[&all[..], &["--cluster-port", &bus]].concat())
+        };
+        let nodes: Vec<Redis> = (0..3 + 3 * replicas).map(node).collect();
         let mut command = vec!["--cluster".to_owned(), "create".to_owned()];
         command.extend(nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)));
         command.extend(["--cluster-replicas".to_owned(), replicas.to_string(), "--cluster-yes".to_owned()]);

@@ -195,7 +195,7 @@ fn servers_that_cannot_serve() {
     found.says("writes", "fail", &["READONLY"]);
     checked(&[&primary.url()]).says("replicas", "ok", &["1 connected"]);
 
-    let lonely = Redis::start(&["--cluster-enabled", "yes"]);
+    let lonely = Redis::start(&["--cluster-enabled", "yes", "--cluster-port", &free_port().to_string()]);
     checked(&[&lonely.url()]).says("part", "fail", &["part of a cluster", "redis-cluster://"]);
     let found = checked(&[&format!("redis-cluster://127.0.0.1:{}", primary.port)]);
     found.says("part", "fail", &["no cluster", "redis://"]);

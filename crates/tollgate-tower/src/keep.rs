@@ -60,7 +60,8 @@ impl<D: Decide> Keeper<D> {
 
     /// Keeps what a decision gave at this instant, or a little before.
     pub(crate) fn keep(keeper: &Arc<Self>, permit: Permit) -> Place<D> {
-        let (ttl, permit) = (permit.ttl(), Arc::new(permit));
+        // By the policy that is in force now, which may be younger than the decision.
+        let (ttl, permit) = (keeper.decide.engine().renewed_for(&permit), Arc::new(permit));
         let renew_at = keeper.decide.now() + part(ttl, PART);
         let round = part(ttl, 2 * PART).max(ROUND_MIN);
         let kept = Kept { permit: Arc::clone(&permit), ttl, renew_at };

@@ -31,12 +31,18 @@ mod written;
 mod date;
 
 /// How long a connection waits, once the server was told to stop, for a request that its client has sent already.
-const LINGER: Duration = Duration::from_secs(1);
+pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// How often it is looked whether a connection rests: one that did nothing from one look to the next does.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// For how long, and for how many bytes, a client may go on sending that has its last answer.
-const DROP_TIMEOUT: Duration = Duration::from_secs(2);
-const DROP_BYTES_MAX: usize = 1 << 20;
+/// How long a client may go on sending that has its last answer, and how long it may send nothing meanwhile: as nginx has it. Its connection
+/// counts as one that rests, and makes room for others.
+const DROP_TIMEOUT: Duration = Duration::from_secs(30);
+const DROP_IDLE: Duration = Duration::from_secs(5);
+/// How long an answered request may keep its connection from the next one.
+const FREE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an answer is awaited for a client that has ended its side: for its head, and for each part of it.
+const HEAD_GRACE: Duration = Duration::from_millis(500);
+const PART_GRACE: Duration = Duration::from_secs(2);
 
 /// A connection.
 struct Client {
@@ -167,11 +173,20 @@ impl Client {
         let after = self.written(response, asker).await;
         drop(answering);
         if let After::Next = after {
-            let is_free = poll_fn(|context| self.line.lock().poll_free(context)).await;
+            let is_free = self.is_free().await;
             self.line.lock().turn_ends();
             return if is_free { After::Next } else { After::Closed };
         }
         after
+    }
+
+    /// Whether another request can follow one that is answered, once its body is out of the way.
+    async fn is_free(&self) -> bool {
+        // As a rule it is, and no timer is needed.
+        let polled = poll_fn(|context| Poll::Ready(self.line.lock().poll_free(context))).await;
+        let Poll::Pending = polled else { return matches!(polled, Poll::Ready(true)) };
+        let is_free = poll_fn(|context| self.line.lock().poll_free(context));
+        timeout(FREE_TIMEOUT, is_free).await.unwrap_or(false)
     }
 
     /// What the gateway answers, unless the client goes away before.
@@ -181,7 +196,7 @@ impl Client {
         let mut answer = pin!(self.gateway.answer(head.request.map(|()| body), self.peer));
         poll_fn(|context| match answer.as_mut().poll(context) {
             Poll::Ready(response) => Poll::Ready(Some(response)),
-            Poll::Pending => self.line.lock().poll_gone(context).map(|()| None),
+            Poll::Pending => self.line.lock().poll_gone(HEAD_GRACE, context).map(|()| None),
         })
         .await
     }
@@ -196,12 +211,26 @@ impl Client {
             behind
         };
         let mut answer = Answer::new(response, asker, behind, self.gateway.now());
-        let written = poll_fn(|context| match answer.poll(&self.line, context) {
-            Poll::Ready(written) => Poll::Ready(written.is_ok()),
-            Poll::Pending => self.line.lock().poll_gone(context).map(|()| false),
+        let written = poll_fn(|context| {
+            let before = answer.written;
+            match answer.poll(&self.line, context) {
+                Poll::Ready(written) => Poll::Ready(written.is_ok()),
+                Poll::Pending => {
+                    let mut line = self.line.lock();
+                    if answer.written != before {
+                        line.is_reading(); // It may have ended its side, but it is there.
+                    }
+                    line.poll_gone(PART_GRACE, context).map(|()| false)
+                }
+            }
         });
         match (written.await, tunnel) {
-            (false, _) => After::Gone,
+            (false, _) => {
+                if answer.ends_with_connection() {
+                    self.line.lock().reset(); // Else what came of it would look like all of it.
+                }
+                After::Gone
+            }
             (true, Some(tunnel)) => {
                 self.phase.leave();
                 After::Tunnel(Box::new(tunnel))
@@ -217,8 +246,11 @@ impl Client {
             return;
         }
         // What nobody reads would end the connection before the client has read its answer.
-        let mut most = DROP_BYTES_MAX;
-        let dropped = poll_fn(|context| self.line.lock().poll_drop(context, &mut most));
+        let dropped = async {
+            while let Ok(true) =
+                timeout(DROP_IDLE, poll_fn(|context| self.line.lock().poll_drop(context))).await
+            {}
+        };
         let _ = timeout(DROP_TIMEOUT, dropped).await;
     }
 }

@@ -57,9 +57,15 @@ pub(crate) async fn connection(stream: Stream, gateway: Arc<Gateway>, mut stop: 
     let is_h2 = match is_h2 {
         Some(is_h2) => is_h2,
         None => {
+            // Whoever was connected before the server stopped may have asked already.
+            let stops = async {
+                stopped(&mut stop).await;
+                tokio::time::sleep(client::LINGER).await;
+            };
             let looked = tokio::select! {
+                biased;
                 looked = tokio::time::timeout(HEAD_TIMEOUT, stream.begins_with(PREFACE)) => looked,
-                () = stopped(&mut stop) => return, // Nothing was asked yet, so nobody waits for an answer.
+                () = stops => return,
             };
             match looked {
                 Ok(Ok(is_h2)) => is_h2,

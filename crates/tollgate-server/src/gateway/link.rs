@@ -5,6 +5,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::uri::Scheme;
 use hyper::client::conn::http1;
@@ -25,6 +26,9 @@ use super::target::Target;
 use super::wire::Wire;
 use crate::listen::Links;
 use crate::tls;
+
+/// How long to wait for a descriptor of this process, which is not the upstream's fault.
+const LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What requests are sent on.
 pub(super) enum Sender {
@@ -122,7 +126,13 @@ impl Dialer {
 
     /// A bare connection, once there is a descriptor for one.
     async fn tcp(&self) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-        let place = self.links.one().await.map_err(io::Error::other)?;
+        let Ok(place) = tokio::time::timeout(LINK_TIMEOUT, self.links.one()).await else {
+            return Err(io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                "this process may open no more connections",
+            ));
+        };
+        let place = place.map_err(io::Error::other)?;
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let _ = stream.set_nodelay(true); // Where that cannot be set, it is only slower.
         Ok((stream, place))

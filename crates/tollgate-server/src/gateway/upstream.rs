@@ -374,7 +374,10 @@ async fn within(
     dialing: impl Future<Output = std::io::Result<Sender>>,
 ) -> Result<Sender, Failure> {
     match tokio::time::timeout(patience, dialing).await {
-        Ok(dialed) => dialed.map_err(|error| Failure::Connect(Cause::of_connecting(&error), details(&error))),
+        Ok(dialed) => dialed.map_err(|error| match error.kind() {
+            std::io::ErrorKind::QuotaExceeded => Failure::Busy,
+            _ => Failure::Connect(Cause::of_connecting(&error), details(&error)),
+        }),
         Err(_) => Err(too_slow()),
     }
 }

@@ -62,6 +62,13 @@ impl Stream {
         !matches!(stream.take_error(), Ok(None))
     }
 
+    /// Makes its end one in disorder. Inside TLS it is one already, unless an end is told.
+    pub(crate) fn reset(&self) {
+        if let Way::Plain(stream) = &self.way {
+            let _ = stream.set_zero_linger(); // Where that cannot be set, it ends as any other.
+        }
+    }
+
     /// Whether it is inside TLS.
     pub(crate) const fn is_secure(&self) -> bool {
         matches!(self.way, Way::Tls(_))

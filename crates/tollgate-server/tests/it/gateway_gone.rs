@@ -80,7 +80,7 @@ fn who_goes_away_leaves_the_line() {
 #[test]
 fn requests_sent_ahead_are_all_answered() {
     let upstream = Upstream::start();
-    let policy = "limits: [{name: shaped, algorithm: leaky-bucket, rate: 1/s, queue: 9}]";
+    let policy = "limits: [{name: shaped, algorithm: leaky-bucket, rate: 5/s, queue: 9}]";
     let gateway = Gateway::with(&["--upstream", &format!("http://{}", upstream.address)], policy);
     let requests: String = (0..4).map(|n| format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n")).collect();
     assert_eq!(gateway.all(requests.as_bytes()).matches("HTTP/1.1 200 OK").count(), 4);

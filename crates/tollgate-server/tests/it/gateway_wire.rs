@@ -2,7 +2,7 @@
 //! test is the upstream.
 
 use std::io::{BufReader, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
 use tollgate_testkit::rest;
@@ -159,6 +159,58 @@ fn a_rest_of_a_request_that_does_not_come() {
     // The client stays and sends nothing; the upstream is let go long before the client is.
     heard(&upstream, "1");
     assert!(has_ended(&upstream));
+}
+
+/// Who is refused while it still sends gets to read why, however much it sends.
+#[test]
+fn a_refused_upload_is_told_so() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let policy = "limits: [{name: few, rate: 1/day, when: {method: POST}}]";
+    let gateway = Gateway::with(&["--upstream", &address], policy);
+    let client = gateway.connect();
+    say(&client, "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+    let upstream = accepted(&listener);
+    asked(&upstream, "/1");
+    say(&upstream, OK);
+    assert_eq!(answered(&client).body, b"ok");
+    let client = gateway.connect();
+    let length = 8 << 20;
+    say(&client, &format!("POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"));
+    (&client).write_all(&vec![b'x'; length]).unwrap();
+    assert_eq!(answered(&client).status, 429);
+}
+
+/// A client that has ended its side and reads on gets its whole answer, however long that takes.
+#[test]
+fn an_answer_to_one_who_asks_no_more() {
+    let (gateway, listener) = gateway();
+    let client = gateway.connect();
+    get(&client, "/1");
+    let upstream = accepted(&listener);
+    asked(&upstream, "/1");
+    client.shutdown(Shutdown::Write).unwrap();
+    say(&upstream, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
+    for part in ["1", "2", "3", "4", "5"] {
+        say(&upstream, part);
+        rest(Duration::from_millis(800));
+    }
+    assert_eq!(answered(&client).body, b"12345");
+}
+
+/// An answer that ends with its connection, and is cut off, does not look whole.
+#[test]
+fn a_cut_answer_of_http_10() {
+    let (gateway, listener) = gateway();
+    let client = gateway.connect();
+    say(&client, "GET /1 HTTP/1.0\r\nHost: a\r\n\r\n");
+    let upstream = accepted(&listener);
+    asked(&upstream, "/1");
+    say(&upstream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+    heard(&client, "hello");
+    drop(upstream);
+    let end = (&client).read(&mut [0]);
+    assert!(end.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset), "{end:?}");
 }
 
 /// While an answer is under way the request goes on, also when nobody takes the answer; chunks are chunks again.

@@ -118,7 +118,7 @@ enum Fragment {
 struct Pricer<'p> {
     pricing: &'p Pricing,
     variables: &'p Map<String, Json>,
-    defaults: HashMap<String, u64>,
+    defaults: HashMap<String, Option<u64>>,
     fragments: HashMap<String, Fragment>,
 }
 
@@ -231,17 +231,24 @@ fn choose<'o>(
     }
 }
 
-/// The numbers that variables have where the request gives none.
-fn defaults(operation: &cst::OperationDefinition) -> HashMap<String, u64> {
+/// What variables have where the request gives nothing: a number, or what is none.
+fn defaults(operation: &cst::OperationDefinition) -> HashMap<String, Option<u64>> {
     let definitions = operation.variable_definitions().into_iter().flat_map(|all| all.variable_definitions());
-    let number = |definition: cst::VariableDefinition| {
-        let name = definition.variable()?.name()?.text().to_string();
-        match definition.default_value()?.value()? {
-            Value::IntValue(value) => Some((name, whole(&value)?)),
-            _ => None,
+    let mut defaults = HashMap::new();
+    for definition in definitions {
+        let Some(name) = definition.variable().and_then(|variable| variable.name()) else { continue };
+        let number = match definition.default_value().and_then(|default| default.value()) {
+            None | Some(Value::NullValue(_)) => continue,
+            Some(Value::IntValue(value)) => whole(&value),
+            Some(_) => None,
+        };
+        // Which of two a server takes is its own affair, so they are no number.
+        let known = defaults.entry(name.text().to_string()).or_insert(number);
+        if *known != number {
+            *known = None;
         }
-    };
-    definitions.filter_map(number).collect()
+    }
+    defaults
 }
 
 /// A number that is written out.
@@ -352,14 +359,18 @@ impl Pricer<'_> {
             };
             entries = entries.max(size);
         }
-        Ok(entries.unwrap_or(usual))
+        // To some servers none means all: whoever asks for none pays for one, or for as many as there usually are.
+        Ok(entries.filter(|&entries| entries > 0).unwrap_or(usual))
     }
 
     /// The number of a variable: none if it has no value, and nothing if that is no number.
     #[allow(clippy::option_option, reason = "no value and a wrong one are two answers")]
     fn variable(&self, name: String) -> Option<Option<u64>> {
         match self.variables.get(&name) {
-            None => Some(self.defaults.get(&name).copied()),
+            None => match self.defaults.get(&name) {
+                None => Some(None),
+                Some(number) => number.map(Some),
+            },
             Some(Json::Null) => Some(None),
             Some(value) => value.as_u64().map(Some),
         }
@@ -410,6 +421,15 @@ mod tests {
             assert_eq!(with(wrong).unwrap_err().code, "BAD_USER_INPUT");
         }
         assert_eq!(price("{ posts(first: -3) { id } }").unwrap_err().code, "BAD_USER_INPUT");
+        // A default that is no number is none that a server may not read as one, and of two it takes either.
+        for wrong in ["$n: ID = \"1000\"", "$n: Float = 1e3", "$n: Int = -1", "$n: Int = 1000, $n: Int = 1"] {
+            let text = format!("query({wrong}) {{ posts(first: $n) {{ id }} }}");
+            assert_eq!(price(&text).unwrap_err().code, "BAD_USER_INPUT", "{wrong}");
+        }
+        assert_eq!(points("query($n: Int) { posts(first: $n) { id } }"), 2);
+        assert_eq!(points("query($n: Int = null) { posts(first: $n) { id } }"), 2);
+        // None may mean all.
+        assert_eq!(points("{ posts(first: 0) { id } }"), 2);
     }
 
     /// Names of one's own: weights and lists.

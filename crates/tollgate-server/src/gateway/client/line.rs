@@ -26,8 +26,6 @@ const READ_BYTES_MAX: usize = 64 << 10;
 const AHEAD_BYTES_MAX: usize = 16 << 10;
 /// How often it is looked whether a client is gone that has sent more than is read ahead.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long an answer is awaited for a client that has ended its side.
-const END_GRACE: Duration = Duration::from_secs(2);
 /// What a client is told that waits before it sends its body.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -137,7 +135,7 @@ impl Line {
     }
 
     /// Watches the client while its request is answered: ready when there is nobody left to answer. What comes meanwhile is kept, up to a bound.
-    pub(super) fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_gone(&mut self, grace: Duration, context: &mut Context<'_>) -> Poll<()> {
         while !self.has_ended && !self.is_awaited && self.read.len() < AHEAD_BYTES_MAX {
             match self.poll_fill(context) {
                 Poll::Pending => break,
@@ -157,7 +155,17 @@ impl Line {
         }
         // A client may say that it has no more to ask, and still wait for the answer, for a moment. Who has gone away says the same, and must
         // not keep an upstream busy.
-        self.grace.get_or_insert_with(|| Box::pin(sleep(END_GRACE))).as_mut().poll(context)
+        self.grace.get_or_insert_with(|| Box::pin(sleep(grace))).as_mut().poll(context)
+    }
+
+    /// The client takes what it is sent, so it is there.
+    pub(super) fn is_reading(&mut self) {
+        self.grace = None;
+    }
+
+    /// Ends the connection in disorder, so that the client knows that it has not got all.
+    pub(super) fn reset(&mut self) {
+        self.stream.inner().reset();
     }
 
     /// Nothing is read, so an end would not be seen: looks now and then whether the connection was reset.
@@ -198,8 +206,9 @@ impl Line {
     pub(super) fn answer_begins(&mut self) -> &'static [u8] {
         let is_begun = self.interim.len() < CONTINUE.len();
         let rest = if is_begun { mem::take(&mut self.interim) } else { &[] };
-        // A client that was not told to go on may send its body or not.
-        self.is_broken |= !self.interim.is_empty();
+        // A client that was not told to go on may send its body or not, and must not be told behind its answer.
+        self.is_broken |= !mem::take(&mut self.interim).is_empty();
+        self.grace = None;
         rest
     }
 
@@ -210,16 +219,10 @@ impl Line {
         self.tidy();
     }
 
-    /// Reads and drops, so that a client that still sends can read its answer before the connection is reset.
-    pub(super) fn poll_drop(&mut self, context: &mut Context<'_>, most: &mut usize) -> Poll<()> {
-        while *most > 0 {
-            self.read.clear();
-            match ready!(self.poll_fill(context)) {
-                Ok(0) | Err(_) => break,
-                Ok(read) => *most = most.saturating_sub(read),
-            }
-        }
-        Poll::Ready(())
+    /// Reads and drops, so that a client that still sends can read its answer before the connection is reset. Whether anything came.
+    pub(super) fn poll_drop(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        self.read.clear();
+        self.poll_fill(context).map(|read| matches!(read, Ok(1..)))
     }
 
     /// Whether the client may have sent what nobody has read.

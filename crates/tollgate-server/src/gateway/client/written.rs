@@ -63,6 +63,8 @@ pub(super) struct Answer {
     framing: Framing,
     takes_trailers: bool,
     is_cut: bool,
+    /// Bytes that are on their way.
+    pub(super) written: u64,
     /// Whether another request may follow.
     pub(super) is_kept: bool,
 }
@@ -87,13 +89,18 @@ impl Answer {
         let asker = Asker { is_kept, ..asker };
         write_head(&mut outbox.before, &parts, framing, asker, now);
         spare::give_fields(parts.headers);
-        let has_body = !matches!(framing, Framing::Absent | Framing::Fixed(0));
+        let has_body = match framing {
+            Framing::Absent => false,
+            Framing::Fixed(0) => !body.is_end_stream(), // Trailers may tell what it cost.
+            _ => true,
+        };
         Self {
             outbox,
             body: Some(body).filter(|_| has_body),
             framing,
             takes_trailers: asker.takes_trailers,
             is_cut: false,
+            written: 0,
             is_kept,
         }
     }
@@ -105,8 +112,8 @@ impl Answer {
     pub(super) fn poll(&mut self, line: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Cut>> {
         loop {
             let gathered = self.gather(context);
-            let mut written = 0;
-            ready!(self.outbox.poll_empty(line.lock().stream(), &mut written, context)).map_err(|_| Cut)?;
+            ready!(self.outbox.poll_empty(line.lock().stream(), &mut self.written, context))
+                .map_err(|_| Cut)?;
             match self.body {
                 None if self.is_cut => return Poll::Ready(Err(Cut)),
                 None => {
@@ -141,13 +148,15 @@ impl Answer {
                 let Some(rest) = left.checked_sub(length) else { return self.cut() };
                 *left = rest;
                 self.outbox.put(data);
-                if rest == 0 {
+                // Trailers may follow that are for the limits alone.
+                if rest == 0 && self.body.as_ref().is_some_and(|body| body.is_end_stream()) {
                     self.body = None;
                 }
             }
             (Ok(data), Framing::Chunked) => self.outbox.put_chunk(data),
             (Ok(data), Framing::UntilEnd) => self.outbox.put(data),
             (Err(frame), Framing::Chunked) => self.end(&frame.into_trailers().unwrap_or_default()),
+            (Err(_), Framing::Fixed(0)) => self.body = None,
             (Err(_), _) | (Ok(_), Framing::Absent) => {} // Trailers belong to chunks.
         }
     }
@@ -155,12 +164,17 @@ impl Answer {
     /// The body is over.
     fn end(&mut self, trailers: &HeaderMap) {
         match self.framing {
-            Framing::Fixed(_) => return self.cut(),
+            Framing::Fixed(1..) => return self.cut(),
             Framing::Chunked if self.takes_trailers => self.outbox.put_last_chunk(trailers),
             Framing::Chunked => self.outbox.put_last_chunk(&HeaderMap::new()),
-            Framing::Absent | Framing::UntilEnd => {}
+            Framing::Absent | Framing::Fixed(0) | Framing::UntilEnd => {}
         }
         self.body = None;
+    }
+
+    /// Whether the end of the connection is what tells that the answer is whole.
+    pub(super) const fn ends_with_connection(&self) -> bool {
+        matches!(self.framing, Framing::UntilEnd)
     }
 
     fn cut(&mut self) {

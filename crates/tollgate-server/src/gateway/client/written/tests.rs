@@ -1,6 +1,8 @@
 //! What is written is what a reader of HTTP/1 that is not ours reads.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
 use http::header::{HeaderName, TRAILER};
@@ -68,6 +70,51 @@ fn status(code: u16, body: Limited) -> Response<Limited> {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(code).unwrap();
     response
+}
+
+/// A body whose length is known, and that tells in trailers what it cost.
+struct Priced {
+    frames: VecDeque<Frame<Bytes>>,
+    left: u64,
+    is_over: Arc<AtomicBool>,
+}
+
+impl hyper::body::Body for Priced {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = self.frames.pop_front();
+        let bytes = frame.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len);
+        self.left -= u64::try_from(bytes).unwrap();
+        self.is_over.store(frame.as_ref().is_none_or(Frame::is_trailers), Ordering::Relaxed);
+        Poll::Ready(frame.map(Ok))
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        hyper::body::SizeHint::with_exact(self.left)
+    }
+}
+
+/// Trailers behind a known length are not sent, but seen: what stands in them may be what a request cost.
+#[test]
+fn trailers_behind_a_length_are_seen() {
+    for text in ["", "hello"] {
+        let data = (!text.is_empty()).then(|| Frame::data(Bytes::from_static(text.as_bytes())));
+        let frames = data.into_iter().chain([Frame::trailers(HeaderMap::new())]).collect();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let left = u64::try_from(text.len()).unwrap();
+        let body = Priced { frames, left, is_over: Arc::clone(&is_over) };
+        let (bytes, is_whole, is_kept) =
+            written(Response::new(Limited::from(Body::Boxed(body.boxed_unsync()))), PLAIN);
+        let wanted = format!("content-length: {left}\r\n");
+        let bytes = String::from_utf8(bytes).unwrap();
+        assert!(bytes.contains(&wanted) && bytes.ends_with(&format!("\r\n\r\n{text}")), "{bytes}");
+        assert!(is_whole && is_kept && is_over.load(Ordering::Relaxed));
+    }
 }
 
 /// Each kind of answer, to each kind of client, to the letter.

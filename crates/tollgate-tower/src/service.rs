@@ -24,6 +24,8 @@ use crate::{grpc, hold, peer};
 
 /// How long a request waited for its turn, in milliseconds.
 const WAITED: HeaderName = HeaderName::from_static("tollgate-waited-ms");
+/// How many units stood in the line when it came, with its own.
+const DEPTH: HeaderName = HeaderName::from_static("tollgate-queue-depth");
 
 /// In the extensions of a request that reaches a service after a wait: how long it waited for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +58,7 @@ pub(crate) struct Admitted<D: Decide> {
     told: Option<Told<D>>,
     /// The decision that is told of.
     decision: Option<Decision>,
-    waited: Option<Ticks>,
+    waited: Option<(Ticks, u64)>,
     hold: Option<Box<Hold<D>>>,
 }
 
@@ -165,6 +167,12 @@ impl<I, D> RateLimit<I, D> {
     }
 }
 
+/// How many units stand in the line that a request is told to wait in, with its own; of several, in the longest.
+fn depth(decision: &Decision) -> u64 {
+    let waits = decision.limits().filter(|status| matches!(status.outcome.verdict, Verdict::Wait(_)));
+    waits.map(|status| status.outcome.limit.saturating_sub(status.outcome.remaining)).max().unwrap_or(0)
+}
+
 /// A request that somebody has to be waited for.
 async fn later<I, D, B, R>(
     shared: Arc<Shared<D>>,
@@ -194,7 +202,7 @@ where
         drop(hold);
         return Late::Refused(shared.refuse(&parts, &decision, &shared.reading(&parts), at));
     }
-    let verdict = decision.verdict();
+    let (verdict, depth) = (decision.verdict(), depth(&decision));
     let mut admitted = Admitted::new(&shared, &parts, &mut Some(decision), at).unwrap_or_default();
     admitted.hold = hold.take();
     if let Verdict::Wait(wait) = verdict {
@@ -209,7 +217,7 @@ where
         }
         // Less than it was told, if others have left the line.
         let waited = wait.min(shared.decide.now().since(at));
-        admitted.waited = Some(waited);
+        admitted.waited = Some((waited, depth));
         parts.extensions.insert(Waited(waited));
     }
     let served = inner.call(Request::from_parts(parts, body)).await;
@@ -458,8 +466,9 @@ impl<D: Decide> Admitted<D> {
                 shared.give_back(&parts, decision, *at);
             }
         }
-        if let Some(waited) = self.waited {
+        if let Some((waited, depth)) = self.waited {
             head.headers.insert(WAITED, HeaderValue::from(waited.ceil_millis()));
+            head.headers.insert(DEPTH, HeaderValue::from(depth));
         }
         let hold = self.hold.take().filter(|hold| !hold.is_over());
         let hold = hold.map(|hold| hold as Box<dyn Finish>);

@@ -46,6 +46,7 @@ async fn a_request_waits_for_its_turn() {
     world.time.advance(Duration::from_micros(1));
     let Poll::Ready(Ok(response)) = waiting.as_mut().poll(&mut context) else { panic!("its turn has come") };
     assert_eq!(response.headers()["tollgate-waited-ms"], "100");
+    assert_eq!(response.headers()["tollgate-queue-depth"], "2", "one in service, and itself");
 }
 
 /// Ten thousand wait in the order in which they came. Those who went away are gone; each turn wakes one.

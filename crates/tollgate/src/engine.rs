@@ -23,6 +23,7 @@ mod live;
 mod views;
 mod without_store;
 mod hold;
+mod permit;
 mod line;
 mod correct;
 mod foresee;
@@ -37,9 +38,10 @@ mod explain;
 
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError};
 pub use explain::{Explained, Explanation, LIMITS_EXPLAINED_MAX, State};
-pub use hold::{CommitError, Permit, Reservation, Settled};
+pub use hold::{CommitError, Reservation, Settled};
 pub use line::Turn;
 pub use live::{SwapError, SwapReport};
+pub use permit::Permit;
 pub use ruling::{RULINGS_MAX, Ruled, Ruling, RulingError, Scope};
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;

@@ -1,5 +1,5 @@
-//! What a decision took and may give back: permits of concurrency limits, and reservations that are settled later. Both are
-//! plain values; whoever drops one without settling it leaves the counters as they are.
+//! What a decision took and may give back: reservations that are settled later. They are plain values; whoever drops one without
+//! settling it leaves the counters as they are. Places in flight are left to [`super::permit`].
 
 use std::slice;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::line::{Lined, Parted};
 use super::live::Live;
+use super::permit::Permit;
 use super::{ATTEMPTS, Charges, Engine, Made};
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::Charge;
@@ -43,13 +44,6 @@ pub(super) struct Held {
     pub(super) empty_at: Option<Timestamp>,
     /// When its turn comes, as it was told, if it has to wait.
     pub(super) turn_at: Option<Timestamp>,
-}
-
-/// Places in flight. Released once; releasing again changes nothing.
-#[derive(Clone, Debug)]
-pub struct Permit {
-    id: PermitId,
-    held: SmallVec<[Held; 1]>,
 }
 
 /// Units set aside for a request whose cost is not yet known.
@@ -91,36 +85,6 @@ pub enum CommitError {
     /// settled again.
     #[error(transparent)]
     Store(#[from] StoreFailure),
-}
-
-impl Permit {
-    /// What the charges took under this number; none if they only looked.
-    pub(super) fn new(
-        live: &Live,
-        matches: &[Match],
-        charges: &[Charge<'_>],
-        sources: impl Iterator<Item = Source>,
-        id: PermitId,
-    ) -> Option<Self> {
-        let taken = |matched: &Match, charge: &Charge<'_>| charge.cost > 0 && live.takes_permit(matched);
-        let held = matches.iter().zip(charges).zip(sources);
-        let held = held.filter(|((matched, charge), _)| taken(matched, charge));
-        let held = held.map(|((matched, charge), source)| Held::new(live, matched, charge, source));
-        let held: SmallVec<_> = held.collect();
-        (!held.is_empty()).then_some(Self { id, held })
-    }
-
-    /// How long it lives unless it is renewed: the shortest life of its places.
-    #[must_use]
-    pub fn ttl(&self) -> Ticks {
-        self.held.iter().map(|held| held.quota.0.memory()).min().unwrap_or_default()
-    }
-
-    /// A number that names it within the engine.
-    #[must_use]
-    pub const fn id(&self) -> PermitId {
-        self.id
-    }
 }
 
 impl Held {
@@ -394,60 +358,6 @@ impl<S: Store> Engine<S> {
             match adjust_once(&self.store, &live, held, cost, now).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
                 settled => return settled,
-            }
-        }
-    }
-
-    /// Lets a permit live anew, for whoever holds it for longer than `permit_ttl`: it must be renewed before that has passed, else its place is
-    /// another's. Renewing one that was given back, or has expired, changes nothing.
-    ///
-    /// # Errors
-    /// When the store does not answer; it may be asked again.
-    pub async fn renew(&self, permit: &Permit, now: Timestamp) -> Result<(), StoreFailure> {
-        let now = now.decidable();
-        let live = self.live.load_full();
-        let charges: Charges<'_> = permit
-            .held
-            .iter()
-            .filter(|held| !self.renew_here(&live, permit, held, now))
-            .filter_map(|held| held.charge(&live, permit.id, held.cost))
-            .collect();
-        if charges.is_empty() {
-            return Ok(());
-        }
-        self.store.renew(&charges, now).await
-    }
-
-    /// How long a permit lives after it is renewed, by the policy that is now in force: it must be renewed again before that.
-    #[must_use]
-    pub fn renewed_for(&self, permit: &Permit) -> Ticks {
-        let live = self.live.load();
-        let lives = permit.held.iter().filter_map(|held| held.charge(&live, permit.id, held.cost));
-        lives.map(|charge| charge.quota.memory()).min().unwrap_or_else(|| permit.ttl())
-    }
-
-    /// Gives back a permit, where it was taken. Giving it back again, or after it expired, changes nothing.
-    ///
-    /// # Errors
-    /// When the store does not answer; the permit then returns by itself when it expires.
-    pub async fn release(&self, permit: &Permit, now: Timestamp) -> Result<(), StoreFailure> {
-        let now = now.decidable();
-        let (mut attempts, mut is_first) = (0, true);
-        loop {
-            let live = self.live.load_full();
-            let charges: Charges<'_> = permit
-                .held
-                .iter()
-                .filter(|held| !(is_first && self.release_here(&live, permit, held, now)))
-                .filter_map(|held| held.charge(&live, permit.id, held.cost))
-                .collect();
-            is_first = false;
-            if charges.is_empty() {
-                return Ok(());
-            }
-            match self.store.refund(&charges, now).await {
-                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
-                released => return released,
             }
         }
     }

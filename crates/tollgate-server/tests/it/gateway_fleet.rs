@@ -86,6 +86,8 @@ fn what_is_refused_uses_no_capacity() {
     let address = format!("http://{}", upstream.address);
     let gateway =
         Gateway::with(&["--config", &config, "--upstream", &address, "--store", &redis.url()], OPEN);
+    // What it counts by itself before it knows the store is told to that later, and is not given back at once.
+    until(|| gateway.server.metric("tollgate_store_nodes") == 1);
     let mut held = gateway.connect();
     std::io::Write::write_all(&mut held, b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     until(|| upstream.count() == 1);

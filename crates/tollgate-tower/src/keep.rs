@@ -34,7 +34,7 @@ struct Book {
     /// Who makes them; others that still sleep go when they wake.
     turn: u64,
     /// What the engine had changed when everything was last renewed, or taken.
-    changes: Option<u64>,
+    changes: u64,
 }
 
 struct Kept {
@@ -69,7 +69,7 @@ impl<D: Decide> Keeper<D> {
         book.kept.insert(permit.id().0, kept);
         // Without a runtime nobody can make rounds, and a place ends when it expires.
         if book.round.is_none() {
-            book.changes = Some(keeper.decide.engine().changes());
+            book.changes = keeper.decide.engine().changes();
         }
         if book.round.is_none_or(|current| round < current)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -95,7 +95,7 @@ impl<D: Decide> Keeper<D> {
 
     /// Whether the policy has changed since somebody looked; then everything is due.
     fn has_changed(&self) -> bool {
-        let changes = Some(self.decide.engine().changes());
+        let changes = self.decide.engine().changes();
         let now = self.decide.now();
         let mut book = self.book();
         let has_changed = book.changes != changes;

@@ -6,7 +6,7 @@ mod head;
 #[cfg(any(test, feature = "fuzzing"))]
 mod reader;
 
-pub(super) use body::{Decoder, Next};
+pub(super) use body::{Decoder, Next, part};
 pub(super) use head::{Flaw, Head, end};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use reader::Reader;

@@ -9,6 +9,7 @@ use http::{HeaderMap, Method, Response, StatusCode, Version};
 use hyper::body::Frame;
 
 use super::cause::Cause;
+use super::framing::part;
 use super::spare;
 
 /// Largest head of an answer, and most fields of it.
@@ -341,16 +342,6 @@ impl Decoder {
             Decoder::Fixed(_) | Decoder::Chunked(_) => Err(Broken("its answer is cut off")),
         }
     }
-}
-
-/// As many of these bytes as are left; none if there are none.
-fn part(bytes: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
-    if bytes.is_empty() {
-        return None;
-    }
-    let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-    *left = left.saturating_sub(u64::try_from(taken).unwrap_or(u64::MAX));
-    Some(bytes.split_to(taken).freeze())
 }
 
 /// The size in the line that tells it, without its LF. Some servers write spaces behind the digits.

@@ -161,7 +161,7 @@ impl Decoder {
 }
 
 /// As many of these bytes as are left; none if there are none.
-fn part(bytes: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
+pub(in crate::gateway) fn part(bytes: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
     if bytes.is_empty() {
         return None;
     }

@@ -55,7 +55,7 @@ pub(crate) const fn verdict_name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Allow => "allow",
         Verdict::Wait(_) => "wait",
-        Verdict::Deny { .. } => "deny",
+        Verdict::Deny { .. } | Verdict::Forbidden => "deny",
         Verdict::Never => "never",
     }
 }
@@ -75,6 +75,7 @@ impl Decided<'_> {
         let reason = match self.decision.reason() {
             Some(Reason::Unavailable) => Some("limiter-unavailable"),
             Some(Reason::Blocked) => Some(Block::NAME),
+            Some(Reason::Forbidden) => Some("denied-by-policy"),
             _ => None,
         };
         raw(out, if verdict.is_allowed() { "{\"allowed\":true" } else { "{\"allowed\":false" });
@@ -113,10 +114,13 @@ fn limit(out: &mut Vec<u8>, status: &LimitStatus<'_>) {
     raw(out, "{\"name\":");
     string(out, status.limit.name());
     raw(out, if outcome.is_allowed() { ",\"allowed\":true" } else { ",\"allowed\":false" });
-    number(out, ",\"limit\":", Some(outcome.limit));
-    number(out, ",\"remaining\":", Some(outcome.remaining));
+    // Where the policy itself decides there is no counter, and so no number.
+    let counter = Some(outcome).filter(|_| status.quota.is_some());
+    number(out, ",\"limit\":", counter.map(|outcome| outcome.limit));
+    number(out, ",\"remaining\":", counter.map(|outcome| outcome.remaining));
+    raw(out, if counter.is_none() && outcome.is_allowed() { ",\"unlimited\":true" } else { "" });
     number(out, ",\"retry_after_ms\":", outcome.verdict.retry_after().map(Ticks::ceil_millis));
-    number(out, ",\"reset_after_ms\":", Some(outcome.reset_after.ceil_millis()));
+    number(out, ",\"reset_after_ms\":", counter.map(|outcome| outcome.reset_after.ceil_millis()));
     name(out, ",\"source\":\"", status.source.name());
     raw(
         out,

@@ -373,7 +373,7 @@ fn permit_lifetime(decision: &Decision) -> Ticks {
         Quota::Concurrency(permits) => permits.ttl(),
         _ => Ticks::ZERO,
     };
-    decision.limits().map(|status| lifetime(status.quota)).max().unwrap_or_default()
+    decision.limits().filter_map(|status| status.quota).map(lifetime).max().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -85,7 +85,8 @@ fn chosen(arguments: &FleetArguments) -> Result<(String, Quota, Lease), String> 
     if !suits(&limit) {
         return Err(format!("{} cannot be leased; see `tollgate policy check`", limit.name()));
     }
-    let quota = limit.quota(limit.default_quota()).clone();
+    let quota = limit.quota(limit.default_quota()).or_else(|| limit.quotas().first());
+    let quota = quota.ok_or_else(|| format!("{} counts nothing", limit.name()))?.clone();
     Ok((limit.name().to_owned(), quota, limit.lease().unwrap_or_default()))
 }
 

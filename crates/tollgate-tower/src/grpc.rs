@@ -16,6 +16,7 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     InvalidArgument = 3,
+    PermissionDenied = 7,
     ResourceExhausted = 8,
     Unavailable = 14,
 }
@@ -26,6 +27,7 @@ impl Code {
         match reason {
             Reason::Quota | Reason::Blocked => Code::ResourceExhausted,
             Reason::Cost | Reason::Fault => Code::InvalidArgument,
+            Reason::Forbidden => Code::PermissionDenied,
             Reason::Unavailable => Code::Unavailable,
         }
     }

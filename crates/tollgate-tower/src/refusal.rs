@@ -132,6 +132,7 @@ const fn title(reason: Reason) -> &'static str {
     match reason {
         Reason::Quota => "quota exceeded",
         Reason::Blocked => "blocked for a while",
+        Reason::Forbidden => "denied by policy",
         Reason::Cost => "the request costs more than a limit ever admits",
         Reason::Fault => "the cost of the request cannot be computed",
         Reason::Unavailable => "nobody can count now",

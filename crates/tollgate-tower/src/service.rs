@@ -296,7 +296,7 @@ impl<D: Decide> Shared<D> {
                 Some(decision) => Looked::Waits(Box::new(Taken::new(shared, parts, decision, None, at))),
                 None => Looked::Unknown,
             },
-            Verdict::Deny { .. } | Verdict::Never => {
+            Verdict::Deny { .. } | Verdict::Never | Verdict::Forbidden => {
                 Looked::Refused(shared.refuse(parts, decision, &shared.reading(parts), at))
             }
         }

@@ -30,6 +30,8 @@ pub enum Source {
     Closed,
     /// Nobody: the store had no room, neither for the counter nor for a shared one.
     Full,
+    /// The policy itself, which says `unlimited` or `deny` for the request, so that no counter was asked.
+    Policy,
 }
 
 impl Source {
@@ -45,13 +47,14 @@ impl Source {
             Source::Open => "open",
             Source::Closed => "closed",
             Source::Full => "full",
+            Source::Policy => "policy",
         }
     }
 
     /// Whether a counter stands behind the answer. If none does, its numbers mean nothing.
     #[must_use]
     pub const fn is_counted(self) -> bool {
-        !matches!(self, Source::Open | Source::Closed | Source::Full)
+        !matches!(self, Source::Open | Source::Closed | Source::Full | Source::Policy)
     }
 }
 
@@ -94,6 +97,8 @@ pub enum Reason {
     Fault,
     /// An operator lets no such request pass for a while; see [`Decision::block`].
     Blocked,
+    /// The policy denies it (`deny`), whatever was counted; waiting does not help.
+    Forbidden,
     /// Nobody could count for the limits that refused it: their store is away, or full. The caller did nothing wrong.
     Unavailable,
 }
@@ -111,7 +116,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    const fn refuses(&self) -> bool {
+    pub(crate) const fn refuses(&self) -> bool {
         matches!(self.stance, Stance::Enforced) && !self.outcome.is_allowed()
     }
 }
@@ -123,8 +128,8 @@ pub struct LimitStatus<'a> {
     pub index: usize,
     /// The limit.
     pub limit: &'a Limit,
-    /// The quota that it applied to this key.
-    pub quota: &'a Quota,
+    /// The quota that it applied to this key; none where the policy says `unlimited` or `deny`.
+    pub quota: Option<&'a Quota>,
     /// Which of the request's views it applied to, counted from 0.
     pub view: usize,
     /// Whether it took part in the verdict.
@@ -161,6 +166,15 @@ impl Decision {
     pub(crate) fn conclude(&mut self, statuses: impl Iterator<Item = Status>) {
         self.statuses.extend(statuses);
         self.verdict = combine(&self.statuses);
+    }
+
+    /// Adds what limits say that no counter stands behind, each at its place in the policy's order.
+    pub(crate) fn add_uncounted(&mut self, statuses: &[Status]) {
+        if !statuses.is_empty() {
+            self.statuses.extend_from_slice(statuses);
+            self.statuses.sort_by_key(|status| status.limit);
+            self.verdict = combine(&self.statuses);
+        }
     }
 
     /// Gives the permit that the decision took to whoever asked.
@@ -224,6 +238,7 @@ impl Decision {
             Verdict::Allow | Verdict::Wait(_) => None,
             Verdict::Never if self.fault.is_some() => Some(Reason::Fault),
             Verdict::Never => Some(Reason::Cost),
+            Verdict::Forbidden => Some(Reason::Forbidden),
             Verdict::Deny { .. } if self.block.is_some() => Some(Reason::Blocked),
             Verdict::Deny { .. } if refusing.any(|status| status.source.is_counted()) => Some(Reason::Quota),
             Verdict::Deny { .. } => Some(Reason::Unavailable),
@@ -275,7 +290,9 @@ impl Decision {
     /// The same decision where each limit, known by its place in the policy, its quota and when it is as if never used, makes wait for so long.
     pub(crate) fn foreseen(mut self, wait: impl Fn(u32, &Quota, Ticks) -> Ticks) -> Self {
         for status in &mut self.statuses {
-            let quota = self.policy.limits()[status.limit as usize].quota(status.quota);
+            let Some(quota) = self.policy.limits()[status.limit as usize].quota(status.quota) else {
+                continue;
+            };
             let wait = wait(status.limit, quota, status.outcome.reset_after);
             if wait > Ticks::ZERO && status.outcome.verdict == Verdict::Allow {
                 status.outcome.verdict = Verdict::Wait(wait);
@@ -327,5 +344,6 @@ const fn severity(verdict: Verdict) -> (u8, Ticks) {
         Verdict::Wait(wait) => (1, wait),
         Verdict::Deny { retry_after } => (2, retry_after),
         Verdict::Never => (3, Ticks::ZERO),
+        Verdict::Forbidden => (4, Ticks::ZERO),
     }
 }

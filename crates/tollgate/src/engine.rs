@@ -10,9 +10,9 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Answer, Answers, Charge};
+use crate::charge::{Answer, Answers, Charge, Family};
 use crate::decision::{Decision, Fault, Source, Stance, Status};
-use crate::key::Secret;
+use crate::key::{Fingerprint, Secret};
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Usage};
 use crate::policy::{Match, Matches, Mode, Policy};
 use crate::request::CheckRequest;
@@ -32,6 +32,7 @@ mod sole;
 mod tally;
 mod snapshot;
 mod operate;
+mod uncounted;
 mod ruling;
 mod block;
 mod explain;
@@ -147,13 +148,16 @@ struct Question<'l> {
     rulings: InForce,
     charges: Charges<'l>,
     permit: Option<PermitId>,
+    /// What limits say that no counter has to be asked for.
+    uncounted: Vec<Status>,
 }
 
 impl Question<'_> {
     /// Nothing asked yet.
     #[inline]
     fn of(rulings: InForce) -> Self {
-        Self { matches: Matches::new(), rulings, charges: Charges::new(), permit: None }
+        let (matches, charges) = (Matches::new(), Charges::new());
+        Self { matches, rulings, charges, permit: None, uncounted: Vec::new() }
     }
 }
 
@@ -216,6 +220,10 @@ impl<S: Store> Engine<S> {
                 *decided = Some(Decision::faulty(Arc::clone(&live.policy), fault));
                 return;
             }
+            if question.is_forbidden() {
+                *decided = Some(question.forbidden(&live));
+                return;
+            }
             if self.must_pay_first(&question.charges) {
                 return;
             }
@@ -262,6 +270,9 @@ impl<S: Store> Engine<S> {
                     return Made::unasked(&live, decision, self.bench.at(now));
                 }
             };
+            if question.is_forbidden() {
+                return Made::unasked(&live, question.forbidden(&live), question.rulings);
+            }
             let answers = match self.pay_first(&live, &question.charges, now).await {
                 Ok(()) => self.store.charge(&question.charges, now).await,
                 Err(failure) => Err(failure),
@@ -299,8 +310,9 @@ impl<S: Store> Engine<S> {
         views: &[CheckRequest<'_>],
         question: &mut Question<'l>,
     ) -> Result<(), Fault> {
-        let Question { matches, rulings, charges, permit } = question;
+        let Question { matches, rulings, charges, permit, uncounted } = question;
         rulings.match_into(&live.policy, views, matches)?;
+        live.take_uncounted(views, matches, rulings, uncounted);
         *permit = self.next_permit(live, matches);
         let id = permit.unwrap_or(PermitId(0));
         charges.extend(matches.iter().map(|matched| live.charge(views, matched, rulings, id)));
@@ -330,8 +342,9 @@ impl<S: Store> Engine<S> {
         failure: Option<StoreFailure>,
         decision: &mut Decision,
     ) {
-        let Question { matches, charges, permit, .. } = question;
+        let Question { matches, charges, permit, uncounted, .. } = question;
         combine(matches, charges, answers, decision);
+        decision.add_uncounted(uncounted);
         if let Some(id) = permit
             && decision.is_allowed()
         {
@@ -481,7 +494,26 @@ impl Live {
         charges
     }
 
-    /// The charge that one matched limit makes.
+    /// The counter of one matched limit, and whether the limit takes part in the verdict.
+    #[inline]
+    fn counter(
+        &self,
+        request: &CheckRequest<'_>,
+        matched: &Match,
+        rulings: &InForce,
+    ) -> (Stance, &Family, Fingerprint) {
+        let limit = &self.policy.limits()[matched.limit as usize];
+        let counters = &self.counters[matched.limit as usize];
+        let key = counters.key(&counters.enforced, &self.secret, request, matched);
+        let (mode, percent) = rulings.footing(limit);
+        if mode == Mode::Shadow || (percent < 100 && key.digest() % 100 >= u64::from(percent)) {
+            let key = counters.key(&counters.shadow, &self.secret, request, matched);
+            return (Stance::Shadow, &counters.shadow, key);
+        }
+        (Stance::Enforced, &counters.enforced, key)
+    }
+
+    /// The charge that one matched limit makes, which has a counter.
     #[inline]
     fn charge<'l>(
         &'l self,
@@ -492,18 +524,9 @@ impl Live {
     ) -> Charge<'l> {
         let request = &views[usize::from(matched.view)];
         let limit = &self.policy.limits()[matched.limit as usize];
-        let counters = &self.counters[matched.limit as usize];
-        let mut key = counters.key(&counters.enforced, &self.secret, request, matched);
-        let (mode, percent) = rulings.footing(limit);
-        let in_shadow = mode == Mode::Shadow || (percent < 100 && key.digest() % 100 >= u64::from(percent));
-        let (stance, family) = if in_shadow {
-            key = counters.key(&counters.shadow, &self.secret, request, matched);
-            (Stance::Shadow, &counters.shadow)
-        } else {
-            (Stance::Enforced, &counters.enforced)
-        };
-        let number = counters.numbers[matched.quota.0 as usize];
-        let quota = limit.quota(matched.quota);
+        let (stance, family, key) = self.counter(request, matched, rulings);
+        let number = self.counters[matched.limit as usize].numbers[matched.quota.0 as usize];
+        let quota = &limit.quotas()[matched.quota.0 as usize];
         Charge {
             key,
             family,

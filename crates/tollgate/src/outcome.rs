@@ -16,6 +16,8 @@ pub enum Verdict {
     },
     /// Refused for ever: the cost exceeds what the limit could ever admit at once.
     Never,
+    /// Refused whatever was counted: the limit's value for the request is `deny`. Only another policy changes that.
+    Forbidden,
 }
 
 impl Verdict {
@@ -51,6 +53,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The answer of a limit that counts nothing for a request: its numbers mean nothing.
+    #[must_use]
+    pub const fn uncounted(verdict: Verdict) -> Self {
+        Self { verdict, limit: 0, remaining: 0, next_unit_after: Ticks::ZERO, reset_after: Ticks::ZERO }
+    }
+
     /// Whether the charge was admitted.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {

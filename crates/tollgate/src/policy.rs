@@ -31,8 +31,8 @@ pub use expression::Expression;
 pub use finding::{FINDINGS_MAX, Finding, Findings, Problem, Severity};
 pub use lease::Lease;
 pub use limit::{
-    BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
-    QUOTAS_MAX, QuotaIndex, Quotas,
+    BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, Grant, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX,
+    Mode, QUOTAS_MAX, QuotaIndex, Quotas,
 };
 pub use matching::{Match, Matches};
 pub use on_store_failure::{

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 use tollgate::policy::{Change, Difference, Mode, Policy};
-use tollgate::{Block, Explained, Explanation, Ruled, Ruling, Stance, State, Ticks, Timestamp};
+use tollgate::{Block, Explained, Explanation, Ruled, Ruling, Source, Stance, State, Ticks, Timestamp};
 
 use crate::foreign::Foreign;
 use crate::service::cells::Asker;
@@ -149,14 +149,21 @@ impl<'a> LimitsView<'a> {
 struct StateView {
     allowed: bool,
     cost: u64,
-    limit: u64,
-    remaining: u64,
-    next_unit_after_ms: u64,
-    reset_after_ms: u64,
+    #[serde(flatten)]
+    numbers: Option<NumbersView>,
     source: &'static str,
     stance: &'static str,
     quota: String,
     chosen: String,
+}
+
+/// The numbers of a counter; a limit that counts nothing for the key has none.
+#[derive(Serialize)]
+struct NumbersView {
+    limit: u64,
+    remaining: u64,
+    next_unit_after_ms: u64,
+    reset_after_ms: u64,
 }
 
 impl From<&State> for StateView {
@@ -165,10 +172,12 @@ impl From<&State> for StateView {
         Self {
             allowed: state.admits,
             cost: state.cost,
-            limit: outcome.limit,
-            remaining: outcome.remaining,
-            next_unit_after_ms: outcome.next_unit_after.ceil_millis(),
-            reset_after_ms: outcome.reset_after.ceil_millis(),
+            numbers: (state.source != Source::Policy).then(|| NumbersView {
+                limit: outcome.limit,
+                remaining: outcome.remaining,
+                next_unit_after_ms: outcome.next_unit_after.ceil_millis(),
+                reset_after_ms: outcome.reset_after.ceil_millis(),
+            }),
             source: state.source.name(),
             stance: match state.stance {
                 Stance::Enforced => "enforce",

@@ -56,7 +56,7 @@ impl Table {
             self.shadows |= shadow;
             let title = if shadow { format!("({name})") } else { name.to_owned() };
             let widest = format!("{limit}/{limit} *", limit = status.outcome.limit).len();
-            let width = widest.max(title.chars().count());
+            let width = widest.max(cell(&status).len()).max(title.chars().count());
             let _ = write!(line, "  {title:<width$}");
             self.widths.push(width);
         }
@@ -81,6 +81,9 @@ impl Table {
 
 fn cell(status: &LimitStatus<'_>) -> String {
     let mark = if status.outcome.is_allowed() { "" } else { " *" };
+    if status.quota.is_none() {
+        return if mark.is_empty() { "unlimited".to_owned() } else { format!("deny{mark}") };
+    }
     format!("{}/{}{mark}", status.outcome.remaining, status.outcome.limit)
 }
 
@@ -90,6 +93,7 @@ fn verdict(verdict: Verdict) -> String {
         Verdict::Wait(wait) => format!("wait {}", seconds(wait)),
         Verdict::Deny { retry_after } => format!("deny, retry in {}", seconds(retry_after)),
         Verdict::Never => "never".to_owned(),
+        Verdict::Forbidden => "deny".to_owned(),
     }
 }
 

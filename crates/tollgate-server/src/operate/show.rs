@@ -23,7 +23,7 @@ pub(super) fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
 
 /// A time in seconds, to the millisecond.
 fn seconds(value: &Value, name: &str) -> String {
-    let millis = value[name].as_u64().unwrap_or_default();
+    let Some(millis) = value[name].as_u64() else { return "-".to_owned() };
     format!("{}.{:03}s", millis / 1_000, millis % 1_000)
 }
 
@@ -68,7 +68,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
             let state = &limit["state"];
             vec![
                 cell(text(limit, "name")),
-                format!("{} of {}", state["remaining"], state["limit"]),
+                left(state),
                 seconds(state, "next_unit_after_ms"),
                 seconds(state, "reset_after_ms"),
                 text(state, "stance").to_owned(),
@@ -78,6 +78,15 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
         .collect();
     console.line("");
     lines(&["limit", "left", "next unit in", "all back in", "mode", "source"], &rows, console);
+}
+
+/// What is left of how much, or what the policy says where it does not count.
+fn left(state: &Value) -> String {
+    match (state["limit"].is_null(), state["allowed"] == true) {
+        (true, true) => "unlimited".to_owned(),
+        (true, false) => "deny".to_owned(),
+        (false, _) => format!("{} of {}", state["remaining"], state["limit"]),
+    }
 }
 
 fn lines(titles: &[&str], rows: &[Vec<String>], console: &mut Console) {
@@ -102,7 +111,8 @@ pub(super) fn explanation(answer: &Value, console: &mut Console) {
         let state = &limit["state"];
         let what = match (limit["applies"] == true, state["allowed"] == true, text(state, "stance")) {
             (false, ..) => "does not apply".to_owned(),
-            (true, true, _) => format!("passes, {} of {} left", state["remaining"], state["limit"]),
+            (true, true, _) if state["limit"].is_null() => "passes, unlimited".to_owned(),
+            (true, true, _) => format!("passes, {} left", left(state)),
             (true, false, "shadow") => "would deny, but only counts".to_owned(),
             (true, false, _) => "denies".to_owned(),
         };

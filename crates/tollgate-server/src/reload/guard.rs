@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tollgate::policy::Mode;
+use tollgate::policy::{Grant, Mode};
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Policy, Quota, Ticks};
 
@@ -28,7 +28,7 @@ pub(crate) struct Line {
     /// Why it denies nobody, if so: `mode: off`, as a rule.
     pub(crate) off: Option<&'static str>,
     /// Its numbers, by what they are for: `rate`, `tier free`, `override acme`.
-    pub(crate) numbers: BTreeMap<String, Number>,
+    pub(crate) numbers: BTreeMap<String, Grant<Number>>,
 }
 
 /// So many units in a period, and how many at once.
@@ -54,7 +54,7 @@ impl Summary {
         let line = |rule: Numbered| {
             let number =
                 Number { units: rule.units, period: Ticks::from_secs(rule.seconds), at_once: rule.units };
-            let numbers = BTreeMap::from([("rate".to_owned(), number)]);
+            let numbers = BTreeMap::from([("rate".to_owned(), Grant::Quota(number))]);
             (rule.name, Line { off: rule.off, numbers })
         };
         Self { limits: foreign.numbers().into_iter().map(line).collect() }
@@ -70,12 +70,20 @@ impl Summary {
                 (Mode::Enforce, _) => None,
             },
             numbers: limit
-                .named_quotas()
+                .named_grants()
                 .into_iter()
-                .map(|(name, quota)| (name, Number::of(quota)))
+                .map(|(name, grant)| (name, numbers_of(grant)))
                 .collect(),
         };
         Self { limits: policy.limits().iter().map(|limit| (limit.name().to_owned(), line(limit))).collect() }
+    }
+}
+
+fn numbers_of(grant: Grant<&Quota>) -> Grant<Number> {
+    match grant {
+        Grant::Deny => Grant::Deny,
+        Grant::Quota(quota) => Grant::Quota(Number::of(quota)),
+        Grant::Unlimited => Grant::Unlimited,
     }
 }
 
@@ -116,8 +124,26 @@ fn vanished(old: &Summary, new: &Summary) -> Option<String> {
     Some(format!("{} of {} limits vanish: {}", gone.len(), old.limits.len(), shortened(named).join(", ")))
 }
 
+/// What is suspicious about a value that became another.
+fn changed(was: &Grant<Number>, is: &Grant<Number>) -> Option<String> {
+    match (was, is) {
+        (Grant::Quota(was), Grant::Quota(is)) => changed_number(was, is),
+        (Grant::Deny, _) | (Grant::Unlimited, Grant::Unlimited) => None,
+        (was, Grant::Deny) => Some(format!("{} becomes deny, which admits nobody", value(was))),
+        (was, is) => Some(format!("{} becomes {}", value(was), value(is))),
+    }
+}
+
+fn value(value: &Grant<Number>) -> String {
+    match value {
+        Grant::Deny => "deny".to_owned(),
+        Grant::Quota(number) => rate(number),
+        Grant::Unlimited => "unlimited".to_owned(),
+    }
+}
+
 /// What is suspicious about a number that became another.
-fn changed(was: &Number, is: &Number) -> Option<String> {
+fn changed_number(was: &Number, is: &Number) -> Option<String> {
     if is.units == 0 && was.units > 0 {
         return Some(format!("{} becomes 0, which admits nobody", rate(was)));
     }

@@ -107,7 +107,7 @@ fn tell(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
     field.named("retry_after_ms").integer(match verdict {
         Verdict::Allow => 0,
         Verdict::Wait(wait) | Verdict::Deny { retry_after: wait } => milliseconds(wait),
-        Verdict::Never => -1,
+        Verdict::Never | Verdict::Forbidden => -1,
     });
     field.named("reset_after_ms").integer(counted.map_or(-1, |outcome| milliseconds(outcome.reset_after)));
     field.named("name").text(decision.cause_name().or(told.map(|status| status.limit.name())));

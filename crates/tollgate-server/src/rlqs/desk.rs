@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tollgate::{LimitStatus, Source, Stance, Timestamp};
+use tollgate::{LimitStatus, Reason, Source, Stance, Timestamp};
 
 use super::bucket::Bucket;
 use super::counter::Numbers;
@@ -174,7 +174,8 @@ impl Desk {
         let mut looks = Vec::new();
         let take = |status: &LimitStatus<'_>, cost: u64| {
             let used = allowed.saturating_mul(cost);
-            let Some(numbers) = Numbers::of(status.quota).filter(|_| cost > 0) else { return 0 };
+            let numbers = status.quota.and_then(Numbers::of).filter(|_| cost > 0);
+            let Some(numbers) = numbers else { return 0 };
             if status.stance == Stance::Shadow || !status.source.is_counted() {
                 return used;
             }
@@ -187,8 +188,9 @@ impl Desk {
         let is_closed = |status: LimitStatus<'_>| {
             status.stance == Stance::Enforced && matches!(status.source, Source::Closed | Source::Full)
         };
-        let is_at_fault = decision.block().is_some() || decision.fault().is_some();
-        if is_at_fault || decision.limits().any(is_closed) {
+        let is_refused =
+            matches!(decision.reason(), Some(Reason::Blocked | Reason::Fault | Reason::Forbidden));
+        if is_refused || decision.limits().any(is_closed) {
             Standing::Barred
         } else if looks.is_empty() {
             Standing::Free
@@ -219,7 +221,7 @@ impl Desk {
     async fn draw(&self, service: &Service, bucket: &Bucket, now: Timestamp) {
         let Ok(request) = bucket.request() else { return };
         let take = |status: &LimitStatus<'_>, cost: u64| {
-            let numbers = Numbers::of(status.quota).filter(|_| cost > 0);
+            let numbers = status.quota.and_then(Numbers::of).filter(|_| cost > 0);
             let is_drawn = status.stance == Stance::Enforced && status.source.is_counted();
             let Some(numbers) = numbers.filter(|_| is_drawn) else { return 0 };
             let counter = CounterId(self.hasher.hash_one(status.limit.name()), status.key_hash);

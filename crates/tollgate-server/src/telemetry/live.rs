@@ -84,7 +84,8 @@ fn event(request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Times
 pub(super) fn deciding(decision: &Decision) -> Option<LimitStatus<'_>> {
     let share = |status: &LimitStatus<'_>| {
         let outcome = status.outcome;
-        u128::from(outcome.remaining) * u128::from(u64::MAX) / u128::from(outcome.limit.max(1))
+        let share = u128::from(outcome.remaining) * u128::from(u64::MAX) / u128::from(outcome.limit.max(1));
+        (status.quota.is_none(), share) // What is unlimited decides nothing.
     };
     let enforced = decision.limits().filter(|status| status.stance == Stance::Enforced);
     decision.cause().or_else(|| enforced.min_by_key(share))

@@ -359,8 +359,8 @@ pub(crate) const OTHERS: &str = "(others)";
 pub(crate) const BROUGHT: &str = "(request)";
 
 /// What a caller was told, as a label. The order is that of [`verdict_index`].
-pub(crate) const VERDICTS: [&str; 8] =
-    ["allow", "wait", "deny", "never", "fault", "unavailable", "blocked", "shed"];
+pub(crate) const VERDICTS: [&str; 9] =
+    ["allow", "wait", "deny", "never", "fault", "unavailable", "blocked", "shed", "forbidden"];
 
 /// The places of some of [`VERDICTS`].
 pub(crate) const ALLOW: usize = 0;
@@ -369,6 +369,7 @@ pub(crate) const DENY: usize = 2;
 pub(crate) const FAULT: usize = 4;
 pub(crate) const BLOCKED: usize = 6;
 pub(crate) const SHED: usize = 7;
+pub(crate) const FORBIDDEN: usize = 8;
 
 /// Which of [`VERDICTS`] a decision is.
 pub(crate) fn verdict_index(decision: &Decision) -> usize {
@@ -380,6 +381,7 @@ pub(crate) fn verdict_index(decision: &Decision) -> usize {
         (_, Some(Reason::Blocked)) => BLOCKED,
         (Verdict::Deny { .. }, _) => DENY,
         (Verdict::Never, _) => 3,
+        (Verdict::Forbidden, _) => FORBIDDEN,
     }
 }
 
@@ -398,15 +400,15 @@ pub(crate) const fn outcome_index(status: &LimitStatus<'_>) -> usize {
     match (status.stance, status.outcome.verdict) {
         (Stance::Enforced, Verdict::Allow) => ALLOWED,
         (Stance::Enforced, Verdict::Wait(_)) => 1,
-        (Stance::Enforced, Verdict::Deny { .. }) => DENIED,
+        (Stance::Enforced, Verdict::Deny { .. } | Verdict::Forbidden) => DENIED,
         (Stance::Enforced, Verdict::Never) => 3,
         (Stance::Shadow, Verdict::Allow | Verdict::Wait(_)) => WOULD_ALLOW,
-        (Stance::Shadow, Verdict::Deny { .. } | Verdict::Never) => WOULD_DENY,
+        (Stance::Shadow, Verdict::Deny { .. } | Verdict::Never | Verdict::Forbidden) => WOULD_DENY,
     }
 }
 
 /// Every source, in the order of [`source_index`].
-pub(crate) const SOURCES: [Source; 8] = [
+pub(crate) const SOURCES: [Source; 9] = [
     Source::Exact,
     Source::Overflow,
     Source::Lease,
@@ -415,6 +417,7 @@ pub(crate) const SOURCES: [Source; 8] = [
     Source::Open,
     Source::Closed,
     Source::Full,
+    Source::Policy,
 ];
 
 /// Which of [`SOURCES`] it is.
@@ -428,6 +431,7 @@ pub(crate) const fn source_index(source: Source) -> usize {
         Source::Open => 5,
         Source::Closed => 6,
         Source::Full => 7,
+        Source::Policy => 8,
     }
 }
 

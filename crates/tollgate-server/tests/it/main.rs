@@ -44,6 +44,7 @@ mod gateway_trailers;
 mod gateway_upstream;
 mod gateway_websocket;
 mod gateway_wire;
+mod grants;
 mod grpc;
 mod grpc_lifecycle;
 mod crowds;

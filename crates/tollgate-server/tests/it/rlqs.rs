@@ -17,14 +17,14 @@ use crate::rls::{Client, question, shown};
 use crate::shared::{on, quick, turn};
 
 /// A stream to the server, as an Envoy has one.
-struct Quotas<'c> {
+pub(crate) struct Quotas<'c> {
     client: &'c Client,
     reports: mpsc::Sender<RateLimitQuotaUsageReports>,
     answers: Streaming<RateLimitQuotaResponse>,
 }
 
 impl<'c> Quotas<'c> {
-    fn open(client: &'c Client) -> Self {
+    pub(crate) fn open(client: &'c Client) -> Self {
         let (reports, sent) = mpsc::channel(8);
         let call = async {
             let mut quotas = RateLimitQuotaServiceClient::new(client.channel.clone());
@@ -44,7 +44,7 @@ impl<'c> Quotas<'c> {
     }
 
     /// Reports about one bucket, and what is answered about it, as text.
-    fn report(&mut self, bucket: &[(&str, &str)], allowed: u64) -> String {
+    pub(crate) fn report(&mut self, bucket: &[(&str, &str)], allowed: u64) -> String {
         self.report_in("api", bucket, allowed)
     }
 

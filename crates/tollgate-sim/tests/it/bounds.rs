@@ -45,7 +45,7 @@ fn departures(subject: &Subject, start: Timestamp, steps: &[Step]) -> Vec<(Times
             Verdict::Allow => left.push((now, units)),
             Verdict::Wait(wait) => left.push((now + wait, units)),
             Verdict::Deny { retry_after } => retry_at = now + retry_after,
-            Verdict::Never => {}
+            Verdict::Never | Verdict::Forbidden => {}
         }
     }
     left

@@ -46,6 +46,9 @@ impl<S: Store> Engine<S> {
                 Ok(question) => question,
                 Err(fault) => return Decision::faulty(live.policy.clone(), fault),
             };
+            if question.is_forbidden() {
+                return question.forbidden(&live);
+            }
             let costs: SmallVec<[u64; 6]> = question.charges.iter().map(|charge| charge.cost).collect();
             question.charges.iter_mut().for_each(|charge| charge.cost = 0);
             let looked = match self.pay_first(&live, &question.charges, now).await {
@@ -58,7 +61,8 @@ impl<S: Store> Engine<S> {
             let failure = looked.as_ref().err().copied();
             let answers = self.answers(&live, &question, looked, now).await;
             let decision = self.conclude(&live, &question, &answers, failure);
-            for ((charge, status), cost) in question.charges.iter_mut().zip(decision.limits()).zip(costs) {
+            let counted = decision.limits().filter(|status| status.quota.is_some());
+            for ((charge, status), cost) in question.charges.iter_mut().zip(counted).zip(costs) {
                 let is_place = matches!(charge.quota, Quota::Concurrency(_));
                 let asked = if is_place { 0 } else { units(&status, cost) };
                 charge.cost = asked.min(status.outcome.remaining);

@@ -5,10 +5,12 @@ use std::fmt;
 use std::slice;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::block::Block;
 use super::ruling::{InForce, Ruled, Ruling};
 use super::{ATTEMPTS, Engine};
-use crate::decision::{Fault, LimitStatus, Source, Stance};
+use crate::decision::{Fault, LimitStatus, Source, Stance, Status};
 use crate::outcome::Outcome;
 use crate::policy::{Choice, Limit, Match, Matches, Mode, Policy, QuotaIndex, Unmet};
 use crate::request::CheckRequest;
@@ -124,7 +126,8 @@ impl<S: Store> Engine<S> {
             let failure = answers.as_ref().err().copied();
             let answers = self.answers(&live, &question, answers, now).await;
             let decision = self.conclude(&live, &question, &answers, failure);
-            let statuses = decision.limits().map(LimitStatusOwned::from);
+            let counted = decision.limits().filter(|status| status.quota.is_some());
+            let statuses = counted.map(LimitStatusOwned::from);
             let (fault, costs) = match costs {
                 Ok(costs) => (None, costs),
                 Err(fault) => (Some(fault), Matches::new()),
@@ -133,7 +136,9 @@ impl<S: Store> Engine<S> {
                 let cost = costs.iter().find(|priced| priced.limit == matched.limit);
                 Match { cost: cost.map_or(0, |priced| priced.cost), ..matched.clone() }
             });
-            let met = priced.zip(statuses).collect();
+            let mut met: Vec<_> = priced.zip(statuses).collect();
+            met.extend(question.uncounted.iter().map(uncounted_match));
+            met.sort_by_key(|(matched, _)| matched.limit);
             return (policy, fault, met);
         }
         unreachable!("the last attempt concludes")
@@ -151,6 +156,13 @@ impl From<LimitStatus<'_>> for LimitStatusOwned {
     fn from(status: LimitStatus<'_>) -> Self {
         Self { stance: status.stance, source: status.source, outcome: status.outcome }
     }
+}
+
+/// A limit that needs no counter for the request.
+fn uncounted_match(status: &Status) -> (Match, LimitStatusOwned) {
+    let Status { limit, quota, view, stance, source, outcome, .. } = *status;
+    let matched = Match { limit, quota, cost: 0, view, by: SmallVec::new() };
+    (matched, LimitStatusOwned { stance, source, outcome })
 }
 
 fn applied(
@@ -175,7 +187,11 @@ fn applied(
     };
     let ruled = rulings.about(limit);
     let mut changes = Vec::new();
-    changes.extend(if is_counted { counted(&state) } else { uncounted(&state) });
+    changes.push(match status.source {
+        Source::Policy => by_policy(&state),
+        _ if is_counted => counted(&state),
+        _ => uncounted(&state),
+    });
     changes.extend(stance(state.stance, mode, percent, ruled.is_some()));
     changes.extend(more(limit, matched.quota));
     Explained {
@@ -190,10 +206,10 @@ fn applied(
     }
 }
 
-fn counted(state: &State) -> Option<String> {
+fn counted(state: &State) -> String {
     let State { cost, outcome, .. } = state;
     let Outcome { limit, remaining, next_unit_after, reset_after, .. } = outcome;
-    Some(if *cost > *limit {
+    if *cost > *limit {
         format!("a cost of {cost} never passes: at most {limit} at once")
     } else if !state.admits {
         let lacking = cost.saturating_sub(*remaining);
@@ -204,12 +220,21 @@ fn counted(state: &State) -> Option<String> {
         )
     } else {
         format!("nothing holds the request back here: {remaining} of {limit} are left")
-    })
+    }
 }
 
-fn uncounted(state: &State) -> Option<String> {
+fn uncounted(state: &State) -> String {
     let what = if state.admits { "passes" } else { "is refused" };
-    Some(format!("nobody can count ({}), so it {what}; its store must answer again", state.source.name()))
+    format!("nobody can count ({}), so it {what}; its store must answer again", state.source.name())
+}
+
+fn by_policy(state: &State) -> String {
+    let what = if state.admits {
+        "nothing holds the request back here: it is unlimited, and not counted"
+    } else {
+        "the policy denies it, and waiting does not help"
+    };
+    what.to_owned()
 }
 
 fn stance(stance: Stance, mode: Mode, percent: u8, ruled: bool) -> Option<String> {

@@ -71,7 +71,7 @@ impl Plain {
     fn of(policy: &Policy, counters: &[Counters]) -> Option<Self> {
         let ([limit], [counters]) = (policy.limits(), counters) else { return None };
         let sole = policy.sole()?;
-        let quota = limit.quota(sole.quota);
+        let quota = limit.quota(sole.quota)?;
         let word = match quota {
             Quota::Gcra(quota) => quota.reservoir().word(),
             Quota::TokenBucket(quota) if !counters.enforced.is_wide() => quota.reservoir().word(),
@@ -246,12 +246,14 @@ impl Live {
     pub(super) fn families(&self) -> impl Iterator<Item = &Family> {
         let each = self.policy.limits().iter().zip(&self.counters);
         each.flat_map(|(limit, counters)| {
-            let enforced = (limit.mode() == Mode::Enforce).then_some(&counters.enforced);
-            let is_shadow = match limit.mode() {
-                Mode::Enforce => limit.enforce_percent() < 100,
-                Mode::Shadow => true,
-                Mode::Off => false,
-            };
+            let is_counted = !limit.quotas().is_empty();
+            let enforced = (limit.mode() == Mode::Enforce && is_counted).then_some(&counters.enforced);
+            let is_shadow = is_counted
+                && match limit.mode() {
+                    Mode::Enforce => limit.enforce_percent() < 100,
+                    Mode::Shadow => true,
+                    Mode::Off => false,
+                };
             enforced.into_iter().chain(is_shadow.then_some(&counters.shadow))
         })
     }
@@ -281,7 +283,7 @@ impl Live {
     /// Whether a matched limit hands out permits.
     pub(super) fn takes_permit(&self, matched: &Match) -> bool {
         let limit = &self.policy.limits()[matched.limit as usize];
-        matches!(limit.quota(matched.quota), Quota::Concurrency(_))
+        matches!(limit.quota(matched.quota), Some(Quota::Concurrency(_)))
     }
 }
 
@@ -331,7 +333,8 @@ struct Past<'l> {
 impl Past<'_> {
     /// Whether a counter that is idle by the quota that it was counted under might not be by the one that follows.
     fn must_be_held(&self, limit: &Limit) -> bool {
-        let later = |next: QuotaIndex, quota: &Quota| !limit.quota(next).forgets_with(quota);
+        let later =
+            |next: QuotaIndex, quota: &Quota| limit.quota(next).is_some_and(|next| !next.forgets_with(quota));
         if self.numbers.is_empty() {
             let all = (0..).map(QuotaIndex).take(limit.quotas().len());
             return all
@@ -344,7 +347,7 @@ impl Past<'_> {
     /// Whether some key may get another quota than it had. Then every quota gets a new number, so that each counter tells whether it
     /// was last asked before the change or after it.
     fn is_changed(&self, limit: &Limit) -> bool {
-        let differs = |next: QuotaIndex, old: &Record| *limit.quota(next) != old.quota;
+        let differs = |next: QuotaIndex, old: &Record| limit.quota(next) != Some(&old.quota);
         self.successors.iter().any(|&(next, old)| self.record(old).is_some_and(|old| differs(next, old)))
     }
 
@@ -453,7 +456,7 @@ fn tiers(limit: &Limit) -> Vec<String> {
     }
     let mut names = vec![String::new(); limit.quotas().len()];
     for (name, index) in limit.tiers() {
-        let known = &mut names[index.0 as usize];
+        let Some(known) = names.get_mut(index.0 as usize) else { continue };
         if known.is_empty() || name < known.as_str() {
             name.clone_into(known);
         }

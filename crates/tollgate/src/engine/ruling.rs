@@ -252,15 +252,16 @@ impl InForce {
         }
     }
 
-    /// The limits that a request meets.
+    /// The limits that a request meets and that have a counter for it.
     #[inline]
     pub(super) fn matches(&self, policy: &Policy, views: &[CheckRequest<'_>]) -> Result<Matches, Fault> {
         let mut matches = Matches::new();
         self.match_into(policy, views, &mut matches)?;
+        matches.retain(|matched| matched.quota.is_counted());
         Ok(matches)
     }
 
-    /// The same, written where it is needed.
+    /// All limits that a request meets, written where they are needed.
     #[inline]
     pub(super) fn match_into(
         &self,

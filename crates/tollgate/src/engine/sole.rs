@@ -112,7 +112,7 @@ impl<S: Store> Engine<S> {
                 let retry_seconds = jitter::seconds_after(retry_after, plain.period, key.digest(), now);
                 Some(Brief::Refused { retry_seconds })
             }
-            Verdict::Wait(_) | Verdict::Never => None,
+            Verdict::Wait(_) | Verdict::Never | Verdict::Forbidden => None,
         }
     }
 
@@ -208,7 +208,7 @@ impl Live {
         now: Timestamp,
     ) -> Option<LimitStatus<'_>> {
         let limit = self.policy.limits().first()?;
-        let quota = limit.quota(plain.quota);
+        let quota = limit.quota(plain.quota)?;
         let known = || {
             let reservoir = quota.reservoir().filter(|_| plain.units == 1)?;
             let outcome = memory.admit_telling(key, (&plain.word, reservoir), plain.number, now)?;
@@ -234,7 +234,7 @@ impl Live {
         Some(LimitStatus {
             index: 0,
             limit,
-            quota,
+            quota: Some(quota),
             view: 0,
             stance: Stance::Enforced,
             source: answer.source,

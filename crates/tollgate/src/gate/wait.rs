@@ -261,7 +261,9 @@ fn ask(
     let grant = Grant { outcome, permit: charge.permit };
     match outcome.verdict {
         Verdict::Allow => ControlFlow::Break(Answer::Admitted(grant)),
-        Verdict::Never => ControlFlow::Break(Answer::Refused(NotReady::Never { capacity: outcome.limit })),
+        Verdict::Never | Verdict::Forbidden => {
+            ControlFlow::Break(Answer::Refused(NotReady::Never { capacity: outcome.limit }))
+        }
         Verdict::Wait(wait) if deadline.is_some_and(|deadline| now + wait > deadline) => {
             // Who asked leaves the line, and the next is woken for that.
             gate.shared.store.step_back_now(&charge, now + outcome.reset_after, now);

@@ -16,8 +16,8 @@ use super::{ietf, vendor};
 /// What to send. An allowed request keeps the status and body of its own response; only the headers are added to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// 200 when the request passes, otherwise 429 or what the operator chose instead, 503 where nobody could count, and 400 or
-    /// 413 where waiting does not help.
+    /// 200 when the request passes, otherwise 429 or what the operator chose instead, 503 where nobody could count, 403 where the
+    /// policy denies the request, and 400 or 413 where its cost can never pass.
     pub status: u16,
     /// Headers to add. The content type of a body is told by the body.
     pub headers: HeaderList,
@@ -88,6 +88,10 @@ fn refusal<'a>(decision: &'a Decision, sheet: &'a Sheet<'_>) -> Option<Refusal<'
     }
     if let Some(block) = decision.block() {
         return Some(Refusal::Blocked(block));
+    }
+    if reason == Reason::Forbidden {
+        let limit = decision.cause().map_or("", |status| status.limit.name());
+        return Some(Refusal::Forbidden { limit });
     }
     if reason == Reason::Unavailable {
         return Some(Refusal::Unavailable);

@@ -50,6 +50,11 @@ pub(super) enum Refusal<'a> {
     },
     /// The request itself is at fault.
     Fault(&'a Fault),
+    /// The policy denies it; waiting does not cure it.
+    Forbidden {
+        /// The limit that says so.
+        limit: &'a str,
+    },
     /// An operator lets it not pass for a while; waiting cures it.
     Blocked(&'a Block),
 }
@@ -59,6 +64,7 @@ impl Refusal<'_> {
     pub(super) fn status(&self, denial: DenialStatus) -> u16 {
         match self {
             Refusal::Quota | Refusal::Blocked(_) => denial.code(),
+            Refusal::Forbidden { .. } => 403,
             Refusal::Unavailable => 503,
             Refusal::TooCostly { unit: Unit::Bytes, .. } => 413,
             Refusal::TooCostly { .. } | Refusal::Fault(_) => 400,
@@ -71,6 +77,7 @@ impl Refusal<'_> {
             Refusal::Unavailable => {
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
             }
+            Refusal::Forbidden { .. } => "urn:tollgate:problem:denied-by-policy",
             Refusal::Blocked(_) => "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
             Refusal::TooCostly { .. } => "urn:tollgate:problem:cost-exceeds-capacity",
             Refusal::Fault(Fault::Cost { .. }) => "urn:tollgate:problem:cost-not-computable",
@@ -85,6 +92,7 @@ impl Refusal<'_> {
             Refusal::Unavailable => {
                 "Request cannot be satisfied due to temporary server capacity constraints"
             }
+            Refusal::Forbidden { .. } => "Request is denied by policy",
             Refusal::Blocked(_) => "Request cannot be satisfied as its sender is blocked for a while",
             Refusal::TooCostly { .. } => "Request costs more than can ever be admitted at once",
             Refusal::Fault(Fault::Cost { .. }) => "Request does not tell what it costs",
@@ -112,6 +120,7 @@ impl Refusal<'_> {
                     push(&mut detail, format_args!("{}: cannot be counted now", reading.name));
                 }
             }
+            Refusal::Forbidden { limit } => push(&mut detail, format_args!("{limit}: deny")),
             Refusal::Blocked(block) => push(&mut detail, format_args!("{block}")),
             Refusal::TooCostly { limit, capacity, .. } => {
                 push(&mut detail, format_args!("{limit}: at most {capacity} at once"));
@@ -187,9 +196,14 @@ fn push_disclosed(out: &mut String, refusal: &Refusal<'_>, sheet: &Sheet<'_>) {
     out.push_str(",\"detail\":");
     push_json(out, &refusal.detail(sheet));
     let mut separator = ",\"violated-policies\":[";
-    for reading in sheet.violated() {
+    let forbidding = match refusal {
+        Refusal::Forbidden { limit } => Some(*limit),
+        _ => None,
+    };
+    let violated = sheet.violated().map(|reading| &*reading.name);
+    for name in forbidding.into_iter().chain(violated) {
         out.push_str(separator);
-        push_json(out, &reading.name);
+        push_json(out, name);
         separator = ",";
     }
     if separator == "," {
@@ -298,7 +312,7 @@ fn push_quota(detail: &mut String, reading: &Reading<'_>) {
         Unit::Bytes => " bytes",
         Unit::Tokens => " tokens",
     };
-    if let Quota::LeakyBucket(bucket) = reading.status.quota {
+    if let Quota::LeakyBucket(bucket) = reading.rule {
         return push_line(detail, bucket, unit);
     }
     push_integer(detail, reading.quota);

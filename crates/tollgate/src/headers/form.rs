@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::decision::{Decision, LimitStatus, Source, Stance};
 use crate::outcome::Verdict;
 use crate::policy::Policy;
+use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
 
 use super::answer::Answer;
@@ -111,7 +112,7 @@ impl Form {
     pub fn of(decision: &Decision, answer: &Answer, policy: &HeaderPolicy, now: Timestamp) -> Option<Self> {
         let mut statuses = decision.limits();
         let (status, None) = (statuses.next()?, statuses.next()) else { return None };
-        status.quota.rate().filter(|_| is_plain(policy) && is_usual(&status))?;
+        status.quota?.rate().filter(|_| is_plain(policy) && is_usual(&status))?;
         let names = answer.headers.iter().map(|(name, _)| name);
         let body = match &answer.body {
             None => None,
@@ -145,18 +146,19 @@ impl Form {
     #[must_use]
     #[inline]
     pub fn numbers(&self, status: &LimitStatus<'_>, now: Timestamp) -> Numbers {
-        let (quota, outcome) = (status.quota.capacity(), &status.outcome);
+        let (quota, outcome) = (status.quota.map_or(0, Quota::capacity), &status.outcome);
         let remaining = outcome.remaining.min(quota);
         let (retry_seconds, retry_millis) = match outcome.verdict.retry_after() {
             Some(wait) => {
-                let period = status.quota.rate().map_or(Ticks::ZERO, |rate| rate.period());
+                let rate = status.quota.and_then(Quota::rate);
+                let period = rate.map_or(Ticks::ZERO, |rate| rate.period());
                 (jitter::seconds_after(wait, period, status.key_hash, now), wait.ceil_millis())
             }
             None => (0, 0),
         };
         Numbers {
             remaining,
-            effective: effective(status, remaining, self.pacing),
+            effective: status.quota.and_then(|rule| effective(outcome, rule, remaining, self.pacing)),
             quota,
             retry_seconds,
             retry_millis,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use crate::decision::{Decision, LimitStatus, Source, Stance};
-use crate::outcome::Verdict;
+use crate::outcome::{Outcome, Verdict};
 use crate::policy::Cost;
 use crate::quota::Quota;
 use crate::time::{TICKS_PER_SECOND, Ticks};
@@ -33,12 +33,14 @@ pub(super) struct Reading<'a> {
     pub(super) remaining: u64,
     /// Seconds until more is available, or over which to spread what is left. Nothing when the limit is untouched.
     pub(super) effective: Option<u64>,
+    /// The rule behind the numbers.
+    pub(super) rule: &'a Quota,
     /// Where the numbers come from.
     pub(super) status: LimitStatus<'a>,
 }
 
 /// What the limits that took part in a decision show, in the policy's order. Limits in shadow are dropped here, before
-/// anything can print them.
+/// anything can print them, and so are those that count nothing for the request: they have no numbers.
 pub(super) fn readings<'a>(
     decision: &'a Decision,
     policy: &'a HeaderPolicy,
@@ -46,21 +48,22 @@ pub(super) fn readings<'a>(
     decision
         .limits()
         .filter(|status| status.stance == Stance::Enforced)
-        .map(|status| Reading::of(status, policy))
+        .filter_map(|status| Some(Reading::of(status, status.quota?, policy)))
 }
 
 impl<'a> Reading<'a> {
-    fn of(status: LimitStatus<'a>, policy: &HeaderPolicy) -> Self {
-        let quota = status.quota.capacity();
+    fn of(status: LimitStatus<'a>, rule: &'a Quota, policy: &HeaderPolicy) -> Self {
+        let quota = rule.capacity();
         // What a store says is shown only as far as the quota can have it.
         let remaining = status.outcome.remaining.min(quota);
         Self {
             name: shown_name(status.limit.name()),
             unit: policy.unit_of(status.limit.name()),
             quota,
-            window: window(status.quota),
+            window: window(rule),
             remaining,
-            effective: effective(&status, remaining, policy.pacing),
+            effective: effective(&status.outcome, rule, remaining, policy.pacing),
+            rule,
             status,
         }
     }
@@ -77,7 +80,7 @@ impl<'a> Reading<'a> {
 
     /// Whether it counts what is in flight, not what passes.
     pub(super) const fn is_concurrency(&self) -> bool {
-        matches!(self.status.quota, Quota::Concurrency(_))
+        matches!(self.rule, Quota::Concurrency(_))
     }
 
     /// Whether it refused the request.
@@ -121,18 +124,18 @@ impl<'a> Reading<'a> {
     /// a thousand left of half a million a second are gone long before fifty left of a hundred.
     pub(super) fn urgency(&self) -> (Reverse<(u8, Ticks)>, bool, u128) {
         let held_up = match self.status.outcome.verdict {
-            Verdict::Never => (3, Ticks::ZERO),
+            Verdict::Never | Verdict::Forbidden => (3, Ticks::ZERO),
             Verdict::Deny { .. } => (2, self.wait().unwrap_or_default()),
             Verdict::Wait(wait) => (1, wait),
             Verdict::Allow => (0, Ticks::ZERO),
         };
         let shared = self.status.limit.by().is_empty();
-        (Reverse(held_up), shared, refill_micros(self.status.quota, self.remaining))
+        (Reverse(held_up), shared, refill_micros(self.rule, self.remaining))
     }
 
     /// The limit's own period: of its rate, or the life of a permit.
     pub(super) fn period(&self) -> Ticks {
-        pace(self.status.quota).1
+        pace(self.rule).1
     }
 }
 
@@ -180,9 +183,8 @@ fn window(quota: &Quota) -> Option<u64> {
 /// The effective window in seconds. A denial says when the same request passes, and is never stretched: `Retry-After` must
 /// not be earlier, and would keep a caller away for no reason.
 #[inline]
-pub(super) fn effective(status: &LimitStatus<'_>, remaining: u64, pacing: Pacing) -> Option<u64> {
-    let outcome = &status.outcome;
-    match (status.quota, outcome.verdict) {
+pub(super) fn effective(outcome: &Outcome, quota: &Quota, remaining: u64, pacing: Pacing) -> Option<u64> {
+    match (quota, outcome.verdict) {
         (Quota::Concurrency(_), _) => None,
         (_, Verdict::Deny { retry_after }) => Some(retry_after.ceil_seconds().max(1)),
         _ if outcome.next_unit_after.is_zero() => None,

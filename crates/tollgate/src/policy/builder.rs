@@ -3,7 +3,7 @@
 use crate::policy::expression::Expression;
 use crate::policy::lease::{Lease, SHARE_MAX, TTL_MAX, TTL_MIN};
 use crate::policy::limit::{
-    Condition, Consistency, Cost, Fallback, Limit, Mode, QuotaIndex, Quotas, stricter,
+    Condition, Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, Quotas, stricter,
 };
 use crate::policy::on_store_failure::OnStoreFailure;
 use crate::quota::Quota;
@@ -35,9 +35,10 @@ impl Limit {
         clippy::new_ret_no_self,
         reason = "a limit exists only inside a policy, which checks what is built here"
     )]
-    pub fn new(name: &str, quota: Quota) -> LimitBuilder {
-        let cost = match &quota {
-            Quota::Concurrency(_) => Cost::Units(1),
+    pub fn new(name: &str, grant: impl Into<Grant>) -> LimitBuilder {
+        let grant = grant.into();
+        let cost = match &grant {
+            Grant::Quota(Quota::Concurrency(_)) => Cost::Units(1),
             _ => Cost::Asked,
         };
         LimitBuilder {
@@ -45,7 +46,7 @@ impl Limit {
                 name: name.to_owned(),
                 when: Vec::new(),
                 by: Vec::new(),
-                quotas: Quotas::one(quota),
+                quotas: Quotas::one(grant),
                 cost,
                 mode: Mode::default(),
                 enforce_percent: 100,
@@ -87,10 +88,14 @@ impl LimitBuilder {
 
     /// Gives requests whose `attribute` is one of the tiers' names that tier's quota. The first quota stays for the others.
     #[must_use]
-    pub fn tiers<'n>(mut self, attribute: &str, tiers: impl IntoIterator<Item = (&'n str, Quota)>) -> Self {
+    pub fn tiers<'n, G: Into<Grant>>(
+        mut self,
+        attribute: &str,
+        tiers: impl IntoIterator<Item = (&'n str, G)>,
+    ) -> Self {
         self.limit.quotas.tier_by = Some(attribute.to_owned());
-        for (tier, quota) in tiers {
-            let index = intern(&mut self.limit.quotas.all, quota);
+        for (tier, grant) in tiers {
+            let index = intern(&mut self.limit.quotas.all, grant.into());
             self.limit.quotas.tiers.insert(tier.into(), index);
         }
         self
@@ -98,8 +103,8 @@ impl LimitBuilder {
 
     /// Gives a single value of the first `by` attribute its own quota.
     #[must_use]
-    pub fn override_for(mut self, value: &str, quota: Quota) -> Self {
-        let index = intern(&mut self.limit.quotas.all, quota);
+    pub fn override_for(mut self, value: &str, grant: impl Into<Grant>) -> Self {
+        let index = intern(&mut self.limit.quotas.all, grant.into());
         self.limit.quotas.overrides.insert(value.into(), index);
         self
     }
@@ -155,22 +160,24 @@ impl LimitBuilder {
     }
 }
 
-/// The index of a quota, kept once however often it is named.
-pub(crate) fn intern(all: &mut Vec<Quota>, quota: Quota) -> QuotaIndex {
+/// The index of a value. A quota is kept once however often it is named.
+pub(crate) fn intern(all: &mut Vec<Quota>, grant: Grant) -> QuotaIndex {
+    let quota = match grant {
+        Grant::Deny => return QuotaIndex::DENY,
+        Grant::Unlimited => return QuotaIndex::UNLIMITED,
+        Grant::Quota(quota) => quota,
+    };
     let position = all.iter().position(|known| *known == quota).unwrap_or_else(|| {
         all.push(quota);
         all.len() - 1
     });
-    QuotaIndex(u32::try_from(position).unwrap_or(u32::MAX))
+    QuotaIndex(u32::try_from(position).unwrap_or(QuotaIndex::DENY.0))
 }
 
 /// The fallback of a limit that names tiers and no rate for the rest.
-pub(crate) fn strictest(all: &[Quota], tiers: impl IntoIterator<Item = QuotaIndex>) -> Option<Fallback> {
+pub(crate) fn strictest(quotas: &Quotas) -> Option<Fallback> {
+    let tiers = quotas.tiers.values().copied();
     tiers
-        .into_iter()
-        .reduce(|best, next| {
-            let is_stricter = stricter(&all[next.0 as usize], &all[best.0 as usize]);
-            if is_stricter { next } else { best }
-        })
+        .reduce(|best, next| if stricter(quotas.grant(next), quotas.grant(best)) { next } else { best })
         .map(Fallback::Strictest)
 }

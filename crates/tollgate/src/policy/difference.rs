@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::policy::limit::{Condition, Cost, Limit};
+use crate::policy::limit::{Condition, Cost, Grant, Limit};
 use crate::policy::text::TextMap;
 use crate::policy::{Policy, QuotaIndex};
 use crate::quota::Quota;
@@ -81,7 +81,7 @@ fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
     let same = [
         ("when", one.when.len() == other.when.len() && one.when.iter().zip(&other.when).all(same_condition)),
         ("by", one.by == other.by),
-        ("rate", one.quota(one.default_quota()) == other.quota(other.default_quota())),
+        ("rate", one.grant(one.default_quota()) == other.grant(other.default_quota())),
         ("tier_by", a.tier_by == b.tier_by),
         ("tiers", by_name(one, &a.tiers) == by_name(other, &b.tiers)),
         ("overrides", by_name(one, &a.overrides) == by_name(other, &b.overrides)),
@@ -95,8 +95,8 @@ fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
     same.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
 }
 
-fn by_name<'l>(limit: &'l Limit, quotas: &'l TextMap<QuotaIndex>) -> BTreeMap<&'l str, &'l Quota> {
-    quotas.iter().map(|(name, &index)| (&**name, limit.quota(index))).collect()
+fn by_name<'l>(limit: &'l Limit, quotas: &'l TextMap<QuotaIndex>) -> BTreeMap<&'l str, Grant<&'l Quota>> {
+    quotas.iter().map(|(name, &index)| (&**name, limit.grant(index))).collect()
 }
 
 fn same_condition((one, other): (&Condition, &Condition)) -> bool {

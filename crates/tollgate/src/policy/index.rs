@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::path::loose_path;
 use crate::policy::finding::Problem;
-use crate::policy::limit::{BY_MAX, Condition, Cost, Fallback, Limit, Mode, QuotaIndex};
+use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, Mode, QuotaIndex};
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::request::{CheckRequest, Spelling};
 
@@ -75,7 +75,7 @@ impl Sole {
             Cost::Units(units) => Some(units),
             Cost::Attribute(_) | Cost::Computed(_) => return None,
         };
-        let quota = plan.quota.filter(|_| limit.mode == Mode::Enforce)?;
+        let quota = plan.quota.filter(|quota| quota.is_counted() && limit.mode == Mode::Enforce)?;
         Some(Self { by: by.as_str().into(), quota, units })
     }
 }
@@ -249,9 +249,7 @@ impl Index {
             }
             plan.checks.push(Check { condition, needed });
         }
-        if let ([_], Fallback::Said(only)) = (limit.quotas(), limit.quotas.fallback) {
-            plan.quota = Some(only);
-        }
+        plan.quota = limit.quotas.only();
         if let Some(name) = &limit.quotas.tier_by {
             plan.tier_by = Some(self.name(name)?);
         }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::path::loose_path;
+use crate::policy::builder::intern;
 use crate::policy::expression::Expression;
 use crate::policy::glob::Glob;
 use crate::policy::lease::Lease;
@@ -129,9 +130,40 @@ pub enum Cost {
     Computed(Expression),
 }
 
-/// Which of its quotas a limit applies: an index that only [`Limit::quota`] reads.
+/// Which of its quotas a limit applies: an index that only [`Limit::quota`] and [`Limit::grant`] read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuotaIndex(pub(crate) u32);
+
+impl QuotaIndex {
+    /// The value `unlimited`: every request passes, and nothing is counted.
+    pub const UNLIMITED: Self = Self(u32::MAX);
+    /// The value `deny`: no request passes, and nothing is counted.
+    pub const DENY: Self = Self(u32::MAX - 1);
+
+    /// Whether a counter stands behind it.
+    #[must_use]
+    #[inline]
+    pub const fn is_counted(self) -> bool {
+        self.0 < Self::DENY.0
+    }
+}
+
+/// A value of `rate`, `tiers` or `overrides`: how much a limit grants to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant<Q = Quota> {
+    /// Nothing: the request is refused, and waiting does not help.
+    Deny,
+    /// As much as a quota admits.
+    Quota(Q),
+    /// Everything: the request passes, and nothing is counted.
+    Unlimited,
+}
+
+impl From<Quota> for Grant {
+    fn from(quota: Quota) -> Self {
+        Grant::Quota(quota)
+    }
+}
 
 /// Which quota applies when neither an override nor a known tier does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +177,7 @@ pub(crate) enum Fallback {
 /// The quotas of a limit: one for everybody, by tier, and for single keys. Equal quotas are kept once.
 #[derive(Clone, Debug)]
 pub struct Quotas {
-    /// Every distinct quota; never empty.
+    /// Every distinct quota; empty where every value is `unlimited` or `deny`.
     pub(crate) all: Vec<Quota>,
     /// The one that applies when no tier or override does.
     pub(crate) fallback: Fallback,
@@ -158,10 +190,10 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// One quota for everybody.
-    pub(crate) fn one(quota: Quota) -> Self {
+    /// One value for everybody.
+    pub(crate) fn one(grant: Grant) -> Self {
         let mut quotas = Self::none();
-        quotas.all.push(quota);
+        quotas.fallback = Fallback::Said(intern(&mut quotas.all, grant));
         quotas
     }
 
@@ -194,15 +226,37 @@ impl Quotas {
         self.default_index()
     }
 
-    const fn default_index(&self) -> QuotaIndex {
+    pub(crate) const fn default_index(&self) -> QuotaIndex {
         match self.fallback {
             Fallback::Said(index) | Fallback::Strictest(index) => index,
         }
     }
+
+    /// The only value that any request gets, if there is only one.
+    pub(crate) fn only(&self) -> Option<QuotaIndex> {
+        let Fallback::Said(only) = self.fallback else { return None };
+        let mut others = self.tiers.values().chain(self.overrides.values());
+        others.all(|&other| other == only).then_some(only)
+    }
+
+    /// What an index stands for.
+    pub(crate) fn grant(&self, index: QuotaIndex) -> Grant<&Quota> {
+        match self.all.get(index.0 as usize) {
+            Some(quota) => Grant::Quota(quota),
+            None if index == QuotaIndex::UNLIMITED => Grant::Unlimited,
+            None => Grant::Deny,
+        }
+    }
 }
 
-/// Whether `one` admits less than `other`: less over time, or as much over time and less at once.
-pub(crate) fn stricter(one: &Quota, other: &Quota) -> bool {
+/// Whether `one` admits less than `other`: nothing, then less over time, then as much over time and less at once, then everything.
+pub(crate) fn stricter(one: Grant<&Quota>, other: Grant<&Quota>) -> bool {
+    let (one, other) = match (one, other) {
+        (Grant::Deny, other) => return other != Grant::Deny,
+        (_, Grant::Deny) | (Grant::Unlimited, _) => return false,
+        (Grant::Quota(_), Grant::Unlimited) => return true,
+        (Grant::Quota(one), Grant::Quota(other)) => (one, other),
+    };
     let (Some(a), Some(b)) = (one.rate(), other.rate()) else {
         return one.capacity() < other.capacity();
     };
@@ -311,10 +365,17 @@ impl Limit {
         self.quotas.all.first().is_some_and(Lease::suits).then_some(self.lease)
     }
 
-    /// One of its quotas.
+    /// One of its quotas; none where the index stands for `unlimited` or `deny`.
     #[must_use]
-    pub fn quota(&self, index: QuotaIndex) -> &Quota {
-        &self.quotas.all[index.0 as usize]
+    #[inline]
+    pub fn quota(&self, index: QuotaIndex) -> Option<&Quota> {
+        self.quotas.all.get(index.0 as usize)
+    }
+
+    /// What an index stands for.
+    #[must_use]
+    pub fn grant(&self, index: QuotaIndex) -> Grant<&Quota> {
+        self.quotas.grant(index)
     }
 
     /// Every distinct quota it may apply.
@@ -323,9 +384,9 @@ impl Limit {
         &self.quotas.all
     }
 
-    /// Every quota with what it is for: `rate` for whoever has no other, then each tier and each override by its name, sorted.
+    /// Every value with what it is for: `rate` for keys that have no other, then each tier and each override by its name, sorted.
     #[must_use]
-    pub fn named_quotas(&self) -> Vec<(String, &Quota)> {
+    pub fn named_grants(&self) -> Vec<(String, Grant<&Quota>)> {
         let by_name = |role: &'static str, quotas: &'_ TextMap<QuotaIndex>| {
             let mut named: Vec<(String, QuotaIndex)> =
                 quotas.iter().map(|(name, index)| (format!("{role} {name}"), *index)).collect();
@@ -335,7 +396,7 @@ impl Limit {
         let mut named = vec![("rate".to_owned(), self.quotas.default_index())];
         named.extend(by_name("tier", &self.quotas.tiers));
         named.extend(by_name("override", &self.quotas.overrides));
-        named.into_iter().map(|(name, index)| (name, self.quota(index))).collect()
+        named.into_iter().map(|(name, index)| (name, self.grant(index))).collect()
     }
 
     /// Which quota of this limit, the second, is followed by which of another, the first, for any key.
@@ -361,7 +422,8 @@ impl Limit {
                 .extend(gone.iter().flat_map(|&index| every(new).into_iter().map(move |next| (next, index))));
         }
         let mut seen = HashSet::new();
-        pairs.retain(|pair| seen.insert(*pair));
+        // Nothing is counted under `unlimited` and `deny`, so no counter is carried over to or from them.
+        pairs.retain(|pair| pair.0.is_counted() && pair.1.is_counted() && seen.insert(*pair));
         pairs
     }
 }

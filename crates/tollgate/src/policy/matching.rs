@@ -139,13 +139,15 @@ impl Policy {
                 continue;
             }
             let in_shadow = mode == Mode::Shadow;
+            let quota = asked.quota(limit, plan, &by);
             let cost = match asked.cost(limit, plan) {
                 Ok(cost) => cost,
+                // Nothing is charged, so nothing has to be computed.
+                Err(_) if !quota.is_counted() => 0,
                 // A limit in shadow never refuses, so one that cannot count a request does not.
                 Err(_) if in_shadow => continue,
                 Err(fault) => return Err(fault),
             };
-            let quota = asked.quota(limit, plan, &by);
             let matched = Match { limit: number, quota, cost, view, by };
             if in_shadow {
                 found.shadow.push(matched);

@@ -6,7 +6,9 @@ use crate::algorithm::calendar::CalendarUnit;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_window::Estimate;
-use crate::policy::limit::{Condition, Consistency, Cost, Fallback, Limit, Mode, QuotaIndex, stricter};
+use crate::policy::limit::{
+    Condition, Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, stricter,
+};
 use crate::policy::on_store_failure::Stages;
 use crate::policy::text::TextMap;
 use crate::quota::{Quota, Rate};
@@ -24,10 +26,18 @@ impl Limit {
             let conditions: Vec<String> = self.when.iter().map(condition).collect();
             let _ = write!(text, "when {}, ", conditions.join(" and "));
         }
-        text.push_str(&subject(&self.by));
-        text.push_str(" may ");
-        text.push_str(&self.amounts());
-        text.push_str(&self.overrides());
+        match self.quotas.only().map(|only| self.grant(only)) {
+            Some(Grant::Deny) => {
+                let _ = write!(text, "{} is denied with 403", every_request(&self.by));
+            }
+            Some(Grant::Unlimited) => text.push_str("every request passes, and none is counted"),
+            Some(Grant::Quota(_)) | None => {
+                text.push_str(&subject(&self.by));
+                text.push_str(" may ");
+                text.push_str(&self.amounts());
+                text.push_str(&self.overrides());
+            }
+        }
         if let Some(Quota::Concurrency(permits)) = self.quotas.all.first() {
             let _ = write!(text, "; a permit returns by itself after {}", duration(permits.ttl()));
         }
@@ -40,26 +50,23 @@ impl Limit {
     /// What one of its quotas allows, in words that follow "may".
     #[must_use]
     pub fn allowance(&self, index: QuotaIndex) -> String {
-        format!("{} {}", self.verb(), phrase(self.quota(index), self.noun()))
+        format!("{} {}", self.verb(), self.phrase(index))
     }
 
     /// What everybody may do, by tier if there are tiers.
     fn amounts(&self) -> String {
         let verb = self.verb();
-        let noun = self.noun();
         let (Fallback::Said(fallback) | Fallback::Strictest(fallback)) = self.quotas.fallback;
         let Some(attribute) = &self.quotas.tier_by else {
-            return format!("{verb} {}", phrase(self.quota(fallback), noun));
+            return format!("{verb} {}", self.phrase(fallback));
         };
-        let tiers = sorted(&self.quotas.tiers, |a, b| stricter(self.quota(a), self.quota(b)));
-        let each: Vec<String> = tiers
-            .iter()
-            .map(|&(tier, index)| format!("{} ({tier})", phrase(self.quota(index), noun)))
-            .collect();
+        let tiers = sorted(&self.quotas.tiers, |a, b| stricter(self.grant(a), self.grant(b)));
+        let each: Vec<String> =
+            tiers.iter().map(|&(tier, index)| format!("{} ({tier})", self.phrase(index))).collect();
         let mut text = format!("{verb}, by its {attribute}, {}", listed(&each, "or"));
         match self.quotas.fallback {
             Fallback::Said(index) => {
-                let _ = write!(text, "; with any other {attribute}, {}", phrase(self.quota(index), noun));
+                let _ = write!(text, "; with any other {attribute}, {}", self.phrase(index));
             }
             Fallback::Strictest(index) => {
                 let known = tiers.iter().find(|&&(_, other)| other == index);
@@ -77,14 +84,27 @@ impl Limit {
         };
         let mut text = String::new();
         for &(value, index) in overrides.iter().take(OVERRIDES_SHOWN) {
-            let amount = phrase(self.quota(index), self.noun());
-            let _ = write!(text, "; {attribute} {value} may {} {amount}", self.verb());
+            let _ = write!(text, "; {attribute} {value} may {}", self.allowance(index));
         }
         if overrides.len() > OVERRIDES_SHOWN {
             let more = overrides.len() - OVERRIDES_SHOWN;
             let _ = write!(text, "; {} more have quotas of their own", number(more as u64));
         }
         text
+    }
+
+    /// How much one of its values admits.
+    fn phrase(&self, index: QuotaIndex) -> String {
+        let noun = self.noun();
+        let in_flight = match self.quotas.all.first() {
+            Some(Quota::Concurrency(_)) => " in flight",
+            _ => "",
+        };
+        match self.grant(index) {
+            Grant::Quota(quota) => phrase(quota, noun),
+            Grant::Deny => format!("no {noun}s{in_flight}"),
+            Grant::Unlimited => format!("any number of {noun}s{in_flight}"),
+        }
     }
 
     fn verb(&self) -> &'static str {
@@ -162,6 +182,14 @@ fn subject(by: &[String]) -> String {
         [one] => format!("each {one}"),
         [one, other] => format!("each pair of {one} and {other}"),
         many => format!("each combination of {}", listed(many, "and")),
+    }
+}
+
+/// The requests that a limit without counters is about.
+fn every_request(by: &[String]) -> String {
+    match by {
+        [] => "every request".to_owned(),
+        some => format!("every request with {}", listed(some, "and")),
     }
 }
 

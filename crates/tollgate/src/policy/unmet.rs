@@ -2,7 +2,7 @@
 //! can be told. Slow and complete where that is fast; a test holds the two together.
 
 use crate::policy::expression::Expression;
-use crate::policy::limit::{Condition, Cost, Fallback, Limit, Mode, QuotaIndex, stricter};
+use crate::policy::limit::{Condition, Cost, Limit, Mode, QuotaIndex, stricter};
 use crate::policy::text::{Digits, as_text};
 use crate::request::CheckRequest;
 
@@ -142,9 +142,9 @@ impl Limit {
     /// The tiers that admit more than one of its quotas does, the next one first.
     pub(crate) fn larger_tiers(&self, than: QuotaIndex) -> Vec<(&str, QuotaIndex)> {
         let mut tiers: Vec<_> =
-            self.tiers().filter(|&(_, index)| stricter(self.quota(than), self.quota(index))).collect();
+            self.tiers().filter(|&(_, index)| stricter(self.grant(than), self.grant(index))).collect();
         tiers.sort_by(|(one, a), (other, b)| {
-            let (a, b) = (self.quota(*a), self.quota(*b));
+            let (a, b) = (self.grant(*a), self.grant(*b));
             stricter(b, a).cmp(&stricter(a, b)).then_with(|| one.cmp(other))
         });
         tiers
@@ -153,9 +153,7 @@ impl Limit {
     /// The quota for whoever has no tier and no override.
     #[must_use]
     pub const fn default_quota(&self) -> QuotaIndex {
-        match self.quotas.fallback {
-            Fallback::Said(index) | Fallback::Strictest(index) => index,
-        }
+        self.quotas.default_index()
     }
 }
 

@@ -15,6 +15,7 @@ mod concurrency;
 mod conformance;
 mod faults;
 mod flood;
+mod grants;
 mod fuzz;
 mod gate;
 mod gate_deadlines;

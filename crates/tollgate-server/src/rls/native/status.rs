@@ -1,7 +1,7 @@
 //! What each descriptor is told: of the limits that apply to it, the one that denies longest, else the one with
 //! the least left.
 
-use tollgate::{Decision, LimitStatus, Source, Stance, Ticks, Timestamp, Verdict};
+use tollgate::{Decision, LimitStatus, Quota, Source, Stance, Ticks, Timestamp, Verdict};
 
 use super::super::{Code, CurrentLimit, Question, Status, Unit};
 use super::brought::{Brought, Said};
@@ -52,7 +52,7 @@ fn denies(status: &LimitStatus<'_>) -> bool {
 fn away(status: &LimitStatus<'_>) -> Ticks {
     match status.outcome.verdict {
         Verdict::Deny { retry_after } => retry_after,
-        Verdict::Never => Ticks::MAX,
+        Verdict::Never | Verdict::Forbidden => Ticks::MAX,
         Verdict::Allow | Verdict::Wait(_) => Ticks::ZERO,
     }
 }
@@ -63,13 +63,14 @@ fn left(status: &LimitStatus<'_>) -> (bool, bool, u64) {
 }
 
 fn told(status: &LimitStatus<'_>) -> Status {
-    if status.source == Source::Open {
+    let is_unlimited = status.source == Source::Policy && status.outcome.is_allowed();
+    if status.source == Source::Open || is_unlimited {
         return Status::of_no_limit(Code::Ok); // Nobody counted, so there is no number to tell.
     }
     let until_reset = match status.outcome.verdict {
         Verdict::Deny { retry_after } => Some(retry_after),
         Verdict::Allow | Verdict::Wait(_) => Some(status.outcome.reset_after),
-        Verdict::Never => None,
+        Verdict::Never | Verdict::Forbidden => None,
     };
     Status {
         code: if denies(status) { Code::OverLimit } else { Code::Ok },
@@ -80,11 +81,13 @@ fn told(status: &LimitStatus<'_>) -> Status {
     }
 }
 
-/// The limit as a rate in the protocol's units. One that has no such unit is told without: its size, and no time.
+/// The limit as a rate in the protocol's units. One that has no such unit is told without: its size, and no time. One that denies
+/// whatever was counted has the size 0.
 fn current_limit(status: &LimitStatus<'_>) -> CurrentLimit {
-    let (units, unit) = match status.quota.rate() {
-        Some(rate) => (rate.units(), Unit::lasting(rate.period())),
-        None => (status.quota.capacity(), None),
+    let (units, unit) = match (status.quota, status.quota.and_then(Quota::rate)) {
+        (_, Some(rate)) => (rate.units(), Unit::lasting(rate.period())),
+        (Some(quota), None) => (quota.capacity(), None),
+        (None, None) => (0, None),
     };
     CurrentLimit { name: status.limit.name().to_owned(), requests_per_unit: saturating(units), unit }
 }

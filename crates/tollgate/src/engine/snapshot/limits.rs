@@ -57,7 +57,7 @@ pub(super) fn read_limit(fields: &mut Unread<'_>, into: &mut Remembered) -> Resu
         numbers.push(number);
     }
     let index = |fields: &mut Unread<'_>| match fields.u32()? {
-        index if (index as usize) < all.len() => Ok(QuotaIndex(index)),
+        index if (index as usize) < all.len() || !QuotaIndex(index).is_counted() => Ok(QuotaIndex(index)),
         index => Err(format!("there is no quota {index}")),
     };
     let fallback = Fallback::Said(index(fields)?);
@@ -68,7 +68,7 @@ pub(super) fn read_limit(fields: &mut Unread<'_>, into: &mut Remembered) -> Resu
             names.insert(name.into(), index);
         }
     }
-    let kinds_differ = all.iter().any(|quota| quota.algorithm() != all[0].algorithm());
+    let kinds_differ = all.windows(2).any(|two| two[0].algorithm() != two[1].algorithm());
     if kinds_differ || all.len() > QUOTAS_MAX || by.len() > BY_MAX || into.limits.len() >= LIMITS_MAX {
         return Err("a limit is what no limit can be".to_owned());
     }

@@ -11,7 +11,7 @@ use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use crate::policy::builder::strictest;
 use crate::policy::document::{Node, Tree};
 use crate::policy::fields::{self, Fields};
-use crate::policy::finding::{Problem, Report, quoted};
+use crate::policy::finding::{Problem, Report, nearest, quoted};
 use crate::policy::limit::{Fallback, QuotaIndex, Quotas};
 use crate::policy::rate::{self, RATES, Unit, WrittenRate};
 use crate::policy::text::TextMap;
@@ -75,6 +75,25 @@ const BEGINNINGS: [(&str, Begin); 3] =
 const ESTIMATES: [(&str, Estimate); 2] =
     [("interpolate", Estimate::Interpolate), ("strict", Estimate::Strict)];
 
+/// Values that need no counter.
+const WORDS: [(&str, QuotaIndex); 2] = [("unlimited", QuotaIndex::UNLIMITED), ("deny", QuotaIndex::DENY)];
+
+/// The fields that say how a limit counts.
+const COUNTING: [&str; 12] = [
+    "burst",
+    "algorithm",
+    "align",
+    "timezone",
+    "precision",
+    "estimate",
+    "queue",
+    "permit_ttl",
+    "cost",
+    "on_store_failure",
+    "consistency",
+    "lease",
+];
+
 /// How much a limit admits, as written: what tells its quotas apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Amount {
@@ -103,12 +122,12 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Quotas> {
     let base = fields.get(said).map(|node| reader.quota(node, said, report));
     let tiers = reader.table("tiers", report);
     let overrides = reader.table("overrides", report);
-    let tier_by = fields.text("tier_by", "the name of an attribute", report);
+    let tier_by = fields.text("tier_by", "the name of an attribute", report).map(str::to_owned);
     paired(fields, report);
-    let all = reader.all;
+    let mut quotas = Quotas { all: reader.all, tier_by, tiers, overrides, ..Quotas::none() };
     let fallback = match base {
         Some(base) => base.map(Fallback::Said),
-        None => strictest(&all, tiers.values().copied()),
+        None => strictest(&quotas),
     };
     if base.is_none() && !fields.has("tiers") {
         let accepted = if said == "rate" { RATES } else { "a number of permits, such as 20" };
@@ -116,7 +135,27 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Quotas> {
         report.error(fields.place(said), said, problem);
     }
     (report.errors() == errors).then_some(())?;
-    Some(Quotas { fallback: fallback?, all, tier_by: tier_by.map(str::to_owned), tiers, overrides })
+    quotas.fallback = fallback?;
+    uncounted(&quotas, said, fields, report);
+    Some(quotas)
+}
+
+/// Warns about a limit that counts nothing: which of its fields do nothing then, and whether it does anything at all.
+fn uncounted(quotas: &Quotas, said: &str, fields: Fields<'_>, report: &mut Report) {
+    if !quotas.all.is_empty() {
+        return;
+    }
+    for field in COUNTING.into_iter().filter(|field| fields.has(field)) {
+        let problem = Problem::new("it has no effect: this limit counts nothing", "no such field");
+        report.warning(fields.key_place(field), field, problem);
+    }
+    if quotas.only() == Some(QuotaIndex::UNLIMITED) {
+        let problem = Problem::new(
+            "every request passes and none is counted, so the limit does nothing",
+            "a rate, or tiers or overrides with one",
+        );
+        report.warning(fields.place(said), said, problem);
+    }
 }
 
 /// `tier_by` and `tiers` need each other.
@@ -232,7 +271,7 @@ struct Reader<'n> {
 impl Reader<'_> {
     /// The quotas of `tiers` or `overrides`.
     fn table(&mut self, field: &str, report: &mut Report) -> TextMap<QuotaIndex> {
-        let accepted = "a table such as {free: 10/s, pro: 100/s burst 200}";
+        let accepted = "a table such as {free: 10/s, pro: 100/s burst 200, enterprise: unlimited}";
         let Some(node) = self.fields.get(field) else {
             return TextMap::default();
         };
@@ -253,6 +292,11 @@ impl Reader<'_> {
     }
 
     fn quota(&mut self, node: &Node, field: &str, report: &mut Report) -> Option<QuotaIndex> {
+        if let Tree::Text(text) = &node.tree
+            && let Some(&(_, index)) = WORDS.iter().find(|(word, _)| *word == text.trim())
+        {
+            return Some(index);
+        }
         let amount = self.amount(node, field, report)?;
         if let Some(&index) = self.known.get(&amount) {
             return Some(index);
@@ -279,7 +323,7 @@ impl Reader<'_> {
         match rate::rate(text) {
             Ok(written) => self.written(written, node, field, report).map(Amount::Rate),
             Err(problem) => {
-                report.error(node.at, field, problem);
+                report.error(node.at, field, or_a_word(text, problem));
                 None
             }
         }
@@ -361,6 +405,17 @@ impl Reader<'_> {
         };
         report.error(at, if elsewhere { named } else { field }, problem);
     }
+}
+
+/// Adds the words to what would have been accepted in the place of a rate.
+fn or_a_word(text: &str, mut problem: Problem) -> Problem {
+    if let Some(word) = nearest(text.trim(), WORDS.map(|(word, _)| word)) {
+        problem.message = format!("{} is unknown; did you mean {word}?", quoted(text));
+    }
+    if problem.accepted == RATES {
+        problem.accepted.push_str(", unlimited, or deny");
+    }
+    problem
 }
 
 /// Whether a rate says its own burst.

@@ -1,0 +1,123 @@
+//! `unlimited` and `deny` as values of a limit, as each protocol tells them.
+
+use serde_json::json;
+
+use crate::admin;
+use crate::admin_verbs::operate;
+use crate::gateway_upstream::{Gateway, Upstream};
+use crate::program::{Server, stdout};
+use crate::redis::Redis;
+use crate::rlqs::Quotas;
+use crate::rls::{Client, question, shown};
+use crate::shared::{on, turn};
+
+const POLICY: &str = "
+domain: api
+limits:
+  - {name: bots, when: {agent: '*bot*'}, rate: deny}
+  - {name: plan, by: [tenant], rate: 5/h, overrides: {vip: unlimited, evil: deny}}
+";
+
+/// HTTP, RLS, RLQS and RESP over one server.
+fn every_protocol(server: &Server) {
+    let denied = server.check(r#"{"attributes":{"tenant":"evil"}}"#);
+    assert_eq!(denied["verdict"], "deny");
+    assert_eq!(denied["reason"], "denied-by-policy");
+    assert_eq!(denied["allowed"], false);
+    assert!(denied.get("retry_after_ms").is_none() && denied["headers"].get("Retry-After").is_none());
+    let status = json!([{"name": "plan", "allowed": false, "source": "policy", "mode": "enforce"}]);
+    assert_eq!(denied["limits"], status);
+    let free = server.check(r#"{"attributes":{"tenant":"vip"}}"#);
+    let status =
+        json!([{"name": "plan", "allowed": true, "unlimited": true, "source": "policy", "mode": "enforce"}]);
+    assert_eq!((&free["verdict"], &free["limits"]), (&json!("allow"), &status));
+    assert!(free["headers"].get("RateLimit").is_none(), "{free}");
+
+    let client = Client::new(server.grpc.unwrap());
+    let ask = |text| shown(&client.ask(question("api", 0, text)).unwrap());
+    assert_eq!(ask("tenant=vip"), "OK: OK");
+    assert_eq!(ask("tenant=evil"), "OVER: OVER plan 0/UNKNOWN left 0");
+    assert_eq!(ask("tenant=x | agent=badbot"), "OVER: OK | OVER bots 0/UNKNOWN left 0");
+    // The other descriptor was not charged.
+    assert_eq!(ask("tenant=x +0"), "OK: OK plan 5/HOUR left 5 in 0");
+    let mut quotas = Quotas::open(&client);
+    assert_eq!(quotas.report(&[("tenant", "vip")], 1), "ALLOW_ALL for 15 s");
+    assert_eq!(quotas.report(&[("tenant", "evil")], 1), "DENY_ALL for 15 s");
+
+    let resp = server.resp_exchange(b"TG.CHECK tenant evil\r\nTG.CHECK tenant vip\r\nQUIT\r\n");
+    let expected = "*8\r\n:0\r\n$4\r\ndeny\r\n:-1\r\n:-1\r\n:-1\r\n:-1\r\n$4\r\nplan\r\n$-1\r\n\
+                    *8\r\n:1\r\n$5\r\nallow\r\n:-1\r\n:-1\r\n:0\r\n:-1\r\n$4\r\nplan\r\n$-1\r\n+OK\r\n";
+    assert_eq!(resp, expected);
+    assert!(server.metric("tollgate_decisions_total{outcome=\"forbidden\",wire=\"http\"}") >= 1);
+}
+
+/// Every protocol tells a denial by policy without a time to retry, and an unlimited key without a number.
+#[test]
+fn every_protocol_tells_them() {
+    every_protocol(&Server::start(POLICY));
+}
+
+/// The same with counters in Redis, and the same answers while Redis is gone.
+#[test]
+fn they_need_no_store() {
+    let _turn = turn();
+    let mut redis = Redis::start(&[]);
+    let server = on(&redis.url(), POLICY);
+    every_protocol(&server);
+    redis.kill();
+    let verdict = |tenant: &str| {
+        let answer = server.check(&json!({"attributes": {"tenant": tenant}}).to_string());
+        (answer["verdict"].as_str().unwrap().to_owned(), answer["limits"][0]["source"].clone())
+    };
+    assert_eq!(verdict("evil"), ("deny".to_owned(), json!("policy")));
+    assert_eq!(verdict("vip"), ("allow".to_owned(), json!("policy")));
+}
+
+/// The gateway and `/v1/authz` answer 403 without Retry-After, and an unlimited caller gets the upstream's answer without quota headers.
+#[test]
+fn the_gateway_answers_403() {
+    let upstream = Upstream::start();
+    let address = format!("http://{}", upstream.address);
+    let policy = "limits:
+  - {name: bots, when: {path: /bots}, rate: deny}
+  - {name: admin, when: {path: /free}, by: [ip], rate: 1/h, overrides: {127.0.0.1: unlimited}}
+";
+    let gateway = Gateway::with(&["--upstream", &address], policy);
+    let denied = gateway.get("/bots", "");
+    assert_eq!((denied.status, denied.header("retry-after")), (403, None));
+    assert_eq!(denied.json()["title"], "Request is denied by policy");
+    for _ in 0..3 {
+        let passed = gateway.get("/free", "");
+        assert_eq!((passed.status, passed.header("ratelimit")), (200, None));
+    }
+    assert_eq!(upstream.seen().len(), 3);
+    let asked = |path: &str| {
+        let head = "GET /v1/authz HTTP/1.1\r\nHost: a\r\nX-Forwarded-Method: GET\r\n";
+        let answer = gateway.server.exchange(format!("{head}X-Forwarded-Uri: {path}\r\n\r\n").as_bytes());
+        (answer.status, answer.header("retry-after").map(str::to_owned))
+    };
+    assert_eq!(asked("/bots"), (403, None));
+    // A gRPC call is told PERMISSION_DENIED.
+    let call = gateway.exchange(
+        "POST /bots HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\nTE: trailers\r\nContent-Length: 0\r\n\r\n",
+    );
+    assert_eq!((call.status, call.header("grpc-status")), (200, Some("7")));
+}
+
+/// An operator sees the values in `get` and `explain`, and a limit that denies can be killed.
+#[test]
+fn operators_see_them() {
+    let server = admin::server(POLICY);
+    let say = |arguments: &[&str]| stdout(&operate(&server, arguments).output().unwrap());
+    let shown = say(&["get", "tenant=vip"]);
+    assert!(shown.contains("passes now") && shown.contains("plan   unlimited"), "{shown}");
+    let shown = say(&["explain", "tenant=evil"]);
+    assert!(
+        shown.contains("such a request is denied now")
+            && shown.contains("quota: make no requests (the override of tenant \"evil\")")
+            && shown.contains("the policy denies it, and waiting does not help"),
+        "{shown}"
+    );
+    say(&["kill", "plan", "--for", "1h"]);
+    assert_eq!(server.check(r#"{"attributes":{"tenant":"evil"}}"#)["allowed"], true);
+}

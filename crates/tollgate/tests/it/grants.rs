@@ -1,0 +1,292 @@
+//! `unlimited` and `deny` as values of a limit: what they mean in a policy, in decisions and in answers.
+
+use pollster::block_on;
+use tollgate::charge::{Answers, Charge};
+use tollgate::headers::Caller;
+use tollgate::policy::{Grant, Limit};
+use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::{
+    Answer, Audience, CheckRequest, Decision, Engine, HeaderPolicy, Policy, Quota, Rate, Reason, Ruled,
+    Ruling, Scope, Secret, Source, Stance, Ticks, Timestamp, Verdict,
+};
+
+const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+const PLANS: &str = "
+limits:
+  - name: bad-bots
+    when: { agent: '*bot*' }
+    rate: deny
+  - name: plan
+    by: [tenant]
+    tier_by: plan
+    tiers: { free: 2/h, enterprise: unlimited, suspended: deny }
+    overrides: { acme: unlimited, evil: deny }
+  - name: all
+    rate: 100/h
+";
+
+fn policy(text: &str) -> Policy {
+    Policy::compile("test", text.as_bytes()).expect("the policy is right").0
+}
+
+fn engine(text: &str) -> Engine {
+    Engine::new(policy(text), T0)
+}
+
+fn of<'a>(attributes: &[(&'a str, &'a str)]) -> CheckRequest<'a> {
+    attributes.iter().fold(CheckRequest::new(), |request, (name, value)| {
+        request.with(name, *value).expect("the attributes are within bounds")
+    })
+}
+
+fn tenant<'a>(name: &'a str, plan: &'a str) -> CheckRequest<'a> {
+    of(&[("tenant", name), ("plan", plan)])
+}
+
+/// Each limit with its answer: what is left of a counter, or what the policy says.
+fn told(decision: &Decision) -> Vec<(&str, String)> {
+    let one = |status: tollgate::LimitStatus<'_>| match (status.quota, status.outcome.verdict) {
+        (Some(_), _) => status.outcome.remaining.to_string(),
+        (None, verdict) => format!("{verdict:?} by {}", status.source.name()),
+    };
+    decision.limits().map(|status| (status.limit.name(), one(status))).collect()
+}
+
+/// An unlimited key passes however often it asks, is told no number, and is still counted by the other limits.
+#[test]
+fn unlimited_charges_nothing_and_shows_no_number() {
+    let engine = engine(PLANS);
+    for request in [tenant("big", "enterprise"), tenant("acme", "free")] {
+        for _ in 0..10 {
+            assert!(engine.check_now(&request, T0).is_allowed());
+        }
+    }
+    let last = engine.check_now(&tenant("big", "enterprise"), T0);
+    assert_eq!(told(&last), [("plan", "Allow by policy".to_owned()), ("all", "79".to_owned())]);
+    let audience = Audience { caller: Caller::Authenticated, ..Audience::default() };
+    let answer = Answer::of(&last, &HeaderPolicy::default(), audience, T0);
+    let headers: Vec<&str> = answer.headers.iter().map(|(_, value)| value).collect();
+    assert!(headers.iter().all(|value| !value.contains("plan")), "{headers:?}");
+}
+
+/// A denied key gets a 403 without a time to retry, and nothing is charged, neither there nor elsewhere.
+#[test]
+fn deny_is_a_403_that_charges_nothing() {
+    let engine = engine(PLANS);
+    let requests = [
+        (tenant("x", "suspended"), "plan"),
+        (tenant("evil", "free"), "plan"),
+        (of(&[("agent", "badbot/1")]), "bad-bots"),
+    ];
+    for (request, cause) in requests {
+        let denied = engine.check_now(&request, T0);
+        assert_eq!(denied.verdict(), Verdict::Forbidden);
+        assert_eq!((denied.reason(), denied.cause_name()), (Some(Reason::Forbidden), Some(cause)));
+        assert_eq!(denied.retry_after(), None);
+        let audience = Audience { caller: Caller::Authenticated, ..Audience::default() };
+        let answer = Answer::of(&denied, &HeaderPolicy::default(), audience, T0);
+        assert_eq!(answer.status, 403);
+        assert_eq!(answer.headers.get("Retry-After"), None);
+        let body = answer.body.expect("a refusal says why").text;
+        let expected = format!(
+            "{{\"type\":\"urn:tollgate:problem:denied-by-policy\",\"title\":\"Request is denied by policy\",\
+             \"status\":403,\"detail\":\"{cause}: deny\",\"violated-policies\":[\"{cause}\"],\"retryable\":false}}"
+        );
+        assert_eq!(body, expected);
+        // A stranger is told neither the limit nor its name.
+        let stranger = Answer::of(&denied, &HeaderPolicy::default(), Audience::default(), T0);
+        assert_eq!(stranger.status, 403);
+        assert!(!stranger.body.expect("a refusal says why").text.contains(cause));
+    }
+    assert_eq!(told(&engine.check_now(&CheckRequest::new(), T0)), [("all", "99".to_owned())]);
+}
+
+/// An unknown tier counts as the strictest one: `deny` before any rate, and any rate before `unlimited`.
+#[test]
+fn the_strictest_tier_is_deny_then_a_rate_then_unlimited() {
+    let strictest = |tiers: &str| {
+        let limits = format!("limits: [{{name: a, by: [k], tier_by: p, tiers: {{{tiers}}}}}]");
+        engine(&limits).check_now(&of(&[("k", "1"), ("p", "unheard-of")]), T0).verdict()
+    };
+    assert_eq!(strictest("a: unlimited, b: 1/s, c: deny, d: 2/s"), Verdict::Forbidden);
+    assert_eq!(strictest("a: deny, b: unlimited"), Verdict::Forbidden);
+    let limits = "limits: [{name: a, by: [k], tier_by: p, tiers: {x: unlimited, y: 1/h, z: 2/h}}]";
+    let engine = engine(limits);
+    for request in [of(&[("k", "1"), ("p", "unheard-of")]), of(&[("k", "2")])] {
+        assert!(engine.check_now(&request, T0).is_allowed());
+        assert!(!engine.check_now(&request, T0).is_allowed());
+    }
+}
+
+/// A limit in shadow that would deny reports it and refuses nothing; off is not asked; a share of keys is denied.
+#[test]
+fn modes_hold_for_deny() {
+    let of_mode = |more: &str| engine(&format!("limits: [{{name: a, by: [k], rate: deny, {more}}}]"));
+    let shadow = of_mode("mode: shadow").check_now(&of(&[("k", "1")]), T0);
+    assert!(shadow.is_allowed());
+    let status = shadow.limits().next().expect("the limit was asked");
+    assert_eq!((status.stance, status.outcome.verdict), (Stance::Shadow, Verdict::Forbidden));
+    assert_eq!(of_mode("mode: off").check_now(&of(&[("k", "1")]), T0).limits().len(), 0);
+    let some = of_mode("enforce_percent: 30");
+    let keys: Vec<String> = (0..1_000).map(|key| key.to_string()).collect();
+    let denied = keys.iter().filter(|key| !some.check_now(&of(&[("k", key)]), T0).is_allowed()).count();
+    assert!((200..400).contains(&denied), "{denied}");
+    // And what an operator rules holds, too.
+    let engine = of_mode("mode: enforce");
+    let until = T0 + Ticks::from_secs(60);
+    for ruling in [Ruling::Off, Ruling::Shadow, Ruling::Percent(0)] {
+        engine.rule(Scope::Limit("a"), Ruled { ruling, until }, T0).expect("the limit is there");
+        assert!(engine.check_now(&of(&[("k", "1")]), T0).is_allowed(), "{ruling:?}");
+    }
+    assert!(!engine.check_now(&of(&[("k", "1")]), until).is_allowed(), "the ruling is over");
+}
+
+/// A store that never answers.
+struct Down;
+
+impl Store for Down {
+    async fn charge(&self, charges: &[Charge<'_>], _: Timestamp) -> Result<Answers, StoreFailure> {
+        if charges.is_empty() { Ok(Answers::new()) } else { Err(StoreFailure::Unreachable) }
+    }
+    async fn refund(&self, _: &[Charge<'_>], _: Timestamp) -> Result<(), StoreFailure> {
+        Err(StoreFailure::Unreachable)
+    }
+    async fn reset(&self, _: &[Charge<'_>], _: Timestamp) -> Result<(), StoreFailure> {
+        Err(StoreFailure::Unreachable)
+    }
+    fn hold(&self, _: &Hold) {}
+}
+
+/// With the store down `deny` still denies with 403, and `unlimited` still passes, where a counted key of the same limit does not.
+#[test]
+fn values_without_a_counter_need_no_store() {
+    let limits = "
+limits:
+  - {name: a, by: [k], rate: 1/h, on_store_failure: deny, overrides: {vip: unlimited, evil: deny}}
+";
+    let engine = Engine::with_store(policy(limits), Down, Secret::random());
+    let reason = |key: &str| block_on(engine.check(&of(&[("k", key)]), T0)).reason();
+    assert_eq!([reason("vip"), reason("evil")], [None, Some(Reason::Forbidden)]);
+    assert_eq!(reason("other"), Some(Reason::Unavailable));
+}
+
+/// Reservations and permits: what is denied reserves nothing, and what is unlimited gives nothing back.
+#[test]
+fn reservations_and_permits() {
+    let limits = "
+limits:
+  - {name: flight, by: [k], concurrency: 1, overrides: {vip: unlimited, evil: deny}}
+  - {name: tokens, by: [k], rate: 10/h, cost: tokens, overrides: {vip: unlimited}}
+";
+    let engine = engine(limits);
+    let minute = Ticks::from_secs(60);
+    // No cost has to be told where nothing is charged.
+    let (decision, reservation) = block_on(engine.reserve(&of(&[("k", "vip")]), minute, T0));
+    assert!(decision.is_allowed());
+    let settled = block_on(engine.commit(&mut reservation.expect("it passes"), 7, T0));
+    assert_eq!(settled.map(|settled| (settled.refunded, settled.charged)), Ok((0, 0)));
+    assert!(engine.check_now(&of(&[("k", "vip")]), T0).take_permit().is_none());
+    let (decision, reservation) =
+        block_on(engine.reserve(&of(&[("k", "evil"), ("tokens", "1")]), minute, T0));
+    assert_eq!((decision.reason(), reservation.is_none()), (Some(Reason::Forbidden), true));
+    let before = block_on(engine.debit(&of(&[("k", "evil"), ("tokens", "1")]), |_, cost| cost, T0));
+    assert_eq!(before.reason(), Some(Reason::Forbidden));
+    assert_eq!(block_on(engine.reset(&of(&[("k", "vip")]), &[], T0)), Ok(0));
+}
+
+/// `explain` names the value that was chosen, and says that no waiting helps.
+#[test]
+fn explanations_name_the_value() {
+    let engine = engine(PLANS);
+    let explain = |request: &CheckRequest<'_>| {
+        let explanation = block_on(engine.explain(request, T0));
+        let limit = explanation.limits.into_iter().find(|limit| limit.name == "plan").expect("it applies");
+        let state = limit.state.expect("it applies");
+        (state.admits, state.source, state.allowance, limit.changes)
+    };
+    let (admits, source, allowance, changes) = explain(&tenant("x", "enterprise"));
+    assert!(admits && source == Source::Policy && allowance == "make any number of requests");
+    assert_eq!(changes, ["nothing holds the request back here: it is unlimited, and not counted"]);
+    let (admits, _, allowance, changes) = explain(&tenant("x", "suspended"));
+    assert!(!admits && allowance == "make no requests");
+    assert_eq!(
+        changes,
+        [
+            "the policy denies it, and waiting does not help",
+            "with plan=free it may make 2 requests an hour on average and 2 at once"
+        ]
+    );
+}
+
+/// A change of policy from a rate to `unlimited` or `deny` and back keeps what was counted.
+#[test]
+fn counters_outlive_a_time_without_them() {
+    let with = |rate: &str| policy(&format!("limits: [{{name: a, by: [k], rate: {rate}}}]"));
+    let engine = Engine::new(with("2/h"), T0);
+    let request = of(&[("k", "1")]);
+    assert!(engine.check_now(&request, T0).is_allowed());
+    assert!(engine.check_now(&request, T0).is_allowed());
+    for (value, verdict) in [("unlimited", Verdict::Allow), ("deny", Verdict::Forbidden)] {
+        engine.swap(with(value), T0).expect("it can be put in force");
+        assert_eq!(engine.check_now(&request, T0).verdict(), verdict);
+    }
+    engine.swap(with("2/h"), T0).expect("it can be put in force");
+    assert_eq!(engine.check_now(&request, T0).reason(), Some(Reason::Quota));
+}
+
+/// A snapshot of an engine with such limits can be read back, and decides as before.
+#[test]
+fn snapshots_keep_them() {
+    let engine = engine(PLANS);
+    assert!(engine.check_now(&tenant("x", "free"), T0).is_allowed());
+    let mut bytes = Vec::new();
+    engine.snapshot(T0, &mut bytes).expect("memory can be written");
+    let snapshot = tollgate::Snapshot::read(1 << 20, T0, &mut bytes.as_slice()).expect("it was just written");
+    let (restored, _) = Engine::restore(snapshot, policy(PLANS), T0).expect("it fits");
+    assert_eq!(restored.check_now(&tenant("x", "suspended"), T0).reason(), Some(Reason::Forbidden));
+    assert_eq!(told(&restored.check_now(&tenant("x", "free"), T0))[0], ("plan", "0".to_owned()));
+}
+
+/// What each limit means, and what is wrong or does nothing, is said when the policy is checked.
+#[test]
+fn sentences_and_findings() {
+    let sentences = policy(PLANS).sentences();
+    assert_eq!(sentences[0], "bad-bots: when agent matches *bot*, every request is denied with 403");
+    assert_eq!(
+        sentences[1],
+        "plan: each tenant may make, by its plan, no requests (suspended), 2 requests an hour on average and 2 at \
+         once (free) or any number of requests (enterprise); with any other plan, or none, it counts as suspended; \
+         tenant acme may make any number of requests; tenant evil may make no requests"
+    );
+    let findings = |text: &str| match Policy::compile("p", text.as_bytes()) {
+        Ok((_, findings)) | Err(findings) => findings.to_string(),
+    };
+    let misspelt = findings("limits: [{name: a, rate: unlimted}]");
+    assert!(misspelt.contains("unlimted is unknown; did you mean unlimited?"), "{misspelt}");
+    assert!(misspelt.ends_with(", unlimited, or deny"), "{misspelt}");
+    let idle = findings("limits: [{name: a, rate: unlimited}]");
+    assert!(idle.contains("warning") && idle.contains("the limit does nothing"), "{idle}");
+    let vain = findings("limits: [{name: a, rate: deny, burst: 5, on_store_failure: allow}]");
+    assert!(
+        vain.contains(".burst: it has no effect") && vain.contains(".on_store_failure: it has no"),
+        "{vain}"
+    );
+}
+
+/// Limits made in Rust take the same values.
+#[test]
+fn limits_made_in_rust_take_them() {
+    let quota = Quota::token_bucket(Rate::per_hour(1)).expect("it is exact");
+    let limits = vec![
+        Limit::new("plan", quota.clone())
+            .by(["k"])
+            .override_for("vip", Grant::Unlimited)
+            .tiers("plan", [("gone", Grant::Deny), ("paid", Grant::Quota(quota))]),
+        Limit::new("bots", Grant::Deny).when("agent", "bot"),
+    ];
+    let engine = Engine::new(Policy::new(limits).expect("they are right"), T0);
+    assert!(engine.check_now(&of(&[("k", "vip"), ("plan", "gone")]), T0).is_allowed());
+    assert!(!engine.check_now(&of(&[("k", "x"), ("plan", "gone")]), T0).is_allowed());
+    assert_eq!(engine.check_now(&of(&[("agent", "bot")]), T0).cause_name(), Some("bots"));
+}

@@ -96,7 +96,7 @@ impl Case {
     }
 
     fn limit(&self) -> Limit {
-        let quotas = Quotas::one(self.quota.clone());
+        let quotas = Quotas::one(self.quota.clone().into());
         let when = self.path.map(|path| Condition::OneOf {
             name: "path".to_owned(),
             values: vec![path.to_owned()],

@@ -64,7 +64,7 @@ fn the_example_matches_a_chat_request() {
         .iter()
         .map(|found| {
             let limit = &policy.limits()[found.limit as usize];
-            (limit.name(), limit.quota(found.quota).capacity(), found.cost)
+            (limit.name(), limit.quota(found.quota).unwrap().capacity(), found.cost)
         })
         .collect();
     assert_eq!(

@@ -100,7 +100,7 @@ fn numbers_compare_by_their_text() {
     assert!(!applies("{size: 42}", &[("size", Value::Number(420))]));
     let policy = policy("limits: [{name: a, by: [id], rate: 1/s, overrides: {7: 9/s}}]");
     let found = policy.matches(&request(&[("id", Value::Number(7))])).unwrap();
-    assert_eq!(policy.limits()[0].quota(found[0].quota).capacity(), 9);
+    assert_eq!(policy.limits()[0].quota(found[0].quota).unwrap().capacity(), 9);
 }
 
 /// In CEL an absent attribute makes the limit not apply; any other trouble makes it apply.
@@ -171,7 +171,7 @@ fn the_quota_follows_override_then_tier_then_fallback() {
             asked = asked.with("plan", plan).unwrap();
         }
         let found = policy.matches(&asked).unwrap();
-        policy.limits()[0].quota(found[0].quota).capacity()
+        policy.limits()[0].quota(found[0].quota).unwrap().capacity()
     };
     assert_eq!(capacity(strict, "acme", Some("pro")), 7);
     assert_eq!(capacity(strict, "other", Some("pro")), 50);

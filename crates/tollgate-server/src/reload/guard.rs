@@ -274,10 +274,23 @@ mod tests {
         );
     }
 
+    /// A value that became `deny` or `unlimited`, or was `unlimited`, is suspicious; one that no longer denies is not.
+    #[test]
+    fn words_and_rates() {
+        let of = |rate: &str| format!("limits: [{{name: a, by: [t], rate: {rate}}}]");
+        assert_eq!(
+            told(&of("10/s"), &of("deny")),
+            "limit \"a\", rate: 10/s becomes deny, which admits nobody"
+        );
+        assert_eq!(told(&of("10/s"), &of("unlimited")), "limit \"a\", rate: 10/s becomes unlimited");
+        assert_eq!(told(&of("unlimited"), &of("10/s")), "limit \"a\", rate: unlimited becomes 10/s");
+        assert_eq!(told(&of("deny"), &of("10/s")), "");
+    }
+
     /// Foreign rules may say zero; so may a limit in flight change tenfold.
     #[test]
     fn zero_and_in_flight() {
-        let number = |units| Number { units, period: Ticks::from_secs(1), at_once: units };
+        let number = |units| Grant::Quota(Number { units, period: Ticks::from_secs(1), at_once: units });
         assert_eq!(changed(&number(5), &number(0)), Some("5/s becomes 0, which admits nobody".to_owned()));
         assert_eq!(changed(&number(0), &number(5)), None);
         let of =

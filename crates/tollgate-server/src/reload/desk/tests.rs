@@ -46,7 +46,7 @@ impl Bench {
         let request = CheckRequest::new().cost(0).unwrap();
         let asked = self.desk.service.check(&request, self.desk.now(), Wire::Http);
         let decision = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(asked);
-        decision.limits().map(|status| status.quota.capacity()).max().unwrap_or(0)
+        decision.limits().filter_map(|status| Some(status.quota?.capacity())).max().unwrap_or(0)
     }
 
     /// Looks as often as it takes for a change to hold still.

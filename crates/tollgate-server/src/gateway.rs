@@ -32,6 +32,7 @@ mod table;
 mod spread;
 mod fields;
 mod upstream;
+mod shares;
 mod link;
 mod shared;
 mod wire;

@@ -1,9 +1,9 @@
 //! Who is let in: the right host, so that no name that a web page chose leads here; no other site; and a token that is known. A
-//! source that guesses is made to wait; a right token never is.
+//! source that guesses is made to wait; a right token never is. The paths for decisions ask the same guard about browsers.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use hyper::header::{AUTHORIZATION, HOST, ORIGIN};
+use hyper::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use hyper::{HeaderMap, Request};
 use tollgate::{Clock, Gate, KeyedGate, Quota, Rate, Ticks};
 
@@ -12,6 +12,8 @@ use super::refusal::Refusal;
 use super::token::Who;
 use crate::http::Problem;
 
+/// Where a browser says which site a request comes from.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Wrong tokens that one source may try in a minute.
 const FAILURES_A_MINUTE: u64 = 5;
 
@@ -25,6 +27,18 @@ impl Hosts {
     pub(super) fn new(address: SocketAddr, names: &[String]) -> Self {
         let names = names.iter().map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect();
         Self { address, names }
+    }
+
+    /// Whether a request calls the server by one of them, and for no page of another site.
+    fn admit<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        let host = host_of(request)?;
+        if !self.knows(host) {
+            return Err(Problem::of_admin(
+                Refusal::WrongHost,
+                "call the server localhost, by its address, or by a name that it was started with: --admin-host NAME",
+            ));
+        }
+        is_same_site(request.headers(), host)
     }
 
     /// Whether this is one of them, whatever the port.
@@ -104,20 +118,26 @@ impl Admin {
     /// # Errors
     /// When it may not come in; says what would be accepted.
     pub(super) fn admit<B>(&self, request: &Request<B>, peer: Option<IpAddr>) -> Result<&Who, Problem> {
-        let host = host_of(request)?;
-        if !self.hosts.knows(host) {
-            return Err(Problem::of_admin(
-                Refusal::WrongHost,
-                "call the server localhost, by its address, or by a name that it was started with: --admin-host NAME",
-            ));
-        }
-        is_same_site(request.headers(), host)?;
+        self.hosts.admit(request)?;
         let Some(token) = bearer(request.headers()) else {
             let detail = "send Authorization: Bearer TOKEN; the server printed its token when it started";
             return Err(Problem::of_admin(Refusal::NoToken, detail));
         };
         // Before anybody waits: who shares an address with somebody who guesses must still be able to operate the server.
         self.tokens.holder(token).ok_or_else(|| self.logins.wrong(source_of(peer)))
+    }
+
+    /// Refuses a request that a browser sends for a page of another site, or of a name that is not this server's.
+    /// Programs send neither `Origin` nor `Sec-Fetch-Site`, and may call the server by any name.
+    ///
+    /// # Errors
+    /// When a browser sent it for such a page.
+    pub(crate) fn refuse_other_sites<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        let headers = request.headers();
+        if headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE) {
+            self.hosts.admit(request)?;
+        }
+        Ok(())
     }
 }
 
@@ -139,12 +159,15 @@ fn is_same_site(headers: &HeaderMap, host: &str) -> Result<(), Problem> {
         let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
         rest.is_some_and(|rest| rest.eq_ignore_ascii_case(host))
     };
-    let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
+    let site = headers.get(FETCH_SITE).map(|site| site.as_bytes());
     let is_near = site.is_none_or(|site| site == b"same-origin" || site == b"none");
     if is_near && origins.into_iter().all(is_ours) {
         return Ok(());
     }
-    Err(Problem::of_admin(Refusal::CrossSite, "no other site may ask a browser to operate this server"))
+    Err(Problem::of_admin(
+        Refusal::CrossSite,
+        "a browser sent it for a page of another site; only pages of this server, and programs, may ask",
+    ))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -60,7 +60,7 @@ impl Refusal {
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Refusal::WrongHost => "The host is not one of this server's names",
-            Refusal::CrossSite => "Another site may not operate this server",
+            Refusal::CrossSite => "Another site may not use this server",
             Refusal::NoToken => "A token is needed to operate this server",
             Refusal::TooManyLogins { .. } => "Too many wrong tokens were tried",
             Refusal::NotAllowed => "The token's role may not do this",

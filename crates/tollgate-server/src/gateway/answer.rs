@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::body::BodyError;
 use super::reply::Decoder;
+use super::shares::Client;
 use super::upstream::Upstream;
 use super::wire::Wire;
 
@@ -35,6 +36,8 @@ pub(super) enum Answered {
 /// Where a connection goes when its answer is over.
 pub(super) struct Home {
     pub(super) upstream: Arc<Upstream>,
+    /// Whose request it was.
+    pub(super) client: Client,
     /// How long it may rest there; none if it may not.
     pub(super) rest: Option<Duration>,
 }
@@ -159,7 +162,7 @@ async fn pump(mut reading: Reading, parts: mpsc::Sender<Option<Part>>) {
     }
     // What is left of the request, for an upstream that answers before it has read all: for a while, and only where that takes nobody's
     // place. The answer has given back its own.
-    let Some(_place) = reading.home.upstream.free_place() else { return };
+    let Some(_slot) = reading.home.upstream.free_slot(reading.home.client) else { return };
     let sent = std::future::poll_fn(|context| match reading.poll_send(context) {
         Ok(Poll::Pending) => Poll::Pending,
         sent => Poll::Ready(sent),

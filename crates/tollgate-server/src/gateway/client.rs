@@ -40,9 +40,9 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(30);
 const DROP_IDLE: Duration = Duration::from_secs(5);
 /// How long an answered request may keep its connection from the next one.
 const FREE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an answer is awaited for a client that has ended its side: for its head, and for each part of it.
-const HEAD_GRACE: Duration = Duration::from_millis(500);
-const PART_GRACE: Duration = Duration::from_secs(2);
+/// How long a client that has ended its side waits for its answer: so long for the head, and so long again for each further part.
+/// docs/gateway.md promises this time.
+const HALF_CLOSED_GRACE: Duration = Duration::from_secs(2);
 
 /// A connection.
 struct Client {
@@ -196,7 +196,7 @@ impl Client {
         let mut answer = pin!(self.gateway.answer(head.request.map(|()| body), self.peer));
         poll_fn(|context| match answer.as_mut().poll(context) {
             Poll::Ready(response) => Poll::Ready(Some(response)),
-            Poll::Pending => self.line.lock().poll_gone(HEAD_GRACE, context).map(|()| None),
+            Poll::Pending => self.line.lock().poll_gone(HALF_CLOSED_GRACE, context).map(|()| None),
         })
         .await
     }
@@ -220,7 +220,7 @@ impl Client {
                     if answer.written != before {
                         line.is_reading(); // It may have ended its side, but it is there.
                     }
-                    line.poll_gone(PART_GRACE, context).map(|()| false)
+                    line.poll_gone(HALF_CLOSED_GRACE, context).map(|()| false)
                 }
             }
         });

@@ -11,10 +11,11 @@ use crate::telemetry::gateway::{CLASSES, FAILURES, UpstreamSeries};
 const fn failure_index(failure: &Failure) -> usize {
     match failure {
         Failure::Connect(..) => 0,
-        Failure::Busy => 1,
+        Failure::Busy(_) => 1,
         Failure::Refused | Failure::Left => 2,
         Failure::Unsent | Failure::Stale | Failure::Lost(..) => 3,
         Failure::Late => 4,
+        Failure::Share(_) => 5,
     }
 }
 

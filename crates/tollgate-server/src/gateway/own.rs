@@ -69,7 +69,12 @@ const fn code(kind: Kind) -> Code {
         Kind::Gateway(Turned::Late) | Kind::BodyTooSlow => Code::DeadlineExceeded,
         Kind::Gateway(Turned::Loop) => Code::FailedPrecondition,
         Kind::Gateway(
-            Turned::NoUpstream | Turned::Busy | Turned::Unreachable | Turned::Lost | Turned::ForeignRules,
+            Turned::NoUpstream
+            | Turned::Busy
+            | Turned::Share
+            | Turned::Unreachable
+            | Turned::Lost
+            | Turned::ForeignRules,
         ) => Code::Unavailable,
         _ => Code::InvalidArgument,
     }

@@ -19,6 +19,11 @@ const WEIGHT_MAX: u32 = 100;
 /// Most requests under way at one upstream.
 const CONNECTIONS_MAX: usize = 10_000;
 const CONNECTIONS: usize = 512;
+/// Most tunnels at one upstream.
+const TUNNELS_MAX: usize = 100_000;
+const TUNNELS: usize = 512;
+/// What part of an upstream's requests and tunnels one client may have, in per cent.
+const PER_CLIENT: u32 = 25;
 const RETRIES_MAX: u32 = 3;
 /// Longest name of a route.
 const NAME_BYTES_MAX: usize = 64;
@@ -42,6 +47,8 @@ pub(crate) struct RouteDocument {
     retries: Option<u32>,
     sticky: Option<OneOrMore>,
     connections: Option<usize>,
+    tunnels: Option<usize>,
+    per_client: Option<String>,
     ca: Option<PathBuf>,
     #[serde(default, deserialize_with = "graphql::present")]
     graphql: Option<GraphqlDocument>,
@@ -164,7 +171,11 @@ pub(crate) struct RoutePlan {
     pub(super) retries: u32,
     /// Attributes of which the first that a request has chooses the upstream.
     pub(super) sticky: Vec<String>,
+    /// Most requests, and most tunnels, at one upstream.
     pub(super) connections: usize,
+    pub(super) tunnels: usize,
+    /// What part of both one client may have, in per cent.
+    pub(super) per_client: u32,
     pub(super) ca: Option<PathBuf>,
     pub(super) graphql: Option<GraphqlPlan>,
 }
@@ -183,6 +194,8 @@ impl RoutePlan {
             retries: 1,
             sticky: Vec::new(),
             connections: CONNECTIONS,
+            tunnels: TUNNELS,
+            per_client: PER_CLIENT,
             ca: None,
             graphql: None,
         }
@@ -253,11 +266,15 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
     if retries > RETRIES_MAX {
         problems.push(format!("retries: {retries} is not accepted; accepted: 0 to {RETRIES_MAX}"));
     }
-    let connections = document.connections.unwrap_or(CONNECTIONS);
-    if connections == 0 || connections > CONNECTIONS_MAX {
-        problems
-            .push(format!("connections: {connections} is not accepted; accepted: 1 to {CONNECTIONS_MAX}"));
-    }
+    let mut count = |name: &str, given: Option<usize>, usual: usize, most: usize| {
+        let count = given.unwrap_or(usual);
+        if count == 0 || count > most {
+            problems.push(format!("{name}: {count} is not accepted; accepted: 1 to {most}"));
+        }
+        count
+    };
+    let connections = count("connections", document.connections, CONNECTIONS, CONNECTIONS_MAX);
+    let tunnels = count("tunnels", document.tunnels, TUNNELS, TUNNELS_MAX);
     let sticky = match document.sticky {
         None => Vec::new(),
         Some(OneOrMore::One(name)) => vec![name],
@@ -275,9 +292,21 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
         retries,
         sticky,
         connections,
+        tunnels,
+        per_client: per_client(document.per_client.as_deref(), problems),
         ca: document.ca,
         graphql,
     }
+}
+
+/// A client's part of what an upstream has, in per cent.
+fn per_client(text: Option<&str>, problems: &mut Vec<String>) -> u32 {
+    let Some(text) = text else { return PER_CLIENT };
+    let percent = text.trim().strip_suffix('%').and_then(|digits| digits.trim_end().parse().ok());
+    percent.filter(|percent| (1..=100).contains(percent)).unwrap_or_else(|| {
+        problems.push(format!("per_client: {text:?} is not accepted; accepted: 1% to 100%, such as 25%"));
+        PER_CLIENT
+    })
 }
 
 fn host(text: Option<&str>, problems: &mut Vec<String>) -> Host {
@@ -406,6 +435,8 @@ mod tests {
   retries: 2
   sticky: [tenant, ip]
   connections: 64
+  tunnels: 2000
+  per_client: 10%
   ca: upstream.pem
 - upstreams: ['http://127.0.0.1:3000']
 ";
@@ -426,7 +457,7 @@ mod tests {
     #[test]
     fn problems_are_told_at_once() {
         let text = "
-- {name: upstream, host: Example.com, path: v1, upstreams: [], retries: 9, connections: 0, sticky: [ip, tennant]}
+- {name: upstream, host: Example.com, path: v1, upstreams: [], retries: 9, connections: 0, tunnels: 100001, per_client: '0%', sticky: [ip, tennant]}
 - {upstreams: ['ftp://a', 'http://a/x', 'http://u:p@a', 'nowhere', {url: 'http://b', weight: 0}, 'http://b:80']}
 - {upstreams: ['h2c://c'], protocol: http1, timeouts: {connect: 2h, response: soon}, health: {path: x, healthy: 0}}
 ";
@@ -437,6 +468,8 @@ mod tests {
             "routes[0].upstreams: accepted: 1 to 64",
             "routes[0].retries: 9 is not accepted; accepted: 0 to 3",
             "routes[0].connections: 0 is not accepted",
+            "routes[0].tunnels: 100001 is not accepted; accepted: 1 to 100000",
+            "routes[0].per_client: \"0%\" is not accepted; accepted: 1% to 100%",
             "routes[0].sticky: \"tennant\" is not read from requests; accepted: ip, tenant, and what",
             "routes[0].name: \"upstream\" is another route's",
             "routes[1].upstreams[0]: \"ftp://a\" has another scheme",

@@ -14,6 +14,7 @@ use super::carried::Carried;
 use super::fields;
 use super::own::{Asker, empty, refused};
 use super::refusal::Turned;
+use super::shares::Client;
 use super::spare;
 use super::table::{Route, Table};
 use super::trailers::Trailers;
@@ -77,7 +78,8 @@ impl Proxy {
             parts.headers.insert(http::header::UPGRADE, wish.protocol.clone());
         }
         let trailers = may_trail(&arrival, &body).then(|| Arc::clone(&self.trailers));
-        let outgoing = Outgoing { parts, upload: Upload::new(body, trailers), is_upgrade: wish.is_some() };
+        let (upload, client) = (Upload::new(body, trailers), Client::of(&arrival, &self.reading.reader));
+        let outgoing = Outgoing { parts, upload, is_upgrade: wish.is_some(), client };
         let (answer, upstream) = self.sent(route, &arrival, &outgoing).await?;
         outgoing.upload.answered();
         spare::give_fields(outgoing.parts.headers);
@@ -121,8 +123,9 @@ impl Proxy {
             }
             self.note(route, upstream, &failure, now);
             let retries = u32::try_from(tried.len()).unwrap_or(u32::MAX) - 1;
-            // Who has waited for a place here does not wait for it again.
-            let is_over = matches!(failure, Failure::Busy) && route.choose(arrival, &tried, now).is_none();
+            // A request that has waited for a slot here does not wait for it again.
+            let has_waited = matches!(failure, Failure::Busy(_) | Failure::Share(_));
+            let is_over = has_waited && route.choose(arrival, &tried, now).is_none();
             if is_over
                 || retries >= route.retries
                 || !is_safe(&failure, &outgoing.parts, &outgoing.upload)
@@ -175,8 +178,9 @@ const fn ending(kind: Kind) -> Ending {
 fn is_safe(failure: &Failure, parts: &request::Parts, upload: &Upload) -> bool {
     upload.is_whole()
         && match failure {
-            Failure::Connect(..) | Failure::Busy | Failure::Unsent => true, // Nothing was sent.
-            Failure::Refused | Failure::Left => true,                       // Nothing was done.
+            // Nothing was sent.
+            Failure::Connect(..) | Failure::Busy(_) | Failure::Share(_) | Failure::Unsent => true,
+            Failure::Refused | Failure::Left => true, // Nothing was done.
             Failure::Stale => parts.method.is_idempotent(),
             Failure::Lost(..) | Failure::Late => false,
         }
@@ -246,9 +250,15 @@ fn unanswered(route: &Route, failure: &Failure) -> Problem {
         Failure::Connect(cause, _) => {
             turned(Turned::Unreachable, format!("route {name:?}: {}", cause.told()))
         }
-        Failure::Busy => {
-            let detail = format!("route {name:?}: as many requests are there as may be; try again later");
+        Failure::Busy(scarce) => {
+            let detail = format!("route {name:?}: as many {scarce} are there as may be; try again later");
             turned(Turned::Busy, detail)
+        }
+        Failure::Share(scarce) => {
+            let detail = format!(
+                "route {name:?}: your address has as many {scarce} as one client may; wait for some of them to end"
+            );
+            turned(Turned::Share, detail)
         }
         Failure::Refused | Failure::Left | Failure::Unsent => {
             turned(Turned::Lost, format!("route {name:?}: the server refused it unseen; try again"))

@@ -22,6 +22,8 @@ pub(crate) enum Turned {
     NoUpstream,
     /// As many requests are at the upstream as may be.
     Busy,
+    /// The client has its share of what the upstream takes.
+    Share,
     /// Another protocol inside of HTTP/2 than those that are carried.
     UnknownProtocol,
     /// The upstream did not switch to the protocol that was asked for.
@@ -43,7 +45,7 @@ impl Turned {
             Turned::ExpectationFailed => 417,
             Turned::Loop => 508,
             Turned::NoRoute => 404,
-            Turned::ForeignRules | Turned::NoUpstream | Turned::Busy => 503,
+            Turned::ForeignRules | Turned::NoUpstream | Turned::Busy | Turned::Share => 503,
             Turned::UnknownProtocol => 501,
             Turned::Unreachable | Turned::Lost | Turned::NotSwitched => 502,
             Turned::Late => 504,
@@ -59,7 +61,7 @@ impl Turned {
             Turned::Loop => "urn:tollgate:problem:loop",
             Turned::ForeignRules => "urn:tollgate:problem:foreign-rules",
             Turned::NoRoute => "urn:tollgate:problem:no-route",
-            Turned::NoUpstream | Turned::Busy => REDUCED_CAPACITY,
+            Turned::NoUpstream | Turned::Busy | Turned::Share => REDUCED_CAPACITY,
             Turned::UnknownProtocol => "urn:tollgate:problem:unknown-protocol",
             Turned::NotSwitched => "urn:tollgate:problem:upstream-not-switched",
             Turned::Unreachable => "urn:tollgate:problem:upstream-unreachable",
@@ -73,6 +75,7 @@ impl Turned {
         match self {
             Turned::NoUpstream => Some("no-upstream"),
             Turned::Busy => Some("upstream-busy"),
+            Turned::Share => Some("client-share"),
             _ => None,
         }
     }
@@ -86,7 +89,7 @@ impl Turned {
             Turned::Loop => "The request goes round in circles",
             Turned::ForeignRules => "The rules in force are not for the gateway",
             Turned::NoRoute => "No route is for this host and path",
-            Turned::NoUpstream | Turned::Busy => {
+            Turned::NoUpstream | Turned::Busy | Turned::Share => {
                 "Request cannot be satisfied due to temporary server capacity constraints"
             }
             Turned::UnknownProtocol => "The protocol is not known",

@@ -1,9 +1,10 @@
 //! Another protocol inside a connection: it begins only when the upstream has said 101, and then the bytes are nobody's business. Each
-//! direction ends by itself, and whoever is slow slows the other side.
+//! direction ends by itself, and whoever is slow slows the other side. A tunnel of which one side has gone ends soon.
 
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use hyper::body::Body;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, sleep};
 
 use super::numbers::Tunnelled;
 use super::upstream::Place;
@@ -21,6 +23,8 @@ use super::websocket::Extended;
 
 /// How long a tunnel may carry nothing: nobody may be left at the other end.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3_600);
+/// How long it may carry nothing once one side has ended its direction: that side has gone, as a rule. docs/gateway.md promises this time.
+const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes that are read ahead of what was written, in each direction.
 const BUFFER_BYTES: usize = 16 << 10;
 
@@ -111,51 +115,104 @@ impl Tunnel {
     /// The same, with this client.
     pub(super) async fn carry_from(self, client: impl AsyncRead + AsyncWrite + Unpin) {
         let Ok(upstream) = self.upstream.await else { return };
-        let moved = AtomicU64::new(0);
-        let mut client = Counting { stream: client, moved: &moved };
-        let mut upstream = TokioIo::new(upstream);
-        let carried =
-            tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES);
-        let mut carried = std::pin::pin!(carried);
-        loop {
-            let before = moved.load(Ordering::Relaxed);
-            match tokio::time::timeout(IDLE_TIMEOUT, carried.as_mut()).await {
-                Ok(Err(error)) => return tracing::debug!(%error, "a tunnel ended early"),
-                Ok(Ok(_)) => return,
-                Err(_) if moved.load(Ordering::Relaxed) == before => return,
-                Err(_) => {}
-            }
-        }
+        carry_between(client, TokioIo::new(upstream)).await;
     }
 }
 
-/// A stream that counts how often something moved. Relaxed: it is read by the task that writes it.
-struct Counting<'c, S> {
-    stream: S,
-    moved: &'c AtomicU64,
+/// Carries bytes in both directions until both have ended, or nothing moves for too long.
+async fn carry_between(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    upstream: impl AsyncRead + AsyncWrite + Unpin,
+) {
+    let watch = Watch::new();
+    let mut client = Watched { stream: client, watch: &watch };
+    let mut upstream = Watched { stream: upstream, watch: &watch };
+    let carried =
+        tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES);
+    let mut carried = pin!(carried);
+    let mut timer = pin!(sleep(IDLE_TIMEOUT));
+    poll_fn(|context| {
+        if let Poll::Ready(carried) = carried.as_mut().poll(context) {
+            if let Err(error) = carried {
+                tracing::debug!(%error, "a tunnel ended early");
+            }
+            return Poll::Ready(());
+        }
+        // The timer is moved when it has fired too early, or would fire too late: a busy tunnel hardly ever moves it.
+        let until = watch.until();
+        if until < timer.deadline() {
+            timer.as_mut().reset(until);
+        }
+        while timer.as_mut().poll(context).is_ready() {
+            if timer.deadline() >= until {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(until);
+        }
+        Poll::Pending
+    })
+    .await;
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Counting<'_, S> {
+/// What a tunnel does, as its two ends tell. Relaxed: one task writes and reads it.
+struct Watch {
+    start: Instant,
+    /// When something moved last, in milliseconds from the start.
+    moved_at: AtomicU64,
+    /// Whether one side has ended its direction.
+    has_end: AtomicBool,
+}
+
+impl Watch {
+    fn new() -> Self {
+        Self { start: Instant::now(), moved_at: AtomicU64::new(0), has_end: AtomicBool::new(false) }
+    }
+
+    /// How long the tunnel may last if nothing moves any more.
+    fn until(&self) -> Instant {
+        let has_end = self.has_end.load(Ordering::Relaxed);
+        let patience = if has_end { HALF_CLOSED_TIMEOUT } else { IDLE_TIMEOUT };
+        self.start + Duration::from_millis(self.moved_at.load(Ordering::Relaxed)) + patience
+    }
+
+    fn moved(&self) {
+        let since = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.moved_at.store(since, Ordering::Relaxed);
+    }
+}
+
+/// One end of a tunnel.
+struct Watched<'w, S> {
+    stream: S,
+    watch: &'w Watch,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<'_, S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        let (before, room) = (into.filled().len(), into.remaining());
         let read = Pin::new(&mut this.stream).poll_read(context, into);
-        if read.is_ready() {
-            this.moved.fetch_add(1, Ordering::Relaxed);
+        if let Poll::Ready(Ok(())) = &read {
+            this.watch.moved();
+            let is_end = into.filled().len() == before && room > 0;
+            if is_end {
+                this.watch.has_end.store(true, Ordering::Relaxed);
+            }
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Counting<'_, S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<'_, S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(context, bytes);
         if written.is_ready() {
-            this.moved.fetch_add(1, Ordering::Relaxed);
+            this.watch.moved();
         }
         written
     }
@@ -248,6 +305,34 @@ mod tests {
         assert!(!serving.is_finished());
         tokio::time::pause();
         (serving.await.unwrap(), begun.elapsed())
+    }
+
+    /// A tunnel of which one side has ended lasts for five seconds without a byte, and as long as bytes come. One of which neither has may
+    /// be silent for an hour.
+    #[tokio::test(start_paused = true)]
+    async fn a_half_closed_tunnel_ends_soon() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+        for who in ["client", "upstream", "nobody"] {
+            let ((mut client, near), (mut upstream, far)) = (duplex(64), duplex(64));
+            let begun = Instant::now();
+            let carried = tokio::spawn(carry_between(near, far));
+            let (gone, stays) = match who {
+                "upstream" => (&mut upstream, &mut client),
+                _ => (&mut client, &mut upstream),
+            };
+            if who != "nobody" {
+                gone.shutdown().await.unwrap();
+                assert_eq!(stays.read(&mut [0; 8]).await.unwrap(), 0, "the other side hears of it at once");
+            }
+            for _ in 0..3 {
+                tokio::time::sleep(Duration::from_secs(4)).await;
+                stays.write_all(b"more").await.unwrap();
+                gone.read_exact(&mut [0; 4]).await.unwrap();
+            }
+            carried.await.unwrap();
+            let expected = if who == "nobody" { 12 + 3_600 } else { 12 + 5 };
+            assert_eq!(begun.elapsed().as_secs(), expected, "{who}");
+        }
     }
 
     /// A server that stops lets a tunnel go on for 15 seconds, no less, and cuts it then.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use http::header::{HOST, HeaderValue, USER_AGENT};
 use http::uri::{Authority, Parts as UriParts, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version, request};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::answer::{Answered, Home};
@@ -20,6 +19,7 @@ use super::link::{Dialer, Sender};
 use super::numbers::UpstreamNumbers;
 use super::plan::{RoutePlan, Timeouts, UpstreamPlan};
 use super::shared::{self, H2, Refusal, Shared, Stream};
+use super::shares::{Client, Full, Shares, Slot};
 use super::spread::Share;
 use super::wire::{Trouble, Wire};
 use crate::listen::Links;
@@ -44,8 +44,10 @@ const HEALTH_AGENT: &str = concat!("tollgate-health/", env!("CARGO_PKG_VERSION")
 pub(super) enum Failure {
     /// No connection could be made: nothing was sent.
     Connect(Cause, String),
-    /// No place was free in time: nothing was sent.
-    Busy,
+    /// No slot was free in time: nothing was sent.
+    Busy(Scarce),
+    /// The client's share had no free slot in time: nothing was sent.
+    Share(Scarce),
     /// The upstream says that it has not looked at the request.
     Refused,
     /// A connection that had rested had ended: nothing was sent.
@@ -61,11 +63,45 @@ pub(super) enum Failure {
     Late,
 }
 
+/// What there is only so much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scarce {
+    /// Requests under way at one upstream.
+    Requests,
+    /// Tunnels open at one upstream.
+    Tunnels,
+    /// Connections of this process to all upstreams.
+    Connections,
+}
+
+impl fmt::Display for Scarce {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Scarce::Requests => "requests",
+            Scarce::Tunnels => "tunnels",
+            Scarce::Connections => "connections",
+        })
+    }
+}
+
+impl Failure {
+    fn full(full: Full, scarce: Scarce) -> Self {
+        match full {
+            Full::Client => Failure::Share(scarce),
+            Full::All => Failure::Busy(scarce),
+        }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Connect(_, details) => write!(formatter, "no connection: {details}"),
-            Failure::Busy => formatter.write_str("no place was free in time"),
+            Failure::Busy(scarce) => write!(formatter, "as many {scarce} are there as may be"),
+            Failure::Share(scarce) => write!(
+                formatter,
+                "its client has as many {scarce} as one may; a balancer belongs among trusted_proxies, and per_client says how many"
+            ),
             Failure::Refused => formatter.write_str("it was refused unseen"),
             Failure::Left => formatter.write_str("the upstream left its connection before it"),
             Failure::Unsent => formatter.write_str("a connection that had rested had ended"),
@@ -84,7 +120,8 @@ pub(super) struct Upstream {
     pub(super) numbers: UpstreamNumbers,
     dialer: Dialer,
     timeouts: Timeouts,
-    places: Arc<Semaphore>,
+    requests: Arc<Shares>,
+    tunnels: Arc<Shares>,
     /// Connections of HTTP/1 that rest, the last used last. Locked to push and to pop.
     resting: Mutex<Vec<Resting>>,
     /// Connections of HTTP/2. A task that makes one holds the lock.
@@ -102,14 +139,16 @@ pub(super) struct Outgoing {
     pub(super) parts: request::Parts,
     pub(super) upload: Upload,
     pub(super) is_upgrade: bool,
+    /// Whose share of the upstream it takes.
+    pub(super) client: Client,
 }
 
 /// An answer, and the place that it takes until it is over.
 pub(super) type Answer = (Response<Answered>, Place);
 
-/// A place at an upstream, and on its connection where others use that, too.
+/// A slot at an upstream, and a place on its connection where others use that, too.
 pub(super) struct Place {
-    _request: OwnedSemaphorePermit,
+    _slot: Slot,
     _stream: Option<Stream>,
 }
 
@@ -127,7 +166,8 @@ impl Upstream {
             dialer: Dialer::new(&plan.target, route, links)
                 .map_err(|problem| format!("route {:?}: {name}: {problem}", route.name))?,
             timeouts: route.timeouts,
-            places: Arc::new(Semaphore::new(route.connections)),
+            requests: Shares::new(route.connections, Shares::part(route.connections, route.per_client)),
+            tunnels: Shares::new(route.tunnels, Shares::part(route.tunnels, route.per_client)),
             resting: Mutex::default(),
             shared: Shared::default(),
             dialing: tokio::sync::Mutex::default(),
@@ -144,14 +184,14 @@ impl Upstream {
         outgoing: &Outgoing,
         is_fresh: bool,
     ) -> Result<Answer, Failure> {
-        let (place, left) = self.place().await?;
+        let (slot, left) = self.slot(outgoing).await?;
         if outgoing.is_upgrade {
             if self.dialer.is_only_h2() {
                 let details = "it speaks HTTP/2, which knows no upgrades; set protocol: auto".to_owned();
                 return Err(Failure::Connect(Cause::Protocol, details));
             }
             let sender = Box::pin(within(left, self.dialer.dial_http1())).await?;
-            return Ok((self.over(sender, outgoing, false).await?, Place { _request: place, _stream: None }));
+            return Ok((self.over(sender, outgoing, false).await?, Place { _slot: slot, _stream: None }));
         }
         let mut is_left = 0;
         for _ in 0..ENDED_MAX {
@@ -163,7 +203,7 @@ impl Upstream {
             match self.over(sender, outgoing, has_rested).await {
                 Err(Failure::Unsent) if outgoing.upload.is_whole() => {} // The next one is older, or new.
                 Err(Failure::Left) if outgoing.upload.is_whole() && is_left < LEFT_MAX => is_left += 1,
-                sent => return Ok((sent?, Place { _request: place, _stream: stream })),
+                sent => return Ok((sent?, Place { _slot: slot, _stream: stream })),
             }
         }
         Err(Failure::Lost(Cause::HungUp, "one connection after the other ended".to_owned()))
@@ -174,21 +214,19 @@ impl Upstream {
         self.name.split_once("://").map_or("", |(_, authority)| authority)
     }
 
-    /// A place among the requests that may be there at once, and what is left of the time to connect.
-    async fn place(&self) -> Result<(OwnedSemaphorePermit, Duration), Failure> {
-        let connect = self.timeouts.connect;
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            return Ok((place, connect));
-        }
-        let begun = Instant::now();
-        let place = tokio::time::timeout(connect, Arc::clone(&self.places).acquire_owned());
-        let place = place.await.map_err(|_| Failure::Busy)?.map_err(|_| Failure::Busy)?;
-        Ok((place, connect.saturating_sub(begun.elapsed())))
+    /// A slot among the requests that may be there at once, or among the tunnels, and what is left of the time to connect.
+    async fn slot(&self, outgoing: &Outgoing) -> Result<(Slot, Duration), Failure> {
+        let (shares, scarce) = match outgoing.is_upgrade {
+            true => (&self.tunnels, Scarce::Tunnels),
+            false => (&self.requests, Scarce::Requests),
+        };
+        let taken = shares.take(outgoing.client, self.timeouts.connect).await;
+        taken.map_err(|full| Failure::full(full, scarce))
     }
 
-    /// A place that nobody waits for.
-    pub(super) fn free_place(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.places).try_acquire_owned().ok()
+    /// A slot for a request of a client, if one is free.
+    pub(super) fn free_slot(&self, client: Client) -> Option<Slot> {
+        self.requests.try_take(client).ok()
     }
 
     /// A connection that is there already.
@@ -291,7 +329,7 @@ impl Upstream {
             Trouble::Lost(cause, why) => Failure::Lost(cause, why),
         })?;
         let rest = head.is_kept.then(|| rest(head.response.headers())).flatten();
-        let home = Home { upstream: Arc::clone(self), rest };
+        let home = Home { upstream: Arc::clone(self), client: outgoing.client, rest };
         Ok(head.response.map(|()| Answered::new(wire, head.body, home)))
     }
 
@@ -314,7 +352,7 @@ impl Upstream {
     pub(super) async fn look(self: &Arc<Self>, path: &str) -> Option<StatusCode> {
         let request = Request::get(path).header(USER_AGENT, HEALTH_AGENT);
         let (parts, ()) = request.body(()).ok()?.into_parts();
-        let outgoing = Outgoing { parts, upload: Upload::empty(), is_upgrade: false };
+        let outgoing = Outgoing { parts, upload: Upload::empty(), is_upgrade: false, client: Client::Many };
         match self.dialer.dial().await.ok()? {
             Sender::Http1(mut wire) => {
                 let asked = wire.ask(&outgoing, self.authority(), self.timeouts.response);
@@ -375,7 +413,7 @@ async fn within(
 ) -> Result<Sender, Failure> {
     match tokio::time::timeout(patience, dialing).await {
         Ok(dialed) => dialed.map_err(|error| match error.kind() {
-            std::io::ErrorKind::QuotaExceeded => Failure::Busy,
+            std::io::ErrorKind::QuotaExceeded => Failure::Busy(Scarce::Connections),
             _ => Failure::Connect(Cause::of_connecting(&error), details(&error)),
         }),
         Err(_) => Err(too_slow()),

@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::HeaderName;
+use hyper::{HeaderMap, Request};
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Decision, Settled, Timestamp};
 
@@ -22,6 +23,9 @@ use crate::rls::{self, Unanswerable};
 use crate::service::{Service, Wire};
 use crate::telemetry::Stopwatch;
 use crate::together::{TOGETHER_MAX, together};
+
+/// How the names of fields begin in which a proxy describes the request that it asks about.
+const PROXY_FIELDS: [&str; 2] = ["x-forwarded-", "x-original-"];
 
 /// What a request is answered with.
 #[derive(Debug)]
@@ -74,6 +78,17 @@ impl Default for ForeignBody {
     }
 }
 
+/// Whether a request may come from a page of any site. Probes charge nothing. A proxy that asks about a browser's request hands on that
+/// browser's fields; it says so in fields that a page cannot send to another site without asking first, which is refused.
+fn is_open_to_sites(route: &Result<Route, Problem>, headers: &HeaderMap) -> bool {
+    let is_of_proxy = |name: &HeaderName| PROXY_FIELDS.iter().any(|start| name.as_str().starts_with(start));
+    match route {
+        Ok(Route::Health | Route::Ready) => true,
+        Ok(Route::Authz(_)) => headers.keys().any(is_of_proxy),
+        _ => false,
+    }
+}
+
 impl<S: Store> Service<S> {
     /// Answers one request of a peer.
     ///
@@ -81,6 +96,11 @@ impl<S: Store> Service<S> {
     /// When no decision could be made because of the request, or a reservation cannot be settled.
     pub(super) async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Result<Answered, Problem> {
         let route = Route::of(request.method(), request.uri().path());
+        if let Some(admin) = &self.admin
+            && !is_open_to_sites(&route, request.headers())
+        {
+            admin.refuse_other_sites(&request)?;
+        }
         let is_admitted = access::is_admitted(&self.auth, request.headers());
         // Probes prove nothing. Everything else does first, so that a stranger does not even learn which paths there are.
         if !is_admitted && !matches!(route, Ok(Route::Health | Route::Ready)) {

@@ -8,7 +8,7 @@ const UPSTREAMS_MAX: usize = 64;
 /// Classes of status, as a label.
 pub(crate) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 /// Why there was no answer, as a label.
-pub(crate) const FAILURES: [&str; 5] = ["connect", "busy", "refused", "lost", "late"];
+pub(crate) const FAILURES: [&str; 6] = ["connect", "busy", "refused", "lost", "late", "share"];
 
 /// One upstream of one route.
 #[derive(Clone, Debug, Default)]
@@ -91,7 +91,7 @@ mod tests {
         let mut page = Page::default();
         names::ALL.iter().for_each(|metric| show(&all, metric, &mut page));
         let page = page.into_text();
-        assert!(page.lines().count() <= 65 * 13, "{}", page.lines().count());
+        assert!(page.lines().count() <= 65 * 14, "{}", page.lines().count());
         let others =
             "tollgate_gateway_answers_total{route=\"(others)\",upstream=\"(others)\",class=\"2xx\"} 1872\n";
         assert!(page.contains(others), "{page}");

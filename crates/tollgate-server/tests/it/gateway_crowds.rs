@@ -14,7 +14,7 @@ use crate::wire::Response;
 const ENDED: &str = "tollgate_gateway_connections_ended_total";
 
 /// A connection from an address of this machine; none if it was ended before anybody could look at it.
-fn try_from(address: &str, to: SocketAddr) -> Option<TcpStream> {
+pub(crate) fn try_from(address: &str, to: SocketAddr) -> Option<TcpStream> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let stream = runtime.block_on(async {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -26,7 +26,7 @@ fn try_from(address: &str, to: SocketAddr) -> Option<TcpStream> {
     Some(stream)
 }
 
-fn from(address: &str, gateway: &Gateway) -> TcpStream {
+pub(crate) fn from(address: &str, gateway: &Gateway) -> TcpStream {
     try_from(address, gateway.address).unwrap()
 }
 

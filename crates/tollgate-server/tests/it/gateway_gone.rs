@@ -102,3 +102,19 @@ fn requests_sent_ahead_are_all_answered() {
         assert_eq!(Response::read(&mut reader).status, 200);
     }
 }
+
+/// A client that has ended its side has two seconds for the head of its answer, as docs/gateway.md says. It once had half a second, so a
+/// piped request whose answer took longer got nothing at all. One whose answer never comes is given up.
+#[test]
+fn a_half_closed_client_has_its_two_seconds() {
+    let upstream = Upstream::start();
+    let policy =
+        "limits: [{name: shaped, by: [path], algorithm: leaky-bucket, rate: 1 every 1100ms, queue: 1}]";
+    let gateway = Gateway::with(&["--upstream", &format!("http://{}", upstream.address)], policy);
+    let ask = |path: &str| gateway.all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+    assert!(ask("/piped").starts_with("HTTP/1.1 200 OK"), "the first one does not wait");
+    let waited = ask("/piped");
+    assert!(waited.starts_with("HTTP/1.1 200 OK"), "{waited:?}");
+    assert_eq!(ask("/hang"), "");
+    until(|| gateway.metric("tollgate_connections_open", "gateway") == 0);
+}

@@ -190,7 +190,7 @@ fn a_connection_that_ended_is_not_noticed() {
 fn places_at_an_upstream() {
     let upstream = Upstream::start();
     let (gateway, _folder) = gateway(&format!(
-        "- {{upstreams: ['http://{}'], connections: 2, retries: 0, timeouts: {{connect: 200ms}}}}\n",
+        "- {{upstreams: ['http://{}'], connections: 2, per_client: 100%, retries: 0, timeouts: {{connect: 200ms}}}}\n",
         upstream.address
     ));
     let mut held = Vec::new();

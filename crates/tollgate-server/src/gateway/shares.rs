@@ -1,0 +1,283 @@
+//! Slots of which each client has a share: requests and tunnels at one upstream, connections to all of them, uploads that have not begun.
+//! A client waits for a slot of its own share first, so those waiting for any slot are at most one share of each client: one client
+//! neither holds all slots nor fills the queue for them.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+use tollgate_tower::attributes::Reader;
+use tollgate_tower::attributes::address::Counted;
+
+use super::arrival::Arrival;
+
+/// Whose share a slot is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Client {
+    /// One client, by the address that limits count it by.
+    One(IpAddr),
+    /// A trusted proxy that names no client. It stands for many, and has no share.
+    Many,
+}
+
+impl Client {
+    /// The client of a request, read as limits read it.
+    pub(super) fn of(arrival: &Arrival, reader: &Reader) -> Self {
+        if reader.trusted.contains(arrival.client) {
+            return Client::Many;
+        }
+        Client::One(Counted { address: arrival.client, ipv6_prefix: reader.ipv6_prefix }.network())
+    }
+}
+
+/// Why there is no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Full {
+    /// The client has its share.
+    Client,
+    /// All are taken.
+    All,
+}
+
+/// The slots.
+#[derive(Debug)]
+pub(super) struct Shares {
+    all: Arc<Semaphore>,
+    /// Most slots of one client; none where one may have all of them.
+    per_client: Option<usize>,
+    /// Clients that hold a slot or wait for one, and no others. Locked for one lookup when a request begins and one when it ends.
+    clients: Mutex<HashMap<IpAddr, Share>>,
+}
+
+/// One client's share.
+#[derive(Debug)]
+struct Share {
+    slots: Arc<Semaphore>,
+    /// How many hold or await one of them. The share is forgotten when there is none.
+    members: usize,
+}
+
+impl Shares {
+    /// So many slots, of which each client may have `per_client`.
+    pub(super) fn new(slots: usize, per_client: usize) -> Arc<Self> {
+        Arc::new(Self {
+            all: Arc::new(Semaphore::new(slots)),
+            per_client: Some(per_client).filter(|share| *share < slots),
+            clients: Mutex::default(),
+        })
+    }
+
+    /// The slots of one client where this percentage is its share, and one at least.
+    pub(super) fn part(slots: usize, percent: u32) -> usize {
+        let percent = usize::try_from(percent).unwrap_or(usize::MAX);
+        (slots.saturating_mul(percent) / 100).max(1)
+    }
+
+    /// A slot, which may take so long to come by; and how much of that time is left.
+    ///
+    /// # Errors
+    /// When none is free in time.
+    pub(super) async fn take(
+        self: &Arc<Self>,
+        client: Client,
+        patience: Duration,
+    ) -> Result<(Slot, Duration), Full> {
+        let member = self.join(client);
+        if let Ok(slot) = self.take_now(member.as_ref()) {
+            return Ok((Slot { _permits: slot, _member: member }, patience));
+        }
+        let begun = Instant::now();
+        let until = begun + patience;
+        let own = match &member {
+            None => None,
+            Some(member) => {
+                let own = timeout_at(until, Arc::clone(&member.slots).acquire_owned()).await;
+                Some(own.map_err(|_| Full::Client)?.map_err(|_| Full::Client)?)
+            }
+        };
+        let any = timeout_at(until, Arc::clone(&self.all).acquire_owned()).await;
+        let any = any.map_err(|_| Full::All)?.map_err(|_| Full::All)?;
+        let slot = Slot { _permits: (own, any), _member: member };
+        Ok((slot, patience.saturating_sub(begun.elapsed())))
+    }
+
+    /// A slot, if one is free.
+    ///
+    /// # Errors
+    /// When none is.
+    pub(super) fn try_take(self: &Arc<Self>, client: Client) -> Result<Slot, Full> {
+        let member = self.join(client);
+        Ok(Slot { _permits: self.take_now(member.as_ref())?, _member: member })
+    }
+
+    fn take_now(&self, member: Option<&Member>) -> Result<Permits, Full> {
+        let own = match member {
+            None => None,
+            Some(member) => Some(Arc::clone(&member.slots).try_acquire_owned().map_err(|_| Full::Client)?),
+        };
+        Ok((own, Arc::clone(&self.all).try_acquire_owned().map_err(|_| Full::All)?))
+    }
+
+    /// The share of a client, for one slot of it.
+    fn join(self: &Arc<Self>, client: Client) -> Option<Member> {
+        let (Client::One(address), Some(per_client)) = (client, self.per_client) else { return None };
+        let mut clients = self.lock();
+        let new = || Share { slots: Arc::new(Semaphore::new(per_client)), members: 0 };
+        let share = clients.entry(address).or_insert_with(new);
+        share.members += 1;
+        Some(Member { shares: Arc::clone(self), address, slots: Arc::clone(&share.slots) })
+    }
+
+    fn leave(&self, address: IpAddr) {
+        let mut clients = self.lock();
+        if let Some(share) = clients.get_mut(&address) {
+            share.members = share.members.saturating_sub(1);
+            if share.members == 0 {
+                clients.remove(&address);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Share>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Of the client's share, where it has one, and of all slots.
+type Permits = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
+
+/// A slot. It is free again when this is dropped.
+#[derive(Debug)]
+pub(super) struct Slot {
+    _permits: Permits,
+    _member: Option<Member>,
+}
+
+/// One that holds or awaits a slot of a client's share.
+#[derive(Debug)]
+struct Member {
+    shares: Arc<Shares>,
+    address: IpAddr,
+    slots: Arc<Semaphore>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.shares.leave(self.address);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_tower::attributes::address::Trusted;
+
+    use super::super::arrival::Peer;
+    use super::*;
+
+    fn one(last: u8) -> Client {
+        Client::One(IpAddr::from([192, 0, 2, last]))
+    }
+
+    fn taken(shares: &Arc<Shares>, client: Client, count: usize) -> Vec<Slot> {
+        (0..count).map(|_| shares.try_take(client).unwrap()).collect()
+    }
+
+    /// One client has its share and no more; others have theirs; a proxy for many has what there is. Nothing is remembered afterwards.
+    #[test]
+    fn one_client_has_its_share() {
+        let shares = Shares::new(8, 2);
+        let first = taken(&shares, one(1), 2);
+        assert_eq!(shares.try_take(one(1)).unwrap_err(), Full::Client);
+        let others: Vec<Slot> = [2, 3].into_iter().flat_map(|last| taken(&shares, one(last), 2)).collect();
+        let many = taken(&shares, Client::Many, 2);
+        assert_eq!(shares.try_take(one(4)).unwrap_err(), Full::All);
+        assert_eq!(shares.try_take(Client::Many).unwrap_err(), Full::All);
+        drop(first);
+        assert!(shares.try_take(one(1)).is_ok() && shares.try_take(one(4)).is_ok());
+        drop((others, many));
+        assert_eq!((shares.lock().len(), shares.all.available_permits()), (0, 8));
+    }
+
+    /// A client whose share is used up waits for its own slots. The queue for all slots is open to others, who are served before it.
+    #[tokio::test(start_paused = true)]
+    async fn a_full_share_delays_nobody_else() {
+        let shares = Shares::new(4, 3);
+        let mut held = taken(&shares, one(1), 3);
+        let beyond: Vec<_> = (0..100)
+            .map(|_| {
+                let shares = Arc::clone(&shares);
+                tokio::spawn(async move { shares.take(one(1), Duration::from_secs(5)).await.map(drop) })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        for last in 2..50 {
+            assert!(shares.take(one(last), Duration::from_secs(5)).await.is_ok(), "{last}");
+        }
+        let last = shares.try_take(one(2)).unwrap();
+        assert_eq!(shares.take(one(3), Duration::from_secs(1)).await.unwrap_err(), Full::All);
+        drop(last);
+        held.pop();
+        tokio::task::yield_now().await;
+        let mut served = 0;
+        for waiter in beyond {
+            served += usize::from(waiter.await.unwrap().is_ok());
+        }
+        assert_eq!(served, 100, "one slot of its share serves them one after the other");
+        drop(held);
+        assert_eq!((shares.lock().len(), shares.all.available_permits()), (0, 4));
+    }
+
+    /// The wait ends in time, says what was full, and tells how much time is left to whoever got a slot.
+    #[tokio::test(start_paused = true)]
+    async fn waits_end_in_time() {
+        let shares = Shares::new(4, 1);
+        let held = shares.try_take(one(1)).unwrap();
+        let second = Duration::from_secs(1);
+        let begun = Instant::now();
+        assert_eq!(shares.take(one(1), 5 * second).await.unwrap_err(), Full::Client);
+        assert_eq!(begun.elapsed(), 5 * second);
+        tokio::spawn(async move {
+            tokio::time::sleep(2 * second).await;
+            drop(held);
+        });
+        let (_slot, left) = shares.take(one(1), 5 * second).await.unwrap();
+        assert_eq!(left, 3 * second);
+    }
+
+    /// A share is one slot at least, and is no bound where it is all of them.
+    #[test]
+    fn shares_of_few_slots() {
+        for (slots, percent, share) in [(512, 25, 128), (3, 25, 1), (1, 25, 1), (10_000, 100, 10_000)] {
+            assert_eq!(Shares::part(slots, percent), share);
+        }
+        assert_eq!(Shares::new(1, 1).per_client, None);
+        assert_eq!(Shares::new(2, 1).per_client, Some(1));
+    }
+
+    /// A client is what limits take it for: an IPv6 network, or the address that a trusted proxy names.
+    #[test]
+    fn clients_are_those_of_limits() {
+        let reader =
+            Reader { trusted: Trusted::new(vec!["10.0.0.0/8".parse().unwrap()]), ..Reader::default() };
+        let of = |client: &str| {
+            let client: IpAddr = client.parse().unwrap();
+            let peer = Peer { address: client, is_secure: false };
+            let arrival = Arrival {
+                peer,
+                client,
+                is_trusted: false,
+                host: None,
+                keys: Vec::new(),
+                version: http::Version::HTTP_11,
+            };
+            Client::of(&arrival, &reader)
+        };
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_eq!(of("10.1.2.3"), Client::Many);
+    }
+}

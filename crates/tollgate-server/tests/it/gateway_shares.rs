@@ -1,0 +1,162 @@
+//! One client that takes all it can get of an upstream: the attacks themselves, from one address of this machine, while another address is
+//! served all the while. What is refused says why.
+
+use std::io::{BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+
+use crate::gateway_crowds::from;
+use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
+use crate::proxy::Folder;
+use crate::wire::Response;
+
+/// Where the attacks come from. Other clients are at 127.0.0.1.
+const ATTACKER: &str = "127.0.0.2";
+/// A client's share of the 512 requests, and of the 512 tunnels, that an upstream has by default.
+const SHARE: usize = 128;
+const FAILURES: &str = "tollgate_gateway_failures_total";
+const TUNNELS: &str = "tollgate_gateway_tunnels";
+
+/// A gateway before one upstream, with the defaults but for a short wait for a slot.
+fn gateway(upstream: &str, more: &str) -> (Gateway, Folder) {
+    let folder = Folder::new("gateway-shares");
+    let text =
+        format!("routes: [{{upstreams: ['http://{upstream}'], timeouts: {{connect: 500ms}}{more}}}]\n");
+    let config = folder.write("config.yaml", &text).display().to_string();
+    (Gateway::with(&["--config", &config], OPEN), folder)
+}
+
+/// Connections of the attacker, each with these bytes.
+fn attack(gateway: &Gateway, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
+    let begun = (0..count).map(|_| {
+        let mut stream = from(ATTACKER, gateway);
+        stream.write_all(bytes).unwrap();
+        stream
+    });
+    begun.collect()
+}
+
+/// Another address is answered, whatever it sends.
+fn others_are_served(gateway: &Gateway) {
+    for _ in 0..20 {
+        assert_eq!(gateway.get("/", "").status, 200);
+        let post = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
+        assert_eq!(gateway.exchange(post).status, 200);
+    }
+}
+
+/// How many were told that their client has its share. All others must still wait.
+fn told_of_the_share(streams: &mut [TcpStream]) -> usize {
+    let mut told = 0;
+    for stream in streams {
+        stream.set_nonblocking(true).unwrap();
+        let is_answered = stream.peek(&mut [0]).is_ok_and(|read| read > 0);
+        stream.set_nonblocking(false).unwrap();
+        if is_answered {
+            let answer = Response::read(&mut BufReader::new(stream));
+            answer.lack_of_capacity("client-share");
+            assert!(answer.json()["detail"].as_str().unwrap().contains("your address has as many"));
+            told += 1;
+        }
+    }
+    told
+}
+
+/// 515 uploads from one address once held all 512 slots of an upstream, which was 503 for everybody.
+#[test]
+fn slow_uploads_leave_slots_to_others() {
+    let upstream = Upstream::start();
+    let (gateway, _folder) = gateway(&upstream.address.to_string(), "");
+    let begun = b"POST /hang HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nsome of it";
+    let mut held = attack(&gateway, 515, begun);
+    until(|| upstream.count() == SHARE);
+    others_are_served(&gateway);
+    until(|| gateway.metric(FAILURES, "share") == 515 - 128);
+    others_are_served(&gateway);
+    assert_eq!(told_of_the_share(&mut held), 515 - SHARE);
+    assert_eq!(gateway.metric(FAILURES, "busy"), 0);
+    // Its own slots are free again when it has gone.
+    drop(held);
+    until(|| gateway.metric("tollgate_connections_open", "gateway") == 0);
+    let mut again = from(ATTACKER, &gateway);
+    again.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert_eq!(Response::read(&mut BufReader::new(&again)).status, 200);
+}
+
+/// 512 idle WebSockets from one address once held all slots. Tunnels have slots of their own, and each client a share of them.
+#[test]
+fn idle_tunnels_leave_slots_to_others() {
+    let upstream = Upstream::start();
+    let (gateway, _folder) = gateway(&upstream.address.to_string(), "");
+    let upgrade = b"GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let mut held = attack(&gateway, 512, upgrade);
+    until(|| gateway.metric(FAILURES, "share") == 512 - 128);
+    assert_eq!(gateway.metric(TUNNELS, "route-0"), 128);
+    others_are_served(&gateway);
+    // The attacker has tunnels, and may still ask: a request is no tunnel.
+    assert_eq!(attack(&gateway, 1, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").len(), 1);
+    let mut tunnel = gateway.connect();
+    tunnel.write_all(upgrade).unwrap();
+    assert_eq!(Response::read(&mut BufReader::new(&tunnel)).status, 101);
+    tunnel.write_all(b"ping").unwrap();
+    let mut pong = [0; 4];
+    tunnel.read_exact(&mut pong).unwrap();
+    assert_eq!(&pong, b"ping");
+    let (mut granted, mut refused) = (0, 0);
+    for stream in &mut held {
+        let answer = Response::read(&mut BufReader::new(stream));
+        if answer.status == 101 {
+            granted += 1;
+        } else {
+            answer.lack_of_capacity("client-share");
+            assert!(answer.json()["detail"].as_str().unwrap().contains("as many tunnels"));
+            refused += 1;
+        }
+    }
+    assert_eq!((granted, refused), (SHARE, 512 - SHARE));
+    drop((held, tunnel));
+    until(|| gateway.metric(TUNNELS, "route-0") == 0);
+}
+
+/// Requests that an upstream takes its time for, and answers that nobody reads, hold slots as well: no more of one client than its share.
+#[test]
+fn slow_answers_leave_slots_to_others() {
+    let upstream = Upstream::start();
+    let (gateway, _folder) = gateway(&upstream.address.to_string(), ", connections: 64, per_client: 50%");
+    let waiting = attack(&gateway, 40, b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n");
+    until(|| gateway.metric(FAILURES, "share") == 8);
+    others_are_served(&gateway);
+    drop(waiting);
+    until(|| gateway.metric("tollgate_connections_open", "gateway") == 0);
+    upstream.seen();
+    // Each answer is larger than what the system takes of it ahead of a reader.
+    let unread = attack(&gateway, 40, b"GET /big/64 HTTP/1.1\r\nHost: a\r\n\r\n");
+    until(|| gateway.metric(FAILURES, "share") == 16);
+    others_are_served(&gateway);
+    drop(unread);
+}
+
+/// A tunnel whose client had ended its side stayed for an hour where the upstream did not end its own. It ends after five seconds without a
+/// byte, for both.
+#[test]
+fn a_tunnel_ends_soon_after_one_side() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (gateway, _folder) = gateway(&listener.local_addr().unwrap().to_string(), "");
+    let upstream = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = [0; 4_096];
+        assert!(stream.read(&mut head).unwrap() > 0);
+        let switched = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+        stream.write_all(switched).unwrap();
+        // It hears that the client has ended its side, and says nothing.
+        assert_eq!(stream.read(&mut head).unwrap(), 0);
+        stream
+    });
+    let mut client = gateway.connect();
+    client.write_all(b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n").unwrap();
+    assert_eq!(Response::read(&mut BufReader::new(&client)).status, 101);
+    assert_eq!(gateway.metric(TUNNELS, "route-0"), 1);
+    client.shutdown(Shutdown::Write).unwrap();
+    let _silent = upstream.join().unwrap();
+    assert_eq!(client.read(&mut [0; 8]).unwrap(), 0);
+    until(|| gateway.metric(TUNNELS, "route-0") == 0);
+}

@@ -4,8 +4,8 @@
 
 pub mod time;
 mod clock;
-mod request;
 mod path;
+mod request;
 pub mod policy;
 pub mod quota;
 pub mod algorithm;

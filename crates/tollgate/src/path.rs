@@ -38,6 +38,27 @@ fn kept(segment: &str) -> &str {
     kept
 }
 
+/// Whether a path in its loose form is another one, or that one with a format suffix: `/login.json` is served by the handler of `/login`
+/// in Rails, Spring, Django REST framework and others, whatever the suffix is, and by some of them `/login/.json`, too.
+pub(crate) fn is_with_format(path: &str, wanted: &str) -> bool {
+    let is_format = |rest: &str| {
+        let suffix = rest.strip_prefix('/').unwrap_or(rest);
+        suffix.starts_with('.') && !suffix.contains('/')
+    };
+    path.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || is_format(rest))
+}
+
+/// A path without its format suffix, once for each dot of its last segment: which of them begins the suffix only the server knows.
+/// The shortest form comes first.
+pub(crate) fn without_format(path: &str) -> impl DoubleEndedIterator<Item = &str> {
+    let last = path.rfind('/').map_or(0, |slash| slash + 1);
+    let dots = path.bytes().enumerate().skip(last).filter(|(_, byte)| *byte == b'.');
+    dots.filter_map(|(place, _)| {
+        let form = path.get(..place)?;
+        Some(form.strip_suffix('/').filter(|above| !above.is_empty()).unwrap_or(form))
+    })
+}
+
 /// The common case, in one pass: nothing to change.
 fn is_loose(path: &[u8]) -> bool {
     let is_open =
@@ -81,7 +102,30 @@ mod tests {
         }
     }
 
+    /// A suffix is all that follows a dot of the last segment, and nothing else is one.
+    #[test]
+    fn format_suffixes() {
+        for path in ["/login", "/login.json", "/login.a.b", "/login.-", "/login/.json"] {
+            assert!(is_with_format(path, "/login"), "{path}");
+        }
+        for path in ["/logins", "/login/x", "/login.x/y", "/login/x.json", "/log", "/", "login.json"] {
+            assert!(!is_with_format(path, "/login"), "{path}");
+        }
+        assert!(is_with_format("/a.pdf.json", "/a.pdf") && !is_with_format("/a.html", "/a.pdf"));
+        assert_eq!(without_format("/a.b/c.d.e").collect::<Vec<_>>(), ["/a.b/c", "/a.b/c.d"]);
+        assert_eq!(without_format("/a.b/c").count(), 0);
+        assert_eq!(without_format("/a/.b").chain(without_format("/.b")).collect::<Vec<_>>(), ["/a", "/"]);
+    }
+
     proptest! {
+        /// Every form without a suffix is one that the path is, with a suffix.
+        #[test]
+        fn forms_without_a_suffix_agree(path in "/([a-c./]){0,12}") {
+            for wanted in without_format(&path) {
+                prop_assert!(is_with_format(&path, wanted), "{path} {wanted}");
+            }
+        }
+
         /// Once loose, always loose, and then it is borrowed.
         #[test]
         fn loose_is_a_fixed_point(path in "/(/|;|\\.|%20|%C3| |[a-zA-Z]){0,12}") {

@@ -2,6 +2,8 @@
 
 use smallvec::SmallVec;
 
+use crate::path::without_format;
+
 /// Most attributes a request may carry.
 pub const ATTRIBUTES_MAX: usize = 64;
 /// Longest attribute name, in bytes.
@@ -56,7 +58,8 @@ pub struct Attribute<'a> {
 pub enum Spelling<'a> {
     /// Compared as it is, such as a host with its port.
     AsIs(&'a str),
-    /// A path in its loose form ([`crate::loose_path`]), compared with the loose form of what a condition names.
+    /// A path in its loose form ([`crate::loose_path`]), compared with the loose form of what a condition names: it is that one, or that
+    /// one with a format suffix (`/login.json` for `/login`).
     LoosePath(&'a str),
 }
 
@@ -66,7 +69,23 @@ impl<'a> Spelling<'a> {
             Spelling::AsIs(text) | Spelling::LoosePath(text) => text,
         }
     }
+
+    /// Every text that is compared where only equal texts can be. The format suffix of a path begins at the first or at the last dot of
+    /// its last segment.
+    pub(crate) fn texts(self) -> impl Iterator<Item = &'a str> {
+        let suffixes = match self {
+            Spelling::LoosePath(path) => {
+                let mut forms = without_format(path);
+                [forms.next(), forms.next_back()]
+            }
+            Spelling::AsIs(_) => [None, None],
+        };
+        [Some(self.text())].into_iter().chain(suffixes).flatten()
+    }
 }
+
+/// Most texts of one spelling.
+pub(crate) const SPELLING_TEXTS_MAX: usize = 3;
 
 /// Why a request was refused at the edge, before any limit was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -234,8 +253,9 @@ impl<'a> CheckRequest<'a> {
 
     /// Names with other spellings of their values.
     pub(crate) fn spelled(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.spellings.iter().filter_map(|(position, spelling)| {
-            Some((self.attributes.get(usize::from(*position))?.name, spelling.text()))
+        self.spellings.iter().flat_map(|(position, spelling)| {
+            let attribute = self.attributes.get(usize::from(*position));
+            attribute.into_iter().flat_map(|attribute| spelling.texts().map(|text| (attribute.name, text)))
         })
     }
 

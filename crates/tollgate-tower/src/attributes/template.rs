@@ -67,11 +67,16 @@ impl Template {
 }
 
 impl Template {
-    /// Whether a path in its loose form is that of one that it stands for.
+    /// Whether a path in its loose form is that of one that it stands for, with or without a format suffix.
     pub fn matches_loosely(&self, path: &str) -> bool {
-        let mut parts = path.split('/').filter(|part| !part.is_empty());
-        self.loose.iter().all(|segment| parts.next().is_some_and(|part| segment.matches(part)))
-            && parts.next().is_none()
+        let mut parts = path.split('/').filter(|part| !part.is_empty()).peekable();
+        let mut matches = |segment: &Segment| {
+            let Some(part) = parts.next() else { return false };
+            segment.matches(part) || parts.peek().is_none() && segment.matches_format(part)
+        };
+        // A format may stand alone behind the last slash.
+        let is_format = |part: &str| part.starts_with('.');
+        self.loose.iter().all(&mut matches) && parts.next().is_none_or(is_format) && parts.next().is_none()
     }
 }
 
@@ -93,6 +98,16 @@ impl Segment {
         match self {
             Segment::Exactly(text) => text == part,
             Segment::Any => !part.is_empty(),
+        }
+    }
+
+    /// Whether a part is this segment with a format suffix, which the last segment of a path may have.
+    fn matches_format(&self, part: &str) -> bool {
+        match self {
+            Segment::Exactly(text) => {
+                part.strip_prefix(text.as_str()).is_some_and(|rest| rest.starts_with('.'))
+            }
+            Segment::Any => false,
         }
     }
 
@@ -135,6 +150,12 @@ mod tests {
             assert!(matches("/users/{id}", path) && matches("/Users/{id}/", path), "{path}");
         }
         assert!(matches("/", "/") && matches("/", "/;x"));
+        assert!(
+            matches("/users/{id}/posts", "/users/7/posts.json")
+                && matches("/a", "/a/.json")
+                && matches("/a.b", "/a.b.xml")
+        );
+        assert!(!matches("/users/{id}/posts", "/users.json/7/posts") && !matches("/a.b", "/a.c"));
         for path in ["/users", "/users/", "/users/;x", "/users/7/8", "/user/7"] {
             assert!(!matches("/users/{id}", path), "{path}");
         }

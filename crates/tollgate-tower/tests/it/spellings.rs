@@ -123,8 +123,9 @@ fn paths() {
 #[test]
 fn loose_paths() {
     let table = "
-/login /login /LOGIN /Login /login/ /LOGIN/ /login;x /login;x=1/ /login. /login%20 /login%2E /%4Cogin /login//x/.. | /logins /login/x /log /login%3Bx /login,x
+/login /login /LOGIN /Login /login/ /LOGIN/ /login;x /login;x=1/ /login. /login%20 /login%2E /%4Cogin /login//x/.. /login.json /login%2ejson /login%2Ea.b /LOGIN.Xml/ /login.json;x /login/.json | /x.login /login.json/x /logins /login/x /log /login%3Bx /login,x
 /Login/ /login /Login /login/ /LOGIN;x | /loginx
+/files/report.pdf /files/report.pdf /FILES/Report.PDF /files/report.pdf.json | /files/report /files/report.html
 /api/* /api/x /API/x /api/x/ /Api/X;y/z /api /api/ /API;x | /apis /
 / / /;x | /x
 ";

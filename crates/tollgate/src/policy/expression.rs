@@ -14,10 +14,11 @@ use cel::common::types::{CelBool, CelInt, CelString};
 use cel::common::value::CowVal;
 use cel::context::VariableResolver;
 use cel::{Context, Env, ExecutionError, Program};
+use smallvec::SmallVec;
 
 use self::pattern::Patterns;
 use crate::policy::finding::{Problem, quoted};
-use crate::request::{Attribute, COST_MAX, CheckRequest, Value};
+use crate::request::{COST_MAX, CheckRequest, SPELLING_TEXTS_MAX, SPELLINGS_MAX, Value};
 
 /// Longest expression, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
@@ -89,22 +90,25 @@ impl Expression {
     /// true, the stricter reading: nothing a client sends may open a limit.
     #[must_use]
     pub fn holds(&self, request: &CheckRequest<'_>) -> bool {
-        let mut spelled = 0_u8;
-        for (number, (position, spelling)) in request.spellings().iter().enumerate() {
-            let attribute = request.attributes().get(usize::from(*position));
-            let is_another = |attribute: &Attribute<'_>| {
-                attribute.value != Value::Text(spelling.text()) && self.attributes.contains(attribute.name)
-            };
-            spelled |= u8::from(attribute.is_some_and(is_another)) << number;
+        let mut others = Others::new();
+        for (position, spelling) in request.spellings() {
+            let Some(attribute) = request.attributes().get(usize::from(*position)) else { continue };
+            if self.attributes.contains(attribute.name) {
+                let texts = spelling.texts().filter(|text| attribute.value != Value::Text(text));
+                texts.for_each(|text| others.push((*position, text)));
+            }
         }
-        // Every choice among the spellings that matter; there are seldom any.
-        (0..=spelled)
-            .filter(|choice| choice & !spelled == 0)
-            .any(|choice| self.holds_spelled(request, choice))
+        others.dedup();
+        // Every choice among the forms that matter; there are seldom any.
+        let choices = 0_u16..1 << others.len();
+        choices.filter(|choice| is_choice(&others, *choice)).any(|choice| {
+            let chosen = others.iter().enumerate().filter(|(number, _)| choice >> number & 1 == 1);
+            self.holds_spelled(request, &chosen.map(|(_, other)| *other).collect::<Others<'_>>())
+        })
     }
 
-    fn holds_spelled(&self, request: &CheckRequest<'_>, choice: u8) -> bool {
-        match self.evaluate(request, Reading::Spelled(choice)) {
+    fn holds_spelled(&self, request: &CheckRequest<'_>, chosen: &[(u8, &str)]) -> bool {
+        match self.evaluate(request, Reading::Spelled(chosen)) {
             Ok(cel::Value::Bool(held)) => held,
             Ok(_) => true,
             Err(Failure::Absent(_)) => false,
@@ -135,7 +139,7 @@ impl Expression {
         if !self.attributes.is_empty() {
             return None;
         }
-        match self.evaluate(&CheckRequest::new(), Reading::Spelled(0)) {
+        match self.evaluate(&CheckRequest::new(), Reading::Spelled(&[])) {
             Ok(cel::Value::Bool(held)) => Some(held),
             _ => None,
         }
@@ -163,7 +167,7 @@ impl Expression {
         survey::dotted(self.program.expression())
     }
 
-    fn evaluate(&self, request: &CheckRequest<'_>, reading: Reading) -> Result<cel::Value, Failure> {
+    fn evaluate(&self, request: &CheckRequest<'_>, reading: Reading<'_>) -> Result<cel::Value, Failure> {
         let attributes = Attributes { request, reading };
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         context.set_variable_resolver(&attributes);
@@ -184,11 +188,32 @@ enum Failure {
     Other(String),
 }
 
+/// Other texts of attributes, each with the position of its attribute.
+type Others<'t> = SmallVec<[(u8, &'t str); FORMS_MAX]>;
+
+/// Most other texts of the attributes of one request.
+const FORMS_MAX: usize = SPELLING_TEXTS_MAX * SPELLINGS_MAX;
+const _: () = assert!(FORMS_MAX < 16, "one bit for each text");
+
+/// Whether no two of the chosen texts are one attribute's.
+fn is_choice(others: &[(u8, &str)], choice: u16) -> bool {
+    let chosen = |number: usize| choice >> number & 1 == 1;
+    let is_alone = |(number, (position, _)): (usize, &(u8, &str))| {
+        !chosen(number)
+            || !others
+                .iter()
+                .take(number)
+                .enumerate()
+                .any(|(before, (other, _))| chosen(before) && other == position)
+    };
+    others.iter().enumerate().all(is_alone)
+}
+
 /// How texts are read.
 #[derive(Clone, Copy)]
-enum Reading {
-    /// Those of the other spellings whose bits are set stand for their values.
-    Spelled(u8),
+enum Reading<'r> {
+    /// These stand for the values at their positions.
+    Spelled(&'r [(u8, &'r str)]),
     /// Decimal numbers read as numbers.
     Numbers,
 }
@@ -196,7 +221,7 @@ enum Reading {
 /// The attributes of a request, as CEL asks for them.
 struct Attributes<'r, 'a> {
     request: &'r CheckRequest<'a>,
-    reading: Reading,
+    reading: Reading<'r>,
 }
 
 impl VariableResolver for Attributes<'_, '_> {
@@ -209,12 +234,9 @@ impl VariableResolver for Attributes<'_, '_> {
         let position = find(variable)?;
         Some(match (attributes[position].value, self.reading) {
             (Value::Number(number), _) => CowVal::owned(CelInt::from(number)),
-            (Value::Text(text), Reading::Spelled(choice)) => {
-                let spellings = self.request.spellings().iter().enumerate();
-                let mut chosen = spellings
-                    .filter(|(number, (of, _))| usize::from(*of) == position && choice >> number & 1 == 1);
-                let text = chosen.next().map_or(text, |(_, (_, spelling))| spelling.text());
-                CowVal::owned(CelString::from(text))
+            (Value::Text(text), Reading::Spelled(chosen)) => {
+                let chosen = chosen.iter().find(|(of, _)| usize::from(*of) == position);
+                CowVal::owned(CelString::from(chosen.map_or(text, |(_, other)| other)))
             }
             (Value::Text(text), Reading::Numbers) => match text.parse::<i64>() {
                 Ok(number) => CowVal::owned(CelInt::from(number)),

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::path::{is_with_format, without_format};
+
 /// A pattern in which `*` stands for any run of characters, none included. There is no escape: a value with a star in it is
 /// a case for CEL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +26,8 @@ impl Glob {
         fits(&self.pattern, text)
     }
 
-    /// Whether the whole of a path in its loose form fits, whatever the case of the pattern. What is below a path has that path for its
-    /// own, since a slash at the end is none of the loose form: `/v1/*` fits `/v1`.
+    /// Whether the whole of a path in its loose form fits, whatever the case of the pattern and with or without a format suffix. What is
+    /// below a path has that path for its own, since a slash at the end is none of the loose form: `/v1/*` fits `/v1`.
     pub(crate) fn matches_loosely(&self, path: &str) -> bool {
         let is_small = !self.pattern.bytes().any(|byte| byte.is_ascii_uppercase());
         let pattern = match is_small {
@@ -33,7 +35,7 @@ impl Glob {
             false => Cow::Owned(self.pattern.to_ascii_lowercase()),
         };
         let above = pattern.strip_suffix("/*").or_else(|| pattern.strip_suffix('/'));
-        fits(&pattern, path) || above.is_some_and(|above| fits(above, path))
+        fits_path(&pattern, path) || above.is_some_and(|above| fits_path(above, path))
     }
 
     /// Whether every text fits.
@@ -44,23 +46,33 @@ impl Glob {
 }
 
 fn fits(pattern: &str, text: &str) -> bool {
-    let mut pieces = pattern.split('*');
-    let (Some(first), Some(last)) = (pieces.next(), pieces.next_back()) else {
-        return pattern == text;
-    };
-    let Some(rest) = text.strip_prefix(first) else {
-        return false;
-    };
-    let Some(mut rest) = rest.strip_suffix(last) else {
-        return false;
-    };
-    for piece in pieces {
-        match rest.find(piece) {
-            Some(found) => rest = &rest[found + piece.len()..],
-            None => return false,
-        }
+    match pattern.contains('*') {
+        false => pattern == text,
+        true => after_pieces(pattern, text).is_some_and(|(rest, last)| rest.ends_with(last)),
     }
-    true
+}
+
+/// The same for a path that may have a format suffix.
+fn fits_path(pattern: &str, path: &str) -> bool {
+    if !pattern.contains('*') {
+        return is_with_format(path, pattern);
+    }
+    let ends = |(rest, last): (&str, &str)| {
+        rest.ends_with(last) || without_format(rest).any(|rest| rest.ends_with(last))
+    };
+    after_pieces(pattern, path).is_some_and(ends)
+}
+
+/// What is left of a text behind all pieces of a pattern but the last, and the last piece.
+fn after_pieces<'t, 'p>(pattern: &'p str, text: &'t str) -> Option<(&'t str, &'p str)> {
+    let mut pieces = pattern.split('*');
+    let (first, last) = (pieces.next()?, pieces.next_back()?);
+    let mut rest = text.strip_prefix(first)?;
+    for piece in pieces {
+        let found = rest.find(piece)?;
+        rest = &rest[found + piece.len()..];
+    }
+    Some((rest, last))
 }
 
 impl fmt::Display for Glob {
@@ -109,6 +121,15 @@ mod tests {
             ("/*", "/", true),
             ("*/login", "/a/login", true),
             ("/v1*", "/v2", false),
+            ("*/login", "/a/login.json", true),
+            ("*/login", "/a/login.x.y", true),
+            ("*/login", "/a/login.x/y", false),
+            ("*/login", "/a/logins.json", false),
+            ("/files/*.pdf", "/files/a.pdf", true),
+            ("/files/*.pdf", "/files/a.pdf.json", true),
+            ("/files/*.pdf", "/files/a.html", false),
+            ("*a.a", "/a.a.ab", true),
+            ("/v1/*", "/v1.json", true),
         ] {
             let glob = Glob::new(pattern).unwrap();
             assert_eq!(glob.matches_loosely(path), fits, "{pattern} on {path}");

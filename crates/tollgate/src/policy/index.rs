@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use crate::path::loose_path;
+use crate::path::{loose_path, without_format};
 use crate::policy::finding::Problem;
 use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, Mode, QuotaIndex};
 use crate::policy::text::{Digits, TextMap, as_text};
@@ -89,6 +89,8 @@ struct Mentions {
     loose: TextMap<Vec<u32>>,
     /// The longest value in `equal`, so that longer ones need not be hashed.
     longest: usize,
+    /// Most dots in the last segment of a path among them. A path whose suffix begins behind more dots is none of these.
+    dots: usize,
 }
 
 impl Mentions {
@@ -104,19 +106,28 @@ impl Mentions {
         if spelling.text() != value {
             found.extend_from_slice(self.equal(spelling.text()));
         }
-        if let Spelling::LoosePath(path) = spelling
-            && let Some(limits) = self.loose.get(path)
-        {
-            found.extend_from_slice(limits);
+        if let Spelling::LoosePath(path) = spelling {
+            found.extend_from_slice(self.loose(path));
+            for path in without_format(path).take(self.dots.saturating_add(1)) {
+                found.extend_from_slice(self.equal(path));
+                found.extend_from_slice(self.loose(path));
+            }
         }
+    }
+
+    fn loose(&self, path: &str) -> &[u32] {
+        self.loose.get(path).map_or(&[], Vec::as_slice)
     }
 
     fn insert(&mut self, name: &str, value: &str, limit: u32) {
         insert(&mut self.equal, value, limit);
         self.longest = self.longest.max(value.len());
-        if name == PATH
-            && let Cow::Owned(loose) = loose_path(value)
-        {
+        if name != PATH {
+            return;
+        }
+        let loose = loose_path(value);
+        self.dots = self.dots.max(without_format(&loose).count());
+        if let Cow::Owned(loose) = loose {
             insert(&mut self.loose, &loose, limit);
         }
     }

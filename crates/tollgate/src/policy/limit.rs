@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::path::loose_path;
+use crate::path::{is_with_format, loose_path};
 use crate::policy::builder::intern;
 use crate::policy::expression::Expression;
 use crate::policy::glob::Glob;
@@ -111,7 +111,7 @@ pub(crate) fn is_one_of(
         || request.spellings_of(position).any(|spelling| match spelling {
             Spelling::AsIs(text) => is_text(text),
             Spelling::LoosePath(path) => {
-                values.iter().any(|value| loose_path(value) == path)
+                values.iter().any(|value| is_with_format(path, &loose_path(value)))
                     || globs.iter().any(|glob| glob.matches_loosely(path))
             }
         })

@@ -242,6 +242,7 @@ fn a_block_holds_for_other_spellings() {
         pollster::block_on(engine.check(&request, T0)).block().is_some()
     };
     assert!(block.until() > T0 && ask("/login", "a.test:8443") && ask("/LOGIN;x/", "a.test:8443"));
+    assert!(ask("/login.json", "a.test:8443"));
     assert!(!ask("/logins", "a.test:8443") && !ask("/login", "a.test:1"));
 }
 

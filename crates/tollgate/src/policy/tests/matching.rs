@@ -67,6 +67,9 @@ fn other_spellings_hold_too() {
 - {name: named, rate: 1/s, when: {host: a.test, path: /host}}
 - {name: port, rate: 1/s, when: {host: 'a.test:8443', path: /host}}
 - {name: other, rate: 1/s, when: {host: 'a.test:1', path: /host}}
+- {name: pdf, rate: 1/s, when: {path: /files/report.pdf}}
+- {name: any-pdf, rate: 1/s, when: {path: /files/*.pdf}}
+- {name: dots, rate: 1/s, when: {path: /v1.2/x.y.z}}
 ",
     );
     for (path, met) in [
@@ -83,6 +86,24 @@ fn other_spellings_hold_too() {
         ("/v10", &[]),
         ("/CEL", &["cel"]),
         ("/host.", &["named", "port"]),
+        // Format suffixes: the handler of a path serves them, too.
+        ("/login.json", &["login"]),
+        ("/Login.JSON/", &["login"]),
+        ("/login.a.b", &["login"]),
+        ("/login/.json", &["login"]),
+        ("/admin.xml", &["large"]),
+        ("/x.json", &["both"]),
+        ("/v1.json", &["below"]),
+        ("/cel.json", &["cel"]),
+        ("/cel.a.b", &["cel"]),
+        ("/files/report.pdf", &["pdf", "any-pdf"]),
+        ("/files/Report.PDF", &["pdf", "any-pdf"]),
+        ("/files/report.pdf.json", &["pdf", "any-pdf"]),
+        ("/files/report", &[]),
+        ("/files/report.html", &[]),
+        ("/v1.2/x.y.z", &["dots"]),
+        ("/v1.2/x.y.z.json", &["dots"]),
+        ("/v1.2/x.y", &[]),
     ] {
         assert_eq!(spelled(&policy, path), met, "{path}");
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::gateway::{self, MethodOverride, RouteDocument, RoutePlan, Taking};
+use crate::gateway::{self, HeaderNames, MethodOverride, RouteDocument, RoutePlan, Taking};
 use crate::store::StoreDocument;
 use tollgate::HeaderPolicy;
 use tollgate::overload::Plan;
@@ -44,6 +44,8 @@ struct Document {
     path_match: Paths,
     #[serde(default)]
     method_override: Overrides,
+    #[serde(default)]
+    header_names: Names,
     #[serde(default)]
     connections_per_address: Option<u32>,
     #[serde(default)]
@@ -121,6 +123,14 @@ enum Overrides {
     #[default]
     Drop,
     Keep,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Names {
+    #[default]
+    Plain,
+    Any,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -214,6 +224,10 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
             Overrides::Drop => MethodOverride::Drop,
             Overrides::Keep => MethodOverride::Keep,
         },
+        header_names: match document.header_names {
+            Names::Plain => HeaderNames::Plain,
+            Names::Any => HeaderNames::Any,
+        },
         connections_per_address: document.connections_per_address,
     };
     // Whoever asks about other people's requests is a proxy, and usually of this machine; a gateway's peer may be anybody.
@@ -275,6 +289,8 @@ trusted_proxies: [10.0.0.0/8, '::1']
 ipv6_prefix: 56
 escaped_slashes: keep
 path_match: exact
+method_override: keep
+header_names: any
 connections_per_address: 500
 attributes:
   tenant: { header: X-Tenant }
@@ -287,6 +303,7 @@ attributes:
 ";
         let Config { reader, taking, .. } = compile(text).unwrap();
         assert_eq!(taking.bound().most, Some(500));
+        assert_eq!((taking.method_override, taking.header_names), (MethodOverride::Keep, HeaderNames::Any));
         assert!(taking.reader.trusted.contains("10.9.9.9".parse().unwrap()));
         assert!(reader.trusted.contains("10.9.9.9".parse().unwrap()));
         assert!(!reader.trusted.contains("127.0.0.1".parse().unwrap()));

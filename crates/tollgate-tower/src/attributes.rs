@@ -14,6 +14,7 @@ pub mod host;
 pub mod jwt;
 pub(crate) mod needs;
 pub mod path;
+pub(crate) mod query;
 pub mod source;
 pub mod template;
 mod text;
@@ -25,9 +26,11 @@ pub use told::Attributes;
 use address::{Counted, IPV6_PREFIX_DEFAULT, Trusted};
 use host::Host;
 use path::{EscapedSlashes, PathMatch, normalise};
-use source::{Source, credential, hashed, single};
+use source::{API_KEY, Source, credential, hashed, single};
 use text::{Dotted, Short, Text};
 use told::Other;
+
+use crate::spelling;
 
 /// Attributes that every request has, as far as they are known. The config maps others beside them.
 pub const BUILT_IN: [&str; 5] = ["ip", "method", "host", "path", "api_key"];
@@ -146,6 +149,7 @@ impl Reader {
         family: Family,
     ) -> Result<Attributes<'s>, Unreadable> {
         let (peer, rest) = (Some(peer), (headers, None));
+        self.undisguised(headers)?;
         if !self.trusts(peer) {
             let target = uri.path_and_query().map_or("/", |target| target.as_str());
             let host = single(headers, &HOST)?;
@@ -154,6 +158,21 @@ impl Reader {
         }
         let [method, host, target] = family.names().map(|name| single(headers, &name));
         self.all(self.subject(peer, rest, (method?, host?, target?), Needs::ALL)?)
+    }
+
+    /// Refuses a field that the service behind a proxy may read as one that attributes are read from: only the proxy could drop it.
+    fn undisguised(&self, headers: &HeaderMap) -> Result<(), Unreadable> {
+        let odd = headers.keys().filter(|name| !spelling::is_plain(name.as_str()));
+        for name in odd {
+            let meant = spelling::plain(name.as_str());
+            let is_read = |mapped: &Mapped| mapped.source.reads(&meant, name);
+            if meant == API_KEY.as_str() || self.mapped.iter().any(is_read) {
+                return Err(Unreadable(format!(
+                    "{name}: some servers read it as {meant}; accepted: {meant}, or none if the proxy drops it"
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn all<'s>(&'s self, subject: Subject<'s>) -> Result<Attributes<'s>, Unreadable> {
@@ -277,10 +296,14 @@ impl Reader {
         let (path, query) = target.map_or((None, ""), split);
         let normal = |path| normalise(path, self.slashes);
         let path = path.map(normal).transpose().map_err(|problem| Unreadable(format!("path: {problem}")))?;
+        let method = method.filter(|method| wants(METHOD_PLACE) && !method.is_empty());
+        if method.is_some_and(|method| !spelling::is_method(method)) {
+            return Err(Unreadable(spelling::METHOD_ACCEPTED.to_owned()));
+        }
         Ok(Subject {
             peer,
             client,
-            method: method.filter(|method| !method.is_empty()),
+            method,
             host: host.filter(|host| !host.is_empty()).map(host_of).transpose()?,
             path,
             paths: self.paths,

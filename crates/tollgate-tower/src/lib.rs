@@ -1,6 +1,6 @@
 //! Tollgate in the request path of a Rust service: a tower layer for axum, hyper and tonic.
 //!
-//! The modules stand in the order of a request: who sent it and what it asks for (`attributes`, `peer`), who decides (`decide`), the
+//! The modules stand in the order of a request: what servers read differently (`spelling`), who sent it and what it asks for (`attributes`, `peer`), who decides (`decide`), the
 //! layer and its service, overload (`shed`), what a refused caller is sent (`refusal`, `grpc`), and what is done when the response is over (`hold`,
 //! `body`). It knows `http` types and tower's traits, and neither Redis nor the program `tollgate`.
 //!
@@ -14,6 +14,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod spelling;
 pub mod attributes;
 pub mod peer;
 mod decide;

@@ -2,14 +2,16 @@
 
 use std::net::IpAddr;
 
-use http::header::{EXPECT, HOST, HeaderName, HeaderValue, VIA};
+use http::header::{HOST, HeaderValue};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
-use http::{HeaderMap, Method, Uri, Version};
+use http::{Method, Uri, Version};
 use tollgate::VALUE_BYTES_MAX;
 use tollgate_tower::attributes::address::Trusted;
 use tollgate_tower::attributes::{Needs, Reader};
+use tollgate_tower::spelling::{self, Unless};
 
+use super::fields::{FieldRules, HeaderNames};
 use super::refusal::Turned;
 use super::websocket;
 use crate::http::{Kind, Problem};
@@ -19,12 +21,8 @@ use crate::listen::Bound;
 const TARGET_BYTES_MAX: usize = 8 << 10;
 /// Largest sum of names and values of the fields.
 const FIELDS_BYTES_MAX: usize = 16 << 10;
-/// How often a request may pass a Tollgate before it is taken for one that goes round in circles.
-const HOPS_MAX: usize = 5;
 /// What is sent on, in the words of `Allow`; others are, too, but for two.
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
-/// The name of this program in `Via`.
-pub(super) const PSEUDONYM: &str = "tollgate";
 
 /// Who is at the other end of a connection, and how it was made.
 #[derive(Clone, Copy, Debug)]
@@ -58,21 +56,12 @@ pub(crate) enum MethodOverride {
     Keep,
 }
 
-/// Their names, in both ways that servers read them.
-const METHOD_OVERRIDES: [HeaderName; 6] = [
-    HeaderName::from_static("x-http-method-override"),
-    HeaderName::from_static("x-http-method"),
-    HeaderName::from_static("x-method-override"),
-    HeaderName::from_static("x_http_method_override"),
-    HeaderName::from_static("x_http_method"),
-    HeaderName::from_static("x_method_override"),
-];
-
 /// How the gateway takes requests, as the config says.
 #[derive(Clone, Debug)]
 pub(crate) struct Taking {
     pub(crate) reader: Reader,
     pub(crate) method_override: MethodOverride,
+    pub(crate) header_names: HeaderNames,
     /// Most connections from one address, where that is said.
     pub(crate) connections_per_address: Option<u32>,
 }
@@ -92,14 +81,19 @@ impl Default for Taking {
     /// Nobody's word is taken until somebody is named: any client may reach a gateway.
     fn default() -> Self {
         let reader = Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() };
-        Self { reader, method_override: MethodOverride::default(), connections_per_address: None }
+        Self {
+            reader,
+            method_override: MethodOverride::default(),
+            header_names: HeaderNames::default(),
+            connections_per_address: None,
+        }
     }
 }
 
 /// How requests are read.
 pub(super) struct Reading {
     pub(super) reader: Reader,
-    method_override: MethodOverride,
+    pub(super) fields: FieldRules,
     /// The attributes that routes spread by.
     sticky: Vec<String>,
     /// These, and what is sent on.
@@ -108,9 +102,10 @@ pub(super) struct Reading {
 
 impl Reading {
     pub(super) fn new(taking: Taking, sticky: &[String]) -> Self {
-        let Taking { reader, method_override, .. } = taking;
+        let Taking { reader, method_override, header_names, .. } = taking;
         let is_needed = |name: &str| matches!(name, "host" | "path") || sticky.iter().any(|key| key == name);
-        Self { needs: Needs::of(&reader, is_needed), sticky: sticky.to_vec(), reader, method_override }
+        let fields = FieldRules::new(&reader, header_names, method_override);
+        Self { needs: Needs::of(&reader, is_needed), sticky: sticky.to_vec(), reader, fields }
     }
 }
 
@@ -119,12 +114,9 @@ impl Reading {
 /// # Errors
 /// When it is none that the gateway takes; nothing of it is sent on.
 pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Result<Arrival, Problem> {
-    let Reading { reader, method_override, sticky, needs } = reading;
+    let Reading { reader, fields, sticky, needs } = reading;
     websocket::turn(request)?;
-    acceptable(request)?;
-    if *method_override == MethodOverride::Drop {
-        drop_overrides(&mut request.headers);
-    }
+    acceptable(request, fields.method_override)?;
     let attributes = reader.of_request_for(Some(peer.address), request, *needs);
     let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
     let host = attributes.host_and_port().map(str::to_owned);
@@ -158,18 +150,18 @@ pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Resu
     Ok(arrival)
 }
 
-/// Takes out the fields that ask for another method; hardly any request has one, so their names are only looked for.
-fn drop_overrides(headers: &mut HeaderMap) {
-    let is_one = |name: &HeaderName| name.as_str().starts_with('x') && METHOD_OVERRIDES.contains(name);
-    if headers.keys().any(is_one) {
-        for name in METHOD_OVERRIDES {
-            headers.remove(name);
-        }
-    }
-}
-
 /// What is refused whatever it asks for.
-fn acceptable(request: &Parts) -> Result<(), Problem> {
+fn acceptable(request: &Parts, method_override: MethodOverride) -> Result<(), Problem> {
+    let is_let = |unless| match unless {
+        Unless::MethodOverrideKept => method_override == MethodOverride::Keep,
+    };
+    if let Some((_, status, told)) = spelling::refused(request, is_let) {
+        return Err(match status {
+            417 => Problem::new(Kind::Gateway(Turned::ExpectationFailed), told),
+            508 => Problem::new(Kind::Gateway(Turned::Loop), told),
+            _ => Problem::invalid(told),
+        });
+    }
     if matches!(request.method, Method::CONNECT | Method::TRACE) {
         let detail = format!("{} is not forwarded; ask the server itself", request.method);
         return Err(Problem::new(Kind::MethodNotAllowed(METHODS), detail));
@@ -192,20 +184,6 @@ fn acceptable(request: &Parts) -> Result<(), Problem> {
     if bytes > FIELDS_BYTES_MAX {
         let detail = format!("the header fields have {bytes} bytes; accepted: {FIELDS_BYTES_MAX}");
         return Err(Problem::new(Kind::Gateway(Turned::FieldsTooLarge), detail));
-    }
-    if let Some(expected) = request.headers.get(EXPECT)
-        && !expected.as_bytes().eq_ignore_ascii_case(b"100-continue")
-    {
-        return Err(Problem::new(
-            Kind::Gateway(Turned::ExpectationFailed),
-            "expect: accepted is 100-continue",
-        ));
-    }
-    let via = request.headers.get_all(VIA).iter().filter_map(|line| line.to_str().ok());
-    let hops = via.flat_map(|line| line.split(',')).filter(|hop| hop.trim_end().ends_with(PSEUDONYM));
-    if hops.count() >= HOPS_MAX {
-        let detail = format!("via: it has passed a gateway {HOPS_MAX} times; look where the upstreams lead");
-        return Err(Problem::new(Kind::Gateway(Turned::Loop), detail));
     }
     Ok(())
 }
@@ -279,25 +257,6 @@ mod tests {
         assert_eq!(arrived(twice), Err(400));
     }
 
-    /// A request has the method that limits see, unless the config leaves it to the upstream.
-    #[test]
-    fn methods_are_not_overridden() {
-        let left = |method_override| {
-            let mut request = Request::post("/").header("host", "a.test").header("x-kept", "1");
-            for name in
-                ["X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "x_http_method_override"]
-            {
-                request = request.header(name, "DELETE");
-            }
-            let (mut request, ()) = request.body(()).unwrap().into_parts();
-            let peer = Peer { address: "203.0.113.9".parse().unwrap(), is_secure: false };
-            let reading = Reading::new(Taking { method_override, ..Taking::default() }, &[]);
-            arrive(&mut request, peer, &reading).unwrap();
-            request.headers.len()
-        };
-        assert_eq!((left(MethodOverride::Drop), left(MethodOverride::Keep)), (2, 6));
-    }
-
     /// The gateway is no open proxy, reflects nothing, and takes no giants.
     #[test]
     fn refusals() {
@@ -306,6 +265,8 @@ mod tests {
         };
         assert_eq!(with("CONNECT", "169.254.169.254:80"), Err(405));
         assert_eq!(with("TRACE", "/"), Err(405));
+        assert_eq!(with("get", "/"), Err(400));
+        assert_eq!(with("PURGE", "/"), Ok(("/".to_owned(), "a.test".to_owned())));
         assert_eq!(with("GET", "*"), Err(400));
         assert_eq!(with("GET", "a.test:80"), Err(400));
         assert_eq!(with("OPTIONS", "*"), Ok(("*".to_owned(), "a.test".to_owned())));
@@ -316,7 +277,13 @@ mod tests {
         assert_eq!(arrived(large), Err(431));
         let expects = Request::get("/").header("host", "a.test").header("expect", "miracles");
         assert_eq!(arrived(expects), Err(417));
-        let looped = Request::get("/").header("host", "a.test").header("via", "1.1 tollgate, ".repeat(5));
-        assert_eq!(arrived(looped), Err(508));
+        let via = |via: &[u8]| arrived(Request::get("/").header("host", "a.test").header("via", via));
+        for hop in ["1.1 tollgate, ", "1.1 tollgate (x, y), ", "1.1 Tollgate(, ", "2 tollgate;"] {
+            assert_eq!(via(hop.repeat(5).as_bytes()), Err(508), "{hop}");
+            assert!(via(hop.repeat(4).as_bytes()).is_ok(), "{hop}");
+        }
+        // What is no text does not hide the rest, and another name is another.
+        assert_eq!(via(&[b"\xff, 1.1 x (", "1.1 tollgate, ".repeat(5).as_bytes()].concat()), Err(508));
+        assert!(via("1.1 nottollgate, 1.1 tollgate2, ".repeat(5).as_bytes()).is_ok());
     }
 }

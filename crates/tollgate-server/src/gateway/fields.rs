@@ -11,8 +11,9 @@ use http::header::{
 use http::{HeaderMap, Version};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::source::{SetBy, Source};
+use tollgate_tower::spelling::{Treatment, is_plain, plain, treatment};
 
-use super::arrival::Arrival;
+use super::arrival::{Arrival, MethodOverride, Reading};
 
 pub(super) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -22,77 +23,94 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
 /// How many fields are written about a request.
 const TOLD: usize = 6;
-/// What the next hop is told about this one, by the version of the client's. The name is that of [`super::arrival::PSEUDONYM`].
+/// What the next hop is told about this one, by the version of the client's. The name is [`tollgate_tower::spelling::PSEUDONYM`].
 const VIA_10: &str = "1.0 tollgate";
 const VIA_11: &str = "1.1 tollgate";
 const VIA_2: &str = "2 tollgate";
 
-/// Fields of one hop, beside those that `Connection` names. As texts, these and those below: most requests have none of them, and a look
-/// at their own few names is cheaper than a search for each of these.
-const HOP: [&str; 9] = [
-    "connection",
-    "proxy-connection",
-    "keep-alive",
-    "te",
-    "transfer-encoding",
-    "upgrade",
-    "proxy-authorization",
-    "proxy-authenticate",
-    "http2-settings",
-];
-
-/// Fields by which a proxy tells about a request, besides all that begin with `x-forwarded-`: only a trusted one's are sent on.
-const TOLD_BY_PROXIES: [&str; 17] = [
-    "forwarded",
-    "x-real-ip",
-    "x-original-url",
-    "x-original-uri",
-    "x-original-host",
-    "x-original-method",
-    "x-original-forwarded-for",
-    "x-rewrite-url",
-    "true-client-ip",
-    "x-client-ip",
-    "x-cluster-client-ip",
-    "cf-connecting-ip",
-    "cf-connecting-ipv6",
-    "fastly-client-ip",
-    "x-appengine-user-ip",
-    "x-azure-clientip",
-    "x-envoy-external-address",
-];
-
-/// Whether proxies tell about a request in a field of this name.
-pub(super) fn is_told_by_proxies(name: &str) -> bool {
-    name.starts_with("x-forwarded-") || TOLD_BY_PROXIES.contains(&name)
-}
-
-/// Fields that tell who asks and for what, and frame it. `Connection` may not name them away.
-const KEPT: [&str; 8] =
-    ["host", "authorization", "cookie", "content-length", "content-type", "date", "via", "x-api-key"];
-
 /// Room for what most clients' `Forwarded` says.
 const FORWARDED_BYTES: usize = 96;
 
+/// Which header names are sent on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum HeaderNames {
+    /// Those of letters, digits and `-`: many servers cannot tell any other from one of these.
+    #[default]
+    Plain,
+    /// All that do not stand for a name that matters.
+    Any,
+}
+
+/// The header fields that attributes are read from, by name, and which names are sent on.
+#[derive(Debug)]
+pub(super) struct FieldRules {
+    mapped: Vec<(HeaderName, SetBy)>,
+    pub(super) names: HeaderNames,
+    pub(super) method_override: MethodOverride,
+}
+
+impl FieldRules {
+    pub(super) fn new(reader: &Reader, names: HeaderNames, method_override: MethodOverride) -> Self {
+        let mapped = mapped(reader).map(|(name, set_by)| (name.clone(), set_by)).collect();
+        Self { mapped, names, method_override }
+    }
+
+    /// Whether a field of a request ends here, as far as its name tells.
+    fn ends(&self, name: &str, is_trusted: bool) -> bool {
+        if let Some((_, set_by)) = self.mapped.iter().find(|(mapped, _)| mapped == name) {
+            return *set_by == SetBy::Proxy && !is_trusted;
+        }
+        if !is_plain(name) {
+            return self.names == HeaderNames::Plain || self.stands_for_another(name);
+        }
+        match treatment(name) {
+            None | Some(Treatment::Keep) => self.is_read_as_mapped(name),
+            Some(Treatment::Hop | Treatment::Drop) => true,
+            Some(Treatment::TrustedOnly) => !is_trusted,
+            Some(Treatment::MethodOverride) => self.method_override == MethodOverride::Drop,
+        }
+    }
+
+    /// Whether servers may read a name that is not plain as one that matters.
+    pub(super) fn stands_for_another(&self, name: &str) -> bool {
+        treatment(&plain(name)).is_some() || self.is_read_as_mapped(name)
+    }
+
+    /// Whether servers may read a name as one that attributes are read from, though it is not that one.
+    fn is_read_as_mapped(&self, name: &str) -> bool {
+        let is_it = |mapped: &HeaderName| {
+            let mapped = mapped.as_str();
+            mapped.len() == name.len() && mapped != name && plain(mapped) == plain(name)
+        };
+        self.mapped.iter().any(|(mapped, _)| is_it(mapped))
+    }
+
+    /// Whether a field tells who asks or what it asks for, so that `Connection` may not name it away.
+    fn is_kept(&self, name: &str) -> bool {
+        self.is_read(name) || matches!(treatment(name), Some(Treatment::Keep | Treatment::TrustedOnly))
+    }
+
+    /// Whether attributes are read from a field.
+    pub(super) fn is_read(&self, name: &str) -> bool {
+        self.mapped.iter().any(|(mapped, _)| mapped == name)
+    }
+}
+
 /// Makes the fields of a request those of the next hop.
-pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
+pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reading: &Reading) {
     let takes_trailers = headers.get_all(TE).iter().any(|te| names(te).any(|name| name == "trailers"));
-    let named = named(headers, |name| is_identity(name, reader));
-    let is_forgery = |name: &str| {
-        !arrival.is_trusted && (is_told_by_proxies(name) || set_by_proxies(reader).any(|set| set == name))
-    };
+    let rules = &reading.fields;
+    let named = named(headers, |name| rules.is_kept(name));
     drop_all(headers, |name| {
-        HOP.contains(&name)
+        name == EXPECT // The gateway answers it: it reads the body once the request is let through.
             || named.iter().any(|named| named == name)
-            || name == EXPECT // The gateway answers it: it reads the body once the request is let through.
-            || is_forgery(name)
-            || is_disguise(name, reader)
+            || rules.ends(name, arrival.is_trusted)
     });
     join_cookies(headers);
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    tell(headers, arrival, reader);
+    tell(headers, arrival, &reading.reader);
 }
 
 /// Takes out the fields that a question about their names says.
@@ -115,8 +133,9 @@ pub(super) fn of_response(headers: &mut HeaderMap) -> Option<()> {
         }
         _ => return None,
     }
-    let named = named(headers, |_| false);
-    drop_all(headers, |name| HOP.contains(&name) || named.iter().any(|named| named == name));
+    let named = named(headers, |name| treatment(name) == Some(Treatment::Keep));
+    let is_hop = |name: &str| treatment(name) == Some(Treatment::Hop);
+    drop_all(headers, |name| is_hop(name) || named.iter().any(|named| named == name));
     Some(())
 }
 
@@ -162,16 +181,11 @@ fn names(value: &HeaderValue) -> impl Iterator<Item = String> {
 /// The fields of one hop that `Connection` names, but for what is kept.
 fn named(headers: &HeaderMap, is_kept: impl Fn(&str) -> bool) -> Vec<String> {
     let lines = headers.get_all(CONNECTION).iter();
-    lines.flat_map(names).filter(|name| !KEPT.contains(&name.as_str()) && !is_kept(name)).collect()
-}
-
-/// Whether a field tells who asks.
-fn is_identity(name: &str, reader: &Reader) -> bool {
-    is_told_by_proxies(name) || mapped(reader).any(|(mapped, _)| mapped == name)
+    lines.flat_map(names).filter(|name| !is_kept(name)).collect()
 }
 
 /// The headers that attributes are read from, and who may set them.
-pub(super) fn mapped(reader: &Reader) -> impl Iterator<Item = (&HeaderName, SetBy)> {
+fn mapped(reader: &Reader) -> impl Iterator<Item = (&HeaderName, SetBy)> {
     let mut found = Vec::new();
     reader.mapped.iter().for_each(|mapped| headers_of(&mapped.source, &mut found));
     found.into_iter()
@@ -184,19 +198,6 @@ fn headers_of<'s>(source: &'s Source, found: &mut Vec<(&'s HeaderName, SetBy)>) 
         Source::FirstOf(all) => all.iter().for_each(|inner| headers_of(inner, found)),
         _ => {}
     }
-}
-
-fn set_by_proxies(reader: &Reader) -> impl Iterator<Item = &HeaderName> {
-    mapped(reader).filter(|(_, set_by)| *set_by == SetBy::Proxy).map(|(name, _)| name)
-}
-
-/// Whether many servers cannot tell a field from one that matters, since they read `_` as `-`.
-fn is_disguise(name: &str, reader: &Reader) -> bool {
-    if !name.contains('_') {
-        return false;
-    }
-    let meant = name.replace('_', "-");
-    KEPT.contains(&meant.as_str()) || HOP.contains(&meant.as_str()) || is_identity(&meant, reader)
 }
 
 /// Writes who asked, and how. What trusted proxies told stays before it.
@@ -298,15 +299,20 @@ fn set(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
 mod tests {
     use tollgate_tower::attributes::Mapped;
 
-    use super::super::arrival::Peer;
+    use super::super::arrival::{Peer, Taking};
     use super::*;
 
-    fn reader() -> Reader {
-        let source = Source::Header { name: HeaderName::from_static("x-tenant"), set_by: SetBy::Proxy };
-        Reader {
-            mapped: vec![Mapped { name: "tenant".to_owned(), source: source.hashed() }],
+    fn reading(header_names: HeaderNames) -> Reading {
+        let header = |name, set_by| Source::Header { name: HeaderName::from_static(name), set_by };
+        let mapped = [
+            ("tenant", header("x-tenant", SetBy::Proxy).hashed()),
+            ("plan", header("x_plan", SetBy::Client)),
+        ];
+        let reader = Reader {
+            mapped: mapped.map(|(name, source)| Mapped { name: name.to_owned(), source }).to_vec(),
             ..Reader::default()
-        }
+        };
+        Reading::new(Taking { reader, header_names, ..Taking::default() }, &[])
     }
 
     /// What a server is told of a request from this peer with these fields, as lines.
@@ -315,16 +321,16 @@ mod tests {
         for (name, value) in fields {
             headers.append(HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
         }
-        let (address, reader): (IpAddr, _) = (peer.parse().unwrap(), reader());
+        let (address, reading): (IpAddr, _) = (peer.parse().unwrap(), reading(HeaderNames::Plain));
         let arrival = Arrival {
             peer: Peer { address, is_secure: true },
             client: address,
-            is_trusted: reader.trusted.contains(address),
+            is_trusted: reading.reader.trusted.contains(address),
             host: Some("example.com:8443".to_owned()),
             keys: Vec::new(),
             version: Version::HTTP_2,
         };
-        of_request(&mut headers, &arrival, &reader);
+        of_request(&mut headers, &arrival, &reading);
         let line =
             |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
         let mut lines: Vec<String> = headers.iter().map(line).collect();
@@ -359,8 +365,55 @@ mod tests {
             ("x_tenant", "victim"),
             ("content_length", "5"),
             ("transfer_encoding", "chunked"),
+            ("x_http-method_override", "DELETE"),
+            ("client-ip", "1.2.3.4"),
+            ("client_ip", "1.2.3.4"),
+            ("proxy", "1.2.3.4"),
+            ("script_name", "/x"),
+            ("x.forwarded.for", "1.2.3.4"),
+            ("x-plan", "free"),
+            ("anything_else", "1"),
         ];
         assert_eq!(sent("203.0.113.9", &forged), OWN);
+    }
+
+    /// A field that the config maps is sent on as it is named there, and in no other spelling. Where all names are sent on, those are not
+    /// that stand for another.
+    #[test]
+    fn names_that_the_config_maps() {
+        assert!(sent("203.0.113.9", &[("x_plan", "free")]).contains(&"x_plan: free".to_owned()));
+        let (strict, any) = (reading(HeaderNames::Plain).fields, reading(HeaderNames::Any).fields);
+        for (name, ends_plain, ends_any) in [
+            ("x_checksum", true, false),
+            ("x.checksum", true, false),
+            ("x_tenant", true, true),
+            ("x-plan", true, true),
+            ("x_plan", false, false),
+            ("client_ip", true, true),
+            ("authorization_", true, false),
+            ("content_type", true, true),
+            ("accept", false, false),
+        ] {
+            assert_eq!((strict.ends(name, false), any.ends(name, false)), (ends_plain, ends_any), "{name}");
+        }
+    }
+
+    /// A request has the method that limits see, unless the config leaves it to the upstream.
+    #[test]
+    fn methods_are_not_overridden() {
+        let rules =
+            |method_override| FieldRules { mapped: Vec::new(), names: HeaderNames::Any, method_override };
+        for name in ["x-http-method-override", "x-http-method", "x-method-override"] {
+            assert!(
+                rules(MethodOverride::Drop).ends(name, true)
+                    && !rules(MethodOverride::Keep).ends(name, false)
+            );
+            let hidden = name.replacen('-', "_", 1);
+            assert!(
+                rules(MethodOverride::Drop).ends(&hidden, true)
+                    && rules(MethodOverride::Keep).ends(&hidden, true)
+            );
+        }
     }
 
     /// A trusted proxy's word stays, and what the gateway knows follows it.

@@ -11,7 +11,7 @@ use tollgate::{Clock, Timestamp};
 use super::arrival::{Arrival, Reading, Taking};
 use super::body::{Body, Download, Fault, Upload};
 use super::carried::Carried;
-use super::fields;
+use super::fields::{self, FieldRules};
 use super::own::{Asker, empty, refused};
 use super::refusal::Turned;
 use super::shares::Client;
@@ -34,7 +34,8 @@ pub(super) struct Proxy {
 
 impl Proxy {
     pub(super) fn new(table: Table, taking: Taking, clock: Clock) -> Self {
-        let trailers = Arc::new(Trailers::new(&taking.reader));
+        let rules = FieldRules::new(&taking.reader, taking.header_names, taking.method_override);
+        let trailers = Arc::new(Trailers::new(rules));
         let reading = Reading::new(taking, &table.sticky);
         Self { reading, table, trailers, clock, failing: Seldom::default() }
     }
@@ -72,7 +73,7 @@ impl Proxy {
         let wish = Wish::of(&mut request);
         let (mut parts, body) = request.into_parts();
         parts.extensions.clear(); // They are ours, and copied with each attempt.
-        fields::of_request(&mut parts.headers, &arrival, &self.reading.reader);
+        fields::of_request(&mut parts.headers, &arrival, &self.reading);
         if let Some(wish) = &wish {
             parts.headers.insert(http::header::CONNECTION, HeaderValue::from_static("upgrade"));
             parts.headers.insert(http::header::UPGRADE, wish.protocol.clone());

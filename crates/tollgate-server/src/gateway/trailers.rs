@@ -1,11 +1,13 @@
 //! The fields after a body. Whoever reads them may join them with those before it, which the gateway has looked at: so none passes that
 //! frames, routes, controls or authenticates a message, tells who asked, or belongs to one hop (RFC 9110, 6.5.1).
 
+use std::borrow::Cow;
+
 use http::HeaderMap;
 use http::header::{self, HeaderName};
-use tollgate_tower::attributes::Reader;
+use tollgate_tower::spelling::{plain, treatment};
 
-use super::fields;
+use super::fields::{FieldRules, HeaderNames};
 
 /// What frames a message or belongs to one hop, in either direction.
 const FRAMING: [HeaderName; 10] = [
@@ -21,16 +23,13 @@ const FRAMING: [HeaderName; 10] = [
     header::UPGRADE,
 ];
 
-/// What says how a request is to be read, answered or believed, and so must be known before its body.
-const BEFORE_THE_BODY: [HeaderName; 27] = [
+/// What says how a request is to be read, answered or believed, and so must be known before its body, beside the fields of
+/// [`tollgate_tower::spelling::FIELDS`].
+const BEFORE_THE_BODY: [HeaderName; 16] = [
     header::AGE,
-    header::AUTHORIZATION,
     header::CACHE_CONTROL,
     header::CONTENT_ENCODING,
     header::CONTENT_RANGE,
-    header::CONTENT_TYPE,
-    header::COOKIE,
-    header::DATE,
     header::EXPECT,
     header::EXPIRES,
     header::IF_MATCH,
@@ -41,51 +40,50 @@ const BEFORE_THE_BODY: [HeaderName; 27] = [
     header::LOCATION,
     header::MAX_FORWARDS,
     header::PRAGMA,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
     header::RANGE,
     header::SET_COOKIE,
-    header::VIA,
-    HeaderName::from_static("x-api-key"),
-    HeaderName::from_static("x-http-method"),
-    HeaderName::from_static("x-http-method-override"),
-    HeaderName::from_static("x-method-override"),
 ];
 
 /// The trailers of requests.
 pub(super) struct Trailers {
-    /// The fields that attributes are read from.
-    identity: Vec<HeaderName>,
+    rules: FieldRules,
 }
 
 impl Trailers {
-    pub(super) fn new(reader: &Reader) -> Self {
-        Self { identity: fields::mapped(reader).map(|(name, _)| name.clone()).collect() }
+    pub(super) const fn new(rules: FieldRules) -> Self {
+        Self { rules }
     }
 
     /// Leaves what may pass of a request's trailers.
     pub(super) fn clean(&self, trailers: &mut HeaderMap) {
-        retain(trailers, |name| {
-            !FRAMING.contains(name)
-                && !BEFORE_THE_BODY.contains(name)
-                && !fields::is_told_by_proxies(name.as_str())
-                && !self.identity.contains(name)
-        });
+        let is_dropped = |name: &HeaderName| {
+            FRAMING.contains(name)
+                || BEFORE_THE_BODY.contains(name)
+                || treatment(name.as_str()).is_some()
+                || self.rules.is_read(name.as_str())
+        };
+        retain(trailers, |name, meant| !is_dropped(meant) && (name == meant || self.may_pass(name)));
+    }
+
+    /// Whether a name passes that is not plain.
+    fn may_pass(&self, name: &HeaderName) -> bool {
+        self.rules.names == HeaderNames::Any && !self.rules.stands_for_another(name.as_str())
     }
 }
 
 /// Leaves what may pass of an answer's trailers: all but what would frame it anew.
 pub(super) fn clean_answer(trailers: &mut HeaderMap) {
-    retain(trailers, |name| !FRAMING.contains(name));
+    retain(trailers, |_, meant| !FRAMING.contains(meant));
 }
 
-fn retain(trailers: &mut HeaderMap, may_pass: impl Fn(&HeaderName) -> bool) {
-    // Many servers read `_` as `-`.
-    let meant = |name: &HeaderName| match name.as_str().contains('_') {
-        true => HeaderName::try_from(name.as_str().replace('_', "-")).unwrap_or_else(|_| name.clone()),
-        false => name.clone(),
+/// Leaves the fields that may pass, by their names and by the plain names that servers may read instead.
+fn retain(trailers: &mut HeaderMap, may_pass: impl Fn(&HeaderName, &HeaderName) -> bool) {
+    let meant = |name: &HeaderName| match plain(name.as_str()) {
+        Cow::Borrowed(_) => name.clone(),
+        Cow::Owned(meant) => HeaderName::try_from(meant).unwrap_or_else(|_| name.clone()),
     };
-    let refused: Vec<HeaderName> = trailers.keys().filter(|name| !may_pass(&meant(name))).cloned().collect();
+    let refused: Vec<HeaderName> =
+        trailers.keys().filter(|name| !may_pass(name, &meant(name))).cloned().collect();
     for name in refused {
         trailers.remove(name);
     }
@@ -93,9 +91,10 @@ fn retain(trailers: &mut HeaderMap, may_pass: impl Fn(&HeaderName) -> bool) {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_tower::attributes::Mapped;
     use tollgate_tower::attributes::source::{SetBy, Source};
+    use tollgate_tower::attributes::{Mapped, Reader};
 
+    use super::super::arrival::MethodOverride;
     use super::*;
 
     /// What could be taken for a field before the body does not pass, however it is spelled; all else does.
@@ -144,8 +143,12 @@ mod tests {
         };
         let left = |trailers: HeaderMap| trailers.keys().map(ToString::to_string).collect::<Vec<_>>();
         let mut request = map();
-        Trailers::new(&reader).clean(&mut request);
+        let trailers = |names| Trailers::new(FieldRules::new(&reader, names, MethodOverride::Drop));
+        trailers(HeaderNames::Any).clean(&mut request);
         assert_eq!(left(request), all[..4]);
+        let mut request = map();
+        trailers(HeaderNames::Plain).clean(&mut request);
+        assert_eq!(left(request), all[..3]);
         let mut answer = map();
         clean_answer(&mut answer);
         assert_eq!(answer.len(), all.len() - 8);

@@ -67,6 +67,36 @@ fn spellings_do_not_evade_a_limit() {
     assert_eq!(login("203.0.113.99", "/%2Flogin"), 403);
 }
 
+/// A method in small letters once passed a limit on `POST`, and the service behind the proxy served it as `POST`. So is a format suffix
+/// another spelling of the path. A field that the service may read as the credential is refused, since only the proxy could drop it.
+#[test]
+fn spellings_of_methods_suffixes_and_fields() {
+    let server = Server::start(POLICY);
+    let held = |ip: &str, method: &str, path: &str, more: &str| {
+        let line = format!("X-Forwarded-Method: {method}\r\nX-Forwarded-Uri: {path}\r\n");
+        ask(&server, "", &format!("X-Forwarded-For: {ip}\r\n{line}{more}"))
+    };
+    for method in ["post", "Post", "pOST", "POST, GET"] {
+        let refused = held("203.0.113.1", method, "/login", "");
+        assert!(refused.problem(400).starts_with("method: "), "{method}");
+        let nginx = format!("X-Original-Method: {method}\r\nX-Original-URI: /login\r\n");
+        let refused = ask(&server, "/nginx", &nginx);
+        assert_eq!((refused.status, refused.header("tollgate-status")), (403, Some("400")), "{method}");
+    }
+    assert_eq!(held("203.0.113.1", "PROPFIND", "/login", "").status, 200);
+    for (last, path) in (2..).zip(["/login.json", "/login%2ejson", "/login.", "/login/.json", "/LOGIN.Xml/"])
+    {
+        let ip = format!("203.0.113.{last}");
+        assert_eq!(held(&ip, "POST", "/login", "").status, 200);
+        assert_eq!(held(&ip, "POST", path, "").status, 429, "{path}");
+    }
+    for name in ["X_API_Key", "X_API-Key", "X.API.Key"] {
+        let refused = held("203.0.113.9", "GET", "/", &format!("{name}: k\r\n"));
+        assert!(refused.problem(400).contains("x-api-key"), "{name}");
+    }
+    assert_eq!(held("203.0.113.9", "GET", "/", "My_Field: k\r\n").status, 200);
+}
+
 /// A proxy that knows only 401 and 403 is told the meant status in a header, for every refusal there is.
 #[test]
 fn refusals_in_the_proxys_words() {

@@ -7,7 +7,7 @@ mod frames;
 mod headers;
 mod hpack;
 mod streams;
-mod talk;
+pub(crate) mod talk;
 
 use crate::gateway_upstream::{Gateway, OPEN, Upstream};
 use talk::{Heard, Talk};

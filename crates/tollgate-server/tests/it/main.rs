@@ -81,6 +81,7 @@ mod runbook;
 mod shared;
 mod shared_foreign;
 mod sites;
+mod spelling;
 mod store_check;
 mod tls;
 mod restart;

@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+pub use crate::spelling::parameter::escaped;
+
 /// What to do with a slash or a backslash that is written as an escape, or a backslash as it is. Servers disagree about whether
 /// it parts two segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,12 +116,6 @@ fn decode(path: &[u8], slashes: EscapedSlashes) -> Result<String, PathProblem> {
     }
     std::str::from_utf8(&bytes).map_err(|_| PathProblem::NotText)?;
     Ok(text)
-}
-
-/// The byte that two hexadecimal digits stand for.
-pub fn escaped(high: u8, low: u8) -> Option<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    Some(digit(high)? << 4 | digit(low)?)
 }
 
 fn push_escape(text: &mut String, byte: u8) {

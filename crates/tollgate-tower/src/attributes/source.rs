@@ -10,9 +10,11 @@ use tollgate::loose_path;
 
 use super::host::Host;
 use super::jwt::Verifier;
-use super::path::{PathMatch, escaped};
+use super::path::PathMatch;
+use super::query;
 use super::template::Template;
 use super::{Subject, Unreadable};
+use crate::spelling::plain;
 
 /// Hexadecimal digits that are kept of a hash: 128 bits.
 const HASH_DIGITS: usize = 32;
@@ -124,6 +126,16 @@ impl Source {
         Source::Hashed(Box::new(self))
     }
 
+    /// Whether it reads a header that servers may read a field as, and that is not the field itself.
+    pub(super) fn reads(&self, meant: &str, field: &HeaderName) -> bool {
+        match self {
+            Source::Header { name, .. } => name != field && plain(name.as_str()) == meant,
+            Source::Hashed(inner) => inner.reads(meant, field),
+            Source::FirstOf(all) => all.iter().any(|inner| inner.reads(meant, field)),
+            _ => false,
+        }
+    }
+
     /// The value, if the request has one. An empty value is none.
     ///
     /// # Errors
@@ -132,7 +144,7 @@ impl Source {
         let found = match self {
             Source::Header { set_by: SetBy::Proxy, .. } if !subject.is_vouched => None,
             Source::Header { name, .. } => single(subject.headers, name)?.map(Cow::Borrowed),
-            Source::Query(name) => query(subject.query, name)?,
+            Source::Query(name) => query::attribute(subject.query, name)?,
             Source::Cookie(name) => cookie(subject.headers, name)?.map(Cow::Borrowed),
             Source::Path(templates) => {
                 let path = subject.path.as_deref().unwrap_or_default();
@@ -193,9 +205,10 @@ fn bare(text: &str) -> &str {
     text.trim_matches([' ', '\t'])
 }
 
+pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
 /// The credential of a request: `X-API-Key`, else the bearer token.
 pub(super) fn credential(headers: &HeaderMap) -> Result<Option<&str>, Unreadable> {
-    const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
     let key = single(headers, &API_KEY)?.filter(|key| !key.is_empty());
     if key.is_some() {
         return Ok(key);
@@ -220,47 +233,6 @@ pub(super) fn hashed(secret: &str) -> String {
     let bytes = digest.as_ref().iter().take(HASH_DIGITS / 2);
     let digits = bytes.flat_map(|byte| [byte >> 4, byte & 15]);
     digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
-}
-
-/// A parameter of a query that may be there once.
-pub(crate) fn query<'s>(query: &'s str, wanted: &str) -> Result<Option<Cow<'s, str>>, Unreadable> {
-    let mut found = None;
-    for pair in query.split('&') {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        // A name that cannot be read is not the one that is looked for.
-        if form_text(name).is_none_or(|name| name != wanted) {
-            continue;
-        }
-        let Some(value) = form_text(value) else {
-            return Err(Unreadable(format!("query parameter {wanted}: not text in UTF-8")));
-        };
-        if found.replace(value).is_some() {
-            return Err(Unreadable(format!("query parameter {wanted}: given more than once; send it once")));
-        }
-    }
-    Ok(found)
-}
-
-/// A name or a value as forms write it.
-pub(crate) fn form_text(text: &str) -> Option<Cow<'_, str>> {
-    if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
-        return Some(Cow::Borrowed(text));
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
-        bytes.push(match (first, after) {
-            (b'+', _) => b' ',
-            (b'%', [high, low, after @ ..]) => {
-                rest = after;
-                escaped(*high, *low)?
-            }
-            (b'%', _) => return None,
-            _ => first,
-        });
-    }
-    String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
 /// The cookie of a name. Some servers take the first of several and some the last, so several that differ are nobody's identity.
@@ -288,18 +260,6 @@ mod tests {
     fn hashes() {
         assert_eq!(hashed("abc"), "ba7816bf8f01cfea414140de5dae2223");
         assert_eq!(hashed(""), "e3b0c44298fc1c149afbf4c8996fb924");
-    }
-
-    /// Parameters are decoded as forms write them; doubles and bytes that are no text are refused.
-    #[test]
-    fn queries() {
-        let read = |text| query(text, "a b").map(|found| found.map(Cow::into_owned));
-        assert_eq!(read("x=1&a+b=%C3%A9+%2B&y"), Ok(Some("é +".to_owned())));
-        assert_eq!(read("a%20b"), Ok(Some(String::new())));
-        assert_eq!(read("ab=1&%zz=2&%ff=3&="), Ok(None));
-        for wrong in ["a+b=1&a%20b=2", "a+b=%ff", "a+b=%", "a+b=%4"] {
-            assert!(read(wrong).is_err(), "{wrong}");
-        }
     }
 
     fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {

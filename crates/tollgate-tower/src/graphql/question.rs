@@ -13,7 +13,8 @@ use super::Unpriced;
 use super::once::Once;
 use super::persisted::Persisted;
 use super::price::{Price, Pricing};
-use crate::attributes::source::{form_text, query};
+use crate::attributes::query::parameter;
+use crate::spelling::parameter::form_text;
 
 /// What an operation is made of in the query string.
 const PARAMETERS: [&str; 4] = ["query", "operationName", "variables", "extensions"];
@@ -87,7 +88,7 @@ pub(super) fn price(
         return of_query(asked, pricing, persisted);
     }
     for name in PARAMETERS {
-        if !matches!(query(asked, name), Ok(None)) {
+        if !matches!(parameter(asked, name), Ok(None)) {
             let message = format!("{name}: in the query string and in a body; accepted: one of them");
             return Err(Unpriced::new("BAD_REQUEST", message));
         }
@@ -148,10 +149,13 @@ fn media_type(parts: &Parts) -> Result<String, Unpriced> {
     }
     let mut words = line.split(';').map(str::trim);
     let kind = words.next().unwrap_or_default().to_owned();
-    let charset = words.find_map(|word| word.strip_prefix("charset="));
-    match charset.map(|name| name.trim_matches('"')) {
-        None | Some("utf-8" | "utf8") => Ok(kind),
-        Some(_) => Err(bad("content-type: another charset; accepted: utf-8")),
+    let is_accepted = |word: &str| match word.strip_prefix("charset") {
+        None => true,
+        Some(rest) => matches!(rest, "=utf-8" | "=utf8" | "=\"utf-8\"" | "=\"utf8\""),
+    };
+    match words.all(is_accepted) {
+        true => Ok(kind),
+        false => Err(bad("content-type: another charset; accepted: utf-8")),
     }
 }
 
@@ -172,7 +176,7 @@ fn of_json(body: &[u8], pricing: &Pricing, persisted: &Persisted) -> Result<Pric
 }
 
 fn of_query(text: &str, pricing: &Pricing, persisted: &Persisted) -> Result<Price, Unpriced> {
-    let read = |name| query(text, name).map_err(|problem| Unpriced::new("BAD_REQUEST", problem.0));
+    let read = |name| parameter(text, name).map_err(|problem| Unpriced::new("BAD_REQUEST", problem.0));
     let bad = |name: &str| Unpriced::new("BAD_REQUEST", format!("{name}: no JSON object"));
     let variables = match read("variables")? {
         Some(json) => Some(serde_json::from_str(&json).map_err(|_| bad("variables"))?),

@@ -37,6 +37,28 @@ async fn copies_share_one_limit() {
     assert_eq!(ask(&first, from("203.0.113.7", "/")).await.status, 200);
 }
 
+/// A method in small letters once passed a limit on `POST`: where a limit looks at the method, it is refused.
+#[tokio::test]
+async fn methods_have_one_spelling() {
+    let world = World::new("  - {name: writes, when: {method: POST, path: /login}, by: [ip], rate: 1/h}");
+    let service = world.layer().layer(service_fn(hello));
+    let status = async |method: &str, path: &str| {
+        let mut request = from("203.0.113.7", path);
+        *request.method_mut() = method.parse().unwrap();
+        ask(&service, request).await
+    };
+    assert_eq!(status("POST", "/login").await.status, 200);
+    for method in ["post", "Post", "pOST"] {
+        let refused = status(method, "/login").await;
+        assert_eq!(refused.status, 400, "{method}");
+        assert!(refused.body.contains("method: it has small letters"), "{}", refused.body);
+    }
+    for path in ["/login", "/login.json", "/login%2ejson", "/LOGIN/"] {
+        assert_eq!(status("POST", path).await.status, 429, "{path}");
+    }
+    assert_eq!(status("PURGE", "/login").await.status, 200);
+}
+
 /// Whom nobody authenticated is told when to come back, and no numbers.
 #[tokio::test]
 async fn strangers_see_no_quotas() {

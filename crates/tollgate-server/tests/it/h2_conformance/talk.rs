@@ -12,40 +12,40 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What a ping says that asks whether the connection lives.
 const ALIVE: &[u8; 8] = b"tollgate";
 
-pub(super) const DATA: u8 = 0;
-pub(super) const HEADERS: u8 = 1;
-pub(super) const PRIORITY: u8 = 2;
-pub(super) const RST_STREAM: u8 = 3;
-pub(super) const SETTINGS: u8 = 4;
-pub(super) const PUSH_PROMISE: u8 = 5;
-pub(super) const PING: u8 = 6;
-pub(super) const GOAWAY: u8 = 7;
-pub(super) const WINDOW_UPDATE: u8 = 8;
-pub(super) const CONTINUATION: u8 = 9;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PUSH_PROMISE: u8 = 5;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
 
-pub(super) const END_STREAM: u8 = 1;
-pub(super) const ACK: u8 = 1;
-pub(super) const END_HEADERS: u8 = 4;
-pub(super) const PADDED: u8 = 8;
-pub(super) const WITH_PRIORITY: u8 = 32;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const ACK: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
+pub(crate) const PADDED: u8 = 8;
+pub(crate) const WITH_PRIORITY: u8 = 32;
 
 /// A frame.
-pub(super) fn frame(kind: u8, flags: u8, stream: u32, content: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, content: &[u8]) -> Vec<u8> {
     let length = u32::try_from(content.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), content].concat()
 }
 
 /// The head of a whole request without a body.
-pub(super) fn headers(stream: u32, block: &[u8]) -> Vec<u8> {
+pub(crate) fn headers(stream: u32, block: &[u8]) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, block)
 }
 
 /// The head of a request whose body follows.
-pub(super) fn open(stream: u32, block: &[u8]) -> Vec<u8> {
+pub(crate) fn open(stream: u32, block: &[u8]) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, block)
 }
 
-pub(super) fn settings(all: &[(u16, u32)]) -> Vec<u8> {
+pub(crate) fn settings(all: &[(u16, u32)]) -> Vec<u8> {
     let content: Vec<u8> = all
         .iter()
         .flat_map(|(name, value)| [&name.to_be_bytes()[..], &value.to_be_bytes()[..]].concat())
@@ -53,62 +53,62 @@ pub(super) fn settings(all: &[(u16, u32)]) -> Vec<u8> {
     frame(SETTINGS, 0, 0, &content)
 }
 
-pub(super) fn window(stream: u32, by: u32) -> Vec<u8> {
+pub(crate) fn window(stream: u32, by: u32) -> Vec<u8> {
     frame(WINDOW_UPDATE, 0, stream, &by.to_be_bytes())
 }
 
-pub(super) fn reset(stream: u32, code: u32) -> Vec<u8> {
+pub(crate) fn reset(stream: u32, code: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &code.to_be_bytes())
 }
 
 /// A field as text that nobody remembers.
-pub(super) fn field(name: &str, value: &str) -> Vec<u8> {
+pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
     let length = |text: &str| u8::try_from(text.len()).unwrap();
     assert!(name.len() < 127 && value.len() < 127);
     [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
 }
 
-pub(super) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     fields.iter().flat_map(|(name, value)| field(name, value)).collect()
 }
 
 /// The fields of a request for a path.
-pub(super) fn line<'l>(method: &'l str, path: &'l str) -> [(&'l str, &'l str); 4] {
+pub(crate) fn line<'l>(method: &'l str, path: &'l str) -> [(&'l str, &'l str); 4] {
     [(":method", method), (":scheme", "http"), (":authority", "a"), (":path", path)]
 }
 
-pub(super) fn get(path: &str) -> Vec<u8> {
+pub(crate) fn get(path: &str) -> Vec<u8> {
     block(&line("GET", path))
 }
 
-pub(super) fn post(path: &str) -> Vec<u8> {
+pub(crate) fn post(path: &str) -> Vec<u8> {
     block(&line("POST", path))
 }
 
 /// What a client has heard.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(crate) struct Heard {
     /// The kinds of its first frames, in order.
-    pub(super) kinds: Vec<u8>,
-    pub(super) goaway: Option<u32>,
-    pub(super) is_closed: bool,
-    pub(super) resets: Vec<(u32, u32)>,
-    pub(super) statuses: Vec<(u32, u16)>,
-    pub(super) ended: Vec<u32>,
+    pub(crate) kinds: Vec<u8>,
+    pub(crate) goaway: Option<u32>,
+    pub(crate) is_closed: bool,
+    pub(crate) resets: Vec<(u32, u32)>,
+    pub(crate) statuses: Vec<(u32, u16)>,
+    pub(crate) ended: Vec<u32>,
     /// Lengths of DATA on stream 1.
-    pub(super) parts: Vec<usize>,
-    pub(super) pongs: Vec<Vec<u8>>,
-    pub(super) acks: usize,
+    pub(crate) parts: Vec<usize>,
+    pub(crate) pongs: Vec<Vec<u8>>,
+    pub(crate) acks: usize,
     /// Settings of the server.
-    pub(super) settings: Vec<(u16, u32)>,
-    pub(super) is_alive: bool,
+    pub(crate) settings: Vec<(u16, u32)>,
+    pub(crate) is_alive: bool,
     /// What was no frame at all.
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 impl Heard {
     /// Whether stream 1 is over, in whatever way.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.is_closed || self.ended.contains(&1) || self.resets.iter().any(|(stream, _)| *stream == 1)
     }
 
@@ -173,15 +173,15 @@ fn status(mut block: &[u8]) -> Option<u16> {
 }
 
 /// A connection, and what was heard on it.
-pub(super) struct Talk {
+pub(crate) struct Talk {
     stream: TcpStream,
     bytes: Vec<u8>,
-    pub(super) heard: Heard,
+    pub(crate) heard: Heard,
 }
 
 impl Talk {
     /// A connection, with the beginning that every client makes if that is not what it is about.
-    pub(super) fn begin(gateway: &Gateway, begins: bool) -> Self {
+    pub(crate) fn begin(gateway: &Gateway, begins: bool) -> Self {
         let stream = gateway.connect();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -193,16 +193,16 @@ impl Talk {
     }
 
     /// Sends bytes; whether anybody takes them is found out by hearing.
-    pub(super) fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    pub(super) fn ping(&mut self) {
+    pub(crate) fn ping(&mut self) {
         self.send(&frame(PING, 0, 0, ALIVE));
     }
 
     /// Hears until it is enough, the connection has ended, or patience has.
-    pub(super) fn hear(&mut self, is_enough: impl Fn(&Heard) -> bool) {
+    pub(crate) fn hear(&mut self, is_enough: impl Fn(&Heard) -> bool) {
         let mut part = [0; 1 << 16];
         while !is_enough(&self.heard) && !self.heard.is_closed {
             match self.stream.read(&mut part) {

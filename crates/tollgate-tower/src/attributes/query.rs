@@ -1,0 +1,97 @@
+//! Parameters of a query. What frameworks read under one name, in one spelling or another, is one value or none at all.
+
+use std::borrow::Cow;
+
+use super::Unreadable;
+use crate::spelling::parameter::{form_text, is_read_as, pieces};
+
+/// A parameter that limits look at. It is there once, in the one spelling that all frameworks read alike.
+///
+/// # Errors
+/// When it is there twice, or in a spelling that some frameworks read as it and some do not: behind a semicolon, with brackets, in other
+/// letters, or with an escape that is none.
+pub(super) fn attribute<'q>(query: &'q str, wanted: &str) -> Result<Option<Cow<'q, str>>, Unreadable> {
+    let refused = |what: &str| {
+        let accepted =
+            "accepted: once, as NAME=VALUE, with & between parameters and %3B for a semicolon in a value";
+        Unreadable(format!("query parameter {wanted}: {what}; {accepted}"))
+    };
+    let mut found = None;
+    for piece in pieces(query) {
+        let Some(name) = form_text(piece.name) else {
+            return Err(Unreadable(format!(
+                "query: a name beside {wanted} has an escape that is none, or is not UTF-8; accepted: % with two digits, in UTF-8"
+            )));
+        };
+        if !is_read_as(&name, wanted) {
+            continue;
+        }
+        if name != wanted || piece.place > 0 || piece.is_cut {
+            return Err(refused("in a spelling that frameworks read differently"));
+        }
+        let value = form_text(piece.value).ok_or_else(|| refused("not text in UTF-8"))?;
+        if found.replace(value).is_some() {
+            return Err(refused("given more than once"));
+        }
+    }
+    Ok(found)
+}
+
+/// A parameter of a query that may be there once, where the spelling of all others was looked at before.
+#[cfg(feature = "graphql")]
+pub(crate) fn parameter<'q>(query: &'q str, wanted: &str) -> Result<Option<Cow<'q, str>>, Unreadable> {
+    let mut found = None;
+    for pair in query.split('&') {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        // A name that cannot be read is not the one that is looked for.
+        if form_text(name).is_none_or(|name| name != wanted) {
+            continue;
+        }
+        let Some(value) = form_text(value) else {
+            return Err(Unreadable(format!("query parameter {wanted}: not text in UTF-8")));
+        };
+        if found.replace(value).is_some() {
+            return Err(Unreadable(format!("query parameter {wanted}: given more than once; send it once")));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parameters are decoded as forms write them; doubles and bytes that are no text are refused.
+    #[test]
+    fn one_value() {
+        let read = |text| attribute(text, "a b").map(|found| found.map(Cow::into_owned));
+        assert_eq!(read("x=1&a+b=%C3%A9+%2B&y"), Ok(Some("é +".to_owned())));
+        assert_eq!(read("a%20b"), Ok(Some(String::new())));
+        assert_eq!(read("ab=1&=&x;y=2"), Ok(None));
+        for wrong in ["a+b=1&a%20b=2", "a+b=%ff", "a+b=%", "a+b=%4", "a+b=1&a+b=1"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// Line by line what some framework reads as `v`, or as `user_id`, and what none does.
+    #[test]
+    fn other_spellings_are_refused() {
+        let refused = "v[]=1 v[0]=1 v[x]=1 v%5B%5D=1 ;v=1 a;v=1 v=1;v=2 v=1;x a=1;v=1 a=1&;v=1 +v=1 v%20=1 V=1 v%00=1 v%00x=1 v[=1 v]=1 \
+                       []v=1 [v]=1 v[]1=1 v=1&v[]=2 %u0076=1 v%=1 %ff=1 v=1&v=1";
+        for query in refused.split_whitespace() {
+            assert!(attribute(query, "v").is_err(), "{query}");
+        }
+        let one = "v=1 %76=1 &v=1 v=%31 v=1&a=2;b=3";
+        for query in one.split_whitespace() {
+            assert_eq!(attribute(query, "v").unwrap().unwrap(), "1", "{query}");
+        }
+        for query in ["", "a[v]=1", "vv=1", "x=v", "a=%3Bv=1", "?v=1", "v.x=1"] {
+            assert_eq!(attribute(query, "v"), Ok(None), "{query}");
+        }
+        for query in ["user.id=1", "user+id=1", "USER_ID=1", "user_id[]=1"] {
+            assert!(attribute(query, "user_id").is_err(), "{query}");
+        }
+        assert_eq!(attribute("filter[b]=1&filter[a]=2", "filter[a]").unwrap().unwrap(), "2");
+        assert!(attribute("filter[a][]=2", "filter[a]").is_err());
+    }
+}

@@ -17,6 +17,7 @@
 mod layer;
 mod once;
 mod persisted;
+mod size;
 mod price;
 mod question;
 

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use apollo_parser::cst::{self, CstNode, Definition, Selection, Value};
-use apollo_parser::{Parser, SyntaxKind};
+use apollo_parser::Parser;
+use apollo_parser::cst::{self, Definition, Selection};
 use serde_json::{Map, Value as Json};
 
 use super::Unpriced;
+use super::size::{NoNumber, Sizes};
 
 /// How deep sets of fields may stand in one another with all fragments spread, whether fields are between them or not. The parser bounds
 /// each definition by itself; definitions that spread one another are bounded by this alone.
@@ -47,7 +48,7 @@ pub struct Pricing {
     pub subscription: u64,
     /// What single fields cost, by their names.
     pub weights: BTreeMap<String, u64>,
-    /// The arguments that say how many entries a field has.
+    /// The arguments, and the names inside of arguments at any depth, that say how many entries a field has.
     pub sizes: Vec<String>,
     /// How many entries fields have that do not say so, by their names.
     pub lists: BTreeMap<String, u64>,
@@ -117,8 +118,7 @@ enum Fragment {
 /// What a document needs to be priced.
 struct Pricer<'p> {
     pricing: &'p Pricing,
-    variables: &'p Map<String, Json>,
-    defaults: HashMap<String, Option<u64>>,
+    sizes: Sizes<'p>,
     fragments: HashMap<String, Fragment>,
 }
 
@@ -169,8 +169,8 @@ impl Pricing {
             }
         }
         let chosen = choose(&operations, operation)?;
-        let defaults = defaults(chosen);
-        let mut pricer = Pricer { pricing: self, variables, defaults, fragments };
+        let sizes = Sizes::new(&self.sizes, variables, chosen);
+        let mut pricer = Pricer { pricing: self, sizes, fragments };
         let set = chosen.selection_set();
         let mut price = set.map_or(Ok(Set::default()), |set| pricer.set(&set, 0))?.price;
         let kind = chosen.operation_type();
@@ -229,32 +229,6 @@ fn choose<'o>(
             }
         }
     }
-}
-
-/// What variables have where the request gives nothing: a number, or what is none.
-fn defaults(operation: &cst::OperationDefinition) -> HashMap<String, Option<u64>> {
-    let definitions = operation.variable_definitions().into_iter().flat_map(|all| all.variable_definitions());
-    let mut defaults = HashMap::new();
-    for definition in definitions {
-        let Some(name) = definition.variable().and_then(|variable| variable.name()) else { continue };
-        let number = match definition.default_value().and_then(|default| default.value()) {
-            None | Some(Value::NullValue(_)) => continue,
-            Some(Value::IntValue(value)) => whole(&value),
-            Some(_) => None,
-        };
-        // Which of two a server takes is its own affair, so they are no number.
-        let known = defaults.entry(name.text().to_string()).or_insert(number);
-        if *known != number {
-            *known = None;
-        }
-    }
-    defaults
-}
-
-/// A number that is written out.
-fn whole(value: &cst::IntValue) -> Option<u64> {
-    let token = value.syntax().first_token()?;
-    (token.kind() == SyntaxKind::INT).then(|| token.text().parse().ok())?
 }
 
 /// Whether sets may stand so deep in one another.
@@ -337,43 +311,14 @@ impl Pricer<'_> {
     }
 
     /// How many entries a field may have.
-    fn entries(&self, name: &str, field: &cst::Field) -> Result<u64, Unpriced> {
+    fn entries(&mut self, name: &str, field: &cst::Field) -> Result<u64, Unpriced> {
         let usual = self.pricing.lists.get(name).copied().unwrap_or(1);
-        let mut entries = None;
-        for argument in field.arguments().into_iter().flat_map(|all| all.arguments()) {
-            let Some(own) = argument.name().map(|name| name.text().to_string()) else { continue };
-            if !self.pricing.sizes.contains(&own) {
-                continue;
-            }
-            let size = match argument.value() {
-                Some(Value::IntValue(value)) => whole(&value).map(Some),
-                Some(Value::Variable(variable)) => {
-                    self.variable(variable.name().map(|name| name.text().to_string()).unwrap_or_default())
-                }
-                Some(Value::NullValue(_)) => Some(None),
-                _ => None,
-            };
-            let Some(size) = size else {
-                let message = format!("{name:.64}: {own:.64} is no number of entries; accepted: 0 and above");
-                return Err(Unpriced::new("BAD_USER_INPUT", message));
-            };
-            entries = entries.max(size);
-        }
+        let entries = self.sizes.of(field).map_err(|NoNumber(size)| {
+            let message = format!("{name:.64}: {size:.64} is no number of entries; accepted: 0 and above");
+            Unpriced::new("BAD_USER_INPUT", message)
+        })?;
         // To some servers none means all: whoever asks for none pays for one, or for as many as there usually are.
         Ok(entries.filter(|&entries| entries > 0).unwrap_or(usual))
-    }
-
-    /// The number of a variable: none if it has no value, and nothing if that is no number.
-    #[allow(clippy::option_option, reason = "no value and a wrong one are two answers")]
-    fn variable(&self, name: String) -> Option<Option<u64>> {
-        match self.variables.get(&name) {
-            None => match self.defaults.get(&name) {
-                None => Some(None),
-                Some(number) => number.map(Some),
-            },
-            Some(Json::Null) => Some(None),
-            Some(value) => value.as_u64().map(Some),
-        }
     }
 }
 

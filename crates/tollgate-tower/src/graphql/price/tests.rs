@@ -49,6 +49,72 @@ fn variables() {
     assert_eq!(points("{ posts(first: 0) { id } }"), 2);
 }
 
+/// Sizes count wherever they stand inside of an argument: of those beside one another the largest, of those in a list the sum, since each
+/// entry may be answered.
+#[test]
+fn sizes_at_any_depth() {
+    for (text, points_wanted) in [
+        ("{ posts(page: {first: 100}) { title } }", 101),
+        ("{ posts(page: {by: {what: {last: 7}}}) { title } }", 8),
+        ("{ posts(page: {first: 3, last: 5}, first: 4) { title } }", 6),
+        ("{ posts(pages: [{first: 10}, {first: 20}, {after: \"x\"}]) { title } }", 31),
+        ("{ posts(page: {sizes: {limit: [5, 6]}}) { title } }", 12),
+        ("{ posts(page: {first: 0}) { title } }", 2),
+        ("{ posts(page: {first: null, after: 9}) { title } }", 2),
+        ("{ user(name: {first: \"Ann\", last: \"Lee\"}) { id } }", 2),
+        ("{ posts(order: {first: DATE, last: true}) { id } }", 2),
+        ("{ posts(page: {first: 5}) { comments(page: {first: 4}) { id } } }", 1 + 5 * 5),
+        ("query($p: Page = {first: 9}) { posts(page: $p) { id } }", 10),
+        ("query($n: Int = 6) { posts(pages: [{first: $n}]) { id } }", 7),
+    ] {
+        assert_eq!(points(text), points_wanted, "{text}");
+    }
+    for wrong in [
+        "{ posts(page: {first: -1}) { id } }",
+        "{ posts(page: {first: 1.5}) { id } }",
+        "{ posts(page: {first: \"1000\"}) { id } }",
+        "{ posts(page: {first: \" 1e3 \"}) { id } }",
+        "{ posts(page: {first: 99999999999999999999}) { id } }",
+        "{ posts(first: {n: 5}) { id } }",
+        "{ posts(first: [5]) { id } }",
+        "query($p: Page = {first: 9}, $p: Page = {first: 1}) { posts(page: $p) { id } }",
+    ] {
+        assert_eq!(price(wrong).unwrap_err().code, "BAD_USER_INPUT", "{wrong}");
+    }
+    assert_eq!(price("{ posts(page: {first: 100000}) { id } }").unwrap_err().code, "GRAPHQL_TOO_COMPLEX");
+}
+
+/// Variables are looked through as what is written out is, once each, and count before their defaults.
+#[test]
+fn sizes_in_variables() {
+    let text =
+        "query($p: Page = {first: 9}, $n: Int) { posts(page: $p) { id } b: posts(page: {last: $n}) { id } }";
+    let with = |variables: Json| {
+        let Json::Object(variables) = variables else { panic!() };
+        Pricing::default().price(text, None, &variables).map(|price| price.points)
+    };
+    assert_eq!(with(serde_json::json!({})), Ok(10 + 2));
+    assert_eq!(with(serde_json::json!({"p": null, "n": 3})), Ok(2 + 4));
+    assert_eq!(with(serde_json::json!({"p": {"first": 20}, "n": 3})), Ok(21 + 4));
+    assert_eq!(with(serde_json::json!({"p": [{"a": {"first": 20}}, {"last": 2, "limit": 5}]})), Ok(26 + 2));
+    assert_eq!(with(serde_json::json!({"p": {"first": "Ann"}})), Ok(2 + 2));
+    for wrong in [
+        serde_json::json!({"p": {"first": "100"}}),
+        serde_json::json!({"p": {"first": -1}}),
+        serde_json::json!({"p": {"deep": [{"first": 1.5}]}}),
+        serde_json::json!({"n": "3"}),
+    ] {
+        assert_eq!(with(wrong.clone()).unwrap_err().code, "BAD_USER_INPUT", "{wrong}");
+    }
+    let refused = with(serde_json::json!({"p": {"a": {"first": 100_000}}})).unwrap_err();
+    assert_eq!(refused.code, "GRAPHQL_TOO_COMPLEX");
+    // As many fields as may be, each with the same large variable.
+    let many = format!("query($p: [Page]) {{ {} }}", "x(pages: $p) { id } ".repeat(450));
+    let large: Vec<Json> = (0..20_000).map(|_| serde_json::json!({"first": 0})).collect();
+    let variables = Map::from_iter([("p".to_owned(), Json::from(large))]);
+    assert_eq!(Pricing::default().price(&many, None, &variables).unwrap().points, 900);
+}
+
 /// Names of one's own: weights and lists.
 #[test]
 fn weights() {

@@ -23,4 +23,5 @@ class LoginsController < ActionController::API
 end
 
 Service.initialize!
+use Rack::ContentLength # The test reads bodies by their length.
 run Service

@@ -24,6 +24,7 @@ mod deploy;
 mod envoy;
 mod far_store;
 mod foreign;
+mod frameworks;
 mod fuzz;
 mod gateway;
 mod gateway_answers;

@@ -41,6 +41,13 @@ pub(crate) enum HeaderNames {
     Any,
 }
 
+/// Who sends a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sender {
+    Stranger,
+    TrustedProxy,
+}
+
 /// The header fields that attributes are read from, by name, and which names are sent on.
 #[derive(Debug)]
 pub(super) struct FieldRules {
@@ -56,9 +63,9 @@ impl FieldRules {
     }
 
     /// Whether a field of a request ends here, as far as its name tells.
-    fn ends(&self, name: &str, is_trusted: bool) -> bool {
+    fn ends(&self, name: &str, sender: Sender) -> bool {
         if let Some((_, set_by)) = self.mapped.iter().find(|(mapped, _)| mapped == name) {
-            return *set_by == SetBy::Proxy && !is_trusted;
+            return *set_by == SetBy::Proxy && sender == Sender::Stranger;
         }
         if !is_plain(name) {
             return self.names == HeaderNames::Plain || self.stands_for_another(name);
@@ -66,7 +73,7 @@ impl FieldRules {
         match treatment(name) {
             None | Some(Treatment::Keep) => self.is_read_as_mapped(name),
             Some(Treatment::Hop | Treatment::Drop) => true,
-            Some(Treatment::TrustedOnly) => !is_trusted,
+            Some(Treatment::TrustedOnly) => sender == Sender::Stranger,
             Some(Treatment::MethodOverride) => self.method_override == MethodOverride::Drop,
         }
     }
@@ -100,11 +107,12 @@ impl FieldRules {
 pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reading: &Reading) {
     let takes_trailers = headers.get_all(TE).iter().any(|te| names(te).any(|name| name == "trailers"));
     let rules = &reading.fields;
+    let sender = if arrival.is_trusted { Sender::TrustedProxy } else { Sender::Stranger };
     let named = named(headers, |name| rules.is_kept(name));
     drop_all(headers, |name| {
         name == EXPECT // The gateway answers it: it reads the body once the request is let through.
             || named.iter().any(|named| named == name)
-            || rules.ends(name, arrival.is_trusted)
+            || rules.ends(name, sender)
     });
     join_cookies(headers);
     if takes_trailers {
@@ -394,25 +402,27 @@ mod tests {
             ("content_type", true, true),
             ("accept", false, false),
         ] {
-            assert_eq!((strict.ends(name, false), any.ends(name, false)), (ends_plain, ends_any), "{name}");
+            assert_eq!(
+                (strict.ends(name, Sender::Stranger), any.ends(name, Sender::Stranger)),
+                (ends_plain, ends_any),
+                "{name}"
+            );
         }
     }
 
     /// A request has the method that limits see, unless the config leaves it to the upstream.
     #[test]
     fn methods_are_not_overridden() {
-        let rules =
-            |method_override| FieldRules { mapped: Vec::new(), names: HeaderNames::Any, method_override };
+        let ends = |name: &str, method_override| {
+            let rules = FieldRules { mapped: Vec::new(), names: HeaderNames::Any, method_override };
+            [Sender::Stranger, Sender::TrustedProxy].map(|sender| rules.ends(name, sender))
+        };
         for name in ["x-http-method-override", "x-http-method", "x-method-override"] {
-            assert!(
-                rules(MethodOverride::Drop).ends(name, true)
-                    && !rules(MethodOverride::Keep).ends(name, false)
-            );
+            assert_eq!(ends(name, MethodOverride::Drop), [true; 2]);
+            assert_eq!(ends(name, MethodOverride::Keep), [false; 2]);
             let hidden = name.replacen('-', "_", 1);
-            assert!(
-                rules(MethodOverride::Drop).ends(&hidden, true)
-                    && rules(MethodOverride::Keep).ends(&hidden, true)
-            );
+            assert_eq!(ends(&hidden, MethodOverride::Drop), [true; 2]);
+            assert_eq!(ends(&hidden, MethodOverride::Keep), [true; 2]);
         }
     }
 

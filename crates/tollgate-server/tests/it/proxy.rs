@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::wire::Response;
 
 /// Longest that a program may take to listen.
-const START_TRIES: u32 = 400;
+const START_TRIES: u32 = 2_400;
 const START_PAUSE: Duration = Duration::from_millis(25);
 
 /// A file of the repository.

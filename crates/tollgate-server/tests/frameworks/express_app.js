@@ -20,4 +20,6 @@ app.all("/login", (request, response) => {
     said: request.headers,
   });
 });
-app.listen(Number(process.argv[3]), "127.0.0.1");
+const server = app.listen(Number(process.argv[3]), "127.0.0.1");
+// A connection stays open however slow the machine is.
+server.keepAliveTimeout = 0;

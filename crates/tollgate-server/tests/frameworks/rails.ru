@@ -22,6 +22,18 @@ class LoginsController < ActionController::API
   end
 end
 
+# One request for each connection: a POST on one that Puma has just closed is answered 502, and not sent again.
+class Closing
+  def initialize(app)
+    @app = app
+  end
+
+  def call(env)
+    @app.call(env).tap { |_, headers, _| headers["Connection"] = "close" }
+  end
+end
+
 Service.initialize!
+use Closing
 use Rack::ContentLength # The test reads bodies by their length.
 run Service

@@ -155,9 +155,10 @@ impl Lender for Link {
         &self,
         receipt: &Self::Receipt,
         units: u64,
+        drawn_at: Timestamp,
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        self.call()?.take_back(receipt, units, now).await
+        self.call()?.take_back(receipt, units, drawn_at, now).await
     }
 }
 

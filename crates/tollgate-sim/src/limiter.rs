@@ -66,20 +66,26 @@ impl Limiter {
         }
     }
 
-    /// Gives units back; for permits, those of the latest.
-    pub fn refund(&mut self, now: Timestamp, units: u64) {
+    /// Gives back units that were charged at an instant, or at one that nobody knows; for permits, those of the latest.
+    pub fn refund(&mut self, now: Timestamp, units: u64, charged_at: Option<Timestamp>) {
         match self {
-            Limiter::TokenBucket(quota, state) => *state = token_bucket::refund(quota, *state, now, units),
-            Limiter::Gcra(quota, state) => *state = gcra::refund(quota.reservoir(), *state, now, units),
-            Limiter::FixedWindow(quota, state) => *state = fixed_window::refund(quota, *state, now, units),
+            Limiter::TokenBucket(quota, state) => {
+                *state = token_bucket::refund(quota, *state, now, units, charged_at);
+            }
+            Limiter::Gcra(quota, state) => {
+                *state = gcra::refund(quota.reservoir(), *state, now, units, charged_at);
+            }
+            Limiter::FixedWindow(quota, state) => {
+                *state = fixed_window::refund(quota, *state, now, units, charged_at);
+            }
             Limiter::SlidingWindow(quota, state) => {
-                *state = sliding_window::refund(quota, std::mem::take(state), now, units);
+                *state = sliding_window::refund(quota, std::mem::take(state), now, units, charged_at);
             }
             Limiter::SlidingLog(quota, state) => {
-                *state = sliding_log::refund(quota, std::mem::take(state), now, units);
+                *state = sliding_log::refund(quota, std::mem::take(state), now, units, charged_at);
             }
             Limiter::LeakyBucket(quota, state) => {
-                *state = gcra::refund(quota.shape().reservoir(), *state, now, units);
+                *state = gcra::refund(quota.shape().reservoir(), *state, now, units, charged_at);
             }
             Limiter::Concurrency(quota, state, next) => {
                 let latest = PermitId(next.0.wrapping_sub(1));

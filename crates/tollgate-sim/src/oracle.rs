@@ -37,8 +37,9 @@ pub trait Oracle {
     /// Remembers an admission.
     fn admit(&mut self, now: Wide, units: Wide);
 
-    /// Takes back units that were admitted.
-    fn refund(&mut self, now: Wide, units: Wide);
+    /// Takes back units that were admitted at an instant: from then on they count as if they had not been, as far as that is
+    /// still to be told. It never takes back what was admitted later. Without an instant it takes back the oldest that count.
+    fn refund(&mut self, now: Wide, units: Wide, charged_at: Option<Wide>);
 
     /// How long an admitted request must wait. Only shaping knows of it.
     fn wait(&self, _now: Wide) -> Wide {

@@ -183,6 +183,8 @@ pub struct Charge<'a> {
     pub(crate) permit: PermitId,
     pub(crate) group: Option<u16>,
     pub(crate) lease: Option<Lease>,
+    /// Of a refund: the instant by which the counter counts what is given back.
+    pub(crate) charged_at: Option<Timestamp>,
 }
 
 impl<'a> Charge<'a> {
@@ -241,10 +243,28 @@ impl<'a> Charge<'a> {
         self.lease
     }
 
+    /// Of a refund: the instant by which the counter counts what is given back, by the counter's clock. Without one the
+    /// oldest units that still count are given back. A charge itself has none: the store tells when it was made.
+    #[must_use]
+    pub const fn charged_at(&self) -> Option<Timestamp> {
+        self.charged_at
+    }
+
     /// The same for other units.
     #[must_use]
     pub const fn costing(self, cost: u64) -> Self {
         Self { cost, ..self }
+    }
+
+    /// The refund of what this charge took, as its store answered.
+    #[must_use]
+    pub fn refunding(self, answer: &Answer) -> Self {
+        Self { charged_at: Some(answer.counted_at(self.quota)), ..self }
+    }
+
+    /// The refund of what was charged at an instant.
+    pub(crate) const fn of_instant(self, charged_at: Timestamp) -> Self {
+        Self { charged_at: Some(charged_at), ..self }
     }
 }
 
@@ -258,6 +278,9 @@ pub struct Answer {
     /// Of an answer by [`Source::Lease`]: units of the counter that were spent here and that no answer has told of, this charge's included.
     /// Most tell none, and one now and then all. Any other answer tells of its own charge, and has 0 here.
     pub unheard: u32,
+    /// When it was charged, by the clock of its counter; of an answer by [`Source::Lease`], when the oldest of the units that are
+    /// held were drawn. The epoch where nobody tells: what is given back is then dropped as too old.
+    pub charged_at: Timestamp,
 }
 
 impl Answer {
@@ -265,7 +288,23 @@ impl Answer {
     #[must_use]
     #[inline]
     pub const fn new(outcome: Outcome, source: Source) -> Self {
-        Self { outcome, source, unheard: 0 }
+        Self { outcome, source, unheard: 0, charged_at: Timestamp::from_unix_seconds(0) }
+    }
+
+    /// The same, charged at an instant by the counter's clock.
+    #[must_use]
+    #[inline]
+    pub const fn charged(self, at: Timestamp) -> Self {
+        Self { charged_at: at, ..self }
+    }
+
+    /// The instant by which the counter counts the charge, for a refund of it.
+    #[must_use]
+    pub fn counted_at(&self, quota: &Quota) -> Timestamp {
+        match self.source {
+            Source::Lease => self.charged_at,
+            _ => quota.counted_at(&self.outcome, self.charged_at),
+        }
     }
 
     /// The units that whoever keeps count beside the store has not heard of yet, of a charge that was admitted at this cost.

@@ -25,6 +25,7 @@
 )]
 
 pub mod all_or_nothing;
+pub mod kept;
 pub mod modes;
 pub mod settling;
 pub mod swapping;
@@ -41,4 +42,5 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
     modes::all(make).await;
     swapping::all(make).await;
     settling::all(make).await;
+    kept::all(make).await;
 }

@@ -113,6 +113,7 @@ pub(crate) struct Status {
     pub(crate) source: Source,
     pub(crate) key_hash: u64,
     pub(crate) outcome: Outcome,
+    pub(crate) charged_at: Timestamp,
 }
 
 impl Status {
@@ -140,6 +141,8 @@ pub struct LimitStatus<'a> {
     pub key_hash: u64,
     /// Its answer.
     pub outcome: Outcome,
+    /// When it was charged, by the clock of its counter; see [`crate::charge::Answer::charged_at`].
+    pub charged_at: Timestamp,
 }
 
 /// The answer to one request. A denial is a value, not an error.
@@ -315,6 +318,7 @@ impl Decision {
                 source: status.source,
                 key_hash: status.key_hash,
                 outcome: status.outcome,
+                charged_at: status.charged_at,
             }
         })
     }

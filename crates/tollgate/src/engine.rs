@@ -537,6 +537,7 @@ impl Live {
             permit,
             group: self.group_of(request),
             lease: limit.lease(),
+            charged_at: None,
         }
     }
 }
@@ -558,5 +559,6 @@ fn combine(matches: &[Match], charges: &[Charge<'_>], answers: &[Answer], decisi
         source: answer.source,
         key_hash: charge.key.digest(),
         outcome: answer.outcome,
+        charged_at: answer.charged_at,
     }));
 }

@@ -96,6 +96,7 @@ impl Shared {
             permit,
             group: None,
             lease: None,
+            charged_at: None,
         }
     }
 }

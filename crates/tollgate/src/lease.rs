@@ -10,6 +10,7 @@ mod cell;
 mod crowd;
 mod denials;
 mod desk;
+mod draws;
 mod front;
 mod heat;
 mod lending;
@@ -35,7 +36,7 @@ use crate::time::Timestamp;
 
 use book::Book;
 pub use book::{Holding, LeaseReport};
-use cell::{Asked, Cell};
+use cell::{Asked, Cell, Spent};
 pub use crowd::{PARTS, Want};
 pub use lending::Lending;
 use turn::Turn;
@@ -98,11 +99,13 @@ pub trait Lender: Store {
         now: Timestamp,
     ) -> impl Future<Output = Result<Loan<Self::Receipt>, StoreFailure>> + Send;
 
-    /// Takes units back. It is asked once for each unit: what may have been done is not tried again.
+    /// Takes units back that were drawn at an instant by the counter's clock; what would make room that they did not take is
+    /// dropped. It is asked once for each unit: what may have been done is not tried again.
     fn take_back(
         &self,
         receipt: &Self::Receipt,
         units: u64,
+        drawn_at: Timestamp,
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 }
@@ -120,7 +123,7 @@ type CellsOf<'d, S> = SmallVec<[&'d CellOf<S>; 6]>;
 /// What is known of one charge without asking.
 enum Known<R> {
     /// It was paid of what is held, of this lease.
-    Paid(Arc<Cell<R>>, u64),
+    Paid(Arc<Cell<R>>, Spent),
     /// It was denied before, and still is.
     Denied(Outcome),
     /// Only the store knows.
@@ -178,12 +181,12 @@ impl<S: Lender> Leased<S> {
     fn pay(&self, charges: &[Charge<'_>], now: Timestamp) -> SmallVec<[Known<S::Receipt>; 6]> {
         let each = charges.iter().map(|charge| {
             let Some(cell) = self.book.cell(charge) else { return Known::Lacking };
-            let lease = cell.generation();
+            let spent = cell.spending();
             if let Some(left) = cell.spend(charge.cost(), now) {
                 if cell.runs_out(left) {
                     self.book.want(&cell);
                 }
-                return Known::Paid(cell, lease);
+                return Known::Paid(cell, spent);
             }
             cell.denial(charge, now).map_or(Known::Lacking, Known::Denied)
         });
@@ -193,8 +196,8 @@ impl<S: Lender> Leased<S> {
     /// Gives back what was paid.
     fn unpay(charges: &[Charge<'_>], known: &[Known<S::Receipt>]) {
         for (charge, known) in charges.iter().zip(known) {
-            if let Known::Paid(cell, lease) = known {
-                cell.put(charge.cost(), *lease);
+            if let Known::Paid(cell, spent) = known {
+                cell.put(charge.cost(), *spent);
             }
         }
     }
@@ -259,21 +262,22 @@ impl<S: Lender> Leased<S> {
         now: Timestamp,
         answers: &mut Answers,
     ) -> Option<()> {
-        let mut leases = SmallVec::<[u64; 6]>::new();
+        let mut leases = SmallVec::<[Spent; 6]>::new();
         for (charge, cell) in charges.iter().zip(cells) {
-            let lease = cell.generation();
+            let spent = cell.spending();
             if let Some(left) = cell.spend(charge.cost(), now) {
                 if cell.runs_out(left) {
                     self.book.want(cell);
                 }
-                leases.push(lease);
-                answers.push(answer(cell.outcome(charge.quota(), now), Source::Lease));
+                leases.push(spent);
+                let outcome = cell.outcome(charge.quota(), now);
+                answers.push(answer(outcome, Source::Lease).charged(spent.drawn_at));
             } else if let Some(outcome) = cell.denial(charge, now).filter(|_| !is_enforced(charge)) {
-                leases.push(0);
+                leases.push(Spent::default());
                 answers.push(answer(outcome, Source::DenyCache));
             } else {
                 let paid = charges.iter().zip(cells).zip(leases);
-                paid.for_each(|((charge, cell), lease)| cell.put(charge.cost(), lease));
+                paid.for_each(|((charge, cell), spent)| cell.put(charge.cost(), spent));
                 return None;
             }
         }
@@ -449,9 +453,10 @@ fn refused<R: Clone>(
 /// The answer of what is known. One that stays paid tells what was spent.
 fn told<R: Clone>(charge: &Charge<'_>, known: &Known<R>, is_paid: bool, now: Timestamp) -> Option<Answer> {
     match known {
-        Known::Paid(cell, _) => {
+        Known::Paid(cell, spent) => {
             let unheard = if is_paid { cell.news() } else { 0 };
-            Some(Answer { unheard, ..answer(cell.outcome(charge.quota(), now), Source::Lease) })
+            let answer = answer(cell.outcome(charge.quota(), now), Source::Lease).charged(spent.drawn_at);
+            Some(Answer { unheard, ..answer })
         }
         Known::Denied(outcome) => Some(answer(*outcome, Source::DenyCache)),
         Known::Lacking => None,

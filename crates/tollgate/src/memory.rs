@@ -245,7 +245,7 @@ impl MemoryStore {
     #[inline]
     fn charge_clamped(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         match self.main.charge(charge, now, self.origin) {
-            Ok(outcome) => Ok(Answer::new(outcome?, Source::Exact)),
+            Ok(outcome) => Ok(Answer::new(outcome?, Source::Exact).charged(now)),
             Err(Full) => self.charge_overflow(charge, now),
         }
     }
@@ -259,14 +259,14 @@ impl MemoryStore {
     ) -> Result<Answer, StoreFailure> {
         let now = self.origin.clamp(now);
         if let Ok(outcome) = self.main.ask(charge, demand, now, self.origin) {
-            return Ok(Answer::new(outcome?, Source::Exact));
+            return Ok(Answer::new(outcome?, Source::Exact).charged(now));
         }
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         match self.overflow.ask(&shared, demand, now, self.origin) {
-            Ok(outcome) => Ok(Answer::new(outcome?, Source::Overflow)),
+            Ok(outcome) => Ok(Answer::new(outcome?, Source::Overflow).charged(now)),
             Err(Full) => {
                 let outcome = Outcome { limit: charge.quota.capacity(), ..NO_ROOM };
-                Ok(Answer::new(outcome, Source::Full))
+                Ok(Answer::new(outcome, Source::Full).charged(now))
             }
         }
     }
@@ -320,10 +320,10 @@ impl MemoryStore {
     fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         Ok(match self.overflow.charge(&shared, now, self.origin) {
-            Ok(outcome) => Answer::new(outcome?, Source::Overflow),
+            Ok(outcome) => Answer::new(outcome?, Source::Overflow).charged(now),
             Err(Full) => {
                 let outcome = Outcome { limit: charge.quota.capacity(), ..NO_ROOM };
-                Answer::new(outcome, Source::Full)
+                Answer::new(outcome, Source::Full).charged(now)
             }
         })
     }

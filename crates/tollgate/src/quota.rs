@@ -11,6 +11,7 @@ use crate::algorithm::reservoir::Reservoir;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use crate::algorithm::token_bucket::TokenBucket;
+use crate::outcome::Outcome;
 use crate::time::{REACH_MAX, Ticks, Timestamp};
 
 /// Largest integer that a quota's arithmetic may reach: what Lua's doubles hold exactly, so that Redis agrees with memory.
@@ -325,6 +326,23 @@ impl Quota {
             Quota::TokenBucket(quota) => Some(quota.reservoir()),
             Quota::LeakyBucket(quota) => Some(quota.shape().reservoir()),
             _ => None,
+        }
+    }
+
+    /// The instant by which a counter counts a charge that it admitted at `now` with this outcome. A clock that was behind the
+    /// counter's newest unit is counted where time stood still: what is told of the counter says where that was.
+    #[must_use]
+    pub fn counted_at(&self, outcome: &Outcome, now: Timestamp) -> Timestamp {
+        let reset_at = now + outcome.reset_after;
+        match self {
+            Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) | Quota::Concurrency(_) => now,
+            // Any instant of the window will do, and its last one is one whatever its windows are.
+            Quota::FixedWindow(_) => reset_at - Ticks::ONE,
+            Quota::SlidingWindow(window) => {
+                let counted_for = window.sub_window().as_micros() * (u64::from(window.precision()) + 1);
+                reset_at - Ticks::from_micros(counted_for)
+            }
+            Quota::SlidingLog(log) => reset_at - log.period(),
         }
     }
 

@@ -92,15 +92,6 @@ impl Numbers {
         Self { kind, numbers: [a, b, c, d, 0] }
     }
 
-    /// The same, for units of the window that ends then.
-    pub(crate) fn of_window_ending(self, ends_at: u64) -> Self {
-        let [a, b, _, d, e] = self.numbers;
-        match self.kind {
-            EPOCH | FIRST_HIT => Self { numbers: [a, b, ends_at, d, e], ..self },
-            _ => self,
-        }
-    }
-
     fn of_window(window: &FixedWindow, now: Timestamp, bounds: Bounds) -> Self {
         let (limit, period) = (window.limit(), window.period().as_micros());
         let (kind, [c, d, e]) = match window.align() {
@@ -216,6 +207,14 @@ pub(super) fn told(body: &mut Vec<u8>, want: &Want) {
     number(body, want.due.min(DUE_MAX));
     number(body, want.part.min(PARTS));
     number(body, want.report.min(REPORT_MAX));
+}
+
+/// Of a refund, behind all charges: the instant by which one was counted.
+pub(super) fn instant(body: &mut Vec<u8>, charged_at: Option<Timestamp>) {
+    match charged_at {
+        Some(at) => number(body, at.unix_micros().min(EXACT_MAX)),
+        None => body.extend((-1f64).to_le_bytes()),
+    }
 }
 
 /// One charge to a counter whose states are of its own quota.

@@ -80,13 +80,20 @@ local function make_fixed_window(kind)
     return verdict, time, remaining, left, left, next_state, next_state and ends_at
   end
 
-  function made.refund(state, at, units, limit, period, starts, ends, latest)
+  function made.refund(state, at, charged, units, limit, period, starts, ends, latest)
     local ends_at, count = read(state)
     if not ends_at then return nil end
     ends_at, count = current(ends_at, count, at, period, starts, ends, latest)
     if not ends_at then return nil, BOUNDS end
-    -- Units that were lent of a window that has ended are not this one's.
-    if kind ~= CALENDAR and starts > 0 and ends_at ~= starts then return nil, GONE end
+    if charged >= 0 then
+      -- Units of another window are not this one's. Of a calendar only the window around now is known.
+      local began = ends_at - period
+      if kind == CALENDAR then
+        if at < starts or at >= ends then return nil, BOUNDS end
+        began = ends_at == ends and starts or ends_at
+      end
+      if charged < began or charged >= ends_at then return nil, GONE end
+    end
     if count <= units then return false end
     return write(sub(state, 1, 3), ends_at, count - units), ends_at
   end

@@ -19,14 +19,6 @@ enum Found<'c> {
     Sliding(&'c sliding_window::SlidingWindow, sliding_window::State),
 }
 
-/// The answer of one bucket, which lacked so many credits.
-pub(super) fn lacking(lack: i64, charges: &[Charge<'_>]) -> Option<Answers> {
-    let [charge] = charges else { return None };
-    let found = Found::lacking(u64::try_from(lack).ok()?, charge.quota())?;
-    let outcome = found.charged(charge.cost(), Timestamp::default());
-    Some([Answer::new(outcome, Source::Exact)].into_iter().collect())
-}
-
 /// The answers of several counters: all are charged, or none.
 pub(super) fn answers(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Answers> {
     Some(read(bytes, each(charges), false)?.answers)
@@ -75,7 +67,7 @@ fn read<'q>(
             true if units > 0 => Outcome { verdict: outcome.verdict, ..found.charged(cost + units, now) },
             _ => outcome,
         };
-        Answer::new(outcome, Source::Exact)
+        Answer::new(outcome, Source::Exact).charged(now)
     });
     rest.is_empty().then(|| Lent { answers: told.collect(), units, crowds, now })
 }

@@ -10,12 +10,13 @@
 --   Where units are lent, in place of the seconds stand those that may be taken beyond the cost; and behind all charges, for each
 --   what is due whatever is there, the part that is due of what is there, and the units that the node was asked for since it last told.
 --   A calendar window has a fifth. A permit's name takes the place of the fourth number.
+--   Behind all charges of a refund stands, for each, the instant by which it was counted, -1 if nobody knows it.
 --   A lineage is a count, a tag, and for each quota that the state was counted under its kind, how like it its successor is
 --   (1: its windows are the same, 2: it is the same), five numbers, when it was succeeded, and when its successor's first window ended.
--- Answers each request, in one of three ways: of a charge to one bucket by a number, the credits that it lacked before; by a byte 5,
---   the time, and what was found of each counter: the credits, or the end of the window and its count, or two bytes of length and the
---   sub-windows; or by a byte 0 and, for each charge, the verdict, its time, what remains, the time until one unit more, and until
---   nothing is used. Where units are lent, by a byte 7 or 6 in place of these, and behind each charge's part the units that were lent,
+-- Answers each request, in one of two ways: by a byte 5, the time, and what was found of each counter: the credits that it lacked, or
+--   the end of the window and its count, or two bytes of length and the sub-windows; or by a byte 0, the time and, for each charge, the
+--   verdict, its time, what remains, the time until one unit more, and until nothing is used. What is no charge is answered by a byte 0,
+--   or by a byte 8 if all that was to be given back was dropped. Where units are lent, by a byte 7 or 6 in place of these, and behind each charge's part the units that were lent,
 --   and what all nodes are asked for in a second, 0 if nobody knows; 6 is followed by the time. Another byte says why nothing was
 --   charged.
 --

@@ -85,8 +85,8 @@ end
 -- Reads the charge at a place of a request and decides it on a state. Tells where the next one begins, the verdict and its numbers, the
 -- state to keep if it is admitted and until when that matters, the same if it is not, the seconds to keep it, and whether it is in
 -- shadow. If it cannot be decided: nothing, the reason, and what belongs to it. Units, if they are told, are charged in place of the
--- cost.
-local function step(body, at, state, operation, units)
+-- cost. A refund needs the instant of the charge; one that is dropped tells so in place of the verdict.
+local function step(body, at, state, operation, units, charged)
   if #body < at + RECORD_BYTES - 1 then return nil, REFUSED, 'a request that is too short' end
   local kind, shadow, origin, tag, seconds, cost, a, b, c, d = unpack_at('<BBBc3I4ddddd', body, at)
   local next_at, e = at + RECORD_BYTES, 0
@@ -119,7 +119,8 @@ local function step(body, at, state, operation, units)
       local old = lineage.ancestor_at(body, ancestors_at)
       if not old then return nil, REFUSED, 'a quota out of range' end
       local instant = old[7] < now and old[7] or now
-      local next_state, idle_at = of_kind(old[9]).refund(state, instant, cost, old[2], old[3], old[4], old[5], old[6])
+      local next_state, idle_at = of_kind(old[9]).refund(state, instant, charged, cost, old[2], old[3], old[4], old[5], old[6])
+      if idle_at == GONE then return next_at, GONE end
       if next_state == nil then return nil, idle_at or MALFORMED end
       return next_at, nil, nil, nil, nil, nil, next_state, idle_at, nil, nil, seconds
     else
@@ -144,7 +145,8 @@ local function step(body, at, state, operation, units)
     if not state then return next_at end
     next_state, idle_at = of_kind(kind).renew(state, b, permit)
   elseif state then
-    next_state, idle_at = of_kind(kind).refund(state, now, cost, a, b, c, d, e, permit)
+    next_state, idle_at = of_kind(kind).refund(state, now, charged, cost, a, b, c, d, e, permit)
+    if idle_at == GONE then return next_at, GONE end
   else
     return next_at
   end
@@ -156,7 +158,6 @@ end
 local function problem_of(index, reason, detail)
   if reason == UNKNOWN then return '\1' .. pack('<Bc3', index, detail) end
   if reason == BOUNDS then return '\2' .. pack('<d', now) end
-  if reason == GONE then return '\8' end
   if reason == MALFORMED then return '\3' .. pack('<B', index) end
   return '\4' .. (detail or 'a request out of range')
 end
@@ -170,18 +171,27 @@ for request = 1, requests do
   if not count or first + width - 1 > keys then
     return redis.error_reply('TOLLGATE a request whose keys are not those of its charges')
   end
-  local at, items, problem, is_admitted = 3, {}, nil, true
+  local at, items, problem, is_admitted, dropped = 3, {}, nil, true, 0
+  -- Behind the charges of a refund are their instants.
+  local instants = operation == REFUND and #body - count * 8 + 1 or nil
+  if instants and instants < 3 then problem = problem_of(0, REFUSED, 'a refund that does not say of which charges') end
   if operation == RESET then
     for index = first, first + count - 1 do keep(index, false, 0, 0) end
   elseif operation == CHARGE or operation == REFUND or operation == DEBIT or operation == LEND
     or operation == RENEW
   then
-    for index = 1, count do
+    for index = 1, problem and 0 or count do
       local place = first + index - 1
-      local item = { step(body, at, held[places and places[place] or place], operation) }
+      local charged = instants and unpack_at('<d', body, instants + (index - 1) * 8)
+      if charged and not whole(charged, -1, EXACT) then
+        problem = problem_of(index - 1, REFUSED, 'an instant out of range')
+        break
+      end
+      local item = { step(body, at, held[places and places[place] or place], operation, nil, charged) }
       if item[1] then
         items[index], item[13] = item, at
         at = item[1]
+        if item[2] == GONE then dropped = dropped + 1 end
         if (operation == CHARGE or operation == LEND) and item[12] == 0 and item[2] > WAIT then is_admitted = false end
       elseif item[2] == UNKNOWN and (not problem or byte(problem) == 1) then
         -- The others may be unknown too: they are told at once.
@@ -201,7 +211,15 @@ for request = 1, requests do
   for index = 1, operation == LEND and not problem and count or 0 do
     if not want_at(body, at + (index - 1) * WANT_BYTES) then problem = problem_of(0, REFUSED, 'a want out of range') end
   end
-  local answer = problem or (operation == LEND and pack('<Bd', 6, now)) or '\0'
+  if instants and not problem and at ~= instants then
+    problem = problem_of(0, REFUSED, 'a refund that does not say of which charges')
+  end
+  local answer = problem or '\0'
+  if not problem and (operation == CHARGE or operation == LEND) then
+    answer = pack('<Bd', operation == LEND and 6 or 0, now)
+  elseif not problem and dropped > 0 and dropped == count then
+    answer = '\8'
+  end
   for index = 1, problem and 0 or #items do
     local item, place = items[index], first + index - 1
     if operation ~= CHARGE and operation ~= LEND then

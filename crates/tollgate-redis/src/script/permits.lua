@@ -131,7 +131,7 @@ kinds[PERMITS] = function()
   end
 
   -- Gives a permit back. Twice, or after it expired, changes nothing.
-  function made.refund(state, at, _, _, _, _, _, _, permit)
+  function made.refund(state, at, _, _, _, _, _, _, _, permit)
     local length, held = read(state)
     if not length then return nil end
     local index = find(state, permit)

@@ -114,6 +114,9 @@ impl<'c> Question<'c> {
             let wanted = self.wants.get(place).map_or(0, encode::wanted);
             encode::charge(&mut body, charge, tag, &numbers, origin, wanted);
         }
+        if self.operation == Operation::Refund {
+            self.charges.iter().for_each(|charge| encode::instant(&mut body, charge.charged_at()));
+        }
         if self.operation == Operation::Lend {
             for place in 0..self.charges.len() {
                 encode::told(&mut body, &self.wants.get(place).copied().unwrap_or_default());

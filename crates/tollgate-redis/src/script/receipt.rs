@@ -12,33 +12,27 @@ use super::reply::lent_of;
 use super::{Asked, Operation, Tag, found};
 use crate::key::Key;
 
-/// A counter, its quota, and of a window when it ends.
+/// A counter and its quota.
 #[derive(Clone, Debug)]
 pub struct Receipt {
     key: Key,
     tag: Tag,
     quota: Quota,
-    window: u64,
 }
 
 impl Receipt {
-    /// Of units that a charge's counter lent in this window, 0 for none. Not where windows follow a calendar: of those only the counter
-    /// itself could tell one from the next.
-    pub(crate) fn of(charge: &Charge<'_>, window: u64) -> Option<Self> {
+    /// Of units that a charge's counter lent. Not where windows follow a calendar: of those only the counter itself could tell one from
+    /// the next.
+    pub(crate) fn of(charge: &Charge<'_>) -> Option<Self> {
         let is_calendar = matches!(charge.quota(), Quota::FixedWindow(window) if matches!(window.align(), Align::Calendar(_)));
         if is_calendar {
             return None;
         }
-        Some(Self { key: Key::of(charge), tag: tag_of(charge)?, quota: charge.quota().clone(), window })
+        Some(Self { key: Key::of(charge), tag: tag_of(charge)?, quota: charge.quota().clone() })
     }
 
     pub(crate) const fn quota(&self) -> &Quota {
         &self.quota
-    }
-
-    /// The same for units of another window.
-    pub(crate) fn in_window(&self, window: u64) -> Self {
-        Self { window, ..self.clone() }
     }
 
     /// Asks for more units.
@@ -50,10 +44,12 @@ impl Receipt {
         asked
     }
 
-    /// Gives units back.
-    pub(crate) fn back(&self, units: u64, now: Timestamp) -> Asked {
-        let numbers = Numbers::of(&self.quota, now, Bounds::One).of_window_ending(self.window);
-        self.asked(Operation::Refund, 0, units, &numbers)
+    /// Gives back units that were drawn at an instant of the counter's clock.
+    pub(crate) fn back(&self, units: u64, drawn_at: Timestamp, now: Timestamp) -> Asked {
+        let numbers = Numbers::of(&self.quota, now, Bounds::One);
+        let mut asked = self.asked(Operation::Refund, 0, units, &numbers);
+        encode::instant(&mut asked.body, Some(drawn_at));
+        asked
     }
 
     fn asked(&self, operation: Operation, seconds: u32, cost: u64, numbers: &Numbers) -> Asked {

@@ -42,7 +42,6 @@ impl Reply {
     /// Reads the answer to a request of these charges.
     pub(super) fn read(value: &Value, charges: &[Charge<'_>]) -> Self {
         let read = match value {
-            Value::Int(lack) => found::lacking(*lack, charges).map(Reply::Answers),
             Value::BulkString(bytes) => Self::parse(bytes, charges),
             _ => None,
         };
@@ -52,11 +51,14 @@ impl Reply {
     fn parse(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Self> {
         let (&status, rest) = bytes.split_first()?;
         Some(match status {
-            0 if rest.is_empty() => Reply::Done,
-            0 if rest.len() == ANSWER_BYTES * charges.len() => {
+            // What was dropped need not be tried again.
+            0 | 8 if rest.is_empty() => Reply::Done,
+            0 if rest.len() == 8 + ANSWER_BYTES * charges.len() => {
+                let (now, rest) = rest.split_at_checked(8)?;
+                let now = Timestamp::from_unix_micros(number(now)?);
                 let each = rest.chunks_exact(ANSWER_BYTES).zip(charges);
                 Reply::Answers(
-                    each.map(|(bytes, charge)| answer(bytes, charge.quota().capacity()))
+                    each.map(|(bytes, charge)| answer(bytes, charge.quota().capacity(), now))
                         .collect::<Option<_>>()?,
                 )
             }
@@ -92,7 +94,7 @@ pub(super) fn lent_of(bytes: &[u8], capacities: impl ExactSizeIterator<Item = u6
     let (mut answers, mut units, mut crowds) = (Answers::new(), SmallVec::new(), SmallVec::new());
     for (bytes, capacity) in rest.chunks_exact(ANSWER_BYTES + LENT_BYTES).zip(capacities) {
         let (told, lent) = bytes.split_at_checked(ANSWER_BYTES)?;
-        answers.push(answer(told, capacity)?);
+        answers.push(answer(told, capacity, now)?);
         let (lent, crowd) = lent.split_at_checked(8)?;
         units.push(number(lent)?);
         crowds.push(Some(number(crowd)?).filter(|&crowd| crowd > 0));
@@ -100,7 +102,7 @@ pub(super) fn lent_of(bytes: &[u8], capacities: impl ExactSizeIterator<Item = u6
     Some(Lent { answers, units, crowds, now })
 }
 
-fn answer(bytes: &[u8], limit: u64) -> Option<Answer> {
+fn answer(bytes: &[u8], limit: u64, now: Timestamp) -> Option<Answer> {
     let (&verdict, numbers) = bytes.split_first()?;
     let mut numbers = numbers.chunks_exact(8).map(number);
     let mut next = || numbers.next().flatten();
@@ -119,7 +121,7 @@ fn answer(bytes: &[u8], limit: u64) -> Option<Answer> {
         next_unit_after: Ticks::from_micros(next()?),
         reset_after: Ticks::from_micros(next()?),
     };
-    Some(Answer::new(outcome, Source::Exact))
+    Some(Answer::new(outcome, Source::Exact).charged(now))
 }
 
 /// A whole number from a double, if it is one.

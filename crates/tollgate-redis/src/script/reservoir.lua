@@ -71,11 +71,14 @@ kinds[RESERVOIR] = function()
 
   local kind = { charge = charge_reservoir }
 
-  function kind.refund(state, at, units, gain, price, full)
+  -- What has come back by itself since the charge is not given back again.
+  function kind.refund(state, at, charged, units, gain, price, full)
     local credits = full * price
     local missing = missing_at(state, at, gain, credits)
     if not missing then return nil end
-    missing = units >= full and 0 or missing - units * price
+    local back = (units < full and units or full) * price
+    if charged >= 0 and at > charged then back = back - (at - charged) * gain end
+    if back > 0 then missing = missing - back end
     if missing < 0 then missing = 0 end
     local fraction = missing % gain
     local idle = at + (missing - fraction) / gain

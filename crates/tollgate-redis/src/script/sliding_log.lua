@@ -127,15 +127,66 @@ kinds[LOG] = function()
     return verdict, time, remaining, next_unit, reset, next_state, next_idle_at, base, base_idle_at
   end
 
-  function made.refund(state, at, units, limit, period)
-    local log, length, forgotten, reached = load(state, at, period, true)
+  -- How many entries come up to a total.
+  local function reaching(state, length, forgotten, most)
+    local low, high = 0, length
+    while low < high do
+      local middle = low + high
+      middle = (middle - middle % 2) / 2
+      if total(state, middle + 1, forgotten) <= most then low = middle + 1 else high = middle end
+    end
+    return low
+  end
+
+  -- The entries between two places with other totals: some at a time, since a log may be long.
+  local CHUNK = 64
+  local function shifted(state, from, to, by)
+    local parts = {}
+    while from <= to do
+      local count = to - from + 1 < CHUNK and to - from + 1 or CHUNK
+      local shape = '<' .. string.rep('I7I3', count)
+      local numbers = { unpack_at(shape, state, HEAD + 1 + (from - 1) * ENTRY) }
+      for place = 2, count + count, 2 do numbers[place] = (numbers[place] + by) % AROUND end
+      parts[#parts + 1] = pack(shape, unpack(numbers, 1, count + count))
+      from = from + count
+    end
+    return table.concat(parts)
+  end
+
+  -- The log without the units between two totals. Totals are differences to the units forgotten, so that either those before or
+  -- those after are written anew, whichever are fewer.
+  local function cut(state, length, forgotten, from, to)
+    local before, after = reaching(state, length, forgotten, from), reaching(state, length, forgotten, to) + 1
+    local up, down = 0, from - to
+    if before < length - after then up, down = to - from, 0 end
+    local head = up == 0 and sub(state, HEAD + 1, HEAD + before * ENTRY) or shifted(state, 1, before, up)
+    local tail = down == 0 and sub(state, HEAD + 1 + (after - 1) * ENTRY) or shifted(state, after, length, down)
+    -- Of one entry a part may stay.
+    if total(state, before, forgotten) < from then
+      head = head .. pack('<I7I3', (entry(state, before + 1)), (from + forgotten + up) % AROUND)
+    end
+    return sub(state, 1, 4) .. pack('<I3', (forgotten + up) % AROUND) .. head .. tail
+  end
+
+  -- Gives back units of the instant of the charge, then older ones, and never a later one; if nobody knows it, the oldest that count.
+  function made.refund(state, at, charged, units, limit, period)
+    local log, length, forgotten, _, gone, counted = load(state, at, period, true)
     if log == nil then return nil end
-    local sum = total(log, length, forgotten) - units
-    if sum <= 0 then return false end
-    while length > 1 and total(log, length - 1, forgotten) >= sum do length = length - 1 end
-    log = sub(log, 1, HEAD + (length - 1) * ENTRY) .. pack('<I7I3', (entry(log, length)), (sum + forgotten) % AROUND)
-    local gone = expired(log, length, reached, period)
-    if sum == total(log, gone, forgotten) then return false end
+    local from, to = total(log, gone, forgotten), nil
+    if charged >= 0 then
+      -- What expires with the instant has come up to it.
+      to = total(log, expired(log, length, charged + period, period), forgotten)
+      if to - units > from then from = to - units end
+    else
+      to = from + (units < counted and units or counted)
+    end
+    if to > from then
+      if counted <= to - from then return false end
+      log = cut(log, length, forgotten, from, to)
+      length = read(log)
+    elseif counted == 0 then
+      return false
+    end
     return log, (entry(log, length)) + period
   end
 

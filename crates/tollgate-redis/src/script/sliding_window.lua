@@ -143,15 +143,24 @@ kinds[SLIDING] = function()
     return verdict, time, remaining, next_unit, reset, next_state, next_idle_at, base, base_idle_at
   end
 
-  function made.refund(state, at, units, limit, length, precision, strict)
+  -- Gives back to the sub-window of the charge, then to those before it; if nobody knows it, to the oldest that count.
+  function made.refund(state, at, charged, units, limit, length, precision, strict)
     local newest, counts = load(state, at, length, precision, true)
     if not newest then return nil end
-    for position = 1, #counts do
+    local index, offset = place(newest, at, length)
+    local first, last, towards = 1, #counts, 1
+    if charged >= 0 then
+      local behind = newest - (charged - charged % length) / length
+      if behind > 0 then first = behind + 1 end
+    else
+      local counting = precision + 1 - (index - newest)
+      first, last, towards = counting < last and counting or last, 1, -1
+    end
+    for position = first, last, towards do
       local taken = units < counts[position] and units or counts[position]
       counts[position] = counts[position] - taken
       units = units - taken
     end
-    local index, offset = place(newest, at, length)
     if used(newest, counts, index, offset, length, precision, strict) == 0 then return false end
     return write(sub(state, 1, 3), newest, counts), idle_at(newest, counts, length, precision)
   end

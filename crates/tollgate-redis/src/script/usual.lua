@@ -133,7 +133,7 @@ do
         end
         answers[index] = pack('<Bdddd', 7, now, missing, lent, demand)
       else
-        answers[index] = missing
+        answers[index] = pack('<Bdd', 5, now, missing)
       end
     else
       if first + (lends and count + count or count) > keys then break end
@@ -238,7 +238,7 @@ do
         if charge[3] and not is_allowed then fits = false end
       end
       if fits == nil then break end
-      local answer = (count > 1 or lends) and pack('<Bd', lends and 7 or 5, now) or ''
+      local answer = pack('<Bd', lends and 7 or 5, now)
       for place = 1, count do
         local charge, at = charges[place], first + place
         if places then at = places[at] end
@@ -268,10 +268,10 @@ do
             life = left / charge[8]
           end
           is_tight = (charge[7] - left - (charge[7] - left) % charge[10]) * 2 < charge[7]
-          answer = (count > 1 or lends) and answer .. pack('<d', missing) or missing
+          answer = answer .. pack('<d', missing)
         elseif kind == SLIDING then
           local found = state and sub(state, 5) or ''
-          answer = (answer ~= '' and answer or pack('<Bd', 5, now)) .. pack('<H', #found) .. found
+          answer = answer .. pack('<H', #found) .. found
           local counts, this = firsts[place], others[place]
           if lends and fits and counts then
             lent = charge[6] - uses[place] - cost
@@ -287,7 +287,7 @@ do
           end
         else
           local ends_at, units = firsts[place], others[place]
-          answer = (answer ~= '' and answer or pack('<Bd', 5, now)) .. pack('<dd', ends_at, units)
+          answer = answer .. pack('<dd', ends_at, units)
           local is_allowed = cost == 0 or units + cost <= charge[6]
           if lends and fits and is_allowed then
             lent = charge[6] - units - cost

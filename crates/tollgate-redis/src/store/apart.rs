@@ -118,14 +118,14 @@ impl<'c> Part<'c> {
         each.all(|(charge, answer)| charge.stance() == Stance::Shadow || answer.outcome.is_allowed())
     }
 
-    /// The charges that took something.
+    /// The charges that took something, to be given back at the instant at which they did.
     fn taken(&self, answers: &Answers) -> SmallVec<[Charge<'c>; 6]> {
         if !self.is_admitted(answers) {
             return SmallVec::new();
         }
         let each = self.charges.iter().zip(answers);
         each.filter(|(charge, answer)| charge.cost() > 0 && answer.outcome.is_allowed())
-            .map(|(charge, _)| *charge)
+            .map(|(charge, answer)| charge.refunding(answer))
             .collect()
     }
 

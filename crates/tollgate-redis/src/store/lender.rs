@@ -37,7 +37,7 @@ impl Lender for RedisStore {
                             return plain(*answer);
                         }
                         let window = window_of(charge.quota(), answer, lent.now);
-                        let receipt = Receipt::of(charge, window);
+                        let receipt = Receipt::of(charge);
                         Loan { answer: *answer, extra, window: Some(window), receipt, crowd }
                     })
                     .collect())
@@ -59,9 +59,15 @@ impl Lender for RedisStore {
         self.lend_by(receipt, &want, now, Instant::now() + self.deadline).await
     }
 
-    async fn take_back(&self, receipt: &Receipt, units: u64, now: Timestamp) -> Result<(), StoreFailure> {
+    async fn take_back(
+        &self,
+        receipt: &Receipt,
+        units: u64,
+        drawn_at: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
         let deadline = Instant::now() + self.deadline.max(super::CORRECTION);
-        let pending = self.link.begin(receipt.back(units, now), self.time(now), deadline);
+        let pending = self.link.begin(receipt.back(units, drawn_at, now), self.time(now), deadline);
         let value = pending.map_err(unanswered)?.answer().await.map_err(unanswered)?;
         if Receipt::is_done(&value) { Ok(()) } else { Err(StoreFailure::Superseded) }
     }
@@ -85,7 +91,7 @@ impl RedisStore {
         };
         let crowd = lent.crowds.first().copied().flatten();
         let window = window_of(receipt.quota(), answer, lent.now);
-        let receipt = Some(receipt.in_window(window));
+        let receipt = Some(receipt.clone());
         Ok(Loan { answer: *answer, extra, window: Some(window), receipt, crowd })
     }
 
@@ -107,7 +113,7 @@ impl RedisStore {
             // Who was denied only tells.
             let units = if is_admitted && loan.answer.outcome.is_allowed() { want.units } else { 0 };
             let want = Want { units, ..want };
-            let receipt = Receipt::of(charge, 0).filter(|_| !want.is_none());
+            let receipt = Receipt::of(charge).filter(|_| !want.is_none());
             async move { self.lend_by(&receipt?, &want, now, deadline).await.ok() }
         });
         let borrowed = together(each).await;

@@ -12,7 +12,7 @@ pub struct Bucket {
     capacity: Wide,
     /// What leaves without waiting.
     at_once: Wide,
-    /// Every admission in its order, refunds as negative ones.
+    /// Every admission in its order, in units × period, refunds as negative ones.
     admitted: Vec<(Wide, Wide)>,
 }
 
@@ -38,9 +38,9 @@ impl Bucket {
     /// The most by which any interval up to `at` exceeds what the rate alone gives, in units × period: zero for an empty one.
     fn debt(&self, at: Wide) -> Wide {
         let (mut sum, mut worst) = (0, 0);
-        for &(since, units) in self.admitted.iter().rev() {
-            sum += units;
-            worst = worst.max(sum * self.period - self.units * (at - since));
+        for &(since, scaled) in self.admitted.iter().rev() {
+            sum += scaled;
+            worst = worst.max(sum - self.units * (at - since));
         }
         worst
     }
@@ -62,18 +62,21 @@ impl Oracle for Bucket {
     /// A clock that stepped back makes intervals look shorter; no more than a whole bucket is held against the caller.
     fn forgive(&mut self, now: Wide) {
         if self.debt(now) > self.capacity * self.period {
-            self.admitted = vec![(now, self.capacity)];
+            self.admitted = vec![(now, self.capacity * self.period)];
         }
     }
 
     fn admit(&mut self, now: Wide, units: Wide) {
-        self.admitted.push((now, units));
+        self.admitted.push((now, units * self.period));
     }
 
-    /// A refund cancels units; beyond those that were owed it gives nothing, which the empty admission says.
-    fn refund(&mut self, now: Wide, units: Wide) {
+    /// A refund cancels units, less what the rate has given back since they were charged; beyond those that were owed it gives
+    /// nothing, which the empty admission says.
+    fn refund(&mut self, now: Wide, units: Wide, charged_at: Option<Wide>) {
         self.forgive(now);
-        self.admitted.push((now, -units));
+        let elapsed = charged_at.map_or(0, |at| (now - at).max(0));
+        let scaled = units.min(self.capacity) * self.period - self.units * elapsed;
+        self.admitted.push((now, -scaled.max(0)));
         self.admitted.push((now, 0));
     }
 

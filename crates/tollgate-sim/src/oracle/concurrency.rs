@@ -50,7 +50,7 @@ impl Oracle for Permits {
     }
 
     /// Gives back units of the latest permit, while it is in flight.
-    fn refund(&mut self, now: Wide, units: Wide) {
+    fn refund(&mut self, now: Wide, units: Wide, _charged_at: Option<Wide>) {
         if let Some((expires_at, held)) = self.held.last_mut()
             && now < *expires_at
         {

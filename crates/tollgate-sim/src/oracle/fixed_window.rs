@@ -45,6 +45,16 @@ impl Windows {
         }
     }
 
+    /// When the window began that ends at `end` and counts now. Nobody tells of a calendar's, unless it is the one around now.
+    fn start_of(self, end: Wide, now: Wide) -> Option<Wide> {
+        match self {
+            Windows::Multiples(period) | Windows::FromHit(period) => Some(end - period),
+            Windows::Civil(..) => {
+                Some(self.around(now)).filter(|around| around.1 == end).map(|around| around.0)
+            }
+        }
+    }
+
     /// The latest window that is believed: while a clock is set back, the one that had begun stays.
     fn latest_end(self, now: Wide) -> Wide {
         self.around(self.around(now).1).1
@@ -141,8 +151,20 @@ impl Oracle for WindowCount {
         }
     }
 
-    fn refund(&mut self, now: Wide, units: Wide) {
-        self.forgive(now);
+    /// Units of another window than the one that counts are dropped.
+    fn refund(&mut self, now: Wide, units: Wide, charged_at: Option<Wide>) {
+        let mut current = self.clone();
+        current.forgive(now);
+        let end = match &current.newest {
+            Some((end, _)) if current.used(now) > 0 => *end,
+            _ => self.windows.around(now).1,
+        };
+        let is_within =
+            |at: &Wide| self.windows.start_of(end, now).is_some_and(|start| start <= *at && *at < end);
+        if charged_at.is_some_and(|at| !is_within(&at)) {
+            return;
+        }
+        *self = current;
         let left = self.used(now) - units;
         if left <= 0 {
             self.newest = None;

@@ -56,19 +56,26 @@ impl Oracle for Log {
         self.admitted.push((now, units));
     }
 
-    fn refund(&mut self, now: Wide, units: Wide) {
+    /// Units of that instant are taken back, then older ones, which stop counting sooner. What no longer counts is not.
+    fn refund(&mut self, now: Wide, units: Wide, charged_at: Option<Wide>) {
         self.forgive(now);
         let reached = now.max(self.newest());
         let mut left = units;
-        while let Some((_, newest)) = self.admitted.last_mut() {
-            let taken = left.min(*newest);
-            *newest -= taken;
+        let mut take = |units: &mut Wide| {
+            let taken = left.min(*units);
+            *units -= taken;
             left -= taken;
-            if *newest > 0 {
-                break;
+        };
+        let counts = |at: Wide| reached - self.period < at;
+        let counting = self.admitted.iter_mut().filter(|(at, _)| counts(*at));
+        match charged_at {
+            Some(charged_at) => {
+                let own = counting.rev().filter(|(at, _)| *at <= charged_at);
+                own.for_each(|(_, units)| take(units));
             }
-            self.admitted.pop();
+            None => counting.for_each(|(_, units)| take(units)),
         }
+        self.admitted.retain(|&(_, units)| units > 0);
         if self.is_fresh(reached) {
             self.admitted.clear();
         }

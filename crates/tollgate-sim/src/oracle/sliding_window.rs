@@ -84,13 +84,25 @@ impl Oracle for SubWindows {
         self.admitted.push((index, units));
     }
 
-    fn refund(&mut self, now: Wide, units: Wide) {
+    /// Units of the instant's sub-window are taken back, then older ones, which stop counting sooner.
+    fn refund(&mut self, now: Wide, units: Wide, charged_at: Option<Wide>) {
         self.forgive(now);
         let mut left = units;
-        for (_, admitted) in self.admitted.iter_mut().rev() {
-            let taken = left.min(*admitted);
-            *admitted -= taken;
+        let mut take = |units: &mut Wide| {
+            let taken = left.min(*units);
+            *units -= taken;
             left -= taken;
+        };
+        let oldest = (now / self.length).max(self.newest()) - self.precision;
+        match charged_at {
+            Some(at) => {
+                let own = self.admitted.iter_mut().rev().filter(|(index, _)| *index <= at / self.length);
+                own.for_each(|(_, units)| take(units));
+            }
+            None => {
+                let counting = self.admitted.iter_mut().filter(|(index, _)| *index >= oldest);
+                counting.for_each(|(_, units)| take(units));
+            }
         }
         if self.is_fresh(now) {
             self.admitted.clear();

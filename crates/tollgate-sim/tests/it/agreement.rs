@@ -5,7 +5,7 @@ use proptest::test_runner::TestCaseResult;
 use tollgate::{Ticks, Timestamp};
 use tollgate_sim::limiter::Limiter;
 
-use crate::cases::{self, Step, Subject};
+use crate::cases::{self, Charges, Step, Subject};
 use crate::seeds::hold;
 
 type Case = (Subject, Timestamp, Vec<Step>);
@@ -15,20 +15,24 @@ fn agrees((subject, start, steps): Case) -> TestCaseResult {
     let mut limiter = Limiter::new(subject.quota.clone());
     let mut oracle = subject.oracle();
     let (mut now, mut latest, mut retry_at) = (start, start, start);
+    let mut charges = Charges::default();
     for step in steps {
-        let (Step::Charge(time, amount) | Step::Refund(time, amount)) = step;
+        let (Step::Charge(time, amount) | Step::Refund(time, amount, _)) = step;
         now = subject.go(time, now, retry_at);
         let stepped_back = now < latest;
         latest = latest.max(now);
         let units = subject.units(amount);
-        if let Step::Refund(..) = step {
-            limiter.refund(now, units);
-            oracle.refund(now.unix_micros().into(), units.into());
+        if let Step::Refund(_, _, which) = step {
+            let charged_at = charges.of(which);
+            limiter.refund(now, units, charged_at);
+            let wide = charged_at.map(|at| at.unix_micros().into());
+            oracle.refund(now.unix_micros().into(), units.into(), wide);
             continue;
         }
         let before = limiter.clone();
         let outcome = limiter.charge(now, units);
         prop_assert_eq!(outcome, oracle.charge(now, units), "{:?} at {:?}, before {:?}", step, now, before);
+        charges.note(&subject, &outcome, units, now);
         if let Some(retry_after) = outcome.verdict.retry_after() {
             retry_at = now + retry_after;
             retry_is_exact(&limiter, retry_at, units)?;
@@ -55,14 +59,14 @@ fn refunds_undo((subject, start, steps): Case) -> TestCaseResult {
     let mut limiter = Limiter::new(subject.quota.clone());
     let (mut now, mut retry_at) = (start, start);
     for step in steps {
-        let (Step::Charge(time, amount) | Step::Refund(time, amount)) = step;
+        let (Step::Charge(time, amount) | Step::Refund(time, amount, _)) = step;
         now = subject.go(time, now, retry_at);
         let units = subject.units(amount);
         let look = limiter.charge(now, 0);
         let mut undone = limiter.clone();
         let outcome = undone.charge(now, units);
         if outcome.is_allowed() && units > 0 {
-            undone.refund(now, units);
+            undone.refund(now, units, Some(subject.quota.counted_at(&outcome, now)));
             let again = undone.charge(now, 0);
             prop_assert_eq!(again, look, "{} charged and refunded at {:?}", units, now);
         }

@@ -14,6 +14,7 @@ use crate::cases::{self, Move, Step, Subject};
 use crate::seeds::hold;
 
 const SAVED: &str = "proptest-regressions/bounds.txt";
+const KEPT: &str = "proptest-regressions/kept.txt";
 
 type Case = (Subject, Timestamp, Vec<Step>);
 
@@ -35,7 +36,7 @@ fn departures(subject: &Subject, start: Timestamp, steps: &[Step]) -> Vec<(Times
     let (mut now, mut retry_at, mut latest) = (start, start, start);
     let mut left = Vec::new();
     for step in steps {
-        let (Step::Charge(time, amount) | Step::Refund(time, amount)) = *step;
+        let (Step::Charge(time, amount) | Step::Refund(time, amount, _)) = *step;
         // Steps back add up, but never to a whole period.
         now = subject.go(time, now, retry_at).max(latest - (subject.period - Ticks::ONE));
         latest = latest.max(now);
@@ -97,6 +98,66 @@ fn no_interval_exceeds_its_bound() {
     });
 }
 
+/// Plays a trace of charges and late refunds of single ones. Tells what was admitted and kept, and when: what was given back
+/// was never used, whether the limiter could still make room for it or not.
+fn kept(subject: &Subject, start: Timestamp, steps: &[Step]) -> Vec<(Timestamp, u64)> {
+    let mut limiter = Limiter::new(subject.quota.clone());
+    let (mut now, mut retry_at) = (start, start);
+    let (mut kept, mut counted_at): (Vec<(Timestamp, u64)>, Vec<Timestamp>) = (Vec::new(), Vec::new());
+    for step in steps {
+        let (Step::Charge(time, amount) | Step::Refund(time, amount, _)) = *step;
+        now = subject.go(time, now, retry_at);
+        let units = subject.units(amount);
+        if let Step::Refund(_, _, which) = *step {
+            let Some(place) = which.filter(|_| !kept.is_empty()).map(|back| back % kept.len()) else {
+                continue;
+            };
+            let units = units.min(kept[place].1);
+            limiter.refund(now, units, Some(counted_at[place]));
+            kept[place].1 -= units;
+            continue;
+        }
+        let outcome = limiter.charge(now, units);
+        match outcome.verdict {
+            Verdict::Allow if units > 0 => {
+                kept.push((now, units));
+                counted_at.push(subject.quota.counted_at(&outcome, now));
+            }
+            Verdict::Deny { retry_after } => retry_at = now + retry_after,
+            _ => {}
+        }
+    }
+    kept
+}
+
+/// What is given back, however late, makes no room that the definition does not have: counted in every interval, what was
+/// admitted and kept stays within the bound. A line gives turns back only where nobody stands behind, and permits have names.
+#[test]
+fn no_interval_keeps_more_than_its_bound() {
+    let subjects = prop_oneof![
+        cases::token_buckets(),
+        cases::gcras(),
+        cases::fixed_windows(),
+        cases::sliding_windows(),
+        cases::sliding_logs(),
+    ];
+    hold(KEPT, (subjects, cases::start(), cases::settling()), |(subject, start, steps): Case| {
+        let kept = kept(&subject, start, &steps);
+        within_bound(&subject, &kept)?;
+        if let Quota::FixedWindow(window) = &subject.quota
+            && *window.align() == Align::Epoch
+        {
+            let period = window.period().as_micros();
+            for &(at, _) in &kept {
+                let index = at.unix_micros() / period;
+                let inside = kept.iter().filter(|(at, _)| at.unix_micros() / period == index);
+                prop_assert!(inside.map(|(_, units)| units).sum::<u64>() <= window.limit());
+            }
+        }
+        Ok(())
+    });
+}
+
 /// A clock that trembles admits no more than one that stands: measured in the time that admissions have reached, windows
 /// keep their bound when the clock steps back by less than one of them.
 #[test]
@@ -139,7 +200,7 @@ fn steps_back_deny_for_a_bounded_time() {
         let mut limiter = Limiter::new(subject.quota.clone());
         let mut now = start;
         for step in steps {
-            let (Step::Charge(time, amount) | Step::Refund(time, amount)) = step;
+            let (Step::Charge(time, amount) | Step::Refund(time, amount, _)) = step;
             now = subject.go(time, now, now);
             let _ = limiter.charge(now, subject.units(amount));
         }
@@ -181,7 +242,7 @@ fn at_the_end_of_time_nothing_comes_back_by_itself() {
         };
         assert_eq!(admitted(&mut limiter), capacity, "{quota:?}");
         assert!(limiter.idle_at() > Timestamp::LAST, "{quota:?}");
-        limiter.refund(Timestamp::MAX, 1);
+        limiter.refund(Timestamp::MAX, 1, None);
         assert_eq!(admitted(&mut limiter), 1, "{quota:?}");
     }
 }

@@ -6,7 +6,7 @@ use tollgate::algorithm::token_bucket::{self, TokenBucket};
 use tollgate::{Quota, Rate, Timestamp};
 use tollgate_sim::limiter::Limiter;
 
-use crate::cases::{self, Step, Subject};
+use crate::cases::{self, Charges, Step, Subject};
 use crate::seeds::hold;
 
 const SAVED: &str = "proptest-regressions/buckets.txt";
@@ -29,16 +29,19 @@ fn token_bucket_and_gcra_answer_alike() {
         let mut gcra = Limiter::new(Quota::Gcra(gcra));
         let mut bucket = Limiter::new(Quota::TokenBucket(bucket));
         let (mut now, mut retry_at) = (start, start);
+        let mut charges = Charges::default();
         for step in steps {
-            let (Step::Charge(time, amount) | Step::Refund(time, amount)) = step;
+            let (Step::Charge(time, amount) | Step::Refund(time, amount, _)) = step;
             now = subject.go(time, now, retry_at);
             let units = subject.units(amount);
-            if let Step::Refund(..) = step {
-                gcra.refund(now, units);
-                bucket.refund(now, units);
+            if let Step::Refund(_, _, which) = step {
+                let charged_at = charges.of(which);
+                gcra.refund(now, units, charged_at);
+                bucket.refund(now, units, charged_at);
                 continue;
             }
             let outcome = gcra.charge(now, units);
+            charges.note(&subject, &outcome, units, now);
             prop_assert_eq!(outcome, bucket.charge(now, units), "{:?} at {:?}", step, now);
             retry_at = outcome.verdict.retry_after().map_or(retry_at, |after| now + after);
         }

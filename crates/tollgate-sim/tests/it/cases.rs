@@ -9,7 +9,7 @@ use tollgate::algorithm::leaky_bucket::LeakyBucket;
 use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::algorithm::sliding_log::SlidingLog;
 use tollgate::algorithm::sliding_window::{Estimate, SlidingWindow};
-use tollgate::{COST_MAX, Quota, Rate, Ticks, Timestamp};
+use tollgate::{COST_MAX, Outcome, Quota, Rate, Ticks, Timestamp};
 use tollgate_sim::oracle::{
     Bucket, CivilUnit, Log, Oldest, Oracle, Permits, SubWindows, WindowCount, Windows,
 };
@@ -47,7 +47,27 @@ pub(crate) enum Amount {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
     Charge(Move, Amount),
-    Refund(Move, Amount),
+    /// Of one of the latest charges, counted back from the last; none for one that nobody knows.
+    Refund(Move, Amount, Option<usize>),
+}
+
+/// The instants by which the charges of a trace are counted.
+#[derive(Default)]
+pub(crate) struct Charges(Vec<Timestamp>);
+
+impl Charges {
+    /// Notes what a charge came to.
+    pub(crate) fn note(&mut self, subject: &Subject, outcome: &Outcome, units: u64, now: Timestamp) {
+        if outcome.is_allowed() && units > 0 {
+            self.0.push(subject.quota.counted_at(outcome, now));
+        }
+    }
+
+    /// The instant of the charge that a refund is of.
+    pub(crate) fn of(&self, which: Option<usize>) -> Option<Timestamp> {
+        let back = which? % self.0.len().max(1);
+        self.0.iter().rev().nth(back).copied()
+    }
 }
 
 /// A quota and what it must answer to.
@@ -178,11 +198,27 @@ pub(crate) fn trembling() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
+/// Which charge a refund is of: the last, an earlier one, or nobody knows.
+fn which() -> impl Strategy<Value = Option<usize>> {
+    prop_oneof![2 => Just(Some(0)), 4 => (0usize..20).prop_map(Some), 1 => Just(None)]
+}
+
+/// Charges, and refunds of the last of them or of earlier ones, time never stepping back.
+pub(crate) fn settling() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (forward(), amount()).prop_map(|(time, amount)| Step::Charge(time, amount)),
+        2 => (forward(), amount(), 0usize..20)
+            .prop_map(|(time, amount, back)| Step::Refund(time, amount, Some(back))),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
 /// Charges and refunds, time going anywhere.
 pub(crate) fn wild() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => (any_way(), amount()).prop_map(|(time, amount)| Step::Charge(time, amount)),
-        1 => (any_way(), amount()).prop_map(|(time, amount)| Step::Refund(time, amount)),
+        2 => (any_way(), amount(), which())
+            .prop_map(|(time, amount, which)| Step::Refund(time, amount, which)),
     ];
     prop::collection::vec(step, 1..60)
 }

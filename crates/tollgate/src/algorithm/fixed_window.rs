@@ -92,6 +92,19 @@ impl FixedWindow {
         }
     }
 
+    /// Whether an instant lies in the window that ends at `ends_at` and counts at `now`. Of a calendar only the window around
+    /// `now` is known: another, which a clock that stepped back has left in force, has no instants.
+    fn is_within(&self, at: Timestamp, ends_at: Timestamp, now: Timestamp) -> bool {
+        let starts_at = match &self.align {
+            Align::Epoch | Align::FirstHit => ends_at - self.period,
+            Align::Calendar(calendar) => match calendar.window(now) {
+                (start, end) if end == ends_at => start,
+                _ => return false,
+            },
+        };
+        at >= starts_at && at < ends_at
+    }
+
     /// Whether its windows are the other's, so that a count means the same in both.
     pub(crate) fn is_counted_like(&self, other: &FixedWindow) -> bool {
         self.align == other.align && (self.period == other.period || matches!(self.align, Align::Calendar(_)))
@@ -167,11 +180,21 @@ pub fn charge(quota: &FixedWindow, state: State, now: Timestamp, cost: u64) -> (
     (next, quota.outcome(wanted, now, Verdict::Allow))
 }
 
-/// Gives back `units` of the current window.
+/// Gives back `units` that were charged at an instant, if that lies in the current window; those of another are dropped.
+/// Without an instant they are taken to have been charged in the current window.
 #[must_use]
-pub fn refund(quota: &FixedWindow, state: State, now: Timestamp, units: u64) -> State {
+pub fn refund(
+    quota: &FixedWindow,
+    state: State,
+    now: Timestamp,
+    units: u64,
+    charged_at: Option<Timestamp>,
+) -> State {
     let now = now.decidable();
     let current = state.clamped(quota, now).current(quota, now);
+    if charged_at.is_some_and(|at| !quota.is_within(at, current.ends_at, now)) {
+        return state;
+    }
     match current.count.saturating_sub(units) {
         0 => State::default(),
         count => State::new(current.ends_at, count),
@@ -292,10 +315,25 @@ mod tests {
     fn refunds_make_room() {
         let quota = per_minute(10, Align::FirstHit);
         let (state, _) = charge(&quota, State::default(), T0, 10);
-        let state = refund(&quota, state, after(1), 3);
+        let state = refund(&quota, state, after(1), 3, Some(T0));
         assert_eq!(charge(&quota, state, after(1), 0).1.remaining, 3);
-        assert_eq!(refund(&quota, state, after(1), 70), State::default());
-        assert_eq!(refund(&quota, state, after(60), 1), State::default());
+        assert_eq!(refund(&quota, state, after(1), 70, None), State::default());
+        assert_eq!(refund(&quota, state, after(60), 1, Some(T0)), state, "its window has ended");
+    }
+
+    /// What was charged in a window is not given back to the next, whose room it never took.
+    #[test]
+    fn refund_after_window_rollover_is_dropped() {
+        for align in aligns() {
+            let quota = per_minute(10, align);
+            let (state, _) = charge(&quota, State::default(), after(7), 4);
+            let (state, _) = charge(&quota, state, after(67), 5);
+            for charged_at in [after(7), after(67) - Ticks::from_secs(8)] {
+                assert_eq!(refund(&quota, state, after(68), 4, Some(charged_at)), state);
+            }
+            let refunded = refund(&quota, state, after(68), 4, Some(after(67)));
+            assert_eq!(charge(&quota, refunded, after(68), 0).1.remaining, 9);
+        }
     }
 
     /// A clock that trembles at a boundary gives no window twice; one that steps back far denies for two windows at most.

@@ -122,11 +122,19 @@ pub fn advance(reservoir: &Reservoir, state: State, now: Timestamp, cost: u64) -
     (next, left, verdict)
 }
 
-/// Gives back `units`, at most to a full bucket.
+/// Gives back `units` that were charged at an instant, as far as they have not come back since; at most to a full bucket.
+/// Without an instant they are taken to have been charged now.
 #[must_use]
-pub fn refund(reservoir: &Reservoir, state: State, now: Timestamp, units: u64) -> State {
+pub fn refund(
+    reservoir: &Reservoir,
+    state: State,
+    now: Timestamp,
+    units: u64,
+    charged_at: Option<Timestamp>,
+) -> State {
     let now = now.decidable();
-    State::lacking(reservoir.put(state.missing(reservoir, now), units), reservoir, now)
+    let elapsed = charged_at.map_or(Ticks::ZERO, |at| now.since(at));
+    State::lacking(reservoir.put(state.missing(reservoir, now), units, elapsed), reservoir, now)
 }
 
 /// Gives back `units` of a charge that left the bucket full again at `full_at`, if it was the last: none if another was charged since, whose
@@ -139,7 +147,7 @@ pub fn step_back(
     now: Timestamp,
     units: u64,
 ) -> Option<State> {
-    (idle_at(&state) == full_at).then(|| refund(reservoir, state, now, units))
+    (idle_at(&state) == full_at).then(|| refund(reservoir, state, now, units, None))
 }
 
 /// From when on the state equals that of a key never seen.

@@ -219,11 +219,15 @@ impl Reservoir {
         }
     }
 
-    /// Gives back `units`: the credits it lacks then.
+    /// Gives back `units` that were charged `elapsed` ago: the credits it lacks then. What has come back by itself since is
+    /// not given back again. So a refund never makes more room than the charge took: in every interval, what was admitted and
+    /// kept stays within the burst and the rate.
     #[must_use]
     #[inline]
-    pub const fn put(&self, missing: u64, units: u64) -> u64 {
-        if units >= self.units { 0 } else { missing.saturating_sub(units * self.pace.price().get()) }
+    pub const fn put(&self, missing: u64, units: u64, elapsed: Ticks) -> u64 {
+        let units = if units < self.units { units } else { self.units };
+        let regained = self.gained(elapsed.as_micros());
+        missing.saturating_sub((units * self.pace.price().get()).saturating_sub(regained))
     }
 
     /// The answer of a reservoir that lacks `missing` credits after the charge.

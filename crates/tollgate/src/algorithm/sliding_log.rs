@@ -160,6 +160,43 @@ impl State {
         }
     }
 
+    /// The units before an entry.
+    fn before(&self, index: usize) -> u64 {
+        let last = index.checked_sub(1).and_then(|last| self.entries.get(last));
+        last.map_or(self.forgotten, |entry| entry.total)
+    }
+
+    /// Takes units away from the entries between two places, the latest of them first.
+    fn take_latest(&mut self, from: usize, until: usize, units: u64) {
+        if until <= from {
+            return;
+        }
+        let (least, total) = (self.before(from), self.before(until));
+        let most = total.saturating_sub(units).max(least);
+        for entry in self.entries.range_mut(from..until) {
+            entry.total = entry.total.min(most);
+        }
+        for entry in self.entries.range_mut(until..) {
+            entry.total -= total - most;
+        }
+        self.drop_empty();
+    }
+
+    /// Takes units away from the entries after a place, the oldest of them first.
+    fn take_oldest(&mut self, from: usize, units: u64) {
+        let least = self.before(from);
+        for entry in self.entries.range_mut(from..) {
+            entry.total = entry.total.saturating_sub(units).max(least);
+        }
+        self.drop_empty();
+    }
+
+    /// Forgets instants that have no units any more.
+    fn drop_empty(&mut self) {
+        let mut before = self.forgotten;
+        self.entries.retain(|entry| entry.total > std::mem::replace(&mut before, entry.total));
+    }
+
     fn outcome(&self, quota: &SlidingLog, now: Timestamp, verdict: Verdict) -> Outcome {
         let used = self.used(quota, self.reached(now));
         let remaining = quota.limit.saturating_sub(used);
@@ -194,18 +231,27 @@ pub fn charge(quota: &SlidingLog, mut state: State, now: Timestamp, cost: u64) -
     (state, outcome)
 }
 
-/// Gives back `units`, the latest first: exact when it undoes a charge just made, as a refund nearly always does.
+/// Gives back `units` that were charged at an instant: those of that instant, then those before it, and never a later one,
+/// which counts for longer. Without an instant, the oldest that count.
 #[must_use]
-pub fn refund(quota: &SlidingLog, mut state: State, now: Timestamp, units: u64) -> State {
+pub fn refund(
+    quota: &SlidingLog,
+    mut state: State,
+    now: Timestamp,
+    units: u64,
+    charged_at: Option<Timestamp>,
+) -> State {
     let now = now.decidable();
     state.clamp(quota, now);
     let at = state.reached(now);
-    let total = state.total().saturating_sub(units).max(state.forgotten);
-    let kept = state.entries.partition_point(|entry| entry.total < total);
-    if let Some(newest) = state.entries.get_mut(kept) {
-        newest.total = total;
+    let expired = state.expired(quota, at);
+    match charged_at {
+        Some(charged_at) => {
+            let until = state.entries.partition_point(|entry| entry.at <= charged_at);
+            state.take_latest(expired, until, units);
+        }
+        None => state.take_oldest(expired, units),
     }
-    state.entries.truncate(kept + usize::from(total > state.forgotten));
     if state.used(quota, at) == 0 {
         return State::default();
     }
@@ -312,17 +358,38 @@ mod tests {
         assert_eq!(charge(&quota, state, after(300), 11).1.verdict, Verdict::Never);
     }
 
-    /// A refund undoes the latest charges, and all of them leave a key as if never seen.
+    /// A refund undoes its charge, and all of them leave a key as if never seen.
     #[test]
-    fn refunds_undo_the_latest_charges() {
+    fn refunds_undo_their_charge() {
         let quota = per_minute(10);
         let before = charged(&quota, &[(3, 6), (50, 2)]);
         let (charged, _) = charge(&quota, before.clone(), after(51), 2);
-        assert_eq!(refund(&quota, charged.clone(), after(51), 2), before);
-        let partly = refund(&quota, charged.clone(), after(51), 5);
-        assert_eq!(partly.units().collect::<Vec<_>>(), [(after(3), 5)]);
-        assert_eq!(refund(&quota, charged.clone(), after(51), 10), State::default());
-        assert_eq!(refund(&quota, charged, after(500), 1), State::default());
+        let refunded =
+            |now, units, at: u64| refund(&quota, charged.clone(), after(now), units, Some(after(at)));
+        assert_eq!(refunded(51, 2, 51), before);
+        assert_eq!(refunded(51, 5, 51).units().collect::<Vec<_>>(), [(after(3), 5)]);
+        assert_eq!(refunded(51, 10, 51), State::default());
+        assert_eq!(refunded(500, 1, 51), State::default());
+    }
+
+    /// A late refund gives back units of its own instant or older ones, never those that came later. Where nobody knows the
+    /// instant, it gives back the oldest that count.
+    #[test]
+    fn a_late_refund_gives_back_its_own_instant() {
+        let quota = per_minute(10);
+        let state = charged(&quota, &[(3, 5), (20, 2), (50, 3)]);
+        let left = |units, charged_at: Option<u64>, now| {
+            let state = refund(&quota, state.clone(), after(now), units, charged_at.map(after));
+            state.units().map(|(at, units)| (at.since(T0).as_micros() / 1_000_000, units)).collect::<Vec<_>>()
+        };
+        assert_eq!(left(5, Some(3), 50), [(20, 2), (50, 3)]);
+        assert_eq!(left(4, Some(3), 50), [(3, 1), (20, 2), (50, 3)]);
+        assert_eq!(left(4, Some(20), 50), [(3, 3), (50, 3)]);
+        assert_eq!(left(9, Some(20), 50), [(50, 3)]);
+        assert_eq!(left(9, Some(2), 50), [(3, 5), (20, 2), (50, 3)]);
+        assert_eq!(left(5, Some(3), 70), [(3, 5), (20, 2), (50, 3)], "they no longer count");
+        assert_eq!(left(6, None, 50), [(20, 1), (50, 3)]);
+        assert_eq!(left(1, None, 70), [(3, 5), (20, 1), (50, 3)], "what no longer counts is not given back");
     }
 
     /// A clock that trembles ages no unit; one that steps back far denies for two windows at most.

@@ -269,16 +269,34 @@ pub fn charge(quota: &SlidingWindow, mut state: State, now: Timestamp, cost: u64
     (state, outcome)
 }
 
-/// Gives back `units`, the latest first: exact when it undoes a charge just made, as a refund nearly always does.
+/// Gives back `units` that were charged at an instant: to its sub-window, then to those before it, and never to a later one,
+/// whose units count for longer. Without an instant, to the oldest that count.
 #[must_use]
-pub fn refund(quota: &SlidingWindow, mut state: State, now: Timestamp, units: u64) -> State {
+pub fn refund(
+    quota: &SlidingWindow,
+    mut state: State,
+    now: Timestamp,
+    units: u64,
+    charged_at: Option<Timestamp>,
+) -> State {
     let now = now.decidable();
     state.clamp(quota, now);
     let mut left = units;
-    for count in &mut state.counts {
+    let mut take = |count: &mut u64| {
         let taken = left.min(*count);
         *count -= taken;
         left -= taken;
+    };
+    match charged_at {
+        Some(at) => {
+            let behind = state.newest.saturating_sub(at.unix_micros() / quota.sub);
+            let behind = usize::try_from(behind).unwrap_or(usize::MAX);
+            state.counts.iter_mut().skip(behind).for_each(&mut take);
+        }
+        None => {
+            let counting = (quota.oldest() + 1).saturating_sub(state.behind(state.place(quota, now)));
+            state.counts.iter_mut().take(counting).rev().for_each(&mut take);
+        }
     }
     if state.used(quota, state.place(quota, now)) == 0 {
         return State::default();
@@ -461,16 +479,33 @@ mod tests {
         }
     }
 
-    /// A refund undoes the latest charge, and all of them leave a key as if never seen.
+    /// A refund undoes its charge, and all of them leave a key as if never seen.
     #[test]
-    fn refunds_undo_the_latest_charge() {
+    fn refunds_undo_their_charge() {
         for quota in quotas(10) {
             let before = charged(&quota, &[(3, 6), (50, 2)]);
             let (after_charge, _) = charge(&quota, before.clone(), after(50), 2);
-            assert_eq!(refund(&quota, after_charge.clone(), after(50), 2), before);
-            assert_eq!(refund(&quota, after_charge.clone(), after(50), 10), State::default());
-            assert_eq!(refund(&quota, after_charge, after(500), 1), State::default());
+            let refunded = |now, units, charged_at| {
+                refund(&quota, after_charge.clone(), after(now), units, Some(after(charged_at)))
+            };
+            assert_eq!(refunded(50, 2, 50), before);
+            assert_eq!(refunded(50, 10, 50), State::default());
+            assert_eq!(refunded(500, 1, 50), State::default());
         }
+    }
+
+    /// A late refund gives back the units of its own sub-window, and never those that came later.
+    #[test]
+    fn a_late_refund_gives_back_its_own_sub_window() {
+        let quota = per_minute(10, 10, Estimate::Strict);
+        let state = charged(&quota, &[(3, 5), (15, 1), (50, 4)]);
+        let own = refund(&quota, state.clone(), after(51), 5, Some(after(3)));
+        assert_eq!(own.counts(), [4, 0, 0, 0, 0, 0, 1, 0, 0]);
+        let gone = refund(&quota, state.clone(), after(51), 9, Some(after(2) - Ticks::from_secs(60)));
+        assert_eq!(gone, state, "nothing is left of that long ago");
+        let unknown = refund(&quota, state, after(51), 6, None);
+        assert_eq!(remaining(&quota, &unknown, after(51)), 6);
+        assert_eq!(remaining(&quota, &unknown, after(113)), 6, "the oldest were given back");
     }
 
     /// A clock that trembles at a boundary ages no counter; one that steps back far denies for two windows at most.

@@ -115,12 +115,20 @@ pub fn charge(quota: &TokenBucket, state: State, now: Timestamp, cost: u64) -> (
     (next, reservoir.outcome(left, verdict))
 }
 
-/// Gives back `units`, at most to a full bucket.
+/// Gives back `units` that were charged at an instant, as far as they have not come back since; at most to a full bucket.
+/// Without an instant they are taken to have been charged now.
 #[must_use]
-pub fn refund(quota: &TokenBucket, state: State, now: Timestamp, units: u64) -> State {
+pub fn refund(
+    quota: &TokenBucket,
+    state: State,
+    now: Timestamp,
+    units: u64,
+    charged_at: Option<Timestamp>,
+) -> State {
     let now = now.decidable();
     let missing = state.missing(&quota.reservoir, now);
-    State { missing: quota.reservoir.put(missing, units), at: now }
+    let elapsed = charged_at.map_or(Ticks::ZERO, |at| now.since(at));
+    State { missing: quota.reservoir.put(missing, units, elapsed), at: now }
 }
 
 /// From when on the state equals that of a key never seen.

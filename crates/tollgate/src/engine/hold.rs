@@ -25,6 +25,8 @@ use crate::time::{Ticks, Timestamp};
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     limit: Arc<str>,
+    /// Whose counter it is, by number: a limit that counts anew since has others.
+    family: u64,
     pub(super) key: Fingerprint,
     group: Option<u16>,
     /// The quota of the key's own tier, and its place among the limit's quotas.
@@ -38,6 +40,11 @@ pub(super) struct Held {
     estimate: u64,
     cost: u64,
     settles: bool,
+    /// Units of it that were given back too late to make room.
+    dropped: u64,
+    /// When it was decided, by this node's clock, and by which instant its counter counts it, by the counter's.
+    decided_at: Timestamp,
+    charged_at: Option<Timestamp>,
     /// When the fixed window ends that it was charged in.
     window_ends_at: Option<Timestamp>,
     /// When the leaky bucket that it was charged to is empty again, unless somebody lines up behind.
@@ -54,7 +61,6 @@ pub struct Reservation {
     permit: Option<Permit>,
     /// Where it stands in line, if it moves up there.
     pub(super) lined: Option<Lined>,
-    charged_at: Timestamp,
     /// When its turn comes, at the latest.
     pub(super) leaves_at: Timestamp,
     expires_at: Timestamp,
@@ -92,6 +98,7 @@ impl Held {
         let limit = &live.policy.limits()[matched.limit as usize];
         Self {
             limit: limit.name().into(),
+            family: charge.family.id(),
             key: charge.key,
             group: charge.group,
             quota: (charge.quota.clone(), matched.quota),
@@ -102,6 +109,9 @@ impl Held {
             cost: charge.cost,
             settles: !matches!(charge.quota, Quota::Concurrency(_))
                 && !matches!(limit.cost(), Cost::Units(_)),
+            dropped: 0,
+            decided_at: Timestamp::default(),
+            charged_at: None,
             window_ends_at: None,
             empty_at: None,
             turn_at: None,
@@ -125,29 +135,54 @@ impl Held {
             Verdict::Wait(wait) => Some(now + wait),
             _ => None,
         };
-        Self { window_ends_at, empty_at, turn_at, ..Self::new(live, matched, charge, status.source) }
+        let charged_at = Some(match status.source {
+            // Units of a lease were drawn at some instant, and nobody knows which: the oldest is told.
+            Source::Lease => status.charged_at,
+            _ => charge.quota.counted_at(&status.outcome, status.charged_at),
+        });
+        let held = Self::new(live, matched, charge, status.source);
+        Self { decided_at: now, charged_at, window_ends_at, empty_at, turn_at, ..held }
     }
 
     const fn is_line(&self) -> bool {
         matches!(self.quota.0, Quota::LeakyBucket(_))
     }
 
-    /// How many of the units that it was charged still count.
-    fn still_counted(&self, charged_at: Timestamp, now: Timestamp) -> u64 {
+    /// How many of these units, of those that it was charged, still count, as far as this node can tell. The counter gives back
+    /// no more than that, whatever is told here.
+    pub(super) fn still_counted(&self, units: u64, now: Timestamp) -> u64 {
         match self.window_ends_at {
             Some(ends_at) if ends_at <= now => 0,
-            Some(_) => self.cost,
-            None => self.quota.0.still_counted(self.cost, charged_at, now),
+            Some(_) => units,
+            None => self.quota.0.still_counted(units, self.decided_at, now),
         }
     }
 
-    /// The charge in the policy that is now in force; none when the limit is gone.
+    /// Notes that it was brought to `cost`, as far as its counter did that. A turn in a line that was not given back is kept.
+    fn settle(&mut self, cost: u64, change: Settled) {
+        if cost < self.cost && !self.is_line() {
+            self.dropped += (self.cost - cost).saturating_sub(change.refunded);
+            self.cost = cost;
+        } else {
+            self.cost = self.cost - change.refunded + change.charged;
+        }
+    }
+
+    /// When it was decided, by this node's clock.
+    pub(super) const fn decided_at(&self) -> Timestamp {
+        self.decided_at
+    }
+
+    /// The charge in the policy that is now in force; none when the limit is gone, or counts anew.
     pub(super) fn charge<'l>(&self, live: &'l Live, permit: PermitId, cost: u64) -> Option<Charge<'l>> {
         let (limit, counters) = live.counters_of(&self.limit)?;
         let family = match self.stance {
             Stance::Enforced => &counters.enforced,
             Stance::Shadow => &counters.shadow,
         };
+        if family.id() != self.family {
+            return None;
+        }
         let at = self.quota_in(limit);
         let (number, quota) = (*counters.numbers.get(at)?, limit.quotas().get(at)?);
         Some(Charge {
@@ -161,6 +196,7 @@ impl Held {
             group: self.group,
             // What settles later is settled with the counter itself.
             lease: None,
+            charged_at: self.charged_at,
         })
     }
 
@@ -304,12 +340,11 @@ impl<S: Store> Engine<S> {
                     self.step_back(held, cost, now).await?
                 }
             } else {
-                // What time has given back already is not given back again.
-                let counted = held.still_counted(reservation.charged_at, now);
-                self.adjust(held, cost.max(held.cost - counted), now).await?
+                self.adjust(held, cost, now).await?
             };
-            held.cost = held.cost - change.refunded + change.charged; // From here another attempt would go on.
-            settled.refunded = settled.refunded.max(held.estimate.saturating_sub(held.cost));
+            held.settle(cost, change); // From here another attempt would go on.
+            let refunded = held.estimate.saturating_sub(held.cost).saturating_sub(held.dropped);
+            settled.refunded = settled.refunded.max(refunded);
             settled.charged = settled.charged.max(held.cost.saturating_sub(held.estimate));
             settled.unpaid = settled.unpaid.max(change.unpaid);
         }
@@ -345,7 +380,8 @@ impl<S: Store> Engine<S> {
             Source::Local => Ok(self.adjust_here(held, cost, now)),
             _ => {
                 let settled = self.adjust_in_store(held, cost, now).await?;
-                self.follow_adjusted(held, settled, now);
+                let refunded = if settled.refunded > 0 { held.cost - cost } else { 0 };
+                self.follow_adjusted(held, Settled { refunded, ..settled }, now);
                 Ok(settled)
             }
         }
@@ -401,7 +437,6 @@ fn reserved(
         held,
         permit: None,
         lined: None,
-        charged_at: now,
         leaves_at,
         expires_at: leaves_at + lifetime,
         is_settled: false,
@@ -417,8 +452,12 @@ async fn adjust_once(
 ) -> Result<Settled, StoreFailure> {
     let mut settled = Settled::default();
     if cost < held.cost {
-        settled.refunded = held.cost - cost;
-        let refund: Charges<'_> = held.charge(live, PermitId(0), settled.refunded).into_iter().collect();
+        let units = held.cost - cost;
+        settled.refunded = held.still_counted(units, now);
+        if settled.refunded == 0 {
+            return Ok(settled); // Time has given it back already.
+        }
+        let refund: Charges<'_> = held.charge(live, PermitId(0), units).into_iter().collect();
         match store.refund(&refund, now).await {
             // It may have been given back, so it is not given back again.
             Ok(()) | Err(StoreFailure::Unanswered) => {}

@@ -13,7 +13,7 @@
 //!
 //! *Time.* Instants are those of the clock that counted. If the reader's clock is behind, because it was set back or belongs to
 //! another machine, counters lie ahead of it, and each algorithm draws them back as it does when a clock steps back: nothing is
-//! gifted, and a wait is at most one refill or window too long. If it is ahead, that much time has passed.
+//! gifted, and a wait is at most one refill, or two windows and a sub-window. If it is ahead, that much time has passed.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;

@@ -141,6 +141,7 @@ impl<S: Store> Engine<S> {
                 source: status.source,
                 key_hash: status.key_hash,
                 outcome: status.outcome,
+                charged_at: status.charged_at,
             }));
         }
         told
@@ -212,7 +213,7 @@ impl Live {
         let known = || {
             let reservoir = quota.reservoir().filter(|_| plain.units == 1)?;
             let outcome = memory.admit_telling(key, (&plain.word, reservoir), plain.number, now)?;
-            Some(Answer::new(outcome, Source::Exact))
+            Some(Answer::new(outcome, Source::Exact).charged(now))
         };
         let answer = match known() {
             Some(answer) => answer,
@@ -227,6 +228,7 @@ impl Live {
                     permit: PermitId(0),
                     group: None,
                     lease: None,
+                    charged_at: None,
                 };
                 memory.charge_one(&charge, now).ok()?
             }
@@ -240,6 +242,7 @@ impl Live {
             source: answer.source,
             key_hash: key.digest(),
             outcome: answer.outcome,
+            charged_at: answer.charged_at,
         })
     }
 }

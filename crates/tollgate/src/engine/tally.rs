@@ -41,6 +41,7 @@ impl Windows {
             permit: PermitId(0),
             group: None,
             lease: None,
+            charged_at: None,
         }
     }
 }

@@ -57,6 +57,7 @@ impl Live {
             source: Source::Policy,
             key_hash: key.digest(),
             outcome: Outcome::uncounted(verdict),
+            charged_at: crate::time::Timestamp::default(),
         }
     }
 }

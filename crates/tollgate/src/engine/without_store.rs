@@ -395,6 +395,7 @@ impl<S: Store> Engine<S> {
             if !answer.outcome.is_allowed() || charge.cost == 0 {
                 continue;
             }
+            let charge = &charge.of_instant(now);
             let spot = Spot::matched(live, matched, charge);
             match answer.source {
                 Source::Open => standby.give(&spot, now),

@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::cell::Cell;
+use super::cell::{Cell, Leftover, Taken};
 use super::desk::{Desk, Desks};
 use super::heat::{HOT, Heat};
 use crate::charge::Charge;
@@ -144,7 +144,7 @@ pub(super) struct Book<R> {
     /// Keys that run out, to be renewed before they do.
     wanted: Mutex<Vec<Arc<Cell<R>>>>,
     /// What is left of leases that were replaced.
-    leftovers: Mutex<Vec<(R, u64)>>,
+    leftovers: Mutex<Vec<Leftover<R>>>,
     /// Units that no answer has told of, of keys without a cell: the next cell of the key does.
     untold: Mutex<HashMap<u128, u64, BuildHasherDefault<Already>>>,
 }
@@ -273,11 +273,13 @@ impl<R: Clone> Book<R> {
     /// Takes what a cell holds out of it, to be given back.
     pub(super) fn leave(&self, cell: &Cell<R>) {
         cell.goes();
-        let units = cell.units();
-        match cell.take_all() {
-            Some(rest) => self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).push(rest),
-            None => self.counts.stranded(units),
-        }
+        self.take_out(cell);
+    }
+
+    fn take_out(&self, cell: &Cell<R>) {
+        let Taken { leftovers, stranded } = cell.take_all();
+        self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).extend(leftovers);
+        self.counts.stranded(stranded);
     }
 
     /// Takes what a cell holds out of it, and gives it to nobody.
@@ -289,13 +291,8 @@ impl<R: Clone> Book<R> {
 
     /// Takes out what was not spent in time: it goes back, and no later draw makes it good again.
     pub(super) fn take_ended(&self, cell: &Cell<R>, now: Timestamp) {
-        let units = cell.units();
-        if units == 0 || !cell.has_ended(now) {
-            return;
-        }
-        match cell.take_all() {
-            Some(rest) => self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).push(rest),
-            None => self.counts.stranded(units),
+        if cell.units() > 0 && cell.has_ended(now) {
+            self.take_out(cell);
         }
     }
 
@@ -337,7 +334,7 @@ impl<R: Clone> Book<R> {
 
     /// What is to be given back at an instant: what is left over, and what nobody spent in time. Keys of which nothing is held and
     /// nothing known are forgotten. With `all`, everything goes back.
-    pub(super) fn take_leftovers(&self, now: Timestamp, all: bool) -> Vec<(R, u64)> {
+    pub(super) fn take_leftovers(&self, now: Timestamp, all: bool) -> Vec<Leftover<R>> {
         let mut rest = std::mem::take(&mut *self.leftovers.lock().unwrap_or_else(PoisonError::into_inner));
         // A few shelves at a time, so that nobody waits for all of them; all are seen within some turns.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
@@ -353,18 +350,16 @@ impl<R: Clone> Book<R> {
                 }
                 let cell = &entry.cell;
                 if cell.units() > 0 && (all || cell.has_ended(now)) {
-                    let units = cell.units();
-                    match cell.take_all() {
-                        Some(left) => rest.push(left),
-                        None => self.counts.stranded(units),
-                    }
+                    let Taken { leftovers, stranded } = cell.take_all();
+                    rest.extend(leftovers);
+                    self.counts.stranded(stranded);
                 }
                 entry.look_at = cell.look_at(now);
                 let is_idle = cell.is_idle(now);
                 if is_idle {
                     // Who has it at hand, or is about to draw, finds that it is here no more.
                     cell.goes();
-                    rest.extend(cell.take_all());
+                    rest.extend(cell.take_all().leftovers);
                     self.keep_untold(key, cell);
                 }
                 !is_idle

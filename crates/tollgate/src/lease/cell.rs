@@ -7,6 +7,7 @@ use std::task::Waker;
 use super::Loan;
 use super::crowd::Want;
 use super::denials::Denials;
+use super::draws::{Draw as Drawn, Draws};
 use super::share::{Brought, Draw, Share};
 use super::size::Demand;
 use super::turn::Turn;
@@ -40,6 +41,8 @@ pub(super) struct Cell<R> {
     ends: AtomicU64,
     /// Which lease they are of: another once all of them were taken out, and the same however often it is renewed.
     generation: AtomicU64,
+    /// When the oldest of them was drawn, by the counter's clock.
+    drawn_at: AtomicU64,
     /// Whether the counter was reset that they were taken of: then they go nowhere.
     is_forgotten: AtomicBool,
     /// The size of the last draw, by which one tells when it runs out.
@@ -73,6 +76,29 @@ pub(super) struct Asked<'q> {
     pub(super) is_admitted: bool,
 }
 
+/// What names the units that a request spends, if it has to put them back.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Spent {
+    /// The lease that they are of; 0 for none.
+    generation: u64,
+    /// When the oldest of those that were held was drawn: no unit is older.
+    pub(super) drawn_at: Timestamp,
+}
+
+/// Units that go back, and what it takes to give them back.
+pub(super) struct Leftover<R> {
+    pub(super) receipt: R,
+    pub(super) units: u64,
+    pub(super) drawn_at: Timestamp,
+}
+
+/// All that a cell held.
+pub(super) struct Taken<R> {
+    pub(super) leftovers: Vec<Leftover<R>>,
+    /// Units that cannot go back.
+    pub(super) stranded: u64,
+}
+
 /// What the store last said.
 #[derive(Default)]
 struct Told {
@@ -94,6 +120,7 @@ pub(super) struct Inner<R> {
     pub(super) receipt: Option<R>,
     /// Which window the units are of; 0 where there are none.
     window: u64,
+    draws: Draws,
     demand: Demand,
     share: Share,
 }
@@ -109,6 +136,7 @@ impl<R: Clone> Cell<R> {
             wakers: Vec::new(),
             receipt: None,
             window: 0,
+            draws: Draws::default(),
             demand: Demand::new(now),
             share: Share::default(),
         };
@@ -120,6 +148,7 @@ impl<R: Clone> Cell<R> {
             heard: AtomicU64::new(0),
             ends: AtomicU64::new(0),
             generation: AtomicU64::new(1),
+            drawn_at: AtomicU64::new(0),
             is_forgotten: AtomicBool::new(false),
             size: AtomicU64::new(0),
             is_scarce: AtomicBool::new(false),
@@ -194,10 +223,12 @@ impl<R: Clone> Cell<R> {
     }
 
     /// Puts back what was spent in vain, unless it was of a lease that has ended since.
-    pub(super) fn put(&self, cost: u64, generation: u64) {
-        let _inner = self.lock();
-        if self.generation.load(Ordering::Relaxed) == generation {
-            self.units.fetch_add(cost, Ordering::AcqRel);
+    pub(super) fn put(&self, cost: u64, spent: Spent) {
+        let mut inner = self.lock();
+        if self.generation.load(Ordering::Relaxed) == spent.generation {
+            let held = self.units.fetch_add(cost, Ordering::AcqRel) + cost;
+            inner.draws.put_back(spent.drawn_at, held);
+            self.drawn_at.store(inner.draws.oldest().unix_micros(), Ordering::Release);
         }
         let less = |demand: u64| Some(demand.saturating_sub(cost));
         let _ = self.demand.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -248,9 +279,11 @@ impl<R: Clone> Cell<R> {
         self.heard.fetch_add(untold, Ordering::AcqRel);
     }
 
-    /// What names the lease that units are spent of. Never 0.
-    pub(super) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
+    /// What names the units that are about to be spent. Asked before they are: what is drawn in between is later than told.
+    pub(super) fn spending(&self) -> Spent {
+        let generation = self.generation.load(Ordering::Acquire);
+        let drawn_at = Timestamp::from_unix_micros(self.drawn_at.load(Ordering::Acquire));
+        Spent { generation, drawn_at }
     }
 
     /// The counter was reset: what is held of it, and what a draw that is under way brings, goes nowhere.
@@ -265,14 +298,17 @@ impl<R: Clone> Cell<R> {
     /// Hands what it holds to the cell of another quota of the same counter, up to so many. They were debited, and what is in force now
     /// counts on from there. Not units of a window: a quota may have other windows. Tells how many were not taken.
     pub(super) fn hand_over(&self, to: &Self, most: u64) -> Option<u64> {
-        let inner = self.lock();
+        let mut inner = self.lock();
         if inner.window != 0 {
             return None;
         }
         let ends = self.ends.swap(0, Ordering::AcqRel);
         let units = self.take();
+        let draws = std::mem::take(&mut inner.draws);
         drop(inner);
-        let _to = to.lock();
+        let mut other = to.lock();
+        other.draws = draws;
+        to.drawn_at.store(other.draws.oldest().unix_micros(), Ordering::Release);
         to.add(units.min(most));
         to.ends.store(ends, Ordering::Release);
         Some(units.saturating_sub(most))
@@ -382,6 +418,7 @@ impl<R: Clone> Cell<R> {
             if inner.window != window {
                 // Units of a window that has ended end with it.
                 ended = self.take();
+                inner.draws = Draws::default();
                 self.ends.store(0, Ordering::Release);
                 inner.window = window;
             }
@@ -389,6 +426,12 @@ impl<R: Clone> Cell<R> {
                 let ttl = self.lease.ttl();
                 let life = if window == 0 { ttl } else { ttl.min(outcome.reset_after) };
                 self.ends.store(at(life), Ordering::Release);
+                if loan.extra > 0 {
+                    let drawn = Drawn { at: loan.answer.counted_at(quota), units: loan.extra };
+                    inner.draws.drew(drawn, self.units());
+                    // Before they can be spent, so that none is told to be later than it is.
+                    self.drawn_at.store(inner.draws.oldest().unix_micros(), Ordering::Release);
+                }
                 self.add(loan.extra);
             }
         }
@@ -447,11 +490,21 @@ impl<R: Clone> Cell<R> {
     }
 
     /// Takes all units out, with what it takes to give them back.
-    pub(super) fn take_all(&self) -> Option<(R, u64)> {
-        let inner = self.lock();
+    pub(super) fn take_all(&self) -> Taken<R> {
+        let mut inner = self.lock();
         self.ends.store(0, Ordering::Release);
         let units = self.take();
-        inner.receipt.clone().filter(|_| units > 0).map(|receipt| (receipt, units))
+        let draws = inner.draws.take(units);
+        let leftovers: Vec<_> = match &inner.receipt {
+            Some(receipt) => {
+                let each = draws.into_iter().filter(|draw| draw.units > 0);
+                each.map(|Drawn { at, units }| Leftover { receipt: receipt.clone(), units, drawn_at: at })
+                    .collect()
+            }
+            None => Vec::new(),
+        };
+        let returned: u64 = leftovers.iter().map(|left| left.units).sum();
+        Taken { leftovers, stranded: units.saturating_sub(returned) }
     }
 
     /// When to look again whether something is to be given back: not before what is held ends, and what is drawn later ends no earlier

@@ -30,8 +30,6 @@ pub struct MemoryReceipt {
     key: Fingerprint,
     number: u32,
     owner: Arc<(Family, Quota)>,
-    /// The window that they were taken of ends then.
-    window: u64,
 }
 
 impl MemoryReceipt {
@@ -46,6 +44,7 @@ impl MemoryReceipt {
             permit: PermitId(0),
             group: None,
             lease: None,
+            charged_at: None,
         }
     }
 }
@@ -77,7 +76,7 @@ impl Lending {
         let window = window_of(charge.quota(), &answer, now);
         let family = Family::single(&Secret::repeatable(0), &[b"receipt"], charge.quota().clone());
         let owner = Arc::new((family, charge.quota().clone()));
-        let receipt = MemoryReceipt { key: charge.key, number: charge.number, owner, window };
+        let receipt = MemoryReceipt { key: charge.key, number: charge.number, owner };
         Ok(Loan { answer, extra, window: Some(window), receipt: Some(receipt), crowd: None })
     }
 
@@ -152,12 +151,14 @@ impl Lender for Lending {
         &self,
         receipt: &MemoryReceipt,
         units: u64,
+        drawn_at: Timestamp,
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        if receipt.window != 0 && receipt.window <= now.unix_micros() {
+        // Units of a window are counted by its last instant: they ended with it.
+        if matches!(receipt.owner.1, Quota::FixedWindow(_)) && drawn_at < now {
             return Err(StoreFailure::Superseded);
         }
-        self.memory.refund(&[receipt.charge(units)], now).await
+        self.memory.refund(&[receipt.charge(units).of_instant(drawn_at)], now).await
     }
 }
 

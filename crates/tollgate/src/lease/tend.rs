@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::atomic::Ordering;
 
-use super::cell::Asked;
+use super::cell::{Asked, Leftover};
 use super::{Leased, Lender};
 use crate::store::StoreFailure;
 use crate::time::Timestamp;
@@ -58,8 +58,9 @@ impl<S: Lender> Leased<S> {
 
     async fn give_back(&self, now: Timestamp, all: bool) {
         let leftovers = self.book.take_leftovers(now, all);
-        let returns = leftovers.into_iter().map(|(receipt, units)| async move {
-            match self.store.take_back(&receipt, units, now).await {
+        let returns = leftovers.into_iter().map(|left| async move {
+            let Leftover { receipt, units, drawn_at } = left;
+            match self.store.take_back(&receipt, units, drawn_at, now).await {
                 Ok(()) => self.book.counts.returned(units),
                 Err(_) => self.book.counts.stranded(units),
             }

@@ -1,6 +1,7 @@
 //! Leases before a store in memory, which several nodes share.
 
 mod accounts;
+mod refunds;
 mod short_way;
 
 use std::future::Future;
@@ -242,9 +243,10 @@ impl Lender for Faulty {
         &self,
         receipt: &Self::Receipt,
         units: u64,
+        drawn_at: Timestamp,
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        self.lending.take_back(receipt, units, now).await
+        self.lending.take_back(receipt, units, drawn_at, now).await
     }
 }
 

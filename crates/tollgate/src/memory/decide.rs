@@ -131,7 +131,8 @@ pub(crate) fn refund_word(
 ) -> Result<Entry<1>, StoreFailure> {
     let Some(record) = charge.family.record(held.number) else { return unknown(held, origin.word(now)) };
     let reservoir = record.quota.reservoir().ok_or(StoreFailure::WrongKind)?;
-    let next = gcra::refund(reservoir, origin.unpack(held.state), record.latest(now), charge.cost);
+    let (state, at) = (origin.unpack(held.state), record.latest(now));
+    let next = gcra::refund(reservoir, state, at, charge.cost, charge.charged_at);
     Ok(Entry { state: origin.pack(next), number: held.number })
 }
 
@@ -215,10 +216,11 @@ pub(crate) fn refund_pair(
     let state = match &record.quota {
         Quota::TokenBucket(quota) => {
             let state = unpack_bucket(Some(held), quota);
-            pack_bucket(token_bucket::refund(quota, state, now, charge.cost), quota)
+            pack_bucket(token_bucket::refund(quota, state, now, charge.cost, charge.charged_at), quota)
         }
         Quota::FixedWindow(quota) => {
-            pack_window(fixed_window::refund(quota, unpack_window(Some(held)), now, charge.cost))
+            let state = unpack_window(Some(held));
+            pack_window(fixed_window::refund(quota, state, now, charge.cost, charge.charged_at))
         }
         _ => return Err(StoreFailure::WrongKind),
     };

@@ -82,7 +82,7 @@ impl MemoryStore {
             let (keep, outcome) = decide::word(charge, Some(entry), now, self.origin).ok()?;
             changes[index] = keep.map(|entry| (place, entry));
             allowed &= charge.stance == Stance::Shadow || outcome.is_allowed();
-            answers.push(Answer::new(outcome, Source::Exact));
+            answers.push(Answer::new(outcome, Source::Exact).charged(now));
         }
         if !allowed {
             self.refuse(charges, &buckets, answers, now)?;

@@ -304,7 +304,9 @@ impl Shelved {
         match (undo, charge.quota, &mut self.state) {
             (Some(Undo::Window(before)), _, Large::Window(state)) => *state = *before,
             (Some(Undo::Units), Quota::SlidingLog(quota), Large::Log(state)) => {
-                in_place(state, |state| (sliding_log::refund(quota, state, now, charge.cost), ()));
+                // It was the latest, wherever a clock that stepped back has left it.
+                let latest = Some(Timestamp::MAX);
+                in_place(state, |state| (sliding_log::refund(quota, state, now, charge.cost, latest), ()));
             }
             (Some(Undo::Units), Quota::Concurrency(quota), Large::Permits(state)) => {
                 in_place(state, |state| {
@@ -321,13 +323,15 @@ impl Shelved {
         let Some(record) = charge.family.record(self.number) else {
             return if self.idle_at <= now { Ok(()) } else { Err(StoreFailure::Superseded) };
         };
-        let at = record.latest(now);
+        let (at, charged_at) = (record.latest(now), charge.charged_at);
         match (&record.quota, &mut self.state) {
             (Quota::SlidingWindow(quota), Large::Window(state)) => {
-                in_place(state, |state| (sliding_window::refund(quota, state, at, charge.cost), ()));
+                let refund = |state| sliding_window::refund(quota, state, at, charge.cost, charged_at);
+                in_place(state, |state| (refund(state), ()));
             }
             (Quota::SlidingLog(quota), Large::Log(state)) => {
-                in_place(state, |state| (sliding_log::refund(quota, state, at, charge.cost), ()));
+                let refund = |state| sliding_log::refund(quota, state, at, charge.cost, charged_at);
+                in_place(state, |state| (refund(state), ()));
             }
             (Quota::Concurrency(quota), Large::Permits(state)) => {
                 in_place(state, |state| concurrency::release(quota, state, now, charge.permit));

@@ -95,7 +95,7 @@ impl MemoryStore {
                 Ok(()) => {
                     drop(locks);
                     self.tidy(now);
-                    return Ok(answers(&items));
+                    return Ok(answers(&items, now));
                 }
                 Err((index, Full)) if rooms[index] == Room::Main => rooms[index] = Room::Shared,
                 Err((index, Full)) => rooms[index] = Room::Nowhere,
@@ -322,7 +322,7 @@ impl Locks<'_> {
                 item.outcome = Outcome { verdict: Verdict::Allow, ..self.decide(item, &look)? };
             }
         }
-        Ok(answers(items))
+        Ok(answers(items, self.now))
     }
 
     /// Writes every state that changes. If there is no room for one, takes the others back.
@@ -399,7 +399,7 @@ impl Locks<'_> {
     }
 }
 
-fn answers(items: &[Item<'_>]) -> Answers {
+fn answers(items: &[Item<'_>], now: Timestamp) -> Answers {
     items
         .iter()
         .map(|item| {
@@ -408,7 +408,7 @@ fn answers(items: &[Item<'_>]) -> Answers {
                 true => Source::Overflow,
                 false => Source::Exact,
             };
-            Answer::new(item.outcome, source)
+            Answer::new(item.outcome, source).charged(now)
         })
         .collect()
 }

@@ -65,6 +65,12 @@ promises! {
         a_permit_survives_a_swap,
         a_refund_gives_back_exactly,
         a_reset_forgets_all_or_the_named;
+    kept:
+        a_late_cancel_gives_back_its_own_units,
+        a_late_commit_gives_back_its_own_units,
+        a_bucket_gives_back_what_it_has_not_regained,
+        no_interval_keeps_more_than_its_bound,
+        a_cancel_at_once_restores_the_room;
 }
 
 /// What a third party runs: the whole suite on one store.

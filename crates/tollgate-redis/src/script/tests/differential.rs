@@ -15,6 +15,9 @@ use super::twin::Twin;
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
+/// How long a reservation can be settled: longer than anything is counted.
+const LIFETIME: Ticks = Ticks::from_secs(400 * 86_400);
+
 /// Numbers that look random and are the same each time.
 pub(crate) struct Random(pub(crate) u64);
 
@@ -183,7 +186,7 @@ fn next_instant(now: Timestamp, pulse: u64, random: &mut Random) -> Timestamp {
 async fn session(server: &Arc<Server>, mut limits: Vec<Changing>, random: &mut Random) -> u64 {
     let engine = Engine::with_store(policy(&limits), Twin::new(server, START), Secret::random());
     let mut now = START + Ticks::from_micros(random.below(1 << 40));
-    let mut permits = Vec::new();
+    let (mut permits, mut reservations) = (Vec::new(), Vec::new());
     let swaps = random.below(3) == 0;
     // A state from after a swap that is counted under the quota before is another node's for the script, and for memory one of a clock
     // that stepped back. Policies are therefore swapped at the latest instant so far, and no clock is stepped back behind that.
@@ -222,6 +225,15 @@ async fn session(server: &Arc<Server>, mut limits: Vec<Changing>, random: &mut R
             9 | 10 if !permits.is_empty() => {
                 let index = usize::try_from(random.below(permits.len() as u64)).unwrap();
                 let _ = engine.renew(&permits[index], now).await;
+            }
+            11..=13 => reservations.extend(engine.reserve(&request, LIFETIME, now).await.1),
+            14..=16 if !reservations.is_empty() => {
+                let index = usize::try_from(random.below(reservations.len() as u64)).unwrap();
+                let mut reservation = reservations.swap_remove(index);
+                let _ = match random.below(3) {
+                    0 => engine.commit(&mut reservation, cost, now).await,
+                    _ => engine.cancel(&mut reservation, now).await,
+                };
             }
             7 | 8 if swaps => {
                 random_of_mut(&mut limits, random);

@@ -13,6 +13,9 @@ use super::twin::Twin;
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
+/// How long a reservation can be settled: longer than anything is counted.
+const LIFETIME: Ticks = Ticks::from_secs(400 * 86_400);
+
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 /// What is asked at one instant.
@@ -22,6 +25,9 @@ enum Act {
     Peek,
     Refund(u64),
     Reset,
+    Reserve(u64),
+    /// One of the open reservations, and what it is committed at; none to cancel it.
+    Settle(usize, Option<u64>),
 }
 
 fn acts() -> impl Strategy<Value = Vec<(i64, Act)>> {
@@ -29,8 +35,10 @@ fn acts() -> impl Strategy<Value = Vec<(i64, Act)>> {
     let act = prop_oneof![
         8 => cost.clone().prop_map(Act::Check),
         1 => Just(Act::Peek),
-        2 => cost.prop_map(Act::Refund),
+        2 => cost.clone().prop_map(Act::Refund),
         1 => Just(Act::Reset),
+        6 => cost.clone().prop_map(Act::Reserve),
+        6 => (0usize..8, prop::option::of(0u64..13)).prop_map(|(which, actual)| Act::Settle(which, actual)),
     ];
     // From a tick to two months, forth and back.
     let time = prop_oneof![4 => 0i64..4, 4 => 0i64..20_000_000, 1 => 0i64..6_000_000_000_000, 2 => -90_000_000i64..0];
@@ -46,6 +54,7 @@ async fn play(server: &Arc<Server>, places: &[usize], acts: &[(i64, Act)]) {
     let policy = Policy::new(limits.collect()).unwrap();
     let engine = Engine::with_store(policy, Twin::new(server, START), Secret::random());
     let mut now = START.unix_micros().cast_signed();
+    let mut reservations = Vec::new();
     for &(step, act) in acts {
         // The day before the start is as far back as memory tells.
         now = (now + step).max(START.unix_micros().cast_signed() - 86_400_000_000);
@@ -55,6 +64,17 @@ async fn play(server: &Arc<Server>, places: &[usize], acts: &[(i64, Act)]) {
             Act::Check(cost) => drop(engine.check(&request(cost), at).await),
             Act::Peek => drop(engine.peek(&request(1), at).await),
             Act::Refund(units) => engine.refund(&request(units), at).await.unwrap(),
+            Act::Reserve(cost) => {
+                reservations.extend(engine.reserve(&request(cost), LIFETIME, at).await.1);
+            }
+            Act::Settle(_, _) if reservations.is_empty() => {}
+            Act::Settle(which, actual) => {
+                let mut reservation = reservations.swap_remove(which % reservations.len());
+                let _ = match actual {
+                    Some(actual) => engine.commit(&mut reservation, actual, at).await,
+                    None => engine.cancel(&mut reservation, at).await,
+                };
+            }
             Act::Reset => drop(engine.reset(&request(0), &[], at + Ticks::ONE).await.unwrap()),
         }
     }

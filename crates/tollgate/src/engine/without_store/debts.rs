@@ -26,13 +26,13 @@ type Debtor = (Fingerprint, PermitId);
 /// What a debt was counted by.
 #[derive(Clone, Debug)]
 pub(super) enum Counter {
-    Limit(Held),
+    Limit(Box<Held>),
     Tally(Arc<Windows>, Fingerprint),
 }
 
 impl From<Held> for Counter {
     fn from(held: Held) -> Self {
-        Counter::Limit(held)
+        Counter::Limit(Box::new(held))
     }
 }
 
@@ -326,9 +326,11 @@ impl Due<'_> {
         self.units < 0
     }
 
-    /// The charge that tells it.
+    /// The charge that tells it. What several requests gave back has no one instant.
     pub(super) fn charge<'c>(&'c self, live: &'c Live) -> Option<Charge<'c>> {
-        self.debt.as_ref().and_then(|debt| debt.counter.charge(live, debt.permit, self.units.unsigned_abs()))
+        let debt = self.debt.as_ref()?;
+        let charge = debt.counter.charge(live, debt.permit, self.units.unsigned_abs())?;
+        Some(Charge { charged_at: None, ..charge })
     }
 
     /// The store knows.

@@ -145,8 +145,7 @@ impl Shares {
         let index = (quota.0 as usize).min(counters.numbers.len().checked_sub(1)?);
         let share = self.shares.get(position)?.get(index)?;
         let (number, quota) = (*counters.numbers.get(index)?, &share.quota);
-        let Charge { key, cost, stance, permit, .. } = *charge;
-        let charge = Charge { key, family, number, quota, cost, stance, permit, group: None, lease: None };
+        let charge = Charge { family, number, quota, group: None, lease: None, ..*charge };
         Some(Own { charge, spare: share.spare })
     }
 }
@@ -228,7 +227,7 @@ impl Local {
         } else {
             answer
         };
-        Ok(Answer::new(self.told(&own, answer.outcome, now), source))
+        Ok(Answer::new(self.told(&own, answer.outcome, now), source).charged(answer.charged_at))
     }
 
     /// The numbers of a share, of which the spare units are no part.

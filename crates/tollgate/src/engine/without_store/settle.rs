@@ -20,13 +20,13 @@ impl<S: Store> Engine<S> {
         let Some(standby) = self.standby.get() else { return settled };
         let Standby { local, debts, .. } = &**standby;
         if cost < held.cost() {
-            let refunded = held.cost() - cost;
-            let charge = held.charge(&live, PermitId(0), refunded);
+            let units = held.cost() - cost;
+            let charge = held.charge(&live, PermitId(0), units);
             if let Some(spot) = charge.as_ref().and_then(|charge| Spot::held(&live, held, charge)) {
-                settled.refunded = refunded;
+                settled.refunded = held.still_counted(units, now);
                 local.refund(Side::Counters, &spot, now);
             }
-        } else if let Some(look) = held.charge(&live, PermitId(0), 0) {
+        } else if let Some(look) = held.charge(&live, PermitId(0), 0).filter(|_| cost > held.cost()) {
             let Some(spot) = Spot::held(&live, held, &look) else { return settled };
             let extra = cost - held.cost();
             let left = local.ask(&spot, false, now);
@@ -43,11 +43,14 @@ impl<S: Store> Engine<S> {
         settled
     }
 
-    /// Follows here what was changed in the store.
+    /// Follows here what was changed in the store. What was given back there was charged here when it was decided.
     pub(in crate::engine) fn follow_adjusted(&self, held: &Held, settled: Settled, now: Timestamp) {
         let Some(standby) = self.standby.get() else { return };
         let live = self.live.load_full();
-        let charge = |units| held.charge(&live, PermitId(0), units).filter(|_| units > 0);
+        let charge = |units| {
+            let charge = held.charge(&live, PermitId(0), units).filter(|_| units > 0);
+            charge.map(|charge| charge.of_instant(held.decided_at()))
+        };
         if let Some(charge) = charge(settled.refunded)
             && let Some(spot) = Spot::held(&live, held, &charge)
         {

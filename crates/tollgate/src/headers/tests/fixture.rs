@@ -128,6 +128,7 @@ pub(crate) fn decision(cases: &[Case]) -> Decision {
         source: case.source,
         key_hash: case.key_hash,
         outcome: case.outcome,
+        charged_at: Timestamp::default(),
     });
     let mut decision = Decision::open(Arc::new(policy));
     decision.conclude(statuses);

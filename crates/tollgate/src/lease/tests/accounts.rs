@@ -81,8 +81,8 @@ impl Lender for Far {
     async fn lend_more(&self, r: &R, w: Want, now: Timestamp) -> Result<Loan<R>, StoreFailure> {
         self.lending.lend_more(r, w, now + self.way()).await
     }
-    async fn take_back(&self, r: &R, u: u64, now: Timestamp) -> Result<(), StoreFailure> {
-        self.lending.take_back(r, u, now + self.way()).await
+    async fn take_back(&self, r: &R, u: u64, at: Timestamp, now: Timestamp) -> Result<(), StoreFailure> {
+        self.lending.take_back(r, u, at, now + self.way()).await
     }
 }
 fn far(lending: Lending, way: Ticks) -> Far {

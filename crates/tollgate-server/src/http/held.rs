@@ -28,8 +28,12 @@ impl<S: Store> Service<S> {
         let (decision, reservation) = self.reserve(&request, lifetime, now, Wire::Http).await;
         let mut hold = Hold::None;
         if let Some(reservation) = reservation {
-            match self.reservations.put(reservation, now + lifetime, now) {
-                Ok(id) => hold = Hold::Reservation { id: id.to_string(), lifetime },
+            // It can be settled for its lifetime from when its turn comes, so it is remembered while it waits, too.
+            let expires_at = reservation.expires_at();
+            match self.reservations.put(reservation, expires_at, now) {
+                Ok(id) => {
+                    hold = Hold::Reservation { id: id.to_string(), lifetime: expires_at.since(now) };
+                }
                 Err(mut reservation) => {
                     self.engine.cancel(&mut reservation, now).await?;
                     let detail = "nothing was reserved; settle reservations as soon as the cost is known, or ask for a shorter ttl_ms";

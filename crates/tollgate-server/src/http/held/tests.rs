@@ -12,7 +12,12 @@ use crate::service::holds::Holds;
 
 use super::*;
 
-const POLICY: &[u8] = b"limits: [{name: in-flight, by: [k], concurrency: 2, permit_ttl: 30s}, {name: units, by: [t], rate: 5/h}]";
+const POLICY: &[u8] = b"
+limits:
+  - {name: in-flight, by: [k], concurrency: 2, permit_ttl: 30s}
+  - {name: units, by: [t], rate: 5/h}
+  - {name: line, by: [l], algorithm: leaky-bucket, rate: 1/min, queue: 3}
+";
 
 fn service(time: &ManualClock, room: usize) -> Service<MemoryStore> {
     let (policy, _) = Policy::compile("test", POLICY).unwrap();
@@ -126,6 +131,34 @@ async fn a_reservation_expires_on_its_tick() {
     time.advance(Duration::from_micros(1));
     assert_eq!(service.commit(ids[1], 1).await.unwrap_err().kind, Kind::ReservationExpired);
     assert_eq!(service.cancel(ids[0]).await.unwrap_err().kind, Kind::ReservationSettled);
+}
+
+/// The story: a reservation that had to wait for its turn longer than its `ttl_ms` was forgotten before the turn came, so it
+/// could be neither committed nor cancelled. Its time begins with its turn, and the answer says so.
+#[tokio::test]
+async fn a_reservation_that_waits_expires_after_its_turn() {
+    let time = ManualClock::new();
+    let service = service(&time, 100);
+    let question = Question::reservation(br#"{"attributes":{"l":"x"},"ttl_ms":1000}"#).unwrap();
+    let mut ids = Vec::new();
+    for (wait, expires_after) in [(None, 1_000), (Some(60_000), 61_000), (Some(120_000), 121_000)] {
+        let answer = decided(service.answer_reserve(&question).await);
+        assert_eq!(answer["wait_ms"].as_u64(), wait, "{answer}");
+        assert_eq!(answer["expires_after_ms"], expires_after);
+        ids.push(answer["reservation"].as_str().and_then(Id::parse).unwrap());
+    }
+    time.advance(Duration::from_secs(1));
+    assert_eq!(service.commit(ids[0], 1).await.unwrap_err().kind, Kind::ReservationExpired);
+    // The last in line goes away before its turn, and the next is told to leave when it would have left.
+    assert!(matches!(service.cancel(ids[2]).await, Ok(Answered::Done)));
+    let next = decided(service.answer_reserve(&question).await);
+    assert_eq!((&next["wait_ms"], &next["expires_after_ms"]), (&119_000.into(), &120_000.into()));
+    time.advance(Duration::from_micros(60_000_000 - 1));
+    let settled = service.commit(ids[1], 1).await;
+    assert!(matches!(settled, Ok(Answered::Settled(settled)) if settled == tollgate::Settled::default()));
+    let next = next["reservation"].as_str().and_then(Id::parse).unwrap();
+    time.advance(Duration::from_micros(60_000_001));
+    assert_eq!(service.commit(next, 1).await.unwrap_err().kind, Kind::ReservationExpired);
 }
 
 /// The story: a commit, a cancel or a release that met a store that was away lost its id with it. It is there again when

@@ -20,8 +20,17 @@ type AskFleet =
     dyn Fn(CheckRequest<'static>, Timestamp) -> Pin<Box<dyn Future<Output = Decision> + Send>> + Send + Sync;
 
 /// Gives back to the fleet's counters.
-type RefundFleet =
-    dyn Fn(CheckRequest<'static>, Timestamp) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+type RefundFleet = dyn Fn(Charged, Timestamp) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+
+/// Longest that a request waits between its charge and its refund; what is given back later stays charged.
+const REFUND_WITHIN: Ticks = Ticks::from_secs(3_600);
+
+/// What the fleet's counters were charged, and when: it goes back to that instant.
+struct Charged {
+    question: CheckRequest<'static>,
+    decision: Decision,
+    at: Timestamp,
+}
 
 /// Where the fleet's capacity is counted.
 struct Fleet {
@@ -79,7 +88,7 @@ impl Shedder {
     /// Counts the fleet's capacity in an engine of [`tollgate::overload::FleetShedder::policy`], such as one on the fleet's store.
     #[must_use]
     pub fn counting<S: Store + Send + Sync + 'static>(mut self, engine: Arc<Engine<S>>) -> Self {
-        let (near, charged) = (Arc::clone(&engine), Arc::clone(&engine));
+        let (near, counting) = (Arc::clone(&engine), Arc::clone(&engine));
         let look = Box::new(move |request: &CheckRequest<'static>, now| {
             near.check_at_once(std::slice::from_ref(request), now)
         });
@@ -89,11 +98,13 @@ impl Shedder {
                 Box::pin(async move { engine.check(&request, now).await });
             asked
         });
-        let refund = Box::new(move |request: CheckRequest<'static>, now| {
-            let engine = Arc::clone(&charged);
+        let refund = Box::new(move |charged: Charged, now| {
+            let engine = Arc::clone(&counting);
             let given: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+                let Charged { question, decision, at } = charged;
+                let mut reservation = engine.set_aside(&question, &decision, REFUND_WITHIN, at);
                 // A store that does not answer keeps what it has: nobody gets more than the capacity.
-                let _ = engine.refund(&request, now).await;
+                let _ = engine.cancel(&mut reservation, now).await;
             });
             given
         });
@@ -165,7 +176,7 @@ impl Shedder {
         {
             let Some(decision) = (fleet.look)(&question, now) else { return Ok(Way::Ask) };
             shedder.judge(&decision, priority, now)?;
-            charged = decision.is_allowed().then_some(question);
+            charged = decision.is_allowed().then(|| Charged { question, decision, at: now });
         }
         self.look(charged, priority, identity, now)
     }
@@ -197,27 +208,27 @@ impl Shedder {
     }
 
     /// Asks the fleet's counters; tells what they were charged, if they were.
-    async fn ask(&self, priority: Priority) -> Result<Option<CheckRequest<'static>>, Refusal> {
+    async fn ask(&self, priority: Priority) -> Result<Option<Charged>, Refusal> {
         let (Some(shedder), Some(fleet)) = (&self.controllers.fleet, &self.fleet) else { return Ok(None) };
         let now = self.now();
         let Some(question) = shedder.question(priority, now) else { return Ok(None) };
         let decision = (fleet.ask)(question.clone(), now).await;
         shedder.judge(&decision, priority, self.now())?;
-        Ok(decision.is_allowed().then_some(question))
+        Ok(decision.is_allowed().then(|| Charged { question, decision, at: now }))
     }
 
     /// What this process says of a request that the fleet's counters were charged for. Whom it refuses gets that back: the capacity was not
     /// used.
     fn look(
         self: &Arc<Self>,
-        charged: Option<CheckRequest<'static>>,
+        charged: Option<Charged>,
         priority: Priority,
         identity: u64,
         now: Timestamp,
     ) -> Result<Way, Refusal> {
-        let waits = |charged: Option<CheckRequest<'static>>| {
-            let charge = |question| Charge { shedder: Arc::clone(self), question: Some(question) };
-            Way::Wait(charged.map(|question| Box::new(charge(question))))
+        let waits = |charged: Option<Charged>| {
+            let charge = |charged| Charge { shedder: Arc::clone(self), charged: Some(charged) };
+            Way::Wait(charged.map(|charged| Box::new(charge(charged))))
         };
         match self.controllers.enter(priority, identity, now) {
             Ok(Entry::Pass(pass)) if self.waiting.load(Relaxed) == 0 => {
@@ -237,9 +248,9 @@ impl Shedder {
     }
 
     /// Gives back to the fleet's counters what they were charged for a request that is not served.
-    fn give_back(&self, charged: Option<CheckRequest<'static>>) {
-        if let (Some(fleet), Some(question)) = (&self.fleet, charged) {
-            crate::hold::run((fleet.refund)(question, self.now()));
+    fn give_back(&self, charged: Option<Charged>) {
+        if let (Some(fleet), Some(charged)) = (&self.fleet, charged) {
+            crate::hold::run((fleet.refund)(charged, self.now()));
         }
     }
 
@@ -344,19 +355,19 @@ impl Shedder {
 /// What the fleet's counters were charged for a request that waits. Dropped, it goes back to them.
 pub(super) struct Charge {
     shedder: Arc<Shedder>,
-    question: Option<CheckRequest<'static>>,
+    charged: Option<Charged>,
 }
 
 impl Charge {
     /// The request is served.
     fn keep(mut self) {
-        self.question = None;
+        self.charged = None;
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.shedder.give_back(self.question.take());
+        self.shedder.give_back(self.charged.take());
     }
 }
 

@@ -44,6 +44,7 @@ mod cause;
 mod own;
 mod spare;
 mod body;
+mod upload;
 mod carried;
 mod trailers;
 mod tunnel;
@@ -85,6 +86,7 @@ use decide::{Deciding, Passing};
 use overload::Behind;
 use priced::Priced;
 use proxy::Proxy;
+use shares::Client;
 use table::Table;
 
 /// The gateway.
@@ -125,7 +127,9 @@ impl Gateway {
             .authenticated(is_vouched);
         let layer = if service.overload.is_some() { layer.refund_unserved() } else { layer };
         let behind = Behind::new(Passing(Arc::clone(&proxy)), service.overload.as_ref(), (&service, &reader));
-        let priced = Priced::all(plans, &layer, &behind)?;
+        let priced = Priced::all(plans, &layer, &behind, &proxy.slow)?;
+        let slow = Arc::clone(&proxy.slow);
+        service.meter.probe(move |_| slow.samples());
         Ok(Self { limited: layer.layer(behind), priced, service, proxy })
     }
 
@@ -153,10 +157,11 @@ impl Gateway {
             Ok(arrival) => {
                 let (host, path) = (arrival.host.as_deref(), parts.uri.path());
                 let priced = Priced::find(&self.priced, &self.proxy.table, host, path);
+                let client = Client::of(&arrival, &self.proxy.reading.reader);
                 parts.extensions.insert(peer::Peer(peer.address));
                 parts.extensions.insert(arrival);
                 if let Some(priced) = priced {
-                    return priced.answer(parts, body).await;
+                    return priced.answer(parts, body, client).await;
                 }
                 let mut limited = self.limited.clone();
                 match limited.call(Request::from_parts(parts, body)).await {

@@ -3,6 +3,7 @@
 
 mod connection;
 mod distinct;
+mod pace;
 mod patience;
 mod route;
 mod access;
@@ -18,6 +19,7 @@ mod reply;
 
 pub(crate) use body::{BATCH_BYTES_MAX, BODY_BYTES_MAX, read as read_json, read_any};
 pub(crate) use connection::connection;
+pub(crate) use pace::{Allowance, Pace};
 pub(crate) use patience::{HEAD_TIMEOUT, Patient, Phase, WRITE_TIMEOUT};
 pub(crate) use problem::{Kind, Problem};
 pub(crate) use question::{Named, Question};

@@ -9,6 +9,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use super::body::BodyError;
 use super::client::Coming;
 use super::room::Roomed;
+use super::upload::Begun;
 
 /// The body of a request.
 pub(super) enum Carried {
@@ -19,6 +20,11 @@ pub(super) enum Carried {
     Awaited(Box<Roomed>),
     /// Read before, as it was sent.
     Held(Option<Bytes>),
+    /// Begun to be read, ahead of an upstream's slot.
+    Begun(Box<Begun>),
+    /// Whatever a test sends.
+    #[cfg(test)]
+    Boxed(http_body_util::combinators::UnsyncBoxBody<Bytes, BodyError>),
 }
 
 impl From<Bytes> for Carried {
@@ -40,6 +46,9 @@ impl Body for Carried {
             Carried::Incoming(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
             Carried::Awaited(body) => Pin::new(body.as_mut()).poll_frame(context),
             Carried::Held(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Carried::Begun(body) => Pin::new(body.as_mut()).poll_frame(context),
+            #[cfg(test)]
+            Carried::Boxed(body) => Pin::new(body).poll_frame(context),
         }
     }
 
@@ -49,6 +58,9 @@ impl Body for Carried {
             Carried::Incoming(body) => body.is_end_stream(),
             Carried::Awaited(body) => body.is_end_stream(),
             Carried::Held(bytes) => bytes.is_none(),
+            Carried::Begun(body) => body.is_end_stream(),
+            #[cfg(test)]
+            Carried::Boxed(body) => body.is_end_stream(),
         }
     }
 
@@ -61,6 +73,9 @@ impl Body for Carried {
                 let length = bytes.as_ref().map_or(0, Bytes::len);
                 SizeHint::with_exact(u64::try_from(length).unwrap_or(u64::MAX))
             }
+            Carried::Begun(body) => body.size_hint(),
+            #[cfg(test)]
+            Carried::Boxed(body) => body.size_hint(),
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::http::{Kind, Patient, Phase, Problem};
 use crate::listen::{Stop, stopped};
 pub(super) use line::Coming;
 use line::Shared;
-use written::{Answer, Asker};
+use written::{Answer, Asker, Cut};
 
 mod line;
 mod written;
@@ -214,7 +214,13 @@ impl Client {
         let written = poll_fn(|context| {
             let before = answer.written;
             match answer.poll(&self.line, context) {
-                Poll::Ready(written) => Poll::Ready(written.is_ok()),
+                Poll::Ready(Ok(())) => Poll::Ready(true),
+                Poll::Ready(Err(cut)) => {
+                    if cut == Cut::Slow {
+                        self.gateway.proxy.slow.reader();
+                    }
+                    Poll::Ready(false)
+                }
                 Poll::Pending => {
                     let mut line = self.line.lock();
                     if answer.written != before {

@@ -120,6 +120,7 @@ async fn serve_h2(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop:
                 }
                 State::Stalled => {
                     tracing::debug!("a client does not take its answer, and is given up");
+                    gateway.proxy.slow.reader();
                     break None;
                 }
             },

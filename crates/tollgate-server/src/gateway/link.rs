@@ -18,11 +18,11 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
-use super::body::Lent;
 use super::plan::{Protocol, RoutePlan};
 use super::reply::{HEAD_BYTES_MAX, HEAD_FIELDS_MAX};
 use super::shared::{H2, Stream};
 use super::target::Target;
+use super::upload::Lent;
 use super::wire::Wire;
 use crate::listen::Links;
 use crate::tls;

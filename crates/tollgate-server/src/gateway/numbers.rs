@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::table::Table;
 use super::upstream::Failure;
 use crate::telemetry::gateway::{CLASSES, FAILURES, UpstreamSeries};
+use crate::telemetry::{Sample, names};
 
 /// The place among [`FAILURES`].
 const fn failure_index(failure: &Failure) -> usize {
@@ -65,6 +66,35 @@ pub(super) fn series(table: &Table) -> Vec<UpstreamSeries> {
         up: u64::from(upstream.health.is_up()),
     });
     shown.collect()
+}
+
+/// Clients that were given up because they were too slow. Relaxed: the numbers guard nothing.
+#[derive(Debug, Default)]
+pub(super) struct Slow {
+    uploads: AtomicU64,
+    readers: AtomicU64,
+}
+
+impl Slow {
+    /// A client did not send its body at the pace it must.
+    pub(super) fn upload(&self) {
+        self.uploads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A client did not take its answer at the pace it must.
+    pub(super) fn reader(&self) {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn samples(&self) -> Vec<Sample> {
+        let counts = [("upload", &self.uploads), ("answer", &self.readers)];
+        let sample = |(reason, count): (&'static str, &AtomicU64)| Sample {
+            metric: &names::GATEWAY_SLOW,
+            label: Some((names::label::REASON, reason)),
+            value: count.load(Ordering::Relaxed),
+        };
+        counts.map(sample).into()
+    }
 }
 
 /// One open tunnel.

@@ -17,6 +17,7 @@ use tower_layer::Layer;
 use super::body::Body;
 use super::carried::Carried;
 use super::decide::Passing;
+use super::proxy::Proxy;
 use crate::service::Service;
 use crate::telemetry::Capacity;
 
@@ -26,7 +27,7 @@ pub(super) enum Behind {
     /// Whoever may pass is sent on.
     Open(Passing),
     /// Whoever may pass is sent on if there is capacity for it.
-    Shed(Shed<Counted>),
+    Shed(Shed<Counted>, Arc<Proxy>),
 }
 
 /// Whoever there is capacity for. Only here it is known, so here it is counted as what the limits said.
@@ -68,7 +69,8 @@ impl Behind {
                 counting.meter.record_capacity(Capacity::Shed);
                 std::future::ready(())
             });
-        Behind::Shed(layer.layer(Counted { passing, service: Arc::clone(service) }))
+        let proxy = Arc::clone(&passing.0);
+        Behind::Shed(layer.layer(Counted { passing, service: Arc::clone(service) }), proxy)
     }
 }
 
@@ -80,16 +82,32 @@ impl tower_service::Service<Request<Carried>> for Behind {
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         match self {
             Behind::Open(passing) => passing.poll_ready(context),
-            Behind::Shed(shed) => shed.poll_ready(context),
+            Behind::Shed(shed, _) => shed.poll_ready(context),
         }
     }
 
     fn call(&mut self, request: Request<Carried>) -> Self::Future {
         match self {
-            Behind::Open(passing) => passing.call(request),
-            Behind::Shed(shed) => {
-                let answered = shed.call(request);
-                Box::pin(async move { Ok(answered.await?.map(|body| Body::Boxed(body.boxed_unsync()))) })
+            Behind::Open(passing) => {
+                let proxy = Arc::clone(&passing.0);
+                Box::pin(async move {
+                    Ok(match proxy.begun(request).await {
+                        Ok(request) => proxy.forward(request).await,
+                        Err(response) => response,
+                    })
+                })
+            }
+            Behind::Shed(shed, proxy) => {
+                // Capacity is for requests that have something to send.
+                let (mut shed, proxy) = (shed.clone(), Arc::clone(proxy));
+                Box::pin(async move {
+                    match proxy.begun(request).await {
+                        Ok(request) => {
+                            Ok(shed.call(request).await?.map(|body| Body::Boxed(body.boxed_unsync())))
+                        }
+                        Err(response) => Ok(response),
+                    }
+                })
             }
         }
     }

@@ -11,6 +11,7 @@ use tollgate_tower::attributes::template::Template;
 use super::graphql::{self, GraphqlDocument, GraphqlPlan};
 use super::target::Target;
 use crate::cli;
+use crate::http::Pace;
 
 /// Most routes, most upstreams of one, and the largest weight.
 const ROUTES_MAX: usize = 1_000;
@@ -22,6 +23,11 @@ const CONNECTIONS: usize = 512;
 /// Most tunnels at one upstream.
 const TUNNELS_MAX: usize = 100_000;
 const TUNNELS: usize = 512;
+/// How fast a body has to come: so many bytes over so long, on average; and the part of that time which a client has at first.
+const PACE_BYTES: u32 = 30_000;
+const PACE_BYTES_MAX: u32 = 100_000_000;
+const PACE_OVER: Duration = Duration::from_secs(60);
+const PACE_FIRST: u32 = 3;
 /// What part of an upstream's requests and tunnels one client may have, in per cent.
 const PER_CLIENT: u32 = 25;
 const RETRIES_MAX: u32 = 3;
@@ -49,6 +55,8 @@ pub(crate) struct RouteDocument {
     connections: Option<usize>,
     tunnels: Option<usize>,
     per_client: Option<String>,
+    #[serde(default)]
+    pace: PaceDocument,
     ca: Option<PathBuf>,
     #[serde(default, deserialize_with = "graphql::present")]
     graphql: Option<GraphqlDocument>,
@@ -81,6 +89,13 @@ struct TimeoutsDocument {
     connect: Option<String>,
     response: Option<String>,
     idle: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PaceDocument {
+    bytes: Option<u32>,
+    over: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -176,6 +191,8 @@ pub(crate) struct RoutePlan {
     pub(super) tunnels: usize,
     /// What part of both one client may have, in per cent.
     pub(super) per_client: u32,
+    /// How fast a request's body has to come.
+    pub(super) pace: Pace,
     pub(super) ca: Option<PathBuf>,
     pub(super) graphql: Option<GraphqlPlan>,
 }
@@ -196,6 +213,7 @@ impl RoutePlan {
             connections: CONNECTIONS,
             tunnels: TUNNELS,
             per_client: PER_CLIENT,
+            pace: pace(&PaceDocument::default(), &mut Vec::new()),
             ca: None,
             graphql: None,
         }
@@ -294,6 +312,7 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
         connections,
         tunnels,
         per_client: per_client(document.per_client.as_deref(), problems),
+        pace: pace(&document.pace, problems),
         ca: document.ca,
         graphql,
     }
@@ -307,6 +326,15 @@ fn per_client(text: Option<&str>, problems: &mut Vec<String>) -> u32 {
         problems.push(format!("per_client: {text:?} is not accepted; accepted: 1% to 100%, such as 25%"));
         PER_CLIENT
     })
+}
+
+fn pace(document: &PaceDocument, problems: &mut Vec<String>) -> Pace {
+    let bytes = document.bytes.unwrap_or(PACE_BYTES);
+    if bytes == 0 || bytes > PACE_BYTES_MAX {
+        problems.push(format!("pace.bytes: {bytes} is not accepted; accepted: 1 to {PACE_BYTES_MAX}"));
+    }
+    let over = duration("pace.over", document.over.as_deref(), PACE_OVER, 3_600, problems);
+    Pace { bytes, over, first: over / PACE_FIRST }
 }
 
 fn host(text: Option<&str>, problems: &mut Vec<String>) -> Host {
@@ -437,6 +465,7 @@ mod tests {
   connections: 64
   tunnels: 2000
   per_client: 10%
+  pace: {bytes: 3000, over: 30s}
   ca: upstream.pem
 - upstreams: ['http://127.0.0.1:3000']
 ";
@@ -457,7 +486,7 @@ mod tests {
     #[test]
     fn problems_are_told_at_once() {
         let text = "
-- {name: upstream, host: Example.com, path: v1, upstreams: [], retries: 9, connections: 0, tunnels: 100001, per_client: '0%', sticky: [ip, tennant]}
+- {name: upstream, host: Example.com, path: v1, upstreams: [], retries: 9, connections: 0, tunnels: 100001, per_client: '0%', pace: {bytes: 0, over: 2h}, sticky: [ip, tennant]}
 - {upstreams: ['ftp://a', 'http://a/x', 'http://u:p@a', 'nowhere', {url: 'http://b', weight: 0}, 'http://b:80']}
 - {upstreams: ['h2c://c'], protocol: http1, timeouts: {connect: 2h, response: soon}, health: {path: x, healthy: 0}}
 ";
@@ -470,6 +499,8 @@ mod tests {
             "routes[0].connections: 0 is not accepted",
             "routes[0].tunnels: 100001 is not accepted; accepted: 1 to 100000",
             "routes[0].per_client: \"0%\" is not accepted; accepted: 1% to 100%",
+            "routes[0].pace.bytes: 0 is not accepted; accepted: 1 to 100000000",
+            "routes[0].pace.over: \"2h\" is not accepted",
             "routes[0].sticky: \"tennant\" is not read from requests; accepted: ip, tenant, and what",
             "routes[0].name: \"upstream\" is another route's",
             "routes[1].upstreams[0]: \"ftp://a\" has another scheme",

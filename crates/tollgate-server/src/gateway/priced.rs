@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,19 +15,21 @@ use tollgate_tower::{RateLimit, RateLimitLayer};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::arrival::Arrival;
-use super::body::{Body, Limited, Upload};
+use super::body::{Body, Limited};
 use super::carried::Carried;
 use super::decide::Deciding;
 use super::graphql::{GraphqlPlan, PersistedPlan};
+use super::numbers::Slow;
 use super::overload::Behind;
 use super::own::{self, Asker};
 use super::plan::RoutePlan;
 use super::refusal::Turned;
 use super::room::{Room, Roomed};
+use super::shares::Client;
 use super::table::Table;
+use super::upload::Upload;
 use super::{Own, proxy};
-use crate::http::{Kind, Problem};
+use crate::http::{Kind, Pace, Problem};
 
 /// Largest file of known operations.
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -39,6 +40,9 @@ pub(super) struct Priced {
     /// In their loose form, without a slash at their end.
     paths: Vec<String>,
     room: Arc<Room>,
+    /// How fast their bodies have to come.
+    pace: Pace,
+    slow: Arc<Slow>,
     service: Graphql<RateLimit<Behind, Deciding>>,
 }
 
@@ -51,17 +55,20 @@ impl Priced {
         routes: &[RoutePlan],
         limits: &RateLimitLayer<Deciding>,
         behind: &Behind,
+        slow: &Arc<Slow>,
     ) -> Result<Vec<Self>, String> {
         let plans = routes.iter().filter_map(|route| Some((route, route.graphql.as_ref()?)));
         let priced = plans.map(|(route, plan)| {
-            Self::new(&route.name, plan, limits.clone(), behind)
+            let priced = Self::new(route, plan, limits.clone(), behind);
+            priced
+                .map(|priced| Self { slow: Arc::clone(slow), ..priced })
                 .map_err(|problem| format!("route {:?}: graphql.{problem}", route.name))
         });
         priced.collect()
     }
 
     fn new(
-        route: &str,
+        route: &RoutePlan,
         plan: &GraphqlPlan,
         limits: RateLimitLayer<Deciding>,
         behind: &Behind,
@@ -77,9 +84,11 @@ impl Priced {
             .persisted(persisted?)
             .body_at_most(plan.body_bytes_max);
         Ok(Self {
-            route: route.to_owned(),
+            route: route.name.clone(),
             paths: plan.paths.iter().map(|path| loose_path(path).trim_end_matches('/').to_owned()).collect(),
             room: Room::new(),
+            pace: route.pace,
+            slow: Arc::default(),
             service: layer.layer(limits.layer(behind.clone())),
         })
     }
@@ -111,11 +120,10 @@ impl Priced {
     }
 
     /// Answers a request that has arrived.
-    pub(super) async fn answer(&self, parts: Parts, body: Carried) -> Response<Limited> {
-        let client = parts.extensions.get::<Arrival>().map_or(IpAddr::from([0; 4]), |arrival| arrival.client);
+    pub(super) async fn answer(&self, parts: Parts, body: Carried, client: Client) -> Response<Limited> {
         // What has come of a body is in memory until the upstream answers.
         let stay = self.room.enter(client);
-        let upload = Upload::new(body, None);
+        let upload = Upload::new(body, None, self.pace);
         let body = Roomed { body: upload.lend(), stay: Arc::clone(&stay) };
         let request = Request::from_parts(parts, Carried::Awaited(Box::new(body)));
         let answered = self.service.clone().call(request).await;
@@ -132,7 +140,7 @@ impl Priced {
             return refused(&Problem::new(Kind::Gateway(Turned::Busy), detail));
         }
         match (upload.fault(), answered) {
-            (Some(fault), _) => refused(&proxy::cut_off(fault)),
+            (Some(fault), _) => refused(&proxy::cut_off(fault, &self.slow)),
             (None, Ok(response)) => response.map(|body| Limited::from(Body::Boxed(body.boxed_unsync()))),
             (None, Err(never)) => match never {},
         }

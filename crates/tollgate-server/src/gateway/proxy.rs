@@ -9,18 +9,20 @@ use tollgate::overload::Ending;
 use tollgate::{Clock, Timestamp};
 
 use super::arrival::{Arrival, Reading, Taking};
-use super::body::{Body, Download, Fault, Upload};
+use super::body::{Body, Download};
 use super::carried::Carried;
 use super::fields::{self, FieldRules};
+use super::numbers::Slow;
 use super::own::{Asker, empty, refused};
 use super::refusal::Turned;
-use super::shares::Client;
+use super::shares::{Client, Full};
 use super::spare;
 use super::table::{Route, Table};
 use super::trailers::Trailers;
 use super::tunnel::{Handed, Tunnel, Wish};
-use super::upstream::{Answer, Failure, Outgoing, Upstream};
-use crate::http::{Kind, Problem};
+use super::upload::{Begun, Fault, Unbegun, Unsent, Upload};
+use super::upstream::{Answer, Failure, Outgoing, Scarce, Upstream};
+use crate::http::{Kind, Pace, Problem};
 use crate::seldom::Seldom;
 
 /// Sends requests on.
@@ -30,6 +32,8 @@ pub(super) struct Proxy {
     trailers: Arc<Trailers>,
     clock: Clock,
     failing: Seldom,
+    unsent: Unsent,
+    pub(super) slow: Arc<Slow>,
 }
 
 impl Proxy {
@@ -37,7 +41,49 @@ impl Proxy {
         let rules = FieldRules::new(&taking.reader, taking.header_names, taking.method_override);
         let trailers = Arc::new(Trailers::new(rules));
         let reading = Reading::new(taking, &table.sticky);
-        Self { reading, table, trailers, clock, failing: Seldom::default() }
+        let (failing, unsent, slow) = (Seldom::default(), Unsent::default(), Arc::default());
+        Self { reading, table, trailers, clock, failing, unsent, slow }
+    }
+
+    /// Waits until a request has something to send, so that a client that sends nothing holds neither an upstream's slot nor capacity.
+    ///
+    /// # Errors
+    /// When its body does not come; the answer says why.
+    pub(super) async fn begun(&self, request: Request<Carried>) -> Result<Request<Carried>, Response<Body>> {
+        if request.body().is_end_stream() || matches!(request.body(), Carried::Held(_)) {
+            return Ok(request);
+        }
+        let arrival = request.extensions().get::<Arrival>();
+        let found = arrival.and_then(|arrival| {
+            let route = self.table.find(arrival.host.as_deref(), request.uri().path())?;
+            // A request that no upstream can take is refused without its body.
+            route.choose(arrival, &[], self.clock.now())?;
+            Some((route, Client::of(arrival, &self.reading.reader), may_trail(arrival, request.body())))
+        });
+        let Some((route, client, may_trail)) = found else { return Ok(request) };
+        let asker = Asker::of(request.headers());
+        let trailers = may_trail.then(|| Arc::clone(&self.trailers));
+        let (parts, body) = request.into_parts();
+        let upload = match asker {
+            Asker::Http => Upload::new(body, trailers, route.pace),
+            // A call may be a stream that is idle by nature, and whose server speaks first: its slot is of the client's share.
+            Asker::Grpc => Upload::new(body, trailers, Pace::idle(route.timeouts.idle)),
+        };
+        let begun = match asker {
+            Asker::Http => upload.begin(&self.unsent, client).await,
+            Asker::Grpc => Ok(()),
+        };
+        match begun {
+            Ok(()) => Ok(Request::from_parts(parts, Carried::Begun(Box::new(Begun::from(upload))))),
+            Err(Unbegun::Fault(fault)) => Err(answered(&cut_off(fault, &self.slow), asker)),
+            Err(Unbegun::Full(full)) => {
+                let failure = match full {
+                    Full::Client => Failure::Share(Scarce::Uploads),
+                    Full::All => Failure::Busy(Scarce::Uploads),
+                };
+                Err(answered(&unanswered(route, &failure), asker))
+            }
+        }
     }
 
     /// Sends a request on that has arrived and may pass, and gives back its answer.
@@ -45,11 +91,7 @@ impl Proxy {
         let asker = Asker::of(request.headers());
         match self.answer(request).await {
             Ok(response) => response,
-            Err(problem) => {
-                let mut response = refused(&problem, asker);
-                response.extensions_mut().insert(ending(problem.kind));
-                response
-            }
+            Err(problem) => answered(&problem, asker),
         }
     }
 
@@ -78,8 +120,14 @@ impl Proxy {
             parts.headers.insert(http::header::CONNECTION, HeaderValue::from_static("upgrade"));
             parts.headers.insert(http::header::UPGRADE, wish.protocol.clone());
         }
-        let trailers = may_trail(&arrival, &body).then(|| Arc::clone(&self.trailers));
-        let (upload, client) = (Upload::new(body, trailers), Client::of(&arrival, &self.reading.reader));
+        let upload = match body {
+            Carried::Begun(begun) => begun.upload,
+            body => {
+                let trailers = may_trail(&arrival, &body).then(|| Arc::clone(&self.trailers));
+                Upload::new(body, trailers, route.pace)
+            }
+        };
+        let client = Client::of(&arrival, &self.reading.reader);
         let outgoing = Outgoing { parts, upload, is_upgrade: wish.is_some(), client };
         let (answer, upstream) = self.sent(route, &arrival, &outgoing).await?;
         outgoing.upload.answered();
@@ -120,7 +168,7 @@ impl Proxy {
                 Err(failure) => failure,
             };
             if let Some(fault) = outgoing.upload.fault() {
-                return Err(cut_off(fault));
+                return Err(cut_off(fault, &self.slow));
             }
             self.note(route, upstream, &failure, now);
             let retries = u32::try_from(tried.len()).unwrap_or(u32::MAX) - 1;
@@ -161,6 +209,13 @@ impl Proxy {
             );
         }
     }
+}
+
+/// A problem as the answer of a request that may pass.
+fn answered(problem: &Problem, asker: Asker) -> Response<Body> {
+    let mut response = refused(problem, asker);
+    response.extensions_mut().insert(ending(problem.kind));
+    response
 }
 
 /// What an answer of the gateway's own says about capacity: that upstreams are away or slow, or nothing, where the request itself was at
@@ -281,10 +336,13 @@ fn unanswered(route: &Route, failure: &Failure) -> Problem {
     }
 }
 
-/// What a client is told whose body did not come.
-pub(super) fn cut_off(fault: Fault) -> Problem {
+/// What a client is told whose body did not come. One that was too slow is counted.
+pub(super) fn cut_off(fault: Fault, slow: &Slow) -> Problem {
     match fault {
-        Fault::TooSlow => Problem::new(Kind::BodyTooSlow, "the body came too slowly; send it faster"),
+        Fault::TooSlow => {
+            slow.upload();
+            Problem::new(Kind::BodyTooSlow, "the body came too slowly; send it faster")
+        }
         Fault::CutOff => {
             Problem::new(Kind::BodyCutOff, "the body is cut off, or its chunks are not as they should be")
         }

@@ -1,8 +1,7 @@
-//! Room for bodies that are held to be priced: so much for all of a route's, and a part of it for those of one client, so that nobody takes
-//! it from the others. It is taken as bytes come: what is only announced takes none.
+//! Room for bodies that are held, to be priced or until all of a small one is there: so much in all, and a part of it for those of one
+//! client, so that none takes it from the others. It is taken as bytes come: what is only announced takes none.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,18 +9,17 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
-use tollgate_tower::attributes::address::Counted;
 
-use super::body::{BodyError, Lent};
+use super::body::BodyError;
+use super::shares::Client;
+use super::upload::Lent;
 
-/// Most bytes of bodies that one route holds.
+/// Most bytes of bodies that one route holds to price them.
 const BYTES_MAX: usize = 256 << 20;
 /// The part of them that one client may have.
 const CLIENTS_MIN: usize = 8;
-/// How many leading bits of an IPv6 address tell clients apart.
-const IPV6_PREFIX: u8 = 64;
 
-/// The room of one route.
+/// The room.
 pub(super) struct Room {
     bytes_max: usize,
     held: Mutex<Held>,
@@ -31,7 +29,7 @@ pub(super) struct Room {
 #[derive(Default)]
 struct Held {
     bytes: usize,
-    clients: HashMap<String, usize>,
+    clients: HashMap<Client, usize>,
 }
 
 impl Room {
@@ -39,13 +37,13 @@ impl Room {
         Self::of(BYTES_MAX)
     }
 
-    fn of(bytes_max: usize) -> Arc<Self> {
+    /// For so many bytes.
+    pub(super) fn of(bytes_max: usize) -> Arc<Self> {
         Arc::new(Self { bytes_max, held: Mutex::default() })
     }
 
     /// Room for the body of a client, which has none yet.
-    pub(super) fn enter(self: &Arc<Self>, client: IpAddr) -> Arc<Stay> {
-        let client = Counted { address: client, ipv6_prefix: IPV6_PREFIX }.to_string();
+    pub(super) fn enter(self: &Arc<Self>, client: Client) -> Arc<Stay> {
         let (bytes, is_refused) = (AtomicUsize::new(0), AtomicBool::new(false));
         Arc::new(Stay { room: Arc::clone(self), client, bytes, is_refused })
     }
@@ -59,7 +57,7 @@ impl Room {
 /// The room of one body. It is given back when the last who knows it has gone.
 pub(super) struct Stay {
     room: Arc<Room>,
-    client: String,
+    client: Client,
     /// Relaxed, as the flag: one task changes and reads them.
     bytes: AtomicUsize,
     is_refused: AtomicBool,
@@ -67,15 +65,22 @@ pub(super) struct Stay {
 
 impl Stay {
     /// Takes so many bytes more, if there is room for them.
-    fn take(&self, bytes: usize) -> bool {
+    pub(super) fn take(&self, bytes: usize) -> bool {
+        if bytes == 0 {
+            return true;
+        }
         let most = self.room.bytes_max;
+        let most_own = match self.client {
+            Client::One(_) => most / CLIENTS_MIN,
+            Client::Many => most,
+        };
         let is_taken = self.room.with(|held| {
             let own = held.clients.get(&self.client).copied().unwrap_or(0);
-            if bytes > most.saturating_sub(held.bytes) || bytes > (most / CLIENTS_MIN).saturating_sub(own) {
+            if bytes > most.saturating_sub(held.bytes) || bytes > most_own.saturating_sub(own) {
                 return false;
             }
             held.bytes += bytes;
-            held.clients.insert(self.client.clone(), own + bytes);
+            held.clients.insert(self.client, own + bytes);
             true
         });
         if is_taken {
@@ -104,7 +109,7 @@ impl Drop for Stay {
             if left == 0 {
                 held.clients.remove(&self.client);
             } else {
-                held.clients.insert(self.client.clone(), left);
+                held.clients.insert(self.client, left);
             }
         });
     }
@@ -152,7 +157,7 @@ mod tests {
     #[test]
     fn nobody_takes_it_from_others() {
         let room = Room::of(8 * 100);
-        let client = |number: u8| IpAddr::from([192, 0, 2, number]);
+        let client = |number: u8| Client::One(std::net::IpAddr::from([192, 0, 2, number]));
         let (one, same) = (room.enter(client(1)), room.enter(client(1)));
         assert!(one.take(60) && same.take(40) && !same.take(1));
         assert!(same.is_refused() && !one.is_refused());
@@ -166,12 +171,13 @@ mod tests {
         room.with(|held| assert_eq!((held.bytes, held.clients.len()), (0, 0)));
     }
 
-    /// An IPv6 client is its network: addresses of one are as many as it likes.
+    /// A proxy for many clients has all of it, and nothing that was never taken is remembered.
     #[test]
-    fn a_network_is_one_client() {
+    fn many_clients_have_all_of_it() {
         let room = Room::of(800);
-        let stays = ["2001:db8::1", "2001:db8::2"].map(|address| room.enter(address.parse().unwrap()));
-        assert!(stays[0].take(100) && !stays[1].take(1));
-        assert!(room.enter("2001:db8:0:1::1".parse().unwrap()).take(100));
+        let stay = room.enter(Client::Many);
+        assert!(stay.take(0) && stay.take(800) && !stay.take(1));
+        drop((stay, room.enter(Client::Many)));
+        room.with(|held| assert_eq!((held.bytes, held.clients.len()), (0, 0)));
     }
 }

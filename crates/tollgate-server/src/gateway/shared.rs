@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
-use super::body::Lent;
+use super::upload::Lent;
 
 /// Bytes that an upstream may send ahead of what a client reads, for an answer and for all on one connection.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;

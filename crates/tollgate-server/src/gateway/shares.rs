@@ -15,7 +15,7 @@ use tollgate_tower::attributes::address::Counted;
 use super::arrival::Arrival;
 
 /// Whose share a slot is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Client {
     /// One client, by the address that limits count it by.
     One(IpAddr),

@@ -9,6 +9,7 @@ use super::health::Budget;
 use super::plan::{HealthPlan, Host, Paths, RoutePlan, Timeouts};
 use super::spread;
 use super::upstream::Upstream;
+use crate::http::Pace;
 use crate::listen::Links;
 
 /// A route.
@@ -18,6 +19,8 @@ pub(super) struct Route {
     paths: Paths,
     pub(super) upstreams: Vec<Arc<Upstream>>,
     pub(super) timeouts: Timeouts,
+    /// How fast a request's body has to come.
+    pub(super) pace: Pace,
     pub(super) health: Option<HealthPlan>,
     pub(super) retries: u32,
     pub(super) budget: Budget,
@@ -34,6 +37,7 @@ impl Route {
             paths: plan.paths.clone(),
             upstreams: upstreams.collect::<Result<_, _>>()?,
             timeouts: plan.timeouts,
+            pace: plan.pace,
             health: plan.health.clone(),
             retries: plan.retries,
             budget: Budget::default(),

@@ -11,7 +11,6 @@ use http::{Request, Response, StatusCode, Uri, Version, request};
 use tokio::time::Instant;
 
 use super::answer::{Answered, Home};
-use super::body::{Lent, Upload};
 use super::cause::{Cause, details};
 use super::fields;
 use super::health::Health;
@@ -21,6 +20,7 @@ use super::plan::{RoutePlan, Timeouts, UpstreamPlan};
 use super::shared::{self, H2, Refusal, Shared, Stream};
 use super::shares::{Client, Full, Shares, Slot};
 use super::spread::Share;
+use super::upload::{Lent, Upload};
 use super::wire::{Trouble, Wire};
 use crate::listen::Links;
 
@@ -72,6 +72,8 @@ pub(super) enum Scarce {
     Tunnels,
     /// Connections of this process to all upstreams.
     Connections,
+    /// Requests whose body is awaited.
+    Uploads,
 }
 
 impl fmt::Display for Scarce {
@@ -80,6 +82,7 @@ impl fmt::Display for Scarce {
             Scarce::Requests => "requests",
             Scarce::Tunnels => "tunnels",
             Scarce::Connections => "connections",
+            Scarce::Uploads => "uploads that have not begun",
         })
     }
 }

@@ -13,11 +13,11 @@ use hyper::body::{Body as _, Frame};
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::body::{Lent, Upload};
 use super::cause::Cause;
 use super::link::Link;
 use super::outbox::{Outbox, write_fields, write_length};
 use super::reply::{self, Broken, Decoder, Head, Next};
+use super::upload::{Lent, Upload};
 use super::upstream::Outgoing;
 
 /// Room for what is read at once: at first, and after some reads that have filled it.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::pace::{Allowance, Pace};
 use crate::listen::Seat;
 
 /// How long a request's head may take to arrive, and the first byte of a connection.
@@ -19,6 +20,8 @@ pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may refuse to read.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How fast a client has to read what waits for it: 500 bytes a second, on average over that time.
+const READ_PACE: Pace = Pace { bytes: 15_000, over: WRITE_TIMEOUT, first: WRITE_TIMEOUT };
 
 /// What a connection is doing, shared by the stream and whoever answers requests.
 #[derive(Debug, Default)]
@@ -109,13 +112,24 @@ pub(crate) struct Patient<S> {
     /// The turn that the stream is in, and how far its head is.
     turn: u32,
     head: Head,
-    writing: Option<Pin<Box<Sleep>>>,
+    /// Since when the client does not read, and how long it may still be awaited.
+    writing: Option<(Instant, Pin<Box<Sleep>>)>,
+    reader: Allowance,
 }
 
 impl<S> Patient<S> {
     pub(crate) fn new(stream: S, phase: Arc<Phase>) -> Self {
         let reading = Box::pin(sleep(HEAD_TIMEOUT));
-        Self { stream, phase, until: reading.deadline(), reading, turn: 0, head: Head::First, writing: None }
+        Self {
+            stream,
+            phase,
+            until: reading.deadline(),
+            reading,
+            turn: 0,
+            head: Head::First,
+            writing: None,
+            reader: Allowance::new(READ_PACE),
+        }
     }
 
     /// The stream itself.
@@ -171,14 +185,25 @@ impl<S> Patient<S> {
         Poll::Pending
     }
 
-    /// What became of a write; one that makes no progress is given up after a while.
-    fn written<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// What became of a write of so many bytes. A client that reads nothing, or too slowly, is given up after a while.
+    fn written<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+        bytes: impl Fn(&T) -> usize,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() || self.phase.left.load(Ordering::Relaxed) {
-            self.writing = None;
+            if let Some((since, _)) = self.writing.take() {
+                self.reader.spend(since.elapsed());
+            }
+            if let Poll::Ready(Ok(taken)) = &written {
+                self.reader.earn(bytes(taken));
+            }
             return written;
         }
-        let patience = self.writing.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
-        patience.as_mut().poll(context).map(|()| Err(too_slow()))
+        let left = self.reader.left();
+        let (_, timer) = self.writing.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
+        timer.as_mut().poll(context).map(|()| Err(too_slow()))
     }
 }
 
@@ -209,20 +234,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(context, bytes);
-        this.written(context, written)
+        this.written(context, written, |taken| *taken)
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = Pin::new(&mut this.stream).poll_flush(context);
-        this.written(context, flushed)
+        this.written(context, flushed, |()| 0)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Inside TLS there is a last word to be written, which a client may refuse to read, too.
         let this = self.get_mut();
         let ended = Pin::new(&mut this.stream).poll_shutdown(context);
-        this.written(context, ended)
+        this.written(context, ended, |()| 0)
     }
 
     fn poll_write_vectored(
@@ -232,7 +257,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write_vectored(context, bytes);
-        this.written(context, written)
+        this.written(context, written, |taken| *taken)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -314,6 +339,40 @@ mod tests {
         let start = Instant::now();
         let error = patient.write_all(&[0; 17]).await.unwrap_err();
         assert_eq!((error.kind(), start.elapsed().as_secs()), (io::ErrorKind::TimedOut, 30));
+    }
+
+    /// A client that takes a few bytes now and then once held its answer, and an upstream's slot, for as long as it liked.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_must_read_at_a_pace() {
+        let (mut client, mut patient, _) = pair();
+        let start = Instant::now();
+        let reading = tokio::spawn(async move {
+            let mut read = 0;
+            while client.read_exact(&mut [0; 16]).await.is_ok() {
+                read += 16;
+                tokio::time::sleep(Duration::from_secs(10)).await;
+            }
+            read
+        });
+        let error = patient.write_all(&[0; 4_096]).await.unwrap_err();
+        assert_eq!((error.kind(), start.elapsed().as_secs()), (io::ErrorKind::TimedOut, 30));
+        drop(patient);
+        assert!((48..=96).contains(&reading.await.unwrap()));
+        // One that keeps the pace gets all of it, however long that takes.
+        let (mut client, mut patient, _) = pair();
+        let reading = tokio::spawn(async move {
+            let mut read = 0;
+            while client.read_exact(&mut [0; 16]).await.is_ok() {
+                read += 16;
+                tokio::time::sleep(Duration::from_millis(30)).await;
+            }
+            read
+        });
+        let start = Instant::now();
+        patient.write_all(&[0; 64 << 10]).await.unwrap();
+        assert!(start.elapsed() > Duration::from_secs(100));
+        drop(patient);
+        assert_eq!(reading.await.unwrap(), 64 << 10);
     }
 
     /// A stream whose last word nobody takes.

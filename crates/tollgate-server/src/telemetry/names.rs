@@ -179,6 +179,10 @@ pub(crate) static GATEWAY_ENDED: Metric = counter(
     "tollgate_gateway_connections_ended_total",
     "Connections of clients that the gateway ended for the sake of others, by reason.",
 );
+pub(crate) static GATEWAY_SLOW: Metric = counter(
+    "tollgate_gateway_slow_bodies_total",
+    "Bodies that the gateway ended because its client was too slow, by what it was slow at: its upload or an answer.",
+);
 pub(crate) static GATEWAY_UP: Metric =
     gauge("tollgate_gateway_upstream_up", "1 for an upstream whose health checks pass, or that has none.");
 pub(crate) static WAITING: Metric =
@@ -254,7 +258,7 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 75] = [
+pub(crate) static ALL: [&Metric; 76] = [
     &BUILD,
     &DECISIONS,
     &LIMIT_DECISIONS,
@@ -305,6 +309,7 @@ pub(crate) static ALL: [&Metric; 75] = [
     &GATEWAY_TUNNELS,
     &GATEWAY_UP,
     &GATEWAY_ENDED,
+    &GATEWAY_SLOW,
     &WAITING,
     &WAITS,
     &OVERLOAD_LIMIT,

@@ -1,8 +1,18 @@
 //! One client that takes all it can get of an upstream: the attacks themselves, from one address of this machine, while another address is
 //! served all the while. What is refused says why.
 
-use std::io::{BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::convert::Infallible;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::Request;
+use hyper::body::{Body, Frame};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use crate::gateway_crowds::from;
 use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
@@ -14,6 +24,7 @@ const ATTACKER: &str = "127.0.0.2";
 /// A client's share of the 512 requests, and of the 512 tunnels, that an upstream has by default.
 const SHARE: usize = 128;
 const FAILURES: &str = "tollgate_gateway_failures_total";
+const SLOW: &str = "tollgate_gateway_slow_bodies_total";
 const TUNNELS: &str = "tollgate_gateway_tunnels";
 
 /// A gateway before one upstream, with the defaults but for a short wait for a slot.
@@ -80,6 +91,144 @@ fn slow_uploads_leave_slots_to_others() {
     let mut again = from(ATTACKER, &gateway);
     again.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     assert_eq!(Response::read(&mut BufReader::new(&again)).status, 200);
+}
+
+/// A client that sends nothing of its body, or not all of a small one, holds no slot: the upstream hears of none of them. All of them are
+/// told why they are given up, one that trickles as well, and the slot that it held is free then.
+#[test]
+fn a_body_that_does_not_come_holds_no_slot() {
+    let upstream = Upstream::start();
+    let (gateway, _folder) = gateway(&upstream.address.to_string(), ", pace: {bytes: 3000, over: 3s}");
+    let silent = attack(&gateway, 400, b"POST /hang HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
+    let small =
+        attack(&gateway, 115, b"POST /hang HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf of it");
+    others_are_served(&gateway);
+    assert_eq!(upstream.seen().iter().filter(|seen| seen.line == "POST /hang").count(), 0);
+    for stream in silent.iter().chain(&small) {
+        let answer = Response::read(&mut BufReader::new(stream));
+        assert_eq!(answer.json()["type"], "urn:tollgate:problem:body-too-slow");
+        answer.problem(408);
+    }
+    assert_eq!(gateway.metric(SLOW, "upload"), 515);
+    // First bytes of a large one take a slot, and give it back.
+    let trickle = attack(&gateway, 515, b"POST /hang HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nx");
+    until(|| upstream.count() >= SHARE);
+    others_are_served(&gateway);
+    for stream in &trickle {
+        let answer = Response::read(&mut BufReader::new(stream));
+        assert!([408, 503].contains(&answer.status), "{answer:?}");
+    }
+    assert!(gateway.metric(SLOW, "upload") >= 515 + 128);
+    let mut again = from(ATTACKER, &gateway);
+    again.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert_eq!(Response::read(&mut BufReader::new(&again)).status, 200);
+}
+
+/// The pace is an average: a burst earns a pause, a steady client may take its time, and a stream whose upstream has answered may rest.
+#[test]
+fn the_pace_does_not_punish_honest_clients() {
+    let upstream = Upstream::start();
+    let (gateway, _folder) = gateway(&upstream.address.to_string(), ", pace: {bytes: 3000, over: 3s}");
+    let rest = |millis| tollgate_testkit::rest(Duration::from_millis(millis));
+    let head = |path: &str, length: usize| {
+        format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n")
+    };
+    let mut burst = gateway.connect();
+    let mut steady = gateway.connect();
+    let mut resting = gateway.connect();
+    burst.write_all(head("/whole", 100_001).as_bytes()).unwrap();
+    burst.write_all(&[b'x'; 100_000]).unwrap();
+    steady.write_all(head("/whole", 10 * 1_000).as_bytes()).unwrap();
+    resting
+        .write_all(b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
+        .unwrap();
+    let mut echoed = BufReader::new(resting.try_clone().unwrap());
+    let mut line = String::new();
+    while !line.ends_with("\r\na\r\n") {
+        assert_ne!(echoed.read_line(&mut line).unwrap(), 0, "{line}");
+    }
+    for _ in 0..10 {
+        steady.write_all(&[b'x'; 1_000]).unwrap();
+        rest(200);
+    }
+    burst.write_all(b"x").unwrap();
+    for stream in [&burst, &steady] {
+        assert_eq!(Response::read(&mut BufReader::new(stream)).status, 200);
+    }
+    rest(1_500);
+    resting.write_all(b"1\r\nb\r\n0\r\n\r\n").unwrap();
+    let mut rest_of_it = String::new();
+    while !rest_of_it.ends_with("0\r\n\r\n") {
+        assert_ne!(echoed.read_line(&mut rest_of_it).unwrap(), 0, "{rest_of_it}");
+    }
+    assert_eq!(gateway.metric(SLOW, "upload"), 0);
+}
+
+/// Requests that a client of HTTP/2 opens on four connections, 128 on each, and whose bodies never come.
+async fn open_posts(gateway: &Gateway, content_type: &str) -> Vec<tokio::task::JoinHandle<(u16, String)>> {
+    let mut asked = Vec::new();
+    for _ in 0..4 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::new(ATTACKER.parse().unwrap(), 0)).unwrap();
+        let stream = TokioIo::new(socket.connect(gateway.address).await.unwrap());
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+        tokio::spawn(connection);
+        for _ in 0..128 {
+            let request = Request::post("http://a/hang").header("content-type", content_type);
+            let request = request.body(Never).unwrap();
+            let mut sender: http2::SendRequest<Never> = sender.clone();
+            asked.push(tokio::spawn(async move {
+                let response = sender.send_request(request).await.unwrap();
+                let status = response.status().as_u16();
+                let told = response.headers().get("grpc-status");
+                let told = told.map_or(String::new(), |status| status.to_str().unwrap().to_owned());
+                (status, told)
+            }));
+        }
+    }
+    asked
+}
+
+/// A body of which nothing comes, and which does not end.
+struct Never;
+
+impl Body for Never {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Pending
+    }
+}
+
+/// Four connections of HTTP/2 with 512 open POSTs once held all slots. They hold none until their bodies begin; calls of gRPC, which may wait
+/// for their server, hold the share of one client. Others are served all the while, and all of the attacker's are told why.
+#[test]
+fn open_posts_over_h2_leave_slots_to_others() {
+    let upstream = Upstream::start();
+    let more = ", pace: {bytes: 3000, over: 6s}";
+    let (gateway, _folder) = gateway(&upstream.address.to_string(), more);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let asked = runtime.block_on(open_posts(&gateway, "text/plain"));
+    others_are_served(&gateway);
+    assert_eq!(upstream.seen().iter().filter(|seen| seen.line == "POST /hang").count(), 0);
+    for asked in asked {
+        assert_eq!(runtime.block_on(asked).unwrap().0, 408);
+    }
+    others_are_served(&gateway);
+    upstream.seen();
+    let mut calls = runtime.block_on(open_posts(&gateway, "application/grpc"));
+    until(|| gateway.metric(FAILURES, "share") == 512 - 128);
+    others_are_served(&gateway);
+    assert_eq!(upstream.seen().iter().filter(|seen| seen.line == "POST /hang").count(), SHARE);
+    until(|| calls.iter().filter(|call| call.is_finished()).count() == 512 - SHARE);
+    calls.retain(|call| call.is_finished());
+    for call in calls {
+        assert_eq!(runtime.block_on(call).unwrap(), (200, "14".to_owned()), "UNAVAILABLE");
+    }
 }
 
 /// 512 idle WebSockets from one address once held all slots. Tunnels have slots of their own, and each client a share of them.

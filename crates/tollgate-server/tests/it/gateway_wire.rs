@@ -151,7 +151,7 @@ fn an_answer_before_the_end_of_the_request() {
 fn a_rest_of_a_request_that_does_not_come() {
     let (gateway, listener) = gateway();
     let client = gateway.connect();
-    say(&client, "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n1");
+    say(&client, "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n1");
     let upstream = accepted(&listener);
     asked(&upstream, "/1");
     say(&upstream, OK);
@@ -277,7 +277,7 @@ fn who_goes_away_leaves_nothing_behind() {
     assert!(has_ended(&upstream));
 
     let client = gateway.connect();
-    say(&client, "POST /request HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nbegun");
+    say(&client, "POST /request HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nbegun");
     let upstream = accepted(&listener);
     asked(&upstream, "/request");
     heard(&upstream, "begun");
@@ -286,7 +286,7 @@ fn who_goes_away_leaves_nothing_behind() {
 
     // Also where the answer has begun before.
     let client = gateway.connect();
-    say(&client, "POST /both HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nbegun");
+    say(&client, "POST /both HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nbegun");
     let upstream = accepted(&listener);
     asked(&upstream, "/both");
     heard(&upstream, "begun");
@@ -307,7 +307,7 @@ fn cut_off_answers() {
         // The request is whole, and then it is not.
         for request in [
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-            "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nbegun",
+            "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nbegun",
         ] {
             let client = gateway.connect();
             say(&client, request);

@@ -1,5 +1,6 @@
 //! An answer as HTTP/1 writes it: its head, how its body is framed for who asked, and the body itself, as fast as the client takes it.
 
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -69,8 +70,20 @@ pub(super) struct Answer {
     pub(super) is_kept: bool,
 }
 
-/// An answer that could not be written as a whole: the connection is of no use any more.
-pub(super) struct Cut;
+/// Why an answer could not be written as a whole: the connection is of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// The client did not take it at the pace it must.
+    Slow,
+    /// The client has gone, or the upstream did not send all of it.
+    Lost,
+}
+
+impl Cut {
+    fn of(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::TimedOut { Cut::Slow } else { Cut::Lost }
+    }
+}
 
 impl Answer {
     /// Writes the head, behind what is left of another one.
@@ -113,9 +126,9 @@ impl Answer {
         loop {
             let gathered = self.gather(context);
             ready!(self.outbox.poll_empty(line.lock().stream(), &mut self.written, context))
-                .map_err(|_| Cut)?;
+                .map_err(|error| Cut::of(&error))?;
             match self.body {
-                None if self.is_cut => return Poll::Ready(Err(Cut)),
+                None if self.is_cut => return Poll::Ready(Err(Cut::Lost)),
                 None => {
                     spare::give_write(std::mem::take(&mut self.outbox.before));
                     return Poll::Ready(Ok(()));

@@ -27,12 +27,13 @@ impl Gateway {
         tokio::spawn(async move {
             let mut due = tokio::time::interval(TIDY_EVERY);
             loop {
+                let table = &gateway.proxy.table;
+                let upstreams = table.routes.iter().flat_map(|route| &route.upstreams);
                 tokio::select! {
-                    _ = due.tick() => {}
+                    _ = due.tick() => upstreams.for_each(|upstream| upstream.tidy()),
+                    () = table.links.wanted() => upstreams.for_each(|upstream| upstream.make_room()),
                     () = stopped(&mut stop) => return,
                 }
-                let upstreams = gateway.proxy.table.routes.iter().flat_map(|route| &route.upstreams);
-                upstreams.for_each(|upstream| upstream.tidy());
             }
         });
     }

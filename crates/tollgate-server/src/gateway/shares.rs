@@ -70,6 +70,11 @@ impl Shares {
         })
     }
 
+    /// As many slots as are wanted, of which each client may have `per_client`.
+    pub(super) fn of_each_client(per_client: usize) -> Arc<Self> {
+        Self::new(Semaphore::MAX_PERMITS, per_client)
+    }
+
     /// The slots of one client where this percentage is its share, and one at least.
     pub(super) fn part(slots: usize, percent: u32) -> usize {
         let percent = usize::try_from(percent).unwrap_or(usize::MAX);

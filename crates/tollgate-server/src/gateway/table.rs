@@ -7,10 +7,14 @@ use tollgate::{Timestamp, loose_path};
 use super::arrival::Arrival;
 use super::health::Budget;
 use super::plan::{HealthPlan, Host, Paths, RoutePlan, Timeouts};
+use super::shares::Shares;
 use super::spread;
 use super::upstream::Upstream;
 use crate::http::Pace;
 use crate::listen::Links;
+
+/// What part of the descriptors for connections to upstreams one client may use, in per cent.
+const LINKS_PER_CLIENT: u32 = 50;
 
 /// A route.
 pub(super) struct Route {
@@ -28,9 +32,9 @@ pub(super) struct Route {
 }
 
 impl Route {
-    fn new(plan: &RoutePlan, links: &Links) -> Result<Self, String> {
-        let upstreams =
-            plan.upstreams.iter().map(|upstream| Upstream::new(upstream, plan, links).map(Arc::new));
+    fn new(plan: &RoutePlan, links: &Links, shares: Option<&Arc<Shares>>) -> Result<Self, String> {
+        let upstream = |upstream| Upstream::new(upstream, plan, links, shares.cloned()).map(Arc::new);
+        let upstreams = plan.upstreams.iter().map(upstream);
         Ok(Self {
             name: plan.name.clone(),
             host: plan.host.clone(),
@@ -125,6 +129,19 @@ pub(super) struct Table {
     pub(super) routes: Vec<Route>,
     /// Attributes that any route spreads by.
     pub(super) sticky: Vec<String>,
+    /// The descriptors for connections to all upstreams.
+    pub(super) links: Links,
+}
+
+/// Each client's share of the connections to all upstreams. There is none where its shares of each upstream are not more than that.
+fn shares(plans: &[&RoutePlan], links: &Links) -> Option<Arc<Shares>> {
+    let of_one = |plan: &RoutePlan| {
+        let slots = [plan.connections, plan.tunnels].map(|slots| Shares::part(slots, plan.per_client));
+        slots.iter().sum::<usize>().saturating_mul(plan.upstreams.len())
+    };
+    let wanted = plans.iter().map(|plan| of_one(plan)).fold(0, usize::saturating_add);
+    let share = Shares::part(links.most(), LINKS_PER_CLIENT);
+    (wanted > share).then(|| Shares::of_each_client(share))
 }
 
 impl Table {
@@ -138,8 +155,9 @@ impl Table {
         let mut sticky: Vec<String> = plans.iter().flat_map(|plan| plan.sticky.iter().cloned()).collect();
         sticky.sort_unstable();
         sticky.dedup();
-        let routes = plans.into_iter().map(|plan| Route::new(plan, links)).collect::<Result<_, _>>()?;
-        Ok(Self { routes, sticky })
+        let shares = shares(&plans, links);
+        let routes = plans.into_iter().map(|plan| Route::new(plan, links, shares.as_ref()));
+        Ok(Self { routes: routes.collect::<Result<_, _>>()?, sticky, links: links.clone() })
     }
 
     /// The route of a request.

@@ -125,6 +125,8 @@ pub(super) struct Upstream {
     timeouts: Timeouts,
     requests: Arc<Shares>,
     tunnels: Arc<Shares>,
+    /// Each client's share of the connections to all upstreams, where those are few.
+    links: Option<Arc<Shares>>,
     /// Connections of HTTP/1 that rest, the last used last. Locked to push and to pop.
     resting: Mutex<Vec<Resting>>,
     /// Connections of HTTP/2. A task that makes one holds the lock.
@@ -149,9 +151,12 @@ pub(super) struct Outgoing {
 /// An answer, and the place that it takes until it is over.
 pub(super) type Answer = (Response<Answered>, Place);
 
-/// A slot at an upstream, and a place on its connection where others use that, too.
+/// A slot at an upstream, and one among all connections of its client, where those are counted. Boxed: that is rare.
+type Slots = (Slot, Option<Box<Slot>>);
+
+/// Slots at an upstream, and a place on its connection where others use that, too.
 pub(super) struct Place {
-    _slot: Slot,
+    _slots: Slots,
     _stream: Option<Stream>,
 }
 
@@ -160,7 +165,12 @@ impl Upstream {
     ///
     /// # Errors
     /// As [`Dialer::new`].
-    pub(super) fn new(plan: &UpstreamPlan, route: &RoutePlan, links: &Links) -> Result<Self, String> {
+    pub(super) fn new(
+        plan: &UpstreamPlan,
+        route: &RoutePlan,
+        links: &Links,
+        shares: Option<Arc<Shares>>,
+    ) -> Result<Self, String> {
         let name = plan.target.to_string();
         Ok(Self {
             share: Share::new(&name, plan.weight),
@@ -171,6 +181,7 @@ impl Upstream {
             timeouts: route.timeouts,
             requests: Shares::new(route.connections, Shares::part(route.connections, route.per_client)),
             tunnels: Shares::new(route.tunnels, Shares::part(route.tunnels, route.per_client)),
+            links: shares,
             resting: Mutex::default(),
             shared: Shared::default(),
             dialing: tokio::sync::Mutex::default(),
@@ -187,14 +198,14 @@ impl Upstream {
         outgoing: &Outgoing,
         is_fresh: bool,
     ) -> Result<Answer, Failure> {
-        let (slot, left) = self.slot(outgoing).await?;
+        let (slots, left) = self.slots(outgoing).await?;
         if outgoing.is_upgrade {
             if self.dialer.is_only_h2() {
                 let details = "it speaks HTTP/2, which knows no upgrades; set protocol: auto".to_owned();
                 return Err(Failure::Connect(Cause::Protocol, details));
             }
             let sender = Box::pin(within(left, self.dialer.dial_http1())).await?;
-            return Ok((self.over(sender, outgoing, false).await?, Place { _slot: slot, _stream: None }));
+            return Ok((self.over(sender, outgoing, false).await?, Place { _slots: slots, _stream: None }));
         }
         let mut is_left = 0;
         for _ in 0..ENDED_MAX {
@@ -206,7 +217,7 @@ impl Upstream {
             match self.over(sender, outgoing, has_rested).await {
                 Err(Failure::Unsent) if outgoing.upload.is_whole() => {} // The next one is older, or new.
                 Err(Failure::Left) if outgoing.upload.is_whole() && is_left < LEFT_MAX => is_left += 1,
-                sent => return Ok((sent?, Place { _slot: slot, _stream: stream })),
+                sent => return Ok((sent?, Place { _slots: slots, _stream: stream })),
             }
         }
         Err(Failure::Lost(Cause::HungUp, "one connection after the other ended".to_owned()))
@@ -218,13 +229,26 @@ impl Upstream {
     }
 
     /// A slot among the requests that may be there at once, or among the tunnels, and what is left of the time to connect.
-    async fn slot(&self, outgoing: &Outgoing) -> Result<(Slot, Duration), Failure> {
+    async fn slots(&self, outgoing: &Outgoing) -> Result<(Slots, Duration), Failure> {
         let (shares, scarce) = match outgoing.is_upgrade {
             true => (&self.tunnels, Scarce::Tunnels),
             false => (&self.requests, Scarce::Requests),
         };
         let taken = shares.take(outgoing.client, self.timeouts.connect).await;
-        taken.map_err(|full| Failure::full(full, scarce))
+        let (slot, left) = taken.map_err(|full| Failure::full(full, scarce))?;
+        let shares_connections = self.dialer.is_only_h2() && !outgoing.is_upgrade;
+        let Some(links) = self.links.as_ref().filter(|_| !shares_connections) else {
+            return Ok(((slot, None), left));
+        };
+        let taken = links.take(outgoing.client, left).await;
+        let (link, left) = taken.map_err(|full| Failure::full(full, Scarce::Connections))?;
+        Ok(((slot, Some(Box::new(link))), left))
+    }
+
+    /// Closes connections that rest, since others are needed and there are no descriptors for them.
+    pub(super) fn make_room(&self) {
+        self.shared.tidy();
+        self.resting.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// A slot for a request of a client, if one is free.

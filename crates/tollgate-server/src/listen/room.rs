@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::crowd::{Bound, Crowd};
 use crate::telemetry::{Meter, Sample, names};
@@ -45,7 +45,8 @@ impl House {
         let house = Self::of(connections.saturating_sub(own), listeners);
         let own = Arc::new(Semaphore::new(own));
         let shared = Arc::clone(&house.shared);
-        (house, Links(Descriptors { own, shared }))
+        let most = own.available_permits().saturating_add(shared.available_permits());
+        (house, Links { most, descriptors: Descriptors { own, shared }, wanted: Arc::default() })
     }
 
     fn of(connections: usize, listeners: usize) -> Self {
@@ -101,18 +102,38 @@ impl Descriptors {
 
 /// The descriptors for connections to upstreams.
 #[derive(Clone)]
-pub(crate) struct Links(Descriptors);
+pub(crate) struct Links {
+    most: usize,
+    descriptors: Descriptors,
+    /// Notified when there is none for a connection that is needed.
+    wanted: Arc<Notify>,
+}
 
 impl Links {
     /// Only so many, for a test.
     #[cfg(test)]
     pub(crate) fn of(links: usize) -> Self {
-        Self(Descriptors { own: Arc::new(Semaphore::new(links)), shared: Arc::new(Semaphore::new(0)) })
+        let (own, shared) = (Arc::new(Semaphore::new(links)), Arc::new(Semaphore::new(0)));
+        Self { most: links, descriptors: Descriptors { own, shared }, wanted: Arc::default() }
+    }
+
+    /// How many there are at most, where no listener needs what it shares with them.
+    pub(crate) const fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Returns when one was needed and there was none.
+    pub(crate) async fn wanted(&self) {
+        self.wanted.notified().await;
     }
 
     /// One of them, once there is one.
     pub(crate) async fn one(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
-        self.0.one().await
+        if let Some(one) = self.descriptors.one_now() {
+            return Ok(one);
+        }
+        self.wanted.notify_one();
+        self.descriptors.one().await
     }
 }
 
@@ -232,7 +253,7 @@ mod tests {
         for (connections, own) in [(15_936, 3_984), (755, 188), (8, 2)] {
             let (house, links) = House::and_links(connections, 2, true);
             let crowd: Vec<Place> = [public(&house), house.room()].iter().flat_map(all).collect();
-            let linked: Vec<_> = std::iter::from_fn(|| links.0.one_now()).collect();
+            let linked: Vec<_> = std::iter::from_fn(|| links.descriptors.one_now()).collect();
             assert_eq!((crowd.len(), linked.len()), (connections - own, own), "of {connections}");
             drop(crowd);
             assert!(at_once(links.one()).is_ok(), "what is anybody's may be a link");

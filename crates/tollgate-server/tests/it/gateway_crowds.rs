@@ -61,7 +61,7 @@ fn ask(stream: &mut TcpStream, path: &str) -> u16 {
 }
 
 /// A gateway with so many descriptors.
-fn confined(descriptors: usize, arguments: &[&str]) -> Gateway {
+pub(crate) fn confined(descriptors: usize, arguments: &[&str]) -> Gateway {
     let program = tollgate(&[]).get_program().to_str().unwrap().to_owned();
     let mut command = Command::new("sh");
     command.args(["-c", &format!(r#"ulimit -n {descriptors}; exec "$0" "$@""#), &program]);

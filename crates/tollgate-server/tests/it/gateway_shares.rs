@@ -5,16 +5,19 @@ use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::Empty;
 use hyper::Request;
 use hyper::body::{Body, Frame};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::gateway_crowds::from;
+use crate::gateway_crowds::{confined, from};
 use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
 use crate::proxy::Folder;
 use crate::wire::Response;
@@ -308,4 +311,91 @@ fn a_tunnel_ends_soon_after_one_side() {
     let _silent = upstream.join().unwrap();
     assert_eq!(client.read(&mut [0; 8]).unwrap(), 0);
     until(|| gateway.metric(TUNNELS, "route-0") == 0);
+}
+
+/// Connections to upstreams take descriptors, which are few by default. One client with many requests at one upstream, on a few connections of
+/// HTTP/2, once took all of them, and other upstreams were 503 for everybody.
+#[test]
+fn connections_to_other_upstreams_are_left_to_others() {
+    let (busy, calm, folder) = (Upstream::start(), Upstream::start(), Folder::new("gateway-links-share"));
+    let text = format!(
+        "routes:\n- {{path: /hang, upstreams: ['http://{}'], timeouts: {{connect: 2s}}}}\n- {{upstreams: ['http://{}']}}\n",
+        busy.address, calm.address
+    );
+    let config = folder.write("config.yaml", &text).display().to_string();
+    let gateway = confined(200, &["--config", &config]);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let calls = runtime.block_on(open_posts(&gateway, "application/grpc"));
+    until(|| gateway.metric(FAILURES, "share") >= 100);
+    others_are_served(&gateway);
+    // Half of the 78 that connections to upstreams can have of 200 descriptors.
+    assert_eq!(busy.count(), 39);
+    drop(calls);
+}
+
+/// An upstream that holds all requests until it is told to answer them, and counts them and the connections that ended.
+#[derive(Default)]
+struct Holding {
+    asked: AtomicUsize,
+    ended: AtomicUsize,
+    is_told: AtomicBool,
+}
+
+fn holding() -> (String, Arc<Holding>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, state) = (listener.local_addr().unwrap().to_string(), Arc::new(Holding::default()));
+    let shared = Arc::clone(&state);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let state = Arc::clone(&shared);
+            std::thread::spawn(move || {
+                while stream.read(&mut [0; 4_096]).is_ok_and(|read| read > 0) {
+                    state.asked.fetch_add(1, Ordering::SeqCst);
+                    until(|| state.is_told.load(Ordering::SeqCst));
+                    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+                }
+                state.ended.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+    });
+    (address, state)
+}
+
+/// After a crowd at one upstream its connections rest, and once held all descriptors: other upstreams were 503 until they had rested for
+/// long enough. They are closed when others are needed.
+#[test]
+fn connections_that_rest_make_room() {
+    let ((crowded, state), calm, folder) = (holding(), Upstream::start(), Folder::new("gateway-rest"));
+    let text = format!(
+        "routes:\n- {{path: /crowd, upstreams: ['http://{crowded}']}}\n- {{upstreams: ['http://{}']}}\n",
+        calm.address
+    );
+    let config = folder.write("config.yaml", &text).display().to_string();
+    let gateway = confined(160, &["--config", &config]);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    // Two clients take their halves of the 52 that connections to upstreams can have of 160 descriptors.
+    let asked = runtime.block_on(async {
+        let mut asked = Vec::new();
+        for client in ["127.0.0.2", "127.0.0.3"] {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::new(client.parse().unwrap(), 0)).unwrap();
+            let stream = TokioIo::new(socket.connect(gateway.address).await.unwrap());
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+            tokio::spawn(connection);
+            for _ in 0..26 {
+                let request = Request::get("http://a/crowd").body(Empty::<Bytes>::new()).unwrap();
+                let mut sender = sender.clone();
+                asked.push(tokio::spawn(async move { sender.send_request(request).await.unwrap().status() }));
+            }
+        }
+        asked
+    });
+    until(|| state.asked.load(Ordering::SeqCst) == 52);
+    state.is_told.store(true, Ordering::SeqCst);
+    for asked in asked {
+        assert_eq!(runtime.block_on(asked).unwrap(), 200);
+    }
+    assert_eq!(state.ended.load(Ordering::SeqCst), 0, "all of them rest");
+    assert_eq!(gateway.get("/", "").status, 200);
+    until(|| state.ended.load(Ordering::SeqCst) == 52);
 }

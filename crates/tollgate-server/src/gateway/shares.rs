@@ -14,6 +14,9 @@ use tollgate_tower::attributes::address::Counted;
 
 use super::arrival::Arrival;
 
+/// Most requests of one client that wait for a slot of its share. Each of them may hold a window of its body.
+const WAITING_MAX: usize = 1_024;
+
 /// Whose share a slot is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Client {
@@ -84,13 +87,13 @@ impl Shares {
     /// A slot, which may take so long to come by; and how much of that time is left.
     ///
     /// # Errors
-    /// When none is free in time.
+    /// When none is free in time, or too many of the client wait already.
     pub(super) async fn take(
         self: &Arc<Self>,
         client: Client,
         patience: Duration,
     ) -> Result<(Slot, Duration), Full> {
-        let member = self.join(client);
+        let member = self.join(client)?;
         if let Ok(slot) = self.take_now(member.as_ref()) {
             return Ok((Slot { _permits: slot, _member: member }, patience));
         }
@@ -114,7 +117,7 @@ impl Shares {
     /// # Errors
     /// When none is.
     pub(super) fn try_take(self: &Arc<Self>, client: Client) -> Result<Slot, Full> {
-        let member = self.join(client);
+        let member = self.join(client)?;
         Ok(Slot { _permits: self.take_now(member.as_ref())?, _member: member })
     }
 
@@ -127,13 +130,16 @@ impl Shares {
     }
 
     /// The share of a client, for one slot of it.
-    fn join(self: &Arc<Self>, client: Client) -> Option<Member> {
-        let (Client::One(address), Some(per_client)) = (client, self.per_client) else { return None };
+    fn join(self: &Arc<Self>, client: Client) -> Result<Option<Member>, Full> {
+        let (Client::One(address), Some(per_client)) = (client, self.per_client) else { return Ok(None) };
         let mut clients = self.lock();
         let new = || Share { slots: Arc::new(Semaphore::new(per_client)), members: 0 };
         let share = clients.entry(address).or_insert_with(new);
+        if share.members >= per_client.saturating_add(WAITING_MAX) {
+            return Err(Full::Client);
+        }
         share.members += 1;
-        Some(Member { shares: Arc::clone(self), address, slots: Arc::clone(&share.slots) })
+        Ok(Some(Member { shares: Arc::clone(self), address, slots: Arc::clone(&share.slots) }))
     }
 
     fn leave(&self, address: IpAddr) {
@@ -250,6 +256,28 @@ mod tests {
         });
         let (_slot, left) = shares.take(one(1), 5 * second).await.unwrap();
         assert_eq!(left, 3 * second);
+    }
+
+    /// So many of one client wait, and no more: the next one is refused at once, and others are not concerned.
+    #[tokio::test(start_paused = true)]
+    async fn the_queue_of_a_client_is_bounded() {
+        let shares = Shares::new(4, 1);
+        let held = shares.try_take(one(1)).unwrap();
+        let wait = || {
+            let shares = Arc::clone(&shares);
+            tokio::spawn(async move { shares.take(one(1), Duration::from_secs(5)).await.map(drop) })
+        };
+        let waiting: Vec<_> = (0..WAITING_MAX).map(|_| wait()).collect();
+        tokio::task::yield_now().await;
+        let begun = Instant::now();
+        assert_eq!(shares.take(one(1), Duration::from_secs(5)).await.unwrap_err(), Full::Client);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert!(shares.try_take(one(2)).is_ok());
+        drop(held);
+        for waiter in waiting {
+            assert!(waiter.await.unwrap().is_ok());
+        }
+        assert_eq!((shares.lock().len(), shares.all.available_permits()), (0, 4));
     }
 
     /// A share is one slot at least, and is no bound where it is all of them.

@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::gateway_upstream::{Gateway, OPEN, Upstream};
+use crate::proxy::Folder;
 
 type Sender = http2::SendRequest<Empty<Bytes>>;
 
@@ -163,6 +164,43 @@ fn a_websocket_inside_of_h2() {
         let plain = Request::builder().method(Method::CONNECT).uri("app.test:80").body(Empty::new()).unwrap();
         assert_eq!(sender.send_request(plain).await.unwrap().status(), 405);
         assert!(seen.try_recv().is_err(), "none of them reached the upstream");
+    };
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), whole).await }).unwrap();
+}
+
+/// A WebSocket inside of HTTP/2 is a tunnel of its client's share, however many of them one connection asks for. Requests on the same
+/// connection are not concerned, and a tunnel that ends makes room.
+#[test]
+fn tunnels_are_of_the_clients_share() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let (address, folder) = (listener.local_addr().unwrap(), Folder::new("websocket-share"));
+    let (send, _seen) = tokio::sync::mpsc::unbounded_channel();
+    runtime.spawn(server(listener, send));
+    let text = format!(
+        "routes: [{{upstreams: ['http://{address}'], tunnels: 8, per_client: 50%, timeouts: {{connect: 200ms}}}}]\n"
+    );
+    let config = folder.write("config.yaml", &text).display().to_string();
+    let gateway = Gateway::with(&["--config", &config], OPEN);
+    let whole = async {
+        let mut sender = client(&gateway).await;
+        let mut tunnels = Vec::new();
+        for _ in 0..4 {
+            let granted = sender.send_request(connect("/chat", "websocket")).await.unwrap();
+            assert_eq!(granted.status(), 200);
+            tunnels.push(hyper::upgrade::on(granted).await.unwrap());
+        }
+        let refused = problem(sender.send_request(connect("/chat", "websocket")).await.unwrap()).await;
+        assert!(refused.0 == 503 && refused.1.contains("client-share"), "{refused:?}");
+        let plain = Request::get("http://a/plain").body(Empty::new()).unwrap();
+        assert_eq!(sender.send_request(plain).await.unwrap().status(), 200);
+        assert_eq!(gateway.metric("tollgate_gateway_tunnels", "route-0"), 4);
+        drop(tunnels.pop());
+        let mut granted = sender.send_request(connect("/chat", "websocket")).await.unwrap();
+        while granted.status() == 503 {
+            granted = sender.send_request(connect("/chat", "websocket")).await.unwrap();
+        }
+        assert_eq!(granted.status(), 200);
     };
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), whole).await }).unwrap();
 }

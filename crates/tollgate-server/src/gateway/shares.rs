@@ -268,7 +268,9 @@ mod tests {
             tokio::spawn(async move { shares.take(one(1), Duration::from_secs(5)).await.map(drop) })
         };
         let waiting: Vec<_> = (0..WAITING_MAX).map(|_| wait()).collect();
-        tokio::task::yield_now().await;
+        while shares.lock().values().map(|share| share.members).sum::<usize>() < 1 + WAITING_MAX {
+            tokio::task::yield_now().await;
+        }
         let begun = Instant::now();
         assert_eq!(shares.take(one(1), Duration::from_secs(5)).await.unwrap_err(), Full::Client);
         assert_eq!(begun.elapsed(), Duration::ZERO);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::gateway::{self, HeaderNames, MethodOverride, RouteDocument, RoutePlan, Taking};
+use crate::gateway::{self, HeaderNames, RouteDocument, RoutePlan, Taking};
 use crate::store::StoreDocument;
 use tollgate::HeaderPolicy;
 use tollgate::overload::Plan;
@@ -18,6 +18,7 @@ use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Netw
 use tollgate_tower::attributes::jwt::Verifier;
 use tollgate_tower::attributes::path::{EscapedSlashes, PathMatch};
 use tollgate_tower::attributes::{BUILT_IN, Reader};
+use tollgate_tower::spelling::MethodOverride;
 
 mod attributes;
 mod headers;
@@ -199,6 +200,10 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
             Paths::Loose => PathMatch::Loose,
             Paths::Exact => PathMatch::Exact,
         },
+        method_override: match document.method_override {
+            Overrides::Drop => MethodOverride::Drop,
+            Overrides::Keep => MethodOverride::Keep,
+        },
         mapped: mapped(document.attributes, verifier.as_ref(), &mut problems),
     };
     if !IPV6_PREFIX.contains(&reader.ipv6_prefix) {
@@ -220,10 +225,6 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
     }
     let mut taking = Taking {
         reader: reader.clone(),
-        method_override: match document.method_override {
-            Overrides::Drop => MethodOverride::Drop,
-            Overrides::Keep => MethodOverride::Keep,
-        },
         header_names: match document.header_names {
             Names::Plain => HeaderNames::Plain,
             Names::Any => HeaderNames::Any,
@@ -303,7 +304,10 @@ attributes:
 ";
         let Config { reader, taking, .. } = compile(text).unwrap();
         assert_eq!(taking.bound().most, Some(500));
-        assert_eq!((taking.method_override, taking.header_names), (MethodOverride::Keep, HeaderNames::Any));
+        assert_eq!(
+            (taking.reader.method_override, taking.header_names),
+            (MethodOverride::Keep, HeaderNames::Any)
+        );
         assert!(taking.reader.trusted.contains("10.9.9.9".parse().unwrap()));
         assert!(reader.trusted.contains("10.9.9.9".parse().unwrap()));
         assert!(!reader.trusted.contains("127.0.0.1".parse().unwrap()));

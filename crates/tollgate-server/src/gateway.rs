@@ -68,7 +68,7 @@ pub(crate) mod fuzzing {
     }
 }
 
-pub(crate) use arrival::{MethodOverride, Taking};
+pub(crate) use arrival::Taking;
 pub(crate) use connection::connection;
 pub(crate) use fields::HeaderNames;
 pub(crate) use plan::{RouteDocument, RoutePlan, compile};

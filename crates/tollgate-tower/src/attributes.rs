@@ -30,7 +30,8 @@ use source::{API_KEY, Source, credential, hashed, single};
 use text::{Dotted, Short, Text};
 use told::Other;
 
-use crate::spelling;
+use crate::spelling::parameter::is_named;
+use crate::spelling::{self, METHOD_PARAMETER, MethodOverride, Treatment, treatment};
 
 /// Attributes that every request has, as far as they are known. The config maps others beside them.
 pub const BUILT_IN: [&str; 5] = ["ip", "method", "host", "path", "api_key"];
@@ -102,6 +103,8 @@ pub struct Reader {
     pub slashes: EscapedSlashes,
     /// How paths are compared with what limits and templates name.
     pub paths: PathMatch,
+    /// What is done with a request that asks for another method than its own.
+    pub method_override: MethodOverride,
     /// What is read beside [`BUILT_IN`].
     pub mapped: Vec<Mapped>,
 }
@@ -113,6 +116,7 @@ impl Default for Reader {
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
             slashes: EscapedSlashes::default(),
             paths: PathMatch::default(),
+            method_override: MethodOverride::default(),
             mapped: Vec::new(),
         }
     }
@@ -154,10 +158,27 @@ impl Reader {
             let target = uri.path_and_query().map_or("/", |target| target.as_str());
             let host = single(headers, &HOST)?;
             let line = (Some(method.as_str()), host, Some(target));
-            return self.all(self.subject(peer, rest, line, Needs::ALL)?);
+            return self.all(self.held(peer, rest, line)?);
         }
         let [method, host, target] = family.names().map(|name| single(headers, &name));
-        self.all(self.subject(peer, rest, (method?, host?, target?), Needs::ALL)?)
+        self.all(self.held(peer, rest, (method?, host?, target?))?)
+    }
+
+    /// The request line of a request that another program holds. One that asks for another method is refused: nobody here could drop that.
+    fn held<'s>(
+        &self,
+        peer: Option<IpAddr>,
+        rest: (&'s HeaderMap, Option<&'s Extensions>),
+        line: (Option<&'s str>, Option<&'s str>, Option<&'s str>),
+    ) -> Result<Subject<'s>, Unreadable> {
+        let subject = self.subject(peer, rest, line, Needs::ALL)?;
+        if self.method_override == MethodOverride::Drop
+            && let Some(asks) = overriding(&subject)
+        {
+            let accepted = "the method itself, or `method_override: keep` in the config";
+            return Err(Unreadable(format!("{asks}: it asks for another method; accepted: {accepted}")));
+        }
+        Ok(subject)
     }
 
     /// Refuses a field that the service behind a proxy may read as one that attributes are read from: only the proxy could drop it.
@@ -368,6 +389,15 @@ impl<'s> Subject<'s> {
             }
         }
     }
+}
+
+/// What asks for another method than the one of the request, if anything does.
+fn overriding<'s>(subject: &Subject<'s>) -> Option<&'s str> {
+    let is_override = |name: &&str| treatment(&spelling::plain(name)) == Some(Treatment::MethodOverride);
+    let field = subject.headers.keys().map(HeaderName::as_str).find(is_override);
+    let is_posted = subject.method.is_some_and(|method| method == Method::POST.as_str());
+    let parameter = || (is_posted && is_named(subject.query, METHOD_PARAMETER)).then_some(METHOD_PARAMETER);
+    field.or_else(parameter)
 }
 
 /// The host that a request names, in its target or its header. Two that differ are refused: one of them would be counted, and

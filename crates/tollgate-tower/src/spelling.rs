@@ -211,6 +211,16 @@ pub fn plain(name: &str) -> Cow<'_, str> {
     Cow::Owned(name.chars().map(letter).collect())
 }
 
+/// What is done with fields and parameters by which a request asks for another method than its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MethodOverride {
+    /// A gateway drops the fields, and refuses the parameters; whoever decides about a request that another program holds can only refuse.
+    #[default]
+    Drop,
+    /// They are sent on.
+    Keep,
+}
+
 /// A setting of the config that lets pass what is refused by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unless {
@@ -304,6 +314,9 @@ const LOGIN: Outcome = Outcome::SentOn { line: "GET /login", host: "app.test" };
 
 /// The name of this program in `Via`.
 pub const PSEUDONYM: &str = "tollgate";
+
+/// The parameter in which frameworks look for another method.
+pub(crate) const METHOD_PARAMETER: &str = "_method";
 
 /// What clients are told whose method is no token in capitals.
 pub(crate) const METHOD_ACCEPTED: &str =
@@ -548,7 +561,7 @@ fn is_looping(request: &Parts) -> bool {
 
 fn has_method_parameter(request: &Parts) -> bool {
     let query = request.uri.query().unwrap_or_default();
-    request.method == Method::POST && parameter::is_named(query, "_method")
+    request.method == Method::POST && parameter::is_named(query, METHOD_PARAMETER)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use http::{Method, Uri, Version};
 use tollgate::VALUE_BYTES_MAX;
 use tollgate_tower::attributes::address::Trusted;
 use tollgate_tower::attributes::{Needs, Reader};
-use tollgate_tower::spelling::{self, Unless};
+use tollgate_tower::spelling::{self, MethodOverride, Unless};
 
 use super::fields::{FieldRules, HeaderNames};
 use super::refusal::Turned;
@@ -46,21 +46,10 @@ pub(super) struct Arrival {
     pub(super) version: Version,
 }
 
-/// What is done with fields by which a request asks for another method than its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum MethodOverride {
-    /// They end here: limits are matched by the method that a request has.
-    #[default]
-    Drop,
-    /// They are sent on.
-    Keep,
-}
-
 /// How the gateway takes requests, as the config says.
 #[derive(Clone, Debug)]
 pub(crate) struct Taking {
     pub(crate) reader: Reader,
-    pub(crate) method_override: MethodOverride,
     pub(crate) header_names: HeaderNames,
     /// Most connections from one address, where that is said.
     pub(crate) connections_per_address: Option<u32>,
@@ -81,12 +70,7 @@ impl Default for Taking {
     /// Nobody's word is taken until somebody is named: any client may reach a gateway.
     fn default() -> Self {
         let reader = Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() };
-        Self {
-            reader,
-            method_override: MethodOverride::default(),
-            header_names: HeaderNames::default(),
-            connections_per_address: None,
-        }
+        Self { reader, header_names: HeaderNames::default(), connections_per_address: None }
     }
 }
 
@@ -102,9 +86,9 @@ pub(super) struct Reading {
 
 impl Reading {
     pub(super) fn new(taking: Taking, sticky: &[String]) -> Self {
-        let Taking { reader, method_override, header_names, .. } = taking;
+        let Taking { reader, header_names, .. } = taking;
         let is_needed = |name: &str| matches!(name, "host" | "path") || sticky.iter().any(|key| key == name);
-        let fields = FieldRules::new(&reader, header_names, method_override);
+        let fields = FieldRules::new(&reader, header_names);
         Self { needs: Needs::of(&reader, is_needed), sticky: sticky.to_vec(), reader, fields }
     }
 }
@@ -114,9 +98,9 @@ impl Reading {
 /// # Errors
 /// When it is none that the gateway takes; nothing of it is sent on.
 pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Result<Arrival, Problem> {
-    let Reading { reader, fields, sticky, needs } = reading;
+    let Reading { reader, sticky, needs, .. } = reading;
     websocket::turn(request)?;
-    acceptable(request, fields.method_override)?;
+    acceptable(request, reader.method_override)?;
     let attributes = reader.of_request_for(Some(peer.address), request, *needs);
     let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
     let host = attributes.host_and_port().map(str::to_owned);

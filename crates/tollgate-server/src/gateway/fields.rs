@@ -11,9 +11,9 @@ use http::header::{
 use http::{HeaderMap, Version};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::source::{SetBy, Source};
-use tollgate_tower::spelling::{Treatment, is_plain, plain, treatment};
+use tollgate_tower::spelling::{MethodOverride, Treatment, is_plain, plain, treatment};
 
-use super::arrival::{Arrival, MethodOverride, Reading};
+use super::arrival::{Arrival, Reading};
 
 pub(super) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -53,13 +53,13 @@ enum Sender {
 pub(super) struct FieldRules {
     mapped: Vec<(HeaderName, SetBy)>,
     pub(super) names: HeaderNames,
-    pub(super) method_override: MethodOverride,
+    method_override: MethodOverride,
 }
 
 impl FieldRules {
-    pub(super) fn new(reader: &Reader, names: HeaderNames, method_override: MethodOverride) -> Self {
+    pub(super) fn new(reader: &Reader, names: HeaderNames) -> Self {
         let mapped = mapped(reader).map(|(name, set_by)| (name.clone(), set_by)).collect();
-        Self { mapped, names, method_override }
+        Self { mapped, names, method_override: reader.method_override }
     }
 
     /// Whether a field of a request ends here, as far as its name tells.

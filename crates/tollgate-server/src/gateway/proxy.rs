@@ -38,7 +38,7 @@ pub(super) struct Proxy {
 
 impl Proxy {
     pub(super) fn new(table: Table, taking: Taking, clock: Clock) -> Self {
-        let rules = FieldRules::new(&taking.reader, taking.header_names, taking.method_override);
+        let rules = FieldRules::new(&taking.reader, taking.header_names);
         let trailers = Arc::new(Trailers::new(rules));
         let reading = Reading::new(taking, &table.sticky);
         let (failing, unsent, slow) = (Seldom::default(), Unsent::default(), Arc::default());

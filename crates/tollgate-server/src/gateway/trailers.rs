@@ -94,7 +94,6 @@ mod tests {
     use tollgate_tower::attributes::source::{SetBy, Source};
     use tollgate_tower::attributes::{Mapped, Reader};
 
-    use super::super::arrival::MethodOverride;
     use super::*;
 
     /// What could be taken for a field before the body does not pass, however it is spelled; all else does.
@@ -143,7 +142,7 @@ mod tests {
         };
         let left = |trailers: HeaderMap| trailers.keys().map(ToString::to_string).collect::<Vec<_>>();
         let mut request = map();
-        let trailers = |names| Trailers::new(FieldRules::new(&reader, names, MethodOverride::Drop));
+        let trailers = |names| Trailers::new(FieldRules::new(&reader, names));
         trailers(HeaderNames::Any).clean(&mut request);
         assert_eq!(left(request), all[..4]);
         let mut request = map();

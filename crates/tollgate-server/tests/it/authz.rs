@@ -95,6 +95,14 @@ fn spellings_of_methods_suffixes_and_fields() {
         assert!(refused.problem(400).contains("x-api-key"), "{name}");
     }
     assert_eq!(held("203.0.113.9", "GET", "/", "My_Field: k\r\n").status, 200);
+    // A request that asks for another method passes a limit on that one, unless it is refused.
+    for name in ["X-HTTP-Method-Override", "X_HTTP-Method_Override", "X-HTTP-Method"] {
+        let refused = held("203.0.113.9", "POST", "/", &format!("{name}: DELETE\r\n"));
+        assert!(refused.problem(400).contains("method_override: keep"), "{name}");
+    }
+    let refused = held("203.0.113.9", "POST", "/?_method=DELETE", "");
+    assert!(refused.problem(400).starts_with("_method: it asks for another method"));
+    assert_eq!(held("203.0.113.9", "GET", "/?_method=DELETE", "").status, 200);
 }
 
 /// A proxy that knows only 401 and 403 is told the meant status in a header, for every refusal there is.

@@ -50,6 +50,26 @@ fn code(response: &Response) -> (u16, String) {
     (response.status, code)
 }
 
+/// A size inside of an argument once cost one entry, so that `page: {first: 100000}` was cheap. It counts wherever it stands.
+#[test]
+fn sizes_inside_of_arguments_are_charged() {
+    let upstream = Upstream::start();
+    let (gateway, _folder) = with(&upstream, "{path: /echo}");
+    let variables =
+        r#"{"query":"query($p: Page) { posts(page: $p) { id } }","variables":{"p":{"by":[{"first":30}]}}}"#;
+    assert_eq!(left(&post(&gateway, "/echo", variables)), 100 - 31);
+    let written = r#"{"query":"{ posts(page: {first: 40}) { id } }"}"#;
+    assert_eq!(left(&post(&gateway, "/echo", written)), 100 - 31 - 41);
+    let default = r#"{"query":"query($p: Page = {first: 20}) { posts(page: $p) { id } }"}"#;
+    assert_eq!(left(&post(&gateway, "/echo", default)), 100 - 31 - 41 - 21);
+    assert_eq!(upstream.seen().len(), 3);
+    let large = r#"{"query":"{ posts(page: {first: 100000}) { id } }"}"#;
+    assert_eq!(code(&post(&gateway, "/echo", large)), (400, "GRAPHQL_TOO_COMPLEX".to_owned()));
+    let hidden = r#"{"query":"{ posts(page: {first: \"100000\"}) { id } }"}"#;
+    assert_eq!(code(&post(&gateway, "/echo", hidden)), (400, "BAD_USER_INPUT".to_owned()));
+    assert_eq!(upstream.seen().len(), 0);
+}
+
 /// Points are charged, whichever way an operation is sent; the upstream gets what was sent. What is no GraphQL costs 1 and is not read.
 #[test]
 fn points_are_charged() {

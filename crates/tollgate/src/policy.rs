@@ -32,7 +32,7 @@ pub use finding::{FINDINGS_MAX, Finding, Findings, Problem, Severity};
 pub use lease::Lease;
 pub use limit::{
     BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, Grant, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX,
-    Mode, QUOTAS_MAX, QuotaIndex, Quotas,
+    Mode, QUOTAS_MAX, QuotaIndex, Quotas, TIER_BY_MAX,
 };
 pub use matching::{Match, Matches};
 pub use on_store_failure::{

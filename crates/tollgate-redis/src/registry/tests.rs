@@ -30,6 +30,7 @@ fn quotas_survive_as_text() {
         window(Align::FirstHit),
         window(calendar(CalendarUnit::Month, "Europe/Rome")),
         window(calendar(CalendarUnit::Minute, "UTC")),
+        window(Align::Calendar(Calendar::new(CalendarUnit::Month, "UTC").unwrap().billed_on(15).unwrap())),
         Quota::FixedWindow(FixedWindow::counting(Ticks::from_secs(60), Align::Epoch).unwrap()),
         Quota::sliding_window(Rate::per_minute(60), 10, Estimate::Strict).unwrap(),
         Quota::sliding_window(Rate::per_minute(60), 1, Estimate::Interpolate).unwrap(),

@@ -58,7 +58,11 @@ fn align(align: &Align) -> String {
         Align::FirstHit => "first-hit".to_owned(),
         Align::Calendar(calendar) => {
             let unit = UNITS.iter().find(|(_, unit)| *unit == calendar.unit());
-            format!("{} {}", unit.map_or(NONE, |(name, _)| *name), calendar.zone())
+            let unit = unit.map_or(NONE, |(name, _)| *name);
+            match calendar.billing_day() {
+                1 => format!("{unit} {}", calendar.zone()),
+                day => format!("{unit}/{day} {}", calendar.zone()),
+            }
         }
     }
 }
@@ -121,8 +125,16 @@ fn read_align(words: &mut SplitWhitespace<'_>) -> Option<Align> {
         "epoch" => Align::Epoch,
         "first-hit" => Align::FirstHit,
         name => {
+            let (name, day) = match name.split_once('/') {
+                Some((name, day)) => (name, Some(day.parse().ok()?)),
+                None => (name, None),
+            };
             let (_, unit) = UNITS.iter().find(|(known, _)| *known == name)?;
-            Align::Calendar(Calendar::new(*unit, words.next()?).ok()?)
+            let calendar = Calendar::new(*unit, words.next()?).ok()?;
+            Align::Calendar(match day {
+                Some(day) => calendar.billed_on(day).ok()?,
+                None => calendar,
+            })
         }
     })
 }

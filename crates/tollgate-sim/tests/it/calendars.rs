@@ -73,6 +73,40 @@ fn windows_cover_all_time_and_never_overlap() {
     });
 }
 
+/// A month from a billing day begins with the first instant of that day, or of the last day of a month that has no such day, and
+/// there is one for each month. The oracle is the wall clock of the zone: it shows another date one second before.
+#[test]
+fn billing_months_begin_on_their_day() {
+    let instants = 2 * 366 * DAY..4_000_000_000u64;
+    let cases = (1u8..=31, prop::sample::select(ZONES.to_vec()), instants);
+    hold(SAVED, cases, |(day, zone, second)| {
+        let now = Timestamp::from_unix_seconds(second);
+        let calendar = Calendar::new(CalendarUnit::Month, zone).unwrap().billed_on(day).unwrap();
+        let (start, end) = calendar.window(now);
+        prop_assert!(start <= now && now < end);
+        prop_assert_eq!(calendar.window(end).0, end);
+        prop_assert_eq!(calendar.window(start - Ticks::ONE).1, start);
+        let is_samoa = zone == "Pacific/Apia";
+        let zone = jiff::tz::TimeZone::get(zone).unwrap();
+        let date = |at: Timestamp| {
+            let second = i64::try_from(at.unix_micros() / 1_000_000).unwrap();
+            zone.to_datetime(jiff::Timestamp::from_second(second).unwrap()).date()
+        };
+        let months = |date: jiff::civil::Date| i32::from(date.year()) * 12 + i32::from(date.month());
+        let [first, next] = [start, end].map(date);
+        for begin in [first, next] {
+            let due = i8::try_from(day).unwrap().min(begin.days_in_month());
+            // Samoa had no 30 December 2011, so what was due on it began on the 31st.
+            let skipped = is_samoa && begin == jiff::civil::date(2011, 12, 31) && due == 30;
+            prop_assert!(begin.day() == due || skipped, "{begin} for day {day}");
+        }
+        prop_assert_eq!(months(next), months(first) + 1);
+        let before = date(Timestamp::from_unix_seconds(start.unix_micros() / 1_000_000 - 1));
+        prop_assert!(before < first, "{before} before {first}");
+        Ok(())
+    });
+}
+
 /// Walks window after window, so that no clock change of these years is missed.
 fn walk(unit: CalendarUnit, zone: &str, years: Range<u64>) {
     let calendar = Calendar::new(unit, zone).unwrap();

@@ -13,6 +13,9 @@ use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 /// Bits of the memo that hold a window's length in seconds: a leap year needs 25.
 const LENGTH_BITS: u32 = 26;
 
+/// The last day of a month on which one may begin.
+pub const BILLING_DAY_MAX: u8 = 31;
+
 /// What a calendar window is one of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CalendarUnit {
@@ -73,6 +76,8 @@ impl CalendarUnit {
 pub struct Calendar {
     unit: CalendarUnit,
     zone: TimeZone,
+    /// The day of the month on which a month begins.
+    billing_day: u8,
     memo: AtomicU64,
 }
 
@@ -87,7 +92,28 @@ impl Calendar {
         if zone.iana_name().is_none() {
             return Err(unknown());
         }
-        Ok(Self { unit, zone, memo: AtomicU64::new(0) })
+        Ok(Self { unit, zone, billing_day: 1, memo: AtomicU64::new(0) })
+    }
+
+    /// The same months, beginning on this day instead of the first. A month without such a day begins on its last.
+    ///
+    /// # Errors
+    /// When the windows are not months, or the day is not one of 1 to 31.
+    pub fn billed_on(self, day: u8) -> Result<Self, QuotaError> {
+        let accepted = match self.unit {
+            CalendarUnit::Month if (1..=BILLING_DAY_MAX).contains(&day) => {
+                return Ok(Self { billing_day: day, memo: AtomicU64::new(0), ..self });
+            }
+            CalendarUnit::Month => format!("1 to {BILLING_DAY_MAX}"),
+            _ => "a calendar of months".to_owned(),
+        };
+        Err(QuotaError::Range { field: "billing_day", value: u64::from(day), accepted })
+    }
+
+    /// The day of the month on which its months begin.
+    #[must_use]
+    pub const fn billing_day(&self) -> u8 {
+        self.billing_day
     }
 
     /// What its windows are one of.
@@ -152,13 +178,19 @@ impl Calendar {
         Some((start, end))
     }
 
+    /// The day on which a window begins, of the first day of its unit.
+    fn on_billing_day(&self, first: Date) -> Option<Date> {
+        let day = i8::try_from(self.billing_day).ok()?.min(first.days_in_month());
+        if day == 1 { Some(first) } else { first.with().day(day).build().ok() }
+    }
+
     /// Days, weeks, months and years start at the first instant of their first date, whatever the clock then shows. Where a
     /// clock is set back over midnight a date comes twice; its neighbours are tried, so that the window holds the instant.
     fn by_date(&self, second: i64) -> Option<(i64, i64)> {
         let today = self.zone.to_datetime(jiff::Timestamp::from_second(second).ok()?).date();
         let first = self.unit.first_day(today)?;
         let begin = |units: i64| {
-            let date = first.checked_add(self.unit.span(units)).ok()?;
+            let date = self.on_billing_day(first.checked_add(self.unit.span(units)).ok()?)?;
             let midnight = date.to_datetime(Time::midnight());
             Some(self.zone.to_timestamp(midnight).ok()?.as_second())
         };
@@ -178,6 +210,7 @@ impl Clone for Calendar {
         Self {
             unit: self.unit,
             zone: self.zone.clone(),
+            billing_day: self.billing_day,
             memo: AtomicU64::new(self.memo.load(Ordering::Relaxed)), // Whole in any order, as in `window`.
         }
     }
@@ -186,7 +219,7 @@ impl Clone for Calendar {
 /// Equal calendars have the same windows; what they remember does not matter.
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
-        self.unit == other.unit && self.zone == other.zone
+        self.unit == other.unit && self.zone == other.zone && self.billing_day == other.billing_day
     }
 }
 
@@ -269,6 +302,38 @@ mod tests {
         assert_window(Week, "Europe/Rome", "2024-11-03T22:59:59Z", week.0, week.1);
         let week = ("2024-10-20T22:00:00Z", "2024-10-27T23:00:00Z");
         assert_window(Week, "Europe/Rome", "2024-10-27T22:59:59Z", week.0, week.1);
+    }
+
+    /// Months that begin on a billing day follow each other, also where a month has no such day, and over clock changes.
+    #[test]
+    fn months_from_a_billing_day() {
+        let window = |day, zone: &str, now: &str| {
+            let calendar = Calendar::new(CalendarUnit::Month, zone).unwrap().billed_on(day).unwrap();
+            let (start, end) = calendar.window(at(now));
+            assert_eq!(calendar.window(end).0, end);
+            assert_eq!(calendar.window(start - Ticks::ONE).1, start);
+            (start, end)
+        };
+        let from = |start: &str, end: &str| (at(start), at(end));
+        let (rome, utc) = ("Europe/Rome", "UTC");
+        let march = from("2024-03-14T23:00:00Z", "2024-04-14T22:00:00Z");
+        assert_eq!(window(15, rome, "2024-03-14T23:00:00Z"), march);
+        assert_eq!(window(15, rome, "2024-04-14T21:59:59Z"), march);
+        let february = from("2024-02-29T00:00:00Z", "2024-03-31T00:00:00Z");
+        assert_eq!(window(31, utc, "2024-03-30T12:00:00Z"), february);
+        let january = from("2023-01-31T00:00:00Z", "2023-02-28T00:00:00Z");
+        assert_eq!(window(31, utc, "2023-02-27T23:59:59Z"), january);
+        assert_eq!(
+            window(30, utc, "2023-02-28T00:00:00Z"),
+            from("2023-02-28T00:00:00Z", "2023-03-30T00:00:00Z")
+        );
+        assert_eq!(
+            window(1, rome, "2024-03-31T21:00:00Z"),
+            from("2024-02-29T23:00:00Z", "2024-03-31T22:00:00Z")
+        );
+        for (unit, day) in [(CalendarUnit::Month, 0), (CalendarUnit::Month, 32), (CalendarUnit::Week, 5)] {
+            assert!(Calendar::new(unit, utc).unwrap().billed_on(day).is_err());
+        }
     }
 
     /// Hours and minutes follow the zone's wall clock, half-hour offsets and half-hour clock changes included.

@@ -250,9 +250,8 @@ fn stance(stance: Stance, mode: Mode, percent: u8, ruled: bool) -> Option<String
 
 /// The tiers that would allow more.
 fn more(limit: &Limit, quota: QuotaIndex) -> Option<String> {
-    let attribute = limit.tier_by()?;
     let (tier, index) = limit.larger_tiers(quota).into_iter().next()?;
-    Some(format!("with {attribute}={tier} it may {}", limit.allowance(index)))
+    Some(format!("with {} it may {}", pairs(&limit.by_tier(tier)), limit.allowance(index)))
 }
 
 fn unapplied(limit: &Limit, request: &CheckRequest<'_>, rulings: &InForce) -> Explained {
@@ -294,10 +293,17 @@ impl fmt::Display for Choice {
         match self {
             Choice::Only => f.write_str("its only quota"),
             Choice::Override { attribute, value } => write!(f, "the override of {attribute} {value:?}"),
-            Choice::Tier { attribute, value } => write!(f, "the tier {attribute}={value}"),
-            Choice::Otherwise { attribute } => write!(f, "the quota for any other {attribute}"),
+            Choice::Tier { by } => write!(f, "the tier {}", pairs(by)),
+            Choice::Otherwise { attributes } => {
+                write!(f, "the quota for any other {}", attributes.join(" and "))
+            }
         }
     }
+}
+
+/// Attributes with their values.
+fn pairs(by: &[(String, String)]) -> String {
+    by.iter().map(|(attribute, value)| format!("{attribute}={value}")).collect::<Vec<_>>().join(" and ")
 }
 
 /// A time in seconds, to the millisecond, rounded up as in all advice.

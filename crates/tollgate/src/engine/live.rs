@@ -451,7 +451,7 @@ fn tiers(limit: &Limit) -> Vec<String> {
     let memories = || limit.quotas().iter().map(|quota| quota.memory().as_micros());
     let (shortest, longest) = (memories().min().unwrap_or(0), memories().max().unwrap_or(0));
     // A thousandth is the rounding of awkward rates, not another time.
-    if limit.tier_by().is_none() || longest - shortest <= longest / 1_000 {
+    if limit.tier_by().is_empty() || longest - shortest <= longest / 1_000 {
         return Vec::new();
     }
     let mut names = vec![String::new(); limit.quotas().len()];
@@ -472,9 +472,12 @@ fn identity(limit: &Limit) -> Vec<&str> {
         [first, ..] => first.algorithm(),
         [] => "",
     };
-    let apart = if tiers(limit).is_empty() { None } else { limit.tier_by() };
-    let mut parts = vec![limit.name(), kind, apart.unwrap_or_default()];
+    let apart = if tiers(limit).is_empty() { &[] } else { limit.tier_by() };
+    let mut parts = vec![limit.name(), kind, apart.first().map_or("", String::as_str)];
     parts.extend(limit.by().iter().map(String::as_str));
+    if let [_, second] = apart {
+        parts.extend(["", second]); // No attribute of `by` is empty, so this is none of them.
+    }
     parts
 }
 

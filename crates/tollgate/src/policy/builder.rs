@@ -3,7 +3,7 @@
 use crate::policy::expression::Expression;
 use crate::policy::lease::{Lease, SHARE_MAX, TTL_MAX, TTL_MIN};
 use crate::policy::limit::{
-    Condition, Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, Quotas, stricter,
+    Condition, Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, Quotas, stricter, tier_name,
 };
 use crate::policy::on_store_failure::OnStoreFailure;
 use crate::quota::Quota;
@@ -93,10 +93,25 @@ impl LimitBuilder {
         attribute: &str,
         tiers: impl IntoIterator<Item = (&'n str, G)>,
     ) -> Self {
-        self.limit.quotas.tier_by = Some(attribute.to_owned());
+        self.limit.quotas.tier_by = vec![attribute.to_owned()];
         for (tier, grant) in tiers {
             let index = intern(&mut self.limit.quotas.all, grant.into());
             self.limit.quotas.tiers.insert(tier.into(), index);
+        }
+        self
+    }
+
+    /// The same by two attributes together; `*` as a value stands for any that has no tier of its own, or none.
+    #[must_use]
+    pub fn tiers_by_two<'n, G: Into<Grant>>(
+        mut self,
+        attributes: [&str; 2],
+        tiers: impl IntoIterator<Item = ([&'n str; 2], G)>,
+    ) -> Self {
+        self.limit.quotas.tier_by = attributes.map(str::to_owned).to_vec();
+        for ([first, second], grant) in tiers {
+            let index = intern(&mut self.limit.quotas.all, grant.into());
+            self.limit.quotas.tiers.insert(tier_name(first, second).into(), index);
         }
         self
     }

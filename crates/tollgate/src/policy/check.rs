@@ -8,7 +8,7 @@ use crate::policy::finding::{Place, Problem, Report, quoted};
 use crate::policy::lease::Lease;
 use crate::policy::limit::{
     BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
-    QUOTAS_MAX,
+    QUOTAS_MAX, TIER_SEPARATOR,
 };
 use crate::quota::Quota;
 use crate::request::{COST_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
@@ -212,8 +212,17 @@ fn contradiction(when: &[Condition]) -> Option<String> {
 
 fn quotas(limit: &Limit, places: Places<'_>, report: &mut Report) {
     let quotas = &limit.quotas;
-    if let Some(name) = &quotas.tier_by {
+    for (i, name) in quotas.tier_by.iter().enumerate() {
         attribute(name, places("tier_by"), "tier_by", report);
+        if quotas.tier_by[..i].contains(name) {
+            let problem = Problem::new(format!("{} is named twice", quoted(name)), "each attribute once");
+            report.error(places("tier_by"), "tier_by", problem);
+        }
+    }
+    let (separators, expected) = (|name: &str| name.matches(TIER_SEPARATOR).count(), quotas.tier_by.len());
+    if quotas.tiers.keys().any(|name| separators(name) + 1 > expected) {
+        let problem = Problem::new("a tier's name has a control character", "names without U+001F");
+        report.error(places("tiers"), "tiers", problem);
     }
     if !quotas.overrides.is_empty() && limit.by.is_empty() {
         let message = "overrides are by the first attribute of `by`, and there is none";

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::path::{loose_path, without_format};
 use crate::policy::finding::Problem;
-use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, Mode, QuotaIndex};
+use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::request::{CheckRequest, Spelling};
 
@@ -147,7 +147,7 @@ pub(crate) struct Plan {
     pub(crate) by: SmallVec<[NameId; BY_MAX]>,
     /// One for each condition that its place in the index does not prove.
     pub(crate) checks: Vec<Check>,
-    pub(crate) tier_by: Option<NameId>,
+    pub(crate) tier_by: SmallVec<[NameId; TIER_BY_MAX]>,
     pub(crate) cost: Option<NameId>,
     /// The quota of a limit that has only one.
     pub(crate) quota: Option<QuotaIndex>,
@@ -261,8 +261,8 @@ impl Index {
             plan.checks.push(Check { condition, needed });
         }
         plan.quota = limit.quotas.only();
-        if let Some(name) = &limit.quotas.tier_by {
-            plan.tier_by = Some(self.name(name)?);
+        for name in &limit.quotas.tier_by {
+            plan.tier_by.push(self.name(name)?);
         }
         if let Cost::Attribute(name) = &limit.cost {
             plan.cost = Some(self.name(name)?);

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use smallvec::SmallVec;
+
 use crate::path::{is_with_format, loose_path};
 use crate::policy::builder::intern;
 use crate::policy::expression::Expression;
@@ -22,6 +24,14 @@ pub const QUOTAS_MAX: usize = 512;
 pub const MATCHED_MAX: usize = 32;
 /// Most conditions of one limit, and most values that one condition lists.
 pub const CONDITIONS_MAX: usize = 64;
+/// Most attributes that name a tier together.
+pub const TIER_BY_MAX: usize = 2;
+/// The name of a tier for any value that has none of its own, and for none, where two attributes name a tier.
+pub(crate) const ANY: &str = "*";
+/// Stands between the two values of a tier's name.
+pub(crate) const TIER_SEPARATOR: char = '\u{1f}';
+/// Room for the name of a tier of two values; longer ones take memory.
+const TIER_NAME_BYTES: usize = 128;
 /// Longest name of a limit, in bytes.
 pub const LIMIT_NAME_BYTES_MAX: usize = 128;
 
@@ -181,9 +191,9 @@ pub struct Quotas {
     pub(crate) all: Vec<Quota>,
     /// The one that applies when no tier or override does.
     pub(crate) fallback: Fallback,
-    /// The attribute that names the tier.
-    pub(crate) tier_by: Option<String>,
-    /// By the value of that attribute.
+    /// The attributes that name the tier, at most [`TIER_BY_MAX`].
+    pub(crate) tier_by: Vec<String>,
+    /// By the value of that attribute; by both values where there are two, see [`tier_name`].
     pub(crate) tiers: TextMap<QuotaIndex>,
     /// By the value of the first attribute of `by`.
     pub(crate) overrides: TextMap<QuotaIndex>,
@@ -202,15 +212,19 @@ impl Quotas {
         Self {
             all: Vec::new(),
             fallback: Fallback::Said(QuotaIndex(0)),
-            tier_by: None,
+            tier_by: Vec::new(),
             tiers: TextMap::default(),
             overrides: TextMap::default(),
         }
     }
 
-    /// The quota for a request whose first `by` value is `first` and whose tier is `tier`.
+    /// The quota for a request whose first `by` value is `first` and whose tier is `tier`: the values of `tier_by`, in order.
     #[inline]
-    pub(crate) fn select(&self, first: Option<Value<'_>>, tier: Option<Value<'_>>) -> QuotaIndex {
+    pub(crate) fn select(
+        &self,
+        first: Option<Value<'_>>,
+        tier: [Option<Value<'_>>; TIER_BY_MAX],
+    ) -> QuotaIndex {
         let mut room: Digits = [0; 20];
         if let Some(value) = first
             && !self.overrides.is_empty()
@@ -218,12 +232,31 @@ impl Quotas {
         {
             return index;
         }
-        if let Some(value) = tier
-            && let Some(&index) = self.tiers.get(as_text(value, &mut room))
-        {
-            return index;
+        let found = match (self.tier_by.len(), tier) {
+            (0, _) => None,
+            (1, [value, _]) => value.and_then(|value| self.tiers.get(as_text(value, &mut room)).copied()),
+            (_, tier) => self.tier_of_two(tier),
+        };
+        found.unwrap_or_else(|| self.default_index())
+    }
+
+    /// The tier of two values: that of both, else that of one with any value of the other.
+    fn tier_of_two(&self, values: [Option<Value<'_>>; TIER_BY_MAX]) -> Option<QuotaIndex> {
+        let mut rooms: [Digits; TIER_BY_MAX] = Default::default();
+        let mut texts = [None; TIER_BY_MAX];
+        for ((text, value), room) in texts.iter_mut().zip(values).zip(&mut rooms) {
+            *text = value.map(|value| as_text(value, room));
         }
-        self.default_index()
+        let [first, second] = texts;
+        let ways = [(first, second), (first, Some(ANY)), (Some(ANY), second), (Some(ANY), Some(ANY))];
+        ways.into_iter().find_map(|way| {
+            let (Some(first), Some(second)) = way else { return None };
+            let mut name: SmallVec<[u8; TIER_NAME_BYTES]> = SmallVec::new();
+            name.extend_from_slice(first.as_bytes());
+            name.push(TIER_SEPARATOR as u8);
+            name.extend_from_slice(second.as_bytes());
+            self.tiers.get(std::str::from_utf8(&name).ok()?).copied()
+        })
     }
 
     pub(crate) const fn default_index(&self) -> QuotaIndex {
@@ -247,6 +280,16 @@ impl Quotas {
             None => Grant::Deny,
         }
     }
+}
+
+/// The name of a tier of two values in [`Quotas::tiers`]. No tier's name has the separator in it, so no two tiers share a name.
+pub(crate) fn tier_name(first: &str, second: &str) -> String {
+    format!("{first}{TIER_SEPARATOR}{second}")
+}
+
+/// The name of a tier as people read it.
+pub(crate) fn shown_tier(name: &str) -> String {
+    name.replace(TIER_SEPARATOR, "/")
 }
 
 /// Whether `one` admits less than `other`: nothing, then less over time, then as much over time and less at once, then everything.
@@ -315,10 +358,10 @@ impl Limit {
         &self.cost
     }
 
-    /// The attribute that names the tier, if its quota depends on one.
+    /// The attributes that name the tier together; none if its quota does not depend on any.
     #[must_use]
-    pub fn tier_by(&self) -> Option<&str> {
-        self.quotas.tier_by.as_deref()
+    pub fn tier_by(&self) -> &[String] {
+        &self.quotas.tier_by
     }
 
     /// Its tiers, by name.
@@ -389,7 +432,7 @@ impl Limit {
     pub fn named_grants(&self) -> Vec<(String, Grant<&Quota>)> {
         let by_name = |role: &'static str, quotas: &'_ TextMap<QuotaIndex>| {
             let mut named: Vec<(String, QuotaIndex)> =
-                quotas.iter().map(|(name, index)| (format!("{role} {name}"), *index)).collect();
+                quotas.iter().map(|(name, index)| (format!("{role} {}", shown_tier(name)), *index)).collect();
             named.sort_unstable_by(|one, other| one.0.cmp(&other.0));
             named
         };

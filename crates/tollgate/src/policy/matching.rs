@@ -9,7 +9,9 @@ use crate::decision::Fault;
 use crate::policy::Policy;
 use crate::policy::finding::quoted;
 use crate::policy::index::{Check, Known, Plan};
-use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex, is_one_of};
+use crate::policy::limit::{
+    BY_MAX, Condition, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex, TIER_BY_MAX, is_one_of,
+};
 use crate::policy::text::{Digits, as_text};
 use crate::request::{COST_MAX, CheckRequest, VIEWS_MAX, Value};
 
@@ -230,8 +232,11 @@ impl<'a> Asked<'_, 'a> {
             return only;
         }
         let first = by.first().map(|&position| self.value(position));
-        let tier = plan.tier_by.and_then(|name| self.known.position(name));
-        limit.quotas.select(first, tier.map(|position| self.value(position)))
+        let mut tier = [None; TIER_BY_MAX];
+        for (value, &name) in tier.iter_mut().zip(&plan.tier_by) {
+            *value = self.known.position(name).map(|position| self.value(position));
+        }
+        limit.quotas.select(first, tier)
     }
 
     /// What the limit charges. A request that only looks looks at every limit, whatever the limit's cost.

@@ -7,7 +7,7 @@ use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_window::Estimate;
 use crate::policy::limit::{
-    Condition, Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, stricter,
+    ANY, Condition, Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, TIER_SEPARATOR, stricter,
 };
 use crate::policy::on_store_failure::Stages;
 use crate::policy::text::TextMap;
@@ -57,12 +57,15 @@ impl Limit {
     fn amounts(&self) -> String {
         let verb = self.verb();
         let (Fallback::Said(fallback) | Fallback::Strictest(fallback)) = self.quotas.fallback;
-        let Some(attribute) = &self.quotas.tier_by else {
+        if self.quotas.tier_by.is_empty() {
             return format!("{verb} {}", self.phrase(fallback));
-        };
+        }
+        let attribute = listed(&self.quotas.tier_by, "and");
         let tiers = sorted(&self.quotas.tiers, |a, b| stricter(self.grant(a), self.grant(b)));
-        let each: Vec<String> =
-            tiers.iter().map(|&(tier, index)| format!("{} ({tier})", self.phrase(index))).collect();
+        let each: Vec<String> = tiers
+            .iter()
+            .map(|&(tier, index)| format!("{} ({})", self.phrase(index), self.tier(tier)))
+            .collect();
         let mut text = format!("{verb}, by its {attribute}, {}", listed(&each, "or"));
         match self.quotas.fallback {
             Fallback::Said(index) => {
@@ -70,7 +73,7 @@ impl Limit {
             }
             Fallback::Strictest(index) => {
                 let known = tiers.iter().find(|&&(_, other)| other == index);
-                let tier = known.map_or("", |&(tier, _)| tier);
+                let tier = known.map_or_else(String::new, |&(tier, _)| self.tier(tier));
                 let _ = write!(text, "; with any other {attribute}, or none, it counts as {tier}");
             }
         }
@@ -91,6 +94,18 @@ impl Limit {
             let _ = write!(text, "; {} more have quotas of their own", number(more as u64));
         }
         text
+    }
+
+    /// The name of a tier, in words where it stands for any value.
+    fn tier(&self, name: &str) -> String {
+        if let ([first, second], Some(two)) = (self.tier_by(), name.split_once(TIER_SEPARATOR)) {
+            let word = |attribute: &str, value: &str| match value {
+                ANY => format!("any other {attribute}"),
+                value => value.to_owned(),
+            };
+            return format!("{}, {}", word(first, two.0), word(second, two.1));
+        }
+        name.to_owned()
     }
 
     /// How much one of its values admits.
@@ -258,7 +273,13 @@ fn windowed(window: &FixedWindow, noun: &str) -> String {
                 CalendarUnit::Month => "month",
                 CalendarUnit::Year => "year",
             };
-            format!("{amount} in each calendar {unit} in {}", calendar.zone())
+            match calendar.billing_day() {
+                1 => format!("{amount} in each calendar {unit} in {}", calendar.zone()),
+                day => {
+                    let clamped = if day > 28 { " or its last day" } else { "" };
+                    format!("{amount} in each month from day {day}{clamped} on in {}", calendar.zone())
+                }
+            }
         }
     }
 }

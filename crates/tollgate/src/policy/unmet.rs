@@ -2,7 +2,9 @@
 //! can be told. Slow and complete where that is fast; a test holds the two together.
 
 use crate::policy::expression::Expression;
-use crate::policy::limit::{Condition, Cost, Limit, Mode, QuotaIndex, stricter};
+use crate::policy::limit::{
+    ANY, Condition, Cost, Limit, Mode, QuotaIndex, TIER_SEPARATOR, stricter, tier_name,
+};
 use crate::policy::text::{Digits, as_text};
 use crate::request::CheckRequest;
 
@@ -47,17 +49,15 @@ pub enum Choice {
         /// Its value.
         value: String,
     },
-    /// By the tier that an attribute names.
+    /// By the tier that one attribute or two name.
     Tier {
-        /// The attribute.
-        attribute: String,
-        /// Its value.
-        value: String,
+        /// Each attribute with its value, or `*` where the tier is for any.
+        by: Vec<(String, String)>,
     },
-    /// The attribute names no tier that the limit knows, or is missing.
+    /// The attributes name no tier that the limit knows, or are missing.
     Otherwise {
-        /// The attribute.
-        attribute: String,
+        /// The attributes.
+        attributes: Vec<String>,
     },
 }
 
@@ -118,7 +118,7 @@ impl Limit {
         in_cost
             || self.by.iter().any(|name| name == attribute)
             || self.when.iter().any(in_condition)
-            || self.tier_by() == Some(attribute)
+            || self.tier_by().iter().any(|name| name == attribute)
     }
 
     /// How its quota for a request is chosen.
@@ -130,13 +130,36 @@ impl Limit {
         {
             return Choice::Override { attribute: attribute.clone(), value };
         }
-        let Some(attribute) = &self.quotas.tier_by else { return Choice::Only };
-        match text_of(attribute, request) {
-            Some(value) if self.quotas.tiers.contains_key(value.as_str()) => {
-                Choice::Tier { attribute: attribute.clone(), value }
-            }
-            _ => Choice::Otherwise { attribute: attribute.clone() },
+        if self.quotas.tier_by.is_empty() {
+            return Choice::Only;
         }
+        match self.tier_of(request) {
+            Some(tier) => Choice::Tier { by: self.by_tier(&tier) },
+            None => Choice::Otherwise { attributes: self.quotas.tier_by.clone() },
+        }
+    }
+
+    /// The name of the tier that a request has, if the limit knows it.
+    fn tier_of(&self, request: &CheckRequest<'_>) -> Option<String> {
+        let known = |name: &String| self.quotas.tiers.contains_key(name.as_str());
+        match self.tier_by() {
+            [first, second] => {
+                let value = |name: &String| text_of(name, request).into_iter().chain([ANY.to_owned()]);
+                let seconds: Vec<String> = value(second).collect();
+                value(first).flat_map(|one| seconds.iter().map(move |two| tier_name(&one, two))).find(known)
+            }
+            [only, ..] => text_of(only, request).filter(known),
+            [] => None,
+        }
+    }
+
+    /// Each attribute of a tier with its value.
+    pub(crate) fn by_tier(&self, tier: &str) -> Vec<(String, String)> {
+        let values = match self.tier_by() {
+            [_] => vec![tier],
+            _ => tier.split(TIER_SEPARATOR).collect(),
+        };
+        self.tier_by().iter().cloned().zip(values.into_iter().map(str::to_owned)).collect()
     }
 
     /// The tiers that admit more than one of its quotas does, the next one first.

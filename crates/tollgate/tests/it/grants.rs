@@ -290,3 +290,130 @@ fn limits_made_in_rust_take_them() {
     assert!(!engine.check_now(&of(&[("k", "x"), ("plan", "gone")]), T0).is_allowed());
     assert_eq!(engine.check_now(&of(&[("agent", "bot")]), T0).cause_name(), Some("bots"));
 }
+
+const REGIONS: &str = "
+limits:
+  - name: plan
+    by: [tenant]
+    tier_by: [plan, region]
+    rate: 1/h
+    tiers:
+      pro: { eu: 3/h, us: 4/h, '*': 2/h }
+      '*': { moon: unlimited }
+      banned: { '*': deny }
+";
+
+/// A tier by two attributes is that of both values, else that of one with any other value, else the limit's own rate.
+#[test]
+fn tiers_by_two_attributes() {
+    let engine = engine(REGIONS);
+    let grant = |attributes: &[(&str, &str)]| {
+        let request = of(attributes).with("tenant", "t").expect("it fits").looking();
+        let decision = engine.check_now(&request, T0);
+        let status = decision.limits().next().expect("the limit applies");
+        match status.quota {
+            Some(quota) => quota.capacity().to_string(),
+            None => format!("{:?}", status.outcome.verdict),
+        }
+    };
+    assert_eq!(grant(&[("plan", "pro"), ("region", "eu")]), "3");
+    assert_eq!(grant(&[("region", "us"), ("plan", "pro")]), "4");
+    assert_eq!(grant(&[("plan", "pro"), ("region", "mars")]), "2");
+    assert_eq!(grant(&[("plan", "pro")]), "2");
+    assert_eq!(grant(&[("plan", "free"), ("region", "moon")]), "Allow");
+    assert_eq!(grant(&[("region", "moon")]), "Allow");
+    assert_eq!(grant(&[("plan", "banned"), ("region", "moon")]), "Forbidden");
+    assert_eq!(grant(&[("plan", "free"), ("region", "eu")]), "1");
+    assert_eq!(grant(&[]), "1");
+    // No value can pretend to be a pair of values, and a long one is none.
+    assert_eq!(grant(&[("plan", "pro\u{1f}eu"), ("region", "")]), "1");
+    assert_eq!(grant(&[("plan", &"p".repeat(300)), ("region", "eu")]), "1");
+    let explanation =
+        block_on(engine.explain(&of(&[("tenant", "t"), ("plan", "pro"), ("region", "mars")]), T0));
+    let state = explanation.limits[0].state.as_ref().expect("it applies");
+    assert_eq!(state.choice.to_string(), "the tier plan=pro and region=*");
+    assert_eq!(
+        policy(REGIONS).sentences(),
+        [
+            "plan: each tenant may make, by its plan and region, no requests (banned, any other region), 2 requests an \
+          hour on average and 2 at once (pro, any other region), 3 requests an hour on average and 3 at once (pro, eu), \
+          4 requests an hour on average and 4 at once (pro, us) or any number of requests (any other plan, moon); with \
+          any other plan and region, 1 request an hour on average and 1 at once"
+        ]
+    );
+}
+
+/// Without a rate of its own such a limit takes the strictest tier for what it does not know. Each pair whose quota forgets after
+/// another time counts apart, and a snapshot keeps all of it.
+#[test]
+fn tiers_by_two_attributes_are_kept() {
+    let limits = "
+limits:
+  - {name: a, by: [t], tier_by: [p, r], tiers: {x: {y: 2/h, z: 5/day}}}
+";
+    let engine = engine(limits);
+    let request = |r: &'static str| of(&[("t", "1"), ("p", "x"), ("r", r)]);
+    assert_eq!(told(&engine.check_now(&request("y"), T0))[0].1, "1");
+    assert_eq!(told(&engine.check_now(&request("z"), T0))[0].1, "4");
+    assert_eq!(told(&engine.check_now(&request("unheard-of"), T0))[0].1, "3");
+    let mut bytes = Vec::new();
+    engine.snapshot(T0, &mut bytes).expect("memory can be written");
+    let snapshot = tollgate::Snapshot::read(1 << 20, T0, &mut bytes.as_slice()).expect("it was just written");
+    let (restored, _) = Engine::restore(snapshot, policy(limits), T0).expect("it fits");
+    assert_eq!(told(&restored.check_now(&request("z"), T0))[0].1, "2");
+    assert_eq!(told(&restored.check_now(&request("y"), T0))[0].1, "0");
+}
+
+/// Tables and rates at the wrong depth are reported with what would be accepted.
+#[test]
+fn mismatched_tiers_are_reported() {
+    let findings = |text: &str| match Policy::compile("p", text.as_bytes()) {
+        Ok((_, findings)) | Err(findings) => findings.to_string(),
+    };
+    let cases = [
+        ("tier_by: [a, b], tiers: {x: 1/s}", "tiers.x: is a text; accepted: a table by b, such as"),
+        ("tier_by: [a, b], tiers: {x: {}}", "tiers.x: is empty"),
+        ("tier_by: [a, b], tiers: {x: {y: {z: 1/s}}}", "tiers.x.y: is a table"),
+        ("tier_by: a, tiers: {x: {y: 1/s}}", "is a table, and tier_by names one attribute"),
+        ("tier_by: a, tiers: {x: 1/s, '*': 2/s}", "a tier for any other value is the limit's own rate"),
+        ("tier_by: [a, b, c], tiers: {x: {y: 1/s}}", "a list of 3 attributes"),
+        ("tier_by: [], tiers: {x: 1/s}", "a list of 0 attributes"),
+        ("tier_by: [a, a], tiers: {x: {y: 1/s}}", "a is named twice"),
+        ("tier_by: [a, b]", "tier_by without tiers"),
+    ];
+    for (fields, expected) in cases {
+        let found = findings(&format!("limits: [{{name: l, {fields}}}]"));
+        assert!(found.contains(expected), "{fields}: {found}");
+    }
+}
+
+/// Months that begin on a billing day: the sentence says so, the counter follows, and what makes no sense is refused.
+#[test]
+fn billing_months() {
+    let limits = "
+limits:
+  - {name: m, by: [k], rate: 1/month, algorithm: fixed-window, align: calendar, timezone: UTC, billing_day: 31}
+";
+    assert_eq!(
+        policy(limits).sentences(),
+        ["m: each k may make 1 request in each month from day 31 or its last day on in UTC"]
+    );
+    let engine = Engine::new(policy(limits), Timestamp::from_unix_seconds(1_709_078_400));
+    // 2024-02-28 00:00, 2024-02-28 23:59:59, 2024-02-29 00:00, 2024-03-30 23:59:59, 2024-03-31 00:00.
+    let instants = [1_709_078_400, 1_709_164_799, 1_709_164_800, 1_711_843_199, 1_711_843_200];
+    let allowed = instants.map(|second| {
+        engine.check_now(&of(&[("k", "1")]), Timestamp::from_unix_seconds(second)).is_allowed()
+    });
+    assert_eq!(allowed, [true, false, true, false, true]);
+    let findings = |fields: &str| {
+        let text = format!("limits: [{{name: l, algorithm: fixed-window, {fields}}}]");
+        Policy::compile("p", text.as_bytes()).map_or_else(|findings| findings.to_string(), |_| String::new())
+    };
+    assert!(findings("rate: 1/month, billing_day: 5").contains("align: calendar with it"));
+    assert!(
+        findings("rate: 1/week, align: calendar, billing_day: 5")
+            .contains("only months begin on a billing day")
+    );
+    assert!(findings("rate: 1/month, align: calendar, billing_day: 0").contains("there is no day 0"));
+    assert!(findings("rate: 1/month, align: calendar, billing_day: 32").contains("32 is too large"));
+}

@@ -10,7 +10,10 @@ use crate::charge::{Record, Reign};
 use crate::engine::live::{Live, Records, Remembered};
 use crate::memory::NUMBERS_MAX;
 use crate::policy::limit::{Fallback, Quotas};
-use crate::policy::{BY_MAX, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex};
+use crate::policy::{BY_MAX, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex, TIER_BY_MAX};
+
+/// Stands between the attributes that name a tier together.
+const SEPARATOR: &str = "\u{1f}";
 
 /// Writes what is remembered of every limit, those that are gone included.
 pub(super) fn write<W: Write>(frames: &mut Frames<'_, W>, live: &Live) -> io::Result<()> {
@@ -31,7 +34,8 @@ fn write_limit(fields: &mut Fields, limit: &Limit, numbers: &[u32], records: &[O
     let (Fallback::Said(fallback) | Fallback::Strictest(fallback)) = quotas.fallback;
     fields.text(limit.name());
     fields.list(limit.by(), |fields, name| fields.text(name));
-    fields.option(limit.tier_by(), Fields::text);
+    let tier_by = limit.tier_by().join(SEPARATOR);
+    fields.option(Some(&*tier_by).filter(|tier_by| !tier_by.is_empty()), Fields::text);
     write_records(fields, records);
     fields.list(numbers, |fields, &number| fields.u32(number));
     fields.u32(fallback.0);
@@ -46,7 +50,10 @@ fn write_limit(fields: &mut Fields, limit: &Limit, numbers: &[u32], records: &[O
 pub(super) fn read_limit(fields: &mut Unread<'_>, into: &mut Remembered) -> Result<(), String> {
     let name = fields.text()?.to_owned();
     let by = texts(fields)?;
-    let tier_by = fields.option(|fields| fields.text().map(str::to_owned))?;
+    let tier_by = fields.option(|fields| {
+        fields.text().map(|text| text.split(SEPARATOR).take(TIER_BY_MAX).map(str::to_owned).collect())
+    })?;
+    let tier_by: Vec<String> = tier_by.unwrap_or_default();
     let records = read_records(fields)?;
     let (mut all, mut numbers) = (Vec::new(), Vec::new());
     for _ in 0..fields.length()? {

@@ -108,6 +108,11 @@ fn write_align(fields: &mut Fields, align: &Align) {
     match align {
         Align::Epoch => fields.u8(0),
         Align::FirstHit => fields.u8(1),
+        Align::Calendar(calendar) if calendar.billing_day() > 1 => {
+            fields.u8(3);
+            fields.u8(calendar.billing_day());
+            fields.text(calendar.zone());
+        }
         Align::Calendar(calendar) => {
             fields.u8(2);
             let unit = UNITS.iter().position(|unit| *unit == calendar.unit());
@@ -125,6 +130,11 @@ fn read_align(fields: &mut Unread<'_>) -> Result<Align, String> {
             let unit = UNITS.get(usize::from(fields.u8()?)).ok_or("there is no such calendar unit")?;
             let calendar = Calendar::new(*unit, fields.text()?).map_err(|error| error.to_string())?;
             Ok(Align::Calendar(calendar))
+        }
+        3 => {
+            let (day, zone) = (fields.u8()?, fields.text()?);
+            let months = Calendar::new(CalendarUnit::Month, zone).and_then(|months| months.billed_on(day));
+            Ok(Align::Calendar(months.map_err(|error| error.to_string())?))
         }
         other => Err(format!("there is no alignment {other}")),
     }

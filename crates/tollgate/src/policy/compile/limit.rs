@@ -10,7 +10,7 @@ use crate::policy::limit::{Consistency, Cost, Limit, Mode, Quotas};
 use crate::policy::rate;
 use crate::quota::Quota;
 
-const FIELDS: [&str; 22] = [
+const FIELDS: [&str; 23] = [
     "name",
     "when",
     "by",
@@ -19,6 +19,7 @@ const FIELDS: [&str; 22] = [
     "algorithm",
     "align",
     "timezone",
+    "billing_day",
     "precision",
     "estimate",
     "queue",

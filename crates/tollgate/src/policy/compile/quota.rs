@@ -2,17 +2,17 @@
 
 use std::collections::HashMap;
 
-use crate::algorithm::calendar::Calendar;
+use crate::algorithm::calendar::{BILLING_DAY_MAX, Calendar};
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use crate::policy::builder::strictest;
-use crate::policy::document::{Node, Tree};
+use crate::policy::document::{Entry, Node, Tree};
 use crate::policy::fields::{self, Fields};
 use crate::policy::finding::{Problem, Report, nearest, quoted};
-use crate::policy::limit::{Fallback, QuotaIndex, Quotas};
+use crate::policy::limit::{ANY, Fallback, QuotaIndex, Quotas, TIER_BY_MAX, tier_name};
 use crate::policy::rate::{self, RATES, Unit, WrittenRate};
 use crate::policy::text::TextMap;
 use crate::quota::{EXACT_MAX, Quota, QuotaError};
@@ -50,12 +50,13 @@ const ALGORITHMS: [(&str, Algorithm); 7] = [
 const AMOUNTS: [&str; 2] = ["rate", "concurrency"];
 
 /// Which algorithms a field is for.
-const NUMBERS: [(&str, &[Algorithm]); 9] = [
+const NUMBERS: [(&str, &[Algorithm]); 10] = [
     ("rate", &[A::TokenBucket, A::Gcra, A::FixedWindow, A::SlidingWindow, A::SlidingLog, A::LeakyBucket]),
     ("burst", &[A::TokenBucket, A::Gcra, A::LeakyBucket]),
     ("queue", &[A::LeakyBucket]),
     ("align", &[A::FixedWindow]),
     ("timezone", &[A::FixedWindow]),
+    ("billing_day", &[A::FixedWindow]),
     ("precision", &[A::SlidingWindow]),
     ("estimate", &[A::SlidingWindow]),
     ("concurrency", &[A::Concurrency]),
@@ -79,11 +80,12 @@ const ESTIMATES: [(&str, Estimate); 2] =
 const WORDS: [(&str, QuotaIndex); 2] = [("unlimited", QuotaIndex::UNLIMITED), ("deny", QuotaIndex::DENY)];
 
 /// The fields that say how a limit counts.
-const COUNTING: [&str; 12] = [
+const COUNTING: [&str; 13] = [
     "burst",
     "algorithm",
     "align",
     "timezone",
+    "billing_day",
     "precision",
     "estimate",
     "queue",
@@ -108,6 +110,7 @@ struct Shape<'n> {
     queue: u64,
     begin: Begin,
     zone: &'n str,
+    billing_day: Option<u8>,
     precision: u32,
     estimate: Estimate,
     permit_ttl: Ticks,
@@ -120,9 +123,12 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Quotas> {
     let mut reader = Reader { shape, fields, all: Vec::new(), known: HashMap::new() };
     let said = if reader.shape.algorithm == A::Concurrency { "concurrency" } else { "rate" };
     let base = fields.get(said).map(|node| reader.quota(node, said, report));
-    let tiers = reader.table("tiers", report);
+    let tier_by = tier_by(fields, report);
+    let tiers = match &*tier_by {
+        [_, second] => reader.nested(second, report),
+        _ => reader.table("tiers", report),
+    };
     let overrides = reader.table("overrides", report);
-    let tier_by = fields.text("tier_by", "the name of an attribute", report).map(str::to_owned);
     paired(fields, report);
     let mut quotas = Quotas { all: reader.all, tier_by, tiers, overrides, ..Quotas::none() };
     let fallback = match base {
@@ -156,6 +162,21 @@ fn uncounted(quotas: &Quotas, said: &str, fields: Fields<'_>, report: &mut Repor
         );
         report.warning(fields.place(said), said, problem);
     }
+}
+
+/// The attributes that name a tier: one, or a list of up to two.
+fn tier_by(fields: Fields<'_>, report: &mut Report) -> Vec<String> {
+    let accepted = "the name of an attribute, or a list of two such as [plan, region]";
+    let Some(node) = fields.get("tier_by") else { return Vec::new() };
+    let Tree::List(items) = &node.tree else {
+        return fields::text(node, "tier_by", accepted, report).map(str::to_owned).into_iter().collect();
+    };
+    if items.is_empty() || items.len() > TIER_BY_MAX {
+        let message = format!("a list of {} attributes", items.len());
+        report.error(node.at, "tier_by", Problem::new(message, accepted));
+    }
+    let read = |(i, item)| fields::text(item, &format!("tier_by[{i}]"), accepted, report).map(str::to_owned);
+    items.iter().take(TIER_BY_MAX).enumerate().filter_map(read).collect()
 }
 
 /// `tier_by` and `tiers` need each other.
@@ -194,6 +215,7 @@ impl<'n> Shape<'n> {
             queue: fields.count("queue", EXACT_MAX, report).unwrap_or(0),
             begin,
             zone: zone.unwrap_or("UTC"),
+            billing_day: billing_day(fields, begin, report),
             precision: u32::try_from(precision).unwrap_or(u32::MAX),
             estimate: fields.choice("estimate", &ESTIMATES, report).unwrap_or(Estimate::Strict),
             permit_ttl: permit_ttl(fields, report).unwrap_or(PERMIT_TTL),
@@ -223,11 +245,32 @@ impl<'n> Shape<'n> {
 
     fn align(&self, written: WrittenRate) -> Result<Align, QuotaError> {
         Ok(match (self.begin, written.period.calendar()) {
-            (Begin::Calendar, Some(unit)) => Align::Calendar(Calendar::new(unit, self.zone)?),
+            (Begin::Calendar, Some(unit)) => {
+                let calendar = Calendar::new(unit, self.zone)?;
+                Align::Calendar(match self.billing_day {
+                    Some(day) => calendar.billed_on(day)?,
+                    None => calendar,
+                })
+            }
             (Begin::FirstHit, _) => Align::FirstHit,
             _ => Align::Epoch,
         })
     }
+}
+
+/// The day of the month on which calendar months begin.
+fn billing_day(fields: Fields<'_>, begin: Begin, report: &mut Report) -> Option<u8> {
+    let day = fields.count("billing_day", u64::from(BILLING_DAY_MAX), report)?;
+    if begin != Begin::Calendar {
+        let problem =
+            Problem::new("a billing day matters only to calendar months", "align: calendar with it");
+        report.error(fields.key_place("billing_day"), "billing_day", problem);
+    }
+    if day == 0 {
+        let problem = Problem::new("there is no day 0", format!("1 to {BILLING_DAY_MAX}"));
+        report.error(fields.place("billing_day"), "billing_day", problem);
+    }
+    u8::try_from(day).ok().filter(|day| *day > 0)
 }
 
 fn permit_ttl(fields: Fields<'_>, report: &mut Report) -> Option<Ticks> {
@@ -284,11 +327,49 @@ impl Reader<'_> {
         let mut quotas = TextMap::default();
         for entry in table.iter() {
             let path = format!("{field}.{}", quoted(&entry.key));
+            if field == "tiers" && Self::is_nested(entry, &path, report) {
+                continue;
+            }
             if let Some(index) = self.quota(&entry.node, &path, report) {
                 quotas.insert(entry.key.as_str().into(), index);
             }
         }
         quotas
+    }
+
+    /// The quotas of `tiers` by two attributes: a table of tables.
+    fn nested(&mut self, second: &str, report: &mut Report) -> TextMap<QuotaIndex> {
+        let accepted = format!("a table by {second}, such as {{eu: 10/s, us: 20/s, \"*\": 5/s}}");
+        let outer = "a table of tables such as {pro: {eu: 10/s, us: 20/s}}";
+        let mut quotas = TextMap::default();
+        let table = self.fields.get("tiers").and_then(|node| Fields::of(node, "tiers", outer, report));
+        for entry in table.iter().flat_map(Fields::iter) {
+            let path = format!("tiers.{}", quoted(&entry.key));
+            let Some(inner) = Fields::of(&entry.node, &path, &accepted, report) else { continue };
+            if inner.iter().next().is_none() {
+                report.error(entry.node.at, &path, Problem::new("is empty", accepted.clone()));
+            }
+            for leaf in inner.iter() {
+                let path = format!("{path}.{}", quoted(&leaf.key));
+                if let Some(index) = self.quota(&leaf.node, &path, report) {
+                    quotas.insert(tier_name(&entry.key, &leaf.key).into(), index);
+                }
+            }
+        }
+        quotas
+    }
+
+    /// Whether an entry of `tiers` by one attribute is what only tiers by two have; it is reported then.
+    fn is_nested(entry: &Entry, path: &str, report: &mut Report) -> bool {
+        let problem = if matches!(entry.node.tree, Tree::Table(_)) {
+            Problem::new("is a table, and tier_by names one attribute", "a rate, or tier_by: [plan, region]")
+        } else if entry.key == ANY {
+            Problem::new("a tier for any other value is the limit's own rate", "rate, beside tiers")
+        } else {
+            return false;
+        };
+        report.error(entry.at, path, problem);
+        true
     }
 
     fn quota(&mut self, node: &Node, field: &str, report: &mut Report) -> Option<QuotaIndex> {
@@ -366,6 +447,11 @@ impl Reader<'_> {
                     "a calendar window is one unit of the calendar",
                     "a rate per min, h, day, week, month or year",
                 );
+                report.error(node.at, field, problem);
+                return None;
+            }
+            if self.shape.billing_day.is_some() && written.period.unit != Unit::Month {
+                let problem = Problem::new("only months begin on a billing day", "a rate per month");
                 report.error(node.at, field, problem);
                 return None;
             }

@@ -76,6 +76,7 @@ impl Decided<'_> {
             Some(Reason::Unavailable) => Some("limiter-unavailable"),
             Some(Reason::Blocked) => Some(Block::NAME),
             Some(Reason::Forbidden) => Some("denied-by-policy"),
+            Some(Reason::Penalty) => Some("penalty"),
             _ => None,
         };
         raw(out, if verdict.is_allowed() { "{\"allowed\":true" } else { "{\"allowed\":false" });
@@ -114,8 +115,8 @@ fn limit(out: &mut Vec<u8>, status: &LimitStatus<'_>) {
     raw(out, "{\"name\":");
     string(out, status.limit.name());
     raw(out, if outcome.is_allowed() { ",\"allowed\":true" } else { ",\"allowed\":false" });
-    // Where the policy itself decides there is no counter, and so no number.
-    let counter = Some(outcome).filter(|_| status.quota.is_some());
+    // Where no counter decides there is no number.
+    let counter = Some(outcome).filter(|_| status.source.has_numbers());
     number(out, ",\"limit\":", counter.map(|outcome| outcome.limit));
     number(out, ",\"remaining\":", counter.map(|outcome| outcome.remaining));
     raw(out, if counter.is_none() && outcome.is_allowed() { ",\"unlimited\":true" } else { "" });

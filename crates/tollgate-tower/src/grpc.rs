@@ -25,7 +25,7 @@ impl Code {
     /// The code of a refusal.
     pub(crate) const fn of(reason: Reason) -> Self {
         match reason {
-            Reason::Quota | Reason::Blocked => Code::ResourceExhausted,
+            Reason::Quota | Reason::Blocked | Reason::Penalty => Code::ResourceExhausted,
             Reason::Cost | Reason::Fault => Code::InvalidArgument,
             Reason::Forbidden => Code::PermissionDenied,
             Reason::Unavailable => Code::Unavailable,

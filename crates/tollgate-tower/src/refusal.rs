@@ -133,6 +133,7 @@ const fn title(reason: Reason) -> &'static str {
         Reason::Quota => "quota exceeded",
         Reason::Blocked => "blocked for a while",
         Reason::Forbidden => "denied by policy",
+        Reason::Penalty => "blocked for a while after too many denials",
         Reason::Cost => "the request costs more than a limit ever admits",
         Reason::Fault => "the cost of the request cannot be computed",
         Reason::Unavailable => "nobody can count now",

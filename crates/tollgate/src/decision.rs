@@ -32,6 +32,8 @@ pub enum Source {
     Full,
     /// The policy itself, which says `unlimited` or `deny` for the request, so that no counter was asked.
     Policy,
+    /// The limit's `block_for`: it has denied the key too often, and refuses it for a while.
+    Penalty,
 }
 
 impl Source {
@@ -48,13 +50,20 @@ impl Source {
             Source::Closed => "closed",
             Source::Full => "full",
             Source::Policy => "policy",
+            Source::Penalty => "penalty",
         }
+    }
+
+    /// Whether the answer has numbers to show, if only those of a quota that nobody counted by.
+    #[must_use]
+    pub const fn has_numbers(self) -> bool {
+        !matches!(self, Source::Policy | Source::Penalty)
     }
 
     /// Whether a counter stands behind the answer. If none does, its numbers mean nothing.
     #[must_use]
     pub const fn is_counted(self) -> bool {
-        !matches!(self, Source::Open | Source::Closed | Source::Full | Source::Policy)
+        !matches!(self, Source::Open | Source::Closed | Source::Full | Source::Policy | Source::Penalty)
     }
 }
 
@@ -97,6 +106,8 @@ pub enum Reason {
     Fault,
     /// An operator lets no such request pass for a while; see [`Decision::block`].
     Blocked,
+    /// A limit refuses the key for a while, because it denied it too often (`block_for`); waiting cures it.
+    Penalty,
     /// The policy denies it (`deny`), whatever was counted; waiting does not help.
     Forbidden,
     /// Nobody could count for the limits that refused it: their store is away, or full. The caller did nothing wrong.
@@ -180,6 +191,31 @@ impl Decision {
         }
     }
 
+    /// Whether an enforced limit denied the request, and waiting cures it.
+    pub(crate) fn is_denied_by(&self, limit: u32) -> bool {
+        let denies = |status: &Status| {
+            status.limit == limit
+                && status.refuses()
+                && status.source.is_counted()
+                && matches!(status.outcome.verdict, Verdict::Deny { .. })
+        };
+        self.statuses.iter().any(denies)
+    }
+
+    /// Lets an enforced limit refuse the request for so long, or for as long as its counter needs if that is longer.
+    pub(crate) fn penalise(&mut self, limit: u32, rest: Ticks) {
+        let enforced = |status: &&mut Status| status.limit == limit && status.stance == Stance::Enforced;
+        for status in self.statuses.iter_mut().filter(enforced) {
+            let retry_after = match status.outcome.verdict {
+                Verdict::Never | Verdict::Forbidden => continue,
+                Verdict::Deny { retry_after } => retry_after.max(rest),
+                Verdict::Allow | Verdict::Wait(_) => rest,
+            };
+            (status.source, status.outcome.verdict) = (Source::Penalty, Verdict::Deny { retry_after });
+        }
+        self.verdict = combine(&self.statuses);
+    }
+
     /// Gives the permit that the decision took to whoever asked.
     pub(crate) fn give(&mut self, permit: Option<Box<Permit>>) {
         self.permit = permit;
@@ -243,6 +279,9 @@ impl Decision {
             Verdict::Never => Some(Reason::Cost),
             Verdict::Forbidden => Some(Reason::Forbidden),
             Verdict::Deny { .. } if self.block.is_some() => Some(Reason::Blocked),
+            Verdict::Deny { .. } if self.cause().is_some_and(|cause| cause.source == Source::Penalty) => {
+                Some(Reason::Penalty)
+            }
             Verdict::Deny { .. } if refusing.any(|status| status.source.is_counted()) => Some(Reason::Quota),
             Verdict::Deny { .. } => Some(Reason::Unavailable),
         }

@@ -33,6 +33,7 @@ mod tally;
 mod snapshot;
 mod operate;
 mod uncounted;
+mod penalty;
 mod ruling;
 mod block;
 mod explain;
@@ -204,7 +205,8 @@ impl<S: Store> Engine<S> {
         let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load();
-            if !live.is_leased && !self.store.answers_at_once() {
+            // A denial may have to be counted, so who cannot be asked at once is not asked here.
+            if (!live.is_leased || live.has_penalties()) && !self.store.answers_at_once() {
                 return;
             }
             if let Some(block) = self.blocks.of(views, now) {
@@ -222,6 +224,15 @@ impl<S: Store> Engine<S> {
             }
             if question.is_forbidden() {
                 *decided = Some(question.forbidden(&live));
+                return;
+            }
+            if live.has_penalties()
+                && let Some(blocks) = penalty::at_once(self.blocks_of(&live, views, &question, now))
+                && !blocks.is_empty()
+                && let Some(Some(decision)) =
+                    penalty::at_once(self.decide_blocked(&live, &question, &blocks, now))
+            {
+                *decided = Some(decision);
                 return;
             }
             if self.must_pay_first(&question.charges) {
@@ -244,6 +255,9 @@ impl<S: Store> Engine<S> {
                     let answers = self.answers_at_once(&live, &question, failure, now);
                     self.conclude_into(&live, &question, &answers, Some(failure), decision);
                 }
+            }
+            if live.has_penalties() && !decision.is_allowed() {
+                penalty::at_once(self.strike(&live, views, &question, decision, now));
             }
             return;
         }
@@ -273,6 +287,16 @@ impl<S: Store> Engine<S> {
             if question.is_forbidden() {
                 return Made::unasked(&live, question.forbidden(&live), question.rulings);
             }
+            if live.has_penalties() {
+                let blocks = Box::pin(self.blocks_of(&live, views, &question, now)).await;
+                if !blocks.is_empty()
+                    && let Some(decision) =
+                        Box::pin(self.decide_blocked(&live, &question, &blocks, now)).await
+                {
+                    let Question { matches, rulings, .. } = question;
+                    return Made { live: Arc::clone(&live), matches, rulings, decision };
+                }
+            }
             let answers = match self.pay_first(&live, &question.charges, now).await {
                 Ok(()) => self.store.charge(&question.charges, now).await,
                 Err(failure) => Err(failure),
@@ -282,7 +306,10 @@ impl<S: Store> Engine<S> {
             }
             let failure = answers.as_ref().err().copied();
             let answers = self.answers(&live, &question, answers, now).await;
-            let decision = self.conclude(&live, &question, &answers, failure);
+            let mut decision = self.conclude(&live, &question, &answers, failure);
+            if live.has_penalties() && !decision.is_allowed() {
+                Box::pin(self.strike(&live, views, &question, &mut decision, now)).await;
+            }
             let Question { matches, rulings, .. } = question;
             return Made { live: Arc::clone(&live), matches, rulings, decision };
         }

@@ -12,6 +12,7 @@ pub mod glob;
 mod lease;
 pub mod limit;
 mod on_store_failure;
+mod penalty;
 mod builder;
 pub(crate) mod compile;
 pub(crate) mod check;
@@ -38,6 +39,7 @@ pub use matching::{Match, Matches};
 pub use on_store_failure::{
     DENY_AFTER_MAX, OPEN_BUDGET, OPEN_UP_TO_MAX, OPEN_WINDOW, OnStoreFailure, Stages,
 };
+pub use penalty::{PENALTY_AFTER_MAX, PENALTY_MAX, PENALTY_MIN, Penalty};
 pub use unmet::{Choice, Unmet};
 
 /// What other formats than our own are read with, so that their findings look the same. No part of the crate's promises.

@@ -90,7 +90,7 @@ pub(crate) fn mode(decision: &Decision) -> Mode {
         Source::Exact | Source::Lease | Source::DenyCache => Mode::Exact,
         Source::Local | Source::Overflow => Mode::Local,
         Source::Open => Mode::Open,
-        Source::Closed | Source::Full | Source::Policy => Mode::Closed,
+        Source::Closed | Source::Full | Source::Policy | Source::Penalty => Mode::Closed,
     });
     modes.next().expect("each question of the rig is about one limit")
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 use tollgate::policy::{Change, Difference, Mode, Policy};
-use tollgate::{Block, Explained, Explanation, Ruled, Ruling, Source, Stance, State, Ticks, Timestamp};
+use tollgate::{Block, Explained, Explanation, Ruled, Ruling, Stance, State, Ticks, Timestamp};
 
 use crate::foreign::Foreign;
 use crate::service::cells::Asker;
@@ -172,7 +172,7 @@ impl From<&State> for StateView {
         Self {
             allowed: state.admits,
             cost: state.cost,
-            numbers: (state.source != Source::Policy).then(|| NumbersView {
+            numbers: state.source.has_numbers().then(|| NumbersView {
                 limit: outcome.limit,
                 remaining: outcome.remaining,
                 next_unit_after_ms: outcome.next_unit_after.ceil_millis(),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tollgate::{Decision, LimitStatus, Stance, Ticks, Verdict};
+use tollgate::{Decision, LimitStatus, Source, Stance, Ticks, Verdict};
 
 use crate::console::Console;
 
@@ -83,6 +83,9 @@ fn cell(status: &LimitStatus<'_>) -> String {
     let mark = if status.outcome.is_allowed() { "" } else { " *" };
     if status.quota.is_none() {
         return if mark.is_empty() { "unlimited".to_owned() } else { format!("deny{mark}") };
+    }
+    if status.source == Source::Penalty {
+        return format!("blocked{mark}");
     }
     format!("{}/{}{mark}", status.outcome.remaining, status.outcome.limit)
 }

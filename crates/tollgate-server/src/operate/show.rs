@@ -84,6 +84,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
 fn left(state: &Value) -> String {
     match (state["limit"].is_null(), state["allowed"] == true) {
         (true, true) => "unlimited".to_owned(),
+        (true, false) if text(state, "source") == "penalty" => "blocked".to_owned(),
         (true, false) => "deny".to_owned(),
         (false, _) => format!("{} of {}", state["remaining"], state["limit"]),
     }

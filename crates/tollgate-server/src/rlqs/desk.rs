@@ -188,8 +188,10 @@ impl Desk {
         let is_closed = |status: LimitStatus<'_>| {
             status.stance == Stance::Enforced && matches!(status.source, Source::Closed | Source::Full)
         };
-        let is_refused =
-            matches!(decision.reason(), Some(Reason::Blocked | Reason::Fault | Reason::Forbidden));
+        let is_refused = matches!(
+            decision.reason(),
+            Some(Reason::Blocked | Reason::Fault | Reason::Forbidden | Reason::Penalty)
+        );
         if is_refused || decision.limits().any(is_closed) {
             Standing::Barred
         } else if looks.is_empty() {

@@ -364,8 +364,8 @@ pub(crate) const OTHERS: &str = "(others)";
 pub(crate) const BROUGHT: &str = "(request)";
 
 /// What a caller was told, as a label. The order is that of [`verdict_index`].
-pub(crate) const VERDICTS: [&str; 9] =
-    ["allow", "wait", "deny", "never", "fault", "unavailable", "blocked", "shed", "forbidden"];
+pub(crate) const VERDICTS: [&str; 10] =
+    ["allow", "wait", "deny", "never", "fault", "unavailable", "blocked", "shed", "forbidden", "penalty"];
 
 /// The places of some of [`VERDICTS`].
 pub(crate) const ALLOW: usize = 0;
@@ -375,6 +375,7 @@ pub(crate) const FAULT: usize = 4;
 pub(crate) const BLOCKED: usize = 6;
 pub(crate) const SHED: usize = 7;
 pub(crate) const FORBIDDEN: usize = 8;
+pub(crate) const PENALTY: usize = 9;
 
 /// Which of [`VERDICTS`] a decision is.
 pub(crate) fn verdict_index(decision: &Decision) -> usize {
@@ -384,6 +385,7 @@ pub(crate) fn verdict_index(decision: &Decision) -> usize {
         (_, Some(Reason::Unavailable)) => 5,
         (_, Some(Reason::Fault)) => FAULT,
         (_, Some(Reason::Blocked)) => BLOCKED,
+        (_, Some(Reason::Penalty)) => PENALTY,
         (Verdict::Deny { .. }, _) => DENY,
         (Verdict::Never, _) => 3,
         (Verdict::Forbidden, _) => FORBIDDEN,
@@ -413,7 +415,7 @@ pub(crate) const fn outcome_index(status: &LimitStatus<'_>) -> usize {
 }
 
 /// Every source, in the order of [`source_index`].
-pub(crate) const SOURCES: [Source; 9] = [
+pub(crate) const SOURCES: [Source; 10] = [
     Source::Exact,
     Source::Overflow,
     Source::Lease,
@@ -423,6 +425,7 @@ pub(crate) const SOURCES: [Source; 9] = [
     Source::Closed,
     Source::Full,
     Source::Policy,
+    Source::Penalty,
 ];
 
 /// Which of [`SOURCES`] it is.
@@ -437,6 +440,7 @@ pub(crate) const fn source_index(source: Source) -> usize {
         Source::Closed => 6,
         Source::Full => 7,
         Source::Policy => 8,
+        Source::Penalty => 9,
     }
 }
 

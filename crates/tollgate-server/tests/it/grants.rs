@@ -9,7 +9,7 @@ use crate::program::{Server, stdout};
 use crate::redis::Redis;
 use crate::rlqs::Quotas;
 use crate::rls::{Client, question, shown};
-use crate::shared::{on, turn};
+use crate::shared::{on, quick, turn};
 
 const POLICY: &str = "
 domain: api
@@ -120,4 +120,41 @@ fn operators_see_them() {
     );
     say(&["kill", "plan", "--for", "1h"]);
     assert_eq!(server.check(r#"{"attributes":{"tenant":"evil"}}"#)["allowed"], true);
+}
+
+const BLOCKING: &str = "
+domain: api
+limits:
+  - {name: login, by: [user], rate: 2/h, burst: 2, block_for: {after: 3, in: 10s, for: 2h}}
+";
+
+/// A block is seen by every server of a fleet and on every way in, shown to operators, and taken back by a reset for all.
+#[test]
+fn a_fleet_shares_blocks() {
+    let _turn = turn();
+    let redis = Redis::start(&[]);
+    let (one, other) = (on(&redis.url(), BLOCKING), on(&redis.url(), BLOCKING));
+    let client = Client::new(other.grpc.unwrap());
+    let say = |arguments: &[&str]| stdout(&operate(&one, arguments).output().unwrap());
+    quick(|user| {
+        let ask = |server: &Server| server.check(&json!({"attributes": {"user": user}}).to_string());
+        let reasons = [&one, &other, &one, &other, &one].map(|server| ask(server)["reason"].clone());
+        let blocked = ask(&other);
+        (reasons[4] == "penalty" && blocked["reason"] == "penalty").then_some(())?;
+        assert_eq!(
+            (&blocked["verdict"], &blocked["limits"][0]["source"]),
+            (&json!("deny"), &json!("penalty"))
+        );
+        let rest = blocked["retry_after_ms"].as_u64().unwrap();
+        assert!((7_100_000..=7_200_000).contains(&rest), "{rest}");
+        let answer = client.ask(question("api", 0, &format!("user={user}"))).unwrap();
+        assert!(shown(&answer).starts_with("OVER: OVER login 2/HOUR left 0"), "{}", shown(&answer));
+        assert_eq!(Quotas::open(&client).report(&[("user", user)], 0), "DENY_ALL for 15 s");
+        let key = format!("user={user}");
+        assert!(say(&["get", &key]).contains("login  blocked"), "{}", say(&["get", &key]));
+        assert!(say(&["explain", &key]).contains("after 3 denials; a reset of the key takes that back"));
+        say(&["reset", &key]);
+        assert_eq!(ask(&other)["allowed"], true);
+        Some(())
+    });
 }

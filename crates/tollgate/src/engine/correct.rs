@@ -97,7 +97,9 @@ impl<S: Store> Engine<S> {
             let mut matches = rulings.matches(&live.policy, slice::from_ref(&look)).unwrap_or_default();
             live.keep_named(&mut matches, limits);
             let charges = live.charges(slice::from_ref(request), &matches, &rulings, PermitId(0));
-            match self.store.reset(&charges, now.decidable()).await {
+            let mut forgotten = charges.clone();
+            forgotten.extend(live.companions(slice::from_ref(request), &matches));
+            match self.store.reset(&forgotten, now.decidable()).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
                 answered => {
                     // What was asked to be forgotten is forgotten here, whatever the store does.

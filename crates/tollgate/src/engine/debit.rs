@@ -60,7 +60,14 @@ impl<S: Store> Engine<S> {
             }
             let failure = looked.as_ref().err().copied();
             let answers = self.answers(&live, &question, looked, now).await;
-            let decision = self.conclude(&live, &question, &answers, failure);
+            let mut decision = self.conclude(&live, &question, &answers, failure);
+            if live.has_penalties() {
+                let blocks = self.blocks_of(&live, views, &question, now).await;
+                blocks.iter().for_each(|blocked| decision.penalise(blocked.limit, blocked.rest));
+                if !blocks.is_empty() {
+                    return decision;
+                }
+            }
             let counted = decision.limits().filter(|status| status.quota.is_some());
             for ((charge, status), cost) in question.charges.iter_mut().zip(counted).zip(costs) {
                 let is_place = matches!(charge.quota, Quota::Concurrency(_));

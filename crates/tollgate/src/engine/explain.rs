@@ -12,7 +12,7 @@ use super::ruling::{InForce, Ruled, Ruling};
 use super::{ATTEMPTS, Engine};
 use crate::decision::{Fault, LimitStatus, Source, Stance, Status};
 use crate::outcome::Outcome;
-use crate::policy::{Choice, Limit, Match, Matches, Mode, Policy, QuotaIndex, Unmet};
+use crate::policy::{Choice, Limit, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet};
 use crate::request::CheckRequest;
 use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
@@ -119,13 +119,15 @@ impl<S: Store> Engine<S> {
                 Ok(question) => question,
                 Err(fault) => return (policy, Some(fault), Vec::new()),
             };
+            let blocks = self.blocks_of(&live, std::slice::from_ref(&looking), &question, now).await;
             let answers = self.store.charge(&question.charges, now).await;
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
             }
             let failure = answers.as_ref().err().copied();
             let answers = self.answers(&live, &question, answers, now).await;
-            let decision = self.conclude(&live, &question, &answers, failure);
+            let mut decision = self.conclude(&live, &question, &answers, failure);
+            blocks.iter().for_each(|blocked| decision.penalise(blocked.limit, blocked.rest));
             let counted = decision.limits().filter(|status| status.quota.is_some());
             let statuses = counted.map(LimitStatusOwned::from);
             let (fault, costs) = match costs {
@@ -189,6 +191,7 @@ fn applied(
     let mut changes = Vec::new();
     changes.push(match status.source {
         Source::Policy => by_policy(&state),
+        Source::Penalty => by_penalty(limit, &state),
         _ if is_counted => counted(&state),
         _ => uncounted(&state),
     });
@@ -226,6 +229,15 @@ fn counted(state: &State) -> String {
 fn uncounted(state: &State) -> String {
     let what = if state.admits { "passes" } else { "is refused" };
     format!("nobody can count ({}), so it {what}; its store must answer again", state.source.name())
+}
+
+fn by_penalty(limit: &Limit, state: &State) -> String {
+    let rest = state.outcome.verdict.retry_after().unwrap_or_default();
+    let denials = limit.block_for().map_or(0, Penalty::after);
+    format!(
+        "refused for another {} after {denials} denials; a reset of the key takes that back",
+        Seconds(rest)
+    )
 }
 
 fn by_policy(state: &State) -> String {

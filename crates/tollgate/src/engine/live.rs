@@ -13,6 +13,8 @@ use crate::request::{CheckRequest, Value};
 use crate::store::Hold;
 use crate::time::{Ticks, Timestamp};
 
+use super::penalty::Companions;
+
 mod lineage;
 
 pub(super) use lineage::{Records, Remembered};
@@ -34,6 +36,8 @@ pub(crate) struct Live {
     by_name: HashMap<String, usize>,
     /// Whether a limit is leased, so that a store may know an answer.
     pub(super) is_leased: bool,
+    /// Whether a limit blocks keys that it denied too often.
+    pub(super) has_penalties: bool,
     plain: Option<Plain>,
     /// Counters of limits that are gone, or were changed beyond recognition, until they are idle. If such a limit comes back
     /// it finds them.
@@ -52,6 +56,8 @@ pub(super) struct Counters {
     pub(super) numbers: Vec<u32>,
     /// The tier of each quota, where tiers have counters of their own.
     tiers: Vec<String>,
+    /// What counts denials, where keys are blocked for them.
+    pub(super) companions: Option<Companions>,
 }
 
 /// A policy's only limit, where it decides about all keys and keeps one word for each.
@@ -135,6 +141,7 @@ impl Live {
         Self {
             by_name: by_name(&policy),
             is_leased: is_leased(&policy),
+            has_penalties: has_penalties(&policy),
             plain: Plain::of(&policy, &counters),
             policy,
             secret,
@@ -175,9 +182,20 @@ impl Live {
         let secret = Arc::clone(&before.secret);
         let grouping = Grouping::new(before.grouping.is_wanted, &policy, &secret);
         let (by_name, is_leased, generation) = (by_name(&policy), is_leased(&policy), from.policy);
-        let plain = Plain::of(&policy, &counters);
-        let live =
-            Self { by_name, is_leased, plain, policy, secret, grouping, counters, gone, generation, held };
+        let (plain, has_penalties) = (Plain::of(&policy, &counters), has_penalties(&policy));
+        let live = Self {
+            by_name,
+            is_leased,
+            has_penalties,
+            plain,
+            policy,
+            secret,
+            grouping,
+            counters,
+            gone,
+            generation,
+            held,
+        };
         report
             .removed
             .extend(before.by_name.keys().filter(|name| !live.by_name.contains_key(*name)).cloned());
@@ -254,7 +272,8 @@ impl Live {
                     Mode::Shadow => true,
                     Mode::Off => false,
                 };
-            enforced.into_iter().chain(is_shadow.then_some(&counters.shadow))
+            let companions = counters.companions.iter().flat_map(Companions::families);
+            enforced.into_iter().chain(is_shadow.then_some(&counters.shadow)).chain(companions)
         })
     }
 
@@ -289,6 +308,10 @@ impl Live {
 
 fn is_leased(policy: &Policy) -> bool {
     policy.limits().iter().any(|limit| limit.lease().is_some())
+}
+
+fn has_penalties(policy: &Policy) -> bool {
+    policy.limits().iter().any(|limit| limit.block_for().is_some())
 }
 
 fn by_name(policy: &Policy) -> HashMap<String, usize> {
@@ -436,7 +459,13 @@ impl Counters {
             parts.extend(identity.iter().map(|part| part.as_bytes()));
             Family::new(secret, &parts, records.clone())
         };
-        Self { enforced: family(b"enforced"), shadow: family(b"shadow"), numbers, tiers: tiers(limit) }
+        Self {
+            enforced: family(b"enforced"),
+            shadow: family(b"shadow"),
+            numbers,
+            tiers: tiers(limit),
+            companions: Companions::of(limit, secret),
+        }
     }
 }
 

@@ -93,6 +93,9 @@ fn refusal<'a>(decision: &'a Decision, sheet: &'a Sheet<'_>) -> Option<Refusal<'
         let limit = decision.cause().map_or("", |status| status.limit.name());
         return Some(Refusal::Forbidden { limit });
     }
+    if reason == Reason::Penalty {
+        return Some(Refusal::Penalty);
+    }
     if reason == Reason::Unavailable {
         return Some(Refusal::Unavailable);
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::algorithm::leaky_bucket::LeakyBucket;
-use crate::decision::Fault;
+use crate::decision::{Fault, Source};
 use crate::engine::Block;
 use crate::overload;
 use crate::quota::Quota;
@@ -50,6 +50,8 @@ pub(super) enum Refusal<'a> {
     },
     /// The request itself is at fault.
     Fault(&'a Fault),
+    /// Limits refuse its sender for a while, because they denied it too often; waiting cures it.
+    Penalty,
     /// The policy denies it; waiting does not cure it.
     Forbidden {
         /// The limit that says so.
@@ -63,7 +65,7 @@ impl Refusal<'_> {
     /// The status to answer with.
     pub(super) fn status(&self, denial: DenialStatus) -> u16 {
         match self {
-            Refusal::Quota | Refusal::Blocked(_) => denial.code(),
+            Refusal::Quota | Refusal::Blocked(_) | Refusal::Penalty => denial.code(),
             Refusal::Forbidden { .. } => 403,
             Refusal::Unavailable => 503,
             Refusal::TooCostly { unit: Unit::Bytes, .. } => 413,
@@ -78,7 +80,9 @@ impl Refusal<'_> {
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
             }
             Refusal::Forbidden { .. } => "urn:tollgate:problem:denied-by-policy",
-            Refusal::Blocked(_) => "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+            Refusal::Blocked(_) | Refusal::Penalty => {
+                "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
+            }
             Refusal::TooCostly { .. } => "urn:tollgate:problem:cost-exceeds-capacity",
             Refusal::Fault(Fault::Cost { .. }) => "urn:tollgate:problem:cost-not-computable",
             Refusal::Fault(Fault::TooManyLimits) => "urn:tollgate:problem:too-many-limits",
@@ -93,7 +97,9 @@ impl Refusal<'_> {
                 "Request cannot be satisfied due to temporary server capacity constraints"
             }
             Refusal::Forbidden { .. } => "Request is denied by policy",
-            Refusal::Blocked(_) => "Request cannot be satisfied as its sender is blocked for a while",
+            Refusal::Blocked(_) | Refusal::Penalty => {
+                "Request cannot be satisfied as its sender is blocked for a while"
+            }
             Refusal::TooCostly { .. } => "Request costs more than can ever be admitted at once",
             Refusal::Fault(Fault::Cost { .. }) => "Request does not tell what it costs",
             Refusal::Fault(Fault::TooManyLimits) => "Request matches too many limits",
@@ -118,6 +124,11 @@ impl Refusal<'_> {
                         detail.push_str("; ");
                     }
                     push(&mut detail, format_args!("{}: cannot be counted now", reading.name));
+                }
+            }
+            Refusal::Penalty => {
+                for reading in sheet.violated() {
+                    push_penalty(&mut detail, reading);
                 }
             }
             Refusal::Forbidden { limit } => push(&mut detail, format_args!("{limit}: deny")),
@@ -186,7 +197,8 @@ fn written(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> String {
         }
         _ => {}
     }
-    let is_retryable = matches!(refusal, Refusal::Quota | Refusal::Unavailable | Refusal::Blocked(_));
+    let is_retryable =
+        matches!(refusal, Refusal::Quota | Refusal::Unavailable | Refusal::Blocked(_) | Refusal::Penalty);
     out.push_str(if is_retryable { ",\"retryable\":true}" } else { ",\"retryable\":false}" });
     out
 }
@@ -302,6 +314,26 @@ fn discord(sheet: &Sheet<'_>) -> Option<Body> {
     push_decimal(&mut text, retry.millis);
     push(&mut text, format_args!(r#","global":{global}}}"#));
     Some(Body { content_type: "application/json", text: text.into() })
+}
+
+/// Why a limit refuses its sender for a while; its quota where it only denied the request.
+fn push_penalty(detail: &mut String, reading: &Reading<'_>) {
+    if !detail.is_empty() {
+        detail.push_str("; ");
+    }
+    match reading.status.limit.block_for().filter(|_| reading.status.source == Source::Penalty) {
+        Some(penalty) => push(
+            detail,
+            format_args!(
+                "{}: blocked for {} s after {} denials in {} s",
+                reading.name,
+                penalty.lasts().ceil_seconds(),
+                penalty.after(),
+                penalty.within().ceil_seconds()
+            ),
+        ),
+        None => push_quota(detail, reading),
+    }
 }
 
 fn push_quota(detail: &mut String, reading: &Reading<'_>) {

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::decision::Decision;
+use crate::decision::{Decision, Reason};
 use crate::time::Timestamp;
 
 use super::jitter::Retry;
@@ -58,9 +58,9 @@ impl<'a> Sheet<'a> {
         // Told at every other level: a caller that does not know when to retry retries at once.
         let silent = exposure == Exposure::None && policy.disclosure == Disclosure::Never;
         if !silent && let Some(retry_after) = decision.retry_after() {
-            sheet.retry = match decision.block() {
-                Some(_) => Some(Retry::at_its_end(retry_after)),
-                None => sheet.most_urgent().and_then(|reading| Retry::of(reading, now)),
+            sheet.retry = match decision.reason() {
+                Some(Reason::Blocked | Reason::Penalty) => Some(Retry::at_its_end(retry_after)),
+                _ => sheet.most_urgent().and_then(|reading| Retry::of(reading, now)),
             };
         }
         sheet

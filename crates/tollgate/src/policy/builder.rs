@@ -6,6 +6,7 @@ use crate::policy::limit::{
     Condition, Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, Quotas, stricter, tier_name,
 };
 use crate::policy::on_store_failure::OnStoreFailure;
+use crate::policy::penalty::Penalty;
 use crate::quota::Quota;
 use crate::time::Ticks;
 
@@ -53,6 +54,7 @@ impl Limit {
                 on_store_failure: OnStoreFailure::default(),
                 consistency: Consistency::default(),
                 lease: Lease::default(),
+                block_for: None,
             },
         }
     }
@@ -166,6 +168,13 @@ impl LimitBuilder {
         let is_auto = self.limit.lease.is_auto;
         self.limit.lease =
             Lease { share: share.clamp(1, SHARE_MAX), ttl: ttl.clamp(TTL_MIN, TTL_MAX), is_auto };
+        self
+    }
+
+    /// Refuses a key for a while that it denied too often.
+    #[must_use]
+    pub fn block_for(mut self, penalty: Penalty) -> Self {
+        self.limit.block_for = Some(penalty);
         self
     }
 

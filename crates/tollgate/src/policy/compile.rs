@@ -4,6 +4,7 @@
 mod limit;
 pub(crate) mod lease;
 mod on_store_failure;
+mod penalty;
 mod quota;
 pub(crate) mod when;
 

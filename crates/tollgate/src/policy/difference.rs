@@ -91,6 +91,7 @@ fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
         ("on_store_failure", one.on_store_failure == other.on_store_failure),
         ("consistency", one.consistency == other.consistency),
         ("lease", one.lease() == other.lease()),
+        ("block_for", one.block_for == other.block_for),
     ];
     same.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
 }

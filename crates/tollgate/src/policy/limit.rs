@@ -10,6 +10,7 @@ use crate::policy::expression::Expression;
 use crate::policy::glob::Glob;
 use crate::policy::lease::Lease;
 use crate::policy::on_store_failure::OnStoreFailure;
+use crate::policy::penalty::Penalty;
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::quota::Quota;
 use crate::request::{CheckRequest, Spelling, Value};
@@ -321,6 +322,7 @@ pub struct Limit {
     pub(crate) on_store_failure: OnStoreFailure,
     pub(crate) consistency: Consistency,
     pub(crate) lease: Lease,
+    pub(crate) block_for: Option<Penalty>,
 }
 
 impl Limit {
@@ -337,6 +339,7 @@ impl Limit {
             on_store_failure: OnStoreFailure::Local,
             consistency: Consistency::Exact,
             lease: Lease { share: 0, ttl: Ticks::ZERO, is_auto: false },
+            block_for: None,
         }
     }
 
@@ -406,6 +409,12 @@ impl Limit {
             return None;
         }
         self.quotas.all.first().is_some_and(Lease::suits).then_some(self.lease)
+    }
+
+    /// When it refuses a key for a while that it denied too often; none if it does not.
+    #[must_use]
+    pub const fn block_for(&self) -> Option<&Penalty> {
+        self.block_for.as_ref()
     }
 
     /// One of its quotas; none where the index stands for `unlimited` or `deny`.

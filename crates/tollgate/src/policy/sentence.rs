@@ -42,6 +42,7 @@ impl Limit {
             let _ = write!(text, "; a permit returns by itself after {}", duration(permits.ttl()));
         }
         text.push_str(&self.cost_clause());
+        text.push_str(&self.penalty_clause());
         text.push_str(&self.failure_clause());
         text.push_str(&self.mode_clause());
         text
@@ -144,6 +145,12 @@ impl Limit {
             Cost::Attribute(name) => format!("; a request costs what its {name} says"),
             Cost::Computed(expression) => format!("; a request costs {expression}"),
         }
+    }
+
+    fn penalty_clause(&self) -> String {
+        let Some(penalty) = &self.block_for else { return String::new() };
+        let (after, within) = (counted(penalty.after(), "denial"), span(penalty.within()));
+        format!("; after {after} in any {within} a key is refused for {}", duration(penalty.lasts()))
     }
 
     fn failure_clause(&self) -> String {

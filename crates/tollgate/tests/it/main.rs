@@ -26,6 +26,7 @@ mod memory;
 mod snapshot;
 mod operate;
 mod outage;
+mod penalty;
 mod sole;
 mod store_failure;
 mod swaps;

@@ -37,8 +37,20 @@ impl Live {
         let policy = Arc::new(Policy::of_limits(known));
         let (by_name, grouping) = (by_name(&policy), Grouping::new(false, &policy, &secret));
         let is_leased = super::is_leased(&policy);
-        let plain = None; // Nobody asks.
-        Self { by_name, is_leased, plain, policy, secret, grouping, counters, gone, generation, held }
+        let (plain, has_penalties) = (None, false); // Nobody asks.
+        Self {
+            by_name,
+            is_leased,
+            has_penalties,
+            plain,
+            policy,
+            secret,
+            grouping,
+            counters,
+            gone,
+            generation,
+            held,
+        }
     }
 
     /// How many policies the engine had before this one.

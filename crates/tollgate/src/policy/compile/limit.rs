@@ -1,7 +1,7 @@
 //! One limit of a file. Its quotas are left to [`super::quota`], its conditions to [`super::when`].
 
 use crate::policy::check;
-use crate::policy::compile::{lease, on_store_failure, quota, when};
+use crate::policy::compile::{lease, on_store_failure, penalty, quota, when};
 use crate::policy::document::{Node, Tree};
 use crate::policy::expression::Expression;
 use crate::policy::fields::{self, Fields};
@@ -10,7 +10,7 @@ use crate::policy::limit::{Consistency, Cost, Limit, Mode, Quotas};
 use crate::policy::rate;
 use crate::quota::Quota;
 
-const FIELDS: [&str; 23] = [
+const FIELDS: [&str; 24] = [
     "name",
     "when",
     "by",
@@ -34,6 +34,7 @@ const FIELDS: [&str; 23] = [
     "on_store_failure",
     "consistency",
     "lease",
+    "block_for",
 ];
 
 const MODES: [(&str, Mode); 3] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
@@ -73,6 +74,7 @@ pub(super) fn read(node: &Node, report: &mut Report) -> Option<(Limit, Place)> {
         on_store_failure: on_store_failure::read(fields, report).unwrap_or_default(),
         consistency,
         lease: lease::read(fields, consistency, report),
+        block_for: penalty::read(fields, report),
         // Without quotas the limit is refused, and what else is wrong with it is reported all the same.
         quotas: quotas.unwrap_or_else(Quotas::none),
         cost,

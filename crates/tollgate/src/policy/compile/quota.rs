@@ -80,7 +80,7 @@ const ESTIMATES: [(&str, Estimate); 2] =
 const WORDS: [(&str, QuotaIndex); 2] = [("unlimited", QuotaIndex::UNLIMITED), ("deny", QuotaIndex::DENY)];
 
 /// The fields that say how a limit counts.
-const COUNTING: [&str; 13] = [
+const COUNTING: [&str; 14] = [
     "burst",
     "algorithm",
     "align",
@@ -94,6 +94,7 @@ const COUNTING: [&str; 13] = [
     "on_store_failure",
     "consistency",
     "lease",
+    "block_for",
 ];
 
 /// How much a limit admits, as written: what tells its quotas apart.

@@ -67,7 +67,7 @@ impl Line {
             Source::Exact | Source::Lease | Source::DenyCache => Mode::Exact,
             Source::Local | Source::Overflow => Mode::Local,
             Source::Open => Mode::Open,
-            Source::Closed | Source::Full | Source::Policy => Mode::Closed,
+            Source::Closed | Source::Full | Source::Policy | Source::Penalty => Mode::Closed,
         };
         let seen = Seen {
             key: u32::try_from(key).unwrap(),

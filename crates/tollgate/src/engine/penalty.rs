@@ -1,0 +1,230 @@
+//! Keys that a limit refuses for a while because it denied them too often (`block_for`). Two companion counters in the limit's own
+//! store carry that: one of denials, and one of a single unit that is taken while the key is refused. So the whole fleet sees a
+//! block, it ends by itself, and nothing is kept of a key that behaves.
+
+use std::future::Future;
+use std::pin::pin;
+use std::slice;
+use std::task::{Context, Poll, Waker};
+
+use smallvec::SmallVec;
+
+use super::live::Live;
+use super::{Charges, Engine, Question};
+use crate::algorithm::concurrency::PermitId;
+use crate::charge::{Answer, Answers, Charge, Family};
+use crate::decision::{Decision, Source, Stance};
+use crate::key::Secret;
+use crate::memory::NUMBER_OF_TALLIES;
+use crate::policy::{Limit, Match, Penalty};
+use crate::quota::Quota;
+use crate::request::CheckRequest;
+use crate::store::Store;
+use crate::time::{Ticks, Timestamp};
+
+/// The companion counters of a limit.
+pub(super) struct Companions {
+    strikes: Family,
+    block: Family,
+}
+
+impl Companions {
+    /// Those of a limit, if it blocks keys. Their identity has the numbers in it, so other numbers start anew.
+    pub(super) fn of(limit: &Limit, secret: &Secret) -> Option<Self> {
+        let penalty = limit.block_for()?;
+        let family = |what: &'static [u8], quota: &Quota| {
+            let numbers = [penalty.after(), penalty.within().as_micros(), penalty.lasts().as_micros()];
+            let numbers = numbers.map(u64::to_le_bytes);
+            let mut identity: Vec<&[u8]> = vec![what, limit.name().as_bytes()];
+            identity.extend(numbers.iter().map(|number| &number[..]));
+            identity.extend(limit.by().iter().map(|name| name.as_bytes()));
+            Family::single(secret, &identity, quota.clone())
+        };
+        Some(Self {
+            strikes: family(b"strikes", penalty.strikes()),
+            block: family(b"block", penalty.block()),
+        })
+    }
+
+    /// Both families, for a store to prepare.
+    pub(super) fn families(&self) -> [&Family; 2] {
+        [&self.strikes, &self.block]
+    }
+}
+
+/// One of the two counters.
+#[derive(Clone, Copy)]
+enum Companion {
+    Strikes,
+    Block,
+}
+
+impl Live {
+    /// Whether any limit blocks keys.
+    #[inline]
+    pub(super) const fn has_penalties(&self) -> bool {
+        self.has_penalties
+    }
+
+    fn penalty_of(&self, matched: &Match) -> Option<&Penalty> {
+        self.policy.limits()[matched.limit as usize].block_for()
+    }
+
+    /// The charge of a companion counter for the key of a match.
+    fn companion<'l>(
+        &'l self,
+        views: &[CheckRequest<'_>],
+        matched: &Match,
+        which: Companion,
+    ) -> Option<Charge<'l>> {
+        let companions = self.counters[matched.limit as usize].companions.as_ref()?;
+        let penalty = self.penalty_of(matched)?;
+        let (family, quota) = match which {
+            Companion::Strikes => (&companions.strikes, penalty.strikes()),
+            Companion::Block => (&companions.block, penalty.block()),
+        };
+        let request = &views[usize::from(matched.view)];
+        // By the key alone, without its tier: whoever changes the tier stays blocked.
+        let mut key = *family.prefix();
+        for &position in &matched.by {
+            key.value(&self.secret, request.attributes()[usize::from(position)].value);
+        }
+        Some(Charge {
+            key: key.finish(&self.secret),
+            family,
+            number: NUMBER_OF_TALLIES,
+            quota,
+            cost: 1,
+            stance: Stance::Enforced,
+            permit: PermitId(0),
+            group: self.group_of(request),
+            lease: None,
+        })
+    }
+
+    /// The companion counters of all matches, to be forgotten with them.
+    pub(super) fn companions<'l>(&'l self, views: &[CheckRequest<'_>], matches: &[Match]) -> Charges<'l> {
+        let both = [Companion::Strikes, Companion::Block];
+        let of = |matched| both.into_iter().filter_map(move |which| self.companion(views, matched, which));
+        matches.iter().flat_map(of).collect()
+    }
+}
+
+/// A limit that refuses the request's key, and the counter that says so.
+pub(super) struct Blocked<'l> {
+    pub(super) limit: u32,
+    pub(super) rest: Ticks,
+    block: Charge<'l>,
+}
+
+/// The limits that refuse the request's key; most often none.
+pub(super) type Blocks<'l> = SmallVec<[Blocked<'l>; 1]>;
+
+/// How long a key is still refused, as the counter of its block says. A counter that keys share says nothing about one.
+fn blocked_for(answer: &Answer) -> Option<Ticks> {
+    let is_own = matches!(answer.source, Source::Exact | Source::DenyCache);
+    let rest = answer.outcome.reset_after;
+    (is_own && answer.outcome.remaining == 0 && rest > Ticks::ZERO).then_some(rest)
+}
+
+impl<S: Store> Engine<S> {
+    /// The limits that have blocked the request's key. A store that does not answer leaves the request to the failure modes of the
+    /// limits themselves.
+    pub(super) async fn blocks_of<'l>(
+        &self,
+        live: &'l Live,
+        views: &[CheckRequest<'_>],
+        question: &Question<'_>,
+        now: Timestamp,
+    ) -> Blocks<'l> {
+        let asked = question.matches.iter().zip(&question.charges);
+        let enforced = asked.filter(|(_, charge)| charge.stance == Stance::Enforced);
+        let blocks: SmallVec<[(u32, Charge<'l>); 2]> = enforced
+            .filter_map(|(matched, _)| {
+                Some((matched.limit, live.companion(views, matched, Companion::Block)?))
+            })
+            .collect();
+        if blocks.is_empty() {
+            return Blocks::new();
+        }
+        let looks: Charges<'_> = blocks.iter().map(|(_, block)| block.costing(0)).collect();
+        let Ok(answers) = self.store.charge(&looks, now).await else { return Blocks::new() };
+        let found = blocks.into_iter().zip(&answers);
+        found
+            .filter_map(|((limit, block), answer)| Some(Blocked { limit, rest: blocked_for(answer)?, block }))
+            .collect()
+    }
+
+    /// Decides about a request whose key is blocked. The counters are charged together with the blocks, which deny: so nothing is
+    /// taken, and each limit says when it would admit the request. None: the store did not answer.
+    pub(super) async fn decide_blocked(
+        &self,
+        live: &Live,
+        question: &Question<'_>,
+        blocks: &Blocks<'_>,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let mut charges = question.charges.clone();
+        charges.extend(blocks.iter().map(|blocked| blocked.block));
+        let mut answers = self.store.charge(&charges, now).await.ok()?;
+        let said: Answers = answers.drain(question.charges.len()..).collect();
+        let mut decision = self.conclude(live, question, &answers, None);
+        if decision.is_allowed() && said.iter().all(|answer| answer.outcome.is_allowed()) {
+            // The blocks ended after they were looked at. The request has passed, and must not begin them again.
+            let ended: Charges<'_> = blocks.iter().map(|blocked| blocked.block).collect();
+            let _ = self.store.reset(&ended, now).await;
+            self.follow_store(live, question, &answers, now);
+            return Some(decision);
+        }
+        for (blocked, answer) in blocks.iter().zip(&said) {
+            if let Some(rest) = blocked_for(answer) {
+                decision.penalise(blocked.limit, rest);
+            }
+        }
+        decision.give(None);
+        Some(decision)
+    }
+
+    /// Counts a denial for each limit that blocks keys and denied this request. One that has denied often enough refuses the key from
+    /// now on, and the decision says so.
+    pub(super) async fn strike(
+        &self,
+        live: &Live,
+        views: &[CheckRequest<'_>],
+        question: &Question<'_>,
+        decision: &mut Decision,
+        now: Timestamp,
+    ) {
+        for matched in question.matches.iter().filter(|matched| matched.cost > 0) {
+            let companions = [Companion::Strikes, Companion::Block];
+            let [Some(strike), Some(block)] = companions.map(|which| live.companion(views, matched, which))
+            else {
+                continue;
+            };
+            if !decision.is_denied_by(matched.limit) {
+                continue;
+            }
+            let Ok(struck) = self.store.charge(slice::from_ref(&strike), now).await else { continue };
+            let is_last = |answer: &Answer| answer.outcome.remaining == 0 || !answer.outcome.is_allowed();
+            let is_due =
+                struck.first().is_some_and(|answer| answer.source == Source::Exact && is_last(answer));
+            if !is_due {
+                continue;
+            }
+            // Where this is denied another request has begun the block.
+            if let Ok(begun) = self.store.charge(slice::from_ref(&block), now).await
+                && let Some(rest) = begun.first().and_then(blocked_for)
+            {
+                decision.penalise(matched.limit, rest);
+            }
+        }
+    }
+}
+
+/// The result of work that waits for nothing, as on memory; none if it would wait.
+pub(super) fn at_once<T>(work: impl Future<Output = T>) -> Option<T> {
+    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
+    }
+}

@@ -164,8 +164,8 @@ impl<S: Store> Engine<S> {
         blocks: &Blocks<'_>,
         now: Timestamp,
     ) -> Option<Decision> {
-        let mut charges = question.charges.clone();
-        charges.extend(blocks.iter().map(|blocked| blocked.block));
+        let blocking = blocks.iter().map(|blocked| blocked.block);
+        let charges: Charges<'_> = question.charges.iter().copied().chain(blocking).collect();
         let mut answers = self.store.charge(&charges, now).await.ok()?;
         let said: Answers = answers.drain(question.charges.len()..).collect();
         let mut decision = self.conclude(live, question, &answers, None);

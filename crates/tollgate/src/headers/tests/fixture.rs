@@ -113,6 +113,7 @@ impl Case {
             on_store_failure: OnStoreFailure::Local,
             consistency: Consistency::Exact,
             lease: crate::policy::Lease::default(),
+            block_for: None,
         }
     }
 }

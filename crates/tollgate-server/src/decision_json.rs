@@ -30,6 +30,7 @@ pub(crate) struct Decided<'d> {
     decision: &'d Decision,
     headers: HeaderList,
     hold: Hold,
+    report: Option<String>,
 }
 
 impl<'d> Decided<'d> {
@@ -43,7 +44,12 @@ impl<'d> Decided<'d> {
     ) -> Self {
         let audience = Audience { caller: Caller::Authenticated, cost: Some(cost), ..Audience::default() };
         let headers = Answer::headers_of(decision, policy, audience, now);
-        Self { decision, headers, hold }
+        Self { decision, headers, hold, report: None }
+    }
+
+    /// The same with the id by which the end of the request is to be reported.
+    pub(crate) fn awaiting(self, report: Option<String>) -> Self {
+        Self { report, ..self }
     }
 }
 
@@ -94,6 +100,7 @@ impl Decided<'_> {
                 number(out, ",\"expires_after_ms\":", Some(lifetime.ceil_millis()));
             }
         }
+        text(out, ",\"report\":", self.report.as_deref());
         raw(out, ",\"limits\":[");
         for (index, status) in self.decision.limits().enumerate() {
             raw(out, if index == 0 { "" } else { "," });

@@ -37,6 +37,8 @@ pub(crate) mod throttle;
 
 /// Most permits that the server remembers; about 64 MiB of them.
 const PERMITS_MAX: usize = 1 << 18;
+/// How long it can be reported how a request ended; then it counts as a failure.
+const REPORT_LIFETIME: Ticks = Ticks::from_secs(60);
 /// Most open reservations; about 64 MiB of them.
 const RESERVATIONS_MAX: usize = 1 << 17;
 
@@ -85,6 +87,8 @@ pub(crate) struct Service<S = Stores> {
     pub(crate) reader: Reader,
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
+    /// What requests took of limits that count only failures, until it is reported how they ended.
+    pub(crate) reports: Holds<Reservation>,
     /// Counters of limits that come with the call.
     pub(crate) cells: Cells,
     pub(crate) meter: Arc<Meter>,
@@ -130,6 +134,7 @@ impl<S: Store> Service<S> {
             reader: Reader::default(),
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
+            reports: Holds::new(RESERVATIONS_MAX),
             meter,
             scraping: tokio::sync::Mutex::default(),
             auth: Auth::default(),
@@ -326,6 +331,25 @@ impl<S: Store> Service<S> {
         match decision.take_permit() {
             Some(permit) => self.hold_permit(permit, permit_lifetime(decision), now),
             None => Hold::None,
+        }
+    }
+
+    /// Keeps what a request took of limits that count only failures, under an id to report its end by. Without room it stays charged.
+    pub(crate) fn await_report(
+        &self,
+        request: &CheckRequest<'_>,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> Option<String> {
+        let awaiting = self.engine.awaiting(request, decision, REPORT_LIFETIME, now)?;
+        match self.reports.put(awaiting, now + REPORT_LIFETIME, now) {
+            Ok(id) => Some(id.to_string()),
+            Err(_) => {
+                if let Some(skipped) = self.no_room.due(now) {
+                    tracing::warn!(skipped, "no room for another report: the request counts as a failure");
+                }
+                None
+            }
         }
     }
 

@@ -33,6 +33,24 @@ impl Code {
     }
 }
 
+/// The HTTP status that stands for the status of a call, as the protocol maps them.
+pub(crate) const fn http_status(code: u16) -> u16 {
+    match code {
+        0 => 200,
+        1 => 499,
+        3 | 9 | 11 => 400,
+        4 => 504,
+        5 => 404,
+        6 | 10 => 409,
+        7 => 403,
+        8 => 429,
+        12 => 501,
+        14 => 503,
+        16 => 401,
+        _ => 500,
+    }
+}
+
 /// `google.rpc.Status`.
 #[derive(Clone, PartialEq, Message)]
 struct Status {

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use http::HeaderMap;
+use tollgate::policy::Ended;
 use tollgate::{Permit, Reservation, Turn};
 
 use crate::decide::Decide;
+use crate::grpc;
 use crate::keep::{Keeper, Place};
-use crate::settle::{Settle, Settling};
+use crate::settle::{self, Settle, Settling, Unserved};
 
 /// What is held.
 pub(crate) struct Hold<D: Decide> {
@@ -19,6 +21,8 @@ pub(crate) struct Hold<D: Decide> {
     settling: Settling,
     place: Option<Place<D>>,
     reservation: Option<Reservation>,
+    /// What limits took that count only failures, until it is known how the request ended.
+    awaiting: Option<Reservation>,
     /// Its turn in a line that moves up.
     turn: Option<Turn>,
     /// Whether its turn is still to come.
@@ -39,7 +43,7 @@ impl<D: Decide> Hold<D> {
         }
         let mut hold = Self::empty(&keeper.decide, settling);
         hold.place = permit.map(|permit| Keeper::keep(keeper, permit));
-        hold.reservation = reservation;
+        hold.set_aside(reservation);
         Some(hold)
     }
 
@@ -50,8 +54,40 @@ impl<D: Decide> Hold<D> {
             settling: settling.clone(),
             place: None,
             reservation: None,
+            awaiting: None,
             turn: None,
             is_waiting: false,
+        }
+    }
+
+    /// Keeps what is to be settled, and apart from it what awaits the end of the request.
+    fn set_aside(&mut self, mut reservation: Option<Reservation>) {
+        let engine = self.decide.engine();
+        if let Some(awaiting) = reservation.as_mut().and_then(|all| engine.split_awaiting(all)) {
+            self.awaiting = Some(awaiting);
+        }
+        self.reservation = reservation;
+    }
+
+    /// Holds what limits took that count only failures.
+    pub(crate) fn await_its_end(&mut self, awaiting: Reservation) {
+        self.awaiting = Some(awaiting);
+    }
+
+    /// Reports how the request ended, if the head of its response tells. One that was not served, and is given back all that it was
+    /// charged, did not fail.
+    pub(crate) fn report_by_head(&mut self, head: &http::response::Parts, unserved: Option<&Unserved>) {
+        let Some(awaiting) = self.awaiting.take() else { return };
+        if unserved.is_some() && self.settling.refunds_unserved {
+            // Where nothing else is settled, it is given back with all the rest.
+            if self.settling.is_any() {
+                give_back(&self.decide, awaiting);
+            }
+            return;
+        }
+        match settle::status_of(head) {
+            Some(status) => report(&self.decide, awaiting, status),
+            None => self.awaiting = Some(awaiting), // A call says at its end how it ended.
         }
     }
 
@@ -59,7 +95,7 @@ impl<D: Decide> Hold<D> {
     pub(crate) fn wait(&mut self, set_aside: impl FnOnce() -> Option<Reservation>) {
         self.is_waiting = true;
         if self.reservation.is_none() {
-            self.reservation = set_aside();
+            self.set_aside(set_aside());
         }
         if let Some(reservation) = &mut self.reservation {
             self.turn = self.decide.engine().line_up(reservation, self.decide.clock());
@@ -90,7 +126,7 @@ impl<D: Decide> Hold<D> {
 
     /// Whether anything is left to give back or to settle.
     pub(crate) const fn is_over(&self) -> bool {
-        self.place.is_none() && self.reservation.is_none()
+        self.place.is_none() && self.reservation.is_none() && self.awaiting.is_none()
     }
 }
 
@@ -102,6 +138,11 @@ pub(crate) trait Finish: Send + Sync {
 
 impl<D: Decide> Finish for Hold<D> {
     fn ended(&mut self, trailers: &HeaderMap) {
+        if let Some(code) = grpc::status(trailers)
+            && let Some(awaiting) = self.awaiting.take()
+        {
+            report(&self.decide, awaiting, grpc::http_status(code));
+        }
         if let Some(settle) = self.settling.by_trailers(trailers)
             && let Some(reservation) = self.reservation.take()
         {
@@ -113,10 +154,9 @@ impl<D: Decide> Finish for Hold<D> {
 
 impl<D: Decide> Drop for Hold<D> {
     fn drop(&mut self) {
-        if self.is_waiting
-            && let Some(reservation) = self.reservation.take()
-        {
-            give_back(&self.decide, reservation);
+        if self.is_waiting {
+            let taken = [self.reservation.take(), self.awaiting.take()];
+            taken.into_iter().flatten().for_each(|reservation| give_back(&self.decide, reservation));
         }
         // A reservation that nobody settled stays charged at its estimate; a place in flight is free again with this.
     }
@@ -169,6 +209,15 @@ async fn apply<D: Decide>(decide: &Arc<D>, mut reservation: Reservation, settle:
         Settle::Refund => engine.cancel(&mut reservation, now).await,
         Settle::Cost(cost) => engine.commit(&mut reservation, cost, now).await,
     };
+}
+
+/// Reports with which status a request ended.
+fn report<D: Decide>(decide: &Arc<D>, mut awaiting: Reservation, status: u16) {
+    let decide = Arc::clone(decide);
+    run(async move {
+        // What cannot be reported stays charged.
+        let _ = decide.engine().report(&mut awaiting, Ended::Status(status), decide.now()).await;
+    });
 }
 
 /// Gives back all that was set aside.

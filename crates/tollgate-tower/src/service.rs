@@ -291,7 +291,16 @@ impl<D: Decide> Shared<D> {
     fn judge(shared: &Arc<Self>, parts: &Parts, decided: &mut Option<Decision>, at: Timestamp) -> Looked<D> {
         let Some(decision) = decided else { return Looked::Unknown };
         match decision.verdict() {
-            Verdict::Allow => Looked::Admitted(Admitted::new(shared, parts, decided, at)),
+            Verdict::Allow => {
+                let awaiting = shared.awaiting(parts, decision, at);
+                let mut admitted = Admitted::new(shared, parts, decided, at);
+                if let Some(awaiting) = awaiting {
+                    let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));
+                    let hold = &mut admitted.get_or_insert_default().hold;
+                    hold.get_or_insert_with(empty).await_its_end(awaiting);
+                }
+                Looked::Admitted(admitted)
+            }
             Verdict::Wait(_) => match decided.take() {
                 Some(decision) => Looked::Waits(Box::new(Taken::new(shared, parts, decision, None, at))),
                 None => Looked::Unknown,
@@ -388,6 +397,16 @@ impl<D: Decide> Shared<D> {
         Some(self.decide.engine().set_aside(&request, decision, self.settings.settled_within, at))
     }
 
+    /// What a decision took of limits that count only failures.
+    fn awaiting(&self, parts: &Parts, decision: &Decision, at: Timestamp) -> Option<Reservation> {
+        if !decision.awaits_its_end() {
+            return None;
+        }
+        let attributes = self.attributes(parts).ok()?;
+        let request = attributes.request().and_then(|request| request.cost(self.cost(parts))).ok()?;
+        self.decide.engine().awaiting(&request, decision, self.settings.settled_within, at)
+    }
+
     /// Gives back what a decision took of a request that was not served.
     fn give_back(&self, parts: &Parts, decision: &Decision, at: Timestamp) {
         // What is settled by its response was given back with the head of it.
@@ -409,12 +428,20 @@ impl<D: Decide> Taken<D> {
         at: Timestamp,
     ) -> Self {
         let (permit, verdict) = (decision.take_permit(), decision.verdict());
+        let awaiting = match (verdict, &reservation) {
+            (Verdict::Allow, None) => shared.awaiting(parts, &decision, at),
+            _ => None,
+        };
         let mut hold =
             Hold::new(&shared.keeper, &shared.settings.settling, permit, reservation).map(Box::new);
         if let Verdict::Wait(_) = verdict {
             let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));
             let hold = hold.get_or_insert_with(empty);
             hold.wait(|| shared.set_aside(parts, &decision, at));
+        }
+        if let Some(awaiting) = awaiting {
+            let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));
+            hold.get_or_insert_with(empty).await_its_end(awaiting);
         }
         Self { decision, at, hold }
     }
@@ -457,6 +484,9 @@ impl<D: Decide> Admitted<D> {
         let is_cached = is_cached(&response);
         let (mut head, body) = response.into_parts();
         let unserved = head.extensions.remove::<Unserved>();
+        if let Some(hold) = &mut self.hold {
+            hold.report_by_head(&head, unserved.as_ref());
+        }
         if let (Some(Told { shared, audience, at }), Some(decision)) = (&self.told, &self.decision) {
             if let Some(audience) = audience.filter(|_| !is_cached) {
                 let mut list = Answer::headers_of(decision, &shared.settings.headers, audience, *at);

@@ -62,6 +62,14 @@ impl Ending {
     }
 }
 
+/// The status that a response ended with; none where a gRPC call tells it in its trailers.
+pub(crate) fn status_of(head: &response::Parts) -> Option<u16> {
+    if grpc::is_answer(head) {
+        return grpc::status(&head.headers).map(grpc::http_status);
+    }
+    Some(head.status.as_u16())
+}
+
 type ByResponse = dyn Fn(&response::Parts) -> Settle + Send + Sync;
 
 /// Who says what becomes of a charge.

@@ -191,6 +191,14 @@ impl Decision {
         }
     }
 
+    /// Whether a limit counted the request that counts only failures, so that its end is to be reported.
+    #[must_use]
+    pub fn awaits_its_end(&self) -> bool {
+        let awaits =
+            |status: LimitStatus<'_>| status.source.is_counted() && status.limit.failures().is_some();
+        self.limits().any(awaits)
+    }
+
     /// Whether an enforced limit denied the request, and waiting cures it.
     pub(crate) fn is_denied_by(&self, limit: u32) -> bool {
         let denies = |status: &Status| {

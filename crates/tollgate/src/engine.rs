@@ -34,6 +34,7 @@ mod snapshot;
 mod operate;
 mod uncounted;
 mod penalty;
+mod failures;
 mod ruling;
 mod block;
 mod explain;

@@ -13,6 +13,7 @@ mod lease;
 pub mod limit;
 mod on_store_failure;
 mod penalty;
+mod failures;
 mod builder;
 pub(crate) mod compile;
 pub(crate) mod check;
@@ -29,6 +30,7 @@ pub use builder::LimitBuilder;
 pub use difference::{Change, Difference};
 pub use document::{DEPTH_MAX, FILE_BYTES_MAX, ITEMS_MAX, NODES_MAX, TEXT_BYTES_MAX};
 pub use expression::Expression;
+pub use failures::{Ended, Failures};
 pub use finding::{FINDINGS_MAX, Finding, Findings, Problem, Severity};
 pub use lease::Lease;
 pub use limit::{

@@ -147,6 +147,10 @@ impl<S: Store> Service<S> {
                 let body = body::read(request, BODY_BYTES_MAX).await?;
                 self.commit(id, question::settlement(&body)?).await
             }
+            Route::Report(id) => {
+                let body = body::read(request, BODY_BYTES_MAX).await?;
+                self.report(id, question::ended(&body)?).await
+            }
             Route::Cancel(id) => self.cancel(id).await,
             Route::Release(id) => self.release(id).await,
             Route::Rls => {
@@ -277,7 +281,7 @@ impl<S: Store> Service<S> {
     ) -> Option<Arc<InForce>> {
         // A decision is large, and each future that it passes through would have room for it, and copy it.
         let overtaken = match self.check_at_once(request, now, Wire::Http) {
-            Some(mut decision) => self.write(&mut decision, request.units(), now, text),
+            Some(mut decision) => self.write(&mut decision, request, now, text),
             None => Box::pin(self.decide_later(request, now, text)).await,
         };
         if let Some(watch) = watch.filter(|_| overtaken.is_none()) {
@@ -293,19 +297,20 @@ impl<S: Store> Service<S> {
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
         let mut decision = self.check(request, now, Wire::Http).await;
-        self.write(&mut decision, request.units(), now, text)
+        self.write(&mut decision, request, now, text)
     }
 
     fn write(
         &self,
         decision: &mut Decision,
-        cost: u64,
+        request: &CheckRequest<'_>,
         now: Timestamp,
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
         let overtaken = self.overtaken(decision);
-        let hold = self.hold(decision, now);
-        Decided::new(decision, hold, &self.headers, cost, now).write(text);
+        let (hold, report) = (self.hold(decision, now), self.await_report(request, decision, now));
+        let decided = Decided::new(decision, hold, &self.headers, request.units(), now);
+        decided.awaiting(report).write(text);
         overtaken
     }
 

@@ -1,5 +1,6 @@
 //! What callers hold until they give it back: reservations, which are made, committed and cancelled here, and permits, which are released.
 
+use tollgate::policy::Ended;
 use tollgate::store::Store;
 
 use super::answer::Answered;
@@ -54,6 +55,15 @@ impl<S: Store> Service<S> {
         Ok(Answered::Settled(settled))
     }
 
+    /// Hears how a request ended: limits that count only failures give back what it took if it was none.
+    pub(super) async fn report(&self, id: Id, ended: Ended) -> Result<Answered, Problem> {
+        let now = self.now();
+        let mut awaiting = self.reports.lend(id, now).map_err(unreportable)?;
+        let settled = self.engine.report(&mut awaiting, ended, now).await?;
+        awaiting.done();
+        Ok(Answered::Settled(settled))
+    }
+
     pub(super) async fn cancel(&self, id: Id) -> Result<Answered, Problem> {
         let now = self.now();
         let mut reservation = self.reservations.lend(id, now).map_err(unsettleable)?;
@@ -73,6 +83,20 @@ impl<S: Store> Service<S> {
         }
         Ok(Answered::Done)
     }
+}
+
+fn unreportable(absent: Absent) -> Problem {
+    let (kind, detail) = match absent {
+        Absent::Done => (Kind::ReservationSettled, "it was reported before; each request ends once"),
+        Absent::Lent => {
+            (Kind::ReservationBusy, "another report is under way; if that one fails, send this one again")
+        }
+        Absent::Expired => {
+            (Kind::ReservationExpired, "the request counts as a failure; report within 60 seconds")
+        }
+        Absent::Unknown => (Kind::UnknownReservation, "no request awaits a report under this id"),
+    };
+    Problem::new(kind, detail)
 }
 
 fn unsettleable(absent: Absent) -> Problem {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use tollgate::policy::Ended;
 use tollgate::{ATTRIBUTES_MAX, COST_MAX, CheckRequest, RequestError, Ticks, Value};
 
 use super::problem::Problem;
@@ -121,6 +122,30 @@ pub(super) fn settlement(body: &[u8]) -> Result<u64, Problem> {
     question.cost.ok_or_else(|| {
         Problem::invalid(format!("cost: missing; accepted is a whole number from 0 to {COST_MAX}"))
     })
+}
+
+/// Reads the body of a report: how a request ended.
+///
+/// # Errors
+/// When it is not exactly that.
+pub(super) fn ended(body: &[u8]) -> Result<Ended, Problem> {
+    let accepted = "accepted is {\"status\": 200}, from 100 to 599, or {\"failed\": true} or false";
+    let report: Report =
+        serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("{error}; {accepted}")))?;
+    match (report.status, report.failed) {
+        (Some(status @ 100..=599), None) => Ok(Ended::Status(status)),
+        (None, Some(true)) => Ok(Ended::Failed),
+        (None, Some(false)) => Ok(Ended::Succeeded),
+        _ => Err(Problem::invalid(accepted.to_owned())),
+    }
+}
+
+/// The body of a report.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Report {
+    status: Option<u16>,
+    failed: Option<bool>,
 }
 
 fn parse<'b, T: DeserializeSeed<'b>>(body: &'b [u8], seed: T) -> Result<T::Value, Problem> {

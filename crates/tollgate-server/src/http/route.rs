@@ -8,7 +8,7 @@ use crate::foreign::limitador::answer::Action;
 use crate::service::holds::Id;
 
 const PATHS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/authz/nginx with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
-                     DELETE /v1/reservations/{id}, DELETE /v1/permits/{id}, POST /json, POST /check, POST /report, \
+                     DELETE /v1/reservations/{id}, POST /v1/reports/{id}, DELETE /v1/permits/{id}, POST /json, POST /check, POST /report, \
                      POST /check_and_report, GET /limits/{namespace}, GET /counters/{namespace}, GET /status, \
                      GET /v1/openapi.json, GET /healthz, GET /readyz and GET /metrics";
 
@@ -24,6 +24,7 @@ pub(super) enum Route {
     Reserve,
     Commit(Id),
     Cancel(Id),
+    Report(Id),
     Release(Id),
     Health,
     Metrics,
@@ -83,6 +84,9 @@ impl Route {
         if let Some(id) = path.strip_prefix("/v1/permits/") {
             return Ok((Route::Release(id_of(id, Kind::NotFound)?), "DELETE"));
         }
+        if let Some(id) = path.strip_prefix("/v1/reports/") {
+            return Ok((Route::Report(id_of(id, Kind::UnknownReservation)?), "POST"));
+        }
         if let Some(rest) = path.strip_prefix("/v1/reservations/") {
             return match rest.strip_suffix("/commit") {
                 Some(id) => Ok((Route::Commit(id_of(id, Kind::UnknownReservation)?), "POST")),
@@ -119,6 +123,7 @@ mod tests {
         assert_eq!(of(propfind, "/v1/authz"), Route::Authz(Asker::Plain));
         assert_eq!(of(Method::POST, &format!("/v1/reservations/{ID}/commit")), Route::Commit(id));
         assert_eq!(of(Method::DELETE, &format!("/v1/reservations/{ID}")), Route::Cancel(id));
+        assert_eq!(of(Method::POST, &format!("/v1/reports/{ID}")), Route::Report(id));
         assert_eq!(of(Method::DELETE, &format!("/v1/permits/{ID}")), Route::Release(id));
         for path in
             ["/", "/v1/check/", "//v1/check", "/v1/checks", "/v1/permits", "/V1/check", "/v1/permits/zz"]

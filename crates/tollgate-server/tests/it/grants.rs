@@ -158,3 +158,61 @@ fn a_fleet_shares_blocks() {
         Some(())
     });
 }
+
+const FAILURES: &str = "
+limits:
+  - {name: login, by: [user], rate: 2/h, count: failures, failures: [401, 5xx]}
+";
+
+/// `/v1/check` gives an id to report the end of a request by: a success gives the unit back, a failure keeps it, and once is enough.
+fn reports(server: &Server, user: &str) {
+    let ask = || server.check(&json!({"attributes": {"user": user}}).to_string());
+    let report = |answer: &serde_json::Value, body: &str| {
+        let path = format!("/v1/reports/{}", answer["report"].as_str().unwrap());
+        server.send("POST", &path, body)
+    };
+    let remaining = |answer: &serde_json::Value| answer["limits"][0]["remaining"].as_u64();
+    let first = ask();
+    assert_eq!(remaining(&first), Some(1));
+    let heard = report(&first, r#"{"status": 200}"#);
+    assert_eq!((heard.status, heard.json()["refunded"].as_u64()), (200, Some(1)));
+    assert_eq!(report(&first, r#"{"status": 200}"#).status, 409);
+    let second = ask();
+    assert_eq!(remaining(&second), Some(1));
+    assert_eq!(report(&second, r#"{"failed": true}"#).status, 200);
+    let third = ask();
+    assert_eq!(remaining(&third), Some(0));
+    assert_eq!(report(&third, r#"{"status": 401}"#).json()["refunded"], 0);
+    let denied = ask();
+    assert_eq!((&denied["allowed"], denied.get("report")), (&json!(false), None));
+    for wrong in [r#"{}"#, r#"{"status": 99}"#, r#"{"status": 200, "failed": true}"#, r#"{"ok": 1}"#, "x"] {
+        assert_eq!(report(&third, wrong).status, 400, "{wrong}");
+    }
+    assert_eq!(
+        server.send("POST", "/v1/reports/00000000000000000000000000000000", r#"{"failed": true}"#).status,
+        404
+    );
+}
+
+/// Reports work with counters in memory and in Redis.
+#[test]
+fn ends_are_reported() {
+    reports(&Server::start(FAILURES), "u");
+    let _turn = turn();
+    let redis = Redis::start(&[]);
+    reports(&on(&redis.url(), FAILURES), "u");
+}
+
+/// The gateway knows by itself how a request ended: only failures of the upstream count.
+#[test]
+fn the_gateway_counts_failures() {
+    let upstream = Upstream::start();
+    let address = format!("http://{}", upstream.address);
+    let policy = "limits: [{name: sick, by: [ip], rate: 2/h, count: failures}]";
+    let gateway = Gateway::with(&["--upstream", &address], policy);
+    let statuses =
+        |times: usize, path: &str| (0..times).map(|_| gateway.get(path, "").status).collect::<Vec<_>>();
+    assert_eq!(statuses(5, "/x"), [200; 5]);
+    assert_eq!(statuses(3, "/status/500"), [500, 500, 429]);
+    assert_eq!(statuses(1, "/x"), [429]);
+}

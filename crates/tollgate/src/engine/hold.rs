@@ -232,6 +232,24 @@ impl Reservation {
         self.expires_at
     }
 
+    /// Takes out what it has of some limits, by their names; none if that is nothing.
+    pub(super) fn split(&mut self, is_taken: impl Fn(&str) -> bool) -> Option<Self> {
+        let taken: SmallVec<[Held; 4]> =
+            self.held.iter().filter(|held| is_taken(&held.limit)).cloned().collect();
+        if taken.is_empty() {
+            return None;
+        }
+        self.held.retain(|held| !is_taken(&held.limit));
+        let Self { charged_at, leaves_at, expires_at, .. } = *self;
+        let (permit, lined) = (None, None);
+        Some(Self { held: taken, permit, lined, charged_at, leaves_at, expires_at, is_settled: false })
+    }
+
+    /// Lets go of what it has of other limits than these: that stays charged.
+    pub(super) fn keep(&mut self, is_kept: impl Fn(&str) -> bool) {
+        self.held.retain(|held| is_kept(&held.limit));
+    }
+
     /// Parts it from the places in flight that came with it, for a caller that gives them back at another time than it settles.
     pub fn take_permit(&mut self) -> Option<Permit> {
         self.permit.take()

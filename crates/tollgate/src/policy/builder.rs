@@ -1,6 +1,7 @@
 //! Limits made in Rust instead of in a file. [`Policy::new`](super::Policy::new) checks them as it checks a file's.
 
 use crate::policy::expression::Expression;
+use crate::policy::failures::Failures;
 use crate::policy::lease::{Lease, SHARE_MAX, TTL_MAX, TTL_MIN};
 use crate::policy::limit::{
     Condition, Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, Quotas, stricter, tier_name,
@@ -55,6 +56,7 @@ impl Limit {
                 consistency: Consistency::default(),
                 lease: Lease::default(),
                 block_for: None,
+                failures: None,
             },
         }
     }
@@ -168,6 +170,13 @@ impl LimitBuilder {
         let is_auto = self.limit.lease.is_auto;
         self.limit.lease =
             Lease { share: share.clamp(1, SHARE_MAX), ttl: ttl.clamp(TTL_MIN, TTL_MAX), is_auto };
+        self
+    }
+
+    /// Counts only requests whose response is one of these failures.
+    #[must_use]
+    pub fn count_failures(mut self, failures: Failures) -> Self {
+        self.limit.failures = Some(failures);
         self
     }
 

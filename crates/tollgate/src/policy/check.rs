@@ -31,6 +31,7 @@ pub(crate) fn alone(limit: &Limit, places: Places<'_>, report: &mut Report) {
     cost(limit, places, report);
     leases(limit, places("consistency"), report);
     roll_out(limit, places, report);
+    failures(limit, places, report);
 }
 
 /// Reports what is wrong between limits. Each place is that of a limit's name, with its position in the file.
@@ -322,6 +323,18 @@ fn leases(limit: &Limit, at: Place, report: &mut Report) {
     let algorithm = limit.quotas.all.first().map_or("", Quota::algorithm);
     let message = format!("{algorithm} cannot be leased: {reason}");
     report.error(at, "consistency", Problem::new(message, "exact, auto"));
+}
+
+/// What is given back after a response must be possible to give back.
+fn failures(limit: &Limit, places: Places<'_>, report: &mut Report) {
+    let reason = match limit.quotas.all.first() {
+        _ if limit.failures.is_none() => return,
+        Some(Quota::LeakyBucket(_)) => "a turn that was used stays used",
+        Some(Quota::Concurrency(_)) => "a permit comes back with every response",
+        _ => return,
+    };
+    let message = format!("{} cannot count failures: {reason}", limit.quotas.all[0].algorithm());
+    report.error(places("count"), "count", Problem::new(message, "count: all, or another algorithm"));
 }
 
 fn roll_out(limit: &Limit, places: Places<'_>, report: &mut Report) {

@@ -92,6 +92,7 @@ fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
         ("consistency", one.consistency == other.consistency),
         ("lease", one.lease() == other.lease()),
         ("block_for", one.block_for == other.block_for),
+        ("count", one.failures == other.failures),
     ];
     same.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
 }

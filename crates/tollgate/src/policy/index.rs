@@ -69,9 +69,10 @@ pub(crate) struct Sole {
 impl Sole {
     fn of(limits: &[Limit], plans: &[Plan]) -> Option<Self> {
         let ([limit], [plan]) = (limits, plans) else { return None };
-        let ([by], [], None) = (limit.by.as_slice(), limit.when.as_slice(), &limit.block_for) else {
+        let ([by], []) = (limit.by.as_slice(), limit.when.as_slice()) else { return None };
+        if limit.block_for.is_some() || limit.failures.is_some() {
             return None;
-        };
+        }
         let units = match limit.cost {
             Cost::Asked => None,
             Cost::Units(units) => Some(units),

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::path::{is_with_format, loose_path};
 use crate::policy::builder::intern;
 use crate::policy::expression::Expression;
+use crate::policy::failures::Failures;
 use crate::policy::glob::Glob;
 use crate::policy::lease::Lease;
 use crate::policy::on_store_failure::OnStoreFailure;
@@ -323,6 +324,7 @@ pub struct Limit {
     pub(crate) consistency: Consistency,
     pub(crate) lease: Lease,
     pub(crate) block_for: Option<Penalty>,
+    pub(crate) failures: Option<Failures>,
 }
 
 impl Limit {
@@ -340,6 +342,7 @@ impl Limit {
             consistency: Consistency::Exact,
             lease: Lease { share: 0, ttl: Ticks::ZERO, is_auto: false },
             block_for: None,
+            failures: None,
         }
     }
 
@@ -409,6 +412,12 @@ impl Limit {
             return None;
         }
         self.quotas.all.first().is_some_and(Lease::suits).then_some(self.lease)
+    }
+
+    /// Which responses count, where only failures do.
+    #[must_use]
+    pub const fn failures(&self) -> Option<&Failures> {
+        self.failures.as_ref()
     }
 
     /// When it refuses a key for a while that it denied too often; none if it does not.

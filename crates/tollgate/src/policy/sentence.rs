@@ -42,6 +42,9 @@ impl Limit {
             let _ = write!(text, "; a permit returns by itself after {}", duration(permits.ttl()));
         }
         text.push_str(&self.cost_clause());
+        if let Some(failures) = &self.failures {
+            let _ = write!(text, "; only responses {failures} count");
+        }
         text.push_str(&self.penalty_clause());
         text.push_str(&self.failure_clause());
         text.push_str(&self.mode_clause());
@@ -133,6 +136,7 @@ impl Limit {
 
     fn noun(&self) -> &'static str {
         match &self.cost {
+            Cost::Asked | Cost::Units(1) if self.failures.is_some() => "failed request",
             Cost::Asked | Cost::Units(1) => "request",
             Cost::Units(_) | Cost::Attribute(_) | Cost::Computed(_) => "unit",
         }

@@ -16,6 +16,7 @@ mod conformance;
 mod faults;
 mod flood;
 mod grants;
+mod failures;
 mod fuzz;
 mod gate;
 mod gate_deadlines;

@@ -114,6 +114,7 @@ impl Case {
             consistency: Consistency::Exact,
             lease: crate::policy::Lease::default(),
             block_for: None,
+            failures: None,
         }
     }
 }

@@ -4,13 +4,14 @@ use crate::policy::check;
 use crate::policy::compile::{lease, on_store_failure, penalty, quota, when};
 use crate::policy::document::{Node, Tree};
 use crate::policy::expression::Expression;
+use crate::policy::failures::Failures;
 use crate::policy::fields::{self, Fields};
-use crate::policy::finding::{Place, Problem, Report};
+use crate::policy::finding::{Place, Problem, Report, quoted};
 use crate::policy::limit::{Consistency, Cost, Limit, Mode, Quotas};
 use crate::policy::rate;
 use crate::quota::Quota;
 
-const FIELDS: [&str; 24] = [
+const FIELDS: [&str; 26] = [
     "name",
     "when",
     "by",
@@ -35,9 +36,14 @@ const FIELDS: [&str; 24] = [
     "consistency",
     "lease",
     "block_for",
+    "count",
+    "failures",
 ];
 
 const MODES: [(&str, Mode); 3] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
+
+/// What counts, and whether that is only failures.
+const COUNTS: [(&str, bool); 2] = [("all", false), ("failures", true)];
 
 const CONSISTENCIES: [(&str, Consistency); 3] =
     [("exact", Consistency::Exact), ("leased", Consistency::Leased), ("auto", Consistency::Auto)];
@@ -75,6 +81,7 @@ pub(super) fn read(node: &Node, report: &mut Report) -> Option<(Limit, Place)> {
         consistency,
         lease: lease::read(fields, consistency, report),
         block_for: penalty::read(fields, report),
+        failures: failures(fields, report),
         // Without quotas the limit is refused, and what else is wrong with it is reported all the same.
         quotas: quotas.unwrap_or_else(Quotas::none),
         cost,
@@ -136,6 +143,35 @@ fn cost(fields: Fields<'_>, quotas: Option<&Quotas>, report: &mut Report) -> Cos
     };
     report.error(fields.place("cost"), "cost", problem);
     Cost::Asked
+}
+
+/// Whether only failures count, and which responses are failures.
+fn failures(fields: Fields<'_>, report: &mut Report) -> Option<Failures> {
+    let is_counted = fields.choice("count", &COUNTS, report).unwrap_or(false);
+    let accepted = "a list of statuses such as [401, 403, 5xx]";
+    let Some(node) = fields.get("failures") else { return is_counted.then(Failures::default) };
+    if !is_counted {
+        let problem = Problem::new("every response counts", "count: failures with it");
+        report.error(fields.key_place("failures"), "failures", problem);
+    }
+    let Tree::List(items) = &node.tree else {
+        report.error(node.at, "failures", Problem::new(format!("is {}", node.kind()), accepted));
+        return None;
+    };
+    if items.is_empty() {
+        let problem = Problem::new("an empty list counts nothing", accepted);
+        report.error(node.at, "failures", problem);
+    }
+    let read = |(i, item)| fields::text(item, &format!("failures[{i}]"), accepted, report);
+    let texts: Vec<&str> = items.iter().enumerate().filter_map(read).collect();
+    match Failures::read(texts.iter().map(|text| text.trim())) {
+        Ok(failures) => Some(failures),
+        Err(text) => {
+            let message = format!("{} is not a status", quoted(text));
+            report.error(node.at, "failures", Problem::new(message, "100 to 599, or 1xx to 5xx"));
+            None
+        }
+    }
 }
 
 /// Texts that YAML takes for numbers and CEL for names.

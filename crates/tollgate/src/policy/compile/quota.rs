@@ -80,7 +80,7 @@ const ESTIMATES: [(&str, Estimate); 2] =
 const WORDS: [(&str, QuotaIndex); 2] = [("unlimited", QuotaIndex::UNLIMITED), ("deny", QuotaIndex::DENY)];
 
 /// The fields that say how a limit counts.
-const COUNTING: [&str; 14] = [
+const COUNTING: [&str; 16] = [
     "burst",
     "algorithm",
     "align",
@@ -95,6 +95,8 @@ const COUNTING: [&str; 14] = [
     "consistency",
     "lease",
     "block_for",
+    "count",
+    "failures",
 ];
 
 /// How much a limit admits, as written: what tells its quotas apart.

@@ -443,6 +443,35 @@ async fn only_failures_count() {
     assert_eq!(statuses, [200, 200, 200, 200, 401, 401, 200, 401, 429]);
 }
 
+/// The same where a limit of the policy counts only failures, beside one that counts all, and whatever the layer settles by itself. A
+/// response that never comes is a failure.
+#[tokio::test]
+async fn only_failures_count_by_policy() {
+    async fn upstream(request: Request<Full<Bytes>>) -> Result<Response<Full<Bytes>>, &'static str> {
+        let status = match request.uri().path() {
+            "/right" => 200,
+            "/wrong" => 401,
+            "/broken" => 500,
+            _ => return Err("the connection was lost, as this test wants it"),
+        };
+        Ok(Response::builder().status(status).body(Full::from("")).unwrap())
+    }
+    let limits =
+        "  - {name: login, by: [ip], rate: 9/h, count: failures}\n  - {name: all, by: [host], rate: 9/h}";
+    for settles in [false, true] {
+        let world = World::new(limits);
+        let layer = world.layer();
+        let layer = if settles { layer.refund_server_errors() } else { layer };
+        let service = layer.layer(service_fn(upstream));
+        let mut left = Vec::new();
+        for path in ["/right", "/wrong", "/broken", "/lost", "/right"] {
+            let _ = service.clone().oneshot(from("203.0.113.7", path)).await;
+            left.push(world.remaining(&[("ip", "203.0.113.7")]));
+        }
+        assert_eq!(left, [9, 8, 7, 6, 6], "settles by itself: {settles}");
+    }
+}
+
 /// A call that ends with a status, in its trailers or, if it has no body, in its head.
 struct Call(Option<&'static str>);
 
@@ -479,8 +508,9 @@ async fn calls_fail_by_their_own_status() {
         ("application/json", "trailers", "13", false, false),
         ("application/grpc-web", "trailers", "13", false, false),
     ] {
-        for counts_failures in [false, true] {
-            let world = World::new("  - {name: login, by: [ip], rate: 3/h}");
+        for (counts_failures, by_policy) in [(false, false), (true, false), (true, true)] {
+            let count = if by_policy { ", count: failures" } else { "" };
+            let world = World::new(&format!("  - {{name: login, by: [ip], rate: 3/h{count}}}"));
             let upstream = service_fn(move |_: Request<Full<Bytes>>| async move {
                 let response = Response::builder().header("content-type", kind);
                 let response = match at {
@@ -490,11 +520,17 @@ async fn calls_fail_by_their_own_status() {
                 Ok::<_, Infallible>(response.unwrap())
             });
             let layer = world.layer();
-            let layer = if counts_failures { layer.count_failures() } else { layer.refund_server_errors() };
+            let layer = match (counts_failures, by_policy) {
+                (_, true) => layer,
+                (true, false) => layer.count_failures(),
+                (false, false) => layer.refund_server_errors(),
+            };
             ask(&layer.layer(upstream), from("203.0.113.7", "/")).await;
             let is_kept = if counts_failures { fails } else { !is_server_error };
             let left = if is_kept { 2 } else { 3 };
-            let case = format!("{kind}, {status} in the {at}, counts failures: {counts_failures}");
+            let case = format!(
+                "{kind}, {status} in the {at}, counts failures: {counts_failures}, by policy: {by_policy}"
+            );
             assert_eq!(world.remaining(&[("ip", "203.0.113.7")]), left, "{case}");
         }
     }

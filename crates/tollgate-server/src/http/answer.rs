@@ -257,7 +257,7 @@ impl<S: Store> Service<S> {
                     text.push(b',');
                 }
                 let start = text.len();
-                if let Some(foreign) = self.write(&mut decision, request.units(), now, &mut text) {
+                if let Some(foreign) = self.write(&mut decision, request, now, &mut text) {
                     text.truncate(start);
                     let answers = self.check_foreign(&foreign, std::slice::from_ref(request), now).await;
                     let place = chunk * TOGETHER_MAX + index;

@@ -6,7 +6,7 @@ use crate::admin;
 use crate::admin_verbs::operate;
 use crate::gateway_upstream::{Gateway, Upstream};
 use crate::program::{Server, stdout};
-use crate::redis::Redis;
+use crate::redis::{Cluster, Redis};
 use crate::rlqs::Quotas;
 use crate::rls::{Client, question, shown};
 use crate::shared::{on, quick, turn};
@@ -133,7 +133,19 @@ limits:
 fn a_fleet_shares_blocks() {
     let _turn = turn();
     let redis = Redis::start(&[]);
-    let (one, other) = (on(&redis.url(), BLOCKING), on(&redis.url(), BLOCKING));
+    shares_blocks(&redis.url());
+}
+
+/// The same where the counters of a limit and its blocks may be on different nodes of a cluster.
+#[test]
+fn a_fleet_shares_blocks_in_a_cluster() {
+    let _turn = turn();
+    let cluster = Cluster::start(0, &[]);
+    shares_blocks(&cluster.url());
+}
+
+fn shares_blocks(store: &str) {
+    let (one, other) = (on(store, BLOCKING), on(store, BLOCKING));
     let client = Client::new(other.grpc.unwrap());
     let say = |arguments: &[&str]| stdout(&operate(&one, arguments).output().unwrap());
     quick(|user| {

@@ -29,6 +29,9 @@ pub(crate) struct Question<'b> {
     attributes: Vec<(Cow<'b, str>, Given<'b>)>,
     cost: Option<u64>,
     lifetime_ms: Option<u64>,
+    /// Of a report: the status that the request ended with, or whether it failed.
+    status: Option<u16>,
+    failed: Option<bool>,
 }
 
 /// Which fields a body may have.
@@ -37,6 +40,7 @@ enum Form {
     Check,
     Reservation,
     Settlement,
+    Report,
 }
 
 impl<'b> Question<'b> {
@@ -129,23 +133,13 @@ pub(super) fn settlement(body: &[u8]) -> Result<u64, Problem> {
 /// # Errors
 /// When it is not exactly that.
 pub(super) fn ended(body: &[u8]) -> Result<Ended, Problem> {
-    let accepted = "accepted is {\"status\": 200}, from 100 to 599, or {\"failed\": true} or false";
-    let report: Report =
-        serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("{error}; {accepted}")))?;
+    let report = parse(body, Form::Report)?;
     match (report.status, report.failed) {
-        (Some(status @ 100..=599), None) => Ok(Ended::Status(status)),
+        (Some(status), None) => Ok(Ended::Status(status)),
         (None, Some(true)) => Ok(Ended::Failed),
         (None, Some(false)) => Ok(Ended::Succeeded),
-        _ => Err(Problem::invalid(accepted.to_owned())),
+        _ => Err(Problem::invalid("accepted is either status, from 100 to 599, or failed, true or false")),
     }
-}
-
-/// The body of a report.
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Report {
-    status: Option<u16>,
-    failed: Option<bool>,
 }
 
 fn parse<'b, T: DeserializeSeed<'b>>(body: &'b [u8], seed: T) -> Result<T::Value, Problem> {
@@ -166,6 +160,7 @@ impl Form {
             Form::Check => "attributes and cost",
             Form::Reservation => "attributes, cost and ttl_ms",
             Form::Settlement => "cost",
+            Form::Report => "status or failed",
         }
     }
 }
@@ -193,10 +188,19 @@ impl<'de> Visitor<'de> for Form {
                     let given = map.next_value_seed(Attributes)?;
                     once("attributes", attributes.replace(given))?;
                 }
-                ("cost", _) => {
+                ("cost", Form::Check | Form::Reservation | Form::Settlement) => {
                     let whole = Whole { least: 0, most: COST_MAX };
                     let cost = map.next_value_seed(whole).map_err(|error| inside("cost: ", &error))?;
                     once("cost", question.cost.replace(cost))?;
+                }
+                ("status", Form::Report) => {
+                    let whole = Whole { least: 100, most: 599 };
+                    let status = map.next_value_seed(whole).map_err(|error| inside("status: ", &error))?;
+                    once("status", question.status.replace(u16::try_from(status).unwrap_or(u16::MAX)))?;
+                }
+                ("failed", Form::Report) => {
+                    let failed = map.next_value().map_err(|error: A::Error| inside("failed: ", &error))?;
+                    once("failed", question.failed.replace(failed))?;
                 }
                 ("ttl_ms", Form::Reservation) => {
                     let whole = Whole { least: LIFETIME_MS.0, most: LIFETIME_MS.2 };
@@ -214,7 +218,7 @@ impl<'de> Visitor<'de> for Form {
         }
         match attributes {
             Some(attributes) => question.attributes = attributes,
-            None if self == Form::Settlement => {}
+            None if matches!(self, Form::Settlement | Form::Report) => {}
             None => {
                 return Err(A::Error::custom(
                     "attributes: missing; accepted is an object, which may be empty",

@@ -35,7 +35,7 @@ fn left(engine: &Engine, now: Timestamp) -> Vec<u64> {
 #[test]
 fn only_failures_stay_counted() {
     let engine = Engine::new(policy(LOGIN), T0);
-    let mut after = |status: u16| {
+    let after = |status: u16| {
         let mut awaiting = ask(&engine, T0).expect("it passes");
         block_on(engine.report(&mut awaiting, Ended::Status(status), T0)).expect("memory answers");
         left(&engine, T0)

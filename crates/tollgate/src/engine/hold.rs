@@ -240,9 +240,8 @@ impl Reservation {
             return None;
         }
         self.held.retain(|held| !is_taken(&held.limit));
-        let Self { charged_at, leaves_at, expires_at, .. } = *self;
-        let (permit, lined) = (None, None);
-        Some(Self { held: taken, permit, lined, charged_at, leaves_at, expires_at, is_settled: false })
+        let Self { leaves_at, expires_at, .. } = *self;
+        Some(Self { held: taken, permit: None, lined: None, leaves_at, expires_at, is_settled: false })
     }
 
     /// Lets go of what it has of other limits than these: that stays charged.

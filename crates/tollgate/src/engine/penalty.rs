@@ -99,6 +99,7 @@ impl Live {
             permit: PermitId(0),
             group: self.group_of(request),
             lease: None,
+            charged_at: None,
         })
     }
 

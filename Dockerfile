@@ -3,10 +3,10 @@ FROM rust:1.95-bookworm AS build
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY crates crates
-RUN cargo build --release --locked -p tollgate-server
+RUN cargo build --profile dist --locked -p tollgate-server
 
 FROM debian:bookworm-slim
-COPY --from=build /build/target/release/tollgate /usr/local/bin/tollgate
+COPY --from=build /build/target/dist/tollgate /usr/local/bin/tollgate
 # For a volume, with TOLLGATE_STATE_DIR=/var/lib/tollgate: counters then survive the container.
 RUN install -d -o 65532 -g 65532 -m 0700 /var/lib/tollgate
 USER 65532:65532

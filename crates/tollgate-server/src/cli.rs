@@ -10,6 +10,7 @@ use tollgate::{COST_MAX, Ticks, Timestamp};
 mod admin;
 mod foreign;
 mod guard;
+mod memory;
 mod operate;
 mod see;
 mod simulate;
@@ -127,8 +128,8 @@ pub struct ServeArguments {
     /// Where counters live.
     #[command(flatten)]
     pub store: StoreArguments,
-    /// The most memory that counters may take
-    #[arg(long, value_name = "SIZE", env = "TOLLGATE_MEMORY", default_value = "64MiB", value_parser = value::size)]
+    /// The most memory that counters may take; it is taken as counters need it
+    #[arg(long, value_name = "SIZE", env = "TOLLGATE_MEMORY", default_value = memory::MEMORY_DEFAULT, value_parser = value::size)]
     pub memory: u64,
     /// How often the counters are written to the state directory; off writes them only when the server stops
     #[arg(long, value_name = "DURATION", env = "TOLLGATE_SNAPSHOT_EVERY", default_value = "10s", value_parser = value::interval)]

@@ -1,5 +1,7 @@
 //! A decision as JSON: what the HTTP wire answers and what `decide --json` prints.
 
+use std::borrow::Cow;
+
 use tollgate::headers::{Caller, HeaderList};
 use tollgate::{
     Answer, Audience, Block, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp, Verdict,
@@ -66,6 +68,29 @@ pub(crate) const fn verdict_name(verdict: Verdict) -> &'static str {
     }
 }
 
+/// Why a request was refused. Four reasons are words that programs act on, and `detail` has the sentence; every other reason is a
+/// sentence itself.
+#[derive(Debug, Default)]
+pub(crate) struct Why<'d> {
+    pub(crate) reason: Option<Cow<'d, str>>,
+    pub(crate) detail: Option<Cow<'d, str>>,
+}
+
+impl<'d> Why<'d> {
+    /// Nothing for a request that passes.
+    pub(crate) fn of(decision: &'d Decision) -> Self {
+        let word = match decision.reason() {
+            None => return Self::default(),
+            Some(Reason::Unavailable) => "limiter-unavailable",
+            Some(Reason::Blocked) => Block::NAME,
+            Some(Reason::Forbidden) => "denied-by-policy",
+            Some(Reason::Penalty) => "penalty",
+            Some(_) => return Self { reason: decision.explanation(), detail: None },
+        };
+        Self { reason: Some(Cow::Borrowed(word)), detail: decision.explanation() }
+    }
+}
+
 impl Decided<'_> {
     /// As JSON.
     pub(crate) fn text(&self) -> Vec<u8> {
@@ -78,18 +103,13 @@ impl Decided<'_> {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let verdict = self.decision.verdict();
         let wait = if let Verdict::Wait(wait) = verdict { Some(wait) } else { None };
-        let reason = match self.decision.reason() {
-            Some(Reason::Unavailable) => Some("limiter-unavailable"),
-            Some(Reason::Blocked) => Some(Block::NAME),
-            Some(Reason::Forbidden) => Some("denied-by-policy"),
-            Some(Reason::Penalty) => Some("penalty"),
-            _ => None,
-        };
+        let why = Why::of(self.decision);
         raw(out, if verdict.is_allowed() { "{\"allowed\":true" } else { "{\"allowed\":false" });
         name(out, ",\"verdict\":\"", verdict_name(verdict));
-        number(out, ",\"retry_after_ms\":", verdict.retry_after().map(Ticks::ceil_millis));
-        text(out, ",\"reason\":", reason);
-        text(out, ",\"detail\":", self.decision.block().map(ToString::to_string).as_deref());
+        text(out, ",\"cause\":", self.decision.refused_by());
+        text(out, ",\"reason\":", why.reason.as_deref());
+        text(out, ",\"detail\":", why.detail.as_deref());
+        number(out, ",\"retry_after_ms\":", self.decision.retry_advice().map(Ticks::ceil_millis));
         number(out, ",\"wait_ms\":", wait.map(Ticks::ceil_millis));
         text(out, ",\"fault\":", self.decision.fault().map(ToString::to_string).as_deref());
         match &self.hold {

@@ -79,7 +79,7 @@ use crate::http::{Kind, Problem};
 use crate::listen::Links;
 use crate::service::{Service, Wire};
 use crate::telemetry::Open;
-use arrival::{Arrival, Peer};
+use arrival::Peer;
 use body::Limited;
 use carried::Carried;
 use decide::{Deciding, Passing};
@@ -117,14 +117,11 @@ impl Gateway {
         let proxy = Arc::new(Proxy::new(Table::new(plans, links)?, taking, clock));
         let shown = Arc::clone(&proxy);
         service.meter.show_gateway(move || numbers::series(&shown.table));
-        // A trusted proxy decides itself what its clients get to see.
-        let is_vouched = |request: &http::request::Parts| {
-            request.extensions.get::<Arrival>().is_some_and(|arrival| arrival.is_trusted)
-        };
+        let identified = reader.clone();
         let layer = RateLimitLayer::deciding(Deciding(Arc::clone(&service)))
             .reader(reader.clone())
             .headers(service.headers.clone())
-            .authenticated(is_vouched);
+            .authenticated(move |request| identified.identifies(request));
         let layer = if service.overload.is_some() { layer.refund_unserved() } else { layer };
         let behind = Behind::new(Passing(Arc::clone(&proxy)), service.overload.as_ref(), (&service, &reader));
         let priced = Priced::all(plans, &layer, &behind, &proxy.slow)?;

@@ -5,6 +5,7 @@
 pub mod plan;
 pub mod question;
 mod connection;
+mod details;
 mod grpc;
 mod reply;
 mod run;
@@ -12,6 +13,7 @@ mod summary;
 pub(crate) mod command;
 mod plot;
 
+pub use details::Details;
 pub use plan::{Pace, Plan};
 pub use question::{Protocol, Question};
 pub use run::{LoadError, run};

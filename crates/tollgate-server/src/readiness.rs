@@ -38,12 +38,14 @@ impl Readiness {
         &self,
         reloader: Option<&Reloader>,
         orders: Option<&Orders>,
+        memory: Option<Failure>,
         audience: Audience,
     ) -> Report {
         let policy = reloader.map(Reloader::status);
         let tls = self.tls.as_ref().map(|tls| tls.status());
         let unkept = orders.and_then(Orders::error);
         let is_degraded = unkept.is_some()
+            || memory.is_some()
             || self.store.as_ref().is_some_and(|store| store.is_degraded())
             || policy.as_ref().is_some_and(|status| status.is_degraded())
             || tls.as_ref().is_some_and(|status| status.error.is_some());
@@ -53,7 +55,9 @@ impl Readiness {
             (true, false) => "ok",
         };
         match audience {
-            Audience::Anybody => Report { status, policy: None, tls: None, orders: None, store: None },
+            Audience::Anybody => {
+                Report { status, policy: None, tls: None, orders: None, store: None, memory: None }
+            }
             Audience::Admitted => Report {
                 status,
                 policy: policy.map(|status| PolicyReport::of(&status)),
@@ -64,6 +68,7 @@ impl Readiness {
                 }),
                 store: self.store.as_ref().map(|store| store.report()),
                 orders: unkept.map(|error| OrdersReport { error: ErrorReport::of(&error) }),
+                memory: memory.map(|error| MemoryReport { error: ErrorReport::of(&error) }),
             },
         }
     }
@@ -92,6 +97,9 @@ pub(crate) struct Report {
     /// What operators said over the policy, while it is not on disk or was not readable at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     orders: Option<OrdersReport>,
+    /// The memory for counters, while it is full: new keys share counters then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryReport>,
 }
 
 #[derive(Debug, Serialize)]
@@ -127,6 +135,11 @@ struct OrdersReport {
 }
 
 #[derive(Debug, Serialize)]
+struct MemoryReport {
+    error: ErrorReport,
+}
+
+#[derive(Debug, Serialize)]
 struct ErrorReport {
     text: String,
     at: String,
@@ -157,7 +170,7 @@ mod tests {
     use super::*;
 
     fn json(readiness: &Readiness) -> String {
-        serde_json::to_string(&readiness.report(None, None, Audience::Admitted)).unwrap()
+        serde_json::to_string(&readiness.report(None, None, None, Audience::Admitted)).unwrap()
     }
 
     /// Only a server that was told to stop is not ready.

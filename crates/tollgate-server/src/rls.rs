@@ -1,9 +1,12 @@
 //! Envoy's rate-limit question and its answer, apart from any wire: gRPC and JSON both come here. What a native policy answers is
 //! decided in `native`; a foreign configuration answers by its own rules.
 
-use tollgate::store::Store;
-use tollgate::{Source, Ticks, Timestamp};
+use std::borrow::Cow;
 
+use tollgate::store::Store;
+use tollgate::{Decision, Source, Ticks, Timestamp};
+
+use crate::decision_json::Why;
 use crate::service::{Service, Wire};
 use crate::telemetry::Stopwatch;
 
@@ -189,10 +192,32 @@ pub(crate) struct Answer {
     pub(crate) statuses: Vec<Status>,
     /// Headers for the response to the client, whatever the code.
     pub(crate) headers: Vec<(String, String)>,
-    /// Why an operator lets nobody pass, where one does and foreign rules are in force; for wires that can tell.
-    pub(crate) block: Option<String>,
+    /// Why the request is refused, where that is known; for protocols that have room for it.
+    pub(crate) refusal: Option<Refusal>,
     /// Nothing was decided by any rule, because the question is at fault.
     pub(crate) is_faulty: bool,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// The limit, or the name of what else refuses it.
+    pub(crate) cause: String,
+    /// A sentence, or a word that `detail` explains.
+    pub(crate) reason: String,
+    pub(crate) detail: Option<String>,
+}
+
+impl Refusal {
+    /// Why a decision refuses its request; none if it does not.
+    pub(crate) fn of(decision: &Decision) -> Option<Self> {
+        let Why { reason, detail } = Why::of(decision);
+        Some(Self {
+            cause: decision.refused_by()?.to_owned(),
+            reason: reason?.into_owned(),
+            detail: detail.map(Cow::into_owned),
+        })
+    }
 }
 
 impl Answer {
@@ -208,7 +233,7 @@ impl Answer {
             overall: code,
             statuses: vec![Status::of_no_limit(code); descriptors],
             headers: Vec::new(),
-            block: None,
+            refusal: None,
             is_faulty: false,
         }
     }

@@ -26,6 +26,7 @@ pub(crate) mod process;
 mod exposition;
 mod foreign;
 pub(crate) mod gateway;
+mod overflow;
 mod overload;
 mod waiting;
 mod scrape;
@@ -45,6 +46,8 @@ use connections::Connections;
 use histogram::{DURATION_BOUNDS, Histogram, RETRY_BOUNDS};
 use ledger::Ledger;
 use names::{Metric, VERDICTS, verdict_index};
+use overflow::Overflow;
+pub(crate) use overflow::is_crowded;
 use top::Top;
 use trace::Tracer;
 use waiting::Waiting;
@@ -66,6 +69,8 @@ pub(crate) struct Event {
     /// The attributes of the request, as text, shortened.
     pub(crate) attributes: Vec<(String, String)>,
     pub(crate) retry_after_ms: Option<u64>,
+    /// Why the request was refused, where a limit of a policy or an operator refused it.
+    pub(crate) reason: Option<String>,
     pub(crate) source: &'static str,
 }
 
@@ -135,6 +140,8 @@ pub(crate) struct Meter {
     gateway: OnceLock<Upstreams>,
     overload: OnceLock<Arc<Shedder>>,
     waiting: Waiting,
+    /// Whether memory is full.
+    pub(crate) overflow: Overflow,
 }
 
 impl Meter {
@@ -155,6 +162,7 @@ impl Meter {
             gateway: OnceLock::new(),
             overload: OnceLock::new(),
             waiting: Waiting::default(),
+            overflow: Overflow::default(),
         }
     }
 
@@ -167,6 +175,7 @@ impl Meter {
             self.verdicts.add(verdict_cell(wire, verdict_index(decision)), 1);
         }
         self.ledger.record(decision, wire);
+        self.overflow.look(decision, now);
         if let Some(retry) = decision.retry_after() {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));
         }

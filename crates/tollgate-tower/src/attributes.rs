@@ -42,6 +42,8 @@ const METHOD_PLACE: usize = 1;
 const HOST_PLACE: usize = 2;
 const PATH_PLACE: usize = 3;
 const API_KEY_PLACE: usize = 4;
+/// The attribute that a caller with an identity has.
+pub const IDENTITY: &str = BUILT_IN[API_KEY_PLACE];
 /// Most attributes that a config may map: with those above, fewer than a question may have.
 pub const MAPPED_MAX: usize = 32;
 
@@ -250,6 +252,15 @@ impl Reader {
             return Ok(());
         }
         self.tell_whole(peer, parts, needs, attributes)
+    }
+
+    /// Whether the sender of a request has an identity: a credential that becomes [`IDENTITY`].
+    #[must_use]
+    pub fn identifies(&self, parts: &Parts) -> bool {
+        let mut attributes = Attributes::default();
+        let needs = Needs::of(self, |name| name == IDENTITY);
+        let read = self.tell_request(crate::peer::of(&parts.extensions), parts, needs, &mut attributes);
+        read.is_ok() && attributes.get(IDENTITY).is_some()
     }
 
     /// Asks something about whoever sent a request, as limits count it, where nothing else is needed.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{HeaderName, InvalidHeaderName};
 use http::request::Parts;
 use http::{Response, StatusCode, response};
-use tollgate::headers::{Caller, HeaderPolicy};
+use tollgate::headers::{Caller, Exposure, HeaderPolicy};
 use tollgate::store::Store;
 use tollgate::{Clock, Decision, Engine, Ticks};
 use tower_layer::Layer;
@@ -130,9 +130,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether anybody vouched for whoever sent a request.
+    /// Whether the sender of a request has an identity, as far as anything depends on it.
     pub(crate) fn caller(&self, parts: &Parts) -> Caller {
         match &self.authenticated {
+            _ if self.headers.anonymous == Exposure::Full => Caller::Anonymous,
             Some(is_authenticated) if is_authenticated(parts) => Caller::Authenticated,
             _ => Caller::Anonymous,
         }
@@ -260,7 +261,8 @@ impl<D: Decide> RateLimitLayer<D> {
         self.with(|settings| settings.wait_max = Some(Ticks::ceil_from(wait)))
     }
 
-    /// How answers are written. Callers whom nobody authenticated are told only when to come back, unless this says otherwise.
+    /// How answers are written. By default every caller sees the limits that it owns, those with `by`; with
+    /// [`Exposure::RetryAfter`] for anonymous callers these are told only when to come back.
     #[must_use]
     pub fn headers(self, headers: HeaderPolicy) -> Self {
         self.with(|settings| settings.headers = headers)

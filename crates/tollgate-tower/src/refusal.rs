@@ -54,7 +54,9 @@ pub(crate) fn response(
     if reading.is_call {
         let reason = decision.reason().unwrap_or(Reason::Unavailable);
         let title = title(reason);
-        let cause = decision.cause_name().filter(|_| reading.is_shown(policy));
+        // The name of a limit without `by`, which is the platform's, is not for callers.
+        let is_callers = decision.cause().is_none_or(|status| !status.limit.by().is_empty());
+        let cause = decision.cause_name().filter(|_| is_callers && reading.is_shown(policy));
         grpc::write(response.headers_mut(), Code::of(reason), title, decision.retry_after(), cause);
         return response;
     }

@@ -11,6 +11,8 @@ use crate::policy::{Limit, Policy, QuotaIndex};
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
 
+mod reason;
+
 /// Where an answer came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -370,12 +372,13 @@ impl Decision {
         })
     }
 
-    /// The enforced limit that keeps the request away longest: the cause of a denial.
+    /// The enforced limit that is the cause of a denial: the one that keeps the request away longest, and of several that can never
+    /// admit it the smallest.
     #[must_use]
     pub fn cause(&self) -> Option<LimitStatus<'_>> {
         self.limits()
             .filter(|status| status.stance == Stance::Enforced && !status.outcome.is_allowed())
-            .max_by_key(|status| severity(status.outcome.verdict))
+            .max_by_key(LimitStatus::refusal_rank)
     }
 }
 

@@ -31,3 +31,5 @@ pub use policy::{
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::fixture;

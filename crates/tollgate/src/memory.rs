@@ -11,7 +11,7 @@ use crate::charge::{Answer, Answers, Charge};
 use crate::decision::Source;
 use crate::key::Fingerprint;
 use crate::memory::region::Budget;
-use crate::memory::shelf::Shelf;
+use crate::memory::shelf::{Shelf, Told};
 use crate::memory::table::{Table, Unit};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
@@ -127,16 +127,14 @@ impl Hall {
         charge: &Charge<'_>,
         now: Timestamp,
         origin: Origin,
-    ) -> Result<Result<Outcome, StoreFailure>, Full> {
+    ) -> Result<Result<Told, StoreFailure>, Full> {
         match Kind::of(charge) {
-            Kind::Word => self.words.update(charge.key, origin.word(now), |held| {
-                decide::word(charge, held, now, origin)
-                    .map_or_else(|failure| (None, Err(failure)), |(keep, outcome)| (keep, Ok(outcome)))
-            }),
-            Kind::Pair => self.pairs.update(charge.key, now.unix_micros(), |held| {
-                decide::pair(charge, held, now)
-                    .map_or_else(|failure| (None, Err(failure)), |(keep, outcome)| (keep, Ok(outcome)))
-            }),
+            Kind::Word => self
+                .words
+                .update(charge.key, origin.word(now), |held| exact(decide::word(charge, held, now, origin))),
+            Kind::Pair => self
+                .pairs
+                .update(charge.key, now.unix_micros(), |held| exact(decide::pair(charge, held, now))),
             Kind::Large => self.shelf.charge(charge, now),
         }
     }
@@ -148,17 +146,13 @@ impl Hall {
         demand: Demand,
         now: Timestamp,
         origin: Origin,
-    ) -> Result<Result<Outcome, StoreFailure>, Full> {
+    ) -> Result<Result<Told, StoreFailure>, Full> {
         match Kind::of(charge) {
             Kind::Word => self.words.update(charge.key, origin.word(now), |held| {
-                demand
-                    .ask(charge.cost, |cost| decide::word(&charge.costing(cost), held, now, origin))
-                    .map_or_else(|failure| (None, Err(failure)), |(keep, outcome)| (keep, Ok(outcome)))
+                exact(demand.ask(charge.cost, |cost| decide::word(&charge.costing(cost), held, now, origin)))
             }),
             Kind::Pair => self.pairs.update(charge.key, now.unix_micros(), |held| {
-                demand
-                    .ask(charge.cost, |cost| decide::pair(&charge.costing(cost), held, now))
-                    .map_or_else(|failure| (None, Err(failure)), |(keep, outcome)| (keep, Ok(outcome)))
+                exact(demand.ask(charge.cost, |cost| decide::pair(&charge.costing(cost), held, now)))
             }),
             Kind::Large => self.shelf.ask(charge, demand, now),
         }
@@ -245,7 +239,7 @@ impl MemoryStore {
     #[inline]
     fn charge_clamped(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         match self.main.charge(charge, now, self.origin) {
-            Ok(outcome) => Ok(Answer::new(outcome?, Source::Exact).charged(now)),
+            Ok(told) => told.map(|(outcome, source)| Answer::new(outcome, source).charged(now)),
             Err(Full) => self.charge_overflow(charge, now),
         }
     }
@@ -258,12 +252,12 @@ impl MemoryStore {
         now: Timestamp,
     ) -> Result<Answer, StoreFailure> {
         let now = self.origin.clamp(now);
-        if let Ok(outcome) = self.main.ask(charge, demand, now, self.origin) {
-            return Ok(Answer::new(outcome?, Source::Exact).charged(now));
+        if let Ok(told) = self.main.ask(charge, demand, now, self.origin) {
+            return told.map(|(outcome, source)| Answer::new(outcome, source).charged(now));
         }
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         match self.overflow.ask(&shared, demand, now, self.origin) {
-            Ok(outcome) => Ok(Answer::new(outcome?, Source::Overflow).charged(now)),
+            Ok(told) => told.map(|told| Answer::new(told.0, shared_source(told)).charged(now)),
             Err(Full) => {
                 let outcome = Outcome { limit: charge.quota.capacity(), ..NO_ROOM };
                 Ok(Answer::new(outcome, Source::Full).charged(now))
@@ -320,7 +314,10 @@ impl MemoryStore {
     fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         Ok(match self.overflow.charge(&shared, now, self.origin) {
-            Ok(outcome) => Answer::new(outcome?, Source::Overflow).charged(now),
+            Ok(told) => {
+                let told = told?;
+                Answer::new(told.0, shared_source(told)).charged(now)
+            }
             Err(Full) => {
                 let outcome = Outcome { limit: charge.quota.capacity(), ..NO_ROOM };
                 Answer::new(outcome, Source::Full).charged(now)
@@ -363,6 +360,20 @@ impl MemoryStore {
     pub(crate) fn touch_word(&self, key: Fingerprint) -> u64 {
         self.main.words.touch(key)
     }
+}
+
+/// What a table is to keep, and what the counter itself says.
+#[inline]
+fn exact<E>(step: decide::Step<E>) -> (Option<E>, Result<Told, StoreFailure>) {
+    match step {
+        Ok((keep, outcome)) => (keep, Ok((outcome, Source::Exact))),
+        Err(failure) => (None, Err(failure)),
+    }
+}
+
+/// Where the answer of a shared counter comes from.
+fn shared_source((_, source): Told) -> Source {
+    if source == Source::Full { Source::Full } else { Source::Overflow }
 }
 
 /// The answer when even the shared counters have no room: nothing is known, so nothing is admitted.

@@ -11,6 +11,7 @@ mod bystander;
 mod checker;
 mod cluster;
 mod conformance;
+mod examples;
 mod faults;
 mod fleet;
 mod leases;

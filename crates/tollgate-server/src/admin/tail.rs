@@ -116,6 +116,7 @@ mod tests {
             limit: "per-key".into(),
             attributes: vec![("api_key".into(), key.into())],
             retry_after_ms: (!allowed).then_some(412),
+            reason: (!allowed).then(|| "100 requests a second, burst 200".to_owned()),
             source: "exact",
         })
     }
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(
             seen[1],
             "{\"at\":\"2023-11-14T22:13:20.000Z\",\"wire\":\"http\",\"allowed\":false,\"limit\":\"per-key\",\
-             \"attributes\":{\"api_key\":\"k\\n1\"},\"retry_after_ms\":412,\"source\":\"exact\"}\n"
+             \"attributes\":{\"api_key\":\"k\\n1\"},\"retry_after_ms\":412,\"reason\":\"100 requests a second, burst 200\",\"source\":\"exact\"}\n"
         );
         events.send(event(true, "passes")).unwrap();
         events.send(event(false, "last")).unwrap();

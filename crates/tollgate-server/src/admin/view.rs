@@ -319,6 +319,8 @@ pub(super) struct EventView<'a> {
     attributes: Pairs<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
     source: &'static str,
 }
 
@@ -331,6 +333,7 @@ impl<'a> From<&'a Event> for EventView<'a> {
             limit: &event.limit,
             attributes: Pairs(&event.attributes),
             retry_after_ms: event.retry_after_ms,
+            reason: event.reason.as_deref(),
             source: event.source,
         }
     }

@@ -2,10 +2,10 @@
 //! attribute `domain` says which domain is meant, where there is more than one.
 
 use serde::Serialize;
-use tollgate::{Block, CheckRequest, Ticks, Value};
+use tollgate::{CheckRequest, Source, Ticks, Value};
 
 use super::InForce;
-use crate::rls::{Answer, Code, Descriptor, Question, Status, Unanswerable};
+use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Question, Refusal, Status, Unanswerable};
 
 /// The attribute that names a domain.
 const DOMAIN: &str = "domain";
@@ -15,9 +15,12 @@ const DOMAIN: &str = "domain";
 pub(crate) struct Checked {
     pub(crate) allowed: bool,
     pub(crate) verdict: &'static str,
-    /// The cause of a denial that is no rule's: the name that blocks have, and why.
+    /// What refused the request: a rule's name, or the name that blocks have.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<&'static str>,
+    pub(crate) cause: Option<String>,
+    /// Why, in the same words as other decisions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,8 +55,12 @@ impl Checked {
             headers.insert("Retry-After".to_owned(), wait.div_ceil(1_000).to_string().into());
         }
         let verdict = if is_allowed { "allow" } else { "deny" };
-        let reason = answer.block.as_ref().map(|_| Block::NAME);
-        Self { allowed: is_allowed, verdict, reason, detail: answer.block, retry_after_ms, limits, headers }
+        let refusal = answer.refusal.or_else(|| refusal(question, &answer.statuses)).filter(|_| !is_allowed);
+        let (cause, reason, detail) = match refusal {
+            Some(Refusal { cause, reason, detail }) => (Some(cause), Some(reason), detail),
+            None => (None, None, None),
+        };
+        Self { allowed: is_allowed, verdict, cause, reason, detail, retry_after_ms, limits, headers }
     }
 }
 
@@ -91,12 +98,35 @@ impl InForce {
     }
 }
 
+/// Which rule refuses the request for longest, and what it admits.
+fn refusal(question: &Question, statuses: &[Status]) -> Option<Refusal> {
+    let refusing = statuses.iter().filter(|status| status.code == Code::OverLimit);
+    let (status, current) = refusing
+        .filter_map(|status| Some((status, status.current_limit.as_ref()?)))
+        .max_by_key(|(status, _)| status.until_reset)?;
+    let requests = current.requests_per_unit;
+    let plural = if requests == 1 { "" } else { "s" };
+    let mut reason = match current.unit {
+        Some(unit) => format!("{requests} request{plural} per {}", unit.name()),
+        None => format!("{requests} request{plural}"),
+    };
+    if status.source == Source::Overflow {
+        reason.push_str("; memory is full, so this key shares a counter with other new keys");
+    }
+    Some(Refusal { cause: name(question, current), reason, detail: None })
+}
+
+/// How a rule is called: one without a name by its domain.
+fn name(question: &Question, current: &CurrentLimit) -> String {
+    if current.name.is_empty() { question.domain.clone() } else { current.name.clone() }
+}
+
 fn limit(question: &Question, status: &Status) -> Option<CheckedLimit> {
     let current = status.current_limit.as_ref()?;
     let reset_after_ms = status.until_reset.map_or(0, Ticks::ceil_millis);
     let is_allowed = status.code == Code::Ok;
     Some(CheckedLimit {
-        name: if current.name.is_empty() { question.domain.clone() } else { current.name.clone() },
+        name: name(question, current),
         allowed: is_allowed,
         limit: u64::from(current.requests_per_unit),
         remaining: u64::from(status.limit_remaining),

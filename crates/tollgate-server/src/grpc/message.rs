@@ -9,9 +9,10 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use envoy_types::pb::google::protobuf::Duration;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Duration, Struct, Value};
 
-use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
+use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Override, Question, Refusal, Status, Unit};
 
 impl From<RateLimitRequest> for Question {
     fn from(request: RateLimitRequest) -> Self {
@@ -55,9 +56,16 @@ impl From<Answer> for RateLimitResponse {
             overall_code: code(answer.overall),
             statuses: answer.statuses.into_iter().map(DescriptorStatus::from).collect(),
             response_headers_to_add: answer.headers.into_iter().map(header).collect(),
+            dynamic_metadata: answer.refusal.map(metadata),
             ..Self::default()
         }
     }
+}
+
+/// Why a request is refused, for Envoy's access log: `%DYNAMIC_METADATA(envoy.filters.http.ratelimit:cause)%`.
+fn metadata(refusal: Refusal) -> Struct {
+    let field = |name: &str, text: String| (name.to_owned(), Value { kind: Some(Kind::StringValue(text)) });
+    Struct { fields: [field("cause", refusal.cause), field("reason", refusal.reason)].into() }
 }
 
 impl From<Status> for DescriptorStatus {

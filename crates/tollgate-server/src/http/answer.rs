@@ -178,7 +178,8 @@ impl<S: Store> Service<S> {
 
     fn ready(&self, is_admitted: bool) -> Answered {
         let audience = if is_admitted { Audience::Admitted } else { Audience::Anybody };
-        let report = self.readiness.report(self.reloader.as_ref(), self.orders.as_deref(), audience);
+        let memory = self.meter.overflow.status(self.now());
+        let report = self.readiness.report(self.reloader.as_ref(), self.orders.as_deref(), memory, audience);
         Answered::Ready { is_ready: self.readiness.is_ready(), report: Box::new(report) }
     }
 

@@ -19,7 +19,7 @@ use crate::decision_json::Hold;
 use crate::foreign::InForce;
 use crate::service::{Service, Wire};
 use crate::telemetry::Stopwatch;
-use tollgate_tower::attributes::Family;
+use tollgate_tower::attributes::{Family, IDENTITY};
 
 /// The status that the answer stands for, where the proxy knows only some.
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
@@ -91,8 +91,8 @@ impl<S: Store> Service<S> {
         if let Verdict::Wait(wait) = decision.verdict() {
             tokio::time::sleep(Duration::from(wait)).await;
         }
-        // A trusted proxy decides itself what its clients get to see.
-        let caller = if is_trusted { Caller::Authenticated } else { Caller::Anonymous };
+        let is_identified = question.attributes().iter().any(|attribute| attribute.name == IDENTITY);
+        let caller = if is_identified { Caller::Authenticated } else { Caller::Anonymous };
         let accept = request.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let accepts = accept.map_or(Accepts::Json, Accepts::from_header);
         let audience = Audience { caller, accepts, cost: Some(question.units()) };

@@ -211,6 +211,10 @@ pub(crate) fn document(answer: &Answer) -> Value {
         let header = |(key, value): &(String, String)| json!({ "key": key, "value": value });
         document.insert("responseHeadersToAdd".to_owned(), answer.headers.iter().map(header).collect());
     }
+    if let Some(refusal) = &answer.refusal {
+        let metadata = json!({ "cause": refusal.cause, "reason": refusal.reason });
+        document.insert("dynamicMetadata".to_owned(), metadata);
+    }
     Value::Object(document)
 }
 

@@ -1,5 +1,6 @@
 //! `tollgate bench`: from what was typed to a table, and a picture of latency against load.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -94,12 +95,16 @@ fn question(arguments: &BenchArguments) -> Question {
 }
 
 async fn measured(plan: &Plan, console: &mut Console) -> Result<(Pace, Summary), LoadError> {
-    let name = match plan.pace {
-        Pace::Closed => "closed loop".to_owned(),
-        Pace::Open { per_second } => format!("{per_second} a second"),
-    };
+    let name = name(plan.pace);
     let summary = carry_out(plan, |share| console.problem(format_args!("{name}: {share} %"))).await?;
     Ok((plan.pace, summary))
+}
+
+fn name(pace: Pace) -> String {
+    match pace {
+        Pace::Closed => "closed loop".to_owned(),
+        Pace::Open { per_second } => format!("{per_second} a second"),
+    }
 }
 
 #[derive(Serialize)]
@@ -114,6 +119,10 @@ struct Line {
     p99_us: u64,
     p999_us: u64,
     max_us: u64,
+    denied_by: BTreeMap<String, u64>,
+    /// Answers that were looked at for the counter that they came from, and how many of them came from one that keys share.
+    looked_at: u64,
+    shared: u64,
 }
 
 impl Line {
@@ -134,6 +143,9 @@ impl Line {
             p99_us: micros(99_000),
             p999_us: micros(99_900),
             max_us: u64::try_from(summary.latency_max().as_micros()).unwrap_or(u64::MAX),
+            denied_by: summary.details.denied_by.clone(),
+            looked_at: summary.details.looked_at,
+            shared: summary.details.shared,
         }
     }
 }
@@ -164,6 +176,12 @@ fn report(arguments: &BenchArguments, measured: &[(Pace, Summary)], console: &mu
             line.p999_us,
             line.max_us
         ));
+    }
+    for (pace, summary) in measured {
+        let denied = summary.decisions.saturating_sub(summary.allowed);
+        for told in summary.details.lines(denied) {
+            console.line(format_args!("{}: {told}", name(*pace)));
+        }
     }
     let points: Vec<plot::Point> = lines
         .iter()

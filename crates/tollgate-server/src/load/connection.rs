@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::details::Details;
 use super::grpc::Connection;
 use super::plan::{Pace, Plan};
 use super::question::{Protocol, Question};
@@ -71,11 +72,15 @@ impl Asker {
                 return Ok(summary);
             }
             self.until(due).await?;
-            let answers = tokio::time::timeout(PATIENCE, self.turn()).await;
+            let answers = tokio::time::timeout(PATIENCE, self.turn(turn)).await;
             let now = Instant::now();
-            let answers = answers.map_err(|_| LoadError::Slow { seconds: PATIENCE.as_secs() })??;
+            let (answers, details) =
+                answers.map_err(|_| LoadError::Slow { seconds: PATIENCE.as_secs() })??;
             if due < span.start {
                 continue;
+            }
+            if now <= span.end {
+                summary.details.add(&details);
             }
             for answer in answers {
                 summary.latency(now.duration_since(due));
@@ -99,7 +104,8 @@ impl Asker {
     }
 
     /// Sends as many requests as are to be under way at once, and waits for all their answers.
-    async fn turn(&mut self) -> Result<Vec<Reply>, LoadError> {
+    async fn turn(&mut self, turn: u64) -> Result<(Vec<Reply>, Details), LoadError> {
+        let mut details = Details::default();
         let requests = match self.plan.pace {
             Pace::Closed => self.plan.pipeline.max(1),
             Pace::Open { .. } => 1,
@@ -115,11 +121,15 @@ impl Asker {
                 for _ in 0..requests {
                     self.plan.question.write(output, &mut key);
                 }
-                exchange(stream, input, output, requests, &self.plan.question).await
+                stream.write_all(output).await.map_err(lost)?;
+                let mut read = |input: &[u8]| first_reply(input, &self.plan.question, &mut details, turn);
+                Ok((replies(stream, input, requests, &mut read).await?, details))
             }
             Channels::Calls { connection } => {
                 let question = &self.plan.question;
-                connection.exchange(requests, question, |out| question.write(out, &mut key)).await
+                let answers =
+                    connection.exchange(requests, question, |out| question.write(out, &mut key)).await?;
+                Ok((answers, details))
             }
         }
     }
@@ -149,18 +159,20 @@ pub(super) async fn connected(target: SocketAddr) -> Result<TcpStream, LoadError
     Ok(stream)
 }
 
-async fn exchange(
+fn lost(error: std::io::Error) -> LoadError {
+    LoadError::Lost { reason: error.to_string() }
+}
+
+/// Waits for the answers to so many requests.
+async fn replies(
     stream: &mut TcpStream,
     input: &mut BytesMut,
-    output: &[u8],
     requests: usize,
-    question: &Question,
+    read: &mut impl FnMut(&[u8]) -> Option<Reply>,
 ) -> Result<Vec<Reply>, LoadError> {
-    let lost = |error: std::io::Error| LoadError::Lost { reason: error.to_string() };
-    stream.write_all(output).await.map_err(lost)?;
     let mut answers = Vec::with_capacity(requests);
     while answers.len() < requests {
-        match first_reply(input, question) {
+        match read(input) {
             Some(answer) => {
                 input.advance(answer.length);
                 answers.push(answer);
@@ -178,13 +190,13 @@ async fn exchange(
     Ok(answers)
 }
 
-fn first_reply(input: &[u8], question: &Question) -> Option<Reply> {
+fn first_reply(input: &[u8], question: &Question, details: &mut Details, turn: u64) -> Option<Reply> {
     match question {
         // redis-cell says 0 for yes; everybody else says 1.
         Question::Resp { words } if words.first().is_some_and(|word| word.starts_with("CL.")) => {
-            reply::resp(input, b":0\r")
+            reply::resp(input, b":0\r", details)
         }
-        Question::Resp { .. } => reply::resp(input, b":1\r"),
-        _ => reply::http(input),
+        Question::Resp { .. } => reply::resp(input, b":1\r", details),
+        _ => reply::http(input, details, turn),
     }
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use super::details::Details;
+
 /// Most that a latency is told apart from, and its digits.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
 const DIGITS: u8 = 3;
@@ -17,6 +19,8 @@ pub struct Summary {
     pub allowed: u64,
     /// Requests that were answered with an error, or not at all.
     pub errors: u64,
+    /// Why the others were denied.
+    pub details: Details,
     /// How long was measured.
     pub elapsed: Duration,
     /// Nanoseconds from when each request was due, or sent in a closed loop, until its answer was whole.
@@ -31,7 +35,8 @@ impl Summary {
     pub(super) fn new() -> Result<Self, hdrhistogram::CreationError> {
         let most = u64::try_from(LATENCY_MAX.as_nanos()).unwrap_or(u64::MAX);
         let latencies = Histogram::new_with_bounds(1, most, DIGITS)?;
-        Ok(Self { decisions: 0, allowed: 0, errors: 0, elapsed: Duration::ZERO, latencies })
+        let details = Details::default();
+        Ok(Self { decisions: 0, allowed: 0, errors: 0, details, elapsed: Duration::ZERO, latencies })
     }
 
     pub(super) fn latency(&mut self, latency: Duration) {
@@ -43,6 +48,7 @@ impl Summary {
         self.decisions += other.decisions;
         self.allowed += other.allowed;
         self.errors += other.errors;
+        self.details.add(&other.details);
         // Both have the same bounds.
         let _ = self.latencies.add(&other.latencies);
     }

@@ -6,7 +6,7 @@ use tollgate::{CheckRequest, Decision, LimitStatus, RequestError, Stance, Ticks,
 use super::Resp;
 use super::frame::Arguments;
 use super::reply::{Protocol, Reply, quoted};
-use crate::decision_json::{Hold, verdict_name};
+use crate::decision_json::{Hold, Why, verdict_name};
 use crate::foreign::InForce;
 use crate::service::Wire;
 use crate::service::holds::Id;
@@ -98,20 +98,27 @@ fn tell(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
     let verdict = decision.verdict();
     let told = decision.cause().or_else(|| tightest(decision));
     let counted = told.filter(|status| status.source.is_counted()).map(|status| status.outcome);
-    let fault = decision.fault().filter(|_| reply.protocol() == Protocol::Resp3);
-    let mut field = Fields::start(reply, usize::from(fault.is_some()));
+    // In RESP2 fields have places instead of names, and none comes and goes.
+    let is_named = reply.protocol() == Protocol::Resp3;
+    let fault = decision.fault().filter(|_| is_named);
+    let why = if is_named { Why::of(decision) } else { Why::default() };
+    let mut field = Fields::start(reply, usize::from(fault.is_some()) + usize::from(why.reason.is_some()));
     field.named("allowed").boolean(verdict.is_allowed());
     field.named("verdict").bulk(verdict_name(verdict).as_bytes());
     field.named("remaining").integer(counted.map_or(-1, |outcome| whole(outcome.remaining)));
     field.named("limit").integer(counted.map_or(-1, |outcome| whole(outcome.limit)));
     field.named("retry_after_ms").integer(match verdict {
         Verdict::Allow => 0,
-        Verdict::Wait(wait) | Verdict::Deny { retry_after: wait } => milliseconds(wait),
+        Verdict::Wait(wait) => milliseconds(wait),
+        Verdict::Deny { retry_after } => milliseconds(decision.retry_advice().unwrap_or(retry_after)),
         Verdict::Never | Verdict::Forbidden => -1,
     });
     field.named("reset_after_ms").integer(counted.map_or(-1, |outcome| milliseconds(outcome.reset_after)));
-    field.named("name").text(decision.cause_name().or(told.map(|status| status.limit.name())));
+    field.named("name").text(decision.refused_by().or(told.map(|status| status.limit.name())));
     field.named("permit").text(permit);
+    if let Some(reason) = &why.reason {
+        field.named("reason").bulk(reason.as_bytes());
+    }
     if let Some(fault) = fault {
         field.named("fault").bulk(fault.to_string().as_bytes());
     }

@@ -108,7 +108,7 @@ async fn looked<S: Store>(
     let decision = service.engine.check_views(&looks, now).await;
     let statuses = status::statuses(question, &decision, brought, now);
     if !brought.refuses() {
-        return Answer { overall: Code::Ok, statuses, headers: Vec::new(), block: None, is_faulty: false };
+        return Answer { overall: Code::Ok, statuses, headers: Vec::new(), refusal: None, is_faulty: false };
     }
     let views = question.descriptors.iter().map(|descriptor| Key::unmet(&descriptor.entries));
     let (keys, rules) = (views.collect::<Vec<_>>(), brought.rules(question));
@@ -124,7 +124,7 @@ async fn looked<S: Store>(
     let mut headers = vec![("Cache-Control".to_owned(), "no-store".to_owned())];
     let retry = brought.retry_after().map(|retry| retry.ceil_seconds().to_string());
     headers.extend(retry.map(|retry| ("Retry-After".to_owned(), retry)));
-    Answer { overall: Code::OverLimit, statuses, headers, block: None, is_faulty: false }
+    Answer { overall: Code::OverLimit, statuses, headers, refusal: None, is_faulty: false }
 }
 
 /// What a client sends may reach us as a value that no request may have. Envoy lets pass what is answered with an error, so
@@ -210,7 +210,7 @@ fn told<S: Store>(
         overall: if decision.is_allowed() { Code::Ok } else { Code::OverLimit },
         statuses: status::statuses(question, decision, brought, now),
         headers: headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
-        block: None,
+        refusal: super::Refusal::of(decision),
         is_faulty: decision.fault().is_some(),
     }
 }

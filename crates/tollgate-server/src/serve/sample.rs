@@ -1,19 +1,59 @@
-//! A question that a policy has an answer to, for people who try it the first time.
+//! A question that a policy has an answer to, for people who try it the first time, and perhaps many times.
 
 use serde_json::{Map, Value};
-use tollgate::policy::{Condition, Cost, Limit};
-use tollgate::{CheckRequest, Policy};
+use tollgate::policy::{Condition, Cost, Grant, Limit};
+use tollgate::{CheckRequest, Policy, Quota};
 
 /// Limits that are looked at; a policy of which none of these can be asked about gets no sample.
 const LIMITS_TRIED: usize = 100;
+/// Overrides of a limit that are looked at.
+const OVERRIDES_TRIED: usize = 3;
+/// How often people may try it, one request directly after the other.
+const TRIES: u64 = 1_000;
 
-/// The body of a check that at least one limit answers, safe inside single quotes of a shell; none if none can be made up.
+/// The body of a check that at least one limit answers, safe inside single quotes of a shell; none if none can be made up. It is
+/// one that can be asked [`TRIES`] times if the policy has such a one, else one that shows a limit at work. Where each check would
+/// take a permit that nobody gives back, it only looks.
 pub(super) fn sample(policy: &Policy) -> Option<String> {
-    let candidates = policy.limits().iter().take(LIMITS_TRIED).filter_map(attributes);
-    let mut matching = candidates.filter(|attributes| is_answered(policy, attributes));
-    let attributes = matching.next()?;
-    let body = serde_json::json!({ "attributes": attributes }).to_string();
+    let tried = policy.limits().iter().take(LIMITS_TRIED);
+    let candidates =
+        tried.flat_map(|limit| attributes(limit).into_iter().flat_map(|one| variants(limit, one)));
+    let answered = candidates.filter_map(|attributes| Some((lasting(policy, &attributes)?, attributes)));
+    // The first of the best.
+    let (lasting, attributes) = answered.reduce(|best, next| if next.0 > best.0 { next } else { best })?;
+    let body = match lasting {
+        Lasting::Permits => serde_json::json!({ "attributes": attributes, "cost": 0 }),
+        Lasting::Refused | Lasting::Denied | Lasting::Long => serde_json::json!({ "attributes": attributes }),
+    };
+    let body = body.to_string();
     (!body.contains('\'')).then_some(body)
+}
+
+/// How long a question can be asked over and over, from bad to good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Lasting {
+    /// The policy denies it, always.
+    Refused,
+    /// Each time a permit is taken, until there is none.
+    Permits,
+    /// After a while a limit denies.
+    Denied,
+    /// [`TRIES`] times and more.
+    Long,
+}
+
+/// The same attributes, and with each of the first overrides of the limit, which may have more room.
+fn variants(limit: &Limit, attributes: Map<String, Value>) -> Vec<Map<String, Value>> {
+    let mut all = vec![attributes.clone()];
+    let Some(first) = limit.by().first() else { return all };
+    let named = limit.named_grants();
+    let overrides = named.iter().filter_map(|(name, _)| name.strip_prefix("override "));
+    for value in overrides.take(OVERRIDES_TRIED) {
+        let mut other = attributes.clone();
+        other.insert(first.clone(), value.into());
+        all.push(other);
+    }
+    all
 }
 
 /// Attributes that this limit should apply to; none where an expression decides that.
@@ -44,18 +84,29 @@ fn attributes(limit: &Limit) -> Option<Map<String, Value>> {
     Some(attributes)
 }
 
-/// Whether the policy can say something about these attributes.
-fn is_answered(policy: &Policy, attributes: &Map<String, Value>) -> bool {
+/// How long these attributes can be asked about; none where no limit is.
+fn lasting(policy: &Policy, attributes: &Map<String, Value>) -> Option<Lasting> {
     let mut request = CheckRequest::new();
     for (name, value) in attributes {
         let added = match value {
             Value::String(text) => request.with(name, text),
             _ => request.with(name, value.as_i64().unwrap_or(1)),
         };
-        let Ok(added) = added else { return false };
-        request = added;
+        request = added.ok()?;
     }
-    policy.matches(&request).is_ok_and(|matches| !matches.is_empty())
+    let matches = policy.matches(&request).ok()?;
+    let quotas = matches.iter().filter_map(|found| {
+        let limit = policy.limits().get(usize::try_from(found.limit).ok()?)?;
+        Some(match limit.grant(found.quota) {
+            Grant::Deny => Lasting::Refused,
+            Grant::Quota(Quota::Concurrency(_)) => Lasting::Permits,
+            Grant::Quota(quota) if quota.capacity() < TRIES.saturating_mul(found.cost.max(1)) => {
+                Lasting::Denied
+            }
+            Grant::Quota(_) | Grant::Unlimited => Lasting::Long,
+        })
+    });
+    quotas.min()
 }
 
 #[cfg(test)]
@@ -90,6 +141,29 @@ mod tests {
         for (limits, expected) in cases {
             assert_eq!(of(limits).as_deref(), expected, "{limits}");
         }
+    }
+
+    /// The story: the line to try was denied from the 21st time on, because each check took one of twenty permits for half a minute.
+    /// The one of the example policy can be run a thousand times, one directly after the other.
+    #[test]
+    fn the_sample_of_the_example_can_be_asked_a_thousand_times() {
+        let (policy, _) = Policy::compile("example", tollgate::policy::EXAMPLE.as_bytes()).unwrap();
+        assert_eq!(sample(&policy).as_deref(), Some(r#"{"attributes":{"tenant":"acme"}}"#));
+        let now = tollgate::Timestamp::from_unix_seconds(1_700_000_000);
+        let engine = tollgate::Engine::new(policy, now);
+        let request = CheckRequest::new().with("tenant", "acme").unwrap();
+        assert!((0..TRIES).all(|_| engine.check_now(&request, now).is_allowed()));
+    }
+
+    /// Room is preferred to the first limit; where there are only permits, none is taken.
+    #[test]
+    fn a_sample_lasts_where_it_can() {
+        let places = "{name: a, by: [k], concurrency: 5, permit_ttl: 30s}";
+        assert_eq!(of(places).as_deref(), Some(r#"{"attributes":{"k":"demo"},"cost":0}"#));
+        let small = format!("{places}, {{name: b, by: [t], rate: 5/h}}");
+        assert_eq!(of(&small).as_deref(), Some(r#"{"attributes":{"t":"demo"}}"#));
+        let large = format!("{small}, {{name: c, by: [u], rate: 1000/s}}");
+        assert_eq!(of(&large).as_deref(), Some(r#"{"attributes":{"u":"demo"}}"#));
     }
 
     /// Nothing in a policy can end the quotes of the command that a person copies.

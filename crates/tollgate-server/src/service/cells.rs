@@ -7,6 +7,7 @@ use tollgate::KeyFamily;
 use super::cell::{Charged, Limit};
 use shard::Full;
 use table::Room;
+use tollgate::Source;
 
 mod shard;
 mod table;
@@ -56,14 +57,24 @@ impl Cells {
         }
     }
 
-    /// Charges a key. It always answers: without room for a counter the key shares one, and without room for that it is
-    /// refused.
-    pub(crate) fn charge(&self, asker: Asker, key: &[u8], limit: &Limit, now: i64, quantity: i64) -> Charged {
+    /// Charges a key, and tells by which counter. It always answers: without room for a counter the key shares one, and without
+    /// room for that it is refused.
+    pub(crate) fn charge(
+        &self,
+        asker: Asker,
+        key: &[u8],
+        limit: &Limit,
+        now: i64,
+        quantity: i64,
+    ) -> (Charged, Source) {
         let hash = self.hash(asker, key);
-        self.table
-            .charge(Room::Own, hash, limit, now, quantity)
-            .or_else(|Full| self.charge_shared(hash, limit, now, quantity))
-            .unwrap_or_else(|Full| limit.refused())
+        match self.table.charge(Room::Own, hash, limit, now, quantity) {
+            Ok(charged) => (charged, Source::Exact),
+            Err(Full) => match self.charge_shared(hash, limit, now, quantity) {
+                Ok(charged) => (charged, Source::Overflow),
+                Err(Full) => (limit.refused(), Source::Full),
+            },
+        }
     }
 
     /// From when on a key is as if never used, if that is still to come.
@@ -114,11 +125,11 @@ mod tests {
     #[test]
     fn keys_are_told_apart() {
         let cells = cells(1 << 20);
-        let left = |asker, key: &[u8]| cells.charge(asker, key, &hourly(), NOW, 1).remaining;
+        let left = |asker, key: &[u8]| cells.charge(asker, key, &hourly(), NOW, 1).0.remaining;
         assert_eq!([left(Asker::Cell, b"k"), left(Asker::Cell, b"k")], [1, 0]);
         assert_eq!([left(Asker::Crab, b"k"), left(Asker::Cell, b"other")], [1, 1]);
         let faster = Limit::beyond_one(1, 1, 60).unwrap();
-        assert!(cells.charge(Asker::Cell, b"k", &faster, NOW, 1).limited);
+        assert!(cells.charge(Asker::Cell, b"k", &faster, NOW, 1).0.limited);
     }
 
     /// A flood of new keys frees no throttled key and denies no known one; the flood itself is admitted no more often than
@@ -126,7 +137,7 @@ mod tests {
     #[test]
     fn a_flood_changes_nothing_for_known_keys() {
         let cells = cells(1 << 20);
-        let charge = |key: &str, now| cells.charge(Asker::Cell, key.as_bytes(), &hourly(), now, 1);
+        let charge = |key: &str, now| cells.charge(Asker::Cell, key.as_bytes(), &hourly(), now, 1).0;
         for _ in 0..2 {
             assert!(!charge("throttled", NOW).limited);
         }
@@ -152,7 +163,7 @@ mod tests {
         }
         let other = Limit::beyond_one(0, 1, 60).unwrap();
         let admitted = (0..1_000u16)
-            .filter(|key| !cells.charge(Asker::Cell, &key.to_le_bytes()[..], &other, NOW, 1).limited);
+            .filter(|key| !cells.charge(Asker::Cell, &key.to_le_bytes()[..], &other, NOW, 1).0.limited);
         assert_eq!(admitted.count(), 8);
     }
 
@@ -160,11 +171,11 @@ mod tests {
     #[test]
     fn no_room_at_all() {
         let cells = cells(0);
-        let refused = cells.charge(Asker::Cell, b"k", &hourly(), NOW, 1);
+        let refused = cells.charge(Asker::Cell, b"k", &hourly(), NOW, 1).0;
         assert_eq!(
             (refused.limited, refused.remaining, refused.retry_after),
             (true, 0, Some(i128::from(HOUR)))
         );
-        assert!(!cells.charge(Asker::Cell, b"k", &hourly(), NOW, 0).limited, "to look needs no room");
+        assert!(!cells.charge(Asker::Cell, b"k", &hourly(), NOW, 0).0.limited, "to look needs no room");
     }
 }

@@ -9,7 +9,7 @@ use tollgate::{Block, Decision, Ruling, Timestamp};
 use super::{Service, Wire};
 use crate::foreign::limitador::answer::{Action, Asked, Ruling as Limits};
 use crate::foreign::{Answered, InForce, Options};
-use crate::rls::{Answer, Code, Question, Status};
+use crate::rls::{Answer, Code, Question, Refusal, Status};
 use crate::telemetry::{Key, Stopwatch, Verdict};
 
 /// The attribute that a block may name a domain, or a namespace, by.
@@ -137,7 +137,11 @@ impl<S: Store> Service<S> {
 fn refused(question: &Question, block: &Block, now: Timestamp) -> Answer {
     let until_reset = Some(block.until().since(now));
     let mut answer = Answer::blank(Code::OverLimit, question.descriptors.len());
-    answer.block = Some(block.to_string());
+    answer.refusal = Some(Refusal {
+        cause: Block::NAME.to_owned(),
+        reason: Block::NAME.to_owned(),
+        detail: Some(block.to_string()),
+    });
     answer.statuses.iter_mut().for_each(|status| status.until_reset = until_reset);
     answer
 }

@@ -8,6 +8,7 @@ use tollgate::{CheckRequest, Ruling, Ticks, Timestamp, Value};
 use super::cell::{Charged, Limit};
 use super::cells::{Asker, Cells, Table};
 use super::{Service, Wire};
+use crate::telemetry::is_crowded;
 
 /// The attributes of a call.
 const KEY: &str = "key";
@@ -29,7 +30,13 @@ impl<S: Store> Service<S> {
         quantity: i64,
         now: Timestamp,
     ) -> Charged {
-        let charge = || self.cells.charge(asker, key, limit, nanoseconds(now), quantity);
+        let charge = || {
+            let (charged, source) = self.cells.charge(asker, key, limit, nanoseconds(now), quantity);
+            if is_crowded(source) {
+                self.meter.overflow.note(asker.command(), source, now);
+            }
+            charged
+        };
         let charged = match self.blocked_for(asker, key, now) {
             Some(rest) => limit.blocked(rest),
             None => match self.engine.ruling_about_all(now) {

@@ -3,10 +3,11 @@
 
 use std::sync::atomic::Ordering;
 
-use tollgate::{Source, Ticks, Timestamp};
+use tollgate::{Block, Source, Ticks, Timestamp};
 
 use super::live::NO_SOURCE;
 use super::names::{ALLOW, BLOCKED, DENY, VERDICTS};
+use super::overflow::is_crowded;
 use super::{Event, Meter, text, verdict_cell};
 use crate::service::Wire;
 
@@ -63,6 +64,9 @@ impl Meter {
     pub(crate) fn record_foreign(&self, verdict: &Verdict<'_>, wire: Wire, now: Timestamp) {
         self.verdicts.add(verdict_cell(wire, verdict.index()), 1);
         self.record_rules(verdict.rules, wire);
+        for rule in verdict.rules.iter().filter(|rule| is_crowded(rule.source)) {
+            self.overflow.note(rule.name, rule.source, now);
+        }
         if let Some(retry) = verdict.retry_after {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));
         }
@@ -131,6 +135,7 @@ fn event(verdict: &Verdict<'_>, wire: Wire, now: Timestamp) -> Event {
             .map(|(name, value)| (text::shown(name), text::shown(value)))
             .collect(),
         retry_after_ms: verdict.retry_after.map(Ticks::ceil_millis),
+        reason: verdict.is_blocked.then(|| Block::NAME.to_owned()),
         source: verdict.source().map_or(NO_SOURCE, Source::name),
     }
 }

@@ -8,6 +8,7 @@ use tollgate::{CheckRequest, Decision, LimitStatus, Stance, Ticks, Timestamp};
 
 use super::names::{VERDICTS, verdict_index};
 use super::{Event, Meter, text};
+use crate::decision_json::Why;
 use crate::service::Wire;
 
 /// Most decisions in a second that are told to those who watch, so that nobody slows the server down by watching.
@@ -70,12 +71,13 @@ fn event(request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Times
         wire,
         allowed: decision.is_allowed(),
         limit: decision
-            .cause_name()
+            .refused_by()
             .or(deciding.map(|status| status.limit.name()))
             .unwrap_or_default()
             .to_owned(),
         attributes: text::attributes(request),
-        retry_after_ms: decision.retry_after().map(Ticks::ceil_millis),
+        retry_after_ms: decision.retry_advice().map(Ticks::ceil_millis),
+        reason: Why::of(decision).reason.map(|reason| text::shown(&reason)),
         source: deciding.map_or(NO_SOURCE, |status| status.source.name()),
     }
 }
@@ -108,8 +110,10 @@ pub(super) fn log(request: &CheckRequest<'_>, decision: &Decision, wire: Wire) {
         wire = wire.name(),
         verdict = VERDICTS[verdict_index(decision)],
         limit = deciding.map_or("", |status| status.limit.name()),
+        cause = decision.refused_by(),
+        reason = Why::of(decision).reason.map(|reason| text::shown(&reason)),
         source = deciding.map_or(NO_SOURCE, |status| status.source.name()),
-        retry_after_ms = decision.retry_after().map(Ticks::ceil_millis),
+        retry_after_ms = decision.retry_advice().map(Ticks::ceil_millis),
         attributes,
         "decided"
     );

@@ -82,11 +82,7 @@ fn http() -> Way {
         let attributes: serde_json::Map<_, _> =
             asked.attributes.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
         let answer = server.check(&json!({"attributes": attributes, "cost": asked.cost}).to_string());
-        let limits = answer["limits"].as_array().unwrap();
-        let denying = limits.iter().filter(|limit| limit["mode"] == "enforce" && limit["allowed"] == false);
-        let cause = denying.max_by_key(|limit| limit["retry_after_ms"].as_u64().unwrap_or(u64::MAX));
-        let cause = cause.map(|limit| limit["name"].as_str().unwrap().to_owned());
-        (answer["allowed"] == true, cause)
+        (answer["allowed"] == true, answer["cause"].as_str().map(str::to_owned))
     };
     ("HTTP", Box::new(decide))
 }

@@ -125,7 +125,26 @@ fn refusals_in_the_proxys_words() {
     assert_eq!((plain.status, plain.header("tollgate-status")), (429, None));
 }
 
-/// A peer that is not trusted is counted as itself, whatever it says, and is told no numbers.
+/// With `anonymous: retry-after` a caller without a credential learns when to come back and nothing else; one with a credential sees
+/// its own limits. The platform's limits are shown to neither.
+#[test]
+fn callers_without_an_identity_can_be_told_less() {
+    let folder = crate::proxy::Folder::new("authz-anonymous");
+    let config = folder.write("config.yaml", "headers: {anonymous: retry-after}").display().to_string();
+    let policy = "limits:
+  - {name: per-ip, by: [ip], rate: 3/h}
+  - {name: platform, rate: 1000/h}
+";
+    let arguments = ["serve", "--http", "127.0.0.1:0", "--policy", "-", "--config", &config];
+    let server = Server::start_with(&arguments, policy);
+    let anonymous = ask(&server, "", "X-Forwarded-For: 203.0.113.7\r\n");
+    assert_eq!((anonymous.status, anonymous.header("ratelimit-policy")), (200, None));
+    let known = ask(&server, "", "X-Forwarded-For: 203.0.113.7\r\nX-API-Key: k\r\n");
+    assert_eq!(known.header("ratelimit-policy"), Some("\"per-ip\";q=3;w=3600"));
+    assert_eq!(known.header("x-ratelimit-remaining"), Some("1"));
+}
+
+/// A peer that is not trusted is counted as itself, whatever it says.
 #[test]
 fn strangers_cannot_forge() {
     let arguments =
@@ -133,10 +152,11 @@ fn strangers_cannot_forge() {
     let mut server = Server::start_with(&arguments, POLICY);
     for last in 1..=3 {
         let allowed = ask(&server, "", &format!("X-Forwarded-For: 203.0.113.{last}\r\n"));
-        assert_eq!((allowed.status, allowed.header("ratelimit")), (200, None));
+        let left = (3 - last).to_string();
+        assert_eq!((allowed.status, allowed.header("x-ratelimit-remaining")), (200, Some(left.as_str())));
     }
     let denied = ask(&server, "", "X-Forwarded-For: 203.0.113.9\r\n");
-    assert_eq!((denied.status, denied.header("ratelimit")), (429, None));
+    assert_eq!((denied.status, denied.header("x-ratelimit-remaining")), (429, Some("0")));
     assert!(denied.header("retry-after").is_some());
     server.await_log("no trusted proxy");
 }

@@ -39,6 +39,10 @@ fn a_denial_tells_when_to_retry() {
     assert!((600_000..=720_000).contains(&retry), "{retry}");
     assert_eq!(denied["limits"][0]["retry_after_ms"], retry);
     assert_eq!(denied["limits"][0]["remaining"], 0);
+    assert_eq!(
+        (&denied["cause"], &denied["reason"]),
+        (&json!("per-key"), &json!("5 requests an hour, burst 5"))
+    );
     let header: u64 = denied["headers"]["Retry-After"].as_str().unwrap().parse().unwrap();
     assert!(header >= retry.div_ceil(1_000), "{header} s is too early for {retry} ms");
     // Another key is another counter.
@@ -53,10 +57,40 @@ fn never_and_faults() {
     assert_eq!((&never["allowed"], &never["verdict"]), (&json!(false), &json!("never")));
     assert_eq!(never.get("retry_after_ms"), None);
     assert_eq!(never.get("fault"), None);
+    let reason = "5 units an hour, burst 5; the request costs more than the 5 that can pass at once";
+    assert_eq!((&never["cause"], &never["reason"]), (&json!("tokens"), &json!(reason)));
     let faulty = server.check(r#"{"attributes":{"tenant":"t","used":"many"}}"#);
     assert_eq!(faulty["verdict"], "never");
     assert!(faulty["fault"].as_str().unwrap().contains("limit tokens: its cost cannot be computed"));
+    assert_eq!((&faulty["cause"], &faulty["reason"]), (&json!("tokens"), &faulty["fault"]));
     assert_eq!(server.check(r#"{"attributes":{"tenant":"t","used":5}}"#)["allowed"], true);
+}
+
+/// Whatever refuses, the cause and the reason are at the top level, in a batch and for a reservation too; the header never tells
+/// to come back earlier than the JSON.
+#[test]
+fn a_refusal_names_its_cause_everywhere() {
+    let server = Server::start(
+        "limits: [{name: per-key, by: [api_key], rate: 1/h}, {name: in-flight, by: [worker], concurrency: 1, permit_ttl: 60s}]",
+    );
+    let key = r#"{"attributes":{"api_key":"k"}}"#;
+    let worker = r#"{"attributes":{"worker":"w"}}"#;
+    let batch = server.send("POST", "/v1/check/batch", &format!("[{key},{key},{worker},{worker}]")).json();
+    let reserved = server.send("POST", "/v1/reservations", key).json();
+    let rate = ("per-key", "1 request an hour, burst 1");
+    let permits = ("in-flight", "1 request in flight");
+    for (answer, (cause, reason)) in [(&batch[1], rate), (&batch[3], permits), (&reserved, rate)] {
+        assert_eq!((&answer["cause"], &answer["reason"]), (&json!(cause), &json!(reason)), "{answer}");
+        let advice = answer["retry_after_ms"].as_u64().unwrap();
+        let header: u64 = answer["headers"]["Retry-After"].as_str().unwrap().parse().unwrap();
+        assert!(header * 1_000 >= advice, "{answer}");
+    }
+    for allowed in [&batch[0], &batch[2]] {
+        assert!(allowed.get("cause").is_none() && allowed.get("reason").is_none(), "{allowed}");
+    }
+    // A permit may come back at any time: look again soon. When it expires is in the limit's own numbers.
+    assert_eq!(batch[3]["retry_after_ms"], 1_000);
+    assert!(batch[3]["limits"][0]["retry_after_ms"].as_u64().unwrap() > 50_000, "{}", batch[3]);
 }
 
 /// A shaping limit allows with a wait; a limit in shadow reports its refusal and does not refuse.

@@ -67,13 +67,45 @@ fn spellings_and_forgeries_do_not_help() {
     assert_eq!(statuses, [200, 200, 200, 429]);
     let lines: Vec<String> = upstream.seen().into_iter().map(|seen| seen.line).collect();
     assert_eq!(lines, ["GET /login"; 3]);
-    // Whoever is not vouched for learns when to come back, and nothing of the quota.
     let denied = gateway.get("/login", "");
-    assert!(
-        denied.status == 429
-            && denied.header("retry-after").is_some()
-            && denied.header("ratelimit").is_none()
+    assert_eq!((denied.status, denied.header("retry-after").is_some()), (429, true));
+}
+
+/// The story: the gateway never sent `RateLimit` nor `X-RateLimit-*`, because it took every client for a stranger. By default a
+/// caller sees the limits that it owns, and never the platform's; `anonymous: retry-after` hides them from callers without a key.
+#[test]
+fn callers_see_the_limits_that_they_own() {
+    let (upstream, folder) = (Upstream::start(), Folder::new("gateway-owned"));
+    let policy = "limits:
+  - {name: per-ip, by: [ip], rate: 5/h}
+  - {name: platform, rate: 4/h}
+";
+    let address = format!("http://{}", upstream.address);
+    let gateway = Gateway::with(&["--upstream", &address], policy);
+    let passed = gateway.get("/", "");
+    assert_eq!(passed.header("ratelimit-policy"), Some("\"per-ip\";q=5;w=3600"));
+    assert!(passed.header("ratelimit").unwrap().starts_with("\"per-ip\";r=4;"), "{:?}", passed.headers);
+    assert_eq!(
+        (passed.header("x-ratelimit-limit"), passed.header("x-ratelimit-remaining")),
+        (Some("5"), Some("4"))
     );
+    (0..3).for_each(|_| assert_eq!(gateway.get("/", "").status, 200));
+    let refused = gateway.get("/", "");
+    assert_eq!((refused.status, refused.header("ratelimit")), (429, None));
+    assert!(
+        refused.header("retry-after").is_some()
+            && !String::from_utf8_lossy(&refused.body).contains("platform")
+    );
+    let config = folder
+        .write(
+            "config.yaml",
+            &format!("headers: {{anonymous: retry-after}}\nroutes: [{{upstreams: ['{address}']}}]"),
+        )
+        .display()
+        .to_string();
+    let gateway = Gateway::with(&["--config", &config], policy);
+    assert_eq!(gateway.get("/", "").header("ratelimit"), None);
+    assert!(gateway.get("/", "X-API-Key: k\r\n").header("ratelimit").is_some());
 }
 
 /// The story: after a limit on a host or a path had refused, another spelling of it passed to the same place behind a server that is not

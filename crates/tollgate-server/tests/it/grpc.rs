@@ -366,6 +366,15 @@ fn headers_come_along() {
     let retry: u64 = value(&denied, "Retry-After").unwrap().parse().unwrap();
     assert!((1_200..=1_400).contains(&retry), "{retry}");
     assert_eq!(value(&denied, "Cache-Control").as_deref(), Some("no-store"));
+    // Why, for Envoy's access log.
+    let answer = client.ask(question("api", 0, "api_key=a")).unwrap();
+    let metadata = answer.dynamic_metadata.unwrap().fields;
+    let text = |name: &str| format!("{:?}", metadata[name].kind);
+    assert!(
+        text("cause").contains("per-key") && text("reason").contains("3 requests an hour"),
+        "{metadata:?}"
+    );
+    assert_eq!(client.ask(question("api", 0, "api_key=other")).unwrap().dynamic_metadata, None);
     for header in passed.iter().chain(&denied) {
         assert!(!header.key.to_ascii_lowercase().starts_with("x-ratelimit"), "{}", header.key);
     }

@@ -14,7 +14,7 @@ fn the_first_start_explains_itself() {
     let banner = &server.banner;
     for expected in [
         "Tollgate ",
-        "store   memory, at most 64 MiB",
+        "store   memory, at most 512 MiB",
         "policy  the built-in example policy",
         "  per-key: each api_key may make 100 requests a second on average and 200 at once\n",
         "  platform: everybody together",
@@ -26,7 +26,7 @@ fn the_first_start_explains_itself() {
     let output = Command::new("sh").args(["-c", line]).output().unwrap();
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["allowed"], true);
-    assert_eq!(answer["limits"][0]["name"], "per-key");
+    assert_eq!(answer["limits"][0]["name"], "plan");
 }
 
 /// Flags come from the environment as well, and a policy's warnings are shown at the start.

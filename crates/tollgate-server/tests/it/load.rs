@@ -65,3 +65,43 @@ fn mistakes_are_told() {
     assert_eq!(absent.status.code(), Some(1));
     assert!(stderr(&absent).contains("start the server first"), "{}", stderr(&absent));
 }
+
+/// The story: default `bench` against default `serve` showed 3 % allowed and not why. Who was denied by which limit is said for every
+/// wire that tells it, and that the server's memory is full is said by `bench`, by the decision, by `/readyz` and in the log.
+#[test]
+fn denials_and_a_full_memory_are_explained() {
+    let policy = "limits: [{name: per-key, by: [api_key], rate: 1/h}, {name: in-flight, by: [api_key], concurrency: 20, permit_ttl: 60s}]";
+    let arguments = ["serve", "--http", "127.0.0.1:0", "--policy", "-", "--resp", "127.0.0.1:0", "--memory"];
+    let server = Server::start_with(&[&arguments[..], &["64MiB"]].concat(), policy);
+    let denied = measured(&server, &["--keys", "1"]);
+    let (decisions, allowed) = (denied["decisions"].as_u64().unwrap(), denied["allowed"].as_u64().unwrap());
+    assert_eq!(denied["denied_by"]["per-key"], decisions - allowed, "{denied}");
+    assert_eq!(denied["shared"], 0, "{denied}");
+    let resp = server.resp().to_string();
+    let words =
+        ["bench", "--wire", "resp", "--to", &resp, "--duration", "300ms", "--warmup", "0s", "--keys", "1"];
+    let output = run(&words, b"");
+    let text = stdout(&output);
+    assert!(text.contains(" denied: ") && text.contains(" by per-key"), "{text}");
+    assert_eq!(server.send("GET", "/readyz", "").json()["status"], "ok");
+
+    let mut small = Server::start_with(&[&arguments[..], &["1MiB"]].concat(), policy);
+    for batch in 0..10 {
+        let keys = (0..1_000).map(|key| format!(r#"{{"attributes":{{"api_key":"{batch}-{key}"}}}}"#));
+        let body = format!("[{}]", keys.collect::<Vec<_>>().join(","));
+        assert_eq!(small.send("POST", "/v1/check/batch", &body).status, 200);
+    }
+    let crowded = measured(&small, &[]);
+    assert!(crowded["shared"].as_u64().unwrap() > 0, "{crowded}");
+    let new = small.check(r#"{"attributes":{"api_key":"somebody-new"}}"#);
+    let shared = new["limits"].as_array().unwrap().iter().find(|limit| limit["source"] != "exact");
+    assert!(shared.is_some(), "{new}");
+    if new["allowed"] == false {
+        assert!(new["reason"].as_str().is_some_and(|reason| reason.contains("memory is full")), "{new}");
+    }
+    let ready = small.send("GET", "/readyz", "");
+    let told = ready.json();
+    assert_eq!((ready.status, &told["status"]), (200, &"degraded".into()), "{told}");
+    assert!(told["memory"]["error"]["text"].as_str().unwrap().contains("memory is full"), "{told}");
+    small.await_log("memory is full");
+}

@@ -67,6 +67,7 @@ mod openapi;
 mod orders;
 mod operate;
 mod operate_tls;
+mod pages;
 mod picture;
 mod pki;
 mod program;

@@ -347,7 +347,7 @@ fn the_config_file_and_the_environment() {
     let mut memory = arguments.to_vec();
     memory.extend(["--store", "memory"]);
     let three = Server::spawn(tollgate(&memory), POLICY);
-    assert!(three.banner.contains("store   memory, at most 64 MiB"), "{}", three.banner);
+    assert!(three.banner.contains("store   memory, at most 512 MiB"), "{}", three.banner);
     folder.replace("config.yaml", "store: {url: 'redis://:s3cret@h:x'}");
     let output = run(&arguments, POLICY.as_bytes());
     assert!(output.status.code() == Some(1) && !stderr(&output).contains("s3cret"), "{}", stderr(&output));

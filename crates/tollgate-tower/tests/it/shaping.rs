@@ -199,10 +199,8 @@ async fn only_calls_have_a_deadline() {
 /// however long that takes.
 #[tokio::test]
 async fn a_full_line_says_what_it_is() {
-    use tollgate::headers::{Exposure, HeaderPolicy};
-    let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 1/min, queue: 100}");
-    let told = HeaderPolicy { anonymous: Exposure::Full, ..HeaderPolicy::default() };
-    let service = world.layer().headers(told).layer(service_fn(hello));
+    let world = World::new("  - {name: shaped, by: [ip], algorithm: leaky-bucket, rate: 1/min, queue: 100}");
+    let service = world.layer().layer(service_fn(hello));
     assert_eq!(ask(&service, from("203.0.113.7", "/")).await.status, 200);
     let call = || -> Call {
         let service = service.clone();

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use smallvec::SmallVec;
+
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::{EXACT_MAX, QuotaError};
 use crate::time::{Ticks, Timestamp};
@@ -23,18 +25,40 @@ pub struct Concurrency {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PermitId(pub u64);
 
-/// The permits in flight, by name and in the order in which they expire.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
-    permits: BTreeMap<PermitId, Permit>,
-    expiries: BTreeSet<(Timestamp, PermitId)>,
-    held: u64,
+/// Most permits that are kept as a plain list. Beyond it looking through a list would take longer than an index does.
+const FEW_MAX: usize = 32;
+/// An index becomes a list again when it has only so many permits left, so that one permit more or less does not rebuild it.
+const FEW_AGAIN: usize = FEW_MAX / 4;
+/// Bytes that an allocator takes for itself with each piece of memory.
+const ALLOCATION_BYTES: usize = 16;
+/// Bytes that a permit takes in an index: its share of two trees whose nodes are half full.
+const INDEXED_BYTES: usize = 80;
+
+/// The permits in flight. Takes memory for those that there are, not for those that there could be.
+#[derive(Clone, Debug)]
+pub struct State(Permits);
+
+#[derive(Clone, Debug)]
+enum Permits {
+    /// In the order in which they expire. A single one takes no memory of its own.
+    Few(SmallVec<[Permit; 1]>),
+    Many(Box<Index>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A permit. The order of the fields is that of lists: by expiry, then by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Permit {
-    units: u64,
     expires_at: Timestamp,
+    id: PermitId,
+    units: u64,
+}
+
+/// Permits by name, and in the order in which they expire.
+#[derive(Clone, Debug, Default)]
+struct Index {
+    by_id: BTreeMap<PermitId, Permit>,
+    expiries: BTreeSet<(Timestamp, PermitId)>,
+    held: u64,
 }
 
 impl Concurrency {
@@ -73,18 +97,70 @@ impl Concurrency {
     }
 }
 
+/// Most that [`State::heap_bytes`] says of such a limit.
+pub(crate) const fn heap_bytes_max(quota: &Concurrency) -> u64 {
+    size_of::<Index>() as u64 + ALLOCATION_BYTES as u64 + quota.limit * INDEXED_BYTES as u64
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self(Permits::Few(SmallVec::new()))
+    }
+}
+
+/// The same permits are the same state, however they are kept.
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.permits().eq(other.permits())
+    }
+}
+
+impl Eq for State {}
+
+impl Index {
+    fn insert(&mut self, permit: Permit) {
+        self.by_id.insert(permit.id, permit);
+        self.expiries.insert((permit.expires_at, permit.id));
+        self.held += permit.units;
+    }
+
+    fn remove(&mut self, id: PermitId) -> u64 {
+        let Some(permit) = self.by_id.remove(&id) else { return 0 };
+        self.expiries.remove(&(permit.expires_at, id));
+        self.held -= permit.units;
+        permit.units
+    }
+}
+
 impl State {
-    /// How many parts it has, for those who account for its memory.
-    pub(crate) fn len(&self) -> usize {
-        self.permits.len()
+    /// How many permits are remembered.
+    fn len(&self) -> usize {
+        match &self.0 {
+            Permits::Few(list) => list.len(),
+            Permits::Many(index) => index.by_id.len(),
+        }
+    }
+
+    /// Bytes that it takes beside its own size, for those who account for its memory.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        let bytes = match &self.0 {
+            Permits::Few(list) if list.spilled() => list.capacity() * size_of::<Permit>() + ALLOCATION_BYTES,
+            Permits::Few(_) => 0,
+            Permits::Many(index) => size_of::<Index>() + index.by_id.len() * INDEXED_BYTES,
+        };
+        bytes as u64
     }
 
     /// The permits that are remembered, with their units and expiries, in the order in which they expire.
     pub fn permits(&self) -> impl Iterator<Item = (PermitId, u64, Timestamp)> + '_ {
-        self.expiries.iter().filter_map(|&(expires_at, id)| {
-            let permit = self.permits.get(&id)?;
-            Some((id, permit.units, expires_at))
-        })
+        let (few, many) = match &self.0 {
+            Permits::Few(list) => (list.as_slice(), None),
+            Permits::Many(index) => (&[][..], Some(index)),
+        };
+        let indexed = many
+            .into_iter()
+            .flat_map(|index| index.expiries.iter().filter_map(|(_, id)| index.by_id.get(id)));
+        few.iter().chain(indexed).map(|permit| (permit.id, permit.units, permit.expires_at))
     }
 
     /// The permits of such a list; none if it is not what permits can be.
@@ -93,58 +169,114 @@ impl State {
     ) -> Option<Self> {
         let mut state = Self::default();
         for (id, units, expires_at) in permits {
-            let is_sound = units <= EXACT_MAX - state.held && !state.permits.contains_key(&id);
+            let is_sound = units <= EXACT_MAX - state.held() && state.get(id).is_none();
             if !is_sound {
                 return None;
             }
-            state.insert(id, units, expires_at);
+            state.insert(Permit { expires_at, id, units });
         }
         Some(state)
+    }
+
+    /// All units that are remembered.
+    fn held(&self) -> u64 {
+        match &self.0 {
+            Permits::Few(list) => list.iter().map(|permit| permit.units).sum(),
+            Permits::Many(index) => index.held,
+        }
+    }
+
+    fn get(&self, id: PermitId) -> Option<Permit> {
+        match &self.0 {
+            Permits::Few(list) => list.iter().find(|permit| permit.id == id).copied(),
+            Permits::Many(index) => index.by_id.get(&id).copied(),
+        }
+    }
+
+    /// The permit that expires first.
+    fn first(&self) -> Option<(Timestamp, PermitId)> {
+        match &self.0 {
+            Permits::Few(list) => list.first().map(|permit| (permit.expires_at, permit.id)),
+            Permits::Many(index) => index.expiries.first().copied(),
+        }
+    }
+
+    /// The permit that expires last.
+    fn last(&self) -> Option<(Timestamp, PermitId)> {
+        match &self.0 {
+            Permits::Few(list) => list.last().map(|permit| (permit.expires_at, permit.id)),
+            Permits::Many(index) => index.expiries.last().copied(),
+        }
     }
 
     /// Draws back expiries that lie more than two lives ahead of `now`: further, no step back of the clock is believed, and
     /// a smaller one must not cut a life short.
     fn clamp(&mut self, quota: &Concurrency, now: Timestamp) {
         let furthest = now + quota.ttl + quota.ttl;
-        while let Some(&(expires_at, id)) = self.expiries.last() {
+        while let Some((expires_at, id)) = self.last() {
             if expires_at <= furthest {
                 break;
             }
             let units = self.remove(id);
-            self.insert(id, units, furthest);
+            self.insert(Permit { expires_at: furthest, id, units });
         }
     }
 
-    fn insert(&mut self, id: PermitId, units: u64, expires_at: Timestamp) {
-        self.permits.insert(id, Permit { units, expires_at });
-        self.expiries.insert((expires_at, id));
-        self.held += units;
+    fn insert(&mut self, permit: Permit) {
+        match &mut self.0 {
+            Permits::Few(list) if list.len() < FEW_MAX => {
+                let place = list.partition_point(|other| *other < permit);
+                list.insert(place, permit);
+            }
+            Permits::Few(list) => {
+                let mut index = Box::<Index>::default();
+                list.drain(..).for_each(|permit| index.insert(permit));
+                index.insert(permit);
+                self.0 = Permits::Many(index);
+            }
+            Permits::Many(index) => index.insert(permit),
+        }
     }
 
-    /// Removes a permit and tells its units; zero when there is none.
+    /// Removes a permit and tells its units; zero when there is none. Gives back the memory that is no longer needed.
     fn remove(&mut self, id: PermitId) -> u64 {
-        let Some(permit) = self.permits.remove(&id) else {
-            return 0;
-        };
-        self.expiries.remove(&(permit.expires_at, id));
-        self.held -= permit.units;
-        permit.units
+        match &mut self.0 {
+            Permits::Few(list) => {
+                let Some(place) = list.iter().position(|permit| permit.id == id) else { return 0 };
+                let units = list.remove(place).units;
+                if list.spilled() && list.len() * 4 <= list.capacity() {
+                    list.shrink_to_fit();
+                }
+                units
+            }
+            Permits::Many(index) => {
+                let units = index.remove(id);
+                if index.by_id.len() <= FEW_AGAIN {
+                    self.0 = Permits::Few(self.permits_in_order());
+                }
+                units
+            }
+        }
+    }
+
+    fn permits_in_order(&self) -> SmallVec<[Permit; 1]> {
+        self.permits().map(|(id, units, expires_at)| Permit { expires_at, id, units }).collect()
     }
 
     /// Whether a permit is in flight at `now`.
     fn is_live(&self, id: PermitId, now: Timestamp) -> bool {
-        self.permits.get(&id).is_some_and(|permit| permit.expires_at > now)
+        self.get(id).is_some_and(|permit| permit.expires_at > now)
     }
 
     /// The units in flight at `now`.
     fn used(&self, now: Timestamp) -> u64 {
         let expired = self.permits().take_while(|&(_, _, expires_at)| expires_at <= now);
-        self.held - expired.map(|(_, units, _)| units).sum::<u64>()
+        self.held() - expired.map(|(_, units, _)| units).sum::<u64>()
     }
 
     /// The first instant at which at most `most` units are in flight.
     fn falls_to(&self, most: u64) -> Timestamp {
-        let mut left = self.held;
+        let mut left = self.held();
         let enough = self.permits().find(|&(_, units, _)| {
             left -= units;
             left <= most
@@ -154,26 +286,26 @@ impl State {
 
     /// Adds units to a permit, which then lives anew, and drops those that have expired.
     fn add(&mut self, quota: &Concurrency, now: Timestamp, id: PermitId, units: u64) {
-        while let Some(&(expires_at, expired)) = self.expiries.first() {
+        while let Some((expires_at, expired)) = self.first() {
             if expires_at > now {
                 break;
             }
             self.remove(expired);
         }
         let already = self.remove(id);
-        self.insert(id, already + units, now + quota.ttl);
+        self.insert(Permit { expires_at: now + quota.ttl, id, units: already + units });
     }
 
     fn outcome(&self, quota: &Concurrency, now: Timestamp, verdict: Verdict) -> Outcome {
         let used = self.used(now);
         let remaining = quota.limit.saturating_sub(used);
-        let last = self.expiries.last();
+        let last = self.last();
         let (next_unit_after, reset_after) = if used == 0 {
             (Ticks::ZERO, Ticks::ZERO)
         } else {
             (
                 self.falls_to(quota.limit - remaining - 1).since(now),
-                last.map_or(Ticks::ZERO, |&(expires_at, _)| expires_at.since(now)),
+                last.map_or(Ticks::ZERO, |(expires_at, _)| expires_at.since(now)),
             )
         };
         Outcome { verdict, limit: quota.limit, remaining, next_unit_after, reset_after }
@@ -224,7 +356,7 @@ pub fn renew(quota: &Concurrency, mut state: State, now: Timestamp, permit: Perm
     let renewed = state.is_live(permit, now);
     if renewed {
         let units = state.remove(permit);
-        state.insert(permit, units, now + quota.ttl);
+        state.insert(Permit { expires_at: now + quota.ttl, id: permit, units });
     }
     (state, renewed)
 }
@@ -233,11 +365,11 @@ pub fn renew(quota: &Concurrency, mut state: State, now: Timestamp, permit: Perm
 #[must_use]
 pub fn refund(_quota: &Concurrency, mut state: State, now: Timestamp, permit: PermitId, units: u64) -> State {
     let now = now.decidable();
-    let held = state.permits.get(&permit).filter(|held| held.expires_at > now).copied();
+    let held = state.get(permit).filter(|held| held.expires_at > now);
     if let Some(held) = held {
         state.remove(permit);
         if held.units > units {
-            state.insert(permit, held.units - units, held.expires_at);
+            state.insert(Permit { units: held.units - units, ..held });
         }
     }
     state
@@ -246,7 +378,7 @@ pub fn refund(_quota: &Concurrency, mut state: State, now: Timestamp, permit: Pe
 /// From when on the state equals that of a key never seen.
 #[must_use]
 pub fn idle_at(_quota: &Concurrency, state: &State) -> Timestamp {
-    state.expiries.last().map_or(Timestamp::default(), |&(expires_at, _)| expires_at)
+    state.last().map_or(Timestamp::default(), |(expires_at, _)| expires_at)
 }
 
 /// The state under `quota` of a key that was counted under `previous` until `at`: permits in flight stay in flight, even
@@ -397,6 +529,38 @@ mod tests {
         assert_eq!(kept, lowered);
         let (drawn_back, _) = charge(&shorter, kept, after(2), 0, PermitId(9));
         assert_eq!(idle_at(&shorter, &drawn_back), after(4));
+    }
+
+    /// A list that becomes an index, and an index that becomes a list again, have the same permits; what is given back takes no
+    /// memory any more, and a single permit never takes any.
+    #[test]
+    fn permits_are_the_same_however_they_are_kept() {
+        let quota = permits(1_000);
+        let mut state = State::default();
+        let mut expected = Vec::new();
+        for id in 0..200 {
+            state = charge(&quota, state, after(id / 10), 1 + id % 3, PermitId(id ^ 0x55)).0;
+            expected.push((PermitId(id ^ 0x55), 1 + id % 3, after(id / 10 + 30)));
+            let mut told: Vec<_> = state.permits().collect();
+            assert!(told.is_sorted_by_key(|&(_, _, expires_at)| expires_at));
+            told.sort();
+            expected.sort();
+            assert_eq!(told, expected);
+            assert_eq!(state, State::from_permits(state.permits()).unwrap());
+        }
+        assert!(matches!(state.0, Permits::Many(_)));
+        while let Some((id, ..)) = expected.pop() {
+            let (next, released) = release(&quota, state, after(20), id);
+            assert!(released);
+            state = next;
+            assert_eq!(state, State::from_permits(state.permits()).unwrap());
+            assert_eq!(
+                remaining(&quota, &state, after(20)),
+                1_000 - expected.iter().map(|e| e.1).sum::<u64>()
+            );
+            assert!(state.heap_bytes() <= 512 + 2 * 80 * expected.len() as u64, "{}", state.heap_bytes());
+        }
+        assert_eq!((state.heap_bytes(), taken(&quota, &[(0, 5)]).heap_bytes()), (0, 0));
     }
 
     /// Numbers out of range are refused.

@@ -9,7 +9,7 @@ use super::body::{self, Body, Refusal};
 use super::dialect::Dialect;
 use super::jitter::Retry;
 use super::list::HeaderList;
-use super::policy::{Audience, Caller, Disclosure, Exposure, HeaderPolicy};
+use super::policy::{Audience, Caller, Disclosure, HeaderPolicy};
 use super::sheet::Sheet;
 use super::{ietf, vendor};
 
@@ -52,11 +52,8 @@ impl Answer {
         identity: u64,
         now: Timestamp,
     ) -> Self {
-        let exposed = match audience.caller {
-            Caller::Authenticated => Exposure::Full,
-            Caller::Anonymous => policy.anonymous,
-        };
-        let disclosed = exposed == Exposure::Full && policy.disclosure != Disclosure::Never;
+        // Controllers are the platform's, as limits without `by` are: their names are not for every caller.
+        let disclosed = audience.caller == Caller::Authenticated && policy.disclosure != Disclosure::Never;
         let retry = Retry::after_overload(identity, refusal.pressure, now);
         let mut headers = HeaderList::default();
         headers.text("Cache-Control", "no-store");
@@ -101,11 +98,11 @@ fn refusal<'a>(decision: &'a Decision, sheet: &'a Sheet<'_>) -> Option<Refusal<'
     }
     // Of several that can never admit it the smallest decides what would pass.
     let too_small = sheet
-        .violated()
+        .refusing()
         .filter(|reading| reading.status.outcome.verdict == Verdict::Never)
         .min_by_key(|reading| reading.quota);
     Some(too_small.map_or(Refusal::Quota, |reading| Refusal::TooCostly {
-        limit: &reading.name,
+        limit: reading.is_owned().then_some(&*reading.name),
         unit: reading.unit,
         capacity: reading.quota,
     }))

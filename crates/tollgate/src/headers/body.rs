@@ -41,8 +41,8 @@ pub(super) enum Refusal<'a> {
     Unavailable,
     /// The cost is more than a limit ever admits.
     TooCostly {
-        /// Which limit.
-        limit: &'a str,
+        /// Which limit, if it belongs to the caller.
+        limit: Option<&'a str>,
         /// What it counts.
         unit: Unit,
         /// The most that it admits.
@@ -107,6 +107,31 @@ impl Refusal<'_> {
         }
     }
 
+    /// Whether the caller is told more than that it is refused and when to come back: where quotas may be told, and one of its own
+    /// limits, an operator or the request itself is the cause.
+    fn is_told(&self, sheet: &Sheet<'_>) -> bool {
+        let is_callers = match self {
+            Refusal::Quota | Refusal::Unavailable | Refusal::Penalty => sheet.violated().next().is_some(),
+            Refusal::TooCostly { limit, .. } => limit.is_some(),
+            // A limit that says `deny` counts nothing, so its name tells nothing of others.
+            Refusal::Forbidden { .. } | Refusal::Fault(_) | Refusal::Blocked(_) => true,
+        };
+        sheet.disclosed && is_callers
+    }
+
+    /// What refused the request, as far as callers may know it.
+    fn cause<'s>(&'s self, sheet: &'s Sheet<'_>) -> Option<&'s str> {
+        match self {
+            Refusal::Quota | Refusal::Unavailable | Refusal::Penalty => {
+                sheet.violated().next().map(|reading| &*reading.name)
+            }
+            Refusal::TooCostly { limit, .. } => *limit,
+            Refusal::Forbidden { limit } => Some(limit),
+            Refusal::Fault(_) => None,
+            Refusal::Blocked(_) => Some(Block::NAME),
+        }
+    }
+
     fn detail(&self, sheet: &Sheet<'_>) -> String {
         let mut detail = String::new();
         match self {
@@ -133,9 +158,10 @@ impl Refusal<'_> {
             }
             Refusal::Forbidden { limit } => push(&mut detail, format_args!("{limit}: deny")),
             Refusal::Blocked(block) => push(&mut detail, format_args!("{block}")),
-            Refusal::TooCostly { limit, capacity, .. } => {
+            Refusal::TooCostly { limit: Some(limit), capacity, .. } => {
                 push(&mut detail, format_args!("{limit}: at most {capacity} at once"));
             }
+            Refusal::TooCostly { limit: None, .. } => {}
             // The limit is not named: it may be one in shadow.
             Refusal::Fault(Fault::Cost { reason, .. }) => detail.push_str(reason),
             Refusal::Fault(fault @ (Fault::TooManyLimits | Fault::TooManyViews)) => {
@@ -172,7 +198,7 @@ pub(super) fn write(
 /// waits would tell strangers which tenants exist and how busy they are.
 fn problem(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> Body {
     let text = match refusal {
-        Refusal::Quota if !sheet.disclosed && status == 429 => Cow::Borrowed(STRANGER_DENIED),
+        Refusal::Quota if !refusal.is_told(sheet) && status == 429 => Cow::Borrowed(STRANGER_DENIED),
         _ => Cow::Owned(written(refusal, status, sheet)),
     };
     Body { content_type: "application/problem+json", text }
@@ -186,12 +212,12 @@ fn written(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> String {
     }
     out.push_str("\",\"status\":");
     push_integer(&mut out, status.into());
-    if sheet.disclosed {
+    if refusal.is_told(sheet) {
         push_disclosed(&mut out, refusal, sheet);
     }
     match refusal {
         Refusal::Unavailable => out.push_str(",\"reason\":\"limiter-unavailable\""),
-        Refusal::Blocked(_) if sheet.disclosed => {
+        Refusal::Blocked(_) if refusal.is_told(sheet) => {
             out.push_str(",\"reason\":");
             push_json(&mut out, Block::NAME);
         }
@@ -207,6 +233,10 @@ fn written(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> String {
 fn push_disclosed(out: &mut String, refusal: &Refusal<'_>, sheet: &Sheet<'_>) {
     out.push_str(",\"detail\":");
     push_json(out, &refusal.detail(sheet));
+    if let Some(cause) = refusal.cause(sheet) {
+        out.push_str(",\"cause\":");
+        push_json(out, cause);
+    }
     let mut separator = ",\"violated-policies\":[";
     let forbidding = match refusal {
         Refusal::Forbidden { limit } => Some(*limit),
@@ -296,7 +326,7 @@ pub(super) fn overload(
 
 fn text(refusal: &Refusal<'_>, sheet: &Sheet<'_>) -> Body {
     let mut text = format!("{}.\n", refusal.title());
-    if sheet.disclosed {
+    if refusal.is_told(sheet) {
         push(&mut text, format_args!("{}\n", refusal.detail(sheet)));
     }
     if let Some(retry) = sheet.retry {
@@ -337,6 +367,13 @@ fn push_penalty(detail: &mut String, reading: &Reading<'_>) {
 }
 
 fn push_quota(detail: &mut String, reading: &Reading<'_>) {
+    push_amount(detail, reading);
+    if reading.status.source == Source::Overflow {
+        detail.push_str(", counted together with other new keys");
+    }
+}
+
+fn push_amount(detail: &mut String, reading: &Reading<'_>) {
     detail.push_str(&reading.name);
     detail.push_str(": ");
     let unit = match reading.unit {

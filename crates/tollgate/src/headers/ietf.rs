@@ -87,7 +87,7 @@ fn reset(reading: &Reading<'_>) -> u64 {
 
 fn write_policies(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     headers.write("RateLimit-Policy", |out| {
-        push_list(out, &sheet.readings, |out, reading| {
+        push_list(out, sheet.owned(), |out, reading| {
             push_string(out, &reading.name);
             push_parameter(out, ";q=", reading.quota);
             if let Some(unit) = quota_unit(reading) {
@@ -103,7 +103,7 @@ fn write_policies(headers: &mut HeaderList, sheet: &Sheet<'_>) {
 
 fn write_unnamed_policies(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     headers.write("RateLimit-Policy", |out| {
-        push_list(out, &sheet.readings, |out, reading| {
+        push_list(out, sheet.owned(), |out, reading| {
             push_number(out, reading.quota);
             if let Some(seconds) = reading.window {
                 push_parameter(out, ";w=", seconds);

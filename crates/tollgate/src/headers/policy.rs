@@ -12,7 +12,7 @@ pub struct HeaderPolicy {
     pub dialects: Dialects,
     /// When quota headers are sent.
     pub disclosure: Disclosure,
-    /// How much a caller sees whom nobody has authenticated.
+    /// How much a caller without an identity sees.
     pub anonymous: Exposure,
     /// Whether advertised windows are stretched to the sustained rate.
     pub pacing: Pacing,
@@ -65,16 +65,16 @@ impl FromStr for Disclosure {
     }
 }
 
-/// How much an anonymous caller sees. What remains of a shared counter tells how much others use it, so quotas are shown to
-/// strangers only where the operator asks for it.
+/// How much a caller without an identity sees. Limits without `by` are shown to no caller at all: what remains of a shared counter
+/// tells how much others use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Exposure {
     /// As `RetryAfter`, and at [`Disclosure::Never`] nothing at all.
     None,
     /// Refusals say when to retry, and nothing else.
-    #[default]
     RetryAfter,
-    /// As much as anybody.
+    /// As much as a caller with an identity.
+    #[default]
     Full,
 }
 

@@ -15,8 +15,6 @@ use super::structured::shown_name;
 
 /// A limit is near exhaustion when at most one part in this many is left.
 const NEAR_EXHAUSTION_PARTS: u64 = 5;
-/// When to look again for a free permit. Its expiry is only the worst case: permits come back as soon as requests end.
-const PERMIT_RETRY: Ticks = Ticks::from_secs(1);
 
 /// What one enforced limit shows.
 #[derive(Clone, Debug)]
@@ -83,6 +81,11 @@ impl<'a> Reading<'a> {
         matches!(self.rule, Quota::Concurrency(_))
     }
 
+    /// Whether it belongs to the caller. A limit without `by` is the platform's, and nothing of it is shown to callers.
+    pub(super) fn is_owned(&self) -> bool {
+        !self.status.limit.by().is_empty()
+    }
+
     /// Whether it refused the request.
     pub(super) const fn is_violated(&self) -> bool {
         !self.status.outcome.is_allowed()
@@ -105,8 +108,7 @@ impl<'a> Reading<'a> {
 
     /// How long a denied caller must stay away.
     pub(super) fn wait(&self) -> Option<Ticks> {
-        let retry_after = self.status.outcome.verdict.retry_after()?;
-        Some(if self.is_concurrency() { retry_after.min(PERMIT_RETRY) } else { retry_after })
+        self.status.retry_advice()
     }
 
     /// The units that the request consumed, when that is known without asking the policy again.
@@ -119,9 +121,9 @@ impl<'a> Reading<'a> {
     }
 
     /// The order in which limits are worth showing: refusals first, then waits, each with the longest first; then the caller's
-    /// own limits before those that it shares with everybody, of which it cannot tell how much is left to it; then by the time
-    /// to exhaustion. That is the time for which the rest lasts at the limit's own rate: raw units would not compare, since
-    /// a thousand left of half a million a second are gone long before fifty left of a hundred.
+    /// own limits before the platform's; then by the time to exhaustion. That is the time for which the rest lasts at the limit's
+    /// own rate: raw units would not compare, since a thousand left of half a million a second are gone long before fifty left of
+    /// a hundred.
     pub(super) fn urgency(&self) -> (Reverse<(u8, Ticks)>, bool, u128) {
         let held_up = match self.status.outcome.verdict {
             Verdict::Never | Verdict::Forbidden => (3, Ticks::ZERO),
@@ -129,8 +131,7 @@ impl<'a> Reading<'a> {
             Verdict::Wait(wait) => (1, wait),
             Verdict::Allow => (0, Ticks::ZERO),
         };
-        let shared = self.status.limit.by().is_empty();
-        (Reverse(held_up), shared, refill_micros(self.rule, self.remaining))
+        (Reverse(held_up), !self.is_owned(), refill_micros(self.rule, self.remaining))
     }
 
     /// The limit's own period: of its rate, or the life of a permit.

@@ -12,10 +12,10 @@ use super::reading::{Reading, readings};
 /// What a decision has to show, before any dialect writes it.
 #[derive(Debug)]
 pub(super) struct Sheet<'a> {
-    /// Every enforced limit, in the policy's order.
-    pub(super) readings: SmallVec<[Reading<'a>; 4]>,
-    /// Which of them matter now, the most urgent first: every violated one, otherwise the one closest to exhaustion. On a
-    /// denial nothing else is listed, because `Retry-After` must not be earlier than any window beside it.
+    /// Every enforced limit, in the policy's order. Only [`Sheet::owned`] are shown.
+    readings: SmallVec<[Reading<'a>; 4]>,
+    /// Which of them matter now, the most urgent first: every violated one, otherwise the caller's own closest to exhaustion.
+    /// On a denial nothing else is listed, because `Retry-After` must not be earlier than any window beside it.
     chosen: SmallVec<[usize; 4]>,
     /// When to come back, if the request was denied and that may be told.
     pub(super) retry: Option<Retry>,
@@ -70,13 +70,19 @@ impl<'a> Sheet<'a> {
         self.chosen.iter().filter_map(|&index| self.readings.get(index))
     }
 
-    fn most_urgent(&self) -> Option<&Reading<'a>> {
+    /// The limit that matters most, whoever it belongs to: for when to come back, and for words that tell nothing else of it.
+    pub(super) fn most_urgent(&self) -> Option<&Reading<'a>> {
         self.chosen().next()
+    }
+
+    /// The caller's own limits, in the policy's order.
+    pub(super) fn owned(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
+        self.readings.iter().filter(|reading| reading.is_owned())
     }
 
     /// The limits to list with their numbers, the most urgent first. One that refused because nobody could count has none.
     pub(super) fn listed(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
-        self.chosen().filter(|reading| reading.is_known())
+        self.chosen().filter(|reading| reading.is_known() && reading.is_owned())
     }
 
     /// The limit that matters most of those listed.
@@ -92,9 +98,14 @@ impl<'a> Sheet<'a> {
             .min_by_key(|reading| reading.urgency())
     }
 
-    /// The limits that refused the request, the most urgent first.
-    pub(super) fn violated(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
+    /// The limits that refused the request, the most urgent first, whoever they belong to.
+    pub(super) fn refusing(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
         self.chosen().filter(|reading| reading.is_violated())
+    }
+
+    /// The caller's own limits that refused the request, the most urgent first.
+    pub(super) fn violated(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
+        self.refusing().filter(|reading| reading.is_owned())
     }
 
     fn choose(&mut self) {
@@ -120,7 +131,7 @@ impl<'a> Sheet<'a> {
     fn may_list(&self, reading: &Reading<'_>) -> bool {
         let hidden =
             self.disclosure == Disclosure::NearExhaustion && self.allowed && !reading.is_near_exhaustion();
-        reading.is_known() && !hidden
+        reading.is_known() && reading.is_owned() && !hidden
     }
 
     fn calls_for_disclosure(&self) -> bool {

@@ -3,7 +3,7 @@
 
 mod disclosure;
 mod forms;
-pub(super) mod fixture;
+pub(crate) mod fixture;
 mod golden;
 mod numbers;
 mod properties;

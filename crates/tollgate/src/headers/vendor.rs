@@ -33,7 +33,21 @@ fn write_x(headers: &mut HeaderList, reading: &Reading<'_>, reset: u64) {
 
 /// Discord's headers: seconds with three decimals, a name for the bucket, and on denials its scope.
 pub(super) fn write_discord(headers: &mut HeaderList, sheet: &Sheet<'_>) {
-    let Some(reading) = sheet.tightest() else { return };
+    if let Some(reading) = sheet.tightest() {
+        write_discord_bucket(headers, sheet, reading);
+    }
+    // Whose limit it is tells nothing else of it, so it is told of the platform's too.
+    let refusing = sheet.most_urgent().filter(|reading| reading.is_known());
+    if let (Some(reading), Some(_)) = (refusing, sheet.retry) {
+        let scope = discord_scope(reading);
+        headers.text("X-RateLimit-Scope", scope);
+        if scope == "global" {
+            headers.text("X-RateLimit-Global", "true");
+        }
+    }
+}
+
+fn write_discord_bucket(headers: &mut HeaderList, sheet: &Sheet<'_>, reading: &Reading<'_>) {
     headers.number("X-RateLimit-Limit", reading.quota);
     headers.number("X-RateLimit-Remaining", reading.remaining);
     let reset_at = (sheet.now + reading.reset_after()).unix_micros();
@@ -46,13 +60,6 @@ pub(super) fn write_discord(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     headers.write("X-RateLimit-Bucket", |out| {
         push(out, format_args!("{:016x}", name_hash(&reading.name)));
     });
-    if sheet.retry.is_some() {
-        let scope = discord_scope(reading);
-        headers.text("X-RateLimit-Scope", scope);
-        if scope == "global" {
-            headers.text("X-RateLimit-Global", "true");
-        }
-    }
 }
 
 /// Whose limit it is, in Discord's words: everybody's, the caller's for all requests, or the caller's for some.
@@ -71,7 +78,8 @@ pub(super) fn write_stripe(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     if sheet.allowed {
         return;
     }
-    if let (Some(reading), Some(_)) = (sheet.tightest(), sheet.retry) {
+    let refusing = sheet.most_urgent().filter(|reading| reading.is_known());
+    if let (Some(reading), Some(_)) = (refusing, sheet.retry) {
         let everywhere = reading.status.limit.when.is_empty();
         let reason = match (everywhere, reading.is_concurrency()) {
             (true, false) => "global-rate",

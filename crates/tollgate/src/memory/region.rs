@@ -53,6 +53,9 @@ impl Region {
     }
 }
 
+/// One part in so many of a share is a reserve that new keys do not get.
+const RESERVE_PARTS: u64 = 2;
+
 /// Bytes that one part of a store may take: its own share first, then what all parts have in common. Tables never give lines
 /// back, so a flood of one kind of key takes the common bytes for good; the other kinds still have their shares.
 pub(crate) struct Budget {
@@ -99,6 +102,29 @@ impl Budget {
     /// Whether less than a quarter is left.
     pub(crate) fn is_short(&self) -> bool {
         self.own_left() + self.common_left() < self.total() / 4
+    }
+
+    /// Bytes of this part's share that [`Budget::take_unreserved`] leaves.
+    const fn reserve(&self) -> u64 {
+        self.own_total / RESERVE_PARTS
+    }
+
+    /// Takes bytes for a new key, which leaves a reserve for the keys that are known.
+    pub(crate) fn take_unreserved(&self, bytes: u64) -> bool {
+        let least = bytes.saturating_add(self.reserve());
+        let take = |left: u64| left.checked_sub(least).map(|rest| rest + self.reserve());
+        // Relaxed, as below.
+        self.own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() || self.take_common(bytes)
+    }
+
+    /// Takes bytes for a key that is known: of the reserve only when nothing else is left.
+    pub(crate) fn take_reserve(&self, bytes: u64) -> bool {
+        self.take_unreserved(bytes) || self.take(bytes)
+    }
+
+    fn take_common(&self, bytes: u64) -> bool {
+        let take = |left: u64| left.checked_sub(bytes);
+        self.common.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
     /// Takes bytes if that many are left. Relaxed is enough: the numbers guard no other memory.

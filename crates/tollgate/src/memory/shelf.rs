@@ -1,11 +1,14 @@
 //! The shelf of large states: sliding windows, logs and permits, in shards behind ordinary locks. Bounded by the same budget
-//! as the tables: a key's whole possible size is taken when the key is first kept, so a known key is never refused for memory.
+//! as the tables. The whole possible size of a window or a log is taken when its key is first kept, so a known key is never refused
+//! for memory. Permits take memory for what is in flight; a part of the budget is kept from new keys, so that known keys find room
+//! for more of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::algorithm::{concurrency, sliding_log, sliding_window};
 use crate::charge::Charge;
+use crate::decision::Source;
 use crate::key::Fingerprint;
 use crate::memory::holds::Holds;
 use crate::memory::region::Budget;
@@ -39,7 +42,8 @@ pub(crate) enum Large {
 pub(crate) struct Shelved {
     pub(crate) number: u32,
     pub(crate) idle_at: Timestamp,
-    pub(crate) bytes: u64,
+    /// Bytes of the budget that were taken for it.
+    pub(crate) bytes: u32,
     pub(crate) state: Large,
 }
 
@@ -94,7 +98,7 @@ impl Shelf {
         now: Timestamp,
         shelved: Shelved,
     ) -> Result<(), Full> {
-        if !self.take(shard, shelved.bytes, now) {
+        if !self.take(shard, u64::from(shelved.bytes), now) {
             return Err(Full);
         }
         if shard.len() >= 64 && shard.len().is_power_of_two() {
@@ -110,18 +114,18 @@ impl Shelf {
         &self,
         charge: &Charge<'_>,
         now: Timestamp,
-    ) -> Result<Result<Outcome, StoreFailure>, Full> {
+    ) -> Result<Result<Told, StoreFailure>, Full> {
         let mut shard = self.lock(Self::shard_of(charge.key));
         let mut change = Change::default();
-        let outcome = match self.step(&mut shard, charge.key, charge, now, &mut change) {
-            Ok(outcome) => outcome,
+        let told = match self.step(&mut shard, charge.key, charge, now, &mut change) {
+            Ok(told) => told,
             Err(failure) => return Ok(Err(failure)),
         };
         match change.fresh.take() {
-            Some(fresh) if outcome.is_allowed() && charge.cost > 0 => {
-                self.put(&mut shard, charge.key, now, *fresh).map(|()| Ok(outcome))
+            Some(fresh) if told.0.is_allowed() && charge.cost > 0 => {
+                self.put(&mut shard, charge.key, now, *fresh).map(|()| Ok(told))
             }
-            _ => Ok(Ok(outcome)),
+            _ => Ok(Ok(told)),
         }
     }
 
@@ -131,35 +135,36 @@ impl Shelf {
         charge: &Charge<'_>,
         demand: Demand,
         now: Timestamp,
-    ) -> Result<Result<Outcome, StoreFailure>, Full> {
+    ) -> Result<Result<Told, StoreFailure>, Full> {
         let mut shard = self.lock(Self::shard_of(charge.key));
         let mut change = Change::default();
         let mut step = |shard: &mut Shard, cost| {
-            self.step(shard, charge.key, &charge.costing(cost), now, &mut change)
-                .map(|outcome| (cost, outcome))
+            self.step(shard, charge.key, &charge.costing(cost), now, &mut change).map(|told| (cost, told))
         };
         let asked = match demand {
-            Demand::UpTo(left) => step(&mut shard, 0)
-                .and_then(|(_, look)| step(&mut shard, charge.cost.min(look.remaining.saturating_sub(left)))),
+            Demand::UpTo(left) => step(&mut shard, 0).and_then(|(_, (look, _))| {
+                step(&mut shard, charge.cost.min(look.remaining.saturating_sub(left)))
+            }),
             // What is large has no room beside its share, so it would admit what it admits.
             Demand::If(_) => step(&mut shard, charge.cost),
             Demand::Would(units) => step(&mut shard, units),
         };
-        let (taken, outcome) = match asked {
+        let (taken, told) = match asked {
             Ok(asked) => asked,
             Err(failure) => return Ok(Err(failure)),
         };
         if matches!(demand, Demand::Would(_)) {
             if let Some(known) = shard.get_mut(&charge.key).filter(|_| change.undo.is_some()) {
                 known.undo(&charge.costing(taken), now, change.undo.take());
+                self.give_spare(known);
             }
-            return Ok(Ok(outcome));
+            return Ok(Ok(told));
         }
         match change.fresh.take() {
-            Some(fresh) if outcome.is_allowed() && taken > 0 => {
-                self.put(&mut shard, charge.key, now, *fresh).map(|()| Ok(outcome))
+            Some(fresh) if told.0.is_allowed() && taken > 0 => {
+                self.put(&mut shard, charge.key, now, *fresh).map(|()| Ok(told))
             }
-            _ => Ok(Ok(outcome)),
+            _ => Ok(Ok(told)),
         }
     }
 
@@ -171,42 +176,59 @@ impl Shelf {
         charge: &Charge<'_>,
         now: Timestamp,
         change: &mut Change,
-    ) -> Result<Outcome, StoreFailure> {
+    ) -> Result<Told, StoreFailure> {
         let Some(known) = shard.get_mut(&key) else {
             let mut fresh = Box::new(Shelved::new(charge)?);
             let outcome = fresh.charge(charge, now)?.0;
+            fresh.bytes = fresh.bytes.max(fresh.state.bytes());
             change.fresh = Some(fresh);
-            return Ok(outcome);
+            return Ok((outcome, Source::Exact));
         };
         let (outcome, undo) = known.charge(charge, now)?;
-        // A quota raised by a swap may let a state outgrow what was taken for it.
+        // One permit more, or a quota raised by a swap, may let a state outgrow what was taken for it.
         let missing = known.state.bytes().saturating_sub(known.bytes);
         if missing > 0 {
-            if !self.budget.take(missing) {
+            let bytes = u64::from(missing);
+            let is_taken = match known.state {
+                Large::Permits(_) => self.budget.take_reserve(bytes),
+                Large::Window(_) | Large::Log(_) => self.budget.take_unreserved(bytes),
+            };
+            if !is_taken {
                 known.undo(charge, now, undo);
-                return Ok(Outcome { limit: charge.quota.capacity(), ..NO_ROOM });
+                self.give_spare(known);
+                return Ok((Outcome { limit: charge.quota.capacity(), ..NO_ROOM }, Source::Full));
             }
             known.bytes += missing;
         }
+        self.give_spare(known);
         change.undo = undo;
-        Ok(outcome)
+        Ok((outcome, Source::Exact))
+    }
+
+    /// Gives back the bytes that permits no longer need. Windows and logs keep what was taken for all that they may become.
+    pub(crate) fn give_spare(&self, known: &mut Shelved) {
+        if matches!(known.state, Large::Permits(_)) {
+            let spare = known.bytes.saturating_sub(known.state.bytes());
+            known.bytes -= spare;
+            self.budget.give(u64::from(spare));
+        }
     }
 
     /// Takes bytes of the budget, if need be from states that are idle.
     fn take(&self, shard: &mut Shard, bytes: u64, now: Timestamp) -> bool {
-        if self.budget.take(bytes) {
+        if self.budget.take_unreserved(bytes) {
             return true;
         }
         self.sweep(shard, now);
-        if self.budget.take(bytes) {
+        if self.budget.take_unreserved(bytes) {
             return true;
         }
         self.sweep_others(now);
-        self.budget.take(bytes)
+        self.budget.take_unreserved(bytes)
     }
 
     pub(crate) fn remove(&self, shard: &mut Shard, key: Fingerprint) -> bool {
-        shard.remove(&key).inspect(|gone| self.budget.give(gone.bytes)).is_some()
+        shard.remove(&key).inspect(|gone| self.budget.give(u64::from(gone.bytes))).is_some()
     }
 
     /// Sweeps the shards that nobody holds, one in some calls: a full shelf is asked for room by every new key.
@@ -227,7 +249,7 @@ impl Shelf {
         shard.retain(|_, shelved| {
             let keep = !self.is_idle(shelved, now);
             if !keep {
-                self.budget.give(shelved.bytes);
+                self.budget.give(u64::from(shelved.bytes));
             }
             keep
         });
@@ -242,6 +264,9 @@ impl Shelf {
             .sum()
     }
 }
+
+/// What a state said, and whether it is the counter itself that said so.
+pub(crate) type Told = (Outcome, Source);
 
 /// What a charge did to the shelf, until it is known whether it counts.
 #[derive(Debug, Default)]
@@ -265,7 +290,10 @@ impl Shelved {
     /// The state of a key never seen.
     fn new(charge: &Charge<'_>) -> Result<Self, StoreFailure> {
         let state = Large::default_of(charge.quota)?;
-        let bytes = state_bytes(charge.quota);
+        let bytes = match charge.quota {
+            Quota::Concurrency(_) => state.bytes(),
+            other => u32::try_from(state_bytes(other)).unwrap_or(u32::MAX),
+        };
         Ok(Self { number: charge.number, idle_at: Timestamp::default(), bytes, state })
     }
 
@@ -417,13 +445,14 @@ impl Large {
     }
 
     /// The bytes that it takes, with the map's.
-    fn bytes(&self) -> u64 {
-        ENTRY_BYTES
+    fn bytes(&self) -> u32 {
+        let bytes = ENTRY_BYTES
             + match self {
                 Large::Window(state) => state.len() as u64 * WINDOW_BYTES,
                 Large::Log(state) => state.len() as u64 * LOG_BYTES,
-                Large::Permits(state) => state.len() as u64 * PERMIT_BYTES,
-            }
+                Large::Permits(state) => state.heap_bytes(),
+            };
+        u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 }
 
@@ -431,15 +460,14 @@ impl Large {
 const WINDOW_BYTES: u64 = 8;
 /// An entry of a log; a vector may have twice the room that it uses.
 const LOG_BYTES: u64 = 2 * size_of::<(Timestamp, u64)>() as u64;
-/// A permit, by name and by expiry.
-const PERMIT_BYTES: u64 = 2 * 24;
 
-/// Bytes that are taken for one key of a quota; none for small states, which live in the tables.
+/// Most bytes that one key of a quota takes; none for small states, which live in the tables. A key of a concurrency limit takes
+/// so many with all of its permits in flight, and [`ENTRY_BYTES`] with one.
 pub(crate) fn state_bytes(quota: &Quota) -> u64 {
     match quota {
         Quota::SlidingWindow(quota) => ENTRY_BYTES + (u64::from(quota.precision()) + 1) * WINDOW_BYTES,
         Quota::SlidingLog(quota) => ENTRY_BYTES + quota.limit() * LOG_BYTES,
-        Quota::Concurrency(quota) => ENTRY_BYTES + quota.limit() * PERMIT_BYTES,
+        Quota::Concurrency(quota) => ENTRY_BYTES + concurrency::heap_bytes_max(quota),
         _ => 0,
     }
 }

@@ -256,10 +256,12 @@ impl Locks<'_> {
             Held::Large => {
                 let (seat, now) = (item.seat, self.now);
                 let shelf = &self.store.hall(seat.overflow).shelf;
-                match self.shard(seat) {
+                let told = match self.shard(seat) {
                     Some(shard) => shelf.step(shard, item.key, charge, now, &mut item.change)?,
-                    None => NO_ROOM,
-                }
+                    None => (NO_ROOM, Source::Full),
+                };
+                item.is_homeless |= told.1 == Source::Full;
+                told.0
             }
         })
     }
@@ -270,12 +272,13 @@ impl Locks<'_> {
 
     /// Takes back what was done to a large state.
     fn undo(&mut self, item: &mut Item<'_>) {
-        let now = self.now;
+        let (now, shelf) = (self.now, &self.store.hall(item.seat.overflow).shelf);
         let Change { undo, .. } = std::mem::take(&mut item.change);
         if undo.is_some()
             && let Some(known) = self.shard(item.seat).and_then(|shard| shard.get_mut(&item.key))
         {
             known.undo(item.charge, now, undo);
+            shelf.give_spare(known);
         }
     }
 
@@ -304,6 +307,8 @@ impl Locks<'_> {
         // What equals absence, as a released permit leaves it, need not be kept.
         if shelf.is_idle(known, now) {
             shelf.remove(shard, item.key);
+        } else {
+            shelf.give_spare(known);
         }
         Ok(())
     }

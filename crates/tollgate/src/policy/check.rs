@@ -237,7 +237,14 @@ fn quotas(limit: &Limit, places: Places<'_>, report: &mut Report) {
     }
     let largest = quotas.all.iter().map(state_bytes).max().unwrap_or(0);
     if largest > STATE_BYTES_LARGE && !limit.by.is_empty() {
-        let message = format!("each key may take {largest} bytes, so a store of 64 MiB holds few of them");
+        let message = match quotas.all.first() {
+            Some(Quota::Concurrency(_)) => {
+                format!(
+                    "a key with all of its permits in flight takes {largest} bytes, so memory holds few of them"
+                )
+            }
+            _ => format!("each key takes {largest} bytes, so memory holds few of them"),
+        };
         let (field, accepted) = match quotas.all.first() {
             Some(Quota::Concurrency(_)) => ("concurrency", "fewer permits, or a larger store"),
             Some(Quota::SlidingLog(_)) => ("rate", "a smaller number, a sliding-window, or a larger store"),

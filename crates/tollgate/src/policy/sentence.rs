@@ -57,6 +57,19 @@ impl Limit {
         format!("{} {}", self.verb(), self.phrase(index))
     }
 
+    /// What a quota of its own admits, in a few words: `100 requests a second, burst 200`.
+    #[must_use]
+    pub fn amount(&self, quota: &Quota) -> String {
+        let short = |rate: Rate, burst| {
+            format!("{} {}, burst {}", counted(rate.units(), self.noun()), each(rate.period()), number(burst))
+        };
+        match quota {
+            Quota::TokenBucket(bucket) => short(bucket.rate(), bucket.burst()),
+            Quota::Gcra(bucket) => short(bucket.rate(), bucket.burst()),
+            other => phrase(other, self.noun()),
+        }
+    }
+
     /// What everybody may do, by tier if there are tiers.
     fn amounts(&self) -> String {
         let verb = self.verb();

@@ -167,10 +167,10 @@ fn released_permits_make_room_everywhere() {
     let engine = Engine::with_store(Policy::compile("p", file).unwrap().0, store, Secret::random());
     let ask = |key: &str| engine.check_now(&CheckRequest::new().with("k", key).unwrap(), start);
     let mut permits = Vec::new();
-    for number in 0..200 {
+    for number in 0..2_000 {
         permits.extend(ask(&format!("filler-{number}")).take_permit());
     }
-    assert!(ask("new").limits().all(|status| status.source == Source::Overflow), "the shelf is full");
+    assert!(ask("new").limits().all(|status| status.source != Source::Exact), "the shelf is full");
     for permit in &permits {
         block_on(engine.release(permit, start)).unwrap();
     }

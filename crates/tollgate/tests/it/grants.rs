@@ -91,11 +91,13 @@ fn deny_is_a_403_that_charges_nothing() {
         let body = answer.body.expect("a refusal says why").text;
         let expected = format!(
             "{{\"type\":\"urn:tollgate:problem:denied-by-policy\",\"title\":\"Request is denied by policy\",\
-             \"status\":403,\"detail\":\"{cause}: deny\",\"violated-policies\":[\"{cause}\"],\"retryable\":false}}"
+             \"status\":403,\"detail\":\"{cause}: deny\",\"cause\":\"{cause}\",\"violated-policies\":[\"{cause}\"],\"retryable\":false}}"
         );
         assert_eq!(body, expected);
         // A stranger is told neither the limit nor its name.
-        let stranger = Answer::of(&denied, &HeaderPolicy::default(), Audience::default(), T0);
+        let anonymous = tollgate::headers::Exposure::RetryAfter;
+        let hidden = HeaderPolicy { anonymous, ..HeaderPolicy::default() };
+        let stranger = Answer::of(&denied, &hidden, Audience::default(), T0);
         assert_eq!(stranger.status, 403);
         assert!(!stranger.body.expect("a refusal says why").text.contains(cause));
     }

@@ -97,8 +97,59 @@ fn new_keys_share_a_counter_when_there_is_no_room() {
                 now_or_never(engine.peek(&asking(&key, 1), NOW)).limits().next().map(|s| s.outcome.remaining);
             assert_eq!(left, Some(3), "{name}: {key} was known before the store was full");
             let drained = (0..5).filter(|_| engine.check_now(&asking(&key, 1), NOW).is_allowed()).count();
-            assert_eq!(drained, 3, "{name}: {key}");
+            // Permits take memory as they are given, of which there is a reserve for known keys, and an end.
+            let is_sure = name != "concurrency" || number < 20;
+            assert!(drained == 3 || drained < 3 && !is_sure, "{name}: {key} was admitted {drained} times");
         }
         assert!(engine.usage(NOW).overflow_keys <= 8, "{name}: new keys share eight counters");
     }
+}
+
+/// The story: 37,000 keys of the example's `in-flight` limit filled 64 MiB, because each took room for all twenty of its permits.
+/// A key takes memory for what is in flight: at most 200 bytes for one permit, more for more, and none once they are given back.
+#[test]
+fn a_permit_takes_memory_for_what_is_in_flight() {
+    const KEYS: u64 = 100_000;
+    let engine = engine(vec![crate::fixture::permits("in-flight", 20)], 64 << 20, NOW);
+    let idle = engine.store().usage(NOW).bytes;
+    let used = || engine.store().usage(NOW).bytes - idle;
+    let take = |key: u64| {
+        let mut decision = engine.check_now(&asking(&key.to_string(), 1), NOW);
+        let source = decision.limits().next().map(|status| status.source);
+        assert_eq!((decision.is_allowed(), source), (true, Some(Source::Exact)), "key {key}");
+        decision.take_permit().expect("it is admitted")
+    };
+    let mut permits: Vec<_> = (0..KEYS).map(take).collect();
+    assert!(used() <= 200 * KEYS, "{} bytes a key", used() / KEYS);
+    // Twenty permits of one key are exact, and take more.
+    let one = used();
+    permits.extend((1..20).map(|_| take(7)));
+    assert!(used() > one && !engine.check_now(&asking("7", 1), NOW).is_allowed());
+    assert!(used() - one < 20 * 100, "{} bytes for 19 more", used() - one);
+    for permit in permits {
+        now_or_never(engine.release(&permit, NOW)).expect("memory does not fail");
+    }
+    assert_eq!((used(), engine.store().usage(NOW).keys), (0, 0));
+}
+
+/// When memory is full of permits, new keys share counters and say so. A known key still finds room for more permits, of which a part
+/// of the memory is kept; and when that is used up too it is refused, never admitted beyond its limit or counted elsewhere.
+#[test]
+fn known_keys_find_room_for_permits_when_new_keys_do_not() {
+    let engine = engine(vec![crate::fixture::permits("in-flight", 1_000)], 256 << 10, NOW);
+    let ask = |key: &str| {
+        let decision = engine.check_now(&asking(key, 1), NOW);
+        let source = decision.limits().next().expect("the limit answers").source;
+        (decision.is_allowed(), source)
+    };
+    assert_eq!(ask("known"), (true, Source::Exact));
+    let shared = (0..).map(|key: u64| ask(&key.to_string())).find(|told| told.1 != Source::Exact);
+    assert_eq!(shared, Some((true, Source::Overflow)), "new keys share a counter");
+    let told: Vec<_> = (0..1_000).map(|_| ask("known")).collect();
+    let admitted = told.iter().filter(|told| told.0).count();
+    assert!((10..1_000).contains(&admitted), "{admitted}");
+    assert!(told.iter().all(|&(allowed, source)| allowed == (source == Source::Exact)));
+    let refused = engine.check_now(&asking("known", 1), NOW);
+    assert_eq!(refused.limits().next().map(|status| status.source), Some(Source::Full));
+    assert!(refused.explanation().expect("it is refused").contains("memory is full"));
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use tollgate::charge::{Answers, Charge};
-use tollgate::headers::Caller;
+use tollgate::headers::{Caller, Exposure};
 use tollgate::policy::{Change, Choice, EXAMPLE, Mode, Unmet};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{
@@ -265,7 +265,8 @@ fn a_blocked_request_is_told_when_to_come_back() {
     ] {
         assert!(body.contains(expected), "{expected} is not in {body}");
     }
-    let stranger = Answer::of(&denied, &HeaderPolicy::default(), Audience::default(), T0);
+    let hidden = HeaderPolicy { anonymous: Exposure::RetryAfter, ..HeaderPolicy::default() };
+    let stranger = Answer::of(&denied, &hidden, Audience::default(), T0);
     assert_eq!(stranger.headers.get("Retry-After"), Some("90"));
     assert!(!stranger.body.unwrap().text.contains("operator"));
 }

@@ -159,7 +159,10 @@ impl Alike {
         match briefly {
             Some(Brief::Passes) => prop_assert!(wanted.is_allowed()),
             Some(Brief::Refused { retry_seconds }) => {
-                let answer = Answer::of(wanted, &HeaderPolicy::default(), Audience::default(), now);
+                // It is the answer to strangers, to whom quotas are not told.
+                let anonymous = tollgate::headers::Exposure::RetryAfter;
+                let policy = HeaderPolicy { anonymous, ..HeaderPolicy::default() };
+                let answer = Answer::of(wanted, &policy, Audience::default(), now);
                 prop_assert_eq!(answer.status, 429);
                 let seconds = retry_seconds.to_string();
                 prop_assert_eq!(answer.headers.get("Retry-After"), Some(seconds.as_str()));

@@ -59,7 +59,7 @@ pub(in crate::foreign) async fn answer<'c, S: Store>(
     let said = rulings.into_iter().zip(outcomes).zip(asked);
     let rules = said.filter(|(_, asked)| *asked);
     let rules = rules.filter_map(|((ruling, outcome), _)| rule(ruling, outcome, options)).collect();
-    Answered { answer: Answer { overall, statuses, headers, block: None, is_faulty: false }, rules }
+    Answered { answer: Answer { overall, statuses, headers, refusal: None, is_faulty: false }, rules }
 }
 
 /// What a rule said, for whoever counts: what is left of it, and whether the request is over it.

@@ -59,7 +59,9 @@ async fn which_limit_is_told() {
         )
         .await;
     // A request at fault is refused, not let pass.
-    client.expect(command("TG.CHECK tenant acme tokens many"), told(0, "never", [-1, -1, -1, -1], "")).await;
+    client
+        .expect(command("TG.CHECK tenant acme tokens many"), told(0, "never", [-1, -1, -1, -1], "tokens"))
+        .await;
 }
 
 /// Questions that cannot be understood, each with what would be accepted.
@@ -118,7 +120,17 @@ async fn resp3_is_a_map() {
         )
         .await;
     client.send(command("TG.CHECK tenant acme")).await;
-    client.receive("%9\r\n$7\r\nallowed\r\n#f\r\n$7\r\nverdict\r\n$5\r\nnever\r\n").await;
+    client.receive("%10\r\n$7\r\nallowed\r\n#f\r\n$7\r\nverdict\r\n$5\r\nnever\r\n").await;
+    client.send(command("PING end")).await;
+    let mut rest = Vec::new();
+    while !rest.ends_with(b"$3\r\nend\r\n") {
+        rest.push(client.stream.read_u8().await.unwrap());
+    }
+    let rest = String::from_utf8(rest).unwrap();
+    assert!(
+        rest.contains("name\r\n$6\r\ntokens") && rest.contains("reason\r\n") && rest.contains("fault\r\n"),
+        "{rest}"
+    );
 }
 
 /// Takes the only place of a worker, and returns its permit.
@@ -136,7 +148,7 @@ async fn permits() {
     let server = Server::new();
     let mut client = server.connect();
     let id = permit(&mut client).await;
-    client.expect(command("TG.CHECK worker w"), told(0, "deny", [0, 1, 30_000, 30_000], "in-flight")).await;
+    client.expect(command("TG.CHECK worker w"), told(0, "deny", [0, 1, 1_000, 30_000], "in-flight")).await;
     let release = command(&format!("TG.RELEASE {id}"));
     client.expect(release.repeat(2), ":1\r\n:0\r\n").await;
     let late = permit(&mut client).await;

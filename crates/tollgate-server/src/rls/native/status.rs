@@ -16,7 +16,7 @@ pub(super) fn statuses(
     let mut statuses = Vec::with_capacity(question.descriptors.len());
     for (position, descriptor) in question.descriptors.iter().enumerate() {
         let met = decision.limits().filter(|status| status.view == position);
-        let denial = met.clone().filter(denies).max_by_key(away); // Chosen as the cause of a whole decision is.
+        let denial = met.clone().filter(denies).max_by_key(LimitStatus::refusal_rank);
         let met = denial.or_else(|| met.min_by_key(left));
         let own = brought.of(position).filter(|own| met.is_none_or(|met| is_tighter(own, &met)));
         let mut status = match (own, met) {

@@ -116,7 +116,7 @@ fn write_large(fields: &mut Fields, place: Place, key: Fingerprint, shelved: &Sh
     write_key(fields, key);
     fields.u32(shelved.number);
     fields.instant(shelved.idle_at);
-    fields.u64(shelved.bytes);
+    fields.u64(u64::from(shelved.bytes));
     match &shelved.state {
         Large::Window(state) => {
             fields.u8(0);
@@ -145,7 +145,7 @@ fn write_large(fields: &mut Fields, place: Place, key: Fingerprint, shelved: &Sh
 
 pub(super) fn read_large(fields: &mut Unread<'_>) -> Result<(Fingerprint, Shelved), String> {
     let (key, number, idle_at) = (read_key(fields)?, fields.number()?, fields.instant()?);
-    let bytes = fields.u64_to(EXACT_MAX)?;
+    let bytes = u32::try_from(fields.u64_to(u64::from(u32::MAX))?).unwrap_or(u32::MAX);
     let state = match fields.u8()? {
         0 => Large::Window(read_window(fields)?),
         1 => {

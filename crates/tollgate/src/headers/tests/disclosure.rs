@@ -95,15 +95,50 @@ fn full_exposure_shows_strangers_everything() {
     assert_eq!(anonymous, authenticated);
 }
 
-/// Unless the operator says otherwise, a stranger learns when to retry and nothing else.
+/// The story: `X-RateLimit-*` never appeared at the gateway, because every caller there counted as a stranger. By default a caller
+/// sees the limits that it owns, with or without an identity.
 #[test]
-fn secure_defaults() {
-    let answer = Answer::of(&decision(&[denied()]), &HeaderPolicy::default(), Audience::default(), NOW);
-    let names: Vec<_> = answer.headers.iter().map(|(name, _)| name).collect();
+fn callers_see_their_own_limits_by_default() {
+    let names = |case: Case| {
+        let answer = Answer::of(&decision(&[case]), &HeaderPolicy::default(), Audience::default(), NOW);
+        answer.headers.iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+    };
+    let quota = "RateLimit-Policy RateLimit X-RateLimit-Limit X-RateLimit-Remaining X-RateLimit-Reset X-RateLimit-Used X-RateLimit-Resource";
+    assert_eq!(names(near()), quota);
+    assert_eq!(names(denied()), format!("Cache-Control Retry-After {quota}"));
+    assert_eq!(HeaderPolicy::default().anonymous, Exposure::Full);
+}
+
+/// With `anonymous: retry-after` a caller without an identity learns when to retry and nothing else.
+#[test]
+fn the_rest_can_be_hidden_from_callers_without_an_identity() {
+    let anonymous = told(denied(), "always", "retry-after", Caller::Anonymous);
+    let names: Vec<_> = anonymous.headers.iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["Cache-Control", "Retry-After"]);
-    let allowed = Answer::of(&decision(&[near()]), &HeaderPolicy::default(), Audience::default(), NOW);
-    assert!(allowed.headers.is_empty());
-    assert_eq!(HeaderPolicy::default().anonymous, Exposure::RetryAfter);
+    assert!(told(near(), "always", "retry-after", Caller::Anonymous).headers.is_empty());
+    assert!(told(near(), "always", "retry-after", Caller::Authenticated).headers.get("RateLimit").is_some());
+}
+
+/// A limit without `by` is the platform's. What remains of it would tell callers how busy others are, so no dialect and no body
+/// names it or has its numbers; a refusal still says when to come back.
+#[test]
+fn limits_of_the_platform_are_never_shown() {
+    let platform = || Case::new("platform", bucket(Rate::per_second(7))).by(&[]);
+    let dialects = [Dialect::Ietf11, Dialect::IetfNext, Dialect::Ietf07, Dialect::Ietf06, Dialect::OpenAi];
+    for dialect in dialects {
+        let allowed = answer(&[platform().left(3, secs(1), secs(1))], &[dialect]);
+        assert!(allowed.headers.is_empty(), "{:?}", lines(&allowed));
+        let beside = answer(&[platform().left(0, secs(1), secs(1)), near()], &[dialect]);
+        assert_eq!(lines(&beside), lines(&answer(&[near()], &[dialect])));
+        let refused = answer(&[platform().denied(secs(9)), near()], &[dialect]);
+        let text = format!("{}{}", lines(&refused).join("\n"), refused.body.as_ref().unwrap().text);
+        assert!(!text.contains("platform") && !text.contains("=7"), "{text}");
+        assert!(refused.headers.get("Retry-After").is_some() && refused.status == 429, "{text}");
+    }
+    let both = answer(&[platform().denied(secs(9)), denied()], &[Dialect::Ietf11]);
+    assert!(both.body.unwrap().text.contains(r#""cause":"p","violated-policies":["p"]"#));
+    let costly = answer(&[platform().says(Verdict::Never)], &[Dialect::Ietf11]);
+    assert_eq!((costly.status, costly.body.unwrap().text.contains("at most 7")), (400, false));
 }
 
 /// A limit in shadow is on trial. It is in no header and no body, even when it would have denied.

@@ -14,24 +14,24 @@ use crate::quota::{Quota, Rate};
 use crate::time::{Ticks, Timestamp};
 
 /// The wall time of the golden vectors.
-pub(super) const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+pub(crate) const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
 /// One limit and what it said.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    pub(super) name: String,
-    pub(super) by: Vec<&'static str>,
-    pub(super) path: Option<&'static str>,
-    pub(super) quota: Quota,
-    pub(super) stance: Stance,
-    pub(super) source: Source,
-    pub(super) key_hash: u64,
-    pub(super) outcome: Outcome,
+    pub(crate) name: String,
+    pub(crate) by: Vec<&'static str>,
+    pub(crate) path: Option<&'static str>,
+    pub(crate) quota: Quota,
+    pub(crate) stance: Stance,
+    pub(crate) source: Source,
+    pub(crate) key_hash: u64,
+    pub(crate) outcome: Outcome,
 }
 
 impl Case {
     /// A limit that nobody has used.
-    pub(super) fn new(name: &str, quota: Quota) -> Self {
+    pub(crate) fn new(name: &str, quota: Quota) -> Self {
         let outcome = Outcome {
             verdict: Verdict::Allow,
             limit: quota.capacity(),
@@ -52,7 +52,7 @@ impl Case {
     }
 
     /// So many units left, the next one and a full counter after these times.
-    pub(super) fn left(mut self, remaining: u64, next_unit: Ticks, reset: Ticks) -> Self {
+    pub(crate) fn left(mut self, remaining: u64, next_unit: Ticks, reset: Ticks) -> Self {
         self.outcome.remaining = remaining;
         self.outcome.next_unit_after = next_unit;
         self.outcome.reset_after = reset;
@@ -60,37 +60,37 @@ impl Case {
     }
 
     /// Denied for this long.
-    pub(super) fn denied(mut self, retry_after: Ticks) -> Self {
+    pub(crate) fn denied(mut self, retry_after: Ticks) -> Self {
         self.outcome.verdict = Verdict::Deny { retry_after };
         self
     }
 
-    pub(super) fn says(mut self, verdict: Verdict) -> Self {
+    pub(crate) fn says(mut self, verdict: Verdict) -> Self {
         self.outcome.verdict = verdict;
         self
     }
 
-    pub(super) fn sourced(mut self, source: Source) -> Self {
+    pub(crate) fn sourced(mut self, source: Source) -> Self {
         self.source = source;
         self
     }
 
-    pub(super) fn in_shadow(mut self) -> Self {
+    pub(crate) fn in_shadow(mut self) -> Self {
         self.stance = Stance::Shadow;
         self
     }
 
-    pub(super) fn by(mut self, by: &[&'static str]) -> Self {
+    pub(crate) fn by(mut self, by: &[&'static str]) -> Self {
         self.by = by.to_vec();
         self
     }
 
-    pub(super) fn only_on(mut self, path: &'static str) -> Self {
+    pub(crate) fn only_on(mut self, path: &'static str) -> Self {
         self.path = Some(path);
         self
     }
 
-    pub(super) fn keyed(mut self, key_hash: u64) -> Self {
+    pub(crate) fn keyed(mut self, key_hash: u64) -> Self {
         self.key_hash = key_hash;
         self
     }
@@ -138,62 +138,62 @@ pub(crate) fn decision(cases: &[Case]) -> Decision {
 }
 
 /// A decision about a request that is itself at fault.
-pub(super) fn faulty(fault: Fault) -> Decision {
+pub(crate) fn faulty(fault: Fault) -> Decision {
     Decision::faulty(Arc::new(Policy::of_limits(Vec::new())), fault)
 }
 
-pub(super) fn authenticated() -> Audience {
+pub(crate) fn authenticated() -> Audience {
     Audience { caller: Caller::Authenticated, accepts: Accepts::Json, cost: Some(1) }
 }
 
-pub(super) fn speaking(dialects: &[Dialect]) -> HeaderPolicy {
+pub(crate) fn speaking(dialects: &[Dialect]) -> HeaderPolicy {
     HeaderPolicy { dialects: Dialects::new(dialects.iter().copied()).unwrap(), ..HeaderPolicy::default() }
 }
 
 /// The answer to an authenticated caller in some dialects.
-pub(super) fn answer(cases: &[Case], dialects: &[Dialect]) -> Answer {
+pub(crate) fn answer(cases: &[Case], dialects: &[Dialect]) -> Answer {
     Answer::of(&decision(cases), &speaking(dialects), authenticated(), NOW)
 }
 
 /// One header of the answer in one dialect.
-pub(super) fn header(case: Case, dialect: Dialect, name: &str) -> Option<String> {
+pub(crate) fn header(case: Case, dialect: Dialect, name: &str) -> Option<String> {
     answer(&[case], &[dialect]).headers.get(name).map(str::to_owned)
 }
 
-pub(super) fn lines(answer: &Answer) -> Vec<String> {
+pub(crate) fn lines(answer: &Answer) -> Vec<String> {
     let headers = answer.headers.iter();
     headers.map(|(name, value)| format!("{name}: {value}")).collect()
 }
 
-pub(super) fn secs(seconds: u64) -> Ticks {
+pub(crate) fn secs(seconds: u64) -> Ticks {
     Ticks::from_secs(seconds)
 }
 
-pub(super) fn millis(millis: u64) -> Ticks {
+pub(crate) fn millis(millis: u64) -> Ticks {
     Ticks::from_millis(millis)
 }
 
-pub(super) fn bucket(rate: Rate) -> Quota {
+pub(crate) fn bucket(rate: Rate) -> Quota {
     Quota::token_bucket(rate).unwrap()
 }
 
-pub(super) fn leaky(rate: Rate, queue: u64) -> Quota {
+pub(crate) fn leaky(rate: Rate, queue: u64) -> Quota {
     Quota::LeakyBucket(LeakyBucket::new(rate, queue).unwrap())
 }
 
-pub(super) fn fixed(rate: Rate) -> Quota {
+pub(crate) fn fixed(rate: Rate) -> Quota {
     Quota::FixedWindow(FixedWindow::new(rate, Align::Epoch).unwrap())
 }
 
-pub(super) fn log(rate: Rate) -> Quota {
+pub(crate) fn log(rate: Rate) -> Quota {
     Quota::SlidingLog(SlidingLog::new(rate).unwrap())
 }
 
-pub(super) fn permits(limit: u64, ttl: Ticks) -> Quota {
+pub(crate) fn permits(limit: u64, ttl: Ticks) -> Quota {
     Quota::Concurrency(Concurrency::new(limit, ttl).unwrap())
 }
 
 /// The case of the contract: 100 per 60 s, 20 left, 12 s advertised.
-pub(super) fn contract(name: &str) -> Case {
+pub(crate) fn contract(name: &str) -> Case {
     Case::new(name, fixed(Rate::per_minute(100))).left(20, secs(12), secs(12))
 }

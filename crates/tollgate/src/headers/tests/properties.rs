@@ -173,6 +173,9 @@ proptest! {
             // A concurrency limit has no window; its wait is a second.
             let wait = listed.iter().map(|item| integer(item, "t").unwrap_or(1)).max();
             prop_assert!(told >= 1 && Some(told) >= wait);
+            // What the JSON of a decision advises is never later than the header: jitter is only added.
+            let advice = decision.retry_advice().map(|advice| advice.ceil_seconds());
+            prop_assert!(advice.is_some_and(|advice| i64::try_from(advice).unwrap() <= told));
             let counted = decision.limits().all(|status| status.source.is_counted());
             if let Some(wait) = wait && counted {
                 prop_assert!(told <= wait + (wait + 9).div_euclid(10).clamp(1, 30));

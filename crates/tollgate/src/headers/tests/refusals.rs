@@ -34,7 +34,7 @@ fn a_cost_above_the_capacity_is_a_bad_request() {
         concat!(
             r#"{"type":"urn:tollgate:problem:cost-exceeds-capacity","#,
             r#""title":"Request costs more than can ever be admitted at once","status":400,"#,
-            r#""detail":"small: at most 10 at once","violated-policies":["large","small","p"],"#,
+            r#""detail":"small: at most 10 at once","cause":"small","violated-policies":["large","small","p"],"#,
             r#""max-cost":10,"retryable":false}"#
         )
     );
@@ -70,7 +70,7 @@ fn what_nobody_could_count_is_unavailable() {
             concat!(
                 r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
                 r#""title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"#,
-                r#""detail":"p: cannot be counted now","violated-policies":["p"],"retry-after-ms":1000,"#,
+                r#""detail":"p: cannot be counted now","cause":"p","violated-policies":["p"],"retry-after-ms":1000,"#,
                 r#""reason":"limiter-unavailable","retryable":true}"#
             )
         );

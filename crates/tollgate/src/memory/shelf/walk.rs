@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{SHARDS, Shelf, Shelved};
+use super::{Large, SHARDS, Shelf, Shelved};
 use crate::key::Fingerprint;
 use crate::memory::table::Full;
 use crate::time::Timestamp;
@@ -41,7 +41,10 @@ impl Shelf {
         if self.is_idle(&shelved, now) {
             return Ok(false);
         }
-        shelved.bytes = shelved.bytes.max(shelved.state.bytes());
+        shelved.bytes = match shelved.state {
+            Large::Permits(_) => shelved.state.bytes(),
+            Large::Window(_) | Large::Log(_) => shelved.bytes.max(shelved.state.bytes()),
+        };
         let mut shard = self.lock(Self::shard_of(key));
         self.remove(&mut shard, key);
         self.put(&mut shard, key, now, shelved).map(|()| true)

@@ -1,0 +1,33 @@
+//! The example of docs/library.md, as it stands there.
+
+use std::process::Command;
+
+use crate::server::Server;
+
+const EXAMPLE: &str = include_str!("../../examples/engine.rs");
+const GUIDE: &str = include_str!("../../../../docs/library.md");
+
+/// The guide shows the example from its first `use` to its end, word for word.
+#[test]
+fn the_guide_shows_the_example() {
+    let start = EXAMPLE.find("use tollgate::").unwrap();
+    assert!(
+        GUIDE.contains(&format!("```rs\n{}```\n", &EXAMPLE[start..])),
+        "docs/library.md shows another example"
+    );
+}
+
+/// Two processes that run it one after the other count together: of six requests five pass, all by the store's counter.
+#[test]
+fn two_processes_count_together() {
+    let server = Server::redis();
+    let program = std::env::current_exe().unwrap().with_file_name("").join("../examples/engine");
+    let run = || {
+        let output = Command::new(&program).arg(server.url()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let allowed = "allowed: true, source: exact\n";
+    assert_eq!(run(), allowed.repeat(3));
+    assert_eq!(run(), format!("{}allowed: false, source: exact\n", allowed.repeat(2)));
+}

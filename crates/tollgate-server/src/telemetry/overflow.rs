@@ -1,0 +1,99 @@
+//! Whether memory is full, so that new keys share counters or are refused. Decisions say so with their source; this says it to the
+//! operator, in the log and by `/readyz`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tollgate::{Decision, Source, Ticks, Timestamp};
+
+use crate::reload::Failure;
+
+/// How often the log says so.
+const LOGGED_EVERY: Ticks = Ticks::from_secs(10);
+/// How long after the last such decision `/readyz` says so.
+const TOLD_FOR: Ticks = Ticks::from_secs(60);
+
+/// Since when, and for which limit, memory is full.
+#[derive(Debug, Default)]
+pub(crate) struct Overflow {
+    /// When a decision was last made without a counter of its own, in microseconds since 1970; zero if none ever was.
+    last: AtomicU64,
+    /// When the log said so last.
+    logged: AtomicU64,
+    /// Decisions since then.
+    unlogged: AtomicU64,
+    /// What the log said last.
+    text: Mutex<String>,
+}
+
+impl Overflow {
+    /// Takes note of a decision if one of its limits had no room for a counter of its own.
+    #[inline]
+    pub(super) fn look(&self, decision: &Decision, now: Timestamp) {
+        for status in decision.limits() {
+            if is_crowded(status.source) {
+                self.note(status.limit.name(), status.source, now);
+            }
+        }
+    }
+
+    /// A decision was made by a counter that several keys share, or refused because there was no room even for that.
+    #[cold]
+    pub(crate) fn note(&self, limit: &str, source: Source, now: Timestamp) {
+        let micros = now.unix_micros();
+        // Relaxed: the numbers guard nothing. Two threads that log at the same time do no harm.
+        self.last.store(micros, Ordering::Relaxed);
+        let unlogged = self.unlogged.fetch_add(1, Ordering::Relaxed) + 1;
+        if micros.saturating_sub(self.logged.load(Ordering::Relaxed)) < LOGGED_EVERY.as_micros() {
+            return;
+        }
+        self.logged.store(micros, Ordering::Relaxed);
+        self.unlogged.fetch_sub(unlogged, Ordering::Relaxed);
+        let text = match source {
+            Source::Full => format!(
+                "memory is full: new keys of limit {limit} are refused, because there is no room for a counter"
+            ),
+            _ => format!(
+                "memory is full: new keys of limit {limit} share counters, and are denied for what others use"
+            ),
+        };
+        tracing::warn!(limit, decisions = unlogged, "{text}; raise --memory, or count by something coarser");
+        *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+
+    /// What the operator should know now, if anything.
+    pub(crate) fn status(&self, now: Timestamp) -> Option<Failure> {
+        let last = Timestamp::from_unix_micros(self.last.load(Ordering::Relaxed));
+        let is_recent = last != Timestamp::default() && now.since(last) < TOLD_FOR;
+        is_recent
+            .then(|| Failure::new(self.text.lock().unwrap_or_else(PoisonError::into_inner).clone(), last))
+    }
+}
+
+/// Whether an answer came from no counter of the key's own because memory is full.
+pub(crate) const fn is_crowded(source: Source) -> bool {
+    matches!(source, Source::Overflow | Source::Full)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+    /// It is told while it lasts and for a minute after it, and says what the matter is.
+    #[test]
+    fn a_full_memory_is_told_while_it_lasts() {
+        let overflow = Overflow::default();
+        assert!(overflow.status(NOW).is_none());
+        for _ in 0..1_000 {
+            overflow.note("per-key", Source::Overflow, NOW);
+        }
+        let told = overflow.status(NOW + Ticks::from_secs(59)).unwrap();
+        assert!(told.text.contains("limit per-key share counters"), "{}", told.text);
+        assert!(overflow.status(NOW + Ticks::from_secs(60)).is_none());
+        assert_eq!(overflow.unlogged.load(Ordering::Relaxed), 999, "the log says so once in ten seconds");
+        overflow.note("per-key", Source::Full, NOW + LOGGED_EVERY);
+        assert!(overflow.status(NOW + LOGGED_EVERY).unwrap().text.contains("refused"));
+    }
+}

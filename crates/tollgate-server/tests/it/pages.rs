@@ -1,0 +1,82 @@
+//! What pages say that `policy check` prints and warns of: each page is held to it with the real program.
+
+use crate::guide::{blocks, first, shell};
+use crate::proxy::Folder;
+
+const README: &str = include_str!("../../../../README.md");
+const GATEWAY: &str = include_str!("../../../../docs/gateway.md");
+
+/// What `policy check` prints on its standard output and its standard error about a file of this name.
+fn checked(folder: &Folder, name: &str, text: &str) -> (bool, String, String) {
+    folder.write(name, text);
+    let output = shell(&format!("tollgate policy check {name}")).current_dir(&folder.0).output().unwrap();
+    let [out, errors] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    (output.status.success(), out, errors)
+}
+
+/// The story: the README showed a policy and what `policy check` prints of it, without the warning that it prints as well.
+#[test]
+fn the_readme_shows_what_policy_check_prints() {
+    let (blocks, folder) = (blocks(README), Folder::new("pages-readme"));
+    let place = blocks.iter().position(|(language, _)| *language == "yaml").unwrap();
+    let (_, policy) = &blocks[place];
+    let (language, shown) = &blocks[place + 1];
+    let (is_fine, out, errors) = checked(&folder, "policy.yaml", policy);
+    assert_eq!((is_fine, *language, errors.as_str()), (true, "text", ""));
+    assert_eq!(out.trim_end(), shown.as_str());
+}
+
+/// Whatever a page says that `policy check` warns of, it warns of: the page and its words, a file, and the warning.
+#[test]
+fn promised_warnings_are_given() {
+    let folder = Folder::new("pages-warnings");
+    let gateway_blocks = blocks(GATEWAY);
+    let native = |fields: &str| format!("limits: [{{name: a, {fields}}}]");
+    let cases = [
+        ("docs/gateway.md", "`tollgate policy check` warns of it", first(&gateway_blocks, "yaml").to_owned(), "a request without api_key meets none"),
+        ("docs/policy.md", "warns where a request with an `api_key` meets a limit and one without meets none", native("by: [api_key], rate: 1/s"), "a request without api_key meets none"),
+        ("docs/policy.md", "`policy check` warns where that may have been forgotten", native("by: [ip], rate: 1/s, when: \"plan != 'internal'\""), "plan"),
+        ("docs/policy.md", "without `align: calendar` a month is 30 days", native("by: [ip], algorithm: fixed-window, rate: 9/month"), "without `align: calendar` a month is 30 days"),
+        ("docs/migrate.md", "get a warning, too", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}}]".to_owned(), "shadow_mode"),
+        ("docs/migrate.md", "and a warning says so", "- {namespace: n, max_value: 1, seconds: 60, conditions: [], variables: []}\n- {namespace: n, max_value: 2, seconds: 60, conditions: [], variables: []}\n".to_owned(), "another limit has the same namespace"),
+    ];
+    for (page, words, file, warning) in cases {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let text = std::fs::read_to_string(root.join(page)).unwrap();
+        assert!(text.contains(words), "{page} no longer says {words:?}: nor should this test");
+        let (is_fine, _, errors) = checked(&folder, "file.yaml", &file);
+        assert!(
+            is_fine && errors.contains("warning: ") && errors.contains(warning),
+            "{page}: {words}\n{file}\n{errors}"
+        );
+    }
+    let refused = [
+        "algorithm: sliding-log",
+        "algorithm: leaky-bucket, queue: 3",
+        "algorithm: fixed-window, align: calendar",
+    ];
+    let rates = refused.map(|fields| format!("rate: 5/h, {fields}"));
+    for fields in rates.iter().map(String::as_str).chain(["concurrency: 5, permit_ttl: 30s"]) {
+        let (is_fine, _, errors) =
+            checked(&folder, "file.yaml", &native(&format!("by: [ip], {fields}, consistency: leased")));
+        assert!(!is_fine && errors.contains("cannot be leased"), "{fields}: {errors}");
+    }
+}
+
+/// A domain in two files is the rules of both, with a warning, as docs/migrate.md says.
+#[test]
+fn a_domain_in_two_files_is_warned_of() {
+    let folder = Folder::new("pages-domains");
+    let file = |key: &str| {
+        format!("domain: d\ndescriptors: [{{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1}}}}]")
+    };
+    std::fs::create_dir(folder.0.join("rules")).unwrap();
+    folder.write("rules/1.yaml", &file("a"));
+    folder.write("rules/2.yaml", &file("b"));
+    let output = shell("tollgate policy check rules").current_dir(&folder.0).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.success() && errors.contains("warning: domain: domain d is in another file"),
+        "{errors}"
+    );
+}

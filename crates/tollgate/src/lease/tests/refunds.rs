@@ -90,7 +90,7 @@ impl Trace {
             for to in &self.kept[first..] {
                 let passed = i128::from(to.at.since(from.at).as_micros());
                 let gained = match quota {
-                    Quota::TokenBucket(_) => units * passed,
+                    Quota::TokenBucket(_) | Quota::Gcra(_) => units * passed,
                     _ if passed < period => 0,
                     _ => break,
                 };
@@ -109,7 +109,7 @@ fn no_interval_keeps_more_than_its_bound_and_what_was_held() {
     let rate = Rate::per_ticks(UNITS, PERIOD);
     let quotas = [
         Quota::token_bucket(rate),
-        Quota::sliding_log(rate),
+        Quota::gcra(rate),
         Quota::sliding_window(rate, 10, Estimate::Strict),
         Quota::sliding_window(rate, 1, Estimate::Strict),
     ];

@@ -26,7 +26,8 @@ pub fn policy_file(bytes: &[u8]) {
     };
     assert_eq!(policy.sentences().len(), policy.limits().len());
     // Each limit's own attributes, so that some of them match.
-    let names: Vec<String> = policy.limits().iter().flat_map(|limit| limit.by().to_vec()).take(8).collect();
+    let names: Vec<String> =
+        policy.limits().iter().flat_map(|limit| limit.by()).map(|by| by.name().to_owned()).take(8).collect();
     let mut requests = vec![CheckRequest::new()];
     for value in ["acme", "pro", ""] {
         let request = names.iter().fold(CheckRequest::new(), |request, name| with(request, name, value));

@@ -55,6 +55,9 @@ impl<'d> Decided<'d> {
     }
 }
 
+/// The reason why a request passes that no limit applies to.
+const NO_LIMIT: &str = "no limit applies to these attributes";
+
 /// Room for a decision by one or two limits, so that writing one takes memory once.
 pub(crate) const DECISION_BYTES: usize = 768;
 
@@ -68,7 +71,7 @@ pub(crate) const fn verdict_name(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Why a request was refused. Four reasons are words that programs act on, and `detail` has the sentence; every other reason is a
+/// Why a request was refused, or passes because no limit applies to it. Four reasons are words that programs act on, and `detail` has the sentence; every other reason is a
 /// sentence itself.
 #[derive(Debug, Default)]
 pub(crate) struct Why<'d> {
@@ -77,9 +80,12 @@ pub(crate) struct Why<'d> {
 }
 
 impl<'d> Why<'d> {
-    /// Nothing for a request that passes.
+    /// Nothing for a request that limits let pass.
     pub(crate) fn of(decision: &'d Decision) -> Self {
         let word = match decision.reason() {
+            None if decision.meets_no_limit() => {
+                return Self { reason: Some(Cow::Borrowed(NO_LIMIT)), detail: None };
+            }
             None => return Self::default(),
             Some(Reason::Unavailable) => "limiter-unavailable",
             Some(Reason::Blocked) => Block::NAME,
@@ -109,6 +115,9 @@ impl Decided<'_> {
         text(out, ",\"cause\":", self.decision.refused_by());
         text(out, ",\"reason\":", why.reason.as_deref());
         text(out, ",\"detail\":", why.detail.as_deref());
+        if self.decision.meets_no_limit() {
+            raw(out, ",\"no_limit_applies\":true");
+        }
         number(out, ",\"retry_after_ms\":", self.decision.retry_advice().map(Ticks::ceil_millis));
         number(out, ",\"wait_ms\":", wait.map(Ticks::ceil_millis));
         text(out, ",\"fault\":", self.decision.fault().map(ToString::to_string).as_deref());

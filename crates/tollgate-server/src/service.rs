@@ -75,6 +75,11 @@ impl Wire {
             Wire::Gateway => "gateway",
         }
     }
+
+    /// Whether Tollgate reads the attributes from requests by itself, so that no caller names them.
+    pub(crate) const fn reads_requests(self) -> bool {
+        matches!(self, Wire::Authz | Wire::Gateway)
+    }
 }
 
 /// The engine, and what its callers hold.

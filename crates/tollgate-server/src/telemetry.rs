@@ -19,6 +19,7 @@ mod histogram;
 mod ledger;
 mod sketch;
 mod top;
+mod unlimited;
 mod live;
 mod connections;
 pub(crate) mod usage;
@@ -50,6 +51,7 @@ use overflow::Overflow;
 pub(crate) use overflow::is_crowded;
 use top::Top;
 use trace::Tracer;
+use unlimited::Unlimited;
 use waiting::Waiting;
 
 /// Events that a slow reader of the live view may fall behind before it loses some.
@@ -128,6 +130,7 @@ pub(crate) struct Meter {
     is_watched: AtomicBool,
     budget: live::Budget,
     verdicts: Cells,
+    unlimited: Unlimited,
     ledger: Ledger,
     durations: [Histogram; Wire::ALL.len()],
     retries: Histogram,
@@ -151,6 +154,7 @@ impl Meter {
             is_watched: AtomicBool::new(false),
             budget: live::Budget::new(live::EVENTS_PER_SECOND),
             verdicts: Cells::new(VERDICTS.len() * Wire::ALL.len()),
+            unlimited: Unlimited::new(),
             ledger: Ledger::new(),
             durations: Wire::ALL.map(|_| Histogram::new(&DURATION_BOUNDS)),
             retries: Histogram::new(&RETRY_BOUNDS),
@@ -176,6 +180,7 @@ impl Meter {
         }
         self.ledger.record(decision, wire);
         self.overflow.look(decision, now);
+        self.unlimited.record(request, decision, wire, now);
         if let Some(retry) = decision.retry_after() {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));
         }

@@ -99,7 +99,7 @@ pub struct Mapped {
 pub struct Reader {
     /// The proxies whose word is taken.
     pub trusted: Trusted,
-    /// How many leading bits of an IPv6 address tell clients apart.
+    /// How many leading bits of an IPv6 address the policy sees; by default all of them, of which limits count 64.
     pub ipv6_prefix: u8,
     /// What is done with an escaped slash in a path.
     pub slashes: EscapedSlashes,

@@ -297,6 +297,12 @@ impl Decision {
         }
     }
 
+    /// Whether the request passes because no limit applies to it: it was not counted anywhere.
+    #[must_use]
+    pub fn meets_no_limit(&self) -> bool {
+        self.statuses.is_empty() && self.fault.is_none() && self.block.is_none()
+    }
+
     /// What is wrong with the request itself, if that is why it was refused.
     #[must_use]
     pub fn fault(&self) -> Option<&Fault> {

@@ -563,7 +563,7 @@ impl Live {
             cost: matched.cost,
             stance,
             permit,
-            group: self.group_of(request),
+            group: self.group_of(request, matched, &self.counters[matched.limit as usize]),
             lease: limit.lease(),
             charged_at: None,
         }

@@ -6,6 +6,7 @@ pub mod time;
 mod clock;
 mod path;
 mod request;
+pub mod address;
 pub mod policy;
 pub mod quota;
 pub mod algorithm;

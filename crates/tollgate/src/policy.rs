@@ -7,8 +7,12 @@ mod finding;
 mod document;
 mod fields;
 pub(crate) mod rate;
+mod vocabulary;
 pub mod expression;
 pub mod glob;
+pub(crate) mod pattern;
+pub mod condition;
+pub(crate) mod by;
 mod lease;
 pub mod limit;
 mod on_store_failure;
@@ -27,6 +31,8 @@ mod difference;
 mod tests;
 
 pub use builder::LimitBuilder;
+pub use by::By;
+pub use condition::{Choices, Condition, Sense};
 pub use difference::{Change, Difference};
 pub use document::{DEPTH_MAX, FILE_BYTES_MAX, ITEMS_MAX, NODES_MAX, TEXT_BYTES_MAX};
 pub use expression::Expression;
@@ -34,8 +40,8 @@ pub use failures::{Ended, Failures};
 pub use finding::{FINDINGS_MAX, Finding, Findings, Problem, Severity};
 pub use lease::Lease;
 pub use limit::{
-    BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, Grant, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX,
-    Mode, QUOTAS_MAX, QuotaIndex, Quotas, TIER_BY_MAX,
+    BY_MAX, CONDITIONS_MAX, Consistency, Cost, Grant, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
+    QUOTAS_MAX, QuotaIndex, Quotas, TIER_BY_MAX,
 };
 pub use matching::{Match, Matches};
 pub use on_store_failure::{
@@ -43,6 +49,8 @@ pub use on_store_failure::{
 };
 pub use penalty::{PENALTY_AFTER_MAX, PENALTY_MAX, PENALTY_MIN, Penalty};
 pub use unmet::{Choice, Unmet};
+pub use vocabulary::DECLARED_MAX;
+pub(crate) use vocabulary::Vocabulary;
 
 /// What other formats than our own are read with, so that their findings look the same. No part of the crate's promises.
 #[doc(hidden)]
@@ -54,9 +62,11 @@ pub mod source {
     pub use super::finding::{Place, Report, nearest, quoted};
 }
 
+use crate::request::CheckRequest;
 use finding::{Place, Report};
 use index::Index;
 pub(crate) use index::Sole;
+use vocabulary::Kind;
 
 /// Most limits in a policy.
 pub const LIMITS_MAX: usize = 100_000;
@@ -69,6 +79,7 @@ pub const EXAMPLE: &str = include_str!("policy/example.yaml");
 pub struct Policy {
     domain: Option<String>,
     shard_by: Option<String>,
+    vocabulary: Vocabulary,
     limits: Vec<Limit>,
     index: Index,
 }
@@ -97,13 +108,13 @@ impl Policy {
     /// # Errors
     /// Every problem at once, warnings among them.
     pub fn new(limits: Vec<LimitBuilder>) -> Result<Policy, Findings> {
-        let mut report = Report::new("policy");
+        let (mut report, vocabulary) = (Report::new("policy"), Vocabulary::default());
         let limits: Vec<Limit> = limits.into_iter().map(LimitBuilder::into_limit).collect();
         let mut places = Vec::with_capacity(limits.len());
         for (position, limit) in limits.iter().enumerate() {
             report.enter_limit(position, Some(&limit.name));
             check::name(&limit.name, Place::default(), &mut report);
-            check::alone(limit, &|_| Place::default(), &mut report);
+            check::alone(limit, &vocabulary, &|_| Place::default(), &mut report);
             places.push((position, Place::default()));
         }
         check::together(&limits, &places, &mut report);
@@ -112,7 +123,7 @@ impl Policy {
             report.error(Place::default(), "limits", problem);
         }
         let policy = match Index::new(&limits) {
-            Ok(index) => Some(Policy { domain: None, shard_by: None, limits, index }),
+            Ok(index) => Some(Policy { domain: None, shard_by: None, vocabulary, limits, index }),
             Err(problem) => {
                 report.error(Place::default(), "limits", problem);
                 None
@@ -146,6 +157,18 @@ impl Policy {
         &self.limits
     }
 
+    /// The attributes of a request that the policy does not declare; none if it declares no names.
+    pub fn undeclared<'r>(&'r self, request: &'r CheckRequest<'_>) -> impl Iterator<Item = &'r str> {
+        let names = request.attributes().iter().map(|given| given.name);
+        names.filter(|_| self.vocabulary.is_declared()).filter(|name| !self.vocabulary.knows(name))
+    }
+
+    /// Whether the values of an attribute are addresses, which compare and count by their bits.
+    #[must_use]
+    pub fn is_address(&self, attribute: &str) -> bool {
+        self.vocabulary.kind(attribute) == Kind::Address
+    }
+
     /// Whether any decision by it depends on an attribute of this name.
     #[must_use]
     pub fn uses(&self, attribute: &str) -> bool {
@@ -167,6 +190,12 @@ impl Policy {
 impl Policy {
     /// A policy of these limits that no request meets: of limits that are only remembered, and for tests that need no file.
     pub(crate) fn of_limits(limits: Vec<Limit>) -> Self {
-        Self { limits, domain: None, shard_by: None, index: Index::default() }
+        Self {
+            limits,
+            domain: None,
+            shard_by: None,
+            vocabulary: Vocabulary::default(),
+            index: Index::default(),
+        }
     }
 }

@@ -13,9 +13,14 @@ pub const VALUE_BYTES_MAX: usize = 4096;
 /// Most views of one request.
 pub const VIEWS_MAX: usize = 64;
 /// Most other spellings of one request's values.
-pub const SPELLINGS_MAX: usize = 2;
+pub const SPELLINGS_MAX: usize = 3;
 /// Largest cost of one request; larger is a mistake, not a request.
 pub const COST_MAX: u64 = (1 << 53) - 1;
+
+/// The attribute that has the method of a request.
+const METHOD: &str = "method";
+const GET: &str = "GET";
+const HEAD: &str = "HEAD";
 
 /// The value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,8 +188,20 @@ impl<'a> CheckRequest<'a> {
         if self.attributes.iter().any(|known| known.name == name) {
             return Err(RequestError::Duplicate { name: name.to_owned() });
         }
+        if name == METHOD && value == Value::Text(HEAD) {
+            self.head();
+        }
         self.attributes.push(Attribute { name, value });
         Ok(())
+    }
+
+    /// HEAD is a GET without its body, so a condition on GET holds for it too. Whoever may not GET could otherwise ask by HEAD.
+    #[cold]
+    fn head(&mut self) {
+        if self.spellings.len() < SPELLINGS_MAX {
+            let position = u8::try_from(self.attributes.len()).unwrap_or(u8::MAX);
+            self.spellings.push((position, Spelling::AsIs(GET)));
+        }
     }
 
     /// Adds an attribute in place that has another spelling beside its value.

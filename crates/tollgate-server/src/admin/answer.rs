@@ -248,7 +248,7 @@ impl<S: Store> Service<S> {
         self.engine.rule(scope, ruled, act.now).map_err(|error| match error {
             RulingError::UnknownLimit(name) => unknown_limit(&name),
             RulingError::Percent(_) => Problem::invalid(format!("percent: {error}")),
-            RulingError::OffInPolicy(_) | RulingError::TooMany => {
+            RulingError::OffInPolicy(_) | RulingError::TooMany | RulingError::OneKey(_) => {
                 Problem::of_admin(Refusal::Conflict, error.to_string())
             }
         })?;

@@ -209,6 +209,9 @@ struct ExplainedView<'a> {
 pub(super) struct ExplanationView<'a> {
     /// Whether it would pass now.
     allowed: bool,
+    /// Whether it would pass because no limit applies to it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    no_limit_applies: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -237,14 +240,11 @@ pub(super) enum Depth {
 
 impl<'a> ExplanationView<'a> {
     pub(super) fn new(explanation: &'a Explanation, depth: Depth, throttled: &[(Asker, Ticks)]) -> Self {
-        let refuses = |limit: &Explained| {
-            limit.state.as_ref().is_some_and(|state| state.stance == Stance::Enforced && !state.admits)
-        };
-        let is_free = explanation.block.is_none() && explanation.fault.is_none();
         let shown = explanation.limits.iter();
         let shown = shown.filter(|limit| depth == Depth::Reasons || limit.state.is_some());
         Self {
-            allowed: is_free && !explanation.limits.iter().any(refuses),
+            allowed: explanation.is_allowed(),
+            no_limit_applies: explanation.meets_no_limit(),
             blocked: explanation.block.as_ref().map(ToString::to_string),
             fault: explanation.fault.as_ref().map(ToString::to_string),
             limits: shown.map(explained).collect(),

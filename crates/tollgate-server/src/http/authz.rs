@@ -26,6 +26,9 @@ const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
 /// The place of a concurrency limit, for a proxy that gives it back by `DELETE /v1/permits/{id}`.
 const PERMIT: HeaderName = HeaderName::from_static("tollgate-permit");
 
+/// `none` where no limit applies to the request, so that whoever sets a proxy up sees it.
+const LIMITS: HeaderName = HeaderName::from_static("tollgate-limits");
+
 /// How a proxy asks and wants to hear. The path of its question says which it is: a query would not do, since some proxies hand
 /// on the one that the client sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +63,8 @@ pub(super) struct Verified {
 struct Passage {
     answer: Answer,
     permit: Option<String>,
+    /// Whether it passes because no limit applies to it.
+    is_unlimited: bool,
 }
 
 impl<S: Store> Service<S> {
@@ -97,7 +102,8 @@ impl<S: Store> Service<S> {
         let accepts = accept.map_or(Accepts::Json, Accepts::from_header);
         let audience = Audience { caller, accepts, cost: Some(question.units()) };
         let answer = Answer::of(&decision, &self.headers, audience, now);
-        Ok(Passage { answer, permit: if let Hold::Permit { id } = hold { Some(id) } else { None } })
+        let permit = if let Hold::Permit { id } = hold { Some(id) } else { None };
+        Ok(Passage { answer, permit, is_unlimited: decision.meets_no_limit() })
     }
 }
 
@@ -146,6 +152,9 @@ impl Passage {
         }
         if let Some(permit) = self.permit.and_then(|id| HeaderValue::from_str(&id).ok()) {
             headers.insert(PERMIT, permit);
+        }
+        if self.is_unlimited {
+            headers.insert(LIMITS, HeaderValue::from_static("none"));
         }
         response
     }

@@ -44,7 +44,9 @@ fn verdict(answer: &Value, console: &mut Console) {
             console.line(format_args!("denied: {}", plain(reason)));
         }
     }
-    if answer["allowed"] == true {
+    if answer["no_limit_applies"] == true {
+        console.line("such a request passes now: no limit applies to it, so it is not counted");
+    } else if answer["allowed"] == true {
         console.line("such a request passes now");
     } else {
         console.line("such a request is denied now");
@@ -96,7 +98,6 @@ fn lines(titles: &[&str], rows: &[Vec<String>], console: &mut Console) {
     }
 }
 
-/// What `explain` shows.
 /// What commands have counted for the key that tell their limit with each call.
 fn throttled(answer: &Value, console: &mut Console) {
     for throttled in list(answer, "throttled") {
@@ -105,6 +106,7 @@ fn throttled(answer: &Value, console: &mut Console) {
     }
 }
 
+/// What `explain` shows.
 pub(super) fn explanation(answer: &Value, console: &mut Console) {
     verdict(answer, console);
     throttled(answer, console);

@@ -215,7 +215,7 @@ mod tests {
     }
 
     fn busy() -> Engine {
-        let engine = engine("limits: [{name: a, rate: 1/h}, {name: b, rate: 1/h}]");
+        let engine = engine("limits: [{name: a, rate: 1/h}, {name: b, by: [k], rate: 1/h}]");
         let until = |seconds| T0 + Ticks::from_secs(seconds);
         let rule = |scope, ruling, seconds| {
             engine.rule(scope, Ruled { ruling, until: until(seconds) }, T0).unwrap();

@@ -226,13 +226,13 @@ mod tests {
     /// A limit that decided, and will no more, is switched off, whichever way; one that is switched on is not suspicious.
     #[test]
     fn switched_off() {
-        let on = "limits: [{name: a, rate: 10/s}]";
+        let on = "limits: [{name: a, by: [k], rate: 10/s}]";
         for (how, shown) in [
             ("mode: off", "mode: off"),
             ("mode: shadow", "mode: shadow"),
             ("enforce_percent: 0", "enforce_percent: 0"),
         ] {
-            let off = format!("limits: [{{name: a, rate: 10/s, {how}}}]");
+            let off = format!("limits: [{{name: a, by: [k], rate: 10/s, {how}}}]");
             assert_eq!(told(on, &off), format!("limit \"a\" is switched off ({shown})"));
             assert_eq!(told(&off, on), "");
         }

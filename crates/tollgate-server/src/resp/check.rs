@@ -102,7 +102,9 @@ fn tell(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
     let is_named = reply.protocol() == Protocol::Resp3;
     let fault = decision.fault().filter(|_| is_named);
     let why = if is_named { Why::of(decision) } else { Why::default() };
-    let mut field = Fields::start(reply, usize::from(fault.is_some()) + usize::from(why.reason.is_some()));
+    let is_unlimited = is_named && decision.meets_no_limit();
+    let more = [fault.is_some(), why.reason.is_some(), is_unlimited];
+    let mut field = Fields::start(reply, more.into_iter().map(usize::from).sum());
     field.named("allowed").boolean(verdict.is_allowed());
     field.named("verdict").bulk(verdict_name(verdict).as_bytes());
     field.named("remaining").integer(counted.map_or(-1, |outcome| whole(outcome.remaining)));
@@ -121,6 +123,9 @@ fn tell(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
     }
     if let Some(fault) = fault {
         field.named("fault").bulk(fault.to_string().as_bytes());
+    }
+    if is_unlimited {
+        field.named("no_limit_applies").boolean(true);
     }
 }
 

@@ -1,7 +1,8 @@
 //! A question that a policy has an answer to, for people who try it the first time, and perhaps many times.
 
 use serde_json::{Map, Value};
-use tollgate::policy::{Condition, Cost, Grant, Limit};
+use tollgate::policy::glob::Glob;
+use tollgate::policy::{Condition, Cost, Grant, Limit, Sense};
 use tollgate::{CheckRequest, Policy, Quota};
 
 /// Limits that are looked at; a policy of which none of these can be asked about gets no sample.
@@ -59,16 +60,20 @@ fn variants(limit: &Limit, attributes: Map<String, Value>) -> Vec<Map<String, Va
 /// Attributes that this limit should apply to; none where an expression decides that.
 fn attributes(limit: &Limit) -> Option<Map<String, Value>> {
     let mut attributes = Map::new();
-    for name in limit.by() {
-        let value = if name == "ip" { "203.0.113.7" } else { "demo" };
-        attributes.insert(name.clone(), value.into());
+    for by in limit.by() {
+        let value = if by.prefixes().is_some() { "203.0.113.7" } else { "demo" };
+        attributes.insert(by.name().to_owned(), value.into());
     }
     for condition in limit.when() {
-        let Condition::OneOf { name, values, globs } = condition else {
-            return None;
+        let (name, choices) = match condition {
+            Condition::OneOf { name, choices, sense: Sense::Is } => (name, choices),
+            // It holds without the attribute, and probably with the value above.
+            Condition::OneOf { sense: Sense::IsNot, .. } => continue,
+            Condition::Holds(_) => return None,
         };
-        let pattern = globs.first().map(|glob| glob.to_string().replace('*', "demo"));
-        attributes.insert(name.clone(), values.first().cloned().or(pattern)?.into());
+        let network = choices.networks().first().map(|network| network.first().to_string());
+        let pattern = choices.globs().first().map(Glob::sample);
+        attributes.insert(name.clone(), choices.values().first().cloned().or(network).or(pattern)?.into());
     }
     match limit.cost() {
         Cost::Asked | Cost::Units(_) => {}

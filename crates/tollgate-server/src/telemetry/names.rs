@@ -37,6 +37,14 @@ pub(crate) static DECISIONS: Metric = counter(
     "tollgate_decisions_total",
     "Decisions, by what the caller was told and the wire it asked through.",
 );
+pub(crate) static WITHOUT_LIMIT: Metric = counter(
+    "tollgate_decisions_without_limit_total",
+    "Requests that passed because no limit applies to their attributes, by wire.",
+);
+pub(crate) static UNDECLARED: Metric = counter(
+    "tollgate_undeclared_attributes_total",
+    "Attributes that callers sent and the policy does not declare, by wire.",
+);
 pub(crate) static LIMIT_DECISIONS: Metric = counter(
     "tollgate_limit_decisions_total",
     "Answers of single limits, by outcome, where the answer came from, and the wire.",
@@ -258,9 +266,11 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 76] = [
+pub(crate) static ALL: [&Metric; 78] = [
     &BUILD,
     &DECISIONS,
+    &WITHOUT_LIMIT,
+    &UNDECLARED,
     &LIMIT_DECISIONS,
     &NEAR_LIMIT,
     &DURATION,

@@ -62,6 +62,8 @@ impl Meter {
                     page.histogram(metric, &[(label::WIRE, wire.name())], &reading);
                 }
             }
+        } else if *metric == names::WITHOUT_LIMIT || *metric == names::UNDECLARED {
+            self.unlimited.show(metric, page);
         } else if *metric == names::RETRY_AFTER {
             page.histogram(metric, &[], &self.retries.read());
         } else {

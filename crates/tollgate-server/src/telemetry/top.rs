@@ -175,14 +175,14 @@ fn describe_key(entry: &mut Entry, key: &Key<'_>) {
 }
 
 fn push_key(into: &mut String, limit: &Limit, request: &CheckRequest<'_>) {
-    for name in limit.by() {
+    for by in limit.by() {
         if !into.is_empty() {
             into.push(' ');
         }
-        text::push(into, name);
+        text::push(into, by.name());
         into.push('=');
-        if let Some(attribute) = request.attributes().iter().find(|attribute| attribute.name == name) {
-            text::push_value(into, attribute.value);
+        if let Some(attribute) = request.attributes().iter().find(|attribute| attribute.name == by.name()) {
+            text::push(into, &by.key_text(attribute.value));
         }
     }
 }

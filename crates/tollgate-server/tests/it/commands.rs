@@ -5,13 +5,13 @@ use crate::program::{run, stderr, stdout};
 /// A good file is explained; warnings do not fail it.
 #[test]
 fn check_explains_a_policy() {
-    let policy = "limits:\n  - { name: per-key, by: [api_key], rate: 100/s, burst: 200 }\n  - { name: all, rate: 100/s, enforce_percent: 0 }\n";
+    let policy = "limits:\n  - { name: per-key, by: [api_key], rate: 100/s, burst: 200 }\n  - { name: all, by: [tenant], rate: 100/s, enforce_percent: 0 }\n";
     let output = run(&["policy", "check", "-"], policy.as_bytes());
     assert_eq!(output.status.code(), Some(0));
     let expected = "\
 <stdin>: 2 limits
   per-key: each api_key may make 100 requests a second on average and 200 at once
-  all: everybody together may make 100 requests a second on average and 100 at once; enforced for 0% of keys, only counted for the others
+  all: each tenant may make 100 requests a second on average and 100 at once; enforced for 0% of keys, only counted for the others
 ";
     assert_eq!(stdout(&output), expected);
     assert!(stderr(&output).starts_with("<stdin>:3:"), "{}", stderr(&output));

@@ -34,11 +34,11 @@ fn the_first_start_explains_itself() {
 fn settings_come_from_the_environment() {
     let mut command = tollgate(&["serve"]);
     command.env("TOLLGATE_HTTP", "localhost:0").env("TOLLGATE_POLICY", "-").env("TOLLGATE_MEMORY", "2GiB");
-    let server = Server::spawn(command, "limits: [{name: all, rate: 10/s, enforce_percent: 0}]");
+    let server = Server::spawn(command, "limits: [{name: all, by: [k], rate: 10/s, enforce_percent: 0}]");
     assert!(server.banner.contains("memory, at most 2 GiB"), "{}", server.banner);
     assert!(server.banner.contains("policy  <stdin>"), "{}", server.banner);
     assert!(server.banner.contains("warning: limits[0] \"all\""), "{}", server.banner);
-    assert_eq!(server.check(r#"{"attributes":{}}"#)["limits"][0]["limit"], 10);
+    assert_eq!(server.check(r#"{"attributes":{"k":"x"}}"#)["limits"][0]["limit"], 10);
 }
 
 /// Told to stop, the server takes no new connection, answers what is in flight, and ends well.

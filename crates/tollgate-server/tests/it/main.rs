@@ -88,4 +88,5 @@ mod store_check;
 mod tls;
 mod restart;
 mod traces;
+mod unlimited;
 mod wire;

@@ -7,10 +7,12 @@ use std::time::Duration;
 use serde_json::Value;
 use tollgate_testkit::{Scratch, rest, until};
 
-use crate::admin::{POLICY, TOKEN};
+use crate::admin::TOKEN;
 use crate::admin_verbs::operate;
 use crate::program::{Server, stderr, stdout, tollgate};
 
+const POLICY: &str =
+    "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name: share, by: [tenant], rate: 1000/h}]";
 const FILE: &str = "state/operator.orders";
 
 fn start(scratch: &Scratch, policy: &str) -> Server {
@@ -67,7 +69,7 @@ fn a_crash_takes_nothing_back() {
         "block api_key=forgiven --for 10m",
         "block api_key=brief --for 1s",
         "kill per-key --for 1h",
-        "percent all 40 --for 2h",
+        "percent share 40 --for 2h",
         "unblock api_key=forgiven",
     ] {
         assert_eq!(say(&server, words), "", "{words}");

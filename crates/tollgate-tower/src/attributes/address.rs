@@ -5,14 +5,15 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+pub(super) use tollgate::address::canonical;
+
 /// Most networks of trusted proxies.
 pub const TRUSTED_MAX: usize = 1_000;
 /// Most hops of `X-Forwarded-For` that are looked at, from the right.
 const HOPS_MAX: usize = 32;
 /// How many leading bits of an IPv6 address may tell clients apart.
 pub const IPV6_PREFIX: std::ops::RangeInclusive<u8> = 48..=128;
-/// What a customer of a network usually gets: whoever has one address has all of these.
-pub const IPV6_PREFIX_DEFAULT: u8 = 64;
+pub use tollgate::address::IPV6_PREFIX_DEFAULT;
 
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,28 +29,6 @@ fn bits(address: IpAddr) -> u128 {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
         IpAddr::V6(address) => address.to_bits(),
     }
-}
-
-/// The addresses of translators that stand for IPv4 addresses (RFC 6052), which are their last 32 bits.
-const NAT64: u128 = 0x0064_ff9b << 96;
-/// The networks of those who tunnel through an IPv4 address (RFC 3056), which is their second to sixth octet.
-const SIX_TO_FOUR: u128 = 0x2002 << 112;
-
-/// An IPv4 address that is written or sent as an IPv6 address, as itself; all others as they are. A translator's clients would be one
-/// otherwise, and one client of a tunnel 65536.
-pub(super) fn canonical(address: IpAddr) -> IpAddr {
-    let IpAddr::V6(v6) = address.to_canonical() else { return address.to_canonical() };
-    let bits = v6.to_bits();
-    let inside = if masked(bits, 96) == NAT64 {
-        bits
-    } else if masked(bits, 16) == SIX_TO_FOUR {
-        bits >> 80
-    } else {
-        return IpAddr::V6(v6);
-    };
-    // The 32 bits that are left of it.
-    let [.., a, b, c, d] = inside.to_be_bytes();
-    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
 }
 
 fn masked(bits: u128, prefix: u32) -> u128 {
@@ -205,6 +184,18 @@ impl Counted {
             IpAddr::V6(address) => {
                 IpAddr::V6(Ipv6Addr::from_bits(masked(address.to_bits(), u32::from(self.ipv6_prefix))))
             }
+        }
+    }
+}
+
+impl Counted {
+    /// The client as the attribute `ip` has it. By default that is the whole address, since limits count it by its /64 and conditions
+    /// look at all of it. Another prefix hides the rest of the address from both, and the text says how many bits count.
+    pub(super) fn write_ip(&self, into: &mut impl fmt::Write) -> fmt::Result {
+        match canonical(self.address) {
+            IpAddr::V6(address) if self.ipv6_prefix == IPV6_PREFIX_DEFAULT => write!(into, "{address}"),
+            IpAddr::V6(address) if self.ipv6_prefix >= 128 => write!(into, "{address}/128"),
+            _ => write!(into, "{self}"),
         }
     }
 }

@@ -81,7 +81,7 @@ impl Dotted {
 }
 
 impl Short {
-    /// A client as limits count it.
+    /// A client as the attribute `ip` has it.
     #[inline]
     pub(super) fn client(client: &Counted) -> Self {
         let mut short = Self { bytes: [0; ROOM], length: 0 };
@@ -93,7 +93,7 @@ impl Short {
             }
             IpAddr::V6(_) => {
                 // The longest address with its prefix takes 43 bytes, so it is never cut.
-                let _ = write!(short, "{client}");
+                let _ = client.write_ip(&mut short);
             }
         }
         short
@@ -163,7 +163,9 @@ mod tests {
         ] {
             for ipv6_prefix in [48, 64, 128] {
                 let client = Counted { address: address.parse().unwrap(), ipv6_prefix };
-                assert_eq!(Short::client(&client).as_str(), client.to_string());
+                let mut ip = String::new();
+                client.write_ip(&mut ip).unwrap();
+                assert_eq!(Short::client(&client).as_str(), ip);
             }
         }
         let longest =

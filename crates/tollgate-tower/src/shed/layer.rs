@@ -26,6 +26,7 @@ use crate::body::Body;
 use crate::refusal::{self, Reading};
 use crate::settle::Unserved;
 use crate::{grpc, peer};
+use tollgate::address::Prefixes;
 
 /// Longest time that a request waits in line unless said otherwise.
 const PATIENCE: Ticks = Ticks::from_secs(10);
@@ -196,8 +197,13 @@ impl Shared {
             return (Priority::Test, self.identities.hash_one(peer));
         };
         let name = self.known_by.as_deref().and_then(|known_by| attributes.get(known_by));
-        let name = name.or(attributes.get(CLIENT)).unwrap_or_default();
-        (rules.classify(&request), self.identities.hash_one(name))
+        // An address is known by its network, as limits count it: a client has as many IPv6 addresses as it likes.
+        let known = name.map(str::to_owned).or_else(|| {
+            let client = attributes.get(CLIENT)?;
+            let network = Prefixes::default().network(client);
+            Some(network.map_or_else(|| client.to_owned(), |network| network.to_string()))
+        });
+        (rules.classify(&request), self.identities.hash_one(known.unwrap_or_default()))
     }
 
     /// The response to whom there is no capacity for: a 503, and over gRPC `UNAVAILABLE`.

@@ -1,7 +1,7 @@
 //! Requests that an operator lets nobody make for a while, by their attributes. Asked before any limit, and one atomic load
 //! when there are none. A block ends by itself, at the instant that its denials told.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use smallvec::{SmallVec, smallvec};
 
+use crate::address::{Network, Prefixes};
+use crate::policy::Policy;
+use crate::policy::pattern::NO_ADDRESS;
 use crate::policy::text::{Digits, as_text};
 use crate::request::CheckRequest;
 use crate::time::Timestamp;
@@ -21,8 +24,10 @@ pub const BLOCK_ATTRIBUTES_MAX: usize = 8;
 /// Requests with all of these attributes are denied until then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Names and values as text, by name; numbers in decimal.
+    /// Names and values as text, by name; numbers in decimal, and addresses as the networks that they count by.
     attributes: Vec<(String, String)>,
+    /// The network of each attribute that is an address, beside it.
+    networks: Vec<Option<Network>>,
     until: Timestamp,
 }
 
@@ -61,6 +66,16 @@ pub enum BlockError {
     /// More attributes than [`BLOCK_ATTRIBUTES_MAX`].
     #[error("a block of {0} attributes; accepted are 1 to {BLOCK_ATTRIBUTES_MAX}")]
     TooManyAttributes(usize),
+    /// The value of an address that is none.
+    #[error(
+        "{name}={value} is not an address; accepted are addresses and networks, such as 10.0.0.1 or 10.0.0.0/8"
+    )]
+    NoAddress {
+        /// The attribute.
+        name: String,
+        /// Its value.
+        value: String,
+    },
     /// As many blocks as may be.
     #[error(
         "there are {BLOCKS_MAX} blocks; take some of them back, or block an attribute that they have in common"
@@ -68,8 +83,16 @@ pub enum BlockError {
     TooMany,
 }
 
-/// Blocks, each under the first of its attributes.
-type ByAttribute = HashMap<String, HashMap<String, Vec<Arc<Block>>>>;
+/// Blocks by what finds them.
+#[derive(Debug, Default)]
+struct Index {
+    /// Each under one of its attributes, by name and value.
+    by_value: HashMap<String, HashMap<String, Vec<Arc<Block>>>>,
+    /// Those of networks alone, of which at least one is wider than what counts as one client.
+    wide: Vec<Arc<Block>>,
+    /// The attributes that are addresses in some block.
+    addresses: HashSet<String>,
+}
 
 /// Names and values of a request.
 type Pairs<'r> = SmallVec<[(&'r str, &'r str); 16]>;
@@ -79,7 +102,7 @@ type Pairs<'r> = SmallVec<[(&'r str, &'r str); 16]>;
 pub(super) struct Blocks {
     /// Whether there is anything to look at. A decision made while it turns is made either way, as one a moment earlier or later.
     any: AtomicBool,
-    index: ArcSwap<ByAttribute>,
+    index: ArcSwap<Index>,
     /// Every block, in the order in which they were made; the index is made from it.
     all: Mutex<Vec<Arc<Block>>>,
 }
@@ -119,26 +142,38 @@ impl Blocks {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
+        let index = self.index.load();
+        let is_address = |(name, _): &&(&str, &str)| index.addresses.contains(*name);
+        let addresses: Vec<(&str, String, Network)> =
+            pairs.iter().filter(is_address).filter_map(|&(name, value)| counted(name, value)).collect();
         // In order and once each, so that a request of many views takes no longer than their number.
         let mut pairs = Pairs::from_slice(pairs);
+        pairs.extend(addresses.iter().map(|(name, key, _)| (*name, key.as_str())));
         pairs.sort_unstable();
         pairs.dedup();
-        let index = self.index.load();
-        let under = pairs.iter().filter_map(|(name, value)| index.get(*name)?.get(*value)).flatten();
-        let is_given =
-            |(name, value): &(String, String)| pairs.binary_search(&(name.as_str(), value.as_str())).is_ok();
-        let covering = under.filter(|block| now < block.until && block.attributes.iter().all(is_given));
-        covering.max_by_key(|block| block.until).cloned()
+        let under = pairs.iter().filter_map(|(name, value)| index.by_value.get(*name)?.get(*value)).flatten();
+        let is_given = |((name, value), network): (&(String, String), &Option<Network>)| {
+            let is_inside = |network: &Network| {
+                addresses.iter().any(|(other, _, given)| other == name && network.contains(given))
+            };
+            network.as_ref().is_some_and(is_inside)
+                || pairs.binary_search(&(name.as_str(), value.as_str())).is_ok()
+        };
+        let covers = |block: &&Arc<Block>| {
+            now < block.until && block.attributes.iter().zip(&block.networks).all(is_given)
+        };
+        under.chain(&index.wide).filter(covers).max_by_key(|block| block.until).cloned()
     }
 
     /// Adds a block. One of the same attributes is replaced.
     pub(super) fn add(
         &self,
         request: &CheckRequest<'_>,
+        policy: &Policy,
         until: Timestamp,
         now: Timestamp,
     ) -> Result<Arc<Block>, BlockError> {
-        let attributes = texts(request);
+        let (attributes, networks) = keys(request, policy)?;
         match attributes.len() {
             0 => return Err(BlockError::Everybody),
             1..=BLOCK_ATTRIBUTES_MAX => {}
@@ -149,15 +184,15 @@ impl Blocks {
         if all.len() >= BLOCKS_MAX {
             return Err(BlockError::TooMany);
         }
-        let block = Arc::new(Block { attributes, until });
+        let block = Arc::new(Block { attributes, networks, until });
         all.push(Arc::clone(&block));
         self.publish(&all);
         Ok(block)
     }
 
     /// Takes the block of exactly these attributes back; tells whether there was one.
-    pub(super) fn remove(&self, request: &CheckRequest<'_>, now: Timestamp) -> bool {
-        let attributes = texts(request);
+    pub(super) fn remove(&self, request: &CheckRequest<'_>, policy: &Policy, now: Timestamp) -> bool {
+        let Ok((attributes, _)) = keys(request, policy) else { return false };
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|block| now < block.until);
         let before = all.len();
@@ -178,21 +213,50 @@ impl Blocks {
     }
 
     fn publish(&self, all: &[Arc<Block>]) {
-        let mut index = ByAttribute::new();
+        let mut index = Index::default();
         for block in all {
-            let Some((name, value)) = block.attributes.first() else { continue };
-            let values = index.entry(name.clone()).or_default();
-            values.entry(value.clone()).or_default().push(Arc::clone(block));
+            let each = || block.attributes.iter().zip(&block.networks);
+            for ((name, _), _) in each().filter(|(_, network)| network.is_some()) {
+                index.addresses.insert(name.clone());
+            }
+            let is_key = |(_, network): &(&(String, String), &Option<Network>)| {
+                network.as_ref().is_none_or(Network::is_one_client)
+            };
+            match each().find(is_key) {
+                Some(((name, value), _)) => {
+                    let values = index.by_value.entry(name.clone()).or_default();
+                    values.entry(value.clone()).or_default().push(Arc::clone(block));
+                }
+                None => index.wide.push(Arc::clone(block)),
+            }
         }
         self.index.store(Arc::new(index));
         self.any.store(!all.is_empty(), Ordering::Release);
     }
 }
 
-fn texts(request: &CheckRequest<'_>) -> Vec<(String, String)> {
-    let text = |value| as_text(value, &mut [0; 20]).to_owned();
-    let mut attributes: Vec<_> =
-        request.attributes().iter().map(|given| (given.name.to_owned(), text(given.value))).collect();
-    attributes.sort_unstable();
-    attributes
+type Attributes = (Vec<(String, String)>, Vec<Option<Network>>);
+
+/// The attributes of a block. An address stands for the network that it counts by, as in a key.
+fn keys(request: &CheckRequest<'_>, policy: &Policy) -> Result<Attributes, BlockError> {
+    let mut attributes: Vec<((String, String), Option<Network>)> = Vec::new();
+    for given in request.attributes() {
+        let (name, value) = (given.name.to_owned(), as_text(given.value, &mut [0; 20]).to_owned());
+        let network = policy.is_address(given.name).then(|| Prefixes::Default.network(&value)).flatten();
+        attributes.push(match network {
+            Some(network) => ((name, network.to_string()), Some(network)),
+            None if policy.is_address(given.name) && value != NO_ADDRESS => {
+                return Err(BlockError::NoAddress { name, value });
+            }
+            None => ((name, value), None),
+        });
+    }
+    attributes.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+    Ok(attributes.into_iter().unzip())
+}
+
+/// The key that an address counts by, and the address itself.
+fn counted<'n>(name: &'n str, value: &str) -> Option<(&'n str, String, Network)> {
+    let key = Prefixes::Default.network(value)?;
+    Some((name, key.to_string(), Network::given(value)?))
 }

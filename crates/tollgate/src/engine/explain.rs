@@ -1,5 +1,5 @@
-//! Why a request is answered as it is: every limit that has to do with it, whether it applies and why not, what is left of it, and
-//! what would change that. Nothing is charged.
+//! Why a request is answered as it is: every limit of the policy, whether it applies and why not, what is left of it, and what would
+//! change that. Nothing is charged. It asks the same questions as a decision does, so the two cannot differ.
 
 use std::fmt;
 use std::slice;
@@ -9,15 +9,16 @@ use smallvec::SmallVec;
 
 use super::block::Block;
 use super::ruling::{InForce, Ruled, Ruling};
-use super::{ATTEMPTS, Engine};
+use super::{ATTEMPTS, Engine, Question};
+use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Fault, LimitStatus, Source, Stance, Status};
 use crate::outcome::Outcome;
-use crate::policy::{Choice, Limit, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet};
+use crate::policy::{Choice, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet};
 use crate::request::CheckRequest;
 use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
-/// Most limits that one explanation goes through.
+/// Most limits that one explanation lists; the others do not apply, and are counted.
 pub const LIMITS_EXPLAINED_MAX: usize = 200;
 
 /// Why a request is answered as it is.
@@ -27,10 +28,28 @@ pub struct Explanation {
     pub block: Option<Arc<Block>>,
     /// What is wrong with the request itself, if anything is.
     pub fault: Option<Fault>,
-    /// The limits that have to do with it: those that apply, then those that do not, each in the policy's order.
+    /// Every limit of the policy: those that apply, then those that mention an attribute of the request and do not apply, then the
+    /// others, each in the policy's order.
     pub limits: Vec<Explained>,
-    /// How many more have to do with it and do not apply.
+    /// How many more do not apply.
     pub left_off: usize,
+}
+
+impl Explanation {
+    /// Whether the request would pass now.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        let refuses = |limit: &Explained| {
+            limit.state.as_ref().is_some_and(|state| state.stance == Stance::Enforced && !state.admits)
+        };
+        self.block.is_none() && self.fault.is_none() && !self.limits.iter().any(refuses)
+    }
+
+    /// Whether the request would pass because no limit applies to it.
+    #[must_use]
+    pub fn meets_no_limit(&self) -> bool {
+        self.is_allowed() && !self.limits.iter().any(|limit| limit.state.is_some())
+    }
 }
 
 /// What one limit has to do with a request.
@@ -79,21 +98,24 @@ impl<S: Store> Engine<S> {
         let now = now.decidable();
         let rulings = self.bench.at(now);
         let (policy, fault, met) = self.met(request, &rulings, now).await;
+        let block = self.blocks.of(slice::from_ref(request), now);
         let mut explanation = Explanation {
-            block: self.blocks.of(slice::from_ref(request), now),
-            fault,
+            // A blocked request is denied before its cost is looked at.
+            fault: fault.filter(|_| block.is_none()),
+            block,
             limits: Vec::new(),
             left_off: 0,
         };
-        let number_of = |limit: &(Match, LimitStatusOwned)| limit.0.limit;
         for (matched, status) in &met {
             let limit = &policy.limits()[matched.limit as usize];
             explanation.limits.push(applied(limit, matched, status, request, &rulings));
         }
-        for (number, limit) in (0u32..).zip(policy.limits()) {
-            if !limit.mentions(request) || met.iter().any(|each| number_of(each) == number) {
-                continue;
-            }
+        let is_met = |number: u32| met.iter().any(|(matched, _)| matched.limit == number);
+        let others =
+            || (0u32..).zip(policy.limits()).filter(|(number, _)| !is_met(*number)).map(|(_, limit)| limit);
+        let near = others().filter(|limit| limit.mentions(request));
+        let far = others().filter(|limit| !limit.mentions(request));
+        for limit in near.chain(far) {
             if explanation.limits.len() >= LIMITS_EXPLAINED_MAX {
                 explanation.left_off += 1;
                 continue;
@@ -110,16 +132,25 @@ impl<S: Store> Engine<S> {
         rulings: &InForce,
         now: Timestamp,
     ) -> (Arc<Policy>, Option<Fault>, Vec<(Match, LimitStatusOwned)>) {
+        let views = slice::from_ref(request);
         let looking = request.clone().looking();
         for attempt in 0.. {
             let live = self.live.load_full();
             let policy = Arc::clone(&live.policy);
-            let costs = rulings.matches(&policy, std::slice::from_ref(request));
-            let question = match self.ask(&live, std::slice::from_ref(&looking), rulings.clone()) {
-                Ok(question) => question,
-                Err(fault) => return (policy, Some(fault), Vec::new()),
-            };
-            let blocks = self.blocks_of(&live, std::slice::from_ref(&looking), &question, now).await;
+            // The limits that a decision would charge. Where it would charge none because of a fault, those that apply are shown.
+            let mut matches = Matches::new();
+            let fault = rulings.match_into(&policy, views, &mut matches).err();
+            if fault.is_some() {
+                matches.clear();
+                // Whatever is wrong with a request that only looks was wrong before.
+                let _ = rulings.match_into(&policy, slice::from_ref(&looking), &mut matches);
+            }
+            let mut question = Question::of(rulings.clone());
+            live.take_uncounted(views, &mut matches, rulings, &mut question.uncounted);
+            question.matches = matches.iter().map(|matched| Match { cost: 0, ..matched.clone() }).collect();
+            let charges = question.matches.iter();
+            question.charges.extend(charges.map(|matched| live.charge(views, matched, rulings, PermitId(0))));
+            let blocks = self.blocks_of(&live, slice::from_ref(&looking), &question, now).await;
             let answers = self.store.charge(&question.charges, now).await;
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
@@ -130,15 +161,7 @@ impl<S: Store> Engine<S> {
             blocks.iter().for_each(|blocked| decision.penalise(blocked.limit, blocked.rest));
             let counted = decision.limits().filter(|status| status.quota.is_some());
             let statuses = counted.map(LimitStatusOwned::from);
-            let (fault, costs) = match costs {
-                Ok(costs) => (None, costs),
-                Err(fault) => (Some(fault), Matches::new()),
-            };
-            let priced = question.matches.iter().map(|matched| {
-                let cost = costs.iter().find(|priced| priced.limit == matched.limit);
-                Match { cost: cost.map_or(0, |priced| priced.cost), ..matched.clone() }
-            });
-            let mut met: Vec<_> = priced.zip(statuses).collect();
+            let mut met: Vec<_> = matches.into_iter().zip(statuses).collect();
             met.extend(question.uncounted.iter().map(uncounted_match));
             met.sort_by_key(|(matched, _)| matched.limit);
             return (policy, fault, met);
@@ -270,6 +293,9 @@ fn unapplied(limit: &Limit, request: &CheckRequest<'_>, rulings: &InForce) -> Ex
     let (mode, percent) = rulings.footing(limit);
     let (unmet, ruled) = (limit.unmet(request), rulings.about(limit));
     let mut changes: Vec<String> = unmet.iter().map(ToString::to_string).collect();
+    if unmet.is_empty() && mode == Mode::Shadow {
+        changes.push(uncounted_in_shadow(limit, request));
+    }
     if let Some(Ruled { ruling: Ruling::Off, .. }) = ruled {
         changes.push(
             "an operator has turned it off; it decides again when that ends or is taken back".to_owned(),
@@ -287,13 +313,24 @@ fn unapplied(limit: &Limit, request: &CheckRequest<'_>, rulings: &InForce) -> Ex
     }
 }
 
+/// Why a limit in shadow, all of whose conditions hold, does not count a request.
+fn uncounted_in_shadow(limit: &Limit, request: &CheckRequest<'_>) -> String {
+    match limit.cost_of(request) {
+        Err(reason) => format!("it is in shadow, and its cost cannot be computed: {reason}"),
+        Ok(_) => format!("{MATCHED_MAX} limits apply already, and one in shadow is left out then"),
+    }
+}
+
 impl fmt::Display for Unmet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Unmet::Off => f.write_str("it is off in the policy"),
             Unmet::Missing { attribute } => write!(f, "the request has no {attribute}"),
             Unmet::Differs { attribute, given, accepted } => {
-                write!(f, "{attribute} is {given:?}, and it applies to {}", accepted.join(", "))
+                write!(f, "{attribute} is {given:?}, and it applies to {} only", accepted.join(", "))
+            }
+            Unmet::Excluded { attribute, given, excluded } => {
+                write!(f, "{attribute} is {given:?}, and it applies to all but {}", excluded.join(", "))
             }
             Unmet::False { expression } => write!(f, "{expression} is not true"),
         }

@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::address::Text;
 use crate::algorithm::reservoir::Word;
 use crate::charge::{Family, Record, Reign, is_wide};
 use crate::key::{Fingerprint, Prefix, Secret};
 use crate::memory::QUOTA_NUMBERS_MAX;
-use crate::policy::{Limit, Match, Mode, Policy, QuotaIndex};
+use crate::policy::{By, Limit, Match, Mode, Policy, QuotaIndex};
 use crate::quota::Quota;
 use crate::request::{CheckRequest, Value};
 use crate::store::Hold;
@@ -54,6 +55,8 @@ pub(super) struct Counters {
     pub(super) shadow: Family,
     /// The number of each of the limit's quotas.
     pub(super) numbers: Vec<u32>,
+    /// What the limit counts by.
+    by: Vec<By>,
     /// The tier of each quota, where tiers have counters of their own.
     tiers: Vec<String>,
     /// What counts denials, where keys are blocked for them.
@@ -65,7 +68,7 @@ pub(super) struct Plain {
     pub(super) word: Word,
     pub(super) number: u32,
     /// The attribute that it counts by.
-    pub(super) by: Box<str>,
+    pub(super) by: By,
     /// What it charges a request of cost 1.
     pub(super) units: u64,
     pub(super) quota: QuotaIndex,
@@ -228,23 +231,22 @@ impl Live {
 
     /// The quotas that counters of such a limit may still be counted under, from an earlier time.
     fn remembered(&self, limit: &Limit) -> &[Option<Record>] {
-        if self.gone.is_empty() { &[] } else { self.gone.get(&owned(limit)).map_or(&[], Vec::as_slice) }
+        if self.gone.is_empty() { &[] } else { self.gone.get(&identity(limit)).map_or(&[], Vec::as_slice) }
     }
 
     /// What is remembered of limits that the next policy does not have. Their counters go on under the quotas that they have,
     /// and those retire when such a limit comes back with others.
     fn gone_after(&self, next: &Policy, now: Timestamp) -> Gone {
-        let stays: HashSet<Vec<String>> = next.limits().iter().map(owned).collect();
+        let stays: HashSet<Vec<String>> = next.limits().iter().map(identity).collect();
         let leave = |record: &Option<Record>| {
             record.clone().map(|record| {
                 let matters_until = record.matters_until.max(now + record.quota.memory());
                 Record { matters_until, ..record }
             })
         };
-        let left =
-            self.policy.limits().iter().zip(&self.counters).map(|(limit, counters)| {
-                (owned(limit), counters.enforced.records().iter().map(leave).collect())
-            });
+        let left = self.policy.limits().iter().zip(&self.counters).map(|(limit, counters)| {
+            (identity(limit), counters.enforced.records().iter().map(leave).collect())
+        });
         let earlier = self.gone.iter().map(|(identity, records)| (identity.clone(), records.clone()));
         left.chain(earlier)
             .filter(|(identity, _)| !stays.contains(identity))
@@ -254,10 +256,15 @@ impl Live {
             .collect()
     }
 
-    /// The group of a request's counters, if they have one.
+    /// The group of a limit's counter, if it has one.
     #[inline]
-    pub(super) fn group_of(&self, request: &CheckRequest<'_>) -> Option<u16> {
-        self.grouping.of(request, &self.secret)
+    pub(super) fn group_of(
+        &self,
+        request: &CheckRequest<'_>,
+        matched: &Match,
+        counters: &Counters,
+    ) -> Option<u16> {
+        self.grouping.of(request, matched, counters, &self.secret)
     }
 
     /// The families that decisions charge, as far as the policy tells: tiers and overrides are quotas of their limit's.
@@ -330,12 +337,22 @@ impl Grouping {
         Self { is_wanted, by: by.map(|attribute| (attribute.to_owned(), secret.prefix(&[b"group"]))) }
     }
 
+    /// Only counters of limits that count by the attribute have a group: any other counter is shared by keys of several groups,
+    /// and must be kept in one place.
     #[inline]
-    fn of(&self, request: &CheckRequest<'_>, secret: &Secret) -> Option<u16> {
+    fn of(
+        &self,
+        request: &CheckRequest<'_>,
+        matched: &Match,
+        counters: &Counters,
+        secret: &Secret,
+    ) -> Option<u16> {
         let (attribute, prefix) = self.by.as_ref()?;
-        let given = request.attributes().iter().find(|given| given.name == attribute)?;
+        let mut counted = matched.by.iter().zip(&counters.by);
+        let (position, by) = counted.find(|(_, by)| by.name() == attribute)?;
+        let value = request.attributes()[usize::from(*position)].value;
         let mut key = *prefix;
-        key.value(secret, given.value);
+        key.value(secret, by.counted(value, &mut Text::EMPTY.clone()));
         #[allow(
             clippy::cast_possible_truncation,
             reason = "sixteen bits of a hash are a hash of sixteen bits"
@@ -463,14 +480,11 @@ impl Counters {
             enforced: family(b"enforced"),
             shadow: family(b"shadow"),
             numbers,
+            by: limit.by().to_vec(),
             tiers: tiers(limit),
             companions: Companions::of(limit, secret),
         }
     }
-}
-
-fn owned(limit: &Limit) -> Vec<String> {
-    identity(limit).into_iter().map(str::to_owned).collect()
 }
 
 /// The name of each quota's tier, the first where several have the same numbers. None for a limit without tiers, and none where
@@ -495,17 +509,18 @@ fn tiers(limit: &Limit) -> Vec<String> {
 
 /// What the counters of a limit are: its name, how their states are kept, and what they count by, which is the tier, too, where
 /// tiers count apart. Numbers are not part of it.
-fn identity(limit: &Limit) -> Vec<&str> {
+fn identity(limit: &Limit) -> Vec<String> {
     let kind = match limit.quotas() {
         quotas if quotas.iter().any(is_wide) => "token-bucket, wide",
         [first, ..] => first.algorithm(),
         [] => "",
     };
     let apart = if tiers(limit).is_empty() { &[] } else { limit.tier_by() };
-    let mut parts = vec![limit.name(), kind, apart.first().map_or("", String::as_str)];
-    parts.extend(limit.by().iter().map(String::as_str));
+    let first = apart.first().map_or("", String::as_str);
+    let mut parts = vec![limit.name().to_owned(), kind.to_owned(), first.to_owned()];
+    parts.extend(limit.by().iter().map(By::identity));
     if let [_, second] = apart {
-        parts.extend(["", second]); // No attribute of `by` is empty, so this is none of them.
+        parts.extend([String::new(), second.clone()]); // No attribute of `by` is empty, so this is none of them.
     }
     parts
 }
@@ -549,14 +564,15 @@ impl Counters {
         request: &CheckRequest<'_>,
         matched: &Match,
     ) -> Fingerprint {
-        if let ([position], true) = (matched.by.as_slice(), self.tiers.is_empty())
-            && let Value::Text(text) = request.attributes()[usize::from(*position)].value
+        let value = |position: u8| request.attributes()[usize::from(position)].value;
+        if let ([position], [by], true) = (matched.by.as_slice(), self.by.as_slice(), self.tiers.is_empty())
+            && let Value::Text(text) = by.counted(value(*position), &mut Text::EMPTY.clone())
         {
             return secret.text_key(family.prefix(), text.as_bytes());
         }
         let mut key = *family.prefix();
-        for &position in &matched.by {
-            key.value(secret, request.attributes()[usize::from(position)].value);
+        for (&position, by) in matched.by.iter().zip(&self.by) {
+            key.value(secret, by.counted(value(position), &mut Text::EMPTY.clone()));
         }
         if let Some(tier) = self.tiers.get(matched.quota.0 as usize) {
             key.part(secret, tier.as_bytes());

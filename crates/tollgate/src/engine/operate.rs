@@ -14,25 +14,25 @@ use crate::store::Store;
 use crate::time::Timestamp;
 
 impl<S: Store> Engine<S> {
-    /// Denies every request that has these attributes, whatever else it has, until then. A block of the same attributes is
-    /// replaced.
+    /// Denies every request that has these attributes, whatever else it has, until then. An address stands for all that count as
+    /// one with it, and may be a network. A block of the same attributes is replaced.
     ///
     /// # Errors
-    /// When it names no attribute or too many, or there are too many blocks.
+    /// When it names no attribute or too many, an address that is none, or there are too many blocks.
     pub fn block(
         &self,
         attributes: &CheckRequest<'_>,
         until: Timestamp,
         now: Timestamp,
     ) -> Result<Arc<Block>, BlockError> {
-        let block = self.blocks.add(attributes, until, now);
+        let block = self.blocks.add(attributes, &self.policy(), until, now);
         self.changed();
         block
     }
 
     /// Takes the block of exactly these attributes back; tells whether there was one.
     pub fn unblock(&self, attributes: &CheckRequest<'_>, now: Timestamp) -> bool {
-        let was_blocked = self.blocks.remove(attributes, now);
+        let was_blocked = self.blocks.remove(attributes, &self.policy(), now);
         self.changed();
         was_blocked
     }

@@ -81,6 +81,11 @@ pub enum RulingError {
     /// More than all.
     #[error("{0} per cent; accepted are 0 to 100")]
     Percent(u8),
+    /// A share of the keys of a limit that has only one.
+    #[error(
+        "limit {0:?} has no `by`, so it has one key only, of which there is no share; accepted are kill and shadow"
+    )]
+    OneKey(String),
 }
 
 /// Every ruling, those included that have ended since the last change.
@@ -95,10 +100,13 @@ impl Rulings {
         Self { all, by_limit: by_limit.into_iter().collect() }
     }
 
-    /// The ruling that holds for a limit: the milder one where two do.
-    fn about(&self, limit: &str, now: Timestamp) -> Option<Ruled> {
-        let both = [self.all, self.by_limit.get(limit).copied()];
+    /// The ruling that holds for a limit: the milder one where two do. A limit without `by` has one key only, so a share of its
+    /// keys means nothing, and its policy holds.
+    fn about(&self, limit: &Limit, now: Timestamp) -> Option<Ruled> {
+        let both = [self.all, self.by_limit.get(limit.name()).copied()];
         let holding = both.into_iter().flatten().filter(|ruled| now < ruled.until);
+        let has_keys = !limit.by().is_empty();
+        let holding = holding.filter(|ruled| has_keys || !matches!(ruled.ruling, Ruling::Percent(_)));
         holding.min_by_key(|ruled| ruled.ruling.strictness())
     }
 
@@ -166,6 +174,9 @@ impl Bench {
         if limit.mode() == Mode::Off {
             return Err(RulingError::OffInPolicy(name.to_owned()));
         }
+        if limit.by().is_empty() && matches!(ruled.ruling, Ruling::Percent(_)) {
+            return Err(RulingError::OneKey(name.to_owned()));
+        }
         self.change(now, |rulings| {
             if rulings.by_limit.len() >= RULINGS_MAX && !rulings.by_limit.contains_key(name) {
                 return Err(RulingError::TooMany);
@@ -228,7 +239,7 @@ pub(super) struct InForce {
 
 impl InForce {
     pub(super) fn about(&self, limit: &Limit) -> Option<Ruled> {
-        self.rulings.as_ref()?.about(limit.name(), self.now)
+        self.rulings.as_ref()?.about(limit, self.now)
     }
 
     #[inline]
@@ -244,7 +255,7 @@ impl InForce {
     /// Whether a limit decides, and for which share of keys.
     #[inline]
     pub(super) fn footing(&self, limit: &Limit) -> (Mode, u8) {
-        match self.rulings.as_ref().and_then(|rulings| rulings.about(limit.name(), self.now)) {
+        match self.rulings.as_ref().and_then(|rulings| rulings.about(limit, self.now)) {
             None => (limit.mode(), limit.enforce_percent()),
             Some(Ruled { ruling: Ruling::Off, .. }) => (Mode::Off, 0),
             Some(Ruled { ruling: Ruling::Shadow, .. }) => (Mode::Shadow, 0),

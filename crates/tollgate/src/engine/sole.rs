@@ -6,6 +6,7 @@ use std::fmt;
 use std::slice;
 use std::sync::Arc;
 
+use crate::address::Text;
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Decision, LimitStatus, Source, Stance, Status};
@@ -82,7 +83,7 @@ impl<S: Store> Engine<S> {
         // Before the policy: one that is newer than the number is only taken to be older than it is.
         let changes = self.changes();
         let live = self.live.load_full();
-        let is_counted = live.plain().is_some_and(|plain| *plain.by == *attribute);
+        let is_counted = live.plain().is_some_and(|plain| plain.by.name() == attribute);
         (is_counted && self.store.bare_memory().is_some()).then_some(Sole { live, changes })
     }
 
@@ -196,7 +197,19 @@ impl Live {
     /// The counter of a value by the only limit.
     #[inline]
     fn plain_key(&self, value: &[u8]) -> Fingerprint {
-        self.secret.text_key(self.counters[0].enforced.prefix(), value)
+        let family = self.counters[0].enforced.prefix();
+        // A text without these is no IPv6 address and no network, so it counts as it is.
+        if !value.iter().any(|byte| matches!(byte, b':' | b'/')) {
+            return self.secret.text_key(family, value);
+        }
+        let text = std::str::from_utf8(value).ok().zip(self.plain().and_then(|plain| plain.by.prefixes()));
+        match text {
+            Some((text, prefixes)) => {
+                let mut room = Text::EMPTY;
+                self.secret.text_key(family, prefixes.counted(text, &mut room).as_bytes())
+            }
+            None => self.secret.text_key(family, value),
+        }
     }
 
     /// Charges the only limit, and tells what it said. None: nothing was charged.

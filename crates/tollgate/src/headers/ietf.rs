@@ -42,13 +42,13 @@ pub(super) fn write_next(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     // a part of its dimensions would describe another partition.
     let partitioned = sheet.listed().filter(|reading| {
         let by = reading.status.limit.by();
-        !by.is_empty() && by.iter().all(|dimension| is_key(dimension))
+        !by.is_empty() && by.iter().all(|dimension| is_key(dimension.name()))
     });
     headers.write("RateLimit-Partition", |out| {
         push_list(out, partitioned, |out, reading| {
             push_string(out, &reading.name);
             for dimension in reading.status.limit.by() {
-                push(out, format_args!(";{dimension}"));
+                push(out, format_args!(";{}", dimension.name()));
             }
         });
     });

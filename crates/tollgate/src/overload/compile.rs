@@ -4,7 +4,7 @@
 use crate::policy::compile::lease::percentage;
 use crate::policy::compile::when;
 use crate::policy::source::{Fields, Node, Place, Reading, Report, Tree, quoted, read};
-use crate::policy::{Condition, Findings, Mode, Problem, check, rate};
+use crate::policy::{Findings, Mode, Problem, Vocabulary, check, rate};
 use crate::quota::{QuotaError, Rate};
 use crate::time::{TICKS_PER_SECOND, Ticks};
 
@@ -151,17 +151,11 @@ fn rule(node: &Node, report: &mut Report) -> Option<Rule> {
         let accepted = "a table such as {path: /v1/charges*}, or a CEL expression";
         report.error(node.at, "when", Problem::new("missing", accepted));
     }
-    let when = when::read(fields, report);
-    for condition in &when {
-        if let Condition::OneOf { name, values, globs } = condition {
-            let field = format!("when.{}", quoted(name));
-            check::attribute(name, fields.place(&field), &field, report);
-            if values.is_empty() && globs.is_empty() {
-                let problem = Problem::new("an empty list never matches", "at least one value");
-                report.error(fields.place(&field), &field, problem);
-            }
-        }
-    }
+    let vocabulary = Vocabulary::default();
+    let when = when::read(fields, &vocabulary, report);
+    when.iter().for_each(|condition| {
+        check::condition(condition, &vocabulary, &|field| fields.place(field), report);
+    });
     Some(Rule { when, priority: fields.choice("priority", &words, report)? })
 }
 

@@ -1,13 +1,16 @@
 //! Limits made in Rust instead of in a file. [`Policy::new`](super::Policy::new) checks them as it checks a file's.
 
+use crate::policy::by::By;
+use crate::policy::condition::Condition;
 use crate::policy::expression::Expression;
 use crate::policy::failures::Failures;
 use crate::policy::lease::{Lease, SHARE_MAX, TTL_MAX, TTL_MIN};
 use crate::policy::limit::{
-    Condition, Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, Quotas, stricter, tier_name,
+    Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, Quotas, stricter, tier_name,
 };
 use crate::policy::on_store_failure::OnStoreFailure;
 use crate::policy::penalty::Penalty;
+use crate::policy::vocabulary::Vocabulary;
 use crate::quota::Quota;
 use crate::time::Ticks;
 
@@ -63,10 +66,11 @@ impl Limit {
 }
 
 impl LimitBuilder {
-    /// Counts each combination of these attributes' values apart.
+    /// Counts each combination of these attributes' values apart. Addresses may have a prefix, as in a file: `ip/64`, `ip/24,64`.
     #[must_use]
     pub fn by<'n>(mut self, attributes: impl IntoIterator<Item = &'n str>) -> Self {
-        self.limit.by = attributes.into_iter().map(str::to_owned).collect();
+        let read = |written| By::read(written, &Vocabulary::default()).unwrap_or_else(|_| By::named(written));
+        self.limit.by = attributes.into_iter().map(read).collect();
         self
     }
 
@@ -80,6 +84,13 @@ impl LimitBuilder {
     #[must_use]
     pub fn when_one_of<'v>(mut self, attribute: &str, values: impl IntoIterator<Item = &'v str>) -> Self {
         self.limit.when.push(Condition::one_of(attribute, values));
+        self
+    }
+
+    /// Applies only where the attribute is none of these values or patterns, or is missing.
+    #[must_use]
+    pub fn when_none_of<'v>(mut self, attribute: &str, values: impl IntoIterator<Item = &'v str>) -> Self {
+        self.limit.when.push(Condition::none_of(attribute, values));
         self
     }
 
@@ -124,7 +135,8 @@ impl LimitBuilder {
     #[must_use]
     pub fn override_for(mut self, value: &str, grant: impl Into<Grant>) -> Self {
         let index = intern(&mut self.limit.quotas.all, grant.into());
-        self.limit.quotas.overrides.insert(value.into(), index);
+        let key = self.limit.by.first().map_or_else(|| value.to_owned(), |by| by.key_text(value.into()));
+        self.limit.quotas.overrides.insert(key.into(), index);
         self
     }
 

@@ -3,13 +3,18 @@
 use std::collections::HashMap;
 
 use crate::memory::state_bytes;
+use crate::policy::by::By;
+use crate::policy::condition::{Choices, Condition, Sense};
 use crate::policy::expression::Expression;
 use crate::policy::finding::{Place, Problem, Report, quoted};
+use crate::policy::glob::Glob;
 use crate::policy::lease::Lease;
 use crate::policy::limit::{
-    BY_MAX, CONDITIONS_MAX, Condition, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
-    QUOTAS_MAX, TIER_SEPARATOR,
+    BY_MAX, CONDITIONS_MAX, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode, QUOTAS_MAX,
+    TIER_SEPARATOR,
 };
+use crate::policy::pattern;
+use crate::policy::vocabulary::Vocabulary;
 use crate::quota::Quota;
 use crate::request::{COST_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::time::Ticks;
@@ -24,11 +29,11 @@ const STATE_BYTES_LARGE: u64 = 128 << 10;
 pub(crate) type Places<'p> = &'p dyn Fn(&str) -> Place;
 
 /// Reports what is wrong with one limit.
-pub(crate) fn alone(limit: &Limit, places: Places<'_>, report: &mut Report) {
-    by(limit, places, report);
-    when(limit, places, report);
-    quotas(limit, places, report);
-    cost(limit, places, report);
+pub(crate) fn alone(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut Report) {
+    by(limit, vocabulary, places, report);
+    when(limit, vocabulary, places, report);
+    quotas(limit, vocabulary, places, report);
+    cost(limit, vocabulary, places, report);
     leases(limit, places("consistency"), report);
     roll_out(limit, places, report);
     failures(limit, places, report);
@@ -65,8 +70,17 @@ pub(crate) fn together(limits: &[Limit], places: &[(usize, Place)], report: &mut
     report.leave_limit();
 }
 
+/// Reports a name that no attribute of a request has.
+pub(crate) fn attribute(name: &str, vocabulary: &Vocabulary, at: Place, field: &str, report: &mut Report) {
+    if let Some(problem) = vocabulary.problem(name) {
+        report.error(at, field, problem);
+    } else {
+        attribute_name(name, at, field, report);
+    }
+}
+
 /// Reports a name that no attribute can have.
-pub(crate) fn attribute(name: &str, at: Place, field: &str, report: &mut Report) {
+pub(crate) fn attribute_name(name: &str, at: Place, field: &str, report: &mut Report) {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         let message = format!("\"{}\" cannot be the name of an attribute", quoted(name));
         let accepted = format!("1 to {NAME_BYTES_MAX} bytes without control characters");
@@ -92,45 +106,37 @@ pub(crate) fn name(name: &str, at: Place, report: &mut Report) {
     }
 }
 
-fn by(limit: &Limit, places: Places<'_>, report: &mut Report) {
+fn by(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut Report) {
     if limit.by.len() > BY_MAX {
         let message = format!("{} attributes", limit.by.len());
         report.error(places("by"), "by", Problem::new(message, format!("at most {BY_MAX}")));
         return;
     }
-    for (i, name) in limit.by.iter().enumerate() {
+    for (i, by) in limit.by.iter().enumerate() {
         let field = format!("by[{i}]");
-        let at = places(&field);
-        attribute(name, at, &field, report);
-        if limit.by[..i].contains(name) {
+        let (name, at) = (by.name(), places(&field));
+        match By::read(name, vocabulary) {
+            Err(problem) => report.error(at, &field, problem),
+            Ok(_) => attribute(name, vocabulary, at, &field, report),
+        }
+        if limit.by[..i].iter().any(|other| other.name() == name) {
             let message = format!("{} is named twice", quoted(name));
             report.error(at, &field, Problem::new(message, "each attribute once"));
         }
     }
 }
 
-fn when(limit: &Limit, places: Places<'_>, report: &mut Report) {
+fn when(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut Report) {
     let at = places("when");
     if limit.when.len() > CONDITIONS_MAX {
         let message = format!("{} conditions", limit.when.len());
         report.error(at, "when", Problem::new(message, format!("at most {CONDITIONS_MAX}")));
         return;
     }
-    for condition in &limit.when {
-        match condition {
-            Condition::OneOf { name, values, globs } => {
-                let field = format!("when.{}", quoted(name));
-                attribute(name, places(&field), &field, report);
-                if let Some(problem) = choices(values, globs.len()) {
-                    report.error(places(&field), &field, problem);
-                }
-            }
-            Condition::Holds(expression) if expression.constant() == Some(false) => {
-                let problem =
-                    Problem::new("the expression is never true", "mode: off, to switch a limit off");
-                report.error(at, "when", problem);
-            }
-            Condition::Holds(expression) => absences(limit, expression, at, report),
+    for each in &limit.when {
+        condition(each, vocabulary, places, report);
+        if let Condition::Holds(expression) = each {
+            absences(limit, expression, at, report);
         }
     }
     if let Some(name) = contradiction(&limit.when) {
@@ -138,19 +144,70 @@ fn when(limit: &Limit, places: Places<'_>, report: &mut Report) {
         let problem = Problem::new(message, "conditions that can hold together");
         report.error(at, "when", problem);
     }
+    if let Some(name) = absent(limit) {
+        let message = format!("never matches: it counts by {name}, and applies only without it");
+        report.error(at, "when", Problem::new(message, "conditions that can hold together"));
+    }
+}
+
+/// Reports what is wrong with one condition.
+pub(crate) fn condition(
+    condition: &Condition,
+    vocabulary: &Vocabulary,
+    places: Places<'_>,
+    report: &mut Report,
+) {
+    match condition {
+        Condition::OneOf { name, choices, .. } => {
+            let field = format!("when.{}", quoted(name));
+            let at = places(&field);
+            attribute(name, vocabulary, at, &field, report);
+            let kind = vocabulary.kind(name);
+            for problem in
+                choices.written().iter().filter_map(|written| pattern::problem(kind, name, written))
+            {
+                report.error(at, &field, problem);
+            }
+            if let Some(problem) = number_of(choices) {
+                report.error(at, &field, problem);
+            }
+        }
+        Condition::Holds(expression) => {
+            let at = places("when");
+            if expression.constant() == Some(false) {
+                let problem =
+                    Problem::new("the expression is never true", "mode: off, to switch a limit off");
+                report.error(at, "when", problem);
+            }
+            for problem in expression.attributes().filter_map(|name| vocabulary.problem(name)) {
+                report.error(at, "when", problem);
+            }
+        }
+    }
+}
+
+/// An attribute that the limit counts by and that it must not have.
+fn absent(limit: &Limit) -> Option<&str> {
+    let is_absent = |condition: &Condition, by: &By| match condition {
+        Condition::OneOf { name, choices, sense: Sense::IsNot } => {
+            name == by.name() && choices.globs().iter().any(Glob::is_any)
+        }
+        _ => false,
+    };
+    let found = limit.by.iter().find(|by| limit.when.iter().any(|condition| is_absent(condition, by)));
+    found.map(By::name)
 }
 
 /// Warns of attributes that a condition only says what they must not be: a request without them is not limited, and seldom is
 /// that what was meant.
 fn absences(limit: &Limit, expression: &Expression, at: Place, report: &mut Report) {
-    let requires = |condition: &Condition, name: &str| match condition {
-        Condition::OneOf { name: other, .. } => other == name,
-        Condition::Holds(other) => {
-            !std::ptr::eq(other, expression) && other.needed().any(|needed| needed == name)
-        }
+    let requires = |condition: &Condition, name: &str| {
+        let is_itself = matches!(condition, Condition::Holds(other) if std::ptr::eq(other, expression));
+        !is_itself && condition.required().any(|required| required == name)
     };
     for name in expression.unguarded() {
-        if limit.by.contains(&name) || limit.when.iter().any(|condition| requires(condition, &name)) {
+        let is_counted = limit.by.iter().any(|by| by.name() == name);
+        if is_counted || limit.when.iter().any(|condition| requires(condition, &name)) {
             continue;
         }
         let shown = quoted(&name);
@@ -165,14 +222,14 @@ fn absences(limit: &Limit, expression: &Expression, at: Place, report: &mut Repo
     }
 }
 
-/// What is wrong with the choices of a condition.
-fn choices(values: &[String], globs: usize) -> Option<Problem> {
-    let count = values.len() + globs;
+/// What is wrong with the number and the size of the choices of a condition.
+fn number_of(choices: &Choices) -> Option<Problem> {
+    let count = choices.written().len();
     if count == 0 {
         Some(Problem::new("an empty list never matches", "at least one value"))
     } else if count > CONDITIONS_MAX {
         Some(Problem::new(format!("{count} values"), format!("at most {CONDITIONS_MAX}")))
-    } else if values.iter().any(|value| value.len() > VALUE_BYTES_MAX) {
+    } else if choices.values().iter().any(|value| value.len() > VALUE_BYTES_MAX) {
         let message = format!("a value longer than any request's: more than {VALUE_BYTES_MAX} bytes");
         Some(Problem::new(message, "a shorter value"))
     } else {
@@ -185,8 +242,10 @@ fn contradiction(when: &[Condition]) -> Option<String> {
     let mut wanted: Vec<(String, Vec<String>)> = Vec::new();
     for condition in when {
         match condition {
-            Condition::OneOf { name, values, globs } if globs.is_empty() && !values.is_empty() => {
-                wanted.push((name.clone(), values.clone()));
+            Condition::OneOf { name, choices, sense: Sense::Is } if choices.are_plain() => {
+                if !choices.values().is_empty() {
+                    wanted.push((name.clone(), choices.values().to_vec()));
+                }
             }
             Condition::OneOf { .. } => {}
             Condition::Holds(expression) => {
@@ -198,8 +257,11 @@ fn contradiction(when: &[Condition]) -> Option<String> {
     let possible = |name: &str, value: &String| {
         let known = wanted.iter().filter(|(other, _)| other == name);
         let globs_fit = when.iter().all(|condition| match condition {
-            Condition::OneOf { name: other, values, globs } if other == name && !globs.is_empty() => {
-                values.contains(value) || globs.iter().any(|glob| glob.matches(value))
+            Condition::OneOf { name: other, choices, sense: Sense::Is } if other == name => {
+                let globs = choices.globs();
+                globs.is_empty()
+                    || choices.values().contains(value)
+                    || globs.iter().any(|glob| glob.matches(value))
             }
             _ => true,
         });
@@ -211,10 +273,10 @@ fn contradiction(when: &[Condition]) -> Option<String> {
         .map(|(name, _)| name.clone())
 }
 
-fn quotas(limit: &Limit, places: Places<'_>, report: &mut Report) {
+fn quotas(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut Report) {
     let quotas = &limit.quotas;
     for (i, name) in quotas.tier_by.iter().enumerate() {
-        attribute(name, places("tier_by"), "tier_by", report);
+        attribute(name, vocabulary, places("tier_by"), "tier_by", report);
         if quotas.tier_by[..i].contains(name) {
             let problem = Problem::new(format!("{} is named twice", quoted(name)), "each attribute once");
             report.error(places("tier_by"), "tier_by", problem);
@@ -281,7 +343,7 @@ fn window(quota: &Quota) -> Option<Ticks> {
     }
 }
 
-fn cost(limit: &Limit, places: Places<'_>, report: &mut Report) {
+fn cost(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut Report) {
     let at = places("cost");
     match limit.cost {
         Cost::Units(0) => {
@@ -308,8 +370,13 @@ fn cost(limit: &Limit, places: Places<'_>, report: &mut Report) {
                 report.error(at, "cost", Problem::new(message, accepted));
             }
         }
-        Cost::Attribute(ref name) => attribute(name, at, "cost", report),
-        Cost::Asked | Cost::Computed(_) => {}
+        Cost::Attribute(ref name) => attribute(name, vocabulary, at, "cost", report),
+        Cost::Computed(ref expression) => {
+            for problem in expression.attributes().filter_map(|name| vocabulary.problem(name)) {
+                report.error(at, "cost", problem);
+            }
+        }
+        Cost::Asked => {}
     }
 }
 
@@ -346,7 +413,11 @@ fn failures(limit: &Limit, places: Places<'_>, report: &mut Report) {
 
 fn roll_out(limit: &Limit, places: Places<'_>, report: &mut Report) {
     let at = places("enforce_percent");
-    if limit.enforce_percent > 100 {
+    if limit.enforce_percent < 100 && limit.by.is_empty() {
+        let message = "a share of keys, and a limit without `by` has only one key";
+        let accepted = "`by` with at least one attribute, or mode: shadow";
+        report.error(at, "enforce_percent", Problem::new(message, accepted));
+    } else if limit.enforce_percent > 100 {
         let message = format!("{} per cent", limit.enforce_percent);
         report.error(at, "enforce_percent", Problem::new(message, "0 to 100"));
     } else if limit.mode == Mode::Enforce && limit.enforce_percent == 0 {

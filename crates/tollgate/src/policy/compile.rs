@@ -1,6 +1,8 @@
 //! From a file to a policy: pure, and every problem is reported at once. This level reads the file's own fields; a limit's
 //! are left to [`limit`], what holds between fields and between limits to [`super::check`].
 
+mod attributes;
+mod defaults;
 mod limit;
 pub(crate) mod lease;
 mod on_store_failure;
@@ -15,11 +17,12 @@ use crate::policy::fields::Fields;
 use crate::policy::finding::{Findings, Place, Problem, Report};
 use crate::policy::index::Index;
 use crate::policy::limit::Limit;
-use crate::policy::{LIMITS_MAX, Policy};
+use crate::policy::{LIMITS_MAX, Policy, Vocabulary};
+use defaults::Defaults;
 
 /// Longest name of a domain, in bytes.
 const DOMAIN_BYTES_MAX: usize = 128;
-const FIELDS: [&str; 3] = ["domain", "shard_by", "limits"];
+const FIELDS: [&str; 5] = ["domain", "shard_by", "attributes", "defaults", "limits"];
 
 /// Compiles the bytes of a file, on a stack that no expression in it can exhaust.
 pub(crate) fn compile(source_name: &str, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
@@ -44,12 +47,14 @@ fn read(root: &Node, report: &mut Report) -> Option<Policy> {
     let fields = Fields::of(root, "", "a table with `limits:`", report)?;
     fields.only(&FIELDS, report);
     let domain = domain(fields, report);
+    let vocabulary = attributes::read(fields, report);
+    let defaults = defaults::read(fields, report);
     let shard_by = fields.text("shard_by", "the name of an attribute", report);
     if let Some(attribute) = shard_by {
-        check::attribute(attribute, fields.place("shard_by"), "shard_by", report);
+        check::attribute(attribute, &vocabulary, fields.place("shard_by"), "shard_by", report);
     }
     let nodes = limit_nodes(fields, report)?;
-    let (limits, places) = limits(nodes, report);
+    let (limits, places) = limits(nodes, &Shared { vocabulary: &vocabulary, defaults: &defaults }, report);
     if let Some(attribute) = shard_by
         && limits.len() == nodes.len()
     {
@@ -63,7 +68,7 @@ fn read(root: &Node, report: &mut Report) -> Option<Policy> {
             return None;
         }
     };
-    Some(Policy { domain, shard_by: shard_by.map(str::to_owned), limits, index })
+    Some(Policy { domain, shard_by: shard_by.map(str::to_owned), vocabulary, limits, index })
 }
 
 fn domain(fields: Fields<'_>, report: &mut Report) -> Option<String> {
@@ -99,12 +104,18 @@ fn limit_nodes<'n>(fields: Fields<'n>, report: &mut Report) -> Option<&'n [Node]
     Some(nodes)
 }
 
+/// What the file says about all of its limits.
+struct Shared<'s> {
+    vocabulary: &'s Vocabulary,
+    defaults: &'s Defaults,
+}
+
 /// Every limit that can be read, and where its name stands.
-fn limits(nodes: &[Node], report: &mut Report) -> (Vec<Limit>, Vec<(usize, Place)>) {
+fn limits(nodes: &[Node], shared: &Shared<'_>, report: &mut Report) -> (Vec<Limit>, Vec<(usize, Place)>) {
     let (mut limits, mut places) = (Vec::new(), Vec::new());
     for (index, node) in nodes.iter().enumerate() {
         report.enter_limit(index, limit::name_of(node));
-        if let Some((limit, at)) = limit::read(node, report) {
+        if let Some((limit, at)) = limit::read(&shared.defaults.applied(node), shared.vocabulary, report) {
             limits.push(limit);
             places.push((index, at));
         }
@@ -115,7 +126,7 @@ fn limits(nodes: &[Node], report: &mut Report) -> (Vec<Limit>, Vec<(usize, Place
 
 /// Keys share a slot by an attribute that they have.
 fn sharded(attribute: &str, limits: &[Limit], at: Place, report: &mut Report) {
-    if !limits.iter().any(|limit| limit.by.iter().any(|by| by == attribute)) {
+    if !limits.iter().any(|limit| limit.by.iter().any(|by| by.name() == attribute)) {
         let message = format!("no limit counts by {attribute}, so no keys share a slot");
         let problem = Problem::new(message, "an attribute of some limit's `by`");
         report.warning(at, "shard_by", problem);

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::policy::limit::{Condition, Cost, Grant, Limit};
+use crate::policy::condition::Condition;
+use crate::policy::limit::{Cost, Grant, Limit};
 use crate::policy::text::TextMap;
 use crate::policy::{Policy, QuotaIndex};
 use crate::quota::Quota;
@@ -104,9 +105,9 @@ fn by_name<'l>(limit: &'l Limit, quotas: &'l TextMap<QuotaIndex>) -> BTreeMap<&'
 fn same_condition((one, other): (&Condition, &Condition)) -> bool {
     match (one, other) {
         (
-            Condition::OneOf { name, values, globs },
-            Condition::OneOf { name: other, values: other_values, globs: other_globs },
-        ) => name == other && values == other_values && globs == other_globs,
+            Condition::OneOf { name, choices, sense },
+            Condition::OneOf { name: other, choices: other_choices, sense: other_sense },
+        ) => name == other && choices == other_choices && sense == other_sense,
         (Condition::Holds(one), Condition::Holds(other)) => one.to_string() == other.to_string(),
         _ => false,
     }

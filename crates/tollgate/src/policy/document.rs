@@ -66,6 +66,12 @@ impl Node {
             Tree::Table(_) => "a table",
         }
     }
+
+    /// The value, if it is text.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        if let Tree::Text(text) = &self.tree { Some(text) } else { None }
+    }
 }
 
 /// How a file is read: what differs between our own files and those of others.
@@ -392,7 +398,17 @@ fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<Cow<'_, Tag>>, at:
 fn untagged(tag: Option<&Tag>, at: Place) -> Step<()> {
     match tag {
         None => Ok(()),
-        Some(tag) => stop(at, format!("the tag {}", quoted(&tag.original())), "values without tags"),
+        Some(tag) => {
+            let tag = quoted(&tag.original());
+            let value = tag.trim_start_matches('!');
+            // `method: !GET` is a tag for YAML, and a negation for whoever writes it.
+            let is_word = !tag.starts_with("!!") && !value.is_empty();
+            let accepted = match is_word {
+                true => format!("values without tags; {{ not: {value} }} in a condition"),
+                false => "values without tags".to_owned(),
+            };
+            stop(at, format!("the tag {tag}"), accepted)
+        }
     }
 }
 

@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use crate::path::{loose_path, without_format};
+use crate::policy::by::By;
+use crate::policy::condition::{Condition, Sense};
 use crate::policy::finding::Problem;
-use crate::policy::limit::{BY_MAX, Condition, Cost, Limit, Mode, QuotaIndex, TIER_BY_MAX};
+use crate::policy::limit::{BY_MAX, Cost, Limit, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::request::{CheckRequest, Spelling};
 
@@ -60,7 +62,7 @@ pub(crate) struct Index {
 /// limits by itself.
 #[derive(Debug)]
 pub(crate) struct Sole {
-    pub(crate) by: Box<str>,
+    pub(crate) by: By,
     pub(crate) quota: QuotaIndex,
     /// What it charges, where that is not what the request asks for.
     pub(crate) units: Option<u64>,
@@ -70,7 +72,7 @@ impl Sole {
     fn of(limits: &[Limit], plans: &[Plan]) -> Option<Self> {
         let ([limit], [plan]) = (limits, plans) else { return None };
         let ([by], []) = (limit.by.as_slice(), limit.when.as_slice()) else { return None };
-        if limit.block_for.is_some() || limit.failures.is_some() {
+        if !by.is_plain() || limit.block_for.is_some() || limit.failures.is_some() {
             return None;
         }
         let units = match limit.cost {
@@ -79,7 +81,7 @@ impl Sole {
             Cost::Attribute(_) | Cost::Computed(_) => return None,
         };
         let quota = plan.quota.filter(|quota| quota.is_counted() && limit.mode == Mode::Enforce)?;
-        Some(Self { by: by.as_str().into(), quota, units })
+        Some(Self { by: by.clone(), quota, units })
     }
 }
 
@@ -248,8 +250,8 @@ impl Index {
 
     fn plan(&mut self, limit: &Limit) -> Result<Plan, Problem> {
         let mut plan = Plan::default();
-        for name in &limit.by {
-            plan.by.push(self.name(name)?);
+        for by in &limit.by {
+            plan.by.push(self.name(by.name())?);
         }
         for (condition, wanted) in limit.when.iter().enumerate() {
             let mut needed = SmallVec::new();
@@ -282,11 +284,11 @@ impl Index {
         plan: &mut Plan,
     ) -> Result<(), Problem> {
         if let Some(condition) = crowds.rarest_value(limit)
-            && let Condition::OneOf { name, values, .. } = &limit.when[condition]
+            && let Condition::OneOf { name, choices, .. } = &limit.when[condition]
         {
             let id = self.name(name)?;
             let mentions = &mut self.mentions[usize::from(id)];
-            values.iter().for_each(|value| mentions.insert(name, value, number));
+            choices.values().iter().for_each(|value| mentions.insert(name, value, number));
             plan.checks.retain(|check| check.condition != condition);
             return Ok(());
         }
@@ -343,22 +345,18 @@ impl<'l> Crowds<'l> {
     }
 }
 
-/// The values of a condition that has no patterns.
+/// The values of a condition that asks for one of them, and has no patterns.
 fn values(condition: &Condition) -> Option<(&str, &[String])> {
     match condition {
-        Condition::OneOf { name, values, globs } if globs.is_empty() => Some((name, values)),
+        Condition::OneOf { name, choices, sense: Sense::Is } if choices.are_plain() => {
+            Some((name, choices.values()))
+        }
         Condition::OneOf { .. } | Condition::Holds(_) => None,
     }
 }
 
 /// The attributes without which a limit cannot apply.
 fn required(limit: &Limit) -> impl Iterator<Item = &str> {
-    let conditions = limit.when.iter().flat_map(|condition| {
-        let (one, many) = match condition {
-            Condition::OneOf { name, .. } => (Some(name.as_str()), None),
-            Condition::Holds(expression) => (None, Some(expression.needed())),
-        };
-        one.into_iter().chain(many.into_iter().flatten())
-    });
-    limit.by.iter().map(String::as_str).chain(conditions)
+    let conditions = limit.when.iter().flat_map(Condition::required);
+    limit.by.iter().map(By::name).chain(conditions)
 }

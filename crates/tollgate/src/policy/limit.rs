@@ -4,17 +4,17 @@ use std::collections::HashSet;
 
 use smallvec::SmallVec;
 
-use crate::path::{is_with_format, loose_path};
 use crate::policy::builder::intern;
+use crate::policy::by::By;
+use crate::policy::condition::Condition;
 use crate::policy::expression::Expression;
 use crate::policy::failures::Failures;
-use crate::policy::glob::Glob;
 use crate::policy::lease::Lease;
 use crate::policy::on_store_failure::OnStoreFailure;
 use crate::policy::penalty::Penalty;
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::quota::Quota;
-use crate::request::{CheckRequest, Spelling, Value};
+use crate::request::Value;
 use crate::time::Ticks;
 
 /// Most attributes a limit counts by.
@@ -59,74 +59,6 @@ pub enum Consistency {
     Leased,
     /// Exact for quiet keys, leased for hot ones.
     Auto,
-}
-
-/// One condition of `when`. A limit applies when all of them hold.
-#[derive(Debug)]
-pub enum Condition {
-    /// The attribute has one of these values, or matches one of these patterns.
-    OneOf {
-        /// Which attribute.
-        name: String,
-        /// Values, as text.
-        values: Vec<String>,
-        /// Patterns with `*`.
-        globs: Vec<Glob>,
-    },
-    /// A CEL expression is true.
-    Holds(Expression),
-}
-
-impl Condition {
-    /// The attribute is one of `choices`, each a value or a pattern with `*`.
-    #[must_use]
-    pub fn one_of<'c>(name: &str, choices: impl IntoIterator<Item = &'c str>) -> Self {
-        let (mut values, mut globs) = (Vec::new(), Vec::new());
-        for choice in choices {
-            match Glob::new(choice) {
-                Some(glob) => globs.push(glob),
-                None => values.push(choice.to_owned()),
-            }
-        }
-        let name = name.to_owned();
-        Condition::OneOf { name, values, globs }
-    }
-
-    /// Whether it holds for a request. An attribute that is not there satisfies nothing.
-    #[must_use]
-    pub fn holds(&self, request: &CheckRequest<'_>) -> bool {
-        match self {
-            Condition::OneOf { name, values, globs } => {
-                let mut attributes = request.attributes().iter();
-                let found = attributes.position(|attribute| attribute.name == name);
-                found.is_some_and(|position| is_one_of(request, position, values, globs))
-            }
-            Condition::Holds(expression) => expression.holds(request),
-        }
-    }
-}
-
-/// Whether the value of the attribute at a position is one of these, or matches one of these patterns, in any spelling.
-#[inline]
-pub(crate) fn is_one_of(
-    request: &CheckRequest<'_>,
-    position: usize,
-    values: &[String],
-    globs: &[Glob],
-) -> bool {
-    let Some(attribute) = request.attributes().get(position) else { return false };
-    let mut room: Digits = [0; 20];
-    let text = as_text(attribute.value, &mut room);
-    let is_text =
-        |text: &str| values.iter().any(|value| value == text) || globs.iter().any(|glob| glob.matches(text));
-    is_text(text)
-        || request.spellings_of(position).any(|spelling| match spelling {
-            Spelling::AsIs(text) => is_text(text),
-            Spelling::LoosePath(path) => {
-                values.iter().any(|value| is_with_format(path, &loose_path(value)))
-                    || globs.iter().any(|glob| glob.matches_loosely(path))
-            }
-        })
 }
 
 /// How a limit counts a request.
@@ -220,7 +152,7 @@ impl Quotas {
         }
     }
 
-    /// The quota for a request whose first `by` value is `first` and whose tier is `tier`: the values of `tier_by`, in order.
+    /// The quota for a request whose first `by` value, as it counts, is `first` and whose tier is `tier`: the values of `tier_by`, in order.
     #[inline]
     pub(crate) fn select(
         &self,
@@ -315,7 +247,7 @@ pub(crate) fn stricter(one: Grant<&Quota>, other: Grant<&Quota>) -> bool {
 pub struct Limit {
     pub(crate) name: String,
     pub(crate) when: Vec<Condition>,
-    pub(crate) by: Vec<String>,
+    pub(crate) by: Vec<By>,
     pub(crate) quotas: Quotas,
     pub(crate) cost: Cost,
     pub(crate) mode: Mode,
@@ -329,7 +261,7 @@ pub struct Limit {
 
 impl Limit {
     /// A limit that is only there for its counters.
-    pub(crate) const fn for_counters(name: String, by: Vec<String>, quotas: Quotas) -> Self {
+    pub(crate) const fn for_counters(name: String, by: Vec<By>, quotas: Quotas) -> Self {
         Self {
             name,
             when: Vec::new(),
@@ -377,7 +309,7 @@ impl Limit {
 
     /// The attributes whose values make its keys.
     #[must_use]
-    pub fn by(&self) -> &[String] {
+    pub fn by(&self) -> &[By] {
         &self.by
     }
 

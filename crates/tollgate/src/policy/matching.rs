@@ -5,13 +5,13 @@ use std::slice;
 
 use smallvec::SmallVec;
 
+use crate::address::Text;
 use crate::decision::Fault;
 use crate::policy::Policy;
+use crate::policy::condition::Condition;
 use crate::policy::finding::quoted;
 use crate::policy::index::{Check, Known, Plan};
-use crate::policy::limit::{
-    BY_MAX, Condition, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex, TIER_BY_MAX, is_one_of,
-};
+use crate::policy::limit::{BY_MAX, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, as_text};
 use crate::request::{COST_MAX, CheckRequest, VIEWS_MAX, Value};
 
@@ -92,7 +92,7 @@ impl Policy {
     #[inline]
     pub(crate) fn sole_match(&self, request: &CheckRequest<'_>) -> Option<Match> {
         let sole = self.index.sole()?;
-        let position = request.attributes().iter().position(|given| *given.name == *sole.by)?;
+        let position = request.attributes().iter().position(|given| given.name == sole.by.name())?;
         let mut by = [0; BY_MAX];
         by[0] = u8::try_from(position).ok()?;
         let cost = match (request.units(), sole.units) {
@@ -213,11 +213,9 @@ impl<'a> Asked<'_, 'a> {
 
     fn holds(&self, condition: &Condition, check: &Check) -> bool {
         match condition {
-            Condition::OneOf { values, globs, .. } => {
-                let Some(position) = check.needed.first().and_then(|&name| self.known.position(name)) else {
-                    return false;
-                };
-                is_one_of(self.request, usize::from(position), values, globs)
+            Condition::OneOf { choices, sense, .. } => {
+                let position = check.needed.first().and_then(|&name| self.known.position(name));
+                sense.holds(choices, self.request, position.map(usize::from))
             }
             Condition::Holds(expression) => {
                 check.needed.iter().all(|&name| self.known.position(name).is_some())
@@ -231,7 +229,9 @@ impl<'a> Asked<'_, 'a> {
         if let Some(only) = plan.quota {
             return only;
         }
-        let first = by.first().map(|&position| self.value(position));
+        let mut room = Text::EMPTY;
+        let first = by.first().zip(limit.by.first());
+        let first = first.map(|(&position, by)| by.counted(self.value(position), &mut room));
         let mut tier = [None; TIER_BY_MAX];
         for (value, &name) in tier.iter_mut().zip(&plan.tier_by) {
             *value = self.known.position(name).map(|position| self.value(position));
@@ -259,6 +259,28 @@ impl<'a> Asked<'_, 'a> {
             Cost::Computed(expression) => {
                 expression.cost(self.request).map_err(|reason| fault(limit, reason))
             }
+        }
+    }
+}
+
+impl Limit {
+    /// What it charges a request that meets it.
+    ///
+    /// # Errors
+    /// When the cost cannot be computed; says why.
+    pub(crate) fn cost_of(&self, request: &CheckRequest<'_>) -> Result<u64, String> {
+        if request.units() == 0 {
+            return Ok(0);
+        }
+        match &self.cost {
+            Cost::Asked => Ok(request.units()),
+            Cost::Units(units) => Ok(*units),
+            Cost::Attribute(name) => {
+                let given = request.attributes().iter().find(|given| given.name == name);
+                let given = given.ok_or_else(|| format!("the attribute {name} is missing"))?;
+                attribute_cost(name, given.value)
+            }
+            Cost::Computed(expression) => expression.cost(request),
         }
     }
 }

@@ -2,12 +2,16 @@
 
 use std::fmt::Write;
 
+use crate::address::{Network, Prefixes};
 use crate::algorithm::calendar::CalendarUnit;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_window::Estimate;
+use crate::policy::by::By;
+use crate::policy::condition::{Choices, Condition, Sense};
+use crate::policy::glob::Glob;
 use crate::policy::limit::{
-    ANY, Condition, Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, TIER_SEPARATOR, stricter,
+    ANY, Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, TIER_SEPARATOR, stricter,
 };
 use crate::policy::on_store_failure::Stages;
 use crate::policy::text::TextMap;
@@ -99,7 +103,7 @@ impl Limit {
 
     fn overrides(&self) -> String {
         let overrides = sorted(&self.quotas.overrides, |_, _| false);
-        let Some(attribute) = self.by.first() else {
+        let Some(attribute) = self.by.first().map(By::name) else {
             return String::new();
         };
         let mut text = String::new();
@@ -215,8 +219,9 @@ impl Limit {
     }
 }
 
-fn subject(by: &[String]) -> String {
-    match by {
+fn subject(by: &[By]) -> String {
+    let names: Vec<String> = by.iter().map(dimension).collect();
+    match names.as_slice() {
         [] => "everybody together".to_owned(),
         [one] => format!("each {one}"),
         [one, other] => format!("each pair of {one} and {other}"),
@@ -225,31 +230,75 @@ fn subject(by: &[String]) -> String {
 }
 
 /// The requests that a limit without counters is about.
-fn every_request(by: &[String]) -> String {
-    match by {
+fn every_request(by: &[By]) -> String {
+    let names: Vec<&str> = by.iter().map(By::name).collect();
+    match names.as_slice() {
         [] => "every request".to_owned(),
         some => format!("every request with {}", listed(some, "and")),
+    }
+}
+
+/// An attribute, with how its addresses count if the policy says so.
+fn dimension(by: &By) -> String {
+    let name = by.name();
+    match by.prefixes() {
+        None | Some(Prefixes::Default) => name.to_owned(),
+        Some(Prefixes::Bits { ipv4: 32, ipv6 }) => format!("{name} (IPv6 by /{ipv6})"),
+        Some(Prefixes::Bits { ipv4, ipv6 }) => format!("{name} (IPv4 by /{ipv4}, IPv6 by /{ipv6})"),
     }
 }
 
 fn condition(condition: &Condition) -> String {
     match condition {
         Condition::Holds(expression) => expression.to_string(),
-        Condition::OneOf { name, values, globs } => {
-            let mut ways = Vec::new();
-            if !values.is_empty() {
-                ways.push(format!("is {}", listed(values, "or")));
-            }
-            let (any, some): (Vec<_>, Vec<_>) = globs.iter().partition(|glob| glob.is_any());
-            if !some.is_empty() {
-                let patterns: Vec<String> = some.iter().map(ToString::to_string).collect();
-                ways.push(format!("matches {}", listed(&patterns, "or")));
-            }
-            if !any.is_empty() {
-                ways.push("is anything".to_owned());
-            }
-            format!("{name} {}", ways.join(" or "))
+        Condition::OneOf { name, choices, sense: Sense::Is } => {
+            format!("{name} {}", ways(name, choices).join(" or "))
         }
+        Condition::OneOf { name, choices, sense: Sense::IsNot } => {
+            let is_any = choices.globs().iter().any(Glob::is_any);
+            if is_any {
+                return format!("{name} is missing");
+            }
+            let ways: Vec<String> = ways(name, choices).iter().map(|way| negated(way)).collect();
+            format!("{name} is missing or {}", ways.join(" and "))
+        }
+    }
+}
+
+/// What an attribute may be, in words that follow its name.
+fn ways(name: &str, choices: &Choices) -> Vec<String> {
+    let mut ways = Vec::new();
+    let (single, networks): (Vec<_>, Vec<_>) =
+        choices.networks().iter().copied().partition(Network::is_single);
+    let mut values: Vec<String> = choices.values().to_vec();
+    values.extend(single.iter().map(ToString::to_string));
+    let has = |method: &str| choices.values().iter().any(|value| value == method);
+    if name == "method" && has("GET") && !has("HEAD") {
+        values.push("HEAD".to_owned());
+    }
+    if !values.is_empty() {
+        ways.push(format!("is {}", listed(&values, "or")));
+    }
+    if !networks.is_empty() {
+        let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();
+        ways.push(format!("is in {}", listed(&networks, "or")));
+    }
+    let (any, some): (Vec<_>, Vec<_>) = choices.globs().iter().partition(|glob| glob.is_any());
+    if !some.is_empty() {
+        let patterns: Vec<String> = some.iter().map(ToString::to_string).collect();
+        ways.push(format!("matches {}", listed(&patterns, "or")));
+    }
+    if !any.is_empty() {
+        ways.push("is anything".to_owned());
+    }
+    ways
+}
+
+/// The opposite of one way.
+fn negated(way: &str) -> String {
+    match way.strip_prefix("is ") {
+        Some(rest) => format!("is not {rest}"),
+        None => way.replacen("matches ", "does not match ", 1),
     }
 }
 

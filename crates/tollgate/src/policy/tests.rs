@@ -2,6 +2,7 @@
 
 mod bad_files;
 mod bounds;
+mod conditions;
 mod documents;
 mod example;
 mod many;

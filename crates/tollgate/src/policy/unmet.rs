@@ -1,10 +1,9 @@
 //! Why a limit does not apply to a request, and which of its quotas it would apply: what [`super::matching`] decides, in a form that
 //! can be told. Slow and complete where that is fast; a test holds the two together.
 
+use crate::policy::condition::{Condition, Sense};
 use crate::policy::expression::Expression;
-use crate::policy::limit::{
-    ANY, Condition, Cost, Limit, Mode, QuotaIndex, TIER_SEPARATOR, stricter, tier_name,
-};
+use crate::policy::limit::{ANY, Cost, Limit, Mode, QuotaIndex, TIER_SEPARATOR, stricter, tier_name};
 use crate::policy::text::{Digits, as_text};
 use crate::request::CheckRequest;
 
@@ -29,6 +28,15 @@ pub enum Unmet {
         given: String,
         /// What the condition accepts, values and patterns; the first few.
         accepted: Vec<String>,
+    },
+    /// An attribute has a value that the condition excludes.
+    Excluded {
+        /// Which one.
+        attribute: String,
+        /// The request's value, as text.
+        given: String,
+        /// What the condition excludes, values and patterns; the first few.
+        excluded: Vec<String>,
     },
     /// An expression is not true.
     False {
@@ -69,19 +77,24 @@ impl Limit {
         if self.mode == Mode::Off {
             unmet.push(Unmet::Off);
         }
-        for name in &self.by {
-            missing(name, request, &mut unmet);
+        for by in &self.by {
+            missing(by.name(), request, &mut unmet);
         }
         for condition in &self.when {
             match condition {
+                Condition::OneOf { sense: Sense::IsNot, .. } if condition.holds(request) => {}
                 Condition::OneOf { name, .. } if missing(name, request, &mut unmet) => {}
-                Condition::OneOf { name, values, globs } => {
+                Condition::OneOf { name, choices, sense } => {
                     let Some(given) = text_of(name, request) else { continue };
-                    if !condition.holds(request) {
-                        let accepted = values.iter().cloned().chain(globs.iter().map(ToString::to_string));
-                        let accepted = accepted.take(ACCEPTED_SHOWN).collect();
-                        unmet.push(Unmet::Differs { attribute: name.clone(), given, accepted });
+                    if condition.holds(request) {
+                        continue;
                     }
+                    let attribute = name.clone();
+                    let shown = choices.written().iter().take(ACCEPTED_SHOWN).cloned().collect();
+                    unmet.push(match sense {
+                        Sense::Is => Unmet::Differs { attribute, given, accepted: shown },
+                        Sense::IsNot => Unmet::Excluded { attribute, given, excluded: shown },
+                    });
                 }
                 Condition::Holds(expression) => {
                     let lacking =
@@ -106,29 +119,26 @@ impl Limit {
     #[must_use]
     pub fn uses(&self, attribute: &str) -> bool {
         let in_expression = |expression: &Expression| expression.attributes().any(|name| name == attribute);
-        let in_condition = |condition: &Condition| match condition {
-            Condition::OneOf { name, .. } => name == attribute,
-            Condition::Holds(expression) => in_expression(expression),
-        };
         let in_cost = match &self.cost {
             Cost::Asked | Cost::Units(_) => false,
             Cost::Attribute(name) => name == attribute,
             Cost::Computed(expression) => in_expression(expression),
         };
         in_cost
-            || self.by.iter().any(|name| name == attribute)
-            || self.when.iter().any(in_condition)
+            || self.by.iter().any(|by| by.name() == attribute)
+            || self.when.iter().any(|condition| condition.mentioned().any(|name| name == attribute))
             || self.tier_by().iter().any(|name| name == attribute)
     }
 
     /// How its quota for a request is chosen.
     #[must_use]
     pub fn choice(&self, request: &CheckRequest<'_>) -> Choice {
-        if let Some(attribute) = self.by.first()
-            && let Some(value) = text_of(attribute, request)
+        if let Some(by) = self.by.first()
+            && let Some(given) = request.attributes().iter().find(|given| given.name == by.name())
+            && let value = by.key_text(given.value)
             && self.quotas.overrides.contains_key(value.as_str())
         {
-            return Choice::Override { attribute: attribute.clone(), value };
+            return Choice::Override { attribute: by.name().to_owned(), value };
         }
         if self.quotas.tier_by.is_empty() {
             return Choice::Only;

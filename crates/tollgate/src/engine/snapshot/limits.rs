@@ -10,7 +10,7 @@ use crate::charge::{Record, Reign};
 use crate::engine::live::{Live, Records, Remembered};
 use crate::memory::NUMBERS_MAX;
 use crate::policy::limit::{Fallback, Quotas};
-use crate::policy::{BY_MAX, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex, TIER_BY_MAX};
+use crate::policy::{BY_MAX, By, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex, TIER_BY_MAX};
 
 /// Stands between the attributes that name a tier together.
 const SEPARATOR: &str = "\u{1f}";
@@ -33,7 +33,7 @@ fn write_limit(fields: &mut Fields, limit: &Limit, numbers: &[u32], records: &[O
     let quotas = &limit.quotas;
     let (Fallback::Said(fallback) | Fallback::Strictest(fallback)) = quotas.fallback;
     fields.text(limit.name());
-    fields.list(limit.by(), |fields, name| fields.text(name));
+    fields.list(limit.by(), |fields, by| fields.text(&by.identity()));
     let tier_by = limit.tier_by().join(SEPARATOR);
     fields.option(Some(&*tier_by).filter(|tier_by| !tier_by.is_empty()), Fields::text);
     write_records(fields, records);
@@ -49,7 +49,7 @@ fn write_limit(fields: &mut Fields, limit: &Limit, numbers: &[u32], records: &[O
 
 pub(super) fn read_limit(fields: &mut Unread<'_>, into: &mut Remembered) -> Result<(), String> {
     let name = fields.text()?.to_owned();
-    let by = texts(fields)?;
+    let by: Vec<By> = texts(fields)?.iter().map(|identity| By::of_identity(identity)).collect();
     let tier_by = fields.option(|fields| {
         fields.text().map(|text| text.split(SEPARATOR).take(TIER_BY_MAX).map(str::to_owned).collect())
     })?;

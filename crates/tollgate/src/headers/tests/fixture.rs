@@ -9,7 +9,9 @@ use crate::algorithm::sliding_log::SlidingLog;
 use crate::decision::{Decision, Fault, Source, Stance, Status};
 use crate::headers::{Accepts, Answer, Audience, Caller, Dialect, Dialects, HeaderPolicy};
 use crate::outcome::{Outcome, Verdict};
-use crate::policy::{Condition, Consistency, Cost, Limit, Mode, OnStoreFailure, Policy, QuotaIndex, Quotas};
+use crate::policy::{
+    By, Condition, Consistency, Cost, Limit, Mode, OnStoreFailure, Policy, QuotaIndex, Quotas,
+};
 use crate::quota::{Quota, Rate};
 use crate::time::{Ticks, Timestamp};
 
@@ -97,15 +99,11 @@ impl Case {
 
     fn limit(&self) -> Limit {
         let quotas = Quotas::one(self.quota.clone().into());
-        let when = self.path.map(|path| Condition::OneOf {
-            name: "path".to_owned(),
-            values: vec![path.to_owned()],
-            globs: Vec::new(),
-        });
+        let when = self.path.map(|path| Condition::one_of("path", [path]));
         Limit {
             name: self.name.clone(),
             when: when.into_iter().collect(),
-            by: self.by.iter().map(|&name| name.to_owned()).collect(),
+            by: self.by.iter().map(|&name| By::named(name)).collect(),
             quotas,
             cost: Cost::Asked,
             mode: Mode::Enforce,

@@ -1,5 +1,6 @@
 //! One limit of a file. Its quotas are left to [`super::quota`], its conditions to [`super::when`].
 
+use crate::address::Network;
 use crate::policy::check;
 use crate::policy::compile::{lease, on_store_failure, penalty, quota, when};
 use crate::policy::document::{Node, Tree};
@@ -7,11 +8,14 @@ use crate::policy::expression::Expression;
 use crate::policy::failures::Failures;
 use crate::policy::fields::{self, Fields};
 use crate::policy::finding::{Place, Problem, Report, quoted};
-use crate::policy::limit::{Consistency, Cost, Limit, Mode, Quotas};
+use crate::policy::limit::{Consistency, Cost, Limit, Mode, QuotaIndex, Quotas};
+use crate::policy::pattern::NO_ADDRESS;
 use crate::policy::rate;
+use crate::policy::text::TextMap;
+use crate::policy::{By, Vocabulary};
 use crate::quota::Quota;
 
-const FIELDS: [&str; 26] = [
+pub(super) const FIELDS: [&str; 26] = [
     "name",
     "when",
     "by",
@@ -40,12 +44,13 @@ const FIELDS: [&str; 26] = [
     "failures",
 ];
 
-const MODES: [(&str, Mode); 3] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
+pub(super) const MODES: [(&str, Mode); 3] =
+    [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
 
 /// What counts, and whether that is only failures.
 const COUNTS: [(&str, bool); 2] = [("all", false), ("failures", true)];
 
-const CONSISTENCIES: [(&str, Consistency); 3] =
+pub(super) const CONSISTENCIES: [(&str, Consistency); 3] =
     [("exact", Consistency::Exact), ("leased", Consistency::Leased), ("auto", Consistency::Auto)];
 
 /// The name under which a limit's findings are reported, before anything else is known of it.
@@ -61,13 +66,16 @@ pub(super) fn name_of(node: &Node) -> Option<&str> {
 }
 
 /// Reads a limit; also tells where its name stands.
-pub(super) fn read(node: &Node, report: &mut Report) -> Option<(Limit, Place)> {
+pub(super) fn read(node: &Node, vocabulary: &Vocabulary, report: &mut Report) -> Option<(Limit, Place)> {
     let fields = Fields::of(node, "", "a table such as {name: all, rate: 100/s}", report)?;
     fields.only(&FIELDS, report);
     let name = name(fields, report).unwrap_or_default();
-    let when = when::read(fields, report);
-    let by = by(fields, report);
-    let quotas = quota::read(fields, report);
+    let when = when::read(fields, vocabulary, report);
+    let by = by(fields, vocabulary, report);
+    let mut quotas = quota::read(fields, report);
+    if let Some(quotas) = &mut quotas {
+        quotas.overrides = keyed(std::mem::take(&mut quotas.overrides), by.first(), fields, report);
+    }
     let cost = cost(fields, quotas.as_ref(), report);
     let percent = fields.count("enforce_percent", 100, report).unwrap_or(100);
     let consistency = fields.choice("consistency", &CONSISTENCIES, report).unwrap_or_default();
@@ -86,7 +94,7 @@ pub(super) fn read(node: &Node, report: &mut Report) -> Option<(Limit, Place)> {
         quotas: quotas.unwrap_or_else(Quotas::none),
         cost,
     };
-    check::alone(&limit, &|field| fields.place(field), report);
+    check::alone(&limit, vocabulary, &|field| fields.place(field), report);
     Some((limit, fields.place("name")))
 }
 
@@ -101,20 +109,97 @@ fn name<'n>(fields: Fields<'n>, report: &mut Report) -> Option<&'n str> {
 }
 
 /// The attributes of `by`: a list, or a single name.
-fn by(fields: Fields<'_>, report: &mut Report) -> Vec<String> {
+fn by(fields: Fields<'_>, vocabulary: &Vocabulary, report: &mut Report) -> Vec<By> {
     let accepted = "a list of attribute names, such as [api_key]";
     let Some(node) = fields.get("by") else {
         return Vec::new();
     };
-    match &node.tree {
-        Tree::List(items) => items
-            .iter()
-            .enumerate()
-            .filter_map(|(i, item)| fields::text(item, &format!("by[{i}]"), accepted, report))
-            .map(str::to_owned)
-            .collect(),
-        _ => fields::text(node, "by", accepted, report).map(str::to_owned).into_iter().collect(),
+    let Tree::List(items) = &node.tree else {
+        let written = fields::text(node, "by", accepted, report);
+        return written
+            .and_then(|written| attribute(written, ("by", node.at), vocabulary, report))
+            .into_iter()
+            .collect();
+    };
+    let mut read: Vec<By> = Vec::new();
+    for (i, item) in items.iter().enumerate() {
+        let field = format!("by[{i}]");
+        let Some(written) = fields::text(item, &field, accepted, report) else { continue };
+        // YAML takes `[ip/24,64]` for two items.
+        let before = i.checked_sub(1).and_then(|before| items.get(before)).and_then(Node::as_text);
+        let prefix = before.filter(|before| before.contains('/') && !before.contains(','));
+        let is_rest = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if prefix.is_some() && is_rest(written) {
+            continue;
+        }
+        let rest =
+            items.get(i + 1).and_then(Node::as_text).filter(|rest| written.contains('/') && is_rest(rest));
+        let whole = match rest {
+            Some(rest) if !written.contains(',') => format!("{written},{rest}"),
+            _ => written.to_owned(),
+        };
+        read.extend(attribute(&whole, (&field, item.at), vocabulary, report));
     }
+    read
+}
+
+/// One attribute of `by`.
+fn attribute(
+    written: &str,
+    (field, at): (&str, Place),
+    vocabulary: &Vocabulary,
+    report: &mut Report,
+) -> Option<By> {
+    let is_list = !written.contains('/') && written.contains([',', ' ', '|', '+']);
+    let read = if is_list {
+        let names: Vec<&str> = written.split([',', ' ', '|', '+']).filter(|name| !name.is_empty()).collect();
+        let message = format!("{} is several names in one text", quoted(written));
+        Err(Problem::new(message, format!("by: [{}]", quoted(&names.join(", ")))))
+    } else {
+        By::read(written, vocabulary)
+    };
+    read.map_err(|problem| report.error(at, field, problem)).ok()
+}
+
+/// Overrides by the keys that they are for. A key of addresses is a network, so an override names that network.
+fn keyed(
+    overrides: TextMap<QuotaIndex>,
+    by: Option<&By>,
+    fields: Fields<'_>,
+    report: &mut Report,
+) -> TextMap<QuotaIndex> {
+    let Some((by, prefixes)) = by.and_then(|by| Some((by, by.prefixes()?))) else { return overrides };
+    let mut keyed = TextMap::default();
+    for (written, index) in overrides {
+        let field = format!("overrides.{}", quoted(&written));
+        let network = written.parse::<Network>();
+        let key = network.as_ref().ok().and_then(|network| prefixes.network(&network.first().to_string()));
+        let problem = match (network, key) {
+            (Ok(network), Some(key)) if network == key => None,
+            (Ok(network), Some(key)) if key.contains(&network) => {
+                let message = format!("{written} is a part of the key {key}, since `by` counts by network");
+                Some(Problem::new(message, key.to_string()))
+            }
+            (Ok(_), _) => {
+                let accepted =
+                    format!("a limit of its own with `when: {{{}: {}}}`", by.name(), quoted(&written));
+                Some(Problem::new("an override is for one key, and this is a network of many", accepted))
+            }
+            (Err(_), _) if &*written == NO_ADDRESS => None,
+            (Err(why), _) => Some(Problem::new(format!("{} {why}", quoted(&written)), "")),
+        };
+        match problem {
+            Some(problem) => report.error(fields.place(&field), &field, problem),
+            None => {
+                let key = by.key_text((&*written).into());
+                if keyed.insert(key.into(), index).is_some() {
+                    let problem = Problem::new("another override is for the same key", "each key once");
+                    report.error(fields.place(&field), &field, problem);
+                }
+            }
+        }
+    }
+    keyed
 }
 
 /// A number, the name of an attribute, or CEL.

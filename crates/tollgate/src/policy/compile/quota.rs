@@ -119,6 +119,49 @@ struct Shape<'n> {
     permit_ttl: Ticks,
 }
 
+/// Whether an algorithm has a field.
+pub(super) fn has_field(algorithm: &str, field: &str) -> bool {
+    let known = ALGORITHMS.iter().find(|(word, _)| *word == algorithm);
+    let numbers = NUMBERS.iter().find(|(number, _)| *number == field);
+    known.zip(numbers).is_some_and(|((_, algorithm), (_, algorithms))| algorithms.contains(algorithm))
+}
+
+/// Whether units of an algorithm may be spent away from their counter.
+pub(super) fn may_be_leased(algorithm: &str, align: Option<&str>) -> bool {
+    match algorithm {
+        "concurrency" | "sliding-log" | "leaky-bucket" => false,
+        "fixed-window" => align != Some("calendar"),
+        _ => true,
+    }
+}
+
+/// Reports what is wrong with a default for one of the fields that shape a quota.
+pub(super) fn check_default(fields: &Fields<'_>, field: &str, report: &mut Report) {
+    match field {
+        "algorithm" => {
+            let algorithm = fields.choice("algorithm", &ALGORITHMS, report);
+            if algorithm == Some(A::Concurrency) {
+                let message = "a limit is one on permits by its field `concurrency`";
+                let problem = Problem::new(message, "any other algorithm");
+                report.error(fields.place("algorithm"), "algorithm", problem);
+            }
+        }
+        "align" => {
+            fields.choice("align", &BEGINNINGS, report);
+        }
+        "estimate" => {
+            fields.choice("estimate", &ESTIMATES, report);
+        }
+        "precision" => {
+            fields.count("precision", u64::from(u32::MAX), report);
+        }
+        "permit_ttl" => {
+            permit_ttl(*fields, report);
+        }
+        _ => {}
+    }
+}
+
 /// Reads the quotas of a limit.
 pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Quotas> {
     let errors = report.errors();

@@ -1,15 +1,18 @@
-//! `when`: a table of values and patterns, or a CEL expression.
+//! `when`: a table of attributes, each with a value, a list of values, or `{ not: … }` of these; or a CEL expression.
 
+use crate::policy::condition::{Condition, Sense};
 use crate::policy::document::{Node, Tree};
 use crate::policy::expression::Expression;
 use crate::policy::fields::{self, Fields};
-use crate::policy::finding::{Report, quoted};
-use crate::policy::limit::Condition;
+use crate::policy::finding::{Problem, Report, quoted};
+use crate::policy::pattern;
+use crate::policy::vocabulary::Vocabulary;
 
 const ACCEPTED: &str = "a table such as {method: POST, path: /v1/*}, or a CEL expression";
+const VALUES: &str = "a text, a list of texts, or { not: … } of these; * stands for anything";
 
 /// The conditions of a limit; none when it has no `when`.
-pub(crate) fn read(fields: Fields<'_>, report: &mut Report) -> Vec<Condition> {
+pub(crate) fn read(fields: Fields<'_>, vocabulary: &Vocabulary, report: &mut Report) -> Vec<Condition> {
     let Some(node) = fields.get("when") else {
         return Vec::new();
     };
@@ -25,18 +28,42 @@ pub(crate) fn read(fields: Fields<'_>, report: &mut Report) -> Vec<Condition> {
     let Some(table) = Fields::of(node, "when", ACCEPTED, report) else {
         return Vec::new();
     };
-    table.iter().filter_map(|entry| condition(&entry.key, &entry.node, report)).collect()
+    table.iter().filter_map(|entry| condition(&entry.key, &entry.node, vocabulary, report)).collect()
 }
 
-/// One attribute and the value, the pattern, or the list of them that it must be.
-fn condition(name: &str, node: &Node, report: &mut Report) -> Option<Condition> {
+/// One attribute and what it must be, or must not be.
+fn condition(name: &str, node: &Node, vocabulary: &Vocabulary, report: &mut Report) -> Option<Condition> {
     let field = format!("when.{}", quoted(name));
-    let accepted = "a text or a list of texts, in which * stands for anything";
-    let choices = match &node.tree {
-        Tree::List(items) => {
-            items.iter().filter_map(|item| fields::text(item, &field, accepted, report)).collect()
-        }
-        _ => vec![fields::text(node, &field, accepted, report)?],
+    let (node, sense) = match &node.tree {
+        Tree::Table(_) => (negated(name, &field, node, report)?, Sense::IsNot),
+        _ => (node, Sense::Is),
     };
-    Some(Condition::one_of(name, choices))
+    let choices: Vec<&str> = match &node.tree {
+        Tree::List(items) => {
+            items.iter().filter_map(|item| fields::text(item, &field, VALUES, report)).collect()
+        }
+        _ => vec![fields::text(node, &field, VALUES, report)?],
+    };
+    Some(Condition::read(name, choices, sense, vocabulary))
+}
+
+/// What `{ not: … }` holds. Other tables are how other products name a way of matching.
+fn negated<'n>(name: &str, field: &str, node: &'n Node, report: &mut Report) -> Option<&'n Node> {
+    let table = Fields::of(node, field, VALUES, report)?;
+    let mut entries = table.iter();
+    let (Some(entry), None) = (entries.next(), entries.next()) else {
+        let accepted = format!("{name}: {{ not: … }}, or CEL as the whole `when` for more than that");
+        report.error(node.at, field, Problem::new("is a table of several fields, or of none", accepted));
+        return None;
+    };
+    if entry.key == "not" {
+        return Some(&entry.node);
+    }
+    let value = entry.node.as_text().unwrap_or("…");
+    let meant = pattern::of_keyword(name, &entry.key, value);
+    let accepted =
+        meant.unwrap_or_else(|| format!("{name}: a value, a list of values, or {{ not: … }} of these"));
+    let message = format!("{} is no way of matching here", quoted(&entry.key));
+    report.error(entry.at, field, Problem::new(message, accepted));
+    None
 }

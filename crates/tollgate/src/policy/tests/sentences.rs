@@ -70,8 +70,8 @@ fn limits_read_as_sentences() {
             "everybody together may make 1 request a second on average and 1 at once; only counted, never denied (shadow)",
         ),
         (
-            "rate: 1/s, enforce_percent: 5, on_store_failure: allow",
-            "everybody together may make 1 request a second on average and 1 at once; \
+            "by: [k], rate: 1/s, enforce_percent: 5, on_store_failure: allow",
+            "each k may make 1 request a second on average and 1 at once; \
              while the store fails everybody passes for 1 s, up to 4 times this node's share, then by this node's share; enforced for 5% of keys, only counted for the others",
         ),
         (

@@ -1,0 +1,97 @@
+//! Requests that no limit applies to, and attributes that the policy does not declare. Both are probably mistakes of whoever asks or
+//! of whoever wrote the policy, so they are counted, and the log says so, once a minute at most.
+
+use tollgate::time::TICKS_PER_SECOND;
+use tollgate::{CheckRequest, Decision, Timestamp};
+
+use super::cells::Cells;
+use super::exposition::Page;
+use super::names::{self, Metric, label};
+use super::text;
+use crate::seldom::Seldom;
+use crate::service::Wire;
+
+/// Names that one line of the log lists.
+const NAMES_SHOWN: usize = 8;
+
+/// The counters, by wire: of requests, then of attributes.
+pub(super) struct Unlimited {
+    counts: Cells,
+    without_limit: Seldom,
+    undeclared: Seldom,
+}
+
+impl Unlimited {
+    pub(super) fn new() -> Self {
+        Self {
+            counts: Cells::new(2 * Wire::ALL.len()),
+            without_limit: Seldom::default(),
+            undeclared: Seldom::default(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn record(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
+        if decision.meets_no_limit() {
+            self.without_limit(request, wire, now);
+        }
+        // What Tollgate reads from a request by itself no caller has named.
+        if !wire.reads_requests() && decision.policy().undeclared(request).next().is_some() {
+            self.undeclared(request, decision, wire, now);
+        }
+    }
+
+    #[cold]
+    fn without_limit(&self, request: &CheckRequest<'_>, wire: Wire, now: Timestamp) {
+        self.counts.add(wire as usize, 1);
+        if let Some(skipped) = self.without_limit.due(minute(now)) {
+            let names = listed(request.attributes().iter().map(|given| given.name));
+            tracing::info!(
+                wire = wire.name(),
+                attributes = names,
+                skipped,
+                "no limit applies to a request with these attributes, so it passed uncounted; `tollgate explain` says why"
+            );
+        }
+    }
+
+    #[cold]
+    fn undeclared(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
+        let undeclared = || decision.policy().undeclared(request);
+        self.counts.add(Wire::ALL.len() + wire as usize, undeclared().count() as u64);
+        if let Some(skipped) = self.undeclared.due(minute(now)) {
+            let names = listed(undeclared());
+            tracing::warn!(
+                wire = wire.name(),
+                attributes = names,
+                skipped,
+                "a caller sent attributes that the policy does not declare in `attributes`"
+            );
+        }
+    }
+
+    pub(super) fn show(&self, metric: &Metric, page: &mut Page) {
+        let first = if *metric == names::WITHOUT_LIMIT { 0 } else { Wire::ALL.len() };
+        for wire in Wire::ALL {
+            let count = self.counts.sum(first + wire as usize);
+            page.number(metric, &[(label::WIRE, wire.name())], count);
+        }
+    }
+}
+
+/// The minutes of an instant in the place of its seconds, for a throttle that counts seconds.
+fn minute(now: Timestamp) -> Timestamp {
+    Timestamp::from_unix_seconds(now.unix_micros() / (60 * TICKS_PER_SECOND))
+}
+
+/// Names for the log, shortened and without what would break its lines.
+fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    let mut listed = String::new();
+    for name in names.take(NAMES_SHOWN) {
+        if !listed.is_empty() {
+            listed.push_str(", ");
+        }
+        text::push(&mut listed, name);
+    }
+    listed
+}

@@ -1,0 +1,125 @@
+//! `defaults`: fields that every limit has unless it sets its own. A default that a limit's algorithm has no use for is not
+//! applied to that limit.
+
+use std::borrow::Cow;
+
+use crate::algorithm::calendar::{Calendar, CalendarUnit};
+use crate::policy::compile::limit::{CONSISTENCIES, FIELDS as LIMIT_FIELDS, MODES};
+use crate::policy::compile::{lease, on_store_failure, quota};
+use crate::policy::document::{Entry, Node, Tree};
+use crate::policy::fields::Fields;
+use crate::policy::finding::{Problem, Report, nearest, quoted};
+use crate::policy::limit::Consistency;
+
+/// Fields that make sense for every limit.
+const FIELDS: [&str; 10] = [
+    "algorithm",
+    "align",
+    "timezone",
+    "precision",
+    "estimate",
+    "permit_ttl",
+    "mode",
+    "on_store_failure",
+    "consistency",
+    "lease",
+];
+
+/// What limits have that set nothing else. Its values are valid.
+#[derive(Debug, Default)]
+pub(super) struct Defaults {
+    entries: Vec<Entry>,
+}
+
+/// Reads the block. What is wrong with a default is reported once, here, and not again for each limit.
+pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Defaults {
+    let Some(node) = fields.get("defaults") else { return Defaults::default() };
+    let accepted = format!("a table with some of {}", FIELDS.join(", "));
+    let Some(fields) = Fields::of(node, "defaults", &accepted, report) else { return Defaults::default() };
+    report.enter("defaults".to_owned(), None);
+    let mut entries = Vec::new();
+    for entry in fields.iter() {
+        let errors = report.errors();
+        let field = entry.key.as_str();
+        if FIELDS.contains(&field) {
+            check(&fields, field, report);
+        } else {
+            let message = match nearest(field, FIELDS) {
+                _ if LIMIT_FIELDS.contains(&field) => "is each limit's own, and has no default".to_owned(),
+                Some(meant) => format!("unknown field; did you mean {meant}?"),
+                None => "unknown field".to_owned(),
+            };
+            report.error(entry.at, &quoted(field), Problem::new(message, FIELDS.join(", ")));
+        }
+        if report.errors() == errors {
+            entries.push(entry.clone());
+        }
+    }
+    report.leave_limit();
+    Defaults { entries }
+}
+
+/// Reports what is wrong with the value of one default.
+fn check(fields: &Fields<'_>, field: &str, report: &mut Report) {
+    match field {
+        "mode" => {
+            fields.choice("mode", &MODES, report);
+        }
+        "consistency" => {
+            fields.choice("consistency", &CONSISTENCIES, report);
+        }
+        "on_store_failure" => {
+            on_store_failure::read(*fields, report);
+        }
+        // Whether a limit may have one depends on the limit.
+        "lease" => {
+            lease::read(*fields, Consistency::Leased, report);
+        }
+        "timezone" => {
+            let zone = fields.text("timezone", "an IANA name such as Europe/Rome", report);
+            if let Some(Err(error)) = zone.map(|zone| Calendar::new(CalendarUnit::Day, zone)) {
+                report.error(fields.place("timezone"), "timezone", Problem::new(error.to_string(), ""));
+            }
+        }
+        _ => quota::check_default(fields, field, report),
+    }
+}
+
+impl Defaults {
+    /// A limit with the defaults that it does not set itself and has use for.
+    pub(super) fn applied<'n>(&self, limit: &'n Node) -> Cow<'n, Node> {
+        let Tree::Table(own) = &limit.tree else { return Cow::Borrowed(limit) };
+        if self.entries.is_empty() {
+            return Cow::Borrowed(limit);
+        }
+        let text = |entries: &[Entry], field: &str| {
+            let entry = entries.iter().find(|entry| entry.key == field)?;
+            entry.node.as_text().map(str::to_owned)
+        };
+        let has = |field: &str| own.iter().any(|entry| entry.key == field);
+        let effective =
+            |field: &str| text(own, field).or_else(|| text(&self.entries, field).filter(|_| !has(field)));
+        let is_concurrent = has("concurrency");
+        let algorithm = if is_concurrent && !has("algorithm") {
+            "concurrency".to_owned()
+        } else {
+            effective("algorithm").unwrap_or_else(|| "token-bucket".to_owned())
+        };
+        let align = effective("align");
+        let align = align.as_deref();
+        let consistency = effective("consistency").unwrap_or_default();
+        let suits = |field: &str| match field {
+            "algorithm" => !is_concurrent,
+            "timezone" => align == Some("calendar") && quota::has_field(&algorithm, field),
+            "consistency" => consistency != "leased" || quota::may_be_leased(&algorithm, align),
+            "lease" => {
+                matches!(consistency.as_str(), "leased" | "auto") && quota::may_be_leased(&algorithm, align)
+            }
+            "mode" | "on_store_failure" => true,
+            field => quota::has_field(&algorithm, field),
+        };
+        let added = self.entries.iter().filter(|entry| !has(&entry.key) && suits(&entry.key));
+        let entries = own.iter().chain(added).cloned().collect();
+        Cow::Owned(Node { at: limit.at, tree: Tree::Table(entries) })
+    }
+}

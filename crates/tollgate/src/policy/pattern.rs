@@ -1,0 +1,533 @@
+//! Values of `when` that look like a pattern of a kind that the attribute does not take. Each is refused with the right
+//! spelling: read as plain text it would match nothing, and the limit would never apply.
+
+use crate::address::Network;
+use crate::policy::finding::{Problem, quoted};
+use crate::policy::vocabulary::Kind;
+
+/// What is wrong with one choice of a condition, if anything is.
+pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> {
+    if written.is_empty() || written.bytes().all(|byte| byte == b'*') {
+        return None;
+    }
+    if let Some(problem) = of_any_kind(name, written) {
+        return Some(problem);
+    }
+    match kind {
+        Kind::Address => address(name, written),
+        Kind::Method => method(written),
+        Kind::Host => host(written),
+        Kind::Path => path(written),
+        Kind::Text => text(name, written),
+    }
+}
+
+/// The right spelling of a text that really is meant as it stands.
+fn literally(name: &str, written: &str) -> String {
+    let quoted = written.replace('\\', "\\\\").replace('\'', "\\'");
+    format!("\"{name} == '{quoted}'\" as the whole `when` if the text is meant as it stands")
+}
+
+fn refused(written: &str, why: &str, accepted: impl Into<String>) -> Option<Problem> {
+    Some(Problem::new(format!("{} {why}", quoted(written)), accepted))
+}
+
+/// Spellings of other languages that no attribute takes.
+fn of_any_kind(name: &str, written: &str) -> Option<Problem> {
+    if written.trim() != written {
+        return refused(written, "has white space around it", format!("{name}: {}", quoted(written.trim())));
+    }
+    negated(name, written)
+        .or_else(|| compared(name, written))
+        .or_else(|| expression(name, written))
+        .or_else(|| keyword(name, written))
+        .or_else(|| call(name, written))
+        .or_else(|| alternatives(name, written))
+        .or_else(|| in_quotes(name, written))
+}
+
+/// `!GET`, `!= GET`, `not GET`.
+fn negated(name: &str, written: &str) -> Option<Problem> {
+    let after =
+        ["!=", "!", "<>", "not ", "NOT ", "not:"].iter().find_map(|sign| written.strip_prefix(sign))?;
+    let value = after.trim_start_matches(['~', '*', '=', ' ']).trim_end_matches('$').trim_start_matches('^');
+    refused(written, "is not how `not` is written", format!("{name}: {{ not: {} }}", quoted(value)))
+}
+
+/// `>= 5`, `== GET`, `1..5`.
+fn compared(name: &str, written: &str) -> Option<Problem> {
+    if let Some(value) = ["==", "="].iter().find_map(|sign| written.strip_prefix(sign)) {
+        if value.starts_with('~') {
+            return matching(name, written, value.trim_start_matches(['~', '*', ' ']));
+        }
+        return refused(written, "has a sign before its value", format!("{name}: {}", quoted(value.trim())));
+    }
+    let sign = [">=", "<=", ">", "<"].into_iter().find(|sign| written.starts_with(sign))?;
+    let value = written[sign.len()..].trim();
+    let is_parameter = sign == "<" && value.ends_with('>');
+    if is_parameter {
+        return None;
+    }
+    refused(written, "compares, and a value does not", format!("when: \"{name} {sign} {}\"", quoted(value)))
+}
+
+/// `~ ^/v1`, `^/v1`, `/v[0-9]+/`, `\d`: regular expressions.
+fn expression(name: &str, written: &str) -> Option<Problem> {
+    let bare = written.trim_start_matches(['~', '*', ' ']);
+    let is_signed = written.starts_with('~') || written.starts_with('^');
+    let is_regular = written.contains('\\')
+        || written.contains("(?")
+        || written.contains(".+")
+        || written.starts_with(".*")
+        || written.contains("/.*")
+        || written.contains("[^")
+        || has_class(written)
+        || (written.ends_with('$') && written.len() > 1 && !written.starts_with('$'));
+    if is_signed || is_regular {
+        return matching(name, written, bare);
+    }
+    if written.starts_with('$') || written.contains("${") || written.contains("{{") {
+        return refused(
+            written,
+            "is a variable, and values are not substituted",
+            format!("the value itself, or CEL such as when: \"{name} == tenant\" to compare two attributes"),
+        );
+    }
+    None
+}
+
+/// Whether a text has a class of characters, such as `[0-9]` or `[abc]`. An IPv6 address in brackets is none.
+fn has_class(written: &str) -> bool {
+    let Some((_, rest)) = written.split_once('[') else { return false };
+    let Some((inside, _)) = rest.split_once(']') else { return true };
+    inside.parse::<std::net::Ipv6Addr>().is_err()
+}
+
+fn matching(name: &str, written: &str, expression: &str) -> Option<Problem> {
+    let simple = expression.trim_start_matches('^').trim_end_matches('$').trim_end_matches(".*");
+    let is_plain = !simple.is_empty()
+        && simple.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'-' | b'_'));
+    let escaped = expression.replace('\\', "\\\\").replace('\'', "\\'");
+    let cel = format!("when: \"{name}.matches('{}')\"", quoted(&escaped));
+    let accepted = match (is_plain, expression.ends_with('$')) {
+        (true, true) => format!("{name}: {simple}, or {cel}"),
+        (true, false) => format!("{name}: {simple}*, or {cel}"),
+        (false, _) => cel,
+    };
+    refused(written, "looks like a regular expression, and values take * and {name} only", accepted)
+}
+
+/// `prefix:/v1`, `regex:^a`: matchers by name.
+fn keyword(name: &str, written: &str) -> Option<Problem> {
+    let (word, value) = written.split_once([':', '='])?;
+    let value = value.trim();
+    let accepted = of_keyword(name, word.trim(), value)?;
+    refused(written, "names a way of matching, which a value does not", accepted)
+}
+
+/// The right spelling of `word: value`, where the word is how another product names a way of matching.
+pub(crate) fn of_keyword(name: &str, word: &str, value: &str) -> Option<String> {
+    let value = quoted(value);
+    Some(match word.to_ascii_lowercase().as_str() {
+        "exact" | "equals" | "eq" | "is" | "value" | "string" => format!("{name}: {value}"),
+        "prefix" | "starts_with" | "startswith" | "starts-with" => format!("{name}: {value}*"),
+        "suffix" | "ends_with" | "endswith" | "ends-with" => format!("{name}: \"*{value}\""),
+        "contains" | "substring" => format!("{name}: \"*{value}*\""),
+        "glob" | "wildcard" | "template" | "cidr" | "network" => format!("{name}: {value}"),
+        "regex" | "regexp" | "re" | "safe_regex" | "pattern" | "matches" | "match" => {
+            format!("when: \"{name}.matches('{value}')\"")
+        }
+        "in" | "any" | "any_of" | "anyof" | "one_of" | "oneof" | "or" => {
+            format!("{name}: [GET, POST], a list of values")
+        }
+        "not_in" | "none_of" | "except" | "ne" | "neq" | "invert" => format!("{name}: {{ not: {value} }}"),
+        "gt" | "min" => format!("when: \"{name} > {value}\""),
+        "gte" | "ge" => format!("when: \"{name} >= {value}\""),
+        "lt" | "max" => format!("when: \"{name} < {value}\""),
+        "lte" | "le" => format!("when: \"{name} <= {value}\""),
+        "present" | "exists" | "present_match" => format!("{name}: \"*\""),
+        "absent" | "missing" => format!("{name}: {{ not: \"*\" }}"),
+        _ => return None,
+    })
+}
+
+/// `PathPrefix(/v1)`, `startsWith('/v1')`: calls of functions.
+fn call(name: &str, written: &str) -> Option<Problem> {
+    let (function, rest) = written.split_once('(')?;
+    let argument = rest.strip_suffix(')')?.trim_matches(['`', '\'', '"']);
+    let is_name = !function.is_empty()
+        && function.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._".contains(&byte));
+    if !is_name {
+        return None;
+    }
+    let accepted = match function.to_ascii_lowercase().as_str() {
+        "pathprefix" | "startswith" | "prefix" => format!("{name}: {}*", quoted(argument)),
+        "regex" | "pathregexp" | "hostregexp" | "matches" => {
+            format!("when: \"{name}.matches('{}')\"", quoted(argument))
+        }
+        _ => format!("{name}: {}, or CEL as the whole `when`", quoted(argument)),
+    };
+    refused(written, "calls a function, and a value does not", accepted)
+}
+
+/// `GET|POST`, `GET,POST`, `GET or POST`, `{a,b}`.
+fn alternatives(name: &str, written: &str) -> Option<Problem> {
+    let inside =
+        written.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).filter(|rest| rest.contains(','));
+    let parts: Vec<&str> = if let Some(inside) = inside {
+        inside.split(',').collect()
+    } else if written.contains('|') {
+        written.trim_matches(['(', ')']).split('|').collect()
+    } else if written.contains(',')
+        && (!written.starts_with('/') || written.contains(",/") || written.contains(", "))
+    {
+        written.split(',').collect()
+    } else if [" or ", " OR ", " and ", " AND "].iter().any(|word| written.contains(word)) {
+        written.split(' ').filter(|word| !["or", "OR", "and", "AND"].contains(word)).collect()
+    } else {
+        return None;
+    };
+    let parts: Vec<String> =
+        parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).map(quoted).collect();
+    let list = format!("{name}: [{}]", parts.join(", "));
+    refused(written, "is several values in one text", format!("{list}, or {}", literally(name, written)))
+}
+
+fn in_quotes(name: &str, written: &str) -> Option<Problem> {
+    let inside = ['\'', '"', '`'].iter().find_map(|mark| written.strip_prefix(*mark)?.strip_suffix(*mark))?;
+    refused(written, "has quotes inside of its quotes", format!("{name}: {}", quoted(inside)))
+}
+
+/// The text that stands for callers without an address, such as those of a socket of this machine.
+pub(crate) const NO_ADDRESS: &str = "none";
+
+fn address(name: &str, written: &str) -> Option<Problem> {
+    if written == NO_ADDRESS {
+        return None;
+    }
+    let refusal = written.parse::<Network>().err()?;
+    let (why, accepted) = refusal.split_once("; accepted: ").unwrap_or((&refusal, "an address or a network"));
+    refused(written, why, format!("{name}: {accepted}"))
+}
+
+fn method(written: &str) -> Option<Problem> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'*');
+    if !written.bytes().all(is_token) {
+        return refused(written, "is no method", "a method such as GET, or a list such as [GET, POST]");
+    }
+    let upper = written.to_ascii_uppercase();
+    if upper == written {
+        return None;
+    }
+    refused(written, "is no method: they are written in capitals", format!("method: {upper}"))
+}
+
+fn host(written: &str) -> Option<Problem> {
+    if let Some(domain) = written.strip_prefix('.') {
+        let accepted = format!("host: [{domain}, \"*.{domain}\"]");
+        return refused(written, "begins with a dot, and no host does", accepted);
+    }
+    if let Some((_, rest)) = written.split_once("://") {
+        return refused(
+            written,
+            "is a URL",
+            format!("host: {}", quoted(rest.split('/').next().unwrap_or_default())),
+        );
+    }
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:*[]".contains(&byte);
+    if !written.bytes().all(is_letter) {
+        return refused(
+            written,
+            "is no host",
+            "a name such as api.example.com, or a pattern such as *.example.com",
+        );
+    }
+    let lower = written.to_ascii_lowercase();
+    if lower == written {
+        return None;
+    }
+    refused(written, "has capitals, and hosts are compared in small letters", format!("host: {lower}"))
+}
+
+fn path(written: &str) -> Option<Problem> {
+    if let Some((_, rest)) = written.split_once("://") {
+        let path = rest.find('/').map_or("/", |start| &rest[start..]);
+        return refused(written, "is a URL", format!("path: {}", quoted(path)));
+    }
+    if !written.starts_with(['/', '*']) {
+        return refused(
+            written,
+            "does not begin with /, and every path does",
+            format!("path: /{}", quoted(written)),
+        );
+    }
+    if let Some((path, query)) = written.split_once('?') {
+        let accepted = if query.is_empty() || !query.contains('=') {
+            format!("path: {}, in which * stands for anything", quoted(&written.replace('?', "*")))
+        } else {
+            format!("path: {}; the config maps a part of the query as an attribute", quoted(path))
+        };
+        return refused(written, "has a ?, and a path has no query", accepted);
+    }
+    if let Some((path, _)) = written.split_once('#') {
+        return refused(written, "has a #, which clients do not send", format!("path: {}", quoted(path)));
+    }
+    let dotted = written.split('/').any(|segment| matches!(segment, "." | ".."));
+    if dotted {
+        return refused(
+            written,
+            "has . or .. in it, and paths are compared without",
+            "the path that it leads to",
+        );
+    }
+    if let Some(plain) = unescaped(written) {
+        return refused(written, "escapes what paths do not escape", format!("path: {}", quoted(&plain)));
+    }
+    template("path", written)
+}
+
+/// The path without escapes of letters, digits and the like, if it has any.
+fn unescaped(written: &str) -> Option<String> {
+    let mut plain = String::with_capacity(written.len());
+    let (mut rest, mut is_changed) = (written, false);
+    while let Some((before, after)) = rest.split_once('%') {
+        plain.push_str(before);
+        let byte = after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match byte {
+            Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
+                plain.push(char::from(byte));
+                is_changed = true;
+                rest = &after[2..];
+            }
+            _ => {
+                plain.push('%');
+                rest = after;
+            }
+        }
+    }
+    is_changed.then(|| plain + rest)
+}
+
+/// What is wrong with the parameters of a path: only a whole segment `{name}` is one.
+fn template(name: &str, written: &str) -> Option<Problem> {
+    for segment in written.split('/') {
+        let is_name = |name: &str| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        };
+        let inside = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        if inside.is_some_and(is_name) || !segment.contains(['{', '}', ':', '<', '>']) {
+            continue;
+        }
+        if let Some(inside) = inside {
+            return parameter(name, written, segment, inside);
+        }
+        let other = segment.strip_prefix(':').or_else(|| segment.strip_prefix('<')?.strip_suffix('>'));
+        if let Some(parameter) = other.map(|parameter| parameter.rsplit(':').next().unwrap_or(parameter)) {
+            let meant = written.replace(segment, &format!("{{{parameter}}}"));
+            return refused(
+                written,
+                "has a parameter that is not in braces",
+                format!("{name}: {}", quoted(&meant)),
+            );
+        }
+        if segment.contains(['{', '}']) {
+            let starred = segment_star(segment);
+            let meant = written.replace(segment, &starred);
+            let why = if segment.matches('{').count() == segment.matches('}').count() {
+                "has {} in a part of a segment, and they stand for a whole one"
+            } else {
+                "has a brace without its other half"
+            };
+            return refused(written, why, format!("{name}: {}, or /users/{{id}}", quoted(&meant)));
+        }
+    }
+    None
+}
+
+/// `{id:[0-9]+}`, `{rest...}`, `{*rest}`, `{}`.
+fn parameter(name: &str, written: &str, segment: &str, inside: &str) -> Option<Problem> {
+    let is_rest = inside.contains('*') || inside.ends_with("...");
+    let letters: String =
+        inside.chars().take_while(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect();
+    let meant = match (is_rest, letters.as_str()) {
+        (true, _) => "*".to_owned(),
+        (false, "") => "{id}".to_owned(),
+        (false, letters) => format!("{{{letters}}}"),
+    };
+    let why =
+        if is_rest { "has a parameter for several segments" } else { "has more than a name in its braces" };
+    refused(written, why, format!("{name}: {}", quoted(&written.replace(segment, &meant))))
+}
+
+/// A segment with stars in the place of braces.
+fn segment_star(segment: &str) -> String {
+    let mut starred = String::new();
+    let mut rest = segment;
+    while let Some((before, after)) = rest.split_once(['{', '}']) {
+        starred.push_str(before);
+        starred.push('*');
+        rest = after.split_once('}').map_or(after, |(_, after)| after);
+    }
+    starred + rest
+}
+
+/// Attributes of other names: nothing is known of their values but what they look like.
+fn text(name: &str, written: &str) -> Option<Problem> {
+    if written.contains('/') && written.parse::<Network>().is_ok() {
+        let accepted = format!(
+            "ip, a name that ends in _ip, or `attributes: [{{{name}: address}}]` in the policy if its values are addresses; {}",
+            literally(name, written)
+        );
+        return refused(written, &format!("is a network, and {} is no address", quoted(name)), accepted);
+    }
+    let is_slashed = written.len() > 2 && written.starts_with('/') && written[1..].contains('/');
+    let flags = written.rsplit('/').next().unwrap_or_default();
+    let is_pattern =
+        is_slashed && !is_path_like(name) && written.matches('/').count() == 2 && matches!(flags, "" | "i");
+    if is_pattern {
+        return matching(name, written, written[1..].split('/').next().unwrap_or_default());
+    }
+    if written.starts_with('/') {
+        return template(name, written);
+    }
+    if written.contains(['{', '}', '?']) {
+        let accepted = format!("a text in which * stands for anything, or {}", literally(name, written));
+        return refused(written, "looks like a pattern, and this one is not known", accepted);
+    }
+    None
+}
+
+/// Whether an attribute has paths for values, by its name.
+fn is_path_like(name: &str) -> bool {
+    ["path", "route", "uri", "url", "endpoint", "resource"].iter().any(|word| name.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everything that another product would take for a pattern is refused, with the spelling that is right here.
+    #[test]
+    fn patterns_of_other_products_are_refused() {
+        for (name, written, accepted) in [
+            ("method", "!GET", "method: { not: GET }"),
+            ("method", "!= GET", "method: { not: GET }"),
+            ("method", "not GET", "method: { not: GET }"),
+            ("method", "GET|POST", "method: [GET, POST]"),
+            ("method", "GET,POST", "method: [GET, POST]"),
+            ("method", "GET, POST", "method: [GET, POST]"),
+            ("method", "GET or POST", "method: [GET, POST]"),
+            ("method", "(GET|POST)", "method: [GET, POST]"),
+            ("method", "{GET,POST}", "method: [GET, POST]"),
+            ("method", "get", "method: GET"),
+            ("method", "/GET/", "a method such as GET"),
+            ("method", " GET", "method: GET"),
+            ("method", "'GET'", "method: GET"),
+            ("method", "== GET", "method: GET"),
+            ("method", "Method(`GET`)", "method: GET"),
+            ("path", "~ ^/v[0-9]/", "path.matches('^/v[0-9]/')"),
+            ("path", "~* \\.php$", "path.matches("),
+            ("path", "=~ ^/v1", "path: /v1*"),
+            ("path", "^/v1", "path: /v1*"),
+            ("path", "^/v1/.*$", "path: /v1/"),
+            ("path", "/v1/.*", "path: /v1/*"),
+            ("path", "/v[0-9]+/x", "path.matches("),
+            ("path", "/users/\\d+", "path.matches("),
+            ("path", "/users/:id", "path: /users/{id}"),
+            ("path", "/users/<id>", "path: /users/{id}"),
+            ("path", "/users/<int:id>", "path: /users/{id}"),
+            ("path", "/users/{id:[0-9]+}", "path.matches("),
+            ("path", "/users/{id:int}", "path: /users/{id}"),
+            ("path", "/files/{path...}", "path: /files/*"),
+            ("path", "/files/{*rest}", "path: /files/*"),
+            ("path", "/users/{}", "path: /users/{id}"),
+            ("path", "/users/{id", "path: /users/*"),
+            ("path", "/users/id}", "path: /users/"),
+            ("path", "/files/{name}.json", "path: /files/*.json"),
+            ("path", "/a|/b", "path: [/a, /b]"),
+            ("path", "/a,/b", "path: [/a, /b]"),
+            ("path", "login", "path: /login"),
+            ("path", "https://example.com/login", "path: /login"),
+            ("path", "/v?/x", "path: /v*/x"),
+            ("path", "/search?q=1", "path: /search"),
+            ("path", "/a#b", "path: /a"),
+            ("path", "/a/../b", "the path that it leads to"),
+            ("path", "/%6cogin", "path: /login"),
+            ("path", "prefix:/v1", "path: /v1*"),
+            ("path", "PathPrefix(`/v1`)", "path: /v1*"),
+            ("path", "$request_uri", "CEL"),
+            ("path", "!/health", "path: { not: /health }"),
+            ("host", ".example.com", "host: [example.com, \"*.example.com\"]"),
+            ("host", "Example.com", "host: example.com"),
+            ("host", "https://example.com/x", "host: example.com"),
+            ("host", "~^www", "host: www*"),
+            ("ip", "10.0.*", "ip: 10.0.0.0/16"),
+            ("ip", "10.1.2.3/8", "ip: 10.0.0.0/8"),
+            ("ip", "10.0.0.1-10.0.0.9", "10.0.0.0/8"),
+            ("ip", "!10.0.0.0/8", "ip: { not: 10.0.0.0/8 }"),
+            ("ip", "localhost", "an address or a network"),
+            ("client_ip", "10.0.0.0/255.0.0.0", "client_ip: 10.0.0.0/8"),
+            ("tenant", "10.0.0.0/8", "attributes: [{tenant: address}]"),
+            ("tenant", "/acme/", "tenant: acme*"),
+            ("tenant", "/acme/i", "tenant.matches('acme')"),
+            ("tenant", "acme-[0-9]", "tenant.matches("),
+            ("tenant", "^acme$", "tenant: acme"),
+            ("tenant", ".*", "tenant.matches("),
+            ("tenant", "${TENANT}", "the value itself"),
+            ("tenant", "{{ tenant }}", "the value itself"),
+            ("tenant", "{acme}", "* stands for anything"),
+            ("tenant", "acme?", "* stands for anything"),
+            ("plan", "free,pro", "plan: [free, pro]"),
+            ("plan", "regex:^f", "plan.matches('^f')"),
+            ("size", ">= 5", "when: \"size >= 5\""),
+            ("size", "<5", "when: \"size < 5\""),
+        ] {
+            let kind = Kind::of(name);
+            let problem =
+                problem(kind, name, written).unwrap_or_else(|| panic!("{name}: {written} is accepted"));
+            assert!(problem.accepted.contains(accepted), "{name}: {written}: {}", problem.accepted);
+        }
+    }
+
+    /// What a request can really have is accepted.
+    #[test]
+    fn plain_values_are_accepted() {
+        for (name, written) in [
+            ("method", "GET"),
+            ("method", "M-SEARCH"),
+            ("method", "*"),
+            ("path", "/"),
+            ("path", "/v1/*"),
+            ("path", "*.json"),
+            ("path", "/users/{id}/orders/{order}"),
+            ("path", "/users/{id}/*"),
+            ("path", "/a,b"),
+            ("path", "/caf%C3%A9"),
+            ("path", "/.well-known/x"),
+            ("path", "/v1/things:batch"),
+            ("host", "api.example.com"),
+            ("host", "*.example.com"),
+            ("host", "api.*"),
+            ("host", "example.com:8443"),
+            ("host", "[::1]:8080"),
+            ("ip", "10.0.0.0/8"),
+            ("ip", "2001:db8::/32"),
+            ("ip", "2001:db8::1"),
+            ("ip", "none"),
+            ("route", "/users/{id}"),
+            ("route", "/users/"),
+            ("tenant", "acme"),
+            ("tenant", "acme-*"),
+            ("version", "1.*"),
+            ("plan", ""),
+            ("size", "-4*"),
+            ("size", "42"),
+            ("user_agent", "curl/8.5.0"),
+            ("email", "a@example.com"),
+            ("key", "a=b"),
+            ("urn", "urn:x:y"),
+        ] {
+            assert_eq!(problem(Kind::of(name), name, written), None, "{name}: {written}");
+        }
+    }
+}

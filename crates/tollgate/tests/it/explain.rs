@@ -1,0 +1,286 @@
+//! `explain` lists every limit and never contradicts the decision: over random policies, requests and operator's rulings, the limits
+//! that it says apply are those that a decision charges, and its verdict is the decision's.
+
+use proptest::prelude::*;
+use tollgate::policy::{Policy, Unmet};
+use tollgate::{
+    CheckRequest, Engine, Explanation, LIMITS_EXPLAINED_MAX, Reason, Ruled, Ruling, Scope, Stance, Ticks,
+    Timestamp,
+};
+
+const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+fn engine(file: &str) -> Engine {
+    Engine::new(Policy::compile("policy.yaml", file.as_bytes()).expect("the policy is right").0, T0)
+}
+
+fn of<'a>(attributes: &[(&'a str, &'a str)]) -> CheckRequest<'a> {
+    attributes.iter().fold(CheckRequest::new(), |request, (name, value)| {
+        request.with(name, *value).expect("the attributes are within bounds")
+    })
+}
+
+fn explain(engine: &Engine, request: &CheckRequest<'_>, now: Timestamp) -> Explanation {
+    pollster::block_on(engine.explain(request, now))
+}
+
+const BY: [&str; 6] =
+    ["", "by: [tenant], ", "by: [ip], ", "by: ['ip/24,48'], ", "by: [tenant, ip], ", "by: [plan], "];
+const WHEN: [&str; 12] = [
+    "",
+    "when: {method: GET}, ",
+    "when: {method: {not: GET}}, ",
+    "when: {path: '/users/{id}'}, ",
+    "when: {path: {not: [/login, '/users/*']}}, ",
+    "when: {ip: 10.0.0.0/8}, ",
+    "when: {ip: {not: ['10.0.0.0/8', '2001:db8::/32']}, method: [POST, PUT]}, ",
+    "when: {plan: {not: '*'}}, ",
+    "when: {plan: [free, p*]}, ",
+    "when: \"plan != 'free'\", ",
+    "when: \"has(tokens) && tokens > 2\", ",
+    "when: \"method == 'GET' || path.startsWith('/users')\", ",
+];
+const AMOUNT: [&str; 10] = [
+    "rate: 4/s, tier_by: plan, tiers: {free: unlimited, pro: deny}",
+    "rate: 2/s",
+    "rate: 3/min burst 2, algorithm: gcra",
+    "rate: 2/min, algorithm: fixed-window",
+    "rate: 3/s, algorithm: sliding-window",
+    "rate: 3/s, algorithm: sliding-window, estimate: interpolate",
+    "rate: 2/s, algorithm: sliding-log",
+    "rate: 1/s, algorithm: leaky-bucket, queue: 2",
+    "concurrency: 2",
+    "rate: 4/s, tier_by: plan, tiers: {free: 1/s, pro: 9/s}",
+];
+const COST: [&str; 4] = ["", "cost: tokens, ", "cost: 'tokens + 1', ", ""];
+const MODE: [&str; 4] = ["", "", "mode: shadow, ", "mode: off, "];
+
+#[derive(Clone, Debug)]
+struct Written {
+    by: usize,
+    when: usize,
+    amount: usize,
+    cost: usize,
+    mode: usize,
+    is_partial: bool,
+}
+
+impl Written {
+    fn line(&self, number: usize) -> String {
+        let amount = AMOUNT[self.amount];
+        let cost = if amount.starts_with("concurrency") { "" } else { COST[self.cost] };
+        let percent =
+            if self.is_partial && self.by > 0 && self.mode < 2 { "enforce_percent: 50, " } else { "" };
+        let (by, when, mode) = (BY[self.by], WHEN[self.when], MODE[self.mode]);
+        format!("- {{name: l{number}, {by}{when}{cost}{mode}{percent}{amount}}}\n")
+    }
+}
+
+fn limits() -> impl Strategy<Value = String> {
+    let limit = (0..BY.len(), 0..WHEN.len(), 0..AMOUNT.len(), 0..COST.len(), 0..MODE.len(), any::<bool>());
+    let written = limit.prop_map(|(by, when, amount, cost, mode, is_partial)| Written {
+        by,
+        when,
+        amount,
+        cost,
+        mode,
+        is_partial,
+    });
+    // `plan` cannot be both what a limit counts by and what it must be without.
+    let written =
+        written.prop_filter("never matches", |limit| !(BY[limit.by].contains("plan") && limit.when == 7));
+    proptest::collection::vec(written, 0..8).prop_map(|limits| {
+        let lines: String = limits.iter().enumerate().map(|(number, limit)| limit.line(number)).collect();
+        if lines.is_empty() { "limits: []".to_owned() } else { format!("limits:\n{lines}") }
+    })
+}
+
+type Asked = (Vec<(&'static str, &'static str)>, u64, u64);
+
+fn requests() -> impl Strategy<Value = Vec<Asked>> {
+    let value = |name: &'static str, values: &'static [&'static str]| {
+        proptest::option::weighted(0.7, proptest::sample::select(values))
+            .prop_map(move |value| Some((name, value?)))
+    };
+    let attributes = (
+        value("tenant", &["a", "b"]),
+        value(
+            "ip",
+            &["10.0.0.1", "10.0.0.2", "192.0.2.1", "2001:db8::1", "2001:db8::2", "2001:db9::1", "none"],
+        ),
+        value("method", &["GET", "HEAD", "POST", "PUT"]),
+        value("path", &["/users/7", "/login", "/users/7/x", "/"]),
+        value("plan", &["free", "pro", "x"]),
+        value("tokens", &["1", "3", "many"]),
+    );
+    let attributes = attributes
+        .prop_map(|(a, b, c, d, e, f)| [a, b, c, d, e, f].into_iter().flatten().collect::<Vec<_>>());
+    proptest::collection::vec((attributes, 0_u64..4, 0_u64..700_000), 1..12)
+}
+
+fn ruled(engine: &Engine, kind: u8, number: usize, now: Timestamp) {
+    let name = format!("l{number}");
+    let until = now + Ticks::from_secs(3600);
+    let ruling = match kind {
+        0 => Ruling::Off,
+        1 => Ruling::Shadow,
+        2 => Ruling::Percent(50),
+        _ => return,
+    };
+    // A limit that is off, has no `by`, or does not exist refuses a ruling, which is fine here.
+    let _ = engine.rule(Scope::Limit(&name), Ruled { ruling, until }, now);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// What is explained is what is decided, for any policy, request and ruling.
+    #[test]
+    fn explanations_agree_with_decisions(
+        file in limits(),
+        asked in requests(),
+        (kind, number) in (0_u8..6, 0_usize..8),
+        block in proptest::option::weighted(0.2, proptest::sample::select(&["10.0.0.1", "10.0.0.0/8", "2001:db8::9"][..])),
+    ) {
+        let engine = engine(&file);
+        let policy = engine.policy();
+        let mut now = T0;
+        ruled(&engine, kind, number, now);
+        if let Some(ip) = block {
+            engine.block(&of(&[("ip", ip)]), now + Ticks::from_secs(2), now).unwrap();
+        }
+        for (attributes, cost, step) in asked {
+            now = now + Ticks::from_micros(step);
+            let request = of(&attributes).cost(cost).unwrap();
+            let explained = explain(&engine, &request, now);
+            let decision = engine.check_now(&request, now);
+            let context = format!("{file}\n{attributes:?} cost {cost}\n{explained:#?}\n{decision:#?}");
+            prop_assert_eq!(explained.is_allowed(), decision.is_allowed(), "{}", context);
+            prop_assert_eq!(explained.meets_no_limit(), decision.meets_no_limit(), "{}", context);
+            prop_assert_eq!(explained.fault.as_ref(), decision.fault(), "{}", context);
+            prop_assert_eq!(explained.limits.len(), policy.limits().len());
+            prop_assert_eq!(explained.left_off, 0);
+            for limit in explained.limits.iter().filter(|limit| limit.state.is_none()) {
+                prop_assert!(!limit.changes.is_empty(), "{} does not say why", limit.name);
+            }
+            // Where the request is refused before any counter is asked, the decision has no limits, or only those that refuse.
+            if matches!(decision.reason(), Some(Reason::Fault | Reason::Blocked | Reason::Forbidden)) {
+                continue;
+            }
+            let applied: Vec<(String, Stance, bool)> = explained
+                .limits
+                .iter()
+                .filter_map(|limit| Some((limit.name.clone(), limit.state.as_ref()?)))
+                .map(|(name, state)| (name, state.stance, state.admits))
+                .collect();
+            let charged: Vec<(String, Stance, bool)> = decision
+                .limits()
+                .map(|status| (status.limit.name().to_owned(), status.stance, status.outcome.is_allowed()))
+                .collect();
+            prop_assert_eq!(applied, charged, "{}", context);
+        }
+    }
+}
+
+/// Every limit is listed with its reason, also one that has nothing to do with the request.
+#[test]
+fn every_limit_is_listed() {
+    let engine = engine(
+        "limits:
+- {name: key, by: [api_key], rate: 5/h}
+- {name: login, by: [ip], rate: 5/h, when: {path: /login, ip: {not: 10.0.0.0/8}}}
+- {name: off, rate: 5/h, mode: off}
+",
+    );
+    let explained = explain(&engine, &of(&[("path", "/a"), ("ip", "10.0.0.1")]), T0);
+    assert!(explained.is_allowed() && explained.meets_no_limit());
+    let reasons: Vec<(&str, Vec<String>)> =
+        explained.limits.iter().map(|limit| (limit.name.as_str(), limit.changes.clone())).collect();
+    assert_eq!(
+        reasons,
+        [
+            (
+                "login",
+                vec![
+                    "path is \"/a\", and it applies to /login only".to_owned(),
+                    "ip is \"10.0.0.1\", and it applies to all but 10.0.0.0/8".to_owned()
+                ]
+            ),
+            ("off", vec!["it is off in the policy".to_owned()]),
+            ("key", vec!["the request has no api_key".to_owned()]),
+        ]
+    );
+    assert_eq!(explained.limits[1].unmet, [Unmet::Off]);
+}
+
+/// A policy of many limits is listed up to a bound, with how many are left out.
+#[test]
+fn a_long_list_says_what_it_leaves_out() {
+    let lines: String = (0..300).map(|n| format!("- {{name: l{n}, by: [k{n}], rate: 1/s}}\n")).collect();
+    let engine = engine(&format!("limits:\n{lines}"));
+    let explained = explain(&engine, &of(&[("k299", "x")]), T0);
+    assert_eq!(
+        (explained.limits.len(), explained.left_off),
+        (LIMITS_EXPLAINED_MAX, 300 - LIMITS_EXPLAINED_MAX)
+    );
+    assert_eq!(explained.limits[0].name, "l299");
+}
+
+/// An operator finds the counter of an address however it is written, and a block holds for all that counts as one client.
+#[test]
+fn operators_name_addresses_as_limits_count_them() {
+    let engine = engine("limits: [{name: a, by: [ip], rate: 5/h}]");
+    assert!(engine.check_now(&of(&[("ip", "2001:db8::1")]), T0).is_allowed());
+    assert!(engine.check_now(&of(&[("ip", "2001:db8::/64")]), T0).is_allowed());
+    for spelling in ["2001:db8::1", "2001:DB8:0:0::7", "2001:db8::/64"] {
+        let explained = explain(&engine, &of(&[("ip", spelling)]), T0);
+        assert_eq!(explained.limits[0].state.as_ref().unwrap().outcome.remaining, 3, "{spelling}");
+    }
+    let reset = pollster::block_on(engine.reset(&of(&[("ip", "2001:db8::ffff")]), &["a"], T0)).unwrap();
+    assert_eq!(reset, 1);
+    let until = T0 + Ticks::from_secs(60);
+    let block = engine.block(&of(&[("ip", "2001:db8::1")]), until, T0).unwrap();
+    assert_eq!(block.attributes(), [("ip".to_owned(), "2001:db8::/64".to_owned())]);
+    assert!(!engine.check_now(&of(&[("ip", "2001:db8::2")]), T0).is_allowed());
+    assert!(engine.check_now(&of(&[("ip", "2001:db8:0:1::2")]), T0).is_allowed());
+    assert!(engine.unblock(&of(&[("ip", "2001:db8::3")]), T0));
+    engine.block(&of(&[("ip", "10.0.0.0/8")]), until, T0).unwrap();
+    engine.block(&of(&[("ip", "192.0.2.1"), ("path", "/x")]), until, T0).unwrap();
+    assert!(!engine.check_now(&of(&[("ip", "10.9.9.9")]), T0).is_allowed());
+    assert!(!engine.check_now(&of(&[("ip", "::ffff:10.9.9.9")]), T0).is_allowed());
+    assert!(engine.check_now(&of(&[("ip", "11.9.9.9")]), T0).is_allowed());
+    assert!(engine.check_now(&of(&[("ip", "192.0.2.1"), ("path", "/y")]), T0).is_allowed());
+    assert!(!engine.check_now(&of(&[("ip", "192.0.2.1"), ("path", "/x")]), T0).is_allowed());
+    let refused = engine.block(&of(&[("ip", "localhost")]), until, T0).unwrap_err();
+    assert!(refused.to_string().contains("accepted are addresses and networks"), "{refused}");
+}
+
+/// The short ways of a decision count an address as the whole one does.
+#[test]
+fn short_ways_count_addresses_alike() {
+    let engine = engine("limits: [{name: a, by: [ip], rate: 1/h, burst: 4}]");
+    assert!(engine.check_now(&of(&[("ip", "2001:db8::1")]), T0).is_allowed());
+    assert!(engine.admits(&of(&[("ip", "2001:db8::2")]), T0));
+    let sole = engine.sole("ip").unwrap();
+    assert!(engine.brief(&sole, b"2001:db8::3", T0).is_some());
+    assert!(engine.brief(&sole, b"2001:db8::/64", T0).is_some());
+    assert!(!engine.check_now(&of(&[("ip", "2001:db8::4")]), T0).is_allowed());
+    assert!(engine.check_now(&of(&[("ip", "2001:db9::4")]), T0).is_allowed());
+}
+
+/// A share of the keys of a limit that has one key is refused, and a ruling about all limits leaves such a limit as it is.
+#[test]
+fn a_share_of_one_key_is_refused() {
+    let engine = engine("limits: [{name: all, rate: 1/h}, {name: key, by: [k], rate: 9/h}]");
+    let ruled = Ruled { ruling: Ruling::Percent(0), until: T0 + Ticks::from_secs(60) };
+    let refused = engine.rule(Scope::Limit("all"), ruled, T0).unwrap_err();
+    assert!(refused.to_string().contains("limit \"all\" has no `by`"), "{refused}");
+    engine.rule(Scope::All, ruled, T0).unwrap();
+    assert!(engine.check_now(&of(&[("k", "x")]), T0).is_allowed());
+    let denied = engine.check_now(&of(&[("k", "x")]), T0);
+    assert_eq!(denied.cause().unwrap().limit.name(), "all");
+    assert_eq!(
+        denied.limits().map(|status| status.stance).collect::<Vec<_>>(),
+        [Stance::Enforced, Stance::Shadow]
+    );
+}

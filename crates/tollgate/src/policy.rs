@@ -60,6 +60,14 @@ pub mod source {
     pub use super::expression::with_room;
     pub use super::fields::{Fields, count, text};
     pub use super::finding::{Place, Report, nearest, quoted};
+
+    /// Whether a policy must declare a name to mention it, because it looks like something else.
+    #[must_use]
+    pub fn must_be_declared(name: &str) -> bool {
+        let vocabulary = super::Vocabulary::default();
+        let is_list = name.contains([',', ' ', '|', '+']);
+        is_list || vocabulary.problem(name).is_some() || super::By::read(name, &vocabulary).is_err()
+    }
 }
 
 use crate::request::CheckRequest;

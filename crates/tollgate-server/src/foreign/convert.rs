@@ -1,10 +1,11 @@
 //! Foreign rules in our own form: one limit for each rule that has one here, with a note on what is now possible, and a note in place
 //! of each that has none. What is written compiles.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write;
 
-use tollgate::policy::LIMIT_NAME_BYTES_MAX;
+use tollgate::policy::source::must_be_declared;
+use tollgate::policy::{Expression, LIMIT_NAME_BYTES_MAX};
 
 use super::Foreign;
 
@@ -79,8 +80,9 @@ fn text(domain: &str, format: &str, limits: Vec<Converted>) -> String {
     let mut text = format!(
         "# Converted from {format}. What is different from there: a request is counted by all of its limits or by none, so one that\n\
          # is refused is not counted; and the counters start anew. Each note says what a limit could do better here.\n\
-         domain: {}\nlimits:",
-        quoted(domain)
+         domain: {}\n{}limits:",
+        quoted(domain),
+        declared(&limits)
     );
     let mut names = HashSet::new();
     let is_empty = !limits.iter().any(|limit| limit.limit.is_ok());
@@ -101,6 +103,20 @@ fn text(domain: &str, format: &str, limits: Vec<Converted>) -> String {
         }
     }
     text
+}
+
+/// The names of all attributes, where one of them looks like something else: declared names are taken at their word.
+fn declared(limits: &[Converted]) -> String {
+    let natives = || limits.iter().filter_map(|converted| converted.limit.as_ref().ok());
+    let mut names: BTreeSet<String> = natives().flat_map(|native| native.by.iter().cloned()).collect();
+    for expression in natives().filter_map(|native| Expression::new(&native.when).ok()) {
+        names.extend(expression.attributes().map(str::to_owned));
+    }
+    if !names.iter().any(|name| must_be_declared(name)) {
+        return String::new();
+    }
+    let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+    format!("attributes: [{}]\n", names.join(", "))
 }
 
 fn write_limit(text: &mut String, name: &str, native: &Native) {

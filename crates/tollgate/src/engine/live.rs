@@ -56,7 +56,7 @@ pub(super) struct Counters {
     /// The number of each of the limit's quotas.
     pub(super) numbers: Vec<u32>,
     /// What the limit counts by.
-    by: Vec<By>,
+    pub(super) by: Vec<By>,
     /// The tier of each quota, where tiers have counters of their own.
     tiers: Vec<String>,
     /// What counts denials, where keys are blocked for them.

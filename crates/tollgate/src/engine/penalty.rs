@@ -11,12 +11,13 @@ use smallvec::SmallVec;
 
 use super::live::Live;
 use super::{Charges, Engine, Question};
+use crate::address::Text;
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::{Answer, Answers, Charge, Family};
 use crate::decision::{Decision, Source, Stance};
 use crate::key::Secret;
 use crate::memory::NUMBER_OF_TALLIES;
-use crate::policy::{Limit, Match, Penalty};
+use crate::policy::{By, Limit, Match, Penalty};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
 use crate::store::Store;
@@ -35,9 +36,10 @@ impl Companions {
         let family = |what: &'static [u8], quota: &Quota| {
             let numbers = [penalty.after(), penalty.within().as_micros(), penalty.lasts().as_micros()];
             let numbers = numbers.map(u64::to_le_bytes);
+            let by: Vec<String> = limit.by().iter().map(By::identity).collect();
             let mut identity: Vec<&[u8]> = vec![what, limit.name().as_bytes()];
             identity.extend(numbers.iter().map(|number| &number[..]));
-            identity.extend(limit.by().iter().map(|name| name.as_bytes()));
+            identity.extend(by.iter().map(String::as_bytes));
             Family::single(secret, &identity, quota.clone())
         };
         Some(Self {
@@ -77,7 +79,8 @@ impl Live {
         matched: &Match,
         which: Companion,
     ) -> Option<Charge<'l>> {
-        let companions = self.counters[matched.limit as usize].companions.as_ref()?;
+        let counters = &self.counters[matched.limit as usize];
+        let companions = counters.companions.as_ref()?;
         let penalty = self.penalty_of(matched)?;
         let (family, quota) = match which {
             Companion::Strikes => (&companions.strikes, penalty.strikes()),
@@ -86,8 +89,9 @@ impl Live {
         let request = &views[usize::from(matched.view)];
         // By the key alone, without its tier: whoever changes the tier stays blocked.
         let mut key = *family.prefix();
-        for &position in &matched.by {
-            key.value(&self.secret, request.attributes()[usize::from(position)].value);
+        for (&position, by) in matched.by.iter().zip(&counters.by) {
+            let value = request.attributes()[usize::from(position)].value;
+            key.value(&self.secret, by.counted(value, &mut Text::EMPTY.clone()));
         }
         Some(Charge {
             key: key.finish(&self.secret),
@@ -97,7 +101,7 @@ impl Live {
             cost: 1,
             stance: Stance::Enforced,
             permit: PermitId(0),
-            group: self.group_of(request),
+            group: self.group_of(request, matched, counters),
             lease: None,
             charged_at: None,
         })

@@ -21,7 +21,12 @@ impl By {
     /// # Errors
     /// When no key could be made of it. Says what would be accepted.
     pub(crate) fn read(written: &str, vocabulary: &Vocabulary) -> Result<Self, Problem> {
-        let Some((name, bits)) = written.split_once('/') else {
+        let prefixed = written.rsplit_once('/').filter(|(name, bits)| {
+            // Names of other programs may have slashes: `example.com/user` is one, `tenant/64` is none.
+            let is_number = bits.is_empty() || bits.starts_with(|first: char| first.is_ascii_digit());
+            !vocabulary.declares(written) && (is_number || vocabulary.kind(name) == Kind::Address)
+        });
+        let Some((name, bits)) = prefixed else {
             let prefixes = (vocabulary.kind(written) == Kind::Address).then_some(Prefixes::Default);
             return Ok(Self { name: written.to_owned(), prefixes });
         };
@@ -161,6 +166,9 @@ mod tests {
             let problem = By::read(written, &vocabulary).unwrap_err();
             assert!(problem.accepted.contains(accepted), "{written}: {}", problem.accepted);
         }
+        let user = By::read("example.com/user", &vocabulary).unwrap();
+        assert_eq!(user.name(), "example.com/user");
+        assert_eq!(By::of_identity(&user.identity()), user);
         let client = By { name: "client".to_owned(), prefixes: Some(Prefixes::Default) };
         assert_eq!(By::of_identity(&client.identity()), client);
         assert_eq!(client.key_text(Value::Text("2001:db8::1")), "2001:db8::/64");

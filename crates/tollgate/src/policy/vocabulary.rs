@@ -61,6 +61,11 @@ impl Vocabulary {
         self.declared.as_ref().is_none_or(|declared| declared.contains_key(name))
     }
 
+    /// Whether the policy declares this very name, whatever it looks like.
+    pub(crate) fn declares(&self, name: &str) -> bool {
+        self.declared.as_ref().is_some_and(|declared| declared.contains_key(name))
+    }
+
     /// The kind of an attribute's values.
     pub(crate) fn kind(&self, name: &str) -> Kind {
         let declared = self.declared.as_ref().and_then(|declared| declared.get(name).copied().flatten());

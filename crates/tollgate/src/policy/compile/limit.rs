@@ -150,7 +150,8 @@ fn attribute(
     vocabulary: &Vocabulary,
     report: &mut Report,
 ) -> Option<By> {
-    let is_list = !written.contains('/') && written.contains([',', ' ', '|', '+']);
+    let is_name = vocabulary.declares(written);
+    let is_list = !is_name && !written.contains('/') && written.contains([',', ' ', '|', '+']);
     let read = if is_list {
         let names: Vec<&str> = written.split([',', ' ', '|', '+']).filter(|name| !name.is_empty()).collect();
         let message = format!("{} is several names in one text", quoted(written));

@@ -51,7 +51,7 @@ fn variants(limit: &Limit, attributes: Map<String, Value>) -> Vec<Map<String, Va
     let overrides = named.iter().filter_map(|(name, _)| name.strip_prefix("override "));
     for value in overrides.take(OVERRIDES_TRIED) {
         let mut other = attributes.clone();
-        other.insert(first.clone(), value.into());
+        other.insert(first.name().to_owned(), value.into());
         all.push(other);
     }
     all

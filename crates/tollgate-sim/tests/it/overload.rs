@@ -265,6 +265,44 @@ fn what_matters_most_is_served() {
     }
 }
 
+/// After a minute of three times the load, half of it: what was shed comes back within seconds, once and for all.
+#[test]
+fn a_minute_of_overload_is_soon_over() {
+    for seed in seeds() {
+        let mut scene =
+            Scene::new(8, Service::Exponential(ms(40)), seed).then(20, 50).then(60, 300).then(60, 50);
+        scene.timeout = ms(500);
+        let outcome = crowd(&scene, Crowd::Shed);
+        let offered: u64 = outcome.seconds[80..90].iter().flat_map(|second| second.offered).sum();
+        let share = outcome.good(80, 90) * 100 / offered;
+        let last = outcome.seconds.iter().rposition(|second| second.refused > 0).unwrap() - 80;
+        assert!(share >= 50 && last <= 15, "seed {seed}: {share} % in the first 10 s, refusals for {last} s");
+        let levels: Vec<u64> = outcome.seconds[81..].iter().map(|second| second.level).collect();
+        assert!(levels.is_sorted_by(|one, next| one >= next), "seed {seed}: {levels:?}");
+    }
+}
+
+/// At loads about as large as the capacity, which is where a shedder that restores quickly would swing, the level settles: what is
+/// answered stays near the most that can be, and the level of a second is near that of the one before.
+#[test]
+fn a_load_near_the_capacity_makes_nobody_swing() {
+    for seed in seeds() {
+        for percent in [90, 110, 130] {
+            let mut scene =
+                Scene::new(16, Service::Exponential(ms(40)), seed).then(20, 50).then(100, percent);
+            scene.timeout = ms(500);
+            let outcome = crowd(&scene, Crowd::Shed);
+            let most = 80 * scene.capacity() * percent.min(100) / 100;
+            let good = outcome.good(40, 120) * 100 / most;
+            assert!(good >= 88, "{percent} %, seed {seed}: {good} % of the most");
+            let levels: Vec<u64> = outcome.seconds[40..].iter().map(|second| second.level).collect();
+            let swing =
+                levels.windows(10).map(|ten| ten.iter().max().unwrap() - ten.iter().min().unwrap()).max();
+            assert!(swing <= Some(1_000), "{percent} %, seed {seed}: {levels:?}");
+        }
+    }
+}
+
 /// Nothing is reserved for anybody, and nobody says what the server can do: from the first second of three times the load to the last,
 /// nearly all critical requests are answered in time, with the worker shedder and without.
 #[test]

@@ -1,5 +1,6 @@
 //! The worker shedder: as this worker gets busy it sheds test traffic, then reads, then writes, then critical requests, a little more each
-//! moment, and takes them back more slowly still, the slower the nearer it is to the mark above which it sheds: there it settles.
+//! moment, and takes them back more slowly still, the slower the nearer it is to the mark above which it sheds: there it settles. Where
+//! utilisation stays clearly low the overload is over, and it takes them back as quickly as it shed them.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,6 +25,8 @@ const BEAT: Ticks = Ticks::from_millis(10);
 const SMOOTH: Ticks = Ticks::from_secs(1);
 /// Over which time the limit of places is smoothed.
 const USUAL: Ticks = Ticks::from_secs(8);
+/// How long utilisation must stay clearly low before all comes back quickly: a dip in the midst of an overload is shorter.
+const CALM: Ticks = Ticks::from_secs(1);
 /// How long the same callers are those that are shed.
 const TURN: u64 = 3_600 * TICKS_PER_SECOND;
 /// Utilisation above this is as bad as this.
@@ -40,7 +43,7 @@ pub struct WorkerSettings {
     pub queue_delay: Ticks,
     /// The least time from shedding nothing to shedding all.
     pub shed_over: Ticks,
-    /// The least time back.
+    /// The least time back; that from nothing to all, if it is less, while utilisation is clearly low.
     pub restore_over: Ticks,
     /// Whether it decides.
     pub mode: Mode,
@@ -60,6 +63,12 @@ impl Default for WorkerSettings {
 }
 
 impl WorkerSettings {
+    /// Utilisation that is clearly low, in thousandths: three quarters of the lower mark. All that is shed at the level of an overload
+    /// would come back with room to spare.
+    const fn clearly_low(&self) -> u64 {
+        self.restore_below / 4 * 3
+    }
+
     /// At which share of the pace less is shed, in thousandths, at a utilisation that is not above the upper mark: nothing there, half at the
     /// lower mark, all of it at half of that. If it rested between the marks, whatever was shed too much in a bad moment would stay so.
     fn restore_pace(&self, utilisation: u64) -> u64 {
@@ -106,6 +115,8 @@ struct State {
     /// The limit of places, smoothed, in millionths.
     places: u64,
     seen_at: Option<Timestamp>,
+    /// Since when utilisation is clearly low, if it is.
+    calm_since: Option<Timestamp>,
     reason: Reason,
     changed_at: Option<Timestamp>,
 }
@@ -227,6 +238,8 @@ impl State {
         self.smooth = (self.smooth * rest + utilisation * weight) / SMOOTH.as_micros();
         let utilisation = self.smooth / 1_000;
         let before = self.level;
+        let is_low = utilisation <= settings.clearly_low();
+        self.calm_since = if is_low { self.calm_since.or(Some(now)) } else { None };
         if utilisation > settings.shed_above {
             // The nearer to the mark the slower, so that it comes to rest there.
             let excess =
@@ -235,8 +248,13 @@ impl State {
             self.level = (self.level + step).min(LEVEL_MAX);
         } else if !is_full {
             // While there is no place for anybody it is no time for more, however many there usually are.
-            let pace = settings.restore_pace(utilisation);
-            self.level = self.level.saturating_sub(step(passed, settings.restore_over, pace));
+            let (over, pace) = match self.calm_since {
+                Some(since) if now.since(since) >= CALM => {
+                    (settings.restore_over.min(settings.shed_over), ONE)
+                }
+                _ => (settings.restore_over, settings.restore_pace(utilisation)),
+            };
+            self.level = self.level.saturating_sub(step(passed, over, pace));
         }
         if self.level != before {
             self.reason = if self.level > before { Reason::Busy } else { Reason::Calm };

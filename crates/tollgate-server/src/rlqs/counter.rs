@@ -53,7 +53,7 @@ impl Numbers {
     }
 
     /// What surely comes back within this time. A window that is longer gives nothing back before it ends, and then it is looked at again.
-    fn refill(&self, horizon: Ticks) -> Nano {
+    pub(super) fn refill(&self, horizon: Ticks) -> Nano {
         if self.is_steady || self.period <= horizon { self.rate } else { 0 }
     }
 }
@@ -108,6 +108,11 @@ impl Counter {
     /// Whether what is used is expected ahead: a window that gives nothing back loses nothing, and is told what was really used.
     pub(super) fn is_paced(&self) -> bool {
         self.numbers.refill(self.horizon) > 0
+    }
+
+    /// The time that is planned for.
+    pub(super) const fn horizon(&self) -> Ticks {
+        self.horizon
     }
 
     fn advance(&mut self, now: Timestamp) {

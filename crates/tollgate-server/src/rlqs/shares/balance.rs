@@ -120,22 +120,28 @@ impl Shares {
     }
 
     /// As much of this as its counters have room for beside what others may be following. A newcomer may have half of what is left of
-    /// the first shares where there is no room.
+    /// the first shares where there is no room: a tenth of the limit beyond the limit. They are counted from the limit, and not from what
+    /// of it is given out at the moment: where that is less because something is owed, others may still be following all of it, and a
+    /// newcomer would get nothing until they have given it up.
     fn within_room(&self, id: SeatId, target: Share, is_new: bool, now: Timestamp) -> Share {
         let Some(seat) = self.seats.get(&id) else { return Share::default() };
         let mut possible = target;
         for tie in &seat.ties {
             let Some(counter) = self.counters.get(&tie.counter) else { continue };
             let (budget, mine) = (counter.budget(now), seat.counted.times(tie.cost));
-            let room = |all: u64, out: u64, mine: u64, whole: u64| {
-                let room = i128::from(all) - i128::from(out.saturating_sub(mine));
-                let first = (room + i128::from(whole / FIRST_SHARES)) / 2;
+            let room = |all: u64, beside: u64, whole: u64, first_of: u64| {
+                let room = i128::from(all) - i128::from(beside);
+                let first = (i128::from(first_of + whole / FIRST_SHARES) - i128::from(beside)) / 2;
                 let room = if is_new { room.max(first) } else { room };
                 u64::try_from(room.max(0)).unwrap_or(u64::MAX) / tie.cost
             };
-            let numbers = &counter.numbers;
-            possible.rate = possible.rate.min(room(budget.rate, counter.out.rate, mine.rate, numbers.rate));
-            let tokens = room(budget.tokens, counter.out.tokens, mine.tokens, numbers.capacity);
+            let (numbers, out) = (&counter.numbers, counter.out);
+            let (rates, at_once) =
+                (out.rate.saturating_sub(mine.rate), out.tokens.saturating_sub(mine.tokens));
+            let first_of = budget.rate.max(numbers.refill(counter.horizon()));
+            possible.rate = possible.rate.min(room(budget.rate, rates, numbers.rate, first_of));
+            // What is given out at once is gone at once, so of tokens only those that are there count.
+            let tokens = room(budget.tokens, at_once, numbers.capacity, budget.tokens);
             possible.tokens = possible.tokens.min(tokens.max(1));
         }
         possible

@@ -69,6 +69,36 @@ fn a_newcomer_has_a_first_share() {
     assert!(rates.iter().all(|rate| (470..=520).contains(rate)), "{rates:?}");
 }
 
+/// The story: a counter owed what others had taken of it, so less than the limit was given out, while the Envoy beside still followed
+/// all of it. A newcomer in that moment got one request in ten seconds instead of its first share, until the other had reported.
+#[test]
+fn a_newcomer_has_a_first_share_while_something_is_owed() {
+    let numbers = per_second(1_000, 1_000);
+    let (mut shares, counter) = (Shares::default(), CounterId(1, 2));
+    let standing = Standing::Limited(vec![Look { counter, numbers, cost: 1 }]);
+    let (old, newcomer) = (SeatId { stream: 0, bucket: 9 }, SeatId { stream: 1, bucket: 9 });
+    let mut now = Timestamp::from_unix_seconds(1_700_000_000);
+    for _ in 0..4 {
+        shares.used(old, 5_000, now);
+        shares.draw(counter, numbers, 0, 1_000, now);
+        shares.report(old, Usage { allowed: 5_000, denied: 100 }, &standing, now);
+        now = now + seconds(5);
+    }
+    let followed = shares.seats[&old].grants.in_force(now).rate;
+    assert!(followed >= 900 * NANO, "the other has nearly all: {followed}");
+    for (bucket, owed) in [(1, 0), (2, 2_000), (3, 2_000)] {
+        shares.draw(counter, numbers, owed, 0, now);
+        let id = SeatId { bucket, ..newcomer };
+        shares.report(id, Usage { allowed: 1, denied: 0 }, &standing, now);
+        let first = shares.seats[&id].grants.in_force(now).rate;
+        assert!(first >= numbers.rate / 100, "{owed} owed: {first}");
+        assert!(
+            shares.counters[&counter].out.rate <= numbers.rate / 10 * 11 + 3 * NANO,
+            "within the promise"
+        );
+    }
+}
+
 /// What a lost stream was granted stays reserved until it ends, and is given to others then.
 #[test]
 fn a_lost_share_returns_when_it_ends() {

@@ -2,9 +2,9 @@
 //! turns unready all at once, for a file or a store that all of it shares, is an outage. Only one that is told to stop is not.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
+use tokio::sync::watch;
 
 use crate::orders::Orders;
 use crate::reload::{Failure, Reloader, Status};
@@ -18,19 +18,24 @@ pub(crate) struct Readiness {
     pub(crate) tls: Option<Arc<Tls>>,
     /// The store that servers share, if there is one.
     pub(crate) store: Option<Arc<Watch>>,
-    stopping: AtomicBool,
+    stopping: watch::Sender<bool>,
 }
 
 impl Readiness {
     /// The server was told to stop: whoever spreads requests should send none here from now on.
     pub(crate) fn stop(&self) {
-        // Relaxed: nothing else is told by it.
-        self.stopping.store(true, Ordering::Relaxed);
+        self.stopping.send_replace(true);
+    }
+
+    /// Ends when the server was told to stop.
+    pub(crate) async fn stopped(&self) {
+        // It fails only without a sender, which lives as long as this.
+        let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
     }
 
     /// Whether requests should come here.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.stopping.load(Ordering::Relaxed)
+        !*self.stopping.borrow()
     }
 
     /// What to tell.
@@ -48,7 +53,7 @@ impl Readiness {
             || memory.is_some()
             || self.store.as_ref().is_some_and(|store| store.is_degraded())
             || policy.as_ref().is_some_and(|status| status.is_degraded())
-            || tls.as_ref().is_some_and(|status| status.error.is_some());
+            || tls.as_ref().is_some_and(|status| status.trouble().is_some());
         let status = match (self.is_ready(), is_degraded) {
             (false, _) => "stopping",
             (true, true) => "degraded",
@@ -64,7 +69,7 @@ impl Readiness {
                 tls: tls.map(|status| TlsReport {
                     version: status.version.map(|version| version.short()),
                     loaded_at: rfc3339(status.loaded_at),
-                    error: status.error.as_ref().map(ErrorReport::of),
+                    error: status.trouble().map(ErrorReport::of),
                 }),
                 store: self.store.as_ref().map(|store| store.report()),
                 orders: unkept.map(|error| OrdersReport { error: ErrorReport::of(&error) }),
@@ -153,7 +158,7 @@ impl PolicyReport {
             version: status.version.map(|version| version.short()),
             loaded_at: rfc3339(status.loaded_at),
             reloads: Reloads { good: status.good, bad: status.bad },
-            error: status.error.as_ref().map(ErrorReport::of),
+            error: status.trouble().map(ErrorReport::of),
             keep_error: status.keep_error.as_ref().map(ErrorReport::of),
         }
     }

@@ -2,7 +2,8 @@
 //! compiled, guarded against accidents, and swapped in. Whatever goes wrong, the last good policy stays in force, and says so.
 //!
 //! `source` (what is on disk) → `desk` (one turn: read, guard, swap) → `status` (what others may know); `guard` says what is
-//! suspicious, `last_good` keeps a copy for the next start. Certificates are reloaded by the same beat.
+//! suspicious, `last_good` keeps a copy for the next start. Certificates are reloaded by the same beat. Each looks at the disk on a
+//! thread of its own and within a deadline (`look`), so that a file system that hangs shows, and holds up nothing else.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,14 +22,17 @@ use crate::tls::Tls;
 use desk::Desk;
 use guard::Summary;
 use last_good::LastGood;
+use look::{Looked, Looks};
 
 mod desk;
 mod guard;
 mod last_good;
+mod look;
 pub(crate) mod source;
 mod status;
 
-pub(crate) use status::{Failure, Origin, Status};
+pub(crate) use look::LOOK_TIMEOUT;
+pub(crate) use status::{Failure, Origin, Status, hangs};
 
 /// How often the disk is looked at. A change is seen within one beat, must hold still for another, and is in force within a second.
 const BEAT: Duration = Duration::from_millis(400);
@@ -200,6 +204,7 @@ impl Watcher {
     ) {
         let (desk, mut requests) = Desk::new(self, service);
         let desk = Arc::new(desk);
+        let (mut policy, mut certificates) = (Looks::new("tollgate-policy"), Looks::new("tollgate-tls"));
         let mut beat = tokio::time::interval(BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -208,19 +213,36 @@ impl Watcher {
                 Some(()) = hangups.recv() => (Wish::Now, None),
                 Some(request) = requests.recv() => (request.wish, Some(request.reply)),
             };
-            let (at_desk, tls) = (Arc::clone(&desk), tls.clone());
-            // Reading and compiling take time, and a file system that hangs takes for ever: not on a thread that answers.
-            let turn = tokio::task::spawn_blocking(move || {
-                if let Some(tls) = tls {
-                    tls.turn(wish, at_desk.now());
-                }
-                at_desk.turn(wish)
-            });
-            let done = turn.await.unwrap_or_else(|broken| Err(told(&desk, &broken.to_string())));
+            let at_desk = Arc::clone(&desk);
+            let (turned, ()) = tokio::join!(
+                policy.look(move || at_desk.turn(wish)),
+                renew(tls.as_ref(), &mut certificates, wish, &desk)
+            );
+            if !matches!(turned, Looked::Late) {
+                desk.answers();
+            }
+            let done = match turned {
+                Looked::Done(done) => done,
+                Looked::Broken(how) => Err(told(&desk, how)),
+                Looked::Late => Err(desk.late()),
+            };
             if let Some(reply) = reply {
                 let _ = reply.send(done); // Whoever asked may have gone.
             }
         }
+    }
+}
+
+/// Looks whether the certificates changed, if there are any.
+async fn renew<S: Store>(tls: Option<&Arc<Tls>>, looks: &mut Looks<()>, wish: Wish, desk: &Desk<S>) {
+    let Some(tls) = tls else { return };
+    let (looking, now) = (Arc::clone(tls), desk.now());
+    match looks.look(move || looking.turn(wish, now)).await {
+        Looked::Done(()) => tls.answers(),
+        Looked::Broken(how) => {
+            tracing::error!(how, "the certificates were not looked at; please report this")
+        }
+        Looked::Late => tls.late(desk.now()),
     }
 }
 

@@ -18,7 +18,7 @@ use tollgate::Timestamp;
 
 use crate::cli::{SecurityArguments, TlsVersion};
 use crate::reload::source::{Eye, Seen, Version, Watch};
-use crate::reload::{Failure, Wish};
+use crate::reload::{Failure, LOOK_TIMEOUT, Wish, hangs};
 
 /// Largest file of certificates or keys.
 const PEM_BYTES_MAX: u64 = 1 << 20;
@@ -67,6 +67,15 @@ pub(crate) struct TlsStatus {
     pub(crate) loaded_at: Timestamp,
     /// Why what is on disk is not in use, as long as it is not.
     pub(crate) error: Option<Failure>,
+    /// Why it is not known what is on disk: a look at it has not ended.
+    pub(crate) stuck: Option<Failure>,
+}
+
+impl TlsStatus {
+    /// Why what is in use may not be what is on disk.
+    pub(crate) fn trouble(&self) -> Option<&Failure> {
+        self.stuck.as_ref().or(self.error.as_ref())
+    }
 }
 
 /// The certificates in use.
@@ -91,7 +100,7 @@ impl Tls {
         let (mut eye, mut watch) = (Eye::new(files.paths()), Watch::default());
         let seen = eye.look();
         let configs = files.load()?;
-        let status = TlsStatus { version: version(&seen), loaded_at: now, error: None };
+        let status = TlsStatus { version: version(&seen), loaded_at: now, error: None, stuck: None };
         watch.acted(seen);
         Ok(Some(Arc::new(Self {
             files,
@@ -117,6 +126,26 @@ impl Tls {
         }))
     }
 
+    /// A look at the disk has not ended in time: remembers and tells that, once for as long as it lasts.
+    pub(crate) fn late(&self, now: Timestamp) {
+        if self.status.load().stuck.is_some() {
+            return;
+        }
+        let paths: Vec<String> = self.files.paths().iter().map(|path| path.display().to_string()).collect();
+        let text = hangs(&paths.join(", "), LOOK_TIMEOUT);
+        let stuck = Some(Failure::new(text.clone(), now));
+        self.status.rcu(|status| TlsStatus { stuck: stuck.clone(), ..(**status).clone() });
+        tracing::error!(error = text, "the certificates on disk cannot be read: those before stay in use");
+    }
+
+    /// A look has ended: if the disk did not answer before, it does now.
+    pub(crate) fn answers(&self) {
+        if self.status.load().stuck.is_some() {
+            self.status.rcu(|status| TlsStatus { stuck: None, ..(**status).clone() });
+            tracing::info!("the certificates on disk can be read again");
+        }
+    }
+
     /// Reloads what changed. Certificate and key are two files that are seldom replaced at one instant, so a pair that does not
     /// fit is no pair, and the next look may find one that does.
     pub(crate) fn turn(&self, wish: Wish, now: Timestamp) {
@@ -134,7 +163,7 @@ impl Tls {
         match loaded {
             Ok(configs) => {
                 self.configs.store(Arc::new(configs));
-                let status = TlsStatus { version: version(&seen), loaded_at: now, error: None };
+                let status = TlsStatus { version: version(&seen), loaded_at: now, error: None, stuck: None };
                 self.status.store(Arc::new(status));
                 tracing::info!("the certificates were reloaded");
             }

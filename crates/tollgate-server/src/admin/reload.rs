@@ -59,7 +59,12 @@ impl<S: Store> Service<S> {
         let Some(reloader) = &self.reloader else {
             return Err(Problem::of_admin(Refusal::Conflict, "this server watches no policy"));
         };
-        let done = if form.force { reloader.force().await } else { reloader.now().await };
+        let reloading = async { if form.force { reloader.force().await } else { reloader.now().await } };
+        let done = tokio::select! {
+            done = reloading => done,
+            // A disk that does not answer must not keep a server that is to stop.
+            () = self.readiness.stopped() => Err("the server is about to stop; nothing was reloaded".to_owned()),
+        };
         let done = done.map_err(|why| {
             act.audit(about, &format!("refused: {why}"));
             Problem::of_admin(Refusal::Conflict, why)

@@ -1,6 +1,7 @@
 //! One turn of the reload: what is on disk is read, guarded, and put in force. The only place that changes the [`Status`].
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -10,7 +11,9 @@ use tollgate::store::Store;
 
 use super::guard::{self, Summary};
 use super::last_good::LastGood;
+use super::look::LOOK_TIMEOUT;
 use super::source::{self, Capture, Eye, Seen, Watch};
+use super::status::hangs;
 use super::{Done, Failure, Origin, Request, Status, Watcher, Wish};
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
@@ -32,6 +35,9 @@ pub(super) enum Read {
 
 /// Reads a policy and the bytes it is made of, which must be the same before and after.
 pub(super) fn read(path: &Path) -> Read {
+    if let Err(error) = source::is_file_or_directory(path) {
+        return Read::Wrong(error);
+    }
     let before = source::capture(path);
     let loaded = policy_file::load(Some(&path.to_owned()));
     let after = source::capture(path).map(|after| after.version);
@@ -66,6 +72,8 @@ pub(super) struct Desk<S> {
     last_good: Option<LastGood>,
     force: bool,
     memory: Mutex<Memory>,
+    /// Whether a turn is at the state directory, and not at the policy. Relaxed: it is only shown.
+    is_keeping: AtomicBool,
 }
 
 impl<S: Store> Desk<S> {
@@ -90,6 +98,7 @@ impl<S: Store> Desk<S> {
             last_good: watcher.last_good,
             force: watcher.force,
             memory: Mutex::new(memory),
+            is_keeping: AtomicBool::new(false),
         };
         (desk, watcher.requests)
     }
@@ -119,7 +128,9 @@ impl<S: Store> Desk<S> {
         let done =
             if is_due || wish != Wish::Look { self.reload(path, wish, memory) } else { Ok(Done::Nothing) };
         if again || self.status.load().keep_error.is_none() {
+            self.is_keeping.store(true, Ordering::Relaxed);
             self.keep(path, memory);
+            self.is_keeping.store(false, Ordering::Relaxed);
         }
         if memory.looks.is_multiple_of(REMIND_EVERY) {
             self.remind();
@@ -203,6 +214,30 @@ impl<S: Store> Desk<S> {
         self.failed(format!("the reload broke off: {how}; please report this"), Wish::Look)
     }
 
+    /// A turn has not ended in time: remembers and tells that, once for as long as it lasts. Gives the text back.
+    pub(super) fn late(&self) -> String {
+        if let Some(stuck) = &self.status.load().stuck {
+            return stuck.text.clone();
+        }
+        let at = match &self.last_good {
+            Some(last_good) if self.is_keeping.load(Ordering::Relaxed) => Some(last_good.directory()),
+            _ => self.path.as_deref(),
+        };
+        let text = hangs(&at.unwrap_or(Path::new("the policy")).display().to_string(), LOOK_TIMEOUT);
+        let stuck = Some(Failure::new(text.clone(), self.now()));
+        self.status.rcu(|status| Status { stuck: stuck.clone(), ..(**status).clone() });
+        tracing::error!(error = text, "the policy on disk cannot be read: the one before stays in force");
+        text
+    }
+
+    /// A turn has ended: if the disk did not answer before, it does now.
+    pub(super) fn answers(&self) {
+        if self.status.load().stuck.is_some() {
+            self.status.rcu(|status| Status { stuck: None, ..(**status).clone() });
+            tracing::info!("the policy on disk can be read again");
+        }
+    }
+
     /// Keeps the policy in force for the next start. Where that cannot be done, it is told, and everything else goes on.
     fn keep(&self, path: &Path, memory: &mut Memory) {
         let (Some(last_good), Some(capture)) = (&self.last_good, &memory.to_keep) else {
@@ -230,7 +265,7 @@ impl<S: Store> Desk<S> {
 
     fn remind(&self) {
         let status = self.status.load();
-        for failure in [&status.error, &status.keep_error].into_iter().flatten() {
+        for failure in [&status.stuck, &status.error, &status.keep_error].into_iter().flatten() {
             tracing::warn!(error = failure.text, "the policy's trouble lasts");
         }
     }

@@ -40,6 +40,11 @@ impl LastGood {
         Self { directory: directory.to_owned() }
     }
 
+    /// Where it is kept.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Keeps a copy of a policy, instead of the one before.
     ///
     /// # Errors

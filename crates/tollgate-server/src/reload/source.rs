@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ring::digest::{Context, SHA256};
@@ -73,8 +73,7 @@ pub(crate) fn capture(path: &Path) -> Result<Capture, String> {
     for (relative, _) in walk(path)? {
         let full = if is_directory { path.join(&relative) } else { path.to_owned() };
         let mut bytes = Vec::new();
-        let read =
-            File::open(&full).and_then(|file| file.take(room.saturating_add(1)).read_to_end(&mut bytes));
+        let read = open(&full).and_then(|file| file.take(room.saturating_add(1)).read_to_end(&mut bytes));
         let read = read.map_err(|error| format!("{}: {error}", full.display()))?;
         room = room.checked_sub(u64::try_from(read).unwrap_or(u64::MAX)).ok_or_else(|| too_much(path))?;
         files.push((relative, bytes));
@@ -113,6 +112,37 @@ fn metadata(path: &Path) -> Result<Metadata, String> {
     })
 }
 
+/// Opens a file. What was replaced by a pipe since it was looked at is opened without waiting for somebody who writes to it.
+fn open(path: &Path) -> std::io::Result<File> {
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
+    fs::OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// Refuses what reading could wait for without end.
+///
+/// # Errors
+/// When there is a pipe, a socket or a device; what is not there at all is for whoever reads it to tell.
+pub(crate) fn is_file_or_directory(path: &Path) -> Result<(), String> {
+    let Ok(found) = fs::metadata(path) else { return Ok(()) };
+    refuse_special(path, &found)
+}
+
+fn refuse_special(path: &Path, found: &Metadata) -> Result<(), String> {
+    if found.is_file() || found.is_dir() {
+        return Ok(());
+    }
+    let kind = found.file_type();
+    let what = match () {
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    Err(format!(
+        "{}: it is {what}, which a server that is running cannot watch; accepted is a file or a directory",
+        path.display()
+    ))
+}
+
 /// Whether it can be watched: a pipe is read once, and cannot.
 pub(crate) fn is_watchable(path: &Path) -> bool {
     // What is not there may still come.
@@ -123,6 +153,7 @@ pub(crate) fn is_watchable(path: &Path) -> bool {
 /// Kubernetes keeps the versions of a ConfigMap, and editors their drafts.
 fn walk(path: &Path) -> Result<Vec<(PathBuf, Metadata)>, String> {
     let root = metadata(path)?;
+    refuse_special(path, &root)?;
     if !root.is_dir() {
         return Ok(vec![(path.file_name().map(PathBuf::from).unwrap_or_default(), root)]);
     }

@@ -36,6 +36,15 @@ pub(crate) struct Failure {
     pub(crate) at: Timestamp,
 }
 
+/// What a look at the disk that has not ended is told as.
+pub(crate) fn hangs(what: &str, timeout: std::time::Duration) -> String {
+    format!(
+        "{what}: reading did not end within {} s, so the file system does not answer; what is in force stays in force, and \
+         reloading goes on by itself when it answers. Check the mount, or put the file on another one",
+        timeout.as_secs()
+    )
+}
+
 impl Failure {
     pub(crate) fn new(text: impl Into<String>, at: Timestamp) -> Self {
         let mut text = text.into();
@@ -63,6 +72,8 @@ pub(crate) struct Status {
     pub(crate) bad: u64,
     /// Why the file is not what is in force, as long as it is not.
     pub(crate) error: Option<Failure>,
+    /// Why it is not known what is on disk: a look at it has not ended. As long as that is so.
+    pub(crate) stuck: Option<Failure>,
     /// Why the policy in force could not be kept for the next start, as long as that is so.
     pub(crate) keep_error: Option<Failure>,
 }
@@ -70,11 +81,26 @@ pub(crate) struct Status {
 impl Status {
     /// A policy that was just put in force.
     pub(crate) fn new(name: String, version: Option<Version>, origin: Origin, now: Timestamp) -> Self {
-        Self { name, version, origin, loaded_at: now, good: 0, bad: 0, error: None, keep_error: None }
+        Self {
+            name,
+            version,
+            origin,
+            loaded_at: now,
+            good: 0,
+            bad: 0,
+            error: None,
+            stuck: None,
+            keep_error: None,
+        }
+    }
+
+    /// Why what is in force may not be what is on disk.
+    pub(crate) fn trouble(&self) -> Option<&Failure> {
+        self.stuck.as_ref().or(self.error.as_ref())
     }
 
     /// Whether an operator should look.
     pub(crate) const fn is_degraded(&self) -> bool {
-        self.error.is_some() || self.keep_error.is_some()
+        self.error.is_some() || self.stuck.is_some() || self.keep_error.is_some()
     }
 }

@@ -104,7 +104,7 @@ fn policy(service: &Service) -> Vec<Sample> {
         Sample::new(&names::POLICY_SINCE, status.loaded_at.unix_micros() / TICKS_PER_SECOND),
         reloads("ok", status.good),
         reloads("failed", status.bad),
-        Sample::new(&names::RELOAD_OK, u64::from(status.error.is_none())),
+        Sample::new(&names::RELOAD_OK, u64::from(status.trouble().is_none())),
     ]
 }
 

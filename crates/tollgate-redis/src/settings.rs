@@ -1,13 +1,17 @@
 //! How to reach the store: parsed once, from a URL and a few options, into values that are valid. Secrets are never printed.
 
+mod password;
 mod url;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use password::Password;
+use password::PasswordFile;
 pub use url::{Host, Place};
 
 /// How long a decision waits for the store unless told otherwise.
@@ -61,6 +65,9 @@ pub enum SettingsError {
     /// A client certificate without its key, or the other way round.
     #[error("a client certificate and its key go together: give both files or neither")]
     TlsHalf,
+    /// The file of a password cannot be read, or is none.
+    #[error("{0}")]
+    PasswordFile(String),
     /// A sentinel's login for a store without sentinels.
     #[error("a login for sentinels is only used with redis-sentinel:// and rediss-sentinel:// URLs")]
     SentinelUnused,
@@ -87,7 +94,7 @@ pub enum SettingsError {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
-    pub(crate) password: String,
+    pub(crate) password: Password,
 }
 
 /// The files that TLS needs. They are read at each new connection, so a renewed certificate needs no restart.
@@ -187,8 +194,20 @@ impl Settings {
     /// Logs in as this user, instead of the URL's. Better than a URL: a file or a variable does not end up in a list of processes.
     #[must_use]
     pub fn login(mut self, user: Option<&str>, password: &str) -> Self {
-        self.login = Some(Login { user: user.map(str::to_owned), password: password.to_owned() });
+        let password = Password::Plain(password.to_owned());
+        self.login = Some(Login { user: user.map(str::to_owned), password });
         self
+    }
+
+    /// Logs in as this user with the password in a file, which is read now and for each new connection: a password is rotated
+    /// without a restart.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not one line.
+    pub fn login_from_file(mut self, user: Option<&str>, path: &Path) -> Result<Self, SettingsError> {
+        let password = Password::File(Arc::new(PasswordFile::new(path)?));
+        self.login = Some(Login { user: user.map(str::to_owned), password });
+        Ok(self)
     }
 
     /// Logs in to the sentinels as this user.
@@ -199,7 +218,8 @@ impl Settings {
         if !matches!(self.place, Place::Sentinel { .. }) {
             return Err(SettingsError::SentinelUnused);
         }
-        self.sentinel_login = Some(Login { user: user.map(str::to_owned), password: password.to_owned() });
+        let password = Password::Plain(password.to_owned());
+        self.sentinel_login = Some(Login { user: user.map(str::to_owned), password });
         Ok(self)
     }
 
@@ -254,9 +274,9 @@ impl Settings {
 
     /// The user and the password, for whoever looks at the store by itself; not to be shown.
     #[must_use]
-    pub fn credentials(&self) -> (Option<&str>, Option<&str>) {
+    pub fn credentials(&self) -> (Option<&str>, Option<String>) {
         let login = self.login.as_ref();
-        (login.and_then(|login| login.user.as_deref()), login.map(|login| login.password.as_str()))
+        (login.and_then(|login| login.user.as_deref()), login.map(|login| login.password.known()))
     }
 
     /// The number of the database.

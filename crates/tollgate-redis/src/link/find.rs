@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use super::class::Class;
 use super::luck::luck;
 use super::wire::{ConnectFailure, Manners, Wire};
-use crate::settings::Host;
+use crate::settings::{Host, Password};
 
 /// How often sentinels are asked whether the primary is still the same.
 const LOOK: Duration = Duration::from_secs(1);
@@ -45,6 +45,15 @@ impl Finder {
             Finder::Fixed { host, manners } => Wire::connect(host, manners).await,
             Finder::Watched(sentinels) => sentinels.connect().await,
         }
+    }
+
+    /// The password that new connections log in with.
+    pub(super) fn password(&self) -> Option<&Password> {
+        let manners = match self {
+            Finder::Fixed { manners, .. } => manners,
+            Finder::Watched(sentinels) => &sentinels.manners,
+        };
+        manners.login.as_ref().map(|login| &login.password)
     }
 
     /// Whether the primary is another by now.

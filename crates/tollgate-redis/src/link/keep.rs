@@ -24,6 +24,8 @@ const PAUSE_MOST: Duration = Duration::from_millis(750);
 const PAUSE_UNREADY: Duration = Duration::from_millis(200);
 /// The pause after a refusal that only an operator can cure.
 const PAUSE_REFUSED: Duration = Duration::from_secs(10);
+/// How often it is looked in the meantime whether the password's file has another password.
+const PASSWORD_EVERY: Duration = Duration::from_millis(500);
 /// A connection that lasted so long was a good one.
 const GOOD: Duration = Duration::from_secs(1);
 /// How often the connection is looked after.
@@ -83,8 +85,21 @@ impl Keeper {
             if rests > self.deadline {
                 shard.standing.send_replace(Standing::Away);
             }
-            sleep(rests).await;
+            if waits == PAUSE_REFUSED {
+                self.rest_refused().await
+            } else {
+                sleep(rests).await
+            }
             pause = (pause * 2).clamp(PAUSE_FIRST, PAUSE_MOST);
+        }
+    }
+
+    /// Rests after a refusal, until an operator may have cured it: at once where the password's file has another password.
+    async fn rest_refused(&self) {
+        let Some(password) = self.finder.password() else { return sleep(PAUSE_REFUSED).await };
+        let (until, refused) = (Instant::now() + PAUSE_REFUSED, password.known());
+        while Instant::now() < until && password.now().await == refused {
+            sleep(PASSWORD_EVERY).await;
         }
     }
 
@@ -161,7 +176,9 @@ impl Keeper {
                     breaker.failed(severity, Instant::now(), luck());
                     self.tally.failed(class);
                     self.stale.notify_one();
-                    if class.may_have_run() || class == Class::ReadOnly { MISSES } else { 0 }
+                    // One that was refused logs in anew, perhaps with another password.
+                    let is_over = class.may_have_run() || matches!(class, Class::ReadOnly | Class::Refused);
+                    if is_over { MISSES } else { 0 }
                 }
             };
         }

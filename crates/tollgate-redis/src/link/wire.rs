@@ -36,6 +36,13 @@ pub(crate) struct Manners {
     pub(crate) tls: Option<TlsFiles>,
 }
 
+impl Manners {
+    /// Why the password's file could not be read.
+    fn password_trouble(&self) -> Option<String> {
+        self.login.as_ref().and_then(|login| login.password.trouble())
+    }
+}
+
 /// Why no connection was made.
 #[derive(Debug)]
 pub(crate) struct ConnectFailure {
@@ -89,7 +96,7 @@ impl Wire {
             .set_db(manners.database)
             .set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
         if let Some(login) = &manners.login {
-            information = information.set_password(&login.password);
+            information = information.set_password(login.password.now().await);
             if let Some(user) = &login.user {
                 information = information.set_username(user);
             }
@@ -106,7 +113,11 @@ impl Wire {
                 _ => Class::NoConnection,
             };
             // A server's own words may be shown; they never repeat a password.
-            ConnectFailure { class, reason: error.to_string() }
+            let reason = match manners.password_trouble().filter(|_| class == Class::Refused) {
+                None => error.to_string(),
+                Some(trouble) => format!("{error}; and the password file cannot be read: {trouble}"),
+            };
+            ConnectFailure { class, reason }
         })?;
         let (is_open, closed, heard) = (AtomicBool::new(true), Notify::new(), AtomicU64::new(0));
         let health = Arc::new(Health { is_open, closed, heard, made: Instant::now() });

@@ -25,7 +25,7 @@ fn every_kind_of_store_has_its_url() {
 fn logins_are_percent_decoded() {
     let login = |text: &str| {
         let login = Settings::parse(text).unwrap().login.unwrap();
-        (login.user, login.password)
+        (login.user, login.password.known())
     };
     assert_eq!(login("redis://toll:p%40s%3As@h"), (Some("toll".to_owned()), "p@s:s".to_owned()));
     assert_eq!(login("redis://:word@h"), (None, "word".to_owned()));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Login, SettingsError};
+use super::{Login, Password, SettingsError};
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
@@ -198,7 +198,7 @@ fn parse_host(text: &str, usual_port: u16) -> Result<Host, SettingsError> {
 fn parse_login(text: &str) -> Result<Login, SettingsError> {
     let (user, password) = text.split_once(':').ok_or(SettingsError::Login)?;
     let user = Some(decode(user)?).filter(|user| !user.is_empty());
-    Ok(Login { user, password: decode(password)? })
+    Ok(Login { user, password: Password::Plain(decode(password)?) })
 }
 
 fn decode(text: &str) -> Result<String, SettingsError> {

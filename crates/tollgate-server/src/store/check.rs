@@ -84,6 +84,7 @@ fn prepared(arguments: &StoreCheckArguments) -> Result<Prepared, String> {
 async fn inspect(Prepared { settings, certificates }: &Prepared) -> Report {
     let (user, password) = settings.credentials();
     let is_secure = settings.is_encrypted();
+    let password = password.as_deref();
     let entrance = Entrance { user, password, database: settings.database(), is_secure, certificates };
     let deadline = settings.patience();
     let mut lines = Vec::new();

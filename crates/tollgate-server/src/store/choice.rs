@@ -141,14 +141,19 @@ impl Choice {
 pub(crate) fn settings(url: &str, entrance: &EntranceArguments) -> Result<Settings, String> {
     let mut settings = Settings::parse(url).map_err(|error| error.to_string())?;
     let user = entrance.store_user.as_deref().or(settings.credentials().0).map(str::to_owned);
-    match password(entrance)? {
+    if let Some(path) = &entrance.store_password_file {
+        settings = settings.login_from_file(user.as_deref(), path).map_err(|error| error.to_string())?;
+    }
+    match environment("TOLLGATE_STORE_PASSWORD").filter(|_| entrance.store_password_file.is_none()) {
         Some(password) => settings = settings.login(user.as_deref(), &password),
-        None if entrance.store_user.is_some() => match settings.credentials().1.map(str::to_owned) {
-            Some(password) => settings = settings.login(user.as_deref(), &password),
-            None => {
-                return Err("--store-user: a user has a password; name --store-password-file, or set TOLLGATE_STORE_PASSWORD".to_owned());
+        None if entrance.store_user.is_some() && entrance.store_password_file.is_none() => {
+            match settings.credentials().1 {
+                Some(password) => settings = settings.login(user.as_deref(), &password),
+                None => {
+                    return Err("--store-user: a user has a password; name --store-password-file, or set TOLLGATE_STORE_PASSWORD".to_owned());
+                }
             }
-        },
+        }
         None => {}
     }
     let files = TlsFiles {
@@ -160,13 +165,6 @@ pub(crate) fn settings(url: &str, entrance: &EntranceArguments) -> Result<Settin
         settings = settings.tls(files).map_err(|error| error.to_string())?;
     }
     Ok(settings)
-}
-
-fn password(entrance: &EntranceArguments) -> Result<Option<String>, String> {
-    match &entrance.store_password_file {
-        Some(path) => word(path).map(Some),
-        None => Ok(environment("TOLLGATE_STORE_PASSWORD")),
-    }
 }
 
 fn secret(file: Option<&Path>) -> Result<Option<Vec<u8>>, String> {

@@ -14,6 +14,6 @@ mod settings;
 mod store;
 
 pub use breaker::BreakerState;
-pub use link::{Class, LATENCY_BOUNDS, Report, ShardReport};
+pub use link::{Class, LATENCY_BOUNDS, Report, ShardReport, UnservedSlot};
 pub use settings::{Host, Nodes, Place, Settings, SettingsError, TlsFiles};
 pub use store::RedisStore;

@@ -28,7 +28,7 @@ use redis::{Cmd, Script, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify, oneshot};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tollgate::Timestamp;
 
 pub use class::Class;
@@ -41,7 +41,7 @@ use redirect::redirected;
 use shard::Shard;
 use slots::Cluster;
 use tally::Tally;
-pub use tally::{LATENCY_BOUNDS, Report, ShardReport};
+pub use tally::{LATENCY_BOUNDS, Report, ShardReport, UnservedSlot};
 pub(crate) use task::supervise;
 use wire::Manners;
 
@@ -49,6 +49,8 @@ use crate::breaker::BreakerState;
 use crate::script::Asked;
 use crate::settings::{Host, Place, Settings};
 
+/// How often a start looks whether the map of slots is known.
+const WARM_EVERY: Duration = Duration::from_millis(2);
 /// Where a plain command may lead before it is given up.
 const COMMAND_SENDINGS: usize = 3;
 
@@ -160,7 +162,10 @@ impl Link {
 
     fn shard(&self, asked: &Asked) -> Result<Arc<Shard>, Failure> {
         let slot = asked.keys.first().map_or(0, |key| key.slot());
-        self.0.routing.for_slot(slot).ok_or_else(|| Class::NoConnection.into())
+        self.0.routing.for_slot(slot).ok_or_else(|| {
+            self.0.tally.unserved(slot, Class::NoConnection, Instant::now());
+            Class::NoConnection.into()
+        })
     }
 
     fn lined_up(
@@ -257,6 +262,31 @@ impl Link {
             open = elsewhere;
         }
         if open.is_empty() { Ok(replies) } else { Err(Class::Moved.into()) }
+    }
+
+    /// Makes every primary ready for the first decision: waits until it is known and connected, and teaches it the script. Whether all
+    /// of them are, at the deadline.
+    pub(crate) async fn warm(&self, deadline: Instant) -> bool {
+        let routing = &self.0.routing;
+        while !routing.is_known() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            sleep(WARM_EVERY).await;
+        }
+        // A script without requests changes nothing, and needs no right that decisions do not need.
+        let lesson = crate::script::command("EVAL", self.0.source, std::iter::empty(), None);
+        let mut all = true;
+        for shard in routing.shards() {
+            let Some(wire) = shard.wire(deadline).await else {
+                all = false;
+                continue;
+            };
+            let taught = timeout_at(deadline, wire.connection().send_packed_command(&lesson)).await;
+            wire.heard(Instant::now());
+            all &= matches!(taught, Ok(Ok(reply)) if !matches!(reply, Value::ServerError(_)));
+        }
+        all
     }
 
     /// Whether plain commands for a slot are not sent at this moment.
@@ -380,6 +410,14 @@ impl Routing {
         match self {
             Routing::Single(shard) => Arc::clone(shard),
             Routing::Cluster { cluster, .. } => cluster.at(host),
+        }
+    }
+
+    /// Whether it is known who has which slot.
+    fn is_known(&self) -> bool {
+        match self {
+            Routing::Single(_) => true,
+            Routing::Cluster { cluster, .. } => cluster.has_map(),
         }
     }
 

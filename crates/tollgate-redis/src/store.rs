@@ -143,6 +143,12 @@ impl RedisStore {
         self.has_joined() && self.registry.is_prepared()
     }
 
+    /// Makes every shard ready for the first decision, connected and with the script, so that a crowd that comes at once misses no
+    /// deadline. Whether all of them are, at the latest after `patience`.
+    pub async fn warm(&self, patience: Duration) -> bool {
+        self.link.warm(Instant::now() + patience).await
+    }
+
     /// Tells the other nodes that this one goes. For a process that ends in order.
     pub async fn leave(&self) {
         self.tasks.end();

@@ -285,6 +285,9 @@ impl Hub {
             }
             _ => {}
         }
+        if self.is_cluster() && matches!(class, Class::Moved | Class::Ask | Class::TryAgain) {
+            self.tally.unserved(call.slot, class, Instant::now());
+        }
         self.give_up(call, class);
         Some(class)
     }

@@ -1,7 +1,11 @@
 //! What the link has done, in plain numbers that a server can show. Counters only grow; gauges say how it is now.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::class::Class;
 use crate::breaker::BreakerState;
@@ -10,6 +14,10 @@ use crate::breaker::BreakerState;
 pub const LATENCY_BOUNDS: [u64; 14] =
     [50, 100, 200, 300, 500, 750, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 25_000, 50_000];
 
+/// How long a slot that no node answered for is reported.
+const UNSERVED_FOR: Duration = Duration::from_secs(10);
+/// Most slots of which that is remembered.
+const UNSERVED_MAX: usize = 64;
 const BUCKETS: usize = LATENCY_BOUNDS.len() + 1;
 
 /// How the store was, and is.
@@ -39,6 +47,17 @@ pub struct Report {
     pub nodes: u32,
     /// Every primary that is known.
     pub shards: Vec<ShardReport>,
+    /// Slots of a cluster that no node answered for of late, in their order: half migrated, or nobody's.
+    pub unserved: Vec<UnservedSlot>,
+}
+
+/// A slot of a cluster that no node answers for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnservedSlot {
+    /// Its number.
+    pub slot: u16,
+    /// What was heard instead of an answer.
+    pub class: Class,
 }
 
 /// How one primary is.
@@ -71,6 +90,8 @@ pub(crate) struct Tally {
     failures: [AtomicU64; Class::ALL.len()],
     connections: AtomicU64,
     connection_failures: AtomicU64,
+    /// Slots that no node answered for, and when that was last so. Locked when that happens, and for a report.
+    unserved: Mutex<BTreeMap<u16, (Instant, Class)>>,
 }
 
 impl Tally {
@@ -91,6 +112,20 @@ impl Tally {
 
     pub(crate) fn failed(&self, class: Class) {
         self.failures[class as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// No node answered for a slot: each sends to another, or says to try again.
+    pub(crate) fn unserved(&self, slot: u16, class: Class, now: Instant) {
+        let mut unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
+        if unserved.len() < UNSERVED_MAX || unserved.contains_key(&slot) {
+            unserved.insert(slot, (now, class));
+        }
+    }
+
+    fn unserved_since(&self, now: Instant) -> Vec<UnservedSlot> {
+        let mut unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
+        unserved.retain(|_, (at, _)| now.saturating_duration_since(*at) < UNSERVED_FOR);
+        unserved.iter().map(|(&slot, &(_, class))| UnservedSlot { slot, class }).collect()
     }
 
     pub(crate) fn connected(&self) {
@@ -116,6 +151,7 @@ impl Tally {
             corrections,
             nodes,
             shards,
+            unserved: self.unserved_since(Instant::now()),
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::lease::LeaseReport;
 use tollgate::{Engine, Source, StandIn, Ticks, Timestamp};
-use tollgate_redis::{BreakerState, LATENCY_BOUNDS, Report, ShardReport};
+use tollgate_redis::{BreakerState, Class, LATENCY_BOUNDS, Report, ShardReport, UnservedSlot};
 
 use super::Stores;
 use crate::service::Service;
@@ -17,6 +17,8 @@ use crate::time_text::rfc3339;
 
 /// How long a start waits for the fleet's secret, so that a server whose store is there counts in it from its first decision on.
 const JOIN_PATIENCE: Duration = Duration::from_millis(500);
+/// How much longer it waits for shards that are on their way to be ready, where some of the store answers.
+const WARM_PATIENCE: Duration = Duration::from_secs(2);
 /// How often it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often a start looks whether the store is prepared for the policy.
@@ -111,21 +113,32 @@ impl Watch {
                     fleet.redis().join(|secret| service.rekey(secret)).await;
                     tracing::info!("the fleet's secret is known: counters are shared from now on");
                 }
+                let left = (JOIN_PATIENCE + WARM_PATIENCE).saturating_sub(began.elapsed());
+                if !fleet.redis().warm(left).await {
+                    tracing::warn!(
+                        "not every shard of the store was ready at the start: first decisions may be made without it"
+                    );
+                }
                 greet(&service).await;
-                while !fleet.redis().is_prepared() && began.elapsed() < JOIN_PATIENCE {
+                while !fleet.redis().is_prepared() && began.elapsed() < JOIN_PATIENCE + WARM_PATIENCE {
                     tokio::time::sleep(PREPARED_EVERY).await;
                 }
             }
         });
-        let _ = tokio::time::timeout(JOIN_PATIENCE, joining).await; // Dropped, it goes on.
+        let mut joining = joining; // Dropped, it goes on.
+        if tokio::time::timeout(JOIN_PATIENCE, &mut joining).await.is_err() && is_reached(service) {
+            let _ = tokio::time::timeout(WARM_PATIENCE, &mut joining).await;
+        }
     }
 
     fn look(&self, report: &Report, now: Timestamp) {
         let is_troubled = |shard: &&ShardReport| shard.state != BreakerState::Closed || !shard.is_connected;
         let troubled: Vec<&ShardReport> = report.shards.iter().filter(is_troubled).collect();
-        let is_away = report.shards.is_empty() || !troubled.is_empty();
+        let is_away = report.shards.is_empty() || !troubled.is_empty() || !report.unserved.is_empty();
         let mut seen = self.seen();
-        seen.troubled = troubled.iter().take(NAMED_MAX).map(|shard| told(shard)).collect();
+        seen.troubled = troubled.iter().map(|shard| told(shard)).take(NAMED_MAX).collect();
+        let room = NAMED_MAX - seen.troubled.len();
+        seen.troubled.extend(report.unserved.iter().take(room).map(unserved));
         match (seen.since, is_away) {
             (None, true) => {
                 seen.since = Some(now);
@@ -173,9 +186,19 @@ impl Watch {
             outage_seconds: outage.as_micros() / 1_000_000,
             leases: LeaseReport::default(),
             limits: Vec::new(),
+            slots_unserved: report.unserved.len() as u64,
             shards: report.shards.iter().map(shard).collect(),
         }
     }
+}
+
+/// Whether the fleet's secret is known, and a shard is there.
+fn is_reached(service: &Service) -> bool {
+    let fleet = service.engine.store().fleet();
+    fleet.is_some_and(|fleet| {
+        let redis = fleet.redis();
+        redis.has_joined() && redis.report().shards.iter().any(|shard| shard.is_connected)
+    })
 }
 
 /// Asks for a counter that nobody has, so that the store knows the script before a caller has to wait for it.
@@ -209,6 +232,15 @@ async fn settle_of(engine: &Engine<Stores>, service: &Service) {
             return;
         }
     }
+}
+
+fn unserved(unserved: &UnservedSlot) -> String {
+    let UnservedSlot { slot, class } = unserved;
+    let how = match class {
+        Class::NoConnection => "no node has it",
+        _ => "it is half migrated, and no node answers for all of its keys",
+    };
+    format!("slot {slot}: {how} ({}); finish or undo that with `redis-cli --cluster fix`", class.name())
 }
 
 fn told(shard: &ShardReport) -> String {

@@ -111,6 +111,10 @@ pub(crate) static STORE_OUTAGE: Metric = counter(
     "tollgate_store_outage_seconds_total",
     "Seconds in which at least one shard of the shared store did not serve.",
 );
+pub(crate) static STORE_SLOTS_UNSERVED: Metric = gauge(
+    "tollgate_store_slots_unserved",
+    "Slots of the cluster that no node answered for in the last 10 seconds, such as half-migrated ones.",
+);
 pub(crate) static STORE_CORRECTIONS: Metric =
     gauge("tollgate_store_corrections", "Refunds to the shared store that wait to be sent.");
 pub(crate) static STORE_DEBTS: Metric = gauge(
@@ -295,6 +299,7 @@ pub(crate) static ALL: [&Metric; 78] = [
     &STORE_AWAY,
     &STORE_IN_FLIGHT,
     &STORE_OUTAGE,
+    &STORE_SLOTS_UNSERVED,
     &STORE_CORRECTIONS,
     &LEASE_KEYS,
     &LEASE_HELD,

@@ -69,6 +69,8 @@ pub(crate) struct StoreNumbers {
     pub(crate) open_seconds: u64,
     pub(crate) nodes: u64,
     pub(crate) outage_seconds: u64,
+    /// Slots of a cluster that no node answered for of late.
+    pub(crate) slots_unserved: u64,
     pub(crate) leases: LeaseReport,
     /// Of every limit that may be leased.
     pub(crate) limits: Vec<LimitLeases>,
@@ -90,6 +92,7 @@ impl StoreNumbers {
         one(&names::STORE_NODES, self.nodes);
         one(&names::STORE_OPEN, self.open_seconds);
         one(&names::STORE_OUTAGE, self.outage_seconds);
+        one(&names::STORE_SLOTS_UNSERVED, self.slots_unserved);
         one(&names::LEASE_KEYS, self.leases.keys);
         one(&names::LEASE_HELD, self.leases.held);
         if *metric == names::STORE_DURATION {

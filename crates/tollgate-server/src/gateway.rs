@@ -134,8 +134,9 @@ impl Gateway {
         self.service.meter.opened(Wire::Gateway)
     }
 
-    fn now(&self) -> Timestamp {
-        self.service.now()
+    /// What the wall clock shows now.
+    fn wall_now(&self) -> Timestamp {
+        self.service.on_wall(self.service.now())
     }
 
     /// Answers one request of a peer.

@@ -130,6 +130,7 @@ impl Orders {
             let through = *asked.borrow();
             let now = service.now();
             let said = Said::of(&service.engine, service.overload.as_deref(), now);
+            let said = said.on_wall(service.clock().wall_offset(now));
             let orders = Arc::clone(&self);
             let written = tokio::task::spawn_blocking(move || orders.write(&said)).await;
             let written = written.unwrap_or_else(|_| Err("the thread that writes has ended".to_owned()));

@@ -39,6 +39,8 @@ mod stop;
 
 /// How often leases are renewed and given back.
 const TEND_EVERY: Duration = Duration::from_millis(5);
+/// How often it is looked whether the wall clock was set.
+const WALL_EVERY: Duration = Duration::from_secs(1);
 /// How long threads that wait for a disk may keep a server that has ended.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -196,6 +198,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         tokio::spawn(store.run(Arc::clone(&service)));
         tokio::spawn(tend(Arc::clone(&service)));
     }
+    tokio::spawn(follow_wall(Arc::clone(&service)));
     tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
     let (stop, stopped) = watch::channel(false);
     let spans = see::start(&service, &arguments.see, &clock)?;
@@ -292,6 +295,14 @@ struct Addresses {
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {
     listener.local_addr().map_err(|error| format!("the address is not known: {error}"))
+}
+
+/// Lets windows and headers follow the wall clock when it is set, as long as it is polled.
+async fn follow_wall(service: Arc<Service>) {
+    loop {
+        tokio::time::sleep(WALL_EVERY).await;
+        service.follow_wall();
+    }
 }
 
 /// Keeps what is held of a shared store's counters in order, as long as it is polled.

@@ -168,6 +168,29 @@ impl<S: Store> Service<S> {
         self.clock.now()
     }
 
+    /// What the wall clock shows when requests are answered by this time: by the setting that windows end by, so that a window's end is
+    /// told to the second.
+    pub(crate) fn on_wall(&self, now: Timestamp) -> Timestamp {
+        now.on_wall(self.engine.wall())
+    }
+
+    /// Lets everything whose windows begin by the wall clock know if that was set.
+    pub(crate) fn follow_wall(&self) {
+        let now = self.now();
+        let (before, wall) = (self.engine.wall(), self.clock.wall_offset(now));
+        if let Some(capacity) = &self.capacity {
+            capacity.follow_wall(wall, now);
+        }
+        if self.engine.follow_wall(wall, now) {
+            let seconds = (wall.as_micros() - before.as_micros()) / 1_000_000;
+            tracing::warn!(
+                seconds,
+                "the wall clock was set: calendar windows, those of the epoch and absolute times in headers follow it, and \
+                 what was counted goes on to count"
+            );
+        }
+    }
+
     /// The clock that tells it.
     pub(crate) const fn clock(&self) -> &Clock {
         &self.clock

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate::charge::{Answers, Charge, Family};
 use tollgate::lease::Leased;
 use tollgate::store::{Hold, Store, StoreFailure};
-use tollgate::{MemoryStore, Ticks, Timestamp};
+use tollgate::{MemoryStore, Ticks, Timestamp, WallOffset};
 use tollgate_redis::RedisStore;
 
 pub(crate) mod check;
@@ -155,6 +155,13 @@ impl Store for Stores {
         match self {
             Stores::Memory(store) => store.hold(hold),
             Stores::Redis(fleet) => fleet.store.hold(hold),
+        }
+    }
+
+    fn follow_wall(&self, wall: WallOffset, now: Timestamp) {
+        match self {
+            Stores::Memory(store) => store.follow_wall(wall, now),
+            Stores::Redis(fleet) => fleet.store.follow_wall(wall, now),
         }
     }
 

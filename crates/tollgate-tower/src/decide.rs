@@ -20,6 +20,12 @@ pub trait Decide: Send + Sync + 'static {
     /// The clock that tells it.
     fn clock(&self) -> &Clock;
 
+    /// What the wall clock shows at an instant, for absolute times in headers: by the setting that the engine's windows end by.
+    #[inline]
+    fn on_wall(&self, at: Timestamp) -> Timestamp {
+        at.on_wall(self.engine().wall())
+    }
+
     /// Something to await until an instant.
     fn sleep_until(&self, at: Timestamp) -> Sleep {
         self.clock().sleep_until(at)
@@ -101,7 +107,10 @@ impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
 
     #[inline]
     fn now(&self) -> Timestamp {
-        self.clock.now()
+        let now = self.clock.now();
+        // Whoever has an engine of its own has no task that would tell it.
+        self.engine.follow_wall(self.clock.wall_offset(now), now);
+        now
     }
 
     fn clock(&self) -> &Clock {

@@ -214,7 +214,7 @@ impl<D: Decide> Shared<D> {
     pub(crate) fn learn(&self, known: &Known, decision: &Decision, at: Timestamp) {
         if decision.limits().all(|status| status.source == Source::Exact) {
             let form = if decision.is_allowed() { &known.admitted } else { &known.denied };
-            form.get_or_init(|| Again::of(decision, &self.settings.headers, at));
+            form.get_or_init(|| Again::of(decision, &self.settings.headers, self.decide.on_wall(at)));
         }
     }
 
@@ -276,7 +276,10 @@ impl<D: Decide> Shared<D> {
             }
             let form = if is_allowed { &known.admitted } else { &known.denied };
             let again = form.get()?.as_ref().filter(|again| again.form.fits(policy, status))?;
-            let told = Told { again: Arc::clone(again), numbers: again.form.numbers(status, at) };
+            let told = Told {
+                again: Arc::clone(again),
+                numbers: again.form.numbers(status, self.decide.on_wall(at)),
+            };
             Some(if is_allowed { Short::Told(told) } else { Short::Refused(Denial::Quota(told)) })
         };
         let engine = self.decide.engine();

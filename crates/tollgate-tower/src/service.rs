@@ -371,13 +371,14 @@ impl<D: Decide> Shared<D> {
         reading: &Reading,
         at: Timestamp,
     ) -> Response<Bytes> {
-        let usual = refusal::response(decision, &self.settings.headers, reading, at);
+        let usual = refusal::response(decision, &self.settings.headers, reading, self.decide.on_wall(at));
         let Some(refuse) = self.settings.refuse.as_ref().filter(|_| !reading.is_call) else { return usual };
         let refused = Refused { request: parts, decision, status: usual.status() };
         let Some(mut response) = refuse(&refused) else { return usual };
         if response.status() == StatusCode::OK {
             *response.status_mut() = usual.status();
         }
+        let at = self.decide.on_wall(at);
         let mut headers = Answer::headers_of(decision, &self.settings.headers, reading.audience, at);
         refusal::add(response.headers_mut(), &mut headers);
         response
@@ -489,7 +490,8 @@ impl<D: Decide> Admitted<D> {
         }
         if let (Some(Told { shared, audience, at }), Some(decision)) = (&self.told, &self.decision) {
             if let Some(audience) = audience.filter(|_| !is_cached) {
-                let mut list = Answer::headers_of(decision, &shared.settings.headers, audience, *at);
+                let wall = shared.decide.on_wall(*at);
+                let mut list = Answer::headers_of(decision, &shared.settings.headers, audience, wall);
                 refusal::add(&mut head.headers, &mut list);
             }
             if let Some(Unserved(parts)) = unserved {

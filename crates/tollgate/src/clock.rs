@@ -1,18 +1,25 @@
 //! The edge where time is read. Below it, time is a value.
 //!
-//! A clock is anchored to the wall once, when it is made, and runs on the monotonic clock from there: it never steps back.
+//! A clock is anchored to the wall once, when it is made, and runs on the monotonic clock from there: it never steps. How far the
+//! wall clock has been set since is told apart ([`Clock::wall_offset`]), for calendar windows and absolute times.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::time::{Ticks, Timestamp};
+use crate::time::{Ticks, Timestamp, WallOffset};
 
 /// How often a coarse clock looks at the time.
 const COARSE_TICK: Duration = Duration::from_millis(1);
+/// How often the wall clock is read again.
+const WALL_READ_EVERY: Ticks = Ticks::from_secs(1);
+/// The wall clock is taken to have been set when it is off by more. Less is the time between two readings.
+const WALL_STEP_MIN: Ticks = Ticks::from_millis(100);
+/// A reading that took longer tells too little: the thread was stopped between the two clocks.
+const WALL_READING_MAX: Ticks = Ticks::from_millis(20);
 
 /// Where `now` comes from. None tells an instant after [`Timestamp::LAST`].
 ///
@@ -24,6 +31,7 @@ pub struct Clock {
     /// Looked at first, since whoever chose a coarse clock counts nanoseconds.
     coarse: Option<Arc<Ticker>>,
     fine: Fine,
+    wall: Arc<Wall>,
 }
 
 #[derive(Clone, Debug)]
@@ -38,11 +46,51 @@ struct Anchor {
     ahead: u64,
 }
 
+/// Where the wall clock stands, beside the clock that decisions are made by. Clones of a clock share it.
+#[derive(Debug, Default)]
+struct Wall {
+    /// Relaxed throughout: each number stands for itself and guards no other memory.
+    offset: AtomicI64,
+    /// When the wall clock is to be read again, on the decisions' clock.
+    next_reading: AtomicU64,
+}
+
+impl Wall {
+    fn offset(&self) -> WallOffset {
+        WallOffset::from_micros(self.offset.load(Ordering::Relaxed))
+    }
+
+    /// Reads the wall clock, if a second has passed since.
+    fn read_when_due(&self, anchor: Anchor, now: Timestamp) {
+        if now.unix_micros() < self.next_reading.load(Ordering::Relaxed) {
+            return;
+        }
+        self.next_reading.store((now + WALL_READ_EVERY).unix_micros(), Ordering::Relaxed);
+        let before = anchor.now();
+        let wall = wall_now();
+        if anchor.now().since(before) > WALL_READING_MAX {
+            return;
+        }
+        let found = WallOffset::between(before, wall).as_micros();
+        if found.abs_diff(self.offset.load(Ordering::Relaxed)) > WALL_STEP_MIN.as_micros() {
+            self.offset.store(found, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What the wall clock shows.
+#[allow(clippy::disallowed_methods, reason = "this is the edge")]
+fn wall_now() -> Timestamp {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_unix_micros(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX)).decidable()
+}
+
 /// The number that a coarse clock reads.
 #[derive(Debug)]
 struct Ticker {
     anchor: Anchor,
     now: AtomicU64,
+    wall: Arc<Wall>,
 }
 
 /// A clock for tests: it moves when told to, and wakes whoever waits for the instant reached.
@@ -65,21 +113,20 @@ pub struct ManualClock(Arc<Manual>);
 struct Manual {
     now: AtomicU64,
     sleepers: Mutex<Vec<(Timestamp, Waker)>>,
+    wall: Arc<Wall>,
 }
 
 impl Default for Manual {
     fn default() -> Self {
         // Some day in 2023, so that windows before it exist.
-        Self { now: AtomicU64::new(1_700_000_000_000_000), sleepers: Mutex::default() }
+        let now = AtomicU64::new(1_700_000_000_000_000);
+        Self { now, sleepers: Mutex::default(), wall: Arc::default() }
     }
 }
 
 impl Anchor {
-    #[allow(clippy::disallowed_methods, reason = "this is the edge")]
     fn new() -> Self {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let wall =
-            Timestamp::from_unix_micros(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX)).decidable();
+        let wall = wall_now();
         // It wraps where the wall stands at less than the system's age, and back when it is added.
         Self { ahead: wall.unix_micros().wrapping_sub(monotonic_micros()) }
     }
@@ -113,7 +160,7 @@ impl Clock {
     /// A clock that asks the system each time.
     #[must_use]
     pub fn precise() -> Self {
-        Self { coarse: None, fine: Fine::Precise(Anchor::new()) }
+        Self { coarse: None, fine: Fine::Precise(Anchor::new()), wall: Arc::default() }
     }
 
     /// A clock that one thread of the process refreshes each millisecond. The thread is started with the first coarse clock
@@ -123,10 +170,13 @@ impl Clock {
         static RUNNING: Mutex<Weak<Ticker>> = Mutex::new(Weak::new());
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ticker) = running.upgrade() {
-            return Self { fine: Fine::Precise(ticker.anchor), coarse: Some(ticker) };
+            let (fine, wall) = (Fine::Precise(ticker.anchor), Arc::clone(&ticker.wall));
+            return Self { coarse: Some(ticker), fine, wall };
         }
         let anchor = Anchor::new();
-        let ticker = Arc::new(Ticker { anchor, now: AtomicU64::new(anchor.now().unix_micros()) });
+        let wall = Arc::<Wall>::default();
+        let now = AtomicU64::new(anchor.now().unix_micros());
+        let ticker = Arc::new(Ticker { anchor, now, wall: Arc::clone(&wall) });
         let watched = Arc::downgrade(&ticker);
         let started = std::thread::Builder::new().name("tollgate-clock".to_owned()).spawn(move || {
             while let Some(ticker) = watched.upgrade() {
@@ -137,10 +187,10 @@ impl Clock {
             }
         });
         if started.is_err() {
-            return Self { coarse: None, fine: Fine::Precise(anchor) }; // No thread to be had: precise is slower, and still right.
+            return Self { coarse: None, fine: Fine::Precise(anchor), wall }; // No thread to be had: precise is slower, and still right.
         }
         *running = Arc::downgrade(&ticker);
-        Self { coarse: Some(ticker), fine: Fine::Precise(anchor) }
+        Self { coarse: Some(ticker), fine: Fine::Precise(anchor), wall }
     }
 
     /// The instant.
@@ -154,6 +204,22 @@ impl Clock {
             Fine::Precise(anchor) => anchor.now(),
             Fine::Manual(clock) => clock.now(),
         }
+    }
+
+    /// How far the wall clock is ahead of this one. The wall clock is read once a second at most, by whoever asks first; `now` is
+    /// what this clock shows.
+    #[must_use]
+    pub fn wall_offset(&self, now: Timestamp) -> WallOffset {
+        if let Fine::Precise(anchor) = &self.fine {
+            self.wall.read_when_due(*anchor, now);
+        }
+        self.wall.offset()
+    }
+
+    /// What the wall clock shows when this one shows `now`: for absolute times that people and programs elsewhere read.
+    #[must_use]
+    pub fn on_wall(&self, now: Timestamp) -> Timestamp {
+        now.on_wall(self.wall_offset(now))
     }
 
     /// Something to await until `at`, on any runtime; a manual clock wakes it when it is moved there.
@@ -192,13 +258,25 @@ impl ManualClock {
     /// The clock to hand to a gate or an engine.
     #[must_use]
     pub fn clock(&self) -> Clock {
-        Clock { coarse: None, fine: Fine::Manual(self.clone()) }
+        Clock { coarse: None, fine: Fine::Manual(self.clone()), wall: Arc::clone(&self.0.wall) }
     }
 
     /// Where it stands.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         Timestamp::from_unix_micros(self.0.now.load(Ordering::SeqCst)).decidable()
+    }
+
+    /// Sets the wall clock, as NTP or an operator does: this clock, by which decisions are made, goes on as before.
+    ///
+    /// ```
+    /// use tollgate::{ManualClock, WallOffset};
+    /// let time = ManualClock::new();
+    /// time.set_wall(WallOffset::from_micros(3_600_000_000));
+    /// assert_eq!(time.clock().on_wall(time.now()).unix_micros(), time.now().unix_micros() + 3_600_000_000);
+    /// ```
+    pub fn set_wall(&self, offset: WallOffset) {
+        self.0.wall.offset.store(offset.as_micros(), Ordering::Relaxed);
     }
 
     /// Moves it on, and wakes whoever waited for what is now past.

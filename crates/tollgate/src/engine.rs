@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::slice;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -17,7 +17,7 @@ use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Usage};
 use crate::policy::{Match, Matches, Mode, Policy};
 use crate::request::CheckRequest;
 use crate::store::{Store, StoreFailure};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, WallOffset};
 
 mod live;
 mod views;
@@ -93,6 +93,8 @@ pub struct Engine<S = MemoryStore> {
     blocks: Blocks,
     /// How often it was changed what decisions depend on.
     changes: AtomicU64,
+    /// How far the wall clock is ahead, in microseconds, as far as the engine was told. Relaxed: it guards no other memory.
+    wall: AtomicI64,
 }
 
 impl Engine<MemoryStore> {
@@ -184,6 +186,7 @@ impl<S: Store> Engine<S> {
             bench: Bench::default(),
             blocks: Blocks::default(),
             changes: AtomicU64::new(0),
+            wall: AtomicI64::new(0),
         }
     }
 
@@ -477,8 +480,33 @@ impl<S: Store> Engine<S> {
     /// The same engine, for a program whose stores are of one type. What is made of the store must keep its counters.
     #[must_use]
     pub fn map_store<T: Store>(self, map: impl FnOnce(S) -> T) -> Engine<T> {
-        let Self { store, live, swapping, permits, standby, bench, blocks, changes } = self;
-        Engine { store: map(store), live, swapping, permits, standby, bench, blocks, changes }
+        let Self { store, live, swapping, permits, standby, bench, blocks, changes, wall } = self;
+        Engine { store: map(store), live, swapping, permits, standby, bench, blocks, changes, wall }
+    }
+
+    /// Takes note that the wall clock was set, so that calendar windows and those of the epoch begin and end by it. Whoever has
+    /// the clock calls this about once a second with [`Clock::wall_offset`](crate::Clock::wall_offset), or for each request: where
+    /// nothing changed it is one comparison. Tells whether anything changed.
+    ///
+    /// A step opens no window early: what was counted goes on to count in the window in which the clock lands, and a window that
+    /// the clock was set back out of goes on.
+    pub fn follow_wall(&self, wall: WallOffset, now: Timestamp) -> bool {
+        if self.wall() == wall {
+            return false;
+        }
+        let now = now.decidable();
+        self.wall.store(wall.as_micros(), Ordering::Relaxed);
+        self.store.follow_wall(wall, now);
+        if let Some(standby) = self.standby.get() {
+            standby.local.follow_wall(wall, now);
+        }
+        true
+    }
+
+    /// How far the wall clock is ahead of the decisions' clock, as far as the engine was told.
+    #[must_use]
+    pub fn wall(&self) -> WallOffset {
+        WallOffset::from_micros(self.wall.load(Ordering::Relaxed))
     }
 
     /// The store.

@@ -12,6 +12,7 @@ use crate::key::{Fingerprint, Secret};
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Spot, state_bytes};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
+use crate::store::Store;
 use crate::time::{Ticks, Timestamp};
 
 mod forecast;
@@ -375,6 +376,9 @@ impl KeyedGate {
 
     #[inline(never)]
     fn charge_key(&self, key: Fingerprint, now: Timestamp, cost: u64) -> Outcome {
+        if matches!(self.shared.quota, Quota::FixedWindow(_)) {
+            self.shared.store.follow_wall(self.shared.clock.wall_offset(now), now);
+        }
         self.decide(&self.shared.charge_of(key, cost), now).0
     }
 

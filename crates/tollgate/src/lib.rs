@@ -52,4 +52,4 @@ pub use request::{
     ATTRIBUTES_MAX, Attribute, COST_MAX, CheckRequest, NAME_BYTES_MAX, RequestError, SPELLINGS_MAX, Spelling,
     VALUE_BYTES_MAX, VIEWS_MAX, Value,
 };
-pub use time::{Ticks, Timestamp};
+pub use time::{Ticks, Timestamp, WallOffset};

@@ -16,7 +16,7 @@ use crate::memory::table::{Table, Unit};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
 use crate::store::{Hold, Store, StoreFailure};
-use crate::time::{Ticks, Timestamp};
+use crate::time::{Ticks, Timestamp, WallOffset};
 
 mod decide;
 mod holds;
@@ -27,6 +27,7 @@ mod shelf;
 mod table;
 mod transaction;
 mod walk;
+mod wall;
 
 pub(crate) use decide::{Demand, Origin};
 pub(crate) use holds::Lasting;
@@ -34,6 +35,7 @@ pub(crate) use lines::{Left, LineUp, Spot};
 pub(crate) use shelf::{Large, Shelved, state_bytes};
 pub(crate) use table::{Entry, Full, Slot};
 pub(crate) use walk::{Piece, Place};
+pub(crate) use wall::without_setting;
 
 /// How many numbers of quotas there are.
 pub(crate) const NUMBERS_MAX: usize = 1 << table::NUMBER_BITS;
@@ -62,6 +64,7 @@ pub struct MemoryStore {
     main: Hall,
     overflow: Hall,
     origin: Origin,
+    walls: wall::Walls,
     lines: lines::Lines,
 }
 
@@ -127,6 +130,7 @@ impl Hall {
         charge: &Charge<'_>,
         now: Timestamp,
         origin: Origin,
+        walls: &wall::Walls,
     ) -> Result<Result<Told, StoreFailure>, Full> {
         match Kind::of(charge) {
             Kind::Word => self
@@ -134,7 +138,7 @@ impl Hall {
                 .update(charge.key, origin.word(now), |held| exact(decide::word(charge, held, now, origin))),
             Kind::Pair => self
                 .pairs
-                .update(charge.key, now.unix_micros(), |held| exact(decide::pair(charge, held, now))),
+                .update(charge.key, now.unix_micros(), |held| exact(decide::pair(charge, held, now, walls))),
             Kind::Large => self.shelf.charge(charge, now),
         }
     }
@@ -146,13 +150,14 @@ impl Hall {
         demand: Demand,
         now: Timestamp,
         origin: Origin,
+        walls: &wall::Walls,
     ) -> Result<Result<Told, StoreFailure>, Full> {
         match Kind::of(charge) {
             Kind::Word => self.words.update(charge.key, origin.word(now), |held| {
                 exact(demand.ask(charge.cost, |cost| decide::word(&charge.costing(cost), held, now, origin)))
             }),
             Kind::Pair => self.pairs.update(charge.key, now.unix_micros(), |held| {
-                exact(demand.ask(charge.cost, |cost| decide::pair(&charge.costing(cost), held, now)))
+                exact(demand.ask(charge.cost, |cost| decide::pair(&charge.costing(cost), held, now, walls)))
             }),
             Kind::Large => self.shelf.ask(charge, demand, now),
         }
@@ -177,6 +182,7 @@ impl MemoryStore {
             main: Hall::new(capacity_bytes.saturating_sub(overflow).max(OVERFLOW_BYTES.0)),
             overflow: Hall::new(overflow),
             origin: Origin::of(origin),
+            walls: wall::Walls::default(),
             lines: lines::Lines::default(),
         }
     }
@@ -238,7 +244,7 @@ impl MemoryStore {
     /// The same at an instant that the store can tell.
     #[inline]
     fn charge_clamped(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
-        match self.main.charge(charge, now, self.origin) {
+        match self.main.charge(charge, now, self.origin, &self.walls) {
             Ok(told) => told.map(|(outcome, source)| Answer::new(outcome, source).charged(now)),
             Err(Full) => self.charge_overflow(charge, now),
         }
@@ -252,11 +258,11 @@ impl MemoryStore {
         now: Timestamp,
     ) -> Result<Answer, StoreFailure> {
         let now = self.origin.clamp(now);
-        if let Ok(told) = self.main.ask(charge, demand, now, self.origin) {
+        if let Ok(told) = self.main.ask(charge, demand, now, self.origin, &self.walls) {
             return told.map(|(outcome, source)| Answer::new(outcome, source).charged(now));
         }
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
-        match self.overflow.ask(&shared, demand, now, self.origin) {
+        match self.overflow.ask(&shared, demand, now, self.origin, &self.walls) {
             Ok(told) => told.map(|told| Answer::new(told.0, shared_source(told)).charged(now)),
             Err(Full) => {
                 let outcome = Outcome { limit: charge.quota.capacity(), ..NO_ROOM };
@@ -313,7 +319,7 @@ impl MemoryStore {
     #[cold]
     fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
-        Ok(match self.overflow.charge(&shared, now, self.origin) {
+        Ok(match self.overflow.charge(&shared, now, self.origin, &self.walls) {
             Ok(told) => {
                 let told = told?;
                 Answer::new(told.0, shared_source(told)).charged(now)
@@ -438,7 +444,11 @@ impl Store for MemoryStore {
     }
 
     async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
-        charges.iter().try_for_each(|charge| self.ask(charge, Demand::UpTo(0), now).map(|_| ()))
+        charges.iter().try_for_each(|charge| self.debit_now(charge, now))
+    }
+
+    fn follow_wall(&self, wall: WallOffset, now: Timestamp) {
+        self.walls.follow(wall, self.origin.clamp(now));
     }
 
     fn hold(&self, hold: &Hold) {

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use crate::charge::{Answers, Charge, Family};
 use crate::memory::MemoryStore;
-use crate::time::{Ticks, Timestamp};
+use crate::time::{Ticks, Timestamp, WallOffset};
 
 /// Why a store did not answer. It is never the caller's fault, and never becomes an error for the caller to interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -163,6 +163,12 @@ pub trait Store: Send + Sync {
 
     /// Keeps counters longer than they say. Called before the policy that makes it necessary is put in force.
     fn hold(&self, hold: &Hold);
+
+    /// Takes note that the wall clock was set: from `now` on it is this far ahead of the clock that decisions are made by. A store
+    /// whose windows begin by a clock of its own, as Redis has one, need not know.
+    fn follow_wall(&self, wall: WallOffset, now: Timestamp) {
+        let _ = (wall, now);
+    }
 
     /// Tells which counters will be charged from now on, so that what a store has to find out about them first takes no decision's time. It
     /// is called whenever a policy is put in force, and must not wait.

@@ -21,7 +21,60 @@ pub struct Timestamp(u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticks(u64);
 
+/// How far the wall clock is ahead of the clock that decisions are made by, in ticks; negative where it is behind.
+///
+/// Decisions run on the monotonic clock, which never steps. The wall clock does: an operator or NTP sets it. Whatever the wall
+/// clock decides (calendar windows, absolute times in headers) is computed at [`Timestamp::on_wall`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct WallOffset(i64);
+
+impl WallOffset {
+    /// The wall clock agrees with the decisions' clock.
+    pub const NONE: WallOffset = WallOffset(0);
+
+    /// The most that the two clocks may differ.
+    const MAX: i64 = Timestamp::MAX.0.cast_signed();
+
+    /// The wall clock is this many microseconds ahead, or behind if negative. Saturates at the span of all timestamps.
+    #[must_use]
+    pub const fn from_micros(micros: i64) -> Self {
+        if micros > Self::MAX {
+            Self(Self::MAX)
+        } else if micros < -Self::MAX {
+            Self(-Self::MAX)
+        } else {
+            Self(micros)
+        }
+    }
+
+    /// The offset at which the decisions' clock shows `decided` while the wall clock shows `wall`.
+    #[must_use]
+    pub const fn between(decided: Timestamp, wall: Timestamp) -> Self {
+        Self(wall.0.cast_signed() - decided.0.cast_signed())
+    }
+
+    /// Microseconds that the wall clock is ahead; negative where it is behind.
+    #[must_use]
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+}
+
 impl Timestamp {
+    /// What the wall clock shows at this instant of the decisions' clock. Saturates at the ends of time.
+    #[must_use]
+    #[inline]
+    pub const fn on_wall(self, wall: WallOffset) -> Self {
+        Self::from_unix_micros(self.0.saturating_add_signed(wall.0))
+    }
+
+    /// The instant of the decisions' clock at which the wall clock shows this one. Saturates at the ends of time.
+    #[must_use]
+    #[inline]
+    pub const fn off_wall(self, wall: WallOffset) -> Self {
+        Self::from_unix_micros(self.0.saturating_add_signed(-wall.0))
+    }
+
     /// The last instant Tollgate can name (the year 2112). Later instants saturate to it.
     pub const MAX: Timestamp = Timestamp((1 << 52) - 1);
 

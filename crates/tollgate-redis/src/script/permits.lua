@@ -154,11 +154,20 @@ kinds[PERMITS] = function()
     return state, (entry(state, (read(state))))
   end
 
-  -- A permit that nobody holds is nothing to debit.
-  function made.debit(state)
-    local length = read(state)
+  -- Takes note of a permit that was given without the store, whatever the limit says: its holder has it. One that is known already
+  -- stays as it is, so that it may be told twice.
+  function made.debit(state, tag, units, limit, life, _, _, _, permit)
+    local length, held = read(state)
     if not length then return nil end
-    return state or false, state and (entry(state, length))
+    if state then
+      local gone, freed = expired(state, length)
+      held = held - freed
+      state = write(tag, held, sub(state, HEAD + 1 + gone * ENTRY))
+    end
+    if units > 0 and units <= limit and not (state and find(state, permit)) then
+      state = insert(tag, state and sub(state, HEAD + 1) or '', held + units, permit, units, life)
+    end
+    return state or false, state and (entry(state, (read(state))))
   end
 
   return made

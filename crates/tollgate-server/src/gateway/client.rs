@@ -210,7 +210,7 @@ impl Client {
             asker.is_kept &= line.skip_body() && !*self.stop.borrow() && !must_close(&response);
             behind
         };
-        let mut answer = Answer::new(response, asker, behind, self.gateway.now());
+        let mut answer = Answer::new(response, asker, behind, self.gateway.wall_now());
         let written = poll_fn(|context| {
             let before = answer.written;
             match answer.poll(&self.line, context) {

@@ -310,7 +310,7 @@ impl<S: Store> Service<S> {
     ) -> Option<Arc<InForce>> {
         let overtaken = self.overtaken(decision);
         let (hold, report) = (self.hold(decision, now), self.await_report(request, decision, now));
-        let decided = Decided::new(decision, hold, &self.headers, request.units(), now);
+        let decided = Decided::new(decision, hold, &self.headers, request.units(), self.on_wall(now));
         decided.awaiting(report).write(text);
         overtaken
     }

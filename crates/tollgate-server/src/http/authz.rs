@@ -101,7 +101,7 @@ impl<S: Store> Service<S> {
         let accept = request.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let accepts = accept.map_or(Accepts::Json, Accepts::from_header);
         let audience = Audience { caller, accepts, cost: Some(question.units()) };
-        let answer = Answer::of(&decision, &self.headers, audience, now);
+        let answer = Answer::of(&decision, &self.headers, audience, self.on_wall(now));
         let permit = if let Hold::Permit { id } = hold { Some(id) } else { None };
         Ok(Passage { answer, permit, is_unlimited: decision.meets_no_limit() })
     }

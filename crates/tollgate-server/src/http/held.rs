@@ -42,7 +42,7 @@ impl<S: Store> Service<S> {
                 }
             }
         }
-        let decided = Decided::new(&decision, hold, &self.headers, request.units(), now);
+        let decided = Decided::new(&decision, hold, &self.headers, request.units(), self.on_wall(now));
         self.meter.took(Wire::Http, watch.elapsed());
         Ok(Answered::Decision(decided.text()))
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tollgate::overload::Controller;
 use tollgate::policy::Mode;
 use tollgate::store::Store;
-use tollgate::{Block, CheckRequest, Engine, RequestError, Ruled, Ruling, Timestamp};
+use tollgate::{Block, CheckRequest, Engine, RequestError, Ruled, Ruling, Timestamp, WallOffset};
 
 use crate::reload::source::Version;
 use tollgate_tower::shed::Shedder;
@@ -118,6 +118,16 @@ impl Said {
         }
     }
 
+    /// The same with the times of the wall clock, by which the next process starts.
+    pub(super) fn on_wall(mut self, wall: WallOffset) -> Self {
+        let rulings = self.all.iter_mut().chain(self.limits.iter_mut().map(|limit| &mut limit.ruled));
+        let rulings = rulings.chain(self.overload.iter_mut().map(|controller| &mut controller.ruled));
+        let ends =
+            rulings.map(|ruled| &mut ruled.until).chain(self.blocks.iter_mut().map(|block| &mut block.until));
+        ends.for_each(|until| *until = Micros(until.instant().on_wall(wall).unix_micros()));
+        self
+    }
+
     /// What the bytes of a file say, without what has ended.
     ///
     /// # Errors
@@ -212,6 +222,18 @@ mod tests {
 
     fn engine(policy: &str) -> Engine {
         Engine::new(Policy::compile("test", policy.as_bytes()).unwrap().0, T0)
+    }
+
+    /// What is kept for the next process has the times of the wall, by which that one starts: a server whose clock was a year behind when
+    /// it started, and was set, does not lose its orders by a restart.
+    #[test]
+    fn orders_are_kept_in_the_walls_time() {
+        let year = 365 * 86_400;
+        let kept = Said::of(&busy(), None, T0).on_wall(WallOffset::from_micros(year * 1_000_000));
+        let later = T0 + Ticks::from_secs(year.unsigned_abs());
+        let read = Said::read(&kept.write().unwrap(), later).unwrap();
+        assert_eq!(read.counts(), kept.counts());
+        assert!(read.counts().0 + read.counts().1 > 2, "{read:?}");
     }
 
     fn busy() -> Engine {

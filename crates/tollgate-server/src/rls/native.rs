@@ -205,10 +205,11 @@ fn told<S: Store>(
     let cost = cost.filter(|&cost| views.iter().all(|view| view.units() == cost));
     // Envoy speaks for its callers and is trusted, so nothing is hidden from it.
     let audience = Audience { caller: Caller::Authenticated, cost, ..Audience::default() };
-    let headers = tollgate::Answer::headers_of(decision, &service.envoy.headers, audience, now);
+    let wall = service.on_wall(now);
+    let headers = tollgate::Answer::headers_of(decision, &service.envoy.headers, audience, wall);
     Answer {
         overall: if decision.is_allowed() { Code::Ok } else { Code::OverLimit },
-        statuses: status::statuses(question, decision, brought, now),
+        statuses: status::statuses(question, decision, brought, wall),
         headers: headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         refusal: super::Refusal::of(decision),
         is_faulty: decision.fault().is_some(),

@@ -150,8 +150,8 @@ impl Tracer {
             // Zero means that there is none.
             id: random::next().max(1),
             parent: parent.map(|parent| parent.span),
-            start: now,
-            end: self.clock.now().max(now),
+            start: self.clock.on_wall(now),
+            end: self.clock.on_wall(self.clock.now().max(now)),
             wire: wire.name(),
             verdict: told.verdict,
             limit: told.limit,

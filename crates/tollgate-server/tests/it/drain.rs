@@ -220,7 +220,7 @@ fn a_hung_disk_does_not_keep_the_process() {
     // Whoever reads a pipe into which nobody writes waits for as long as somebody could.
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     std::fs::rename(&pipe, &policy).unwrap();
-    let silent = std::fs::OpenOptions::new().write(true).open(&policy).unwrap();
+    let silent = std::fs::OpenOptions::new().read(true).write(true).open(&policy).unwrap();
     server.signal("-TERM");
     server.await_log("stopped");
     let ended = server.wait_at_most(Duration::from_secs(10));

@@ -155,7 +155,7 @@ impl Verifier {
     }
 
     fn is_valid(&self, claims: &Map<String, Value>) -> bool {
-        let now = self.clock.now();
+        let now = self.clock.on_wall(self.clock.now());
         // Seconds may have a fraction; a whole second more or less is within the leeway.
         let at = |name: &str| claims.get(name).map(|value| value.as_f64().filter(|at| at.is_finite()));
         let seconds = |time: tollgate::Timestamp| time.unix_micros() / 1_000_000;

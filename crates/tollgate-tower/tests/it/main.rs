@@ -21,3 +21,4 @@ mod shaping;
 mod shed;
 mod spellings;
 mod unserved;
+mod wall;

@@ -338,6 +338,24 @@ pub fn charge(
     (state, outcome)
 }
 
+/// Takes note of a permit that was given elsewhere, whatever the limit says: its holder has it. One that is in flight already stays as it
+/// is, so that it may be told twice.
+#[must_use]
+pub fn take_note(
+    quota: &Concurrency,
+    mut state: State,
+    now: Timestamp,
+    permit: PermitId,
+    units: u64,
+) -> State {
+    let now = now.decidable();
+    state.clamp(quota, now);
+    if units > 0 && units <= quota.limit && !state.is_live(permit, now) {
+        state.add(quota, now, permit, units);
+    }
+    state
+}
+
 /// Gives a permit back. Tells whether it was in flight: giving it back twice, or after it expired, changes nothing.
 #[must_use]
 pub fn release(_quota: &Concurrency, mut state: State, now: Timestamp, permit: PermitId) -> (State, bool) {

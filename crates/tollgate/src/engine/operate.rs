@@ -120,6 +120,7 @@ impl<S: Store> Engine<S> {
         let engine =
             Engine::with_shared(policy, MemoryStore::new(bytes, now), self.live.load().secret.copy());
         engine.bench.follow(&self.bench, now);
+        engine.follow_wall(self.wall(), now);
         engine
     }
 

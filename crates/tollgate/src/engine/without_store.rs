@@ -136,7 +136,11 @@ fn refuses(charge: &Charge<'_>, answer: &Answer) -> bool {
 impl<S: Store> Engine<S> {
     /// What stands in for the store; made when it is first needed.
     pub(super) fn standby(&self, live: &Live, now: Timestamp) -> &Standby {
-        self.standby.get_or_init(|| Box::new(Standby::new(live, self.nodes(), now)))
+        self.standby.get_or_init(|| {
+            let standby = Box::new(Standby::new(live, self.nodes(), now));
+            standby.local.follow_wall(self.wall(), now);
+            standby
+        })
     }
 
     /// How many nodes share the store, as far as it can tell.
@@ -176,11 +180,48 @@ impl<S: Store> Engine<S> {
         match answered {
             Ok(answers) => {
                 self.follow_store(live, question, &answers, now);
-                answers
+                match self.beyond_places(question, &answers) {
+                    false => answers,
+                    true => Box::pin(self.without_room(live, question, answers, now)).await,
+                }
             }
             // Apart: it is large, and every decision that waits would have room for it.
             Err(failure) => Box::pin(self.answers_without(live, question, failure, now)).await,
         }
+    }
+
+    /// Whether the store gave a place while this node gave others that the store does not know of, so that together they are too many: it
+    /// was asked before they were given, and answered after.
+    fn beyond_places(&self, question: &Question<'_>, answers: &[Answer]) -> bool {
+        question.permit.is_some()
+            && self.standby.get().is_some_and(|standby| {
+                question
+                    .charges
+                    .iter()
+                    .zip(answers)
+                    .any(|(charge, answer)| is_beyond(standby, charge, answer))
+            })
+    }
+
+    /// Gives the store back what it charged, and refuses.
+    async fn without_room(
+        &self,
+        live: &Live,
+        question: &Question<'_>,
+        mut answers: Answers,
+        now: Timestamp,
+    ) -> Answers {
+        let standby = self.standby(live, now);
+        // A refund that is lost is a place that the store holds until it expires: on the side of denying.
+        let _ = self.store.refund(&question.charges, now).await;
+        for ((matched, charge), answer) in asked(question).iter().zip(answers.iter_mut()) {
+            standby.give(&Spot::matched(live, matched, charge), now);
+            if is_beyond(standby, charge, answer) {
+                let verdict = Verdict::Deny { retry_after: AWAY_RETRY };
+                *answer = Answer::new(Outcome { verdict, remaining: 0, ..answer.outcome }, Source::Local);
+            }
+        }
+        answers
     }
 
     async fn answers_without(
@@ -379,10 +420,8 @@ impl<S: Store> Engine<S> {
     ) {
         for ((matched, charge), answer) in asked.iter().zip(answers) {
             let is_admitted = answer.outcome.is_allowed() && charge.cost > 0;
-            // A place that the store may have given already is given back there by its name.
-            let may_be_there =
-                failure == StoreFailure::Unanswered && matches!(charge.quota, Quota::Concurrency(_));
-            if is_admitted && answer.source == Source::Local && failure.is_outage() && !may_be_there {
+            // A place that the store may have given already is told to it, too: it has a name, and counts once.
+            if is_admitted && answer.source == Source::Local && failure.is_outage() {
                 standby.debts.add(charge, || Held::new(live, matched, charge, Source::Local).into(), now);
             }
         }
@@ -412,6 +451,15 @@ impl<S: Store> Engine<S> {
 /// A question, limit by limit.
 fn asked<'q, 'l>(question: &'q Question<'l>) -> Asked<'q, 'l> {
     question.matches.iter().zip(question.charges.iter().copied()).collect()
+}
+
+/// Whether a place that the store gave is one too many beside those that it does not know of.
+fn is_beyond(standby: &Standby, charge: &Charge<'_>, answer: &Answer) -> bool {
+    matches!(charge.quota, Quota::Concurrency(_))
+        && charge.stance == Stance::Enforced
+        && charge.cost > 0
+        && answer.outcome.is_allowed()
+        && standby.debts.places(charge) > answer.outcome.remaining
 }
 
 /// The answer of one limit in its stage.

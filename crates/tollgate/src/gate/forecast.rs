@@ -13,7 +13,7 @@ use crate::key::Fingerprint;
 use crate::memory::Large;
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
-use crate::time::{Ticks, Timestamp};
+use crate::time::{Ticks, Timestamp, WallOffset};
 
 /// Most instants that a forecast plays through, so that one poll never takes long. All that are served at one instant count
 /// once. Who stands behind more is told the last of them, which is too early and never too late.
@@ -61,7 +61,8 @@ enum Course<'a> {
 
 /// A copy of a counter to play with.
 enum Counter<'a> {
-    Window(&'a FixedWindow, fixed_window::State),
+    /// On the wall's time, which is so far ahead.
+    Window(&'a FixedWindow, fixed_window::State, WallOffset),
     Sliding(&'a SlidingWindow, sliding_window::State),
     Log(&'a SlidingLog, sliding_log::State),
 }
@@ -77,8 +78,9 @@ impl<'a> Course<'a> {
             Quota::FixedWindow(quota) => {
                 // A look tells all that a fixed window knows.
                 let count = look.limit - look.remaining;
-                let state = fixed_window::State::new(now + look.reset_after, count);
-                Course::Played(Counter::Window(quota, state))
+                let wall = shared.clock.wall_offset(now);
+                let state = fixed_window::State::new(now.on_wall(wall) + look.reset_after, count);
+                Course::Played(Counter::Window(quota, state, wall))
             }
             Quota::SlidingWindow(quota) => {
                 let state = match large() {
@@ -126,8 +128,8 @@ impl Counter<'_> {
 
     fn charge(&mut self, now: Timestamp, cost: u64) -> Outcome {
         match self {
-            Counter::Window(quota, state) => {
-                let (next, outcome) = fixed_window::charge(quota, *state, now, cost);
+            Counter::Window(quota, state, wall) => {
+                let (next, outcome) = fixed_window::charge(quota, *state, now.on_wall(*wall), cost);
                 *state = next;
                 outcome
             }

@@ -6,7 +6,7 @@ use super::{Leased, Lender};
 use crate::charge::{Answers, Charge, Family};
 use crate::memory::MemoryStore;
 use crate::store::{Hold, Store, StoreFailure};
-use crate::time::{Ticks, Timestamp};
+use crate::time::{Ticks, Timestamp, WallOffset};
 
 impl<S: Lender> Store for Leased<S> {
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
@@ -90,6 +90,10 @@ impl<S: Lender> Store for Leased<S> {
 
     fn hold(&self, hold: &Hold) {
         self.store.hold(hold);
+    }
+
+    fn follow_wall(&self, wall: WallOffset, now: Timestamp) {
+        self.store.follow_wall(wall, now);
     }
 
     fn prepare<'f>(&self, families: impl Iterator<Item = &'f Family>) {

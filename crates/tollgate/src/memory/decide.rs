@@ -5,6 +5,7 @@ use crate::algorithm::reservoir::{FRACTION_BITS, Reservoir};
 use crate::algorithm::{fixed_window, gcra, leaky_bucket, token_bucket};
 use crate::charge::Charge;
 use crate::memory::table::Entry;
+use crate::memory::wall::Walls;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 use crate::store::StoreFailure;
@@ -196,10 +197,21 @@ fn unknown<const WORDS: usize>(entry: Entry<WORDS>, horizon: u64) -> Result<Entr
 
 /// A fixed window, or a token bucket whose fractions need a word of their own: they keep two words.
 #[inline]
-pub(crate) fn pair(charge: &Charge<'_>, held: Option<Entry<2>>, now: Timestamp) -> Step<Entry<2>> {
-    let (keep, outcome) = match (charge.quota, pair_state(charge, held, now)?) {
+pub(crate) fn pair(
+    charge: &Charge<'_>,
+    held: Option<Entry<2>>,
+    now: Timestamp,
+    walls: &Walls,
+) -> Step<Entry<2>> {
+    let (keep, outcome) = match (charge.quota, pair_state(charge, held, now, walls)?) {
         (Quota::TokenBucket(quota), PairState::Bucket(state)) => bucket_step(charge, quota, state, now),
-        (Quota::FixedWindow(quota), PairState::Window(state)) => window_step(charge, quota, state, now),
+        (Quota::FixedWindow(quota), PairState::Window(state)) => {
+            let (next, outcome) =
+                fixed_window::charge(quota, state, now.on_wall(walls.offset()), charge.cost);
+            // A window that was moved is kept even where it denies: what was told about its end is to hold.
+            let is_moved = held.is_some_and(|entry| !walls.is_present(entry.state)) && next.count() > 0;
+            ((next != state || is_moved).then(|| walls.pack(next)), outcome)
+        }
         _ => return Err(StoreFailure::WrongKind),
     };
     Ok((keep.map(|state| Entry { state, number: charge.number }), outcome))
@@ -210,6 +222,7 @@ pub(crate) fn refund_pair(
     charge: &Charge<'_>,
     held: Entry<2>,
     now: Timestamp,
+    walls: &Walls,
 ) -> Result<Entry<2>, StoreFailure> {
     let Some(record) = charge.family.record(held.number) else { return unknown(held, now.unix_micros()) };
     let now = record.latest(now);
@@ -219,8 +232,9 @@ pub(crate) fn refund_pair(
             pack_bucket(token_bucket::refund(quota, state, now, charge.cost, charge.charged_at), quota)
         }
         Quota::FixedWindow(quota) => {
-            let state = unpack_window(Some(held));
-            pack_window(fixed_window::refund(quota, state, now, charge.cost, charge.charged_at))
+            let (state, wall) = (walls.unpack(held.state, quota), walls.offset());
+            let charged_at = charge.charged_at.map(|at| at.on_wall(wall));
+            walls.pack(fixed_window::refund(quota, state, now.on_wall(wall), charge.cost, charged_at))
         }
         _ => return Err(StoreFailure::WrongKind),
     };
@@ -229,6 +243,7 @@ pub(crate) fn refund_pair(
 
 enum PairState {
     Bucket(token_bucket::State),
+    /// On the wall's time.
     Window(fixed_window::State),
 }
 
@@ -237,29 +252,37 @@ fn pair_state(
     charge: &Charge<'_>,
     held: Option<Entry<2>>,
     now: Timestamp,
+    walls: &Walls,
 ) -> Result<PairState, StoreFailure> {
     // An idle entry may be of a quota that had this number before.
     let is_current = |entry: &Entry<2>| entry.number != charge.number || entry.state[0] > now.unix_micros();
     match held.filter(is_current) {
-        Some(entry) if entry.number != charge.number => inherit_pair(charge, entry, now),
+        Some(entry) if entry.number != charge.number => inherit_pair(charge, entry, now, walls),
         held => match charge.quota {
             Quota::TokenBucket(quota) => Ok(PairState::Bucket(unpack_bucket(held, quota))),
-            Quota::FixedWindow(_) => Ok(PairState::Window(unpack_window(held))),
+            Quota::FixedWindow(quota) => Ok(PairState::Window(
+                held.map_or_else(fixed_window::State::default, |entry| walls.unpack(entry.state, quota)),
+            )),
             _ => Err(StoreFailure::WrongKind),
         },
     }
 }
 
 #[cold]
-fn inherit_pair(charge: &Charge<'_>, entry: Entry<2>, now: Timestamp) -> Result<PairState, StoreFailure> {
+fn inherit_pair(
+    charge: &Charge<'_>,
+    entry: Entry<2>,
+    now: Timestamp,
+    walls: &Walls,
+) -> Result<PairState, StoreFailure> {
     let Some(steps) = charge.family.successions(entry.number, charge.number, now) else {
         unknown(entry, now.unix_micros())?;
-        return pair_state(charge, None, now);
+        return pair_state(charge, None, now, walls);
     };
-    let Some(first) = steps.first() else { return pair_state(charge, None, now) };
+    let Some(first) = steps.first() else { return pair_state(charge, None, now, walls) };
     let mut state = match first.from {
         Quota::TokenBucket(old) => PairState::Bucket(unpack_bucket(Some(entry), old)),
-        Quota::FixedWindow(_) => PairState::Window(unpack_window(Some(entry))),
+        Quota::FixedWindow(old) => PairState::Window(walls.unpack(entry.state, old)),
         _ => return Err(StoreFailure::WrongKind),
     };
     for step in steps.iter().filter(|step| step.from != step.to) {
@@ -268,7 +291,8 @@ fn inherit_pair(charge: &Charge<'_>, entry: Entry<2>, now: Timestamp) -> Result<
                 PairState::Bucket(token_bucket::inherit(quota, old, state, step.at))
             }
             (Quota::FixedWindow(quota), Quota::FixedWindow(old), PairState::Window(state)) => {
-                PairState::Window(fixed_window::inherit(quota, old, state, step.at))
+                let at = step.at.on_wall(walls.offset());
+                PairState::Window(fixed_window::inherit(quota, old, state, at))
             }
             _ => return Err(StoreFailure::WrongKind),
         };
@@ -300,28 +324,5 @@ fn unpack_bucket(held: Option<Entry<2>>, quota: &token_bucket::TokenBucket) -> t
     held.map_or_else(token_bucket::State::default, |entry| {
         let full_at = Timestamp::from_unix_micros(entry.state[0]);
         token_bucket::State::from_full(full_at, entry.state[1], quota.reservoir())
-    })
-}
-
-#[inline]
-fn window_step(
-    charge: &Charge<'_>,
-    quota: &fixed_window::FixedWindow,
-    state: fixed_window::State,
-    now: Timestamp,
-) -> PairStep {
-    let (next, outcome) = fixed_window::charge(quota, state, now, charge.cost);
-    ((next != state).then(|| pack_window(next)), outcome)
-}
-
-#[inline]
-const fn pack_window(state: fixed_window::State) -> [u64; 2] {
-    [state.ends_at().unix_micros(), state.count()]
-}
-
-#[inline]
-fn unpack_window(held: Option<Entry<2>>) -> fixed_window::State {
-    held.map_or_else(fixed_window::State::default, |entry| {
-        fixed_window::State::new(Timestamp::from_unix_micros(entry.state[0]), entry.state[1])
     })
 }

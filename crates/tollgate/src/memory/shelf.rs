@@ -370,6 +370,17 @@ impl Shelved {
         Ok(())
     }
 
+    /// Takes note of the permit of a charge, which was given elsewhere.
+    pub(crate) fn take_note(&mut self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+        self.carry_over(charge, now)?;
+        let (Quota::Concurrency(quota), Large::Permits(state)) = (charge.quota, &mut self.state) else {
+            return Err(StoreFailure::WrongKind);
+        };
+        in_place(state, |state| (concurrency::take_note(quota, state, now, charge.permit, charge.cost), ()));
+        self.idle_at = self.state.idle_at(charge.quota);
+        Ok(())
+    }
+
     /// Lets the permit of a charge live anew, for as long as the charge's quota says.
     pub(crate) fn renew(&mut self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
         let (Quota::Concurrency(quota), Large::Permits(state)) = (charge.quota, &mut self.state) else {

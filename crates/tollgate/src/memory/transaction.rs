@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Hall, Kind, MemoryStore, NO_ROOM, decide};
+use super::{Demand, Hall, Kind, MemoryStore, NO_ROOM, decide};
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Source, Stance};
 use crate::key::Fingerprint;
@@ -140,6 +140,18 @@ impl MemoryStore {
         Ok(())
     }
 
+    /// Takes units without asking, down to none; of a permit that was given elsewhere, whatever is left.
+    pub(crate) fn debit_now(&self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+        if matches!(charge.quota, Quota::Concurrency(_)) && charge.cost > 0 {
+            let now = self.origin.clamp(now);
+            let (item, mut locks) = self.lock_one(charge, false, now);
+            if let Some(known) = locks.shard(item.seat).and_then(|shard| shard.get_mut(&item.key)) {
+                return known.take_note(charge, now);
+            }
+        }
+        self.ask(charge, Demand::UpTo(0), now).map(drop)
+    }
+
     /// Forgets a counter.
     pub(crate) fn reset_now(&self, charge: &Charge<'_>, now: Timestamp) {
         let (item, mut locks) = self.lock_one(charge, false, self.origin.clamp(now));
@@ -249,7 +261,7 @@ impl Locks<'_> {
                 outcome
             }
             Held::Pair(entry) => {
-                let (keep, outcome) = decide::pair(charge, entry, self.now)?;
+                let (keep, outcome) = decide::pair(charge, entry, self.now, &self.store.walls)?;
                 item.keep = keep.map(|entry| Held::Pair(Some(entry)));
                 outcome
             }
@@ -288,7 +300,7 @@ impl Locks<'_> {
                 Some(Held::Word(Some(decide::refund_word(item.charge, entry, self.now, self.store.origin)?)))
             }
             Held::Pair(Some(entry)) => {
-                Some(Held::Pair(Some(decide::refund_pair(item.charge, entry, self.now)?)))
+                Some(Held::Pair(Some(decide::refund_pair(item.charge, entry, self.now, &self.store.walls)?)))
             }
             Held::Large => return self.refund_large(item),
             Held::Word(None) | Held::Pair(None) => None,

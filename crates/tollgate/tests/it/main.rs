@@ -32,3 +32,4 @@ mod penalty;
 mod sole;
 mod store_failure;
 mod swaps;
+mod wall;

@@ -15,6 +15,7 @@ mod bounds;
 mod debts;
 mod stages;
 mod parts;
+mod places;
 
 /// Into how many parts a store is divided.
 const PARTS: usize = 4;

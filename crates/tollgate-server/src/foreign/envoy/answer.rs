@@ -163,16 +163,16 @@ async fn status<S: Store>(
         code: if is_over && !is_shadow { Code::OverLimit } else { Code::Ok },
         limit_remaining: u32::try_from(limit.saturating_sub(after)).unwrap_or(u32::MAX),
         current_limit: Some(current.clone()),
-        until_reset: Some(until_reset(unit, now)),
+        until_reset: Some(until_reset(unit, now.on_wall(counters.engine.wall()))),
         source,
     };
     (status, is_over)
 }
 
-/// Whole seconds to the end of the window, at least one.
-fn until_reset(unit: Unit, now: Timestamp) -> Ticks {
+/// Whole seconds from a time of the wall clock to the end of the window, at least one.
+fn until_reset(unit: Unit, wall: Timestamp) -> Ticks {
     let seconds = unit.seconds();
-    let into = now.unix_micros() / 1_000_000 % seconds;
+    let into = wall.unix_micros() / 1_000_000 % seconds;
     Ticks::from_secs(seconds - into)
 }
 

@@ -156,7 +156,7 @@ impl Said {
             return;
         }
         if hits > 0 && self.total > most {
-            self.away = Some(until_end(unit, now));
+            self.away = Some(until_end(unit, now.on_wall(counters.engine.wall())));
         }
         // A counter that can grow no more, or for which there is no room, has taken nothing.
         self.added = if self.total == u64::MAX { 0 } else { hits };
@@ -173,8 +173,8 @@ fn tallies<S: Store>(service: &Service<S>) -> Option<Arc<Tallies>> {
     Some(tallies)
 }
 
-/// Until the window of a unit ends.
-fn until_end(unit: Unit, now: Timestamp) -> Ticks {
+/// Until the window of a unit ends, from a time of the wall clock.
+fn until_end(unit: Unit, wall: Timestamp) -> Ticks {
     let length = Ticks::from_secs(unit.seconds()).as_micros();
-    Ticks::from_micros(length - now.unix_micros() % length)
+    Ticks::from_micros(length - wall.unix_micros() % length)
 }

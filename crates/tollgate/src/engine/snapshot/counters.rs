@@ -8,7 +8,7 @@ use crate::algorithm::concurrency::{self, PermitId};
 use crate::algorithm::sliding_log;
 use crate::algorithm::sliding_window::{self, PRECISION_MAX};
 use crate::key::{Fingerprint, NEVER_ZERO};
-use crate::memory::{Entry, Full, Large, MemoryStore, Piece, Place, Shelved, Slot};
+use crate::memory::{Entry, Full, Large, MemoryStore, Piece, Place, Shelved, Slot, without_setting};
 use crate::quota::EXACT_MAX;
 use crate::time::Timestamp;
 
@@ -60,7 +60,12 @@ pub(super) fn write<W: Write>(
         }
         Piece::Pairs(slots) => {
             counted.add(place, slots.len());
-            frames.write(Block::Pairs, |fields| write_slots(fields, place, slots))
+            let told = |slot: &Slot<2>| {
+                let entry = Entry { state: without_setting(slot.entry.state), number: slot.entry.number };
+                Slot { key: slot.key, entry }
+            };
+            let slots: Vec<_> = slots.iter().map(told).collect();
+            frames.write(Block::Pairs, |fields| write_slots(fields, place, &slots))
         }
         Piece::Large(key, shelved) => {
             counted.add(place, 1);

@@ -2,7 +2,8 @@
 //! when it answers again. A debt is what this node's share has used more than it would have by what the store knows: so it fades as
 //! units come back, and nobody pays for what is long over.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -70,7 +71,7 @@ impl Counter {
 pub(super) struct Debts {
     /// How many there are, to be asked without the lock.
     held: AtomicUsize,
-    book: Mutex<HashMap<Debtor, Debt>>,
+    book: Mutex<BTreeMap<Debtor, Debt>>,
     pub(super) replayed: AtomicU64,
     pub(super) dropped: AtomicU64,
 }
@@ -103,13 +104,13 @@ impl Debts {
     pub(super) fn new() -> Self {
         Self {
             held: AtomicUsize::new(0),
-            book: Mutex::new(HashMap::new()),
+            book: Mutex::new(BTreeMap::new()),
             replayed: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, HashMap<Debtor, Debt>> {
+    fn book(&self) -> MutexGuard<'_, BTreeMap<Debtor, Debt>> {
         // Each statement leaves the book in order.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,6 +129,25 @@ impl Debts {
             let book = self.book();
             charges.iter().any(|charge| book.contains_key(&(charge.key, PermitId(0))))
         }
+    }
+
+    /// Whether one of these counters owes units, or places.
+    #[inline]
+    pub(super) fn owes_anything(&self, charges: &[Charge<'_>]) -> bool {
+        self.held() > 0 && {
+            let book = self.book();
+            charges.iter().any(|charge| book.range(all_of(charge.key)).next().is_some())
+        }
+    }
+
+    /// Units of the places of a key that the store does not know of, or perhaps not.
+    pub(super) fn places(&self, charge: &Charge<'_>) -> u64 {
+        if self.held() == 0 {
+            return 0;
+        }
+        let book = self.book();
+        let places = book.range(all_of(charge.key)).filter(|(_, debt)| debt.kind == Kind::Place);
+        places.filter(|((_, permit), _)| *permit != charge.permit).map(|(_, debt)| debt.counter.cost()).sum()
     }
 
     /// Some counter that owes something, to be looked at.
@@ -157,7 +177,7 @@ impl Debts {
 
     fn insert(
         &self,
-        book: &mut HashMap<Debtor, Debt>,
+        book: &mut BTreeMap<Debtor, Debt>,
         local: &Local,
         live: &Live,
         (charge, counter): (&Charge<'_>, Counter),
@@ -264,8 +284,10 @@ impl Debts {
     ) -> Vec<Due<'_>> {
         let mut book = self.book();
         let debtors: Vec<Debtor> = match of {
-            // Units are found by their key; places of it wait for whoever takes all.
-            Some(charges) => charges.iter().map(|charge| (charge.key, PermitId(0))).collect(),
+            Some(charges) => {
+                let each = charges.iter().flat_map(|charge| book.range(all_of(charge.key)));
+                each.map(|(&debtor, _)| debtor).collect()
+            }
             None => book.keys().take(most).copied().collect(),
         };
         let mut due = Vec::new();
@@ -318,6 +340,11 @@ impl Debts {
             None => self.insert(&mut book, local, live, (&charge, debt.counter), units, now),
         }
     }
+}
+
+/// Everything that a key may owe: units, and places by their names.
+const fn all_of(key: Fingerprint) -> RangeInclusive<Debtor> {
+    (key, PermitId(0))..=(key, PermitId(u64::MAX))
 }
 
 impl Due<'_> {

@@ -15,7 +15,7 @@ use crate::outcome::{Outcome, Verdict};
 use crate::policy::{Match, Policy, QuotaIndex};
 use crate::quota::Quota;
 use crate::store::{Store, StoreFailure};
-use crate::time::{Ticks, Timestamp};
+use crate::time::{Ticks, Timestamp, WallOffset};
 
 /// Bytes of the counters that stand in.
 const LOCAL_BYTES: u64 = 32 << 20;
@@ -159,6 +159,11 @@ impl Local {
             shares: ArcSwap::from_pointee(Shares::first(live, nodes.min(NODES_MAX))),
             shaping: Mutex::new(()),
         }
+    }
+
+    /// Takes note that the wall clock was set.
+    pub(in crate::engine) fn follow_wall(&self, wall: WallOffset, now: Timestamp) {
+        [&self.counters, &self.ceilings, &self.marks].iter().for_each(|store| store.follow_wall(wall, now));
     }
 
     /// How many nodes the limits are shared by.

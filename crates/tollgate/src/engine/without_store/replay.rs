@@ -49,7 +49,8 @@ impl<S: Store> Engine<S> {
     /// Whether these keys owe something that the store must be told before they are asked about.
     #[inline]
     pub(in crate::engine) fn must_pay_first(&self, charges: &[Charge<'_>]) -> bool {
-        !self.store.answers_at_once() && self.standby.get().is_some_and(|standby| standby.debts.owes(charges))
+        !self.store.answers_at_once()
+            && self.standby.get().is_some_and(|standby| standby.debts.owes_anything(charges))
     }
 
     /// Tells the store what these keys owe, before they are asked about.
@@ -62,7 +63,7 @@ impl<S: Store> Engine<S> {
         charges: &[Charge<'_>],
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        let Some(standby) = self.standby.get().filter(|standby| standby.debts.owes(charges)) else {
+        let Some(standby) = self.standby.get().filter(|standby| standby.debts.owes_anything(charges)) else {
             return Ok(());
         };
         // Apart: it is large, and every decision that waits would have room for it.

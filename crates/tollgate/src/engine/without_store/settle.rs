@@ -78,7 +78,11 @@ impl<S: Store> Engine<S> {
         match held.source() {
             Source::Local => standby.debts.take_back(&charge),
             Source::Open => true,
-            _ => false,
+            // The store may know of it, or not: it is told that it is over, and no more that it is there.
+            _ => {
+                standby.debts.take_back(&charge);
+                false
+            }
         }
     }
 

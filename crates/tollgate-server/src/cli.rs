@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use tollgate::{COST_MAX, Ticks, Timestamp};
 
 mod admin;
+mod callers;
 mod foreign;
 mod guard;
 mod memory;
@@ -20,6 +21,7 @@ mod value;
 pub use crate::admin::GivenToken;
 pub use crate::gateway::Target;
 pub use admin::AdminArguments;
+pub use callers::{AddCallerArguments, CallersCommand, ListCallersArguments, RemoveCallerArguments};
 pub use foreign::ForeignArguments;
 pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
 pub use operate::{
@@ -64,6 +66,12 @@ pub enum Command {
         /// What to do with them.
         #[command(subcommand)]
         command: PolicyCommand,
+    },
+    /// Work with the file of known callers
+    Callers {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: CallersCommand,
     },
     /// Work with the store that a fleet shares
     Store {
@@ -110,6 +118,9 @@ pub struct ServeArguments {
     /// Process settings: trusted proxies, and where the attributes of a proxied request come from
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     pub config: Option<PathBuf>,
+    /// The file of known callers, with which an unknown credential is no identity; counts before `callers` of the config
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CALLERS")]
+    pub callers: Option<PathBuf>,
     /// Proxies that may tell about the requests they hold: an address or a network; this machine unless said, and nobody for the gateway
     #[arg(long, value_name = "CIDR", env = "TOLLGATE_TRUSTED_PROXY", value_delimiter = ',')]
     pub trusted_proxy: Vec<Network>,
@@ -166,6 +177,9 @@ pub struct CheckArguments {
     /// The policy files or directories, of any format that `serve` knows; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// The config of the server that the policies are for: where credentials and attributes come from, and who is known
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
+    pub config: Option<PathBuf>,
 }
 
 /// The arguments of `policy convert`.

@@ -21,9 +21,11 @@ use tollgate_tower::attributes::{BUILT_IN, Reader};
 use tollgate_tower::spelling::MethodOverride;
 
 mod attributes;
+mod credentials;
 mod headers;
 
 use attributes::{Mapping, mapped};
+use credentials::PlaceDocument;
 use headers::HeadersDocument;
 
 /// Largest config file.
@@ -49,6 +51,10 @@ struct Document {
     header_names: Names,
     #[serde(default)]
     connections_per_address: Option<u32>,
+    #[serde(default)]
+    credentials: Option<Vec<PlaceDocument>>,
+    #[serde(default)]
+    callers: Option<PathBuf>,
     #[serde(default)]
     attributes: BTreeMap<String, Mapping>,
     #[serde(default)]
@@ -97,6 +103,8 @@ pub(crate) struct Config {
     pub(crate) reader: Reader,
     /// How the gateway takes requests.
     pub(crate) taking: Taking,
+    /// The file of known callers; whoever opens it gives them to the readers.
+    pub(crate) callers: Option<PathBuf>,
     /// What callers are told.
     pub(crate) headers: HeaderPolicy,
     /// Where counters live, as far as the file says; the command line counts before it.
@@ -204,7 +212,9 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
             Overrides::Drop => MethodOverride::Drop,
             Overrides::Keep => MethodOverride::Keep,
         },
-        mapped: mapped(document.attributes, verifier.as_ref(), &mut problems),
+        credentials: credentials::compile(document.credentials, &mut problems),
+        callers: None,
+        mapped: mapped(document.attributes, verifier.as_ref(), document.callers.as_deref(), &mut problems),
     };
     if !IPV6_PREFIX.contains(&reader.ipv6_prefix) {
         problems.push(format!("ipv6_prefix: {} is not accepted; accepted: 48 to 128", reader.ipv6_prefix));
@@ -235,7 +245,7 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
     if !is_trust_said {
         taking.reader.trusted = Taking::default().reader.trusted;
     }
-    Ok(Config { reader, taking, headers, store, routes, overload, warnings })
+    Ok(Config { reader, taking, callers: document.callers, headers, store, routes, overload, warnings })
 }
 
 /// The controllers, and what is wrong with them, each with its field and its line.
@@ -293,13 +303,13 @@ path_match: exact
 method_override: keep
 header_names: any
 connections_per_address: 500
+credentials: [{ header: X-Customer-Key }, bearer, basic, { cookie: sid }, { query: key }]
 attributes:
   tenant: { header: X-Tenant }
   plan: { header: X-Plan, set_by: client }
   version: { query: v }
   session: { cookie: sid, hash: true }
   route: { path: ['/users/{id}', /health] }
-  api_key: { header: X-Customer-Key, set_by: client }
   caller: { first_of: [tenant, api_key, ip] }
 ";
         let Config { reader, taking, .. } = compile(text).unwrap();
@@ -319,7 +329,6 @@ attributes:
             .map(|mapped| (mapped.name.as_str(), matches!(mapped.source, Source::Hashed(_))))
             .collect();
         let expected = [
-            ("api_key", true),
             ("caller", false),
             ("plan", false),
             ("route", false),

@@ -9,6 +9,9 @@ mod disk;
 mod foreign;
 mod policy_file;
 mod auth;
+mod identity;
+mod callers;
+mod doubts;
 mod tls;
 mod reload;
 mod readiness;
@@ -81,6 +84,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Policy { command: PolicyCommand::Convert(arguments) } => {
             policy_convert::run(&arguments, &mut console)
         }
+        Command::Callers { command } => callers::edit::run(&command, &mut console),
         Command::Store { command: StoreCommand::Check(arguments) } => {
             store::check::run(&arguments, &mut console)
         }

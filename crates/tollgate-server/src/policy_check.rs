@@ -1,18 +1,31 @@
 //! `tollgate policy check`: what each limit of a file means, and everything that is wrong with it.
 
-use tollgate::{CheckRequest, Policy};
+use tollgate::Clock;
+use tollgate_tower::attributes::Reader;
 
+use crate::callers::CallersFile;
 use crate::cli::CheckArguments;
+use crate::config;
 use crate::console::Console;
+use crate::doubts::Strangers;
+use crate::identity::Identity;
 use crate::policy_file::{self, PolicyFileError};
-use crate::{FAILURE, SUCCESS};
+use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Checks every file, whatever the others are like.
 pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
     let mut status = SUCCESS;
     let mut described = false;
+    let reader = match reader(arguments) {
+        Ok(reader) => reader,
+        Err(problem) => {
+            console.problem(format_args!("tollgate: {problem}"));
+            return USAGE;
+        }
+    };
+    let (identity, strangers) = (Identity::of(&reader), Strangers::of(&reader));
     for path in &arguments.files {
-        match policy_file::load(Some(path)) {
+        match policy_file::load_for(Some(path), identity.credentials()) {
             Ok(loaded) => {
                 if std::mem::replace(&mut described, true) {
                     console.line("");
@@ -31,7 +44,7 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
                 if !loaded.warnings.is_empty() {
                     console.problem(&loaded.warnings);
                 }
-                if let Some(doubt) = keyless(loaded.rules.policy()) {
+                for doubt in strangers.doubts(loaded.rules.policy()) {
                     console.problem(format_args!("{}: warning: {doubt}", loaded.name));
                 }
             }
@@ -44,21 +57,14 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
     status
 }
 
-/// What is doubtful about a policy that limits whoever names a key, and nobody else: a client need only leave it out.
-pub(crate) fn keyless(policy: &Policy) -> Option<&'static str> {
-    let meets = |key: Option<&str>| {
-        let attributes = [("ip", "203.0.113.7"), ("method", "GET"), ("host", "example.com"), ("path", "/")];
-        let mut request = CheckRequest::new();
-        for (name, value) in attributes.into_iter().chain(key.map(|key| ("api_key", key))) {
-            request.push(name, value).ok()?;
-        }
-        // One that cannot be counted is refused.
-        Some(policy.matches(&request).map_or(true, |met| !met.is_empty()))
-    };
-    (meets(Some("k"))? && !meets(None)?).then_some(
-        "limits: a request without api_key meets none, so whoever sends no key is not limited; accepted: a limit by ip beside it, or \
-         limits by an attribute that falls back, such as `caller: {first_of: [api_key, ip]}` under `attributes` in the config",
-    )
+/// How requests are read that the policies are for.
+fn reader(arguments: &CheckArguments) -> Result<Reader, String> {
+    let config = config::load(arguments.config.as_deref(), &[])?;
+    let mut reader = config.reader;
+    if let Some(path) = &config.callers {
+        reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.live());
+    }
+    Ok(reader)
 }
 
 /// Tells every problem, one to a line.

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use tollgate::Policy;
 use tollgate::policy::{EXAMPLE, FILE_BYTES_MAX, Findings};
+use tollgate::{CredentialAttributes, Policy};
 
 use crate::foreign::{self, Foreign, Format, Source};
 
@@ -86,6 +86,14 @@ pub(crate) struct Loaded {
 
 /// Reads the rules of a file or of the files in a directory, of standard input for `-`, or the example when nothing is named.
 pub(crate) fn load(path: Option<&PathBuf>) -> Result<Loaded, PolicyFileError> {
+    load_for(path, &CredentialAttributes::default())
+}
+
+/// The same where these attributes hold credentials.
+pub(crate) fn load_for(
+    path: Option<&PathBuf>,
+    credentials: &CredentialAttributes,
+) -> Result<Loaded, PolicyFileError> {
     let (name, sources) = match path {
         None => {
             let bytes = EXAMPLE.as_bytes().to_vec();
@@ -97,12 +105,16 @@ pub(crate) fn load(path: Option<&PathBuf>) -> Result<Loaded, PolicyFileError> {
             (source.name.clone(), vec![source])
         }
     };
-    let (rules, warnings) = rules(&name, &sources)?;
+    let (rules, warnings) = rules(&name, &sources, credentials)?;
     Ok(Loaded { name, rules, warnings })
 }
 
 /// What sources mean; all of them have one format.
-fn rules(name: &str, sources: &[Source]) -> Result<(Rules, Findings), PolicyFileError> {
+fn rules(
+    name: &str,
+    sources: &[Source],
+    credentials: &CredentialAttributes,
+) -> Result<(Rules, Findings), PolicyFileError> {
     let Some(first) = sources.first() else {
         return Err(directory::empty(name));
     };
@@ -117,7 +129,7 @@ fn rules(name: &str, sources: &[Source]) -> Result<(Rules, Findings), PolicyFile
     if sources.len() > 1 {
         return Err(directory::several(name, sources.len()));
     }
-    let (policy, warnings) = Policy::compile(&first.name, &first.bytes)?;
+    let (policy, warnings) = Policy::compile_for(&first.name, &first.bytes, credentials)?;
     Ok((Rules::Native(policy), warnings))
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::callers::CallersFile;
 use crate::orders::Orders;
 use crate::reload::{Failure, Reloader, Status};
 use crate::store::{StoreReport, Watch};
@@ -16,6 +17,8 @@ use crate::tls::Tls;
 #[derive(Default)]
 pub(crate) struct Readiness {
     pub(crate) tls: Option<Arc<Tls>>,
+    /// The file of known callers, if there is one.
+    pub(crate) callers: Option<Arc<CallersFile>>,
     /// The store that servers share, if there is one.
     pub(crate) store: Option<Arc<Watch>>,
     stopping: watch::Sender<bool>,
@@ -48,25 +51,39 @@ impl Readiness {
     ) -> Report {
         let policy = reloader.map(Reloader::status);
         let tls = self.tls.as_ref().map(|tls| tls.status());
+        let callers = self.callers.as_ref().map(|callers| callers.status());
         let unkept = orders.and_then(Orders::error);
         let is_degraded = unkept.is_some()
             || memory.is_some()
             || self.store.as_ref().is_some_and(|store| store.is_degraded())
             || policy.as_ref().is_some_and(|status| status.is_degraded())
-            || tls.as_ref().is_some_and(|status| status.trouble().is_some());
+            || tls.as_ref().is_some_and(|status| status.trouble().is_some())
+            || callers.as_ref().is_some_and(|status| status.trouble().is_some());
         let status = match (self.is_ready(), is_degraded) {
             (false, _) => "stopping",
             (true, true) => "degraded",
             (true, false) => "ok",
         };
         match audience {
-            Audience::Anybody => {
-                Report { status, policy: None, tls: None, orders: None, store: None, memory: None }
-            }
+            Audience::Anybody => Report {
+                status,
+                policy: None,
+                tls: None,
+                callers: None,
+                orders: None,
+                store: None,
+                memory: None,
+            },
             Audience::Admitted => Report {
                 status,
                 policy: policy.map(|status| PolicyReport::of(&status)),
                 tls: tls.map(|status| TlsReport {
+                    version: status.version.map(|version| version.short()),
+                    loaded_at: rfc3339(status.loaded_at),
+                    error: status.trouble().map(ErrorReport::of),
+                }),
+                callers: callers.map(|status| CallersReport {
+                    known: status.known,
                     version: status.version.map(|version| version.short()),
                     loaded_at: rfc3339(status.loaded_at),
                     error: status.trouble().map(ErrorReport::of),
@@ -96,6 +113,8 @@ pub(crate) struct Report {
     policy: Option<PolicyReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<TlsReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    callers: Option<CallersReport>,
     /// The store that servers share. It never makes a server unready: all of them would be at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<StoreReport>,
@@ -128,6 +147,15 @@ struct Reloads {
 
 #[derive(Debug, Serialize)]
 struct TlsReport {
+    version: Option<String>,
+    loaded_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct CallersReport {
+    known: usize,
     version: Option<String>,
     loaded_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]

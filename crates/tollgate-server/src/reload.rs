@@ -14,8 +14,9 @@ use tokio::signal::unix::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 use tollgate::store::Store;
-use tollgate::{SwapReport, Timestamp};
+use tollgate::{CredentialAttributes, SwapReport, Timestamp};
 
+use crate::callers::CallersFile;
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 use crate::tls::Tls;
@@ -116,17 +117,21 @@ pub(crate) struct Start {
 ///
 /// # Errors
 /// When there is neither.
-pub(crate) fn start(path: Option<&PathBuf>, state_dir: Option<&Path>) -> Result<Start, String> {
+pub(crate) fn start(
+    path: Option<&PathBuf>,
+    state_dir: Option<&Path>,
+    credentials: &CredentialAttributes,
+) -> Result<Start, String> {
     let Some(path) = path.filter(|path| source::is_watchable(path)) else {
-        let loaded = policy_file::load(path).map_err(|error| error.to_string())?;
+        let loaded = policy_file::load_for(path, credentials).map_err(|error| error.to_string())?;
         return Ok(Start { loaded, origin: Origin::Fixed, capture: None, error: None });
     };
-    let mut read = desk::read(path);
+    let mut read = desk::read(path, credentials);
     for _ in 1..START_ATTEMPTS {
         if !matches!(read, desk::Read::Moving) {
             break;
         }
-        read = desk::read(path);
+        read = desk::read(path, credentials);
     }
     let error = match read {
         desk::Read::Good(loaded, capture) => {
@@ -136,7 +141,7 @@ pub(crate) fn start(path: Option<&PathBuf>, state_dir: Option<&Path>) -> Result<
         desk::Read::Moving => format!("{}: changes faster than it can be read", path.display()),
     };
     let Some(state_dir) = state_dir else { return Err(error) };
-    match from_last_good(path, state_dir) {
+    match from_last_good(path, state_dir, credentials) {
         Ok(mut start) => {
             start.error = Some(error);
             Ok(start)
@@ -145,9 +150,13 @@ pub(crate) fn start(path: Option<&PathBuf>, state_dir: Option<&Path>) -> Result<
     }
 }
 
-fn from_last_good(path: &Path, state_dir: &Path) -> Result<Start, String> {
+fn from_last_good(
+    path: &Path,
+    state_dir: &Path,
+    credentials: &CredentialAttributes,
+) -> Result<Start, String> {
     let copy = LastGood::new(state_dir).find(path)?;
-    match desk::read(&copy) {
+    match desk::read(&copy, credentials) {
         desk::Read::Good(mut loaded, capture) => {
             loaded.name = format!("the last good copy of {}", path.display());
             Ok(Start { loaded: *loaded, origin: Origin::LastGood, capture: Some(capture), error: None })
@@ -155,6 +164,12 @@ fn from_last_good(path: &Path, state_dir: &Path) -> Result<Start, String> {
         desk::Read::Wrong(error) => Err(error),
         desk::Read::Moving => Err(format!("{} changes while it is read", copy.display())),
     }
+}
+
+/// What is reloaded by the same beat as the policy.
+pub(crate) struct Beside {
+    pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) callers: Option<Arc<CallersFile>>,
 }
 
 /// Watches the disk, once the server runs.
@@ -199,12 +214,13 @@ impl Watcher {
     pub(crate) async fn run<S: Store + 'static>(
         self,
         service: Arc<Service<S>>,
-        tls: Option<Arc<Tls>>,
+        beside: Beside,
         mut hangups: Signal,
     ) {
         let (desk, mut requests) = Desk::new(self, service);
         let desk = Arc::new(desk);
         let (mut policy, mut certificates) = (Looks::new("tollgate-policy"), Looks::new("tollgate-tls"));
+        let mut callers = Looks::new("tollgate-callers");
         let mut beat = tokio::time::interval(BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -214,9 +230,10 @@ impl Watcher {
                 Some(request) = requests.recv() => (request.wish, Some(request.reply)),
             };
             let at_desk = Arc::clone(&desk);
-            let (turned, ()) = tokio::join!(
+            let (turned, (), ()) = tokio::join!(
                 policy.look(move || at_desk.turn(wish)),
-                renew(tls.as_ref(), &mut certificates, wish, &desk)
+                renew(beside.tls.as_ref(), &mut certificates, wish, &desk),
+                recall(beside.callers.as_ref(), &mut callers, wish, &desk)
             );
             if !matches!(turned, Looked::Late) {
                 desk.answers();
@@ -243,6 +260,24 @@ async fn renew<S: Store>(tls: Option<&Arc<Tls>>, looks: &mut Looks<()>, wish: Wi
             tracing::error!(how, "the certificates were not looked at; please report this")
         }
         Looked::Late => tls.late(desk.now()),
+    }
+}
+
+/// Looks whether the callers file changed, if there is one.
+async fn recall<S: Store>(
+    callers: Option<&Arc<CallersFile>>,
+    looks: &mut Looks<()>,
+    wish: Wish,
+    desk: &Desk<S>,
+) {
+    let Some(callers) = callers else { return };
+    let (looking, now) = (Arc::clone(callers), desk.now());
+    match looks.look(move || looking.turn(wish, now)).await {
+        Looked::Done(()) => callers.answers(),
+        Looked::Broken(how) => {
+            tracing::error!(how, "the callers file was not looked at; please report this")
+        }
+        Looked::Late => callers.late(desk.now()),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use tollgate::store::Store;
-use tollgate::{Decision, Source, Ticks, Timestamp};
+use tollgate::{Decision, Source, Ticks, Timestamp, Value};
 
 use crate::decision_json::Why;
 use crate::service::{Service, Wire};
@@ -126,6 +126,11 @@ impl Descriptor {
     /// What it costs, as part of this question.
     pub(crate) fn hits(&self, question: &Question) -> u64 {
         self.hits_addend.unwrap_or(u64::from(question.hits_addend.max(1)))
+    }
+
+    /// Its entries as attributes.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
+        self.entries.iter().map(|(name, value)| (name.as_str(), Value::Text(value)))
     }
 
     /// What names the counter of a limit that it brings along: the domain, and every entry.

@@ -12,14 +12,16 @@ use tollgate::{Clock, HeaderPolicy};
 
 use crate::admin::{self, Admin};
 use crate::auth::Auth;
+use crate::callers::CallersFile;
 use crate::cli::{ListenChoice, ServeArguments};
 use crate::config::{self, Config};
 use crate::console::Console;
+use crate::doubts::Strangers;
 use crate::gateway::{self, Gateway, RoutePlan, Taking};
+use crate::identity::Identity;
 use crate::listen::{Door, House, Room, Stop, Stream};
 use crate::orders::Orders;
-use crate::policy_check::keyless;
-use crate::reload::{self, Start, Watcher};
+use crate::reload::{self, Beside, Start, Watcher};
 use crate::service::Service;
 use crate::store::{Choice, Watch};
 use crate::tls::{Inside, Tls};
@@ -76,10 +78,19 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     for address in all.into_iter().flatten() {
         is_safe(address, arguments.insecure || is_guarded)?;
     }
-    let start = reload::start(arguments.policy.as_ref(), arguments.reload.state_dir.as_deref())
-        .map_err(|error| format!("no policy to serve\n{error}"))?;
-    let config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
-    let Config { reader, taking, headers, store, mut routes, overload, warnings } = config;
+    let mut config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
+    let callers = arguments.callers.as_ref().or(config.callers.as_ref());
+    let callers = callers.map(|path| CallersFile::open(path, &config.reader, clock.now())).transpose()?;
+    config.reader.callers = callers.as_ref().map(|callers| callers.live());
+    config.taking.reader.callers = config.reader.callers.clone();
+    let identity = Identity::of(&config.reader);
+    let start = reload::start(
+        arguments.policy.as_ref(),
+        arguments.reload.state_dir.as_deref(),
+        identity.credentials(),
+    )
+    .map_err(|error| format!("no policy to serve\n{error}"))?;
+    let Config { reader, taking, callers: _, headers, store, mut routes, overload, warnings } = config;
     let choice = Choice::of(&arguments.store, &store)?;
     routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
     if let Some(foreign) = start.loaded.rules.foreign().filter(|_| !routes.is_empty()) {
@@ -92,13 +103,15 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     if overload.is_some() && routes.is_empty() {
         return Err("overload: in the config is about the gateway, and there is none; add routes: to it, or --upstream".to_owned());
     }
-    if let Some(doubt) = keyless(start.loaded.rules.policy()).filter(|_| !routes.is_empty()) {
-        tracing::warn!(doubt, "the policy is accepted, and perhaps not what is meant");
+    if !routes.is_empty() {
+        for doubt in Strangers::of(&reader).doubts(start.loaded.rules.policy()) {
+            tracing::warn!(doubt, "the policy is accepted, and perhaps not what is meant");
+        }
     }
     for warning in warnings {
         tracing::warn!(warning, "the config is accepted, and perhaps not what is meant");
     }
-    Ok(Prepared { clock, auth, tls, start, reader, taking, headers, choice, routes, overload })
+    Ok(Prepared { clock, auth, tls, start, callers, reader, taking, headers, choice, routes, overload })
 }
 
 /// What a server needs before it opens anything.
@@ -107,6 +120,7 @@ struct Prepared {
     auth: Auth,
     tls: Option<Arc<Tls>>,
     start: Start,
+    callers: Option<Arc<CallersFile>>,
     reader: Reader,
     headers: HeaderPolicy,
     taking: Taking,
@@ -131,7 +145,7 @@ fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String>
 }
 
 async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Console) -> Result<(), String> {
-    let Prepared { clock, auth, tls, mut start, reader, taking, headers, choice, routes, overload } =
+    let Prepared { clock, auth, tls, mut start, callers, reader, taking, headers, choice, routes, overload } =
         prepared;
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
@@ -181,6 +195,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     }
     service.reloader = Some(reloader);
     service.readiness.tls = tls.clone();
+    service.readiness.callers = callers.clone();
     service.readiness.store = store.clone();
     if let Some(snapshots) = &snapshots {
         service.snapshots = Arc::clone(&snapshots.board);
@@ -199,7 +214,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         tokio::spawn(tend(Arc::clone(&service)));
     }
     tokio::spawn(follow_wall(Arc::clone(&service)));
-    tokio::spawn(watcher.run(Arc::clone(&service), tls.clone(), hangups));
+    tokio::spawn(watcher.run(Arc::clone(&service), Beside { tls: tls.clone(), callers }, hangups));
     let (stop, stopped) = watch::channel(false);
     let spans = see::start(&service, &arguments.see, &clock)?;
     let others = [grpc.is_some(), resp.is_some(), public.is_some()];

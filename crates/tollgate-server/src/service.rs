@@ -15,6 +15,7 @@ use crate::admin::beside::Beside;
 use crate::auth::Auth;
 use crate::decision_json::Hold;
 use crate::foreign::{Foreign, InForce, Options};
+use crate::identity::Identity;
 use crate::orders::Orders;
 use crate::policy_file::Rules;
 use crate::readiness::Readiness;
@@ -90,6 +91,8 @@ pub(crate) struct Service<S = Stores> {
     pub(crate) headers: HeaderPolicy,
     /// How attributes are read from requests that proxies ask about.
     pub(crate) reader: Reader,
+    /// Who requests are about that tell attributes.
+    pub(crate) identity: Identity,
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
     /// What requests took of limits that count only failures, until it is reported how they ended.
@@ -137,6 +140,7 @@ impl<S: Store> Service<S> {
             envoy: Envoy::new(&HeaderPolicy::default()),
             headers: HeaderPolicy::default(),
             reader: Reader::default(),
+            identity: Identity::default(),
             permits: Holds::new(PERMITS_MAX),
             reservations: Holds::new(RESERVATIONS_MAX),
             reports: Holds::new(RESERVATIONS_MAX),
@@ -160,7 +164,8 @@ impl<S: Store> Service<S> {
 
     /// The same, with another way to read attributes, and to tell callers about their quotas.
     pub(crate) fn reading(self, reader: Reader, headers: HeaderPolicy) -> Self {
-        Self { reader, envoy: Envoy::new(&headers), headers, ..self }
+        let identity = Identity::of(&reader);
+        Self { reader, identity, envoy: Envoy::new(&headers), headers, ..self }
     }
 
     /// The time by which requests are answered.

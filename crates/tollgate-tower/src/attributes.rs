@@ -2,14 +2,18 @@
 //! server; what the peer may be trusted with is decided here and nowhere else.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::header::{HOST, HeaderName};
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Method, Uri};
-use tollgate::loose_path;
+use tollgate::{CredentialDigest, loose_path};
 
 pub mod address;
+pub mod callers;
+pub mod credential;
 pub mod host;
 pub mod jwt;
 pub(crate) mod needs;
@@ -24,9 +28,11 @@ pub use needs::Needs;
 pub use told::Attributes;
 
 use address::{Counted, IPV6_PREFIX_DEFAULT, Trusted};
+use callers::{Caller, LiveCallers};
+use credential::Credentials;
 use host::Host;
 use path::{EscapedSlashes, PathMatch, normalise};
-use source::{API_KEY, Source, credential, hashed, single};
+use source::{Source, single};
 use text::{Dotted, Short, Text};
 use told::Other;
 
@@ -107,6 +113,10 @@ pub struct Reader {
     pub paths: PathMatch,
     /// What is done with a request that asks for another method than its own.
     pub method_override: MethodOverride,
+    /// Where the service behind looks for the credential of a request, which is the attribute `api_key`, as its digest.
+    pub credentials: Credentials,
+    /// The credentials that are known; without, every credential is an identity.
+    pub callers: Option<LiveCallers>,
     /// What is read beside [`BUILT_IN`].
     pub mapped: Vec<Mapped>,
 }
@@ -119,6 +129,8 @@ impl Default for Reader {
             slashes: EscapedSlashes::default(),
             paths: PathMatch::default(),
             method_override: MethodOverride::default(),
+            credentials: Credentials::default(),
+            callers: None,
             mapped: Vec::new(),
         }
     }
@@ -136,10 +148,21 @@ pub(super) struct Subject<'s> {
     paths: PathMatch,
     query: &'s str,
     headers: &'s HeaderMap,
+    credentials: &'s Credentials,
+    callers: Option<&'s LiveCallers>,
+    /// Who sent it, once that was asked for.
+    identified: OnceCell<Identified>,
     /// What other layers know; none where somebody else's request is told about.
     extensions: Option<&'s Extensions>,
     /// Whether a trusted proxy stands for the headers.
     is_vouched: bool,
+}
+
+/// Who sent a request, by its credential. Without either it is nobody who is known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Identified {
+    pub(super) digest: Option<CredentialDigest>,
+    pub(super) caller: Option<Arc<Caller>>,
 }
 
 impl Reader {
@@ -168,7 +191,7 @@ impl Reader {
 
     /// The request line of a request that another program holds. One that asks for another method is refused: nobody here could drop that.
     fn held<'s>(
-        &self,
+        &'s self,
         peer: Option<IpAddr>,
         rest: (&'s HeaderMap, Option<&'s Extensions>),
         line: (Option<&'s str>, Option<&'s str>, Option<&'s str>),
@@ -189,7 +212,7 @@ impl Reader {
         for name in odd {
             let meant = spelling::plain(name.as_str());
             let is_read = |mapped: &Mapped| mapped.source.reads(&meant, name);
-            if meant == API_KEY.as_str() || self.mapped.iter().any(is_read) {
+            if self.credentials.reads(&meant, name) || self.mapped.iter().any(is_read) {
                 return Err(Unreadable(format!(
                     "{name}: some servers read it as {meant}; accepted: {meant}, or none if the proxy drops it"
                 )));
@@ -315,7 +338,7 @@ impl Reader {
 
     /// The request line that is believed, in its one spelling.
     fn subject<'s>(
-        &self,
+        &'s self,
         peer: Option<IpAddr>,
         (headers, extensions): (&'s HeaderMap, Option<&'s Extensions>),
         (method, host, target): (Option<&'s str>, Option<&'s str>, Option<&'s str>),
@@ -324,8 +347,8 @@ impl Reader {
         // What is mapped may be made of anything.
         let wants = |place| needs.built_in(place) || needs.any_mapped();
         let client = peer.filter(|_| wants(IP_PLACE)).map(|peer| self.client(peer, headers));
-        let target = target.filter(|_| wants(PATH_PLACE));
         let (path, query) = target.map_or((None, ""), split);
+        let path = path.filter(|_| wants(PATH_PLACE));
         let normal = |path| normalise(path, self.slashes);
         let path = path.map(normal).transpose().map_err(|problem| Unreadable(format!("path: {problem}")))?;
         let method = method.filter(|method| wants(METHOD_PLACE) && !method.is_empty());
@@ -341,6 +364,9 @@ impl Reader {
             paths: self.paths,
             query,
             headers,
+            credentials: &self.credentials,
+            callers: self.callers.as_ref(),
+            identified: OnceCell::new(),
             extensions,
             is_vouched: needs.any_mapped() && self.trusts(peer),
         })
@@ -357,7 +383,9 @@ impl Reader {
         }
         if needs.any_mapped() {
             let wanted = self.mapped.iter().enumerate().filter(|(place, _)| needs.mapped(*place));
-            for (_, mapped) in wanted {
+            // What the callers file says of anybody is nobody's own word.
+            let is_given = |name: &str| self.callers.as_ref().is_some_and(|callers| callers.gives(name));
+            for (_, mapped) in wanted.filter(|(_, mapped)| !is_given(&mapped.name)) {
                 if let Some(value) = mapped.source.read(&subject)? {
                     attributes.push(mapped.name.as_str(), value.into());
                 }
@@ -365,9 +393,12 @@ impl Reader {
         }
         if needs.built_in(API_KEY_PLACE)
             && !self.mapped.iter().any(|mapped| mapped.name == BUILT_IN[API_KEY_PLACE])
-            && let Some(secret) = credential(subject.headers)?
         {
-            attributes.push(BUILT_IN[API_KEY_PLACE], Text::Owned(hashed(secret)));
+            let Identified { digest, caller } = subject.identified()?;
+            if let Some(digest) = digest {
+                attributes.push(BUILT_IN[API_KEY_PLACE], Text::Short(Short::digest(digest)));
+            }
+            attributes.caller.clone_from(caller);
         }
         subject.tell_line(needs, attributes);
         Ok(())
@@ -375,6 +406,23 @@ impl Reader {
 }
 
 impl<'s> Subject<'s> {
+    /// Who sent it. With a callers file, only whom it knows is anybody.
+    fn identified(&self) -> Result<&Identified, Unreadable> {
+        if let Some(known) = self.identified.get() {
+            return Ok(known);
+        }
+        let credential = self.credentials.read(self.headers, self.query)?;
+        let digest = credential.map(|credential| CredentialDigest::of(&credential));
+        let identified = match (digest, self.callers) {
+            (Some(digest), Some(callers)) => {
+                let caller = callers.find(&digest);
+                Identified { digest: caller.is_some().then_some(digest), caller }
+            }
+            (digest, _) => Identified { digest, caller: None },
+        };
+        Ok(self.identified.get_or_init(|| identified))
+    }
+
     /// Adds the method, the host and the path.
     fn tell_line(self, needs: Needs, attributes: &mut Attributes<'s>) {
         if let Some(method) = self.method.filter(|_| needs.built_in(METHOD_PLACE)) {

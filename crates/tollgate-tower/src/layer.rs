@@ -15,6 +15,8 @@ use tollgate::{Clock, Decision, Engine, Ticks};
 use tower_layer::Layer;
 
 use crate::attributes::address::{Network, Trusted};
+use crate::attributes::callers::LiveCallers;
+use crate::attributes::credential::Credentials;
 use crate::attributes::needs::BITS;
 use crate::attributes::path::PathMatch;
 use crate::attributes::source::Source;
@@ -196,6 +198,20 @@ impl<D: Decide> RateLimitLayer<D> {
             settings.reader.mapped.retain(|mapped| mapped.name != name);
             settings.reader.mapped.push(Mapped { name: name.to_owned(), source });
         })
+    }
+
+    /// Where clients of the service put their credential, which is the attribute `api_key`; `X-API-Key` and the bearer token unless said. A
+    /// request with two that differ is refused.
+    #[must_use]
+    pub fn credentials(self, credentials: Credentials) -> Self {
+        self.with(|settings| settings.reader.credentials = credentials)
+    }
+
+    /// Which credentials are known, and what is known of their callers. An unknown one is no identity: without an `api_key` the request
+    /// counts by its address. [`LiveCallers::replace`] puts others in their place while requests are served.
+    #[must_use]
+    pub fn callers(self, callers: LiveCallers) -> Self {
+        self.with(|settings| settings.reader.callers = Some(callers))
     }
 
     /// Lets requests pass unasked, such as those for a health check.

@@ -40,6 +40,7 @@ mod block;
 mod explain;
 
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError};
+pub use correct::Forgotten;
 pub use explain::{Explained, Explanation, LIMITS_EXPLAINED_MAX, State};
 pub use hold::{CommitError, Reservation, Settled};
 pub use line::Turn;

@@ -64,4 +64,10 @@ impl Outcome {
     pub const fn is_allowed(&self) -> bool {
         self.verdict.is_allowed()
     }
+
+    /// Whether the counter remembers anything: one that does not is as if its key had never been seen.
+    #[must_use]
+    pub const fn is_touched(&self) -> bool {
+        !self.reset_after.is_zero()
+    }
 }

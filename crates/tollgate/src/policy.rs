@@ -22,6 +22,7 @@ mod builder;
 pub(crate) mod compile;
 pub(crate) mod check;
 pub(crate) mod text;
+pub(crate) mod seal;
 mod index;
 mod matching;
 mod sentence;
@@ -70,6 +71,7 @@ pub mod source {
     }
 }
 
+use crate::credential::CredentialAttributes;
 use crate::request::CheckRequest;
 use finding::{Place, Report};
 use index::Index;
@@ -89,6 +91,8 @@ pub struct Policy {
     shard_by: Option<String>,
     vocabulary: Vocabulary,
     limits: Vec<Limit>,
+    /// Attributes that hold credentials and of which a limit names values.
+    sealed: Vec<String>,
     index: Index,
 }
 
@@ -108,7 +112,19 @@ impl Policy {
     /// # Errors
     /// Every problem at once, warnings among them.
     pub fn compile(source_name: &str, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
-        compile::compile(source_name, bytes)
+        Self::compile_for(source_name, bytes, &CredentialAttributes::default())
+    }
+
+    /// The same where more attributes than [`CREDENTIAL`](crate::CREDENTIAL) hold credentials.
+    ///
+    /// # Errors
+    /// As [`Policy::compile`].
+    pub fn compile_for(
+        source_name: &str,
+        bytes: &[u8],
+        credentials: &CredentialAttributes,
+    ) -> Result<(Policy, Findings), Findings> {
+        compile::compile(source_name, bytes, credentials)
     }
 
     /// A policy of limits made in Rust, checked as a file's are.
@@ -117,11 +133,17 @@ impl Policy {
     /// Every problem at once, warnings among them.
     pub fn new(limits: Vec<LimitBuilder>) -> Result<Policy, Findings> {
         let (mut report, vocabulary) = (Report::new("policy"), Vocabulary::default());
-        let limits: Vec<Limit> = limits.into_iter().map(LimitBuilder::into_limit).collect();
+        let mut limits: Vec<Limit> = limits.into_iter().map(LimitBuilder::into_limit).collect();
         let mut places = Vec::with_capacity(limits.len());
-        for (position, limit) in limits.iter().enumerate() {
+        for (position, limit) in limits.iter_mut().enumerate() {
             report.enter_limit(position, Some(&limit.name));
             check::name(&limit.name, Place::default(), &mut report);
+            let conditions = limit.when.iter_mut().map(|condition| condition.seal(report.credentials()));
+            let faults: Vec<Problem> = conditions.filter_map(Result::err).collect();
+            faults.into_iter().for_each(|fault| report.error(Place::default(), "when", fault));
+            for (field, fault) in limit.seal(report.credentials()) {
+                report.error(Place::default(), &field, fault);
+            }
             check::alone(limit, &vocabulary, &|_| Place::default(), &mut report);
             places.push((position, Place::default()));
         }
@@ -131,7 +153,10 @@ impl Policy {
             report.error(Place::default(), "limits", problem);
         }
         let policy = match Index::new(&limits) {
-            Ok(index) => Some(Policy { domain: None, shard_by: None, vocabulary, limits, index }),
+            Ok(index) => {
+                let sealed = seal::sealed_names(&limits, report.credentials());
+                Some(Policy { domain: None, shard_by: None, vocabulary, limits, sealed, index })
+            }
             Err(problem) => {
                 report.error(Place::default(), "limits", problem);
                 None
@@ -203,6 +228,7 @@ impl Policy {
             domain: None,
             shard_by: None,
             vocabulary: Vocabulary::default(),
+            sealed: Vec::new(),
             index: Index::default(),
         }
     }

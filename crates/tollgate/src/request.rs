@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::credential::CredentialDigest;
 use crate::path::without_format;
 
 /// Most attributes a request may carry.
@@ -226,6 +227,20 @@ impl<'a> CheckRequest<'a> {
         self.push(name, value)?;
         self.spellings.push((position, other));
         Ok(())
+    }
+
+    /// The same request with digests in the place of the values at their positions.
+    pub(crate) fn replaced<'r>(&self, digests: &'r [(usize, CredentialDigest)]) -> CheckRequest<'r>
+    where
+        'a: 'r,
+    {
+        let mut attributes: SmallVec<[Attribute<'r>; 8]> = self.attributes.iter().copied().collect();
+        for (position, digest) in digests {
+            if let Some(attribute) = attributes.get_mut(*position) {
+                attribute.value = Value::Text(digest.as_str());
+            }
+        }
+        CheckRequest { attributes, spellings: self.spellings.iter().copied().collect(), cost: self.cost }
     }
 
     /// Sets the cost; 0 only looks.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tollgate::policy::Policy;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Ruled, Ruling, RulingError, Scope, Timestamp};
+use tollgate::{Block, CheckRequest, Forgotten, Ruled, Ruling, RulingError, Scope, Timestamp};
 
 use super::Admin;
 use super::beside::NotBegun;
@@ -22,6 +22,7 @@ use super::tail::{self, Lines, Which};
 use super::token::{Role, Who};
 use super::view::{self, BlockView, Depth, ExplanationView, Instant, LimitsView, RuledView, TopView};
 use crate::http::{BATCH_BYTES_MAX, BODY_BYTES_MAX, Kind, Problem, Question, read_any, read_json};
+use crate::identity::Stranger;
 use crate::service::Service;
 
 /// Keys of `top`, and entries of `audit`: unless said, and at most.
@@ -168,9 +169,13 @@ impl<S: Store> Service<S> {
 
     async fn explain(&self, act: &Act<'_>, body: &[u8], depth: Depth) -> Result<Told, Problem> {
         let question = Question::check(body)?;
-        let request = question.request()?;
+        let known = question.known(&self.identity);
+        let request = question.request_of(&known)?;
         let explanation = self.engine.explain(&request, act.now).await;
-        Told::json(&ExplanationView::new(&explanation, depth, &self.throttled(&request, act.now)))
+        let throttled = self.throttled(&request, act.now);
+        let mut view = ExplanationView::new(&explanation, depth, &throttled);
+        view.is_stranger = known.is_stranger();
+        Told::json(&view)
     }
 
     fn tail(&self, act: &Act<'_>, query: Option<&str>, asker: Asker) -> Result<Told, Problem> {
@@ -186,7 +191,8 @@ impl<S: Store> Service<S> {
     }
 
     async fn reset(&self, act: &Act<'_>, form: ResetForm<'_>) -> Result<Told, Problem> {
-        let request = form.attributes.request()?;
+        let known = form.attributes.known(&self.identity);
+        let request = form.attributes.request_of(&known)?;
         let policy = self.engine.policy();
         let is_known = |name: &&String| policy.limits().iter().any(|limit| limit.name() == name.as_str());
         if let Some(unknown) = form.limits.iter().find(|name| !is_known(name)) {
@@ -194,26 +200,30 @@ impl<S: Store> Service<S> {
         }
         let named: Vec<&str> = form.limits.iter().map(String::as_str).collect();
         let names = if named.is_empty() { own_limits(&policy, &request) } else { named.clone() };
-        let mut counters = 0;
+        let mut forgotten = Forgotten::default();
         if !names.is_empty() {
-            counters = self.engine.reset(&request, &names, act.now).await.map_err(|failure| {
+            forgotten = self.engine.reset(&request, &names, act.now).await.map_err(|failure| {
                 act.audit(&told(&request), &format!("failed: {failure}"));
                 Problem::new(Kind::StoreUnavailable, failure.to_string())
             })?;
         }
-        if named.is_empty() {
-            counters += self.forget_throttled(&request, act.now);
+        let throttled = if named.is_empty() { self.forget_throttled(&request, act.now) } else { 0 };
+        let counters = forgotten.counters.len() + throttled;
+        let answer = json!({
+            "counters": counters, "limits": forgotten.counters, "untouched": forgotten.untouched,
+        });
+        if counters > 0 || !names.is_empty() {
+            let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
+            let outcome = format!("{counters} counters forgotten");
+            act.audit(&format!("{}{only}", told(&request)), &outcome);
         }
-        if counters == 0 && names.is_empty() {
-            return Told::json(&json!({ "counters": 0 }));
-        }
-        let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
-        act.audit(&format!("{}{only}", told(&request)), &format!("{counters} counters forgotten"));
-        Told::json(&json!({ "counters": counters }))
+        Told::json(&answer)
     }
 
     fn block(&self, act: &Act<'_>, form: &BlockForm<'_>) -> Result<Told, Problem> {
-        let (request, until, note) = (form.attributes.request()?, form.until(act.now)?, form.note()?);
+        let known = form.attributes.known(&self.identity).alone().map_err(stranger)?;
+        let (request, until, note) =
+            (form.attributes.request_of(&known)?, form.until(act.now)?, form.note()?);
         let block = self.engine.block(&request, until, act.now);
         let block = block.map_err(|error| Problem::of_admin(Refusal::Conflict, error.to_string()))?;
         act.audit(&told(&request), &remarked(&format!("until {}", Instant(until).text()), note));
@@ -221,10 +231,15 @@ impl<S: Store> Service<S> {
     }
 
     fn unblock(&self, act: &Act<'_>, form: &KeyForm<'_>) -> Result<Told, Problem> {
-        let request = form.attributes.request()?;
+        let known = form.attributes.known(&self.identity).in_any_case();
+        let request = form.attributes.request_of(&known)?;
         let unblocked = self.engine.unblock(&request, act.now);
         act.audit(&told(&request), if unblocked { "unblocked" } else { "there was no such block" });
-        Told::json(&json!({ "unblocked": unblocked }))
+        let held = self.engine.blocks(act.now);
+        let is_covered = |block: &&Arc<Block>| block.attributes().iter().all(|pair| is_given(&request, pair));
+        let still: Vec<BlockView<'_>> =
+            held.iter().filter(is_covered).map(|block| BlockView::from(&**block)).collect();
+        Told::json(&json!({ "unblocked": unblocked, "still_blocked_by": still }))
     }
 
     /// Kill, shadow and percent.
@@ -277,7 +292,7 @@ impl<S: Store> Service<S> {
     async fn diff(&self, act: &Act<'_>, request: Request<Incoming>) -> Result<Told, Problem> {
         let lasting = Query::read(request.uri().query(), &["for"])?.comparison()?;
         let text = read_any(request, BATCH_BYTES_MAX).await?;
-        let (candidate, warnings) = Policy::compile(CANDIDATE, &text)
+        let (candidate, warnings) = Policy::compile_for(CANDIDATE, &text, self.identity.credentials())
             .map_err(|findings| Problem::of_admin(Refusal::WrongPolicy, findings.to_string()))?;
         let difference = self.engine.policy().difference(&candidate);
         let mut document = json!({
@@ -323,6 +338,10 @@ fn unknown_limit(name: &str) -> Problem {
     Problem::of_admin(Refusal::Unknown, detail)
 }
 
+fn stranger(stranger: Stranger) -> Problem {
+    Problem::of_admin(Refusal::Conflict, stranger.to_string())
+}
+
 fn not_begun(reason: NotBegun) -> Problem {
     match reason {
         NotBegun::Busy => {
@@ -346,6 +365,17 @@ fn own_limits<'p>(policy: &'p Policy, request: &CheckRequest<'_>) -> Vec<&'p str
     let matches = policy.matches(&request.clone().looking()).unwrap_or_default();
     let limits = matches.iter().filter_map(|matched| policy.limits().get(matched.limit as usize));
     limits.filter(|limit| !limit.by().is_empty()).map(|limit| limit.name()).collect()
+}
+
+/// Whether a request has an attribute of a block.
+fn is_given(request: &CheckRequest<'_>, (name, value): &(String, String)) -> bool {
+    request.attributes().iter().any(|given| {
+        given.name == name
+            && match given.value {
+                tollgate::Value::Text(text) => text == value,
+                tollgate::Value::Number(number) => number.to_string() == *value,
+            }
+    })
 }
 
 /// A request for the audit log.

@@ -162,6 +162,8 @@ struct StateView {
 struct NumbersView {
     limit: u64,
     remaining: u64,
+    /// Whether there is a counter, or nothing that it would remember.
+    counted: bool,
     next_unit_after_ms: u64,
     reset_after_ms: u64,
 }
@@ -175,6 +177,7 @@ impl From<&State> for StateView {
             numbers: state.source.has_numbers().then(|| NumbersView {
                 limit: outcome.limit,
                 remaining: outcome.remaining,
+                counted: outcome.is_touched(),
                 next_unit_after_ms: outcome.next_unit_after.ceil_millis(),
                 reset_after_ms: outcome.reset_after.ceil_millis(),
             }),
@@ -218,6 +221,9 @@ pub(super) struct ExplanationView<'a> {
     fault: Option<String>,
     limits: Vec<ExplainedView<'a>>,
     left_off: usize,
+    /// A credential was named that the callers file does not know.
+    #[serde(rename = "unknown_credential", skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_stranger: bool,
     /// What commands have counted that tell their limit with each call.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     throttled: Vec<ThrottledView>,
@@ -249,6 +255,7 @@ impl<'a> ExplanationView<'a> {
             fault: explanation.fault.as_ref().map(ToString::to_string),
             limits: shown.map(explained).collect(),
             left_off: if depth == Depth::Reasons { explanation.left_off } else { 0 },
+            is_stranger: false,
             throttled: throttled.iter().map(ThrottledView::from).collect(),
         }
     }

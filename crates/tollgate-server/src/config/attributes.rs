@@ -1,10 +1,12 @@
 //! The `attributes` section of the config: where attributes of a request are read from, beside those that every request has.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use http::HeaderName;
 use serde::Deserialize;
+use tollgate::CREDENTIAL;
 use tollgate_tower::attributes::jwt::Verifier;
 use tollgate_tower::attributes::source::{SetBy, Source};
 use tollgate_tower::attributes::template::{TEMPLATES_MAX, Template};
@@ -46,6 +48,7 @@ enum Templates {
 pub(super) fn mapped(
     attributes: BTreeMap<String, Mapping>,
     verifier: Option<&Arc<Verifier>>,
+    callers: Option<&Path>,
     problems: &mut Vec<String>,
 ) -> Vec<Mapped> {
     if attributes.len() > MAPPED_MAX {
@@ -55,7 +58,7 @@ pub(super) fn mapped(
         attributes.into_iter().take(MAPPED_MAX).partition(|(_, mapping)| mapping.first_of.is_some());
     let mut all = |mappings: Vec<(String, Mapping)>, known: &[Mapped]| -> Vec<Mapped> {
         let read = |(name, mapping): (String, Mapping)| {
-            let read = one(&name, mapping, verifier, known);
+            let read = one(&name, mapping, verifier, &Known { mapped: known, callers });
             read.map_err(|problem| problems.push(format!("attributes.{name}: {problem}"))).ok()
         };
         mappings.into_iter().filter_map(read).collect()
@@ -72,12 +75,17 @@ fn one(
     name: &str,
     mapping: Mapping,
     verifier: Option<&Arc<Verifier>>,
-    known: &[Mapped],
+    known: &Known<'_>,
 ) -> Result<Mapped, String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(format!("not a name; accepted: 1 to {NAME_BYTES_MAX} bytes without control characters"));
     }
-    if BUILT_IN.contains(&name) && name != "api_key" {
+    if name == CREDENTIAL {
+        return Err("is the credential; say where it is read from with `credentials`, as in `credentials: [{header: X-API-Key}]`, or \
+                    choose another name"
+            .to_owned());
+    }
+    if BUILT_IN.contains(&name) {
         return Err("is read from every request and cannot be mapped; choose another name".to_owned());
     }
     if mapping.set_by.is_some() && mapping.header.is_none() {
@@ -97,23 +105,30 @@ fn one(
         }
         _ => return Err("accepted: exactly one of header, query, cookie, path, jwt and first_of".to_owned()),
     };
-    // A credential is never kept as it is, whichever header it comes in.
-    let source = if mapping.hash || name == "api_key" { source.hashed() } else { source };
+    let source = if mapping.hash { source.hashed() } else { source };
     Ok(Mapped { name: name.to_owned(), source })
 }
 
+/// What a choice may be made of.
+struct Known<'k> {
+    mapped: &'k [Mapped],
+    callers: Option<&'k Path>,
+}
+
 /// The first of some attributes that a request has.
-fn chosen(names: &[String], known: &[Mapped]) -> Result<Source, String> {
+fn chosen(names: &[String], known: &Known<'_>) -> Result<Source, String> {
     if names.is_empty() || names.len() > MAPPED_MAX {
         return Err(format!("first_of: accepted are 1 to {MAPPED_MAX} names, such as [api_key, ip]"));
     }
-    let source = |name: &String| match known.iter().find(|mapped| mapped.name == *name) {
+    let source = |name: &String| match known.mapped.iter().find(|mapped| mapped.name == *name) {
         Some(mapped) => Ok(mapped.source.clone()),
         None => match name.as_str() {
             "ip" => Ok(Source::Client),
-            "api_key" => Ok(Source::Credential),
+            CREDENTIAL => Ok(Source::Credential),
             "host" => Ok(Source::Host),
             "method" => Ok(Source::Method),
+            // Whether a caller has it is known when the file of callers is read.
+            _ if known.callers.is_some() => Ok(Source::OfCaller(name.clone())),
             _ => Err(format!(
                 "first_of: {name:?} is not known; accepted: ip, api_key, host, method, and what the config maps from a request itself"
             )),
@@ -132,7 +147,7 @@ fn header_source(header: &str, set_by: Option<Setter>) -> Result<Source, String>
     Ok(Source::Header { name, set_by })
 }
 
-fn plain(name: String, field: &str) -> Result<String, String> {
+pub(super) fn plain(name: String, field: &str) -> Result<String, String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return Err(format!("{field}: accepted is a name of 1 to {NAME_BYTES_MAX} bytes"));
     }

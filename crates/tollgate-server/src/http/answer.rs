@@ -18,6 +18,7 @@ use super::route::Route;
 use crate::decision_json::{DECISION_BYTES, Decided};
 use crate::foreign::InForce;
 use crate::foreign::plain::Checked;
+use crate::identity::Known;
 use crate::readiness::{Audience, Report};
 use crate::rls::{self, Unanswerable};
 use crate::service::{Service, Wire};
@@ -184,13 +185,14 @@ impl<S: Store> Service<S> {
     }
 
     pub(super) async fn answer_check(&self, question: &Question<'_>) -> Result<Answered, Problem> {
-        let request = question.request()?;
         if let Some(foreign) = self.foreign() {
-            return Box::pin(self.answer_check_foreign(&foreign, &request)).await;
+            return Box::pin(self.answer_check_foreign(&foreign, &question.request()?)).await;
         }
+        let known = question.known(&self.identity);
+        let request = question.request_of(&known)?;
         let mut text = Vec::with_capacity(DECISION_BYTES);
         match self.decide(&request, self.now(), Some(Stopwatch::start()), &mut text).await {
-            Some(foreign) => Box::pin(self.answer_check_foreign(&foreign, &request)).await,
+            Some(foreign) => Box::pin(self.answer_check_foreign(&foreign, &question.request()?)).await,
             None => Ok(Answered::Decision(text)),
         }
     }
@@ -207,19 +209,23 @@ impl<S: Store> Service<S> {
 
     /// Answers all questions, or none if one of them is wrong.
     async fn batch(&self, questions: &[Question<'_>]) -> Result<Answered, Problem> {
-        let mut requests = Vec::with_capacity(questions.len());
-        for (index, question) in questions.iter().enumerate() {
-            let request = question.request();
-            requests.push(request.map_err(|error| Problem::invalid(format!("[{index}]: {error}")))?);
-        }
         let now = self.now();
+        let wrong =
+            |index: usize, error: &dyn std::fmt::Display| Problem::invalid(format!("[{index}]: {error}"));
         if let Some(foreign) = self.foreign() {
-            let answers = self.check_foreign(&foreign, &requests, now).await;
-            let told = |(index, error)| Problem::invalid(format!("[{index}]: {error}"));
-            return Ok(Foreign::document(answers.map_err(told)?.into()));
+            let asked = questions.iter().enumerate();
+            let plain =
+                asked.map(|(index, question)| question.request().map_err(|error| wrong(index, &error)));
+            let answers = self.check_foreign(&foreign, &plain.collect::<Result<Vec<_>, _>>()?, now).await;
+            return Ok(Foreign::document(answers.map_err(|(index, error)| wrong(index, &error))?.into()));
+        }
+        let known: Vec<Known> = questions.iter().map(|question| question.known(&self.identity)).collect();
+        let mut requests = Vec::with_capacity(questions.len());
+        for (index, (question, known)) in questions.iter().zip(&known).enumerate() {
+            requests.push(question.request_of(known).map_err(|error| wrong(index, &error))?);
         }
         if !self.engine.store().answers_at_once() {
-            return self.batch_together(&requests, now).await;
+            return self.batch_together(questions, &requests, now).await;
         }
         // Written one by one, so that a batch needs the memory of its answer and no more.
         let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
@@ -232,9 +238,7 @@ impl<S: Store> Service<S> {
             let watch = self.meter.sampled_watch();
             if let Some(foreign) = self.decide(request, now, watch, &mut text).await {
                 text.truncate(start);
-                let answers = self.check_foreign(&foreign, std::slice::from_ref(request), now).await;
-                let told = |(_, error)| Problem::invalid(format!("[{index}]: {error}"));
-                let answer = answers.map_err(told)?.pop().unwrap_or_default();
+                let answer = self.check_overtaken(&foreign, questions, index, now).await?;
                 text.extend_from_slice(answer.to_string().as_bytes());
             }
         }
@@ -245,6 +249,7 @@ impl<S: Store> Service<S> {
     /// The same where decisions wait for a store: so many at once that they share its calls, and wait together.
     async fn batch_together(
         &self,
+        questions: &[Question<'_>],
         requests: &[CheckRequest<'_>],
         now: Timestamp,
     ) -> Result<Answered, Problem> {
@@ -260,16 +265,29 @@ impl<S: Store> Service<S> {
                 let start = text.len();
                 if let Some(foreign) = self.write(&mut decision, request, now, &mut text) {
                     text.truncate(start);
-                    let answers = self.check_foreign(&foreign, std::slice::from_ref(request), now).await;
                     let place = chunk * TOGETHER_MAX + index;
-                    let told = |(_, error)| Problem::invalid(format!("[{place}]: {error}"));
-                    let answer = answers.map_err(told)?.pop().unwrap_or_default();
+                    let answer = self.check_overtaken(&foreign, questions, place, now).await?;
                     text.extend_from_slice(answer.to_string().as_bytes());
                 }
             }
         }
         text.push(b']');
         Ok(Answered::Decision(text))
+    }
+
+    /// The answer to one question of a batch by foreign rules that came into force meanwhile.
+    async fn check_overtaken(
+        &self,
+        foreign: &InForce,
+        questions: &[Question<'_>],
+        index: usize,
+        now: Timestamp,
+    ) -> Result<serde_json::Value, Problem> {
+        let wrong = |error: &dyn std::fmt::Display| Problem::invalid(format!("[{index}]: {error}"));
+        let Some(question) = questions.get(index) else { return Ok(serde_json::Value::Null) };
+        let request = question.request().map_err(|error| wrong(&error))?;
+        let answers = self.check_foreign(foreign, std::slice::from_ref(&request), now).await;
+        Ok(answers.map_err(|(_, error)| wrong(&error))?.pop().unwrap_or_default())
     }
 
     /// Decides, and writes the answer. Where foreign rules came into force meanwhile, they are to be asked instead.

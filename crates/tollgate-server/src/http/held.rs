@@ -17,7 +17,8 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// When the question is wrong, nobody can reserve just now, or the server cannot remember another one.
     pub(super) async fn answer_reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
-        let request = question.request()?;
+        let known = question.known(&self.identity);
+        let request = question.request_of(&known)?;
         if let Some(foreign) = self.foreign() {
             let format = foreign.rules.format().name();
             let detail = format!(

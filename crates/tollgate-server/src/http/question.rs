@@ -9,6 +9,7 @@ use tollgate::policy::Ended;
 use tollgate::{ATTRIBUTES_MAX, COST_MAX, CheckRequest, RequestError, Ticks, Value};
 
 use super::problem::Problem;
+use crate::identity::{Identity, Known, Word};
 
 mod number;
 
@@ -68,12 +69,28 @@ impl<'b> Question<'b> {
         parse(body, Batch)
     }
 
-    /// The question for the engine.
+    /// The question as it was asked, for rules of other programs.
     ///
     /// # Errors
     /// When a bound is passed.
     pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
-        let request = request_of(&self.attributes)?;
+        self.priced(request_of(&self.attributes)?)
+    }
+
+    /// Who it is about.
+    pub(crate) fn known(&self, identity: &Identity) -> Known {
+        identity.known(pairs(&self.attributes), Word::Trusted)
+    }
+
+    /// The question for the engine, about whom is known.
+    ///
+    /// # Errors
+    /// When a bound is passed.
+    pub(crate) fn request_of<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
+        self.priced(known.request(pairs(&self.attributes))?)
+    }
+
+    fn priced<'r>(&self, request: CheckRequest<'r>) -> Result<CheckRequest<'r>, RequestError> {
         match self.cost {
             Some(cost) => request.cost(cost),
             None => Ok(request),
@@ -88,13 +105,17 @@ impl<'b> Question<'b> {
 
 fn request_of<'a>(attributes: &'a [(Cow<'_, str>, Given<'_>)]) -> Result<CheckRequest<'a>, RequestError> {
     let mut request = CheckRequest::new();
-    for (name, given) in attributes {
-        match given {
-            Given::Text(text) => request.push(name, Value::Text(text))?,
-            Given::Number(number) => request.push(name, *number)?,
-        }
+    for (name, value) in pairs(attributes) {
+        request.push(name, value)?;
     }
     Ok(request)
+}
+
+fn pairs<'a>(attributes: &'a [(Cow<'_, str>, Given<'_>)]) -> impl Iterator<Item = (&'a str, Value<'a>)> {
+    attributes.iter().map(|(name, given)| match given {
+        Given::Text(text) => (&**name, Value::Text(text)),
+        Given::Number(number) => (&**name, Value::Number(*number)),
+    })
 }
 
 /// Attributes as a part of another document, read as strictly as those of a check.
@@ -108,6 +129,19 @@ impl Named<'_> {
     /// When a bound is passed.
     pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
         request_of(&self.0)
+    }
+
+    /// Whom they name.
+    pub(crate) fn known(&self, identity: &Identity) -> Known {
+        identity.known(pairs(&self.0), Word::Trusted)
+    }
+
+    /// A request of whom is known.
+    ///
+    /// # Errors
+    /// When a bound is passed.
+    pub(crate) fn request_of<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
+        known.request(pairs(&self.0))
     }
 }
 

@@ -44,6 +44,9 @@ fn verdict(answer: &Value, console: &mut Console) {
             console.line(format_args!("denied: {}", plain(reason)));
         }
     }
+    if answer["unknown_credential"] == true {
+        console.line("the callers file does not know this credential: such a request counts by its ip");
+    }
     if answer["no_limit_applies"] == true {
         console.line("such a request passes now: no limit applies to it, so it is not counted");
     } else if answer["allowed"] == true {
@@ -71,6 +74,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
             vec![
                 cell(text(limit, "name")),
                 left(state),
+                if state["counted"] == true { "yes" } else { "none" }.to_owned(),
                 seconds(state, "next_unit_after_ms"),
                 seconds(state, "reset_after_ms"),
                 text(state, "stance").to_owned(),
@@ -79,7 +83,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
         })
         .collect();
     console.line("");
-    lines(&["limit", "left", "next unit in", "all back in", "mode", "source"], &rows, console);
+    lines(&["limit", "left", "counter", "next unit in", "all back in", "mode", "source"], &rows, console);
 }
 
 /// What is left of how much, or what the policy says where it does not count.
@@ -149,10 +153,23 @@ fn ruling(ruled: &Value) -> String {
 }
 
 pub(super) fn reset(answer: &Value, console: &mut Console) {
+    let names = |name: &str| {
+        let names: Vec<String> = list(answer, name).iter().filter_map(Value::as_str).map(plain).collect();
+        names.join(", ")
+    };
+    let (limits, untouched) = (names("limits"), names("untouched"));
+    let which = if limits.is_empty() { String::new() } else { format!(": {limits}") };
     match answer["counters"].as_u64() {
-        Some(0) | None => console.line("no limit counts these attributes apart, so nothing was forgotten"),
-        Some(1) => console.line("1 counter forgotten"),
-        Some(counters) => console.line(format_args!("{counters} counters forgotten")),
+        Some(0) | None if untouched.is_empty() => {
+            console.line("no limit counts these attributes apart, so nothing was forgotten");
+        }
+        Some(0) | None => {
+            console.line(format_args!(
+                "no counter existed: nothing was counted for these attributes by {untouched}"
+            ));
+        }
+        Some(1) => console.line(format_args!("1 counter forgotten{which}")),
+        Some(counters) => console.line(format_args!("{counters} counters forgotten{which}")),
     }
 }
 
@@ -166,6 +183,10 @@ pub(super) fn unblocked(answer: &Value, console: &mut Console) {
     } else {
         "there is no block of exactly these attributes"
     });
+    for block in list(answer, "still_blocked_by") {
+        let (attributes, until) = (pairs(&block["attributes"]), text(block, "until"));
+        console.line(format_args!("still blocked, by a block of {attributes} until {until}"));
+    }
 }
 
 pub(super) fn ruled(answer: &Value, console: &mut Console) {

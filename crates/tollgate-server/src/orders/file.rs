@@ -4,7 +4,10 @@ use serde::{Deserialize, Serialize};
 use tollgate::overload::Controller;
 use tollgate::policy::Mode;
 use tollgate::store::Store;
-use tollgate::{Block, CheckRequest, Engine, RequestError, Ruled, Ruling, Timestamp, WallOffset};
+use tollgate::{
+    Block, CREDENTIAL, CheckRequest, CredentialDigest, Engine, RequestError, Ruled, Ruling, Timestamp,
+    WallOffset,
+};
 
 use crate::reload::source::Version;
 use tollgate_tower::shed::Shedder;
@@ -94,6 +97,14 @@ impl From<&Block> for BlockEntry {
 }
 
 impl BlockEntry {
+    /// The same with digests, where a version that knew none has written credentials as they are.
+    fn sealed(mut self) -> Self {
+        for (_, value) in self.attributes.iter_mut().filter(|(name, _)| name == CREDENTIAL) {
+            *value = CredentialDigest::of_value(value).to_string();
+        }
+        self
+    }
+
     fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
         let mut request = CheckRequest::new();
         for (name, value) in &self.attributes {
@@ -172,7 +183,7 @@ impl Said {
         let single = self.limits.into_iter().map(|limit| (limit.name, limit.ruled.into())).collect();
         let ruled = engine.resume_rulings((self.all.map(Ruled::from), single), now);
         let mut refused: Vec<String> = ruled.err().map(|error| error.to_string()).into_iter().collect();
-        for block in &self.blocks {
+        for block in self.blocks.into_iter().map(BlockEntry::sealed) {
             let until = block.until.instant();
             let told = block.request().map_err(|error| error.to_string()).and_then(|request| {
                 engine.block(&request, until, now).map(|_| ()).map_err(|error| error.to_string())

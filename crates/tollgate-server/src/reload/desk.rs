@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
-use tollgate::Timestamp;
 use tollgate::store::Store;
+use tollgate::{CredentialAttributes, Timestamp};
 
 use super::guard::{self, Summary};
 use super::last_good::LastGood;
@@ -34,12 +34,12 @@ pub(super) enum Read {
 }
 
 /// Reads a policy and the bytes it is made of, which must be the same before and after.
-pub(super) fn read(path: &Path) -> Read {
+pub(super) fn read(path: &Path, credentials: &CredentialAttributes) -> Read {
     if let Err(error) = source::is_file_or_directory(path) {
         return Read::Wrong(error);
     }
     let before = source::capture(path);
-    let loaded = policy_file::load(Some(&path.to_owned()));
+    let loaded = policy_file::load_for(Some(&path.to_owned()), credentials);
     let after = source::capture(path).map(|after| after.version);
     match (before, loaded, after) {
         (Ok(before), Ok(loaded), Ok(after)) if before.version == after => {
@@ -143,7 +143,7 @@ impl<S: Store> Desk<S> {
     }
 
     fn reload(&self, path: &Path, wish: Wish, memory: &mut Memory) -> Result<Done, String> {
-        let (loaded, capture) = match read(path) {
+        let (loaded, capture) = match read(path, self.service.identity.credentials()) {
             Read::Good(loaded, capture) => (loaded, capture),
             Read::Wrong(error) => return Err(self.failed(error, wish)),
             Read::Moving => {

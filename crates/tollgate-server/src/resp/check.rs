@@ -1,13 +1,15 @@
 //! `TG.CHECK`, a decision by the policy, and `TG.RELEASE`, which gives back what one took.
 
+use smallvec::SmallVec;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Decision, LimitStatus, RequestError, Stance, Ticks, Timestamp, Verdict};
+use tollgate::{CheckRequest, Decision, LimitStatus, RequestError, Stance, Ticks, Timestamp, Value, Verdict};
 
 use super::Resp;
 use super::frame::Arguments;
 use super::reply::{Protocol, Reply, quoted};
 use crate::decision_json::{Hold, Why, verdict_name};
 use crate::foreign::InForce;
+use crate::identity::{Known, Word};
 use crate::service::Wire;
 use crate::service::holds::Id;
 
@@ -23,8 +25,6 @@ enum Unclear {
     NotText(String),
     #[error("COST {0:?} is not a whole number; accepted are 0 (only look) to {max}", max = tollgate::COST_MAX)]
     Cost(String),
-    #[error(transparent)]
-    Request(#[from] RequestError),
 }
 
 /// `TG.CHECK attribute value … [COST n]`.
@@ -34,9 +34,14 @@ pub(super) async fn answer<S: Store>(
     reply: &mut Reply<'_>,
     now: Timestamp,
 ) {
-    let request = match request(arguments) {
-        Ok(request) => request,
+    let asked = match Asked::of(arguments) {
+        Ok(asked) => asked,
         Err(unclear) => return reply.error(&format!("ERR TG.CHECK: {unclear}")),
+    };
+    let known = resp.service.identity.known(asked.pairs(), Word::Trusted);
+    let request = match asked.request(&known) {
+        Ok(request) => request,
+        Err(error) => return reply.error(&format!("ERR TG.CHECK: {error}")),
     };
     if let Some(foreign) = resp.service.foreign() {
         return elsewhere(&foreign, reply);
@@ -68,24 +73,47 @@ fn elsewhere(foreign: &InForce, reply: &mut Reply<'_>) {
     reply.error(&format!("ERR TG.CHECK: in force is {format}: ask by RLS, POST /json or POST /v1/check"));
 }
 
-/// Reads the question.
-#[inline]
-fn request(arguments: Arguments<'_>) -> Result<CheckRequest<'_>, Unclear> {
-    let given = arguments.len();
-    if given.is_multiple_of(2) {
-        return Err(Unclear::Odd);
-    }
-    let mut request = CheckRequest::new();
-    for at in (1..given).step_by(2) {
-        let (name, value) =
-            (arguments.get(at).unwrap_or_default(), arguments.get(at + 1).unwrap_or_default());
-        if at + 2 == given && name.eq_ignore_ascii_case(COST) {
-            let cost = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-            return Ok(request.cost(cost.ok_or_else(|| Unclear::Cost(quoted(value)))?)?);
+/// What is asked, as it was written.
+struct Asked<'a> {
+    pairs: SmallVec<[(&'a str, &'a str); 8]>,
+    cost: Option<u64>,
+}
+
+impl<'a> Asked<'a> {
+    /// Reads the question.
+    #[inline]
+    fn of(arguments: Arguments<'a>) -> Result<Self, Unclear> {
+        let given = arguments.len();
+        if given.is_multiple_of(2) {
+            return Err(Unclear::Odd);
         }
-        request.push(text(name)?, text(value)?)?;
+        let mut asked = Self { pairs: SmallVec::new(), cost: None };
+        for at in (1..given).step_by(2) {
+            let (name, value) =
+                (arguments.get(at).unwrap_or_default(), arguments.get(at + 1).unwrap_or_default());
+            if at + 2 == given && name.eq_ignore_ascii_case(COST) {
+                let cost = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                asked.cost = Some(cost.ok_or_else(|| Unclear::Cost(quoted(value)))?);
+            } else {
+                asked.pairs.push((text(name)?, text(value)?));
+            }
+        }
+        Ok(asked)
     }
-    Ok(request)
+
+    #[inline]
+    fn pairs(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
+        self.pairs.iter().map(|(name, value)| (*name, Value::Text(value)))
+    }
+
+    #[inline]
+    fn request<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
+        let request = known.request(self.pairs())?;
+        match self.cost {
+            Some(cost) => request.cost(cost),
+            None => Ok(request),
+        }
+    }
 }
 
 #[inline]

@@ -1,8 +1,9 @@
 //! A bucket of Envoy's as a request that the policy knows: its entries are attributes, as those of a descriptor are.
 
-use tollgate::{CheckRequest, RequestError};
+use tollgate::{CheckRequest, RequestError, Value};
 
 use super::message::BucketId;
+use crate::identity::{Identity, Known, Word};
 
 /// A bucket, and where it came from.
 #[derive(Clone, Debug)]
@@ -48,9 +49,18 @@ impl Bucket {
         (&self.domain, &self.pairs)
     }
 
+    /// Whom it is about. Envoy passes on what clients send.
+    pub(super) fn known(&self, identity: &Identity) -> Known {
+        identity.known(self.pairs(), Word::Client)
+    }
+
     /// The request that the policy is asked about.
-    pub(super) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
-        self.pairs.iter().try_fold(CheckRequest::new(), |request, (name, value)| request.with(name, &**value))
+    pub(super) fn request<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
+        known.request(self.pairs())
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
+        self.pairs.iter().map(|(name, value)| (name.as_str(), Value::Text(value)))
     }
 }
 
@@ -71,7 +81,8 @@ mod tests {
         let one = Bucket::new(id(&[("b", b"2"), ("a", b"0"), ("a", b"1")]), "api").unwrap();
         let other = Bucket::new(id(&[("a", b"1"), ("b", b"2")]), "api").unwrap();
         assert_eq!(one.identity(), other.identity());
-        let request = one.request().unwrap();
+        let known = Known::default();
+        let request = one.request(&known).unwrap();
         let told: Vec<(&str, String)> =
             request.attributes().iter().map(|one| (one.name, format!("{:?}", one.value))).collect();
         assert_eq!(told, [("a", "Text(\"1\")".to_owned()), ("b", "Text(\"2\")".to_owned())]);
@@ -84,6 +95,6 @@ mod tests {
         assert!(matches!(Bucket::new(id(&[]), "api"), Err(Unusable::Invalid(_))));
         assert!(matches!(Bucket::new(id(&[("", b"x")]), "api"), Err(Unusable::Invalid(_))));
         assert_eq!(Bucket::new(id(&[("a", b"\xff")]), "api").unwrap_err(), Unusable::NoText);
-        assert!(Bucket::new(id(&[("a", b"")]), "api").unwrap().request().is_ok());
+        assert!(Bucket::new(id(&[("a", b"")]), "api").unwrap().request(&Known::default()).is_ok());
     }
 }

@@ -162,7 +162,8 @@ impl Desk {
         if service.engine.policy().domain().is_some_and(|domain| domain != bucket.domain) {
             return Standing::Free;
         }
-        let request = match bucket.request() {
+        let about = bucket.known(&service.identity);
+        let request = match bucket.request(&about) {
             Ok(request) => request,
             Err(error) => {
                 if let Some(skipped) = self.refused.due(now) {
@@ -221,7 +222,8 @@ impl Desk {
     }
 
     async fn draw(&self, service: &Service, bucket: &Bucket, now: Timestamp) {
-        let Ok(request) = bucket.request() else { return };
+        let known = bucket.known(&service.identity);
+        let Ok(request) = bucket.request(&known) else { return };
         let take = |status: &LimitStatus<'_>, cost: u64| {
             let numbers = status.quota.and_then(Numbers::of).filter(|_| cost > 0);
             let is_drawn = status.stance == Stance::Enforced && status.source.is_counted();

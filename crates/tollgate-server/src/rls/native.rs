@@ -2,12 +2,14 @@
 //! applies at most once, to the first descriptor that has what it asks for; all limits that apply are one decision.
 
 use arc_swap::ArcSwapOption;
+use smallvec::SmallVec;
 use tollgate::headers::{Caller, Dialect, Dialects};
 use tollgate::store::Store;
 use tollgate::{Audience, COST_MAX, CheckRequest, Decision, HeaderPolicy, RequestError, Timestamp};
 
-use super::{Answer, Code, Question};
+use super::{Answer, Code, Descriptor, Question};
 use crate::foreign::counters::Tallies;
+use crate::identity::{Known, Word};
 use crate::seldom::Seldom;
 use crate::service::{Service, Wire};
 use crate::telemetry::{BROUGHT, Key, Verdict as Refusal};
@@ -62,7 +64,8 @@ fn answer_at_once<S: Store>(service: &Service<S>, question: &Question, now: Time
     if !is_usual || service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
         return None;
     }
-    let views = views(question).ok()?;
+    let known = known(service, question);
+    let views = views(question, &known).ok()?;
     let decision = service.check_views_at_once(&views, now, Wire::Rls)?;
     Some(told(service, question, &views, &decision, &Brought::default(), now))
 }
@@ -72,7 +75,8 @@ async fn answer_later<S: Store>(service: &Service<S>, question: &Question, now: 
     if service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
         return Answer::blank(Code::Ok, descriptors.len());
     }
-    let mut views = match views(question) {
+    let known = known(service, question);
+    let mut views = match views(question, &known) {
         Ok(views) => views,
         Err(error) => return refused(service, question, &error, now),
     };
@@ -142,18 +146,20 @@ fn refused<S: Store>(
     Answer::blank(Code::OverLimit, question.descriptors.len())
 }
 
+/// Whom each descriptor is about. Envoy passes on what clients send.
+fn known<S: Store>(service: &Service<S>, question: &Question) -> SmallVec<[Known; 4]> {
+    let of = |descriptor: &Descriptor| service.identity.known(descriptor.pairs(), Word::Client);
+    question.descriptors.iter().map(of).collect()
+}
+
 /// One view for each descriptor.
-fn views(question: &Question) -> Result<Vec<CheckRequest<'_>>, RequestError> {
+fn views<'q>(question: &'q Question, known: &'q [Known]) -> Result<Vec<CheckRequest<'q>>, RequestError> {
     let mut views = Vec::with_capacity(question.descriptors.len());
-    for descriptor in &question.descriptors {
+    for (descriptor, known) in question.descriptors.iter().zip(known) {
         let hits = descriptor.hits(question);
         // Nothing counts as far as that, so whoever gives back more gives back all.
         let hits = if descriptor.is_negative_hits { hits.min(COST_MAX) } else { hits };
-        let mut request = CheckRequest::new().cost(hits)?;
-        for (name, value) in &descriptor.entries {
-            request.push(name, value)?;
-        }
-        views.push(request);
+        views.push(known.request(descriptor.pairs())?.cost(hits)?);
     }
     Ok(views)
 }

@@ -47,6 +47,7 @@ pub(super) fn start(
         let mut samples =
             memory.map_or_else(Vec::new, |memory| counted.samples(now, || memory.usage(now)).to_vec());
         samples.extend(policy(&service));
+        samples.extend(callers(&service));
         samples.extend(operated(&service, now));
         samples.extend(snapshots(&service));
         samples
@@ -105,6 +106,17 @@ fn policy(service: &Service) -> Vec<Sample> {
         reloads("ok", status.good),
         reloads("failed", status.bad),
         Sample::new(&names::RELOAD_OK, u64::from(status.trouble().is_none())),
+    ]
+}
+
+/// Who is known, where there is a callers file.
+fn callers(service: &Service) -> Vec<Sample> {
+    let Some(status) = service.readiness.callers.as_ref().map(|callers| callers.status()) else {
+        return Vec::new();
+    };
+    vec![
+        Sample::new(&names::CALLERS, status.known as u64),
+        Sample::new(&names::CALLERS_OK, u64::from(status.trouble().is_none())),
     ]
 }
 

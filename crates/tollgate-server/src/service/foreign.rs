@@ -120,8 +120,14 @@ impl<S: Store> Service<S> {
         views: impl Iterator<Item = &'q [(String, String)]>,
         now: Timestamp,
     ) -> Option<Arc<Block>> {
-        let entries = views.flatten().map(|(name, value)| (name.as_str(), value.as_str()));
-        let pairs: Vec<(&str, &str)> = entries.chain([(DOMAIN, domain)]).collect();
+        let entries: Vec<(&str, &str)> =
+            views.flatten().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        // Blocks name credentials by their digests; these rules see them as they are.
+        let digests: Vec<_> = entries.iter().map(|(name, value)| self.identity.sealed(name, value)).collect();
+        let told = entries.iter().zip(&digests);
+        let told = told
+            .map(|((name, value), digest)| (*name, digest.as_ref().map_or(*value, |digest| digest.as_str())));
+        let pairs: Vec<(&str, &str)> = told.chain([(DOMAIN, domain)]).collect();
         self.engine.blocked(&pairs, now)
     }
 

@@ -132,7 +132,7 @@ fn event(verdict: &Verdict<'_>, wire: Wire, now: Timestamp) -> Event {
         limit: text::shown(verdict.limit),
         attributes: pairs
             .take(ATTRIBUTES_SHOWN)
-            .map(|(name, value)| (text::shown(name), text::shown(value)))
+            .map(|(name, value)| (text::shown(name), text::shown(&text::unsecret(name, value))))
             .collect(),
         retry_after_ms: verdict.retry_after.map(Ticks::ceil_millis),
         reason: verdict.is_blocked.then(|| Block::NAME.to_owned()),

@@ -72,6 +72,11 @@ pub(crate) static POLICY_SINCE: Metric = gauge(
     "tollgate_policy_loaded_timestamp_seconds",
     "When the policy in force was put there, in seconds since 1970.",
 );
+pub(crate) static CALLERS: Metric = gauge("tollgate_callers", "Callers that the callers file knows.");
+pub(crate) static CALLERS_OK: Metric = gauge(
+    "tollgate_callers_last_reload_successful",
+    "1 unless the callers file on disk is wrong, so that those of an older one are known.",
+);
 pub(crate) static STORE_KEYS: Metric =
     gauge("tollgate_store_keys", "Keys whose counter matters still; counted at most every ten seconds.");
 pub(crate) static STORE_OVERFLOW: Metric = gauge(
@@ -284,6 +289,8 @@ pub(crate) static ALL: [&Metric; 79] = [
     &RELOADS,
     &RELOAD_OK,
     &POLICY_SINCE,
+    &CALLERS,
+    &CALLERS_OK,
     &STORE_KEYS,
     &STORE_OVERFLOW,
     &STORE_BYTES,

@@ -260,7 +260,8 @@ fn watching_begins_and_ends() {
     assert_eq!(events.len(), 4);
     let last = &events[3];
     assert_eq!((last.allowed, last.limit.as_str(), last.source), (false, "per-key", "exact"));
-    assert_eq!(last.attributes, [("api_key".to_owned(), r"k\r\nx".to_owned())]);
+    let digest = tollgate::CredentialDigest::of("k\r\nx").to_string();
+    assert_eq!(last.attributes, [("api_key".to_owned(), digest)]);
     assert_eq!((last.wire, last.at), (Wire::Authz, time.now()));
     assert!(last.retry_after_ms.is_some());
     drop(watching);

@@ -1,9 +1,10 @@
 //! Text that came from outside, made fit for people to read: in logs, in the live view, among the top keys. Nothing in it moves
 //! a cursor, begins a line or turns the direction of reading, and it is short.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
-use tollgate::{Attribute, CheckRequest, Value};
+use tollgate::{Attribute, CREDENTIAL, CheckRequest, CredentialDigest, Value};
 
 /// Most characters that are shown of one value; those that are escaped count as one.
 pub(crate) const VALUE_CHARS_MAX: usize = 64;
@@ -41,11 +42,23 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
+/// A value as it may be seen. Most ways in tell digests; rules of other programs are asked with credentials as they are.
+pub(crate) fn unsecret<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
+    if name == CREDENTIAL {
+        Cow::Owned(CredentialDigest::of_value(value).to_string())
+    } else {
+        Cow::Borrowed(value)
+    }
+}
+
 /// The attributes of a request, as text.
 pub(crate) fn attributes(request: &CheckRequest<'_>) -> Vec<(String, String)> {
     let pair = |attribute: &Attribute<'_>| {
         let mut value = String::new();
-        push_value(&mut value, attribute.value);
+        match attribute.value {
+            Value::Text(text) => push(&mut value, &unsecret(attribute.name, text)),
+            Value::Number(_) => push_value(&mut value, attribute.value),
+        }
         (shown(attribute.name), value)
     };
     request.attributes().iter().map(pair).collect()

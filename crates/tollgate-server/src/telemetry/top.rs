@@ -170,7 +170,7 @@ fn describe_key(entry: &mut Entry, key: &Key<'_>) {
         }
         text::push(&mut entry.key, name);
         entry.key.push('=');
-        text::push(&mut entry.key, value);
+        text::push(&mut entry.key, &text::unsecret(name, value));
     }
 }
 

@@ -118,8 +118,8 @@ fn roles() {
         });
         assert!(found, "{who} {verb} {about} {outcome} is not in {audit}");
     };
-    entry("otto", "reset", "api_key=k", "1 counters forgotten");
-    entry("otto", "block", "api_key=k", "until 20");
+    entry("otto", "reset", "api_key=sha256:8254c329a92850f6d539dd376f4816ee", "");
+    entry("otto", "block", "api_key=sha256:8254c329a92850f6d539dd376f4816ee", "until 20");
     entry("vera", "kill", "", "refused");
     entry("otto", "kill", "all limits", "refused");
     entry("ada", "kill", "all limits", "until 20");

@@ -97,7 +97,7 @@ fn a_block_is_true_about_its_time() {
     says(
         &server,
         &["block", "api_key=k", "--for", "2s", "--note", "a\u{1b}[31m script"],
-        "api_key=k is blocked until 20",
+        "api_key=sha256:8254c329a92850f6d539dd376f4816ee is blocked until 20",
     );
     let denied = server.check(KEY);
     assert_eq!(
@@ -155,7 +155,7 @@ fn a_block_is_taken_back() {
     says(&server, &["block", "api_key=k", "region:=7", "--for", "1h"], "is blocked until");
     assert_eq!(server.check(KEY)["allowed"], true, "it lacks the region");
     assert_eq!(server.check(r#"{"attributes":{"api_key":"k","region":7}}"#)["allowed"], false);
-    says(&server, &["limits"], "api_key=k region=7");
+    says(&server, &["limits"], "api_key=sha256:8254c329a92850f6d539dd376f4816ee region=7");
     assert_eq!(call(&server, &["unblock", "api_key=k"]).status.code(), Some(1));
     says(&server, &["unblock", "region:=7", "api_key=k"], "unblocked");
     assert_eq!(server.check(r#"{"attributes":{"api_key":"k","region":7}}"#)["allowed"], true);

@@ -174,7 +174,7 @@ fn a_config_maps_attributes() {
   - {name: tenants, by: [tenant], rate: 1/h}
   - {name: routes, by: [route], rate: 1/h}
   - {name: in-flight, by: [worker], concurrency: 1, permit_ttl: 60s}
-  - {name: keys, by: [api_key], rate: 1/h, overrides: {ba7816bf8f01cfea414140de5dae2223: 5/h}}
+  - {name: keys, by: [api_key], rate: 1/h, overrides: {'sha256:ba7816bf8f01cfea414140de5dae2223': 5/h}}
 ";
     let config = config.to_str().unwrap();
     let server =

@@ -18,7 +18,7 @@ fn check_explains_a_policy() {
     assert!(stderr(&output).contains("warning: limits[1] \"all\""), "{}", stderr(&output));
 }
 
-/// A policy that only limits whoever names a key is doubtful: a client need only leave it out.
+/// A policy that only limits whoever names a key is doubtful: a client need only leave it out, or invent another.
 #[test]
 fn check_warns_of_limits_by_credential_only() {
     let said = |limits: &str| {
@@ -28,13 +28,18 @@ fn check_warns_of_limits_by_credential_only() {
     };
     let per_key = "{name: per-key, by: [api_key], rate: 3/h}";
     let login = "{name: login, when: {method: POST, path: /login}, by: [ip], rate: 2/h}";
-    for doubtful in [per_key.to_owned(), format!("{per_key}, {login}")] {
+    for doubtful in
+        [per_key.to_owned(), format!("{per_key}, {login}"), format!("{per_key}, {{name: all, rate: 9/h}}")]
+    {
         let said = said(&doubtful);
-        assert!(said.starts_with("<stdin>: warning: limits: a request without api_key meets none"), "{said}");
+        assert!(
+            said.starts_with(
+                "<stdin>: warning: limits[0] \"per-key\".by: counts by api_key, which a stranger can invent"
+            ),
+            "{said}"
+        );
     }
-    for fine in ["{name: per-ip, by: [ip], rate: 9/h}", "{name: all, rate: 9/h}"] {
-        assert_eq!(said(&format!("{per_key}, {fine}")), "");
-    }
+    assert_eq!(said(&format!("{per_key}, {{name: per-ip, by: [ip], rate: 9/h}}")), "");
     for fine in [login, "{name: tenant, by: [tenant], rate: 1/h}", "{name: caller, by: [caller], rate: 1/h}"]
     {
         assert_eq!(said(fine), "");

@@ -106,7 +106,7 @@ fn spellings(key: &str) -> [String; 9] {
         format!("authorization: bEaReR   {key}\r\n"),
         format!("X-API-Key:\r\nAuthorization: Bearer {key}\r\n"),
         format!("X-API-Key:  \r\nAuthorization: bearer {key}\r\n"),
-        format!("X-API-Key: {key}\r\nAuthorization: Bearer other-{key}\r\n"),
+        format!("X-API-Key: {key}\r\nAuthorization: Bearer {key}\r\n"),
         format!("X-API-Key: {key}\r\nAuthorization: Basic {key}\r\n"),
     ]
 }

@@ -1,6 +1,7 @@
 //! Hot keys on a shared store: which they are and how they are decided is seen, by operators and by Prometheus.
 
 use serde_json::Value;
+use tollgate::CredentialDigest;
 use tollgate_testkit::until;
 
 use crate::admin_verbs::operate;
@@ -25,7 +26,9 @@ fn ask(server: &Server, key: &str) {
 fn told(server: &Server, limit: &str, key: &str) -> Option<Value> {
     let top = stdout(&operate(server, &["top", "--once", "--json"]).output().unwrap());
     let top: Value = serde_json::from_str(&top).unwrap();
-    let is_wanted = |each: &&Value| each["limit"] == limit && each["key"] == format!("api_key={key}");
+    let is_wanted = |each: &&Value| {
+        each["limit"] == limit && each["key"] == format!("api_key={}", CredentialDigest::of(key))
+    };
     top["keys"].as_array().unwrap().iter().find(is_wanted).cloned()
 }
 
@@ -64,7 +67,9 @@ fn a_hot_key_is_shown_as_leased_and_a_quiet_one_as_exact() {
     }
     let frame = stdout(&operate(&server, &["top", "--once"]).output().unwrap());
     let line = |key: &str| {
-        frame.lines().find(|line| line.starts_with("per-key") && line.ends_with(&format!("api_key={key}")))
+        frame.lines().find(|line| {
+            line.starts_with("per-key") && line.ends_with(&format!("api_key={}", CredentialDigest::of(key)))
+        })
     };
     assert!(line(HOT).unwrap().contains(" lease "), "{frame}");
     assert!(line("quiet").unwrap().contains(" exact "), "{frame}");

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::program::{SLOW_POLICY, Server, tollgate};
 
 /// What somebody might send who wants to forge a line, hide one, or take over a terminal.
-const EVIL: &str = r#"{"attributes":{"api_key":"k\n{\"level\":\"ERROR\",\"forged\":true}\r\n\u001b[2J\u001b]0;title\u0007\u009b31m\u202eevil","n\nforged\u001b":"x"}}"#;
+const EVIL: &str = r#"{"attributes":{"tenant":"k\n{\"level\":\"ERROR\",\"forged\":true}\r\n\u001b[2J\u001b]0;title\u0007\u009b31m\u202eevil","n\nforged\u001b":"x","api_key":"k"}}"#;
 
 /// Starts a server that logs each request, asks it the evil question, stops it, and returns what it logged.
 fn logged(format: &str) -> String {
@@ -52,7 +52,7 @@ fn json_lines_are_objects() {
     let fields = &decided[0]["fields"];
     assert_eq!((&fields["wire"], &fields["verdict"]), (&"http".into(), &"allow".into()));
     assert_eq!((&fields["limit"], &fields["source"]), (&"per-key".into(), &"exact".into()));
-    let expected = r#"api_key=k\n{"level":"ERROR","forged":true}\r\n\u{1b}[2J\u{1b}]0;title\u{7}\u{9b}31m\u{202e}evil n\nforged\u{1b}=x"#;
+    let expected = r#"tenant=k\n{"level":"ERROR","forged":true}\r\n\u{1b}[2J\u{1b}]0;title\u{7}\u{9b}31m\u{202e}evil n\nforged\u{1b}=x api_key=sha256:8254c329a92850f6d539dd376f4816ee"#;
     assert_eq!(fields["attributes"], expected);
     assert!(lines.iter().all(|line| line["level"] != "ERROR" && line.get("forged").is_none()));
 }

@@ -55,6 +55,7 @@ mod guide;
 mod h2_conformance;
 mod haproxy;
 mod holds;
+mod identity;
 mod hot_keys;
 mod lifecycle;
 mod links;

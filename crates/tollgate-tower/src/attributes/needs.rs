@@ -1,6 +1,6 @@
 //! Which attributes anybody asks for. What nobody asks for is not read, and cannot be wrong.
 
-use super::{BUILT_IN, MAPPED_MAX, Reader};
+use super::{API_KEY_PLACE, BUILT_IN, MAPPED_MAX, Reader};
 
 /// A set of a reader's attributes, in so many bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,11 @@ impl Needs {
     /// Those that a question about their names says.
     #[must_use]
     pub fn of(reader: &Reader, is_used: impl Fn(&str) -> bool) -> Self {
-        let built_in = BUILT_IN.iter().enumerate().filter(|(_, name)| is_used(name)).map(|(place, _)| place);
+        // Whatever a policy names may be what the callers file gives to a credential.
+        let is_used_of =
+            |place: usize, name: &str| is_used(name) || (place == API_KEY_PLACE && reader.callers.is_some());
+        let built_in = BUILT_IN.iter().enumerate();
+        let built_in = built_in.filter(|(place, name)| is_used_of(*place, name)).map(|(place, _)| place);
         let mapped =
             reader.mapped.iter().take(MAPPED_MAX).enumerate().filter(|(_, mapped)| is_used(&mapped.name));
         let mapped = mapped.map(|(place, _)| place + BUILT_IN.len());

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue, InvalidHeaderName};
+use http::header::{HeaderName, HeaderValue, InvalidHeaderName};
 use http::{Extensions, HeaderMap};
-use tollgate::loose_path;
+use tollgate::{CredentialDigest, loose_path};
 
+use super::credential::{bearer, cookie};
 use super::host::Host;
 use super::jwt::Verifier;
 use super::path::PathMatch;
@@ -15,9 +16,6 @@ use super::query;
 use super::template::Template;
 use super::{Subject, Unreadable};
 use crate::spelling::plain;
-
-/// Hexadecimal digits that are kept of a hash: 128 bits.
-const HASH_DIGITS: usize = 32;
 
 /// Who may set a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +25,17 @@ pub enum SetBy {
     Proxy,
     /// Whoever sends the request.
     Client,
+}
+
+/// How the values of a source are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Secrecy {
+    /// As they are.
+    Plain,
+    /// As digests of credentials.
+    Digest,
+    /// As digests or as they are, by where they were found.
+    Mixed,
 }
 
 /// Where a value is found.
@@ -53,9 +62,12 @@ pub enum Source {
     Method,
     /// The host, in its one spelling.
     Host,
-    /// The credential, always as its hash: `X-API-Key`, else the bearer token.
+    /// The credential of the request, as its digest, where [`Reader::credentials`](super::Reader::credentials) says. With a callers file, only
+    /// a known one.
     Credential,
-    /// The bearer token, always as its hash.
+    /// An attribute that the callers file gives to whoever sent the request.
+    OfCaller(String),
+    /// The bearer token, as its digest.
     Bearer,
     /// A claim of the bearer token, if that is a token that is believed.
     Jwt {
@@ -68,7 +80,7 @@ pub enum Source {
     Known(Known),
     /// The same value for every request.
     Fixed(String),
-    /// The hash of a value, for what nobody should see.
+    /// The digest of a value, for what nobody should see.
     Hashed(Box<Source>),
     /// The first that has a value.
     FirstOf(Vec<Source>),
@@ -120,10 +132,27 @@ impl Source {
         }
     }
 
-    /// The hash of the value.
+    /// The digest of the value; what is a digest stays as it is.
     #[must_use]
     pub fn hashed(self) -> Self {
-        Source::Hashed(Box::new(self))
+        match self {
+            Source::Credential | Source::Bearer | Source::Hashed(_) => self,
+            plain => Source::Hashed(Box::new(plain)),
+        }
+    }
+
+    /// How its values are kept.
+    #[must_use]
+    pub fn secrecy(&self) -> Secrecy {
+        match self {
+            Source::Credential | Source::Bearer | Source::Hashed(_) => Secrecy::Digest,
+            Source::FirstOf(sources) => {
+                let mut all = sources.iter().map(Source::secrecy);
+                let first = all.next().unwrap_or(Secrecy::Plain);
+                if all.all(|other| other == first) { first } else { Secrecy::Mixed }
+            }
+            _ => Secrecy::Plain,
+        }
     }
 
     /// Whether it reads a header that servers may read a field as, and that is not the field itself.
@@ -145,7 +174,7 @@ impl Source {
             Source::Header { set_by: SetBy::Proxy, .. } if !subject.is_vouched => None,
             Source::Header { name, .. } => single(subject.headers, name)?.map(Cow::Borrowed),
             Source::Query(name) => query::attribute(subject.query, name)?,
-            Source::Cookie(name) => cookie(subject.headers, name)?.map(Cow::Borrowed),
+            Source::Cookie(name) => cookie(subject.headers, name)?,
             Source::Path(templates) => {
                 let path = subject.path.as_deref().unwrap_or_default();
                 template(templates, path, subject.paths).map(|found| Cow::Borrowed(found.text()))
@@ -154,8 +183,12 @@ impl Source {
             Source::Client => subject.client.as_ref().map(|client| Cow::Owned(client.to_string())),
             Source::Method => subject.method.map(Cow::Borrowed),
             Source::Host => subject.host.clone().map(Host::into_name),
-            Source::Credential => credential(subject.headers)?.map(|secret| Cow::Owned(hashed(secret))),
-            Source::Bearer => bearer(subject.headers)?.map(|secret| Cow::Owned(hashed(secret))),
+            Source::Credential => subject.identified()?.digest.map(|digest| Cow::Owned(digest.to_string())),
+            Source::OfCaller(name) => {
+                let caller = subject.identified()?.caller.as_ref();
+                caller.and_then(|caller| caller.get(name)).map(|value| Cow::Owned(value.to_owned()))
+            }
+            Source::Bearer => bearer(subject.headers)?.map(digest),
             Source::Jwt { verifier, claim } => {
                 bearer(subject.headers)?.and_then(|token| verifier.claim(token, claim)).map(Cow::Owned)
             }
@@ -163,7 +196,9 @@ impl Source {
                 subject.extensions.and_then(|extensions| by(extensions, subject.headers)).map(Cow::Owned)
             }
             Source::Fixed(value) => Some(Cow::Borrowed(value.as_str())),
-            Source::Hashed(source) => source.read(subject)?.map(|value| Cow::Owned(hashed(&value))),
+            Source::Hashed(source) => {
+                source.read(subject)?.filter(|value| !value.is_empty()).map(|value| digest(&value))
+            }
             Source::FirstOf(sources) => {
                 let mut values = sources.iter().map(|source| source.read(subject));
                 return values.find(|value| !matches!(value, Ok(None))).unwrap_or(Ok(None));
@@ -195,7 +230,7 @@ pub(super) fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Op
     first.map(|value| text(name.as_str(), value)).transpose()
 }
 
-fn text<'h>(name: &str, value: &'h HeaderValue) -> Result<&'h str, Unreadable> {
+pub(super) fn text<'h>(name: &str, value: &'h HeaderValue) -> Result<&'h str, Unreadable> {
     let text = std::str::from_utf8(value.as_bytes());
     text.map(bare).map_err(|_| Unreadable(format!("{name}: not text in UTF-8")))
 }
@@ -205,99 +240,7 @@ fn bare(text: &str) -> &str {
     text.trim_matches([' ', '\t'])
 }
 
-pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-
-/// The credential of a request: `X-API-Key`, else the bearer token.
-pub(super) fn credential(headers: &HeaderMap) -> Result<Option<&str>, Unreadable> {
-    let key = single(headers, &API_KEY)?.filter(|key| !key.is_empty());
-    if key.is_some() {
-        return Ok(key);
-    }
-    bearer(headers)
-}
-
-/// The bearer token.
-fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Unreadable> {
-    let token = single(headers, &AUTHORIZATION)?.and_then(|value| {
-        let (scheme, token) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| bare(token))
-    });
-    Ok(token.filter(|token| !token.is_empty()))
-}
-
-/// What stands for a secret: the first half of its SHA-256, in hexadecimal digits. The same on every node and after every
-/// restart, so that a policy can name it.
-pub(super) fn hashed(secret: &str) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digest = ring::digest::digest(&ring::digest::SHA256, secret.as_bytes());
-    let bytes = digest.as_ref().iter().take(HASH_DIGITS / 2);
-    let digits = bytes.flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
-}
-
-/// The cookie of a name. Some servers take the first of several and some the last, so several that differ are nobody's identity.
-fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Result<Option<&'h str>, Unreadable> {
-    let mut found = None;
-    for line in headers.get_all(COOKIE) {
-        let pairs = text("cookie", line)?.split(';').filter_map(|pair| pair.split_once('='));
-        for (_, value) in pairs.filter(|(name, _)| name.trim() == wanted) {
-            let value = value.trim();
-            if found.replace(value).is_some_and(|before| before != value) {
-                let what = "given more than once, and not the same; send it once";
-                return Err(Unreadable(format!("cookie {wanted}: {what}")));
-            }
-        }
-    }
-    Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The hash is the one that `sha256sum` prints, so an operator can name a key in a policy.
-    #[test]
-    fn hashes() {
-        assert_eq!(hashed("abc"), "ba7816bf8f01cfea414140de5dae2223");
-        assert_eq!(hashed(""), "e3b0c44298fc1c149afbf4c8996fb924");
-    }
-
-    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
-        let line = |(name, value): &(&'static str, &'static str)| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
-        };
-        lines.iter().map(line).collect()
-    }
-
-    /// The key, else the token; never two.
-    #[test]
-    fn credentials() {
-        let read = |lines: &[(&'static str, &'static str)]| {
-            credential(&headers(lines)).map(|found| found.map(str::to_owned))
-        };
-        assert_eq!(read(&[("x-api-key", " k1 "), ("authorization", "Bearer t1")]), Ok(Some("k1".into())));
-        assert_eq!(read(&[("x-api-key", ""), ("authorization", "bearer  t1")]), Ok(Some("t1".into())));
-        assert_eq!(read(&[("authorization", "bEaReR \tt1")]), Ok(Some("t1".into())));
-        assert_eq!(read(&[("authorization", "Bearer\tt1")]), Ok(None));
-        assert_eq!(read(&[("authorization", "Basic abc")]), Ok(None));
-        assert_eq!(read(&[("authorization", "Bearer ")]), Ok(None));
-        assert_eq!(read(&[]), Ok(None));
-        assert!(read(&[("x-api-key", "a"), ("x-api-key", "b")]).is_err());
-    }
-
-    /// The cookie of the name, whichever line it is on and whatever spaces are around it; not one of several that differ.
-    #[test]
-    fn cookies() {
-        let read = |lines: &[&'static str]| {
-            let lines: Vec<_> = lines.iter().map(|line| ("cookie", *line)).collect();
-            cookie(&headers(&lines), "session").map(|found| found.map(str::to_owned))
-        };
-        assert_eq!(read(&["a=1; session=x=y"]), Ok(Some("x=y".to_owned())));
-        assert_eq!(read(&["a=1", "session = x ; b=2"]), Ok(Some("x".to_owned())));
-        assert_eq!(read(&["session=x; session=x", "session=x"]), Ok(Some("x".to_owned())));
-        assert_eq!(read(&["sess=1; SESSION=2; session"]), Ok(None));
-        for several in [&["session=random; session=real"][..], &["session=1", "session =2"]] {
-            assert!(read(several).is_err(), "{several:?}");
-        }
-    }
+/// What stands for a secret.
+fn digest(secret: &str) -> Cow<'static, str> {
+    Cow::Owned(CredentialDigest::of(secret).to_string())
 }

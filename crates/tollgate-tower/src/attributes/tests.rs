@@ -48,7 +48,7 @@ fn a_trusted_proxy_tells_about_its_request() {
         ("method", "POST"),
         ("host", "api.example.com"),
         ("path", "/a/b"),
-        ("api_key", "ba7816bf8f01cfea414140de5dae2223"),
+        ("api_key", "sha256:ba7816bf8f01cfea414140de5dae2223"),
     ];
     assert_eq!(read, Ok(expected(&told)));
 }
@@ -63,7 +63,7 @@ fn a_stranger_tells_about_itself() {
         ("method", "PUT"),
         ("host", "tollgate.example"),
         ("path", "/v1/authz"),
-        ("api_key", "ba7816bf8f01cfea414140de5dae2223"),
+        ("api_key", "sha256:ba7816bf8f01cfea414140de5dae2223"),
     ];
     for family in [Family::Forwarded, Family::Original] {
         assert_eq!(read(&Reader::default(), STRANGER, &lines, family), Ok(expected(&told)));
@@ -154,7 +154,7 @@ fn mappings() {
         ("claimed", "acme"),
         ("version", "2"),
         ("route", "/users/{id}"),
-        ("session", "ba7816bf8f01cfea414140de5dae2223"),
+        ("session", "sha256:ba7816bf8f01cfea414140de5dae2223"),
     ];
     assert_eq!(read(&reader, "10.1.1.1", &lines, Family::Forwarded), Ok(expected(&told)));
     let stranger = read(&reader, STRANGER, &lines, Family::Forwarded).unwrap();

@@ -3,6 +3,8 @@
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
 
+use tollgate::CredentialDigest;
+
 use super::address::{Counted, canonical};
 
 /// Room for every address, with its prefix, in blocks.
@@ -96,6 +98,13 @@ impl Short {
                 let _ = client.write_ip(&mut short);
             }
         }
+        short
+    }
+
+    /// A credential as limits count it: 39 bytes, so it is never cut.
+    pub(super) fn digest(digest: &CredentialDigest) -> Self {
+        let mut short = Self { bytes: [0; ROOM], length: 0 };
+        let _ = short.write_str(digest.as_str());
         short
     }
 

@@ -2,11 +2,13 @@
 //! well: a host its port, a path its loose form.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tollgate::{CheckRequest, RequestError, SPELLINGS_MAX, Spelling};
 
 use super::address::Counted;
+use super::callers::Caller;
 use super::text::{Short, Text};
 use super::{BUILT_IN, HOST_PLACE, IP_PLACE, NO_ADDRESS};
 
@@ -37,13 +39,16 @@ pub struct Attributes<'s> {
     values: SmallVec<[(&'s str, Text<'s>); 5]>,
     /// Other spellings, each with the place of its value.
     others: SmallVec<[(usize, Other<'s>); SPELLINGS_MAX]>,
+    /// What the callers file says of whoever sent it.
+    pub(super) caller: Option<Arc<Caller>>,
 }
 
 impl<'s> Attributes<'s> {
     /// The value of one.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.values.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+        let found = self.values.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+        found.or_else(|| self.caller.as_ref().and_then(|caller| caller.get(name)))
     }
 
     /// The host with its port, unless that goes without saying: what is sent on, where limits see the name alone.
@@ -75,7 +80,9 @@ impl<'s> Attributes<'s> {
 
     /// Names and values.
     pub fn pairs(&self) -> impl Iterator<Item = (String, String)> {
-        self.values.iter().map(|(name, value)| ((*name).to_owned(), value.as_str().to_owned()))
+        let given = self.caller.iter().flat_map(|caller| caller.attributes());
+        let read = self.values.iter().map(|(name, value)| (*name, value.as_str()));
+        read.chain(given).map(|(name, value)| (name.to_owned(), value.to_owned()))
     }
 
     /// The question for the engine.
@@ -97,6 +104,9 @@ impl<'s> Attributes<'s> {
                 None => request.push(name, value)?,
                 Some((_, other)) => request.push_spelled(name, value, other.of(value))?,
             }
+        }
+        for (name, value) in self.caller.iter().flat_map(|caller| caller.attributes()) {
+            request.push(name, value)?;
         }
         Ok(())
     }

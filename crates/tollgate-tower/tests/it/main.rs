@@ -11,6 +11,7 @@ mod direct;
 mod ends;
 mod examples;
 mod graphql;
+mod identity;
 #[path = "../../../tollgate/tests/it/ideal.rs"]
 mod ideal;
 mod limited;

@@ -2,7 +2,7 @@
 
 use super::fixture::{ALGORITHMS, Algorithm, BUCKET, HOUR, LINE, PERMITS, Rig, START, asking, on_plan};
 use crate::decision::Decision;
-use crate::engine::{CommitError, Permit, Settled};
+use crate::engine::{CommitError, Forgotten, Permit, Settled};
 use crate::outcome::Verdict;
 use crate::policy::{Cost, Mode};
 use crate::request::CheckRequest;
@@ -340,12 +340,16 @@ pub async fn a_reset_forgets_all_or_the_named<S: Store>(make: &impl Fn(Timestamp
         assert!(rig.admits(key, 4).await);
     }
     let named = [BUCKET.name, PERMITS.name, "no such limit"];
-    assert_eq!(rig.engine.reset(&asking("k", 1), &named, rig.now).await, Ok(2));
+    let forgotten = |report: Forgotten| (report.counters.len(), report.untouched.len());
+    assert_eq!(rig.engine.reset(&asking("k", 1), &named, rig.now).await.map(forgotten), Ok((2, 0)));
     for (name, outcome) in rig.peek("k").await {
         let left = if named.contains(&name.as_str()) { 10 } else { 6 };
         assert_eq!(outcome.remaining, left, "{name}");
     }
-    assert_eq!(rig.engine.reset(&asking("k", 1), &[], rig.now).await, Ok(ALGORITHMS.len()));
+    let all = rig.engine.reset(&asking("k", 1), &[], rig.now).await.map(forgotten);
+    assert_eq!(all, Ok((ALGORITHMS.len() - 2, 2)));
+    let again = rig.engine.reset(&asking("k", 1), &[], rig.now).await.map(forgotten);
+    assert_eq!(again, Ok((0, ALGORITHMS.len())));
     assert!(rig.peek("k").await.iter().all(|(_, outcome)| outcome.remaining == 10));
     assert!(rig.peek("other").await.iter().all(|(_, outcome)| outcome.remaining == 6));
 }

@@ -13,6 +13,7 @@ use super::{ATTEMPTS, Engine, Question};
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Fault, LimitStatus, Source, Stance, Status};
 use crate::outcome::Outcome;
+use crate::policy::seal::Sealed;
 use crate::policy::{Choice, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet};
 use crate::request::CheckRequest;
 use crate::store::{Store, StoreFailure};
@@ -106,21 +107,10 @@ impl<S: Store> Engine<S> {
             limits: Vec::new(),
             left_off: 0,
         };
-        for (matched, status) in &met {
-            let limit = &policy.limits()[matched.limit as usize];
-            explanation.limits.push(applied(limit, matched, status, request, &rulings));
-        }
-        let is_met = |number: u32| met.iter().any(|(matched, _)| matched.limit == number);
-        let others =
-            || (0u32..).zip(policy.limits()).filter(|(number, _)| !is_met(*number)).map(|(_, limit)| limit);
-        let near = others().filter(|limit| limit.mentions(request));
-        let far = others().filter(|limit| !limit.mentions(request));
-        for limit in near.chain(far) {
-            if explanation.limits.len() >= LIMITS_EXPLAINED_MAX {
-                explanation.left_off += 1;
-                continue;
-            }
-            explanation.limits.push(unapplied(limit, request, &rulings));
+        // Limits say about a credential what they say about its digest.
+        match policy.compared(request, &mut Sealed::new()) {
+            None => explanation.go_through(&policy, &met, request, &rulings),
+            Some(request) => explanation.go_through(&policy, &met, &request, &rulings),
         }
         explanation
     }
@@ -167,6 +157,34 @@ impl<S: Store> Engine<S> {
             return (policy, fault, met);
         }
         unreachable!("the last attempt concludes")
+    }
+}
+
+impl Explanation {
+    /// Adds the limits that have to do with a request.
+    fn go_through(
+        &mut self,
+        policy: &Policy,
+        met: &[(Match, LimitStatusOwned)],
+        request: &CheckRequest<'_>,
+        rulings: &InForce,
+    ) {
+        for (matched, status) in met {
+            let limit = &policy.limits()[matched.limit as usize];
+            self.limits.push(applied(limit, matched, status, request, rulings));
+        }
+        let is_met = |number: u32| met.iter().any(|(matched, _)| matched.limit == number);
+        let others =
+            || (0u32..).zip(policy.limits()).filter(|(number, _)| !is_met(*number)).map(|(_, limit)| limit);
+        let near = others().filter(|limit| limit.mentions(request));
+        let far = others().filter(|limit| !limit.mentions(request));
+        for limit in near.chain(far) {
+            if self.limits.len() >= LIMITS_EXPLAINED_MAX {
+                self.left_off += 1;
+                continue;
+            }
+            self.limits.push(unapplied(limit, request, rulings));
+        }
     }
 }
 

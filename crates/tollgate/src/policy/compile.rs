@@ -10,6 +10,7 @@ mod penalty;
 mod quota;
 pub(crate) mod when;
 
+use crate::credential::CredentialAttributes;
 use crate::policy::check;
 use crate::policy::document::{self, Node, Reading, Tree};
 use crate::policy::expression::with_room;
@@ -17,6 +18,7 @@ use crate::policy::fields::Fields;
 use crate::policy::finding::{Findings, Place, Problem, Report};
 use crate::policy::index::Index;
 use crate::policy::limit::Limit;
+use crate::policy::seal;
 use crate::policy::{LIMITS_MAX, Policy, Vocabulary};
 use defaults::Defaults;
 
@@ -25,12 +27,16 @@ const DOMAIN_BYTES_MAX: usize = 128;
 const FIELDS: [&str; 5] = ["domain", "shard_by", "attributes", "defaults", "limits"];
 
 /// Compiles the bytes of a file, on a stack that no expression in it can exhaust.
-pub(crate) fn compile(source_name: &str, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
-    with_room(|| compile_here(source_name, bytes)).unwrap_or_else(|| compile_here(source_name, bytes))
+pub(crate) fn compile(
+    source_name: &str,
+    bytes: &[u8],
+    credentials: &CredentialAttributes,
+) -> Result<(Policy, Findings), Findings> {
+    let compile = || compile_here(Report::new(source_name).knowing(credentials), bytes);
+    with_room(compile).unwrap_or_else(compile)
 }
 
-fn compile_here(source_name: &str, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
-    let mut report = Report::new(source_name);
+fn compile_here(mut report: Report, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
     let policy = document::read(bytes, Reading::OWN, &mut report).and_then(|root| read(&root, &mut report));
     finish(policy, report)
 }
@@ -68,7 +74,8 @@ fn read(root: &Node, report: &mut Report) -> Option<Policy> {
             return None;
         }
     };
-    Some(Policy { domain, shard_by: shard_by.map(str::to_owned), vocabulary, limits, index })
+    let sealed = seal::sealed_names(&limits, report.credentials());
+    Some(Policy { domain, shard_by: shard_by.map(str::to_owned), vocabulary, limits, sealed, index })
 }
 
 fn domain(fields: Fields<'_>, report: &mut Report) -> Option<String> {

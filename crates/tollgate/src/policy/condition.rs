@@ -66,6 +66,14 @@ impl Choices {
         choices
     }
 
+    /// Puts other texts in the place of those that are compared as text.
+    pub(crate) fn replace_values(&mut self, with: impl Fn(&str) -> String) {
+        for value in self.written.iter_mut().filter(|written| self.values.contains(written)) {
+            *value = with(value);
+        }
+        self.values.iter_mut().for_each(|value| *value = with(value));
+    }
+
     /// As the policy writes them.
     #[must_use]
     pub fn written(&self) -> &[String] {

@@ -21,6 +21,8 @@ pub const ITEMS_MAX: usize = 100_000;
 pub const DEPTH_MAX: usize = 16;
 /// Longest single text, in bytes.
 pub const TEXT_BYTES_MAX: usize = 65_536;
+/// The field of a limit whose names may be credentials.
+const OVERRIDES: &str = "overrides";
 
 /// One value and where it stands.
 #[derive(Clone, Debug)]
@@ -351,10 +353,13 @@ impl<'t> Reader<'t, '_> {
                 return stop(at, format!("more than {ITEMS_MAX} fields"), "fewer");
             }
             let key = self.key(event, at, depth)?;
+            let shown = quoted(&key);
             if path > 0 {
                 self.path.push('.');
             }
-            self.path.push_str(&quoted(&key));
+            // The names of overrides may be credentials, which no finding shows.
+            let is_secret = self.path.trim_end_matches('.').ends_with(OVERRIDES);
+            self.path.push_str(if is_secret { "…" } else { &shown });
             let (event, value_at) = self.next()?;
             let (node, inner) = self.node(event, value_at, depth + 1)?;
             deepest = deepest.max(inner);

@@ -3,6 +3,7 @@
 mod pattern;
 mod presence;
 pub(crate) mod scene;
+mod seal;
 mod survey;
 
 use std::collections::BTreeSet;
@@ -10,6 +11,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
+use cel::common::ast::IdedExpr;
 use cel::common::types::{CelBool, CelInt, CelString};
 use cel::common::value::CowVal;
 use cel::context::VariableResolver;
@@ -17,6 +19,7 @@ use cel::{Context, Env, ExecutionError, Program};
 use smallvec::SmallVec;
 
 use self::pattern::Patterns;
+use crate::credential::{CredentialAttributes, CredentialDigest};
 use crate::policy::finding::{Problem, quoted};
 use crate::request::{COST_MAX, CheckRequest, SPELLING_TEXTS_MAX, SPELLINGS_MAX, Value};
 
@@ -41,7 +44,7 @@ static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
 /// A compiled CEL expression.
 pub struct Expression {
     source: String,
-    program: Program,
+    tree: IdedExpr,
     patterns: Patterns,
     attributes: BTreeSet<String>,
     needed: BTreeSet<String>,
@@ -73,7 +76,29 @@ impl Expression {
         let attributes = survey::attributes(program.expression())?;
         let needed = &survey::needed(program.expression()) & &attributes;
         let patterns = Patterns::of(program.expression())?;
-        Ok(Self { source: source.trim().to_owned(), attributes, needed, patterns, program })
+        let tree = program.expression().clone();
+        Ok(Self { source: source.trim().to_owned(), attributes, needed, patterns, tree })
+    }
+
+    /// Replaces the credentials that it names by their digests, also in its text.
+    ///
+    /// # Errors
+    /// When it asks more of a credential than whether it is there, or which one it is.
+    pub(crate) fn seal(&mut self, credentials: &CredentialAttributes) -> Result<(), Problem> {
+        if !self.attributes.iter().any(|name| credentials.contains(name)) {
+            return Ok(());
+        }
+        for text in seal::seal(&mut self.tree, credentials)? {
+            let digest = CredentialDigest::of_value(&text);
+            let before = std::mem::take(&mut self.source);
+            self.source = before.replace(&format!("'{text}'"), &format!("'{digest}'"));
+            self.source = self.source.replace(&format!("\"{text}\""), &format!("\"{digest}\""));
+            // A literal with escapes is not found as it is written.
+            if text != digest.as_str() && !self.source.contains(digest.as_str()) {
+                self.source = format!("an expression about {digest}");
+            }
+        }
+        Ok(())
     }
 
     /// Every attribute that it mentions.
@@ -147,24 +172,24 @@ impl Expression {
 
     /// The attributes that it only says what they must not be, without asking whether they are there.
     pub(crate) fn unguarded(&self) -> impl Iterator<Item = String> {
-        survey::unguarded(self.program.expression()).into_iter()
+        survey::unguarded(&self.tree).into_iter()
     }
 
     /// Whether it is one comparison, with nothing beside it.
     pub(crate) fn is_comparison(&self) -> bool {
-        survey::is_comparison(self.program.expression())
+        survey::is_comparison(&self.tree)
     }
 
     /// Pairs of attribute and text that must be equal for it to be true.
     pub(crate) fn equalities(&self) -> Vec<(String, String)> {
         let mut pairs = Vec::new();
-        survey::equalities(self.program.expression(), &mut pairs);
+        survey::equalities(&self.tree, &mut pairs);
         pairs
     }
 
     /// A name that stands alone, when the expression is nothing else.
     pub(crate) fn as_name(&self) -> Option<String> {
-        survey::dotted(self.program.expression())
+        survey::dotted(&self.tree)
     }
 
     fn evaluate(&self, request: &CheckRequest<'_>, reading: Reading<'_>) -> Result<cel::Value, Failure> {
@@ -172,7 +197,7 @@ impl Expression {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         context.set_variable_resolver(&attributes);
         // The interpreter has code paths that panic; a request must not reach the caller as one.
-        let execute = || catch_unwind(AssertUnwindSafe(|| self.program.execute(&context)));
+        let execute = || catch_unwind(AssertUnwindSafe(|| cel::Value::resolve(&self.tree, &context)));
         match self.patterns.during(execute) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(ExecutionError::UndeclaredReference(name))) => Err(Failure::Absent(name.to_string())),

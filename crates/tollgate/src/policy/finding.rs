@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::credential::CredentialAttributes;
+
 /// Most findings that are kept; the rest are only counted, so that a hopeless file stays readable.
 pub const FINDINGS_MAX: usize = 1000;
 /// Longest piece of the user's text that a message repeats, in characters.
@@ -155,6 +157,8 @@ pub struct Report {
     limit: Option<String>,
     findings: Findings,
     errors: usize,
+    /// The attributes of which no value may be shown.
+    credentials: CredentialAttributes,
     /// Findings before this one are about other files, and in their order.
     sorted: usize,
 }
@@ -169,8 +173,21 @@ impl Report {
             limit: None,
             findings: Findings::default(),
             errors: 0,
+            credentials: CredentialAttributes::default(),
             sorted: 0,
         }
+    }
+
+    /// The same where these attributes hold credentials.
+    #[must_use]
+    pub fn knowing(self, credentials: &CredentialAttributes) -> Self {
+        Self { credentials: credentials.clone(), ..self }
+    }
+
+    /// The attributes that hold credentials: no finding shows a value of theirs.
+    #[must_use]
+    pub const fn credentials(&self) -> &CredentialAttributes {
+        &self.credentials
     }
 
     /// From here on findings are about the limit at `index`, until told otherwise.

@@ -12,6 +12,7 @@ use crate::policy::condition::Condition;
 use crate::policy::finding::quoted;
 use crate::policy::index::{Check, Known, Plan};
 use crate::policy::limit::{BY_MAX, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex, TIER_BY_MAX};
+use crate::policy::seal::Sealed;
 use crate::policy::text::{Digits, as_text};
 use crate::request::{COST_MAX, CheckRequest, VIEWS_MAX, Value};
 
@@ -117,6 +118,20 @@ impl Policy {
     /// Adds the limits that one view meets, and no view before it did.
     #[inline]
     fn find(
+        &self,
+        view: u8,
+        request: &CheckRequest<'_>,
+        mode_of: &impl Fn(&Limit) -> Mode,
+        found: &mut Found<'_>,
+    ) -> Result<(), Fault> {
+        match self.compared(request, &mut Sealed::new()) {
+            None => self.find_compared(view, request, mode_of, found),
+            Some(request) => self.find_compared(view, &request, mode_of, found),
+        }
+    }
+
+    #[inline]
+    fn find_compared(
         &self,
         view: u8,
         request: &CheckRequest<'_>,

@@ -237,7 +237,7 @@ fn operators_name_addresses_as_limits_count_them() {
         assert_eq!(explained.limits[0].state.as_ref().unwrap().outcome.remaining, 3, "{spelling}");
     }
     let reset = pollster::block_on(engine.reset(&of(&[("ip", "2001:db8::ffff")]), &["a"], T0)).unwrap();
-    assert_eq!(reset, 1);
+    assert_eq!(reset.counters.len() + reset.untouched.len(), 1);
     let until = T0 + Ticks::from_secs(60);
     let block = engine.block(&of(&[("ip", "2001:db8::1")]), until, T0).unwrap();
     assert_eq!(block.attributes(), [("ip".to_owned(), "2001:db8::/64".to_owned())]);

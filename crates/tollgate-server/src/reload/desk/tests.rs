@@ -23,7 +23,8 @@ impl Bench {
     fn new(scratch: Scratch, force_reload: bool) -> Self {
         let policy = scratch.path("policy.yaml");
         let arguments = ReloadArguments { state_dir: Some(scratch.path("state")), force_reload };
-        let mut start = start(Some(&policy), arguments.state_dir.as_deref()).unwrap();
+        let mut start =
+            start(Some(&policy), arguments.state_dir.as_deref(), &CredentialAttributes::default()).unwrap();
         let time = ManualClock::new();
         let (reloader, watcher) = Watcher::new(&mut start, Some(&policy), &arguments, time.now());
         let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
@@ -190,8 +191,9 @@ fn the_last_good_policy_survives_a_restart() {
 fn no_start_without_a_policy() {
     let scratch = Scratch::new();
     let policy = scratch.write("policy.yaml", "limits: [");
-    assert!(start(Some(&policy), None).is_err());
-    let error = start(Some(&policy), Some(&scratch.path("state"))).err().unwrap();
+    assert!(start(Some(&policy), None, &CredentialAttributes::default()).is_err());
+    let error =
+        start(Some(&policy), Some(&scratch.path("state")), &CredentialAttributes::default()).err().unwrap();
     assert!(error.contains("no last good policy to start with"), "{error}");
 }
 
@@ -219,7 +221,7 @@ fn an_unwritable_state_directory_stops_nothing() {
 #[test]
 fn nothing_to_reload_is_said() {
     let time = ManualClock::new();
-    let mut start = start(None, None).unwrap();
+    let mut start = start(None, None, &CredentialAttributes::default()).unwrap();
     let arguments = ReloadArguments::default();
     let (reloader, watcher) = Watcher::new(&mut start, None, &arguments, time.now());
     let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());

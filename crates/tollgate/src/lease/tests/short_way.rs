@@ -153,7 +153,8 @@ fn what_is_gone_is_not_spent() {
     }
     assert_eq!(last, Source::Lease);
     let request = CheckRequest::new().with("key", "k").unwrap();
-    assert_eq!(block_on(engine.reset(&request, &[], now)), Ok(1));
+    let forgotten = block_on(engine.reset(&request, &[], now)).unwrap();
+    assert_eq!(forgotten.counters.len() + forgotten.untouched.len(), 1);
     assert_eq!(passes(&engine, now).1, Source::Exact);
     // What is held of it then is at hand again.
     for _ in 0..100 {

@@ -79,7 +79,7 @@ pub(super) fn read(node: &Node, vocabulary: &Vocabulary, report: &mut Report) ->
     let cost = cost(fields, quotas.as_ref(), report);
     let percent = fields.count("enforce_percent", 100, report).unwrap_or(100);
     let consistency = fields.choice("consistency", &CONSISTENCIES, report).unwrap_or_default();
-    let limit = Limit {
+    let mut limit = Limit {
         name: name.to_owned(),
         when,
         by,
@@ -94,6 +94,9 @@ pub(super) fn read(node: &Node, vocabulary: &Vocabulary, report: &mut Report) ->
         quotas: quotas.unwrap_or_else(Quotas::none),
         cost,
     };
+    for (field, fault) in limit.seal(report.credentials()) {
+        report.error(fields.place(&field), &field, fault);
+    }
     check::alone(&limit, vocabulary, &|field| fields.place(field), report);
     Some((limit, fields.place("name")))
 }

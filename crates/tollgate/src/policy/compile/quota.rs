@@ -8,6 +8,7 @@ use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
+use crate::credential::CredentialDigest;
 use crate::policy::builder::strictest;
 use crate::policy::document::{Entry, Node, Tree};
 use crate::policy::fields::{self, Fields};
@@ -371,8 +372,14 @@ impl Reader<'_> {
             report.error(node.at, field, Problem::new("is empty", accepted));
         }
         let mut quotas = TextMap::default();
+        let is_secret = self.is_secret(field, report);
         for entry in table.iter() {
-            let path = format!("{field}.{}", quoted(&entry.key));
+            let shown = if is_secret {
+                CredentialDigest::of_value(&entry.key).to_string()
+            } else {
+                quoted(&entry.key)
+            };
+            let path = format!("{field}.{shown}");
             if field == "tiers" && Self::is_nested(entry, &path, report) {
                 continue;
             }
@@ -416,6 +423,16 @@ impl Reader<'_> {
         };
         report.error(entry.at, path, problem);
         true
+    }
+
+    /// Whether the names of a table are credentials, which no finding shows.
+    fn is_secret(&self, field: &str, report: &Report) -> bool {
+        let by = if field == "overrides" { self.fields.get("by") } else { self.fields.get("tier_by") };
+        let name = match by.map(|node| &node.tree) {
+            Some(Tree::List(items)) => items.first().map(|item| &item.tree),
+            tree => tree,
+        };
+        matches!(name, Some(Tree::Text(name)) if report.credentials().contains(name))
     }
 
     fn quota(&mut self, node: &Node, field: &str, report: &mut Report) -> Option<QuotaIndex> {

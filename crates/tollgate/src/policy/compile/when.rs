@@ -11,8 +11,18 @@ use crate::policy::vocabulary::Vocabulary;
 const ACCEPTED: &str = "a table such as {method: POST, path: /v1/*}, or a CEL expression";
 const VALUES: &str = "a text, a list of texts, or { not: … } of these; * stands for anything";
 
-/// The conditions of a limit; none when it has no `when`.
+/// The conditions of a limit; none when it has no `when`. Credentials in them are digests.
 pub(crate) fn read(fields: Fields<'_>, vocabulary: &Vocabulary, report: &mut Report) -> Vec<Condition> {
+    let mut conditions = read_plain(fields, vocabulary, report);
+    let sealed: Vec<_> =
+        conditions.iter_mut().map(|condition| condition.seal(report.credentials())).collect();
+    for problem in sealed.into_iter().filter_map(Result::err) {
+        report.error(fields.place("when"), "when", problem);
+    }
+    conditions
+}
+
+fn read_plain(fields: Fields<'_>, vocabulary: &Vocabulary, report: &mut Report) -> Vec<Condition> {
     let Some(node) = fields.get("when") else {
         return Vec::new();
     };

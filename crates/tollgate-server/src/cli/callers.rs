@@ -1,0 +1,60 @@
+//! What the user may type about the callers file.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::value::{self, GivenAttribute};
+
+/// What to do with the callers file.
+#[derive(Debug, Subcommand)]
+pub enum CallersCommand {
+    /// Add a credential, as its SHA-256, and what is known of its caller
+    Add(AddCallerArguments),
+    /// List the digests of known credentials, and what is known of their callers
+    List(ListCallersArguments),
+    /// Remove a credential
+    Remove(RemoveCallerArguments),
+}
+
+const ADD_HELP: &str = "\
+Examples:
+  tollgate callers add k1 tenant=acme plan=pro
+  pass show acme/key | tollgate callers add - tenant=acme plan=pro     the key is in no shell history
+
+Exit status: 0 when it was added, 1 when it is known already, 2 for wrong usage.";
+
+/// The arguments of `callers add`.
+#[derive(Debug, Args)]
+#[command(after_help = ADD_HELP)]
+pub struct AddCallerArguments {
+    /// The credential, its digest as sha256:…, or - for the first line of standard input
+    #[arg(value_name = "CREDENTIAL")]
+    pub credential: Option<String>,
+    /// What is known of its caller: name=text
+    #[arg(value_name = "NAME=VALUE", value_parser = value::attribute)]
+    pub attributes: Vec<GivenAttribute>,
+    /// The callers file; it is made where there is none
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CALLERS", default_value = "callers.yaml")]
+    pub file: PathBuf,
+}
+
+/// The arguments of `callers list`.
+#[derive(Debug, Args)]
+pub struct ListCallersArguments {
+    /// The callers file
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CALLERS", default_value = "callers.yaml")]
+    pub file: PathBuf,
+}
+
+/// The arguments of `callers remove`.
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0 when it was removed, 1 when it was not there, 2 for wrong usage.")]
+pub struct RemoveCallerArguments {
+    /// The credential, its digest as sha256:…, or - for the first line of standard input
+    #[arg(value_name = "CREDENTIAL")]
+    pub credential: Option<String>,
+    /// The callers file
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CALLERS", default_value = "callers.yaml")]
+    pub file: PathBuf,
+}

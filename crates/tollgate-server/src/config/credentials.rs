@@ -1,0 +1,67 @@
+//! The `credentials` section of the config: where the service behind looks for the credential of a request.
+
+use serde::Deserialize;
+use tollgate_tower::attributes::credential::{Credentials, PLACES_MAX, Place};
+
+use super::attributes::plain;
+
+const ACCEPTED: &str = "accepted: bearer, basic, {header: X-API-Key}, {cookie: NAME} and {query: NAME}";
+
+/// One place, as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum PlaceDocument {
+    Scheme(String),
+    Named(Named),
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Named {
+    header: Option<String>,
+    cookie: Option<String>,
+    query: Option<String>,
+}
+
+/// What the section means; `X-API-Key` and the bearer token where there is none.
+pub(super) fn compile(places: Option<Vec<PlaceDocument>>, problems: &mut Vec<String>) -> Credentials {
+    let Some(places) = places else { return Credentials::default() };
+    if places.len() > PLACES_MAX {
+        problems.push(format!("credentials: more than {PLACES_MAX}; name those that the service reads"));
+    }
+    let mut read: Vec<Place> = Vec::new();
+    for (index, place) in places.into_iter().enumerate().take(PLACES_MAX) {
+        match one(place) {
+            Ok(place) if read.contains(&place) => {
+                problems.push(format!("credentials[{index}]: is named twice"))
+            }
+            Ok(place) => read.push(place),
+            Err(problem) => problems.push(format!("credentials[{index}]: {problem}")),
+        }
+    }
+    Credentials::new(read)
+}
+
+fn one(place: PlaceDocument) -> Result<Place, String> {
+    let named = match place {
+        PlaceDocument::Scheme(scheme) => {
+            return match scheme.as_str() {
+                "bearer" => Ok(Place::Bearer),
+                "basic" => Ok(Place::Basic),
+                _ => Err(format!("{scheme:?} is not known; {ACCEPTED}")),
+            };
+        }
+        PlaceDocument::Named(named) => named,
+    };
+    match (named.header, named.cookie, named.query) {
+        (Some(header), None, None) if header.eq_ignore_ascii_case("authorization") => {
+            Err("header: Authorization has several schemes; accepted: bearer and basic".to_owned())
+        }
+        (Some(header), None, None) => header
+            .parse()
+            .map(Place::Header)
+            .map_err(|_| format!("header: {header:?} is no name of a header, such as X-API-Key")),
+        (None, Some(name), None) => plain(name, "cookie").map(Place::Cookie),
+        (None, None, Some(name)) => plain(name, "query").map(Place::Query),
+        _ => Err(ACCEPTED.to_owned()),
+    }
+}

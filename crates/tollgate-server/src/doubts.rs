@@ -1,0 +1,188 @@
+//! What is doubtful about a policy for requests of HTTP: limits that a stranger passes by inventing what they count by, or by leaving it out.
+
+use std::collections::BTreeSet;
+
+use tollgate::policy::{By, Condition, Limit, Mode};
+use tollgate::{CREDENTIAL, Policy};
+use tollgate_tower::attributes::Reader;
+use tollgate_tower::attributes::source::{SetBy, Source};
+
+/// The attribute that nobody can invent or leave out.
+const CLIENT: &str = "ip";
+
+/// Which attributes a stranger chooses, and whether credentials are known.
+#[derive(Debug)]
+pub(crate) struct Strangers {
+    /// What a stranger can invent.
+    invented: BTreeSet<String>,
+    /// What a request may lack.
+    absent: BTreeSet<String>,
+    knows_callers: bool,
+}
+
+impl Default for Strangers {
+    /// Where nothing is known of the config.
+    fn default() -> Self {
+        Self::of(&Reader::default())
+    }
+}
+
+impl Strangers {
+    /// As requests are read.
+    pub(crate) fn of(reader: &Reader) -> Self {
+        let knows_callers = reader.callers.is_some();
+        let named = |is_so: &dyn Fn(&Source) -> bool| {
+            let mapped = reader.mapped.iter().filter(|mapped| is_so(&mapped.source));
+            mapped.map(|mapped| mapped.name.clone()).collect::<BTreeSet<String>>()
+        };
+        let mut invented = named(&|source| is_invented(source, knows_callers));
+        let mut absent = named(&|source| may_lack(source));
+        if !knows_callers {
+            invented.insert(CREDENTIAL.to_owned());
+        }
+        absent.insert(CREDENTIAL.to_owned());
+        if let Some(callers) = &reader.callers {
+            absent.extend(callers.now().names().map(str::to_owned));
+        }
+        Self { invented, absent, knows_callers }
+    }
+
+    /// The doubts about a policy, each with what would be accepted.
+    pub(crate) fn doubts(&self, policy: &Policy) -> Vec<String> {
+        let limits = policy.limits();
+        let deciding = || limits.iter().enumerate().filter(|(_, limit)| limit.mode() != Mode::Off);
+        let doubtful = deciding().filter_map(|(index, limit)| {
+            let name = limit.by().iter().map(By::name).find(|name| self.is_chosen(name))?;
+            let is_beside = |(_, other): (usize, &Limit)| self.stands_beside(other, limit);
+            (!deciding().any(is_beside)).then(|| self.doubt(index, limit, name))
+        });
+        doubtful.collect()
+    }
+
+    /// Whether a stranger decides by it which counter is charged.
+    fn is_chosen(&self, name: &str) -> bool {
+        self.invented.contains(name) || self.absent.contains(name)
+    }
+
+    /// Whether a limit counts everything by address that another one is about.
+    fn stands_beside(&self, limit: &Limit, other: &Limit) -> bool {
+        let names = || limit.by().iter().map(By::name);
+        let counts_addresses =
+            names().any(|name| name == CLIENT) && !names().any(|name| self.is_chosen(name));
+        let shown = |condition: &Condition| format!("{condition:?}");
+        let others: Vec<String> = other.when().iter().map(shown).collect();
+        counts_addresses && limit.when().iter().all(|condition| others.contains(&shown(condition)))
+    }
+
+    fn doubt(&self, index: usize, limit: &Limit, name: &str) -> String {
+        let what = if self.invented.contains(name) {
+            "a stranger can invent, each time for a fresh quota, or leave out"
+        } else {
+            "a request may lack"
+        };
+        let beside = if limit.when().is_empty() { "" } else { " and the same `when`" };
+        let known = if self.knows_callers || name != CREDENTIAL {
+            ""
+        } else {
+            "; with a callers file (`callers:` in the config) an invented key is no identity, and counts by ip alone"
+        };
+        format!(
+            "limits[{index}] \"{}\".by: counts by {name}, which {what}, and no limit by ip stands beside it; accepted: another limit with \
+             `by: [ip]`{beside}{known}",
+            limit.name()
+        )
+    }
+}
+
+/// Whether whoever sends a request can make up the value.
+fn is_invented(source: &Source, knows_callers: bool) -> bool {
+    match source {
+        Source::Header { set_by, .. } => *set_by == SetBy::Client,
+        Source::Query(_) | Source::Cookie(_) | Source::Bearer => true,
+        Source::Credential => !knows_callers,
+        Source::Hashed(inner) => is_invented(inner, knows_callers),
+        Source::FirstOf(sources) => sources.iter().any(|source| is_invented(source, knows_callers)),
+        _ => false,
+    }
+}
+
+/// Whether whoever sends a request can leave the value out.
+fn may_lack(source: &Source) -> bool {
+    match source {
+        Source::Client
+        | Source::Peer
+        | Source::Method
+        | Source::Host
+        | Source::Fixed(_)
+        | Source::Path(_) => false,
+        // What a proxy says, or a token that was verified, is not the client's to leave out; but a request without it is nobody's.
+        Source::Header { set_by: SetBy::Proxy, .. } | Source::Jwt { .. } | Source::Known(_) => false,
+        Source::Hashed(inner) => may_lack(inner),
+        Source::FirstOf(sources) => sources.iter().all(may_lack),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_tower::attributes::Mapped;
+    use tollgate_tower::attributes::callers::{Callers, LiveCallers};
+
+    use super::*;
+
+    fn doubts(strangers: &Strangers, limits: &str) -> usize {
+        let (policy, _) = Policy::compile("p", format!("limits: [{limits}]").as_bytes()).unwrap();
+        let doubts = strangers.doubts(&policy);
+        assert!(doubts.iter().all(|doubt| doubt.contains("`by: [ip]`")), "{doubts:?}");
+        doubts.len()
+    }
+
+    fn reading(source: Source, callers: Option<&str>) -> Strangers {
+        let callers = callers.map(|text| LiveCallers::new(Callers::read("c", text.as_bytes()).unwrap()));
+        let mapped = vec![Mapped { name: "caller".to_owned(), source }];
+        Strangers::of(&Reader { mapped, callers, ..Reader::default() })
+    }
+
+    /// A limit by what strangers choose is doubted unless one by ip stands beside it, for the same requests.
+    #[test]
+    fn a_limit_by_ip_settles_it() {
+        let strangers = Strangers::default();
+        let key = "{name: a, by: [api_key], rate: 3/h}";
+        assert_eq!(doubts(&strangers, key), 1);
+        assert_eq!(doubts(&strangers, &format!("{key}, {{name: b, by: [ip], rate: 9/h}}")), 0);
+        assert_eq!(
+            doubts(&strangers, &format!("{key}, {{name: b, rate: 9/h}}")),
+            1,
+            "one counter for everybody protects nobody"
+        );
+        assert_eq!(doubts(&strangers, &format!("{key}, {{name: b, by: [ip, api_key], rate: 9/h}}")), 2);
+        assert_eq!(doubts(&strangers, &format!("{key}, {{name: b, by: [ip], mode: off, rate: 9/h}}")), 1);
+        assert_eq!(
+            doubts(&strangers, &format!("{key}, {{name: b, when: {{path: /x}}, by: [ip], rate: 9/h}}")),
+            1
+        );
+        let narrow = "{name: a, when: {path: /x}, by: [api_key], rate: 3/h}";
+        assert_eq!(
+            doubts(&strangers, &format!("{narrow}, {{name: b, when: {{path: /x}}, by: [ip], rate: 9/h}}")),
+            0
+        );
+        assert_eq!(doubts(&strangers, "{name: a, by: [tenant], rate: 3/h}, {name: b, rate: 1/h}"), 0);
+    }
+
+    /// The story: `first_of: [api_key, ip]` was what `policy check` recommended, and twelve of twelve invented keys passed a limit of three.
+    /// It is right once credentials are known.
+    #[test]
+    fn falling_back_to_the_address_helps_only_against_known_callers() {
+        let chosen = || Source::FirstOf(vec![Source::Credential, Source::Client]);
+        let limit = "{name: a, by: [caller], rate: 3/h}";
+        assert_eq!(doubts(&reading(chosen(), None), limit), 1);
+        assert_eq!(doubts(&reading(chosen(), Some("callers: [{key: k1, plan: pro}]")), limit), 0);
+        let known =
+            reading(Source::Cookie("sid".to_owned()).hashed(), Some("callers: [{key: k1, plan: pro}]"));
+        assert_eq!(doubts(&known, limit), 1);
+        assert_eq!(
+            doubts(&known, "{name: a, by: [api_key], rate: 3/h}, {name: b, by: [plan], rate: 1/h}"),
+            2
+        );
+    }
+}

@@ -1,0 +1,465 @@
+//! One identity: a credential is the same on every way in and for every operator, by its text or by its digest, and its text is seen
+//! nowhere.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::json;
+use tollgate::CredentialDigest;
+use tollgate_testkit::Scratch;
+use tollgate_tower::attributes::callers::Callers;
+
+use crate::admin::TOKEN;
+use crate::admin_verbs::operate;
+use crate::gateway_upstream::{Gateway, Upstream};
+use crate::guide::{Last, blocks, first, shell, succeeded};
+use crate::program::{Server, stderr, stdout, tollgate};
+use crate::redis::Redis;
+use crate::rls::{self, Client};
+
+const GUIDE: &str = include_str!("../../../../docs/callers.md");
+
+/// `docs/callers.md` is run: its file is made by its commands, and its policy served with it.
+#[test]
+fn the_guide_is_true() {
+    let (blocks, scratch, upstream) = (blocks(GUIDE), Scratch::new(), Upstream::start());
+    let (mut started, mut last) = (None::<Gateway>, Last::default());
+    for (language, block) in &blocks {
+        match *language {
+            "sh" => {
+                let address = started.as_ref().map(|gateway| gateway.address.to_string()).unwrap_or_default();
+                let mut shell = shell(&format!("set -eu\n{}", block.replace("127.0.0.1:8000", &address)));
+                shell.current_dir(scratch.path("")).env_remove("TOLLGATE_CALLERS");
+                last.ran(block, succeeded(shell).0);
+            }
+            "sh serve" => {
+                assert!(block.contains("--policy policy.yaml --callers callers.yaml --upstream"), "{block}");
+                let more = ["--callers", &scratch.text("callers.yaml")];
+                started = Some(gateway(&upstream, first(&blocks, "yaml policy"), &more));
+            }
+            "yaml callers" => {
+                let callers = Callers::read("callers.yaml", block.as_bytes()).unwrap();
+                assert!(["k1", "k2"].iter().all(|key| callers.find(&CredentialDigest::of(key)).is_some()));
+            }
+            "yaml credentials" => {
+                fs::write(scratch.path("config.yaml"), block).unwrap();
+                let config = scratch.text("config.yaml");
+                let checked =
+                    crate::program::run(&["policy", "check", "-", "--config", &config], b"limits: []");
+                assert_eq!(checked.status.code(), Some(0), "{}", stderr(&checked));
+            }
+            other => last.compare(other, block),
+        }
+    }
+    last.at_least(3);
+}
+
+/// A gateway with an admin token before an upstream.
+pub(crate) fn gateway(upstream: &Upstream, policy: &str, more: &[&str]) -> Gateway {
+    let address = format!("http://{}", upstream.address);
+    let always = [
+        "serve",
+        "--http",
+        "127.0.0.1:0",
+        "--gateway",
+        "127.0.0.1:0",
+        "--policy",
+        "-",
+        "--upstream",
+        &address,
+    ];
+    Gateway::of(Server::spawn(command(&[&always, more].concat()), policy))
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = tollgate(arguments);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN).env("TOLLGATE_LOG", "debug");
+    command
+}
+
+/// What a command prints, on both streams; it must succeed.
+fn said(server: &Server, words: &str) -> String {
+    let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{words}: {}", stderr(&output));
+    stdout(&output) + &stderr(&output)
+}
+
+fn key(credential: &str) -> String {
+    format!("X-API-Key: {credential}\r\n")
+}
+
+/// Asks once on every way in that takes attributes or requests; tells what each answered.
+fn ask_everywhere(gateway: &Gateway, credential: &str) -> String {
+    let server = &gateway.server;
+    let body = json!({"attributes": {"api_key": credential}}).to_string();
+    let mut answers = vec![gateway.get("/", &key(credential)).status.to_string()];
+    let held = format!("GET /v1/authz HTTP/1.1\r\nHost: a\r\nX-Forwarded-Uri: /\r\n{}\r\n", key(credential));
+    answers.push(server.exchange(held.as_bytes()).status.to_string());
+    for (path, body) in [
+        ("/v1/check", body.clone()),
+        ("/v1/check/batch", format!("[{body}]")),
+        ("/v1/reservations", body),
+        (
+            "/json",
+            json!({"domain": "d", "descriptors": [{"entries": [{"key": "api_key", "value": credential}]}]})
+                .to_string(),
+        ),
+    ] {
+        let answer = server.send("POST", path, &body);
+        answers.push(format!("{} {}", answer.status, String::from_utf8_lossy(&answer.body)));
+    }
+    answers.push(server.resp_exchange(format!("TG.CHECK api_key {credential}\r\nQUIT\r\n").as_bytes()));
+    let rls = Client::new(server.grpc.unwrap());
+    answers.push(rls::shown(&rls.ask(rls::question("d", 1, &format!("api_key={credential}"))).unwrap()));
+    answers.join("\n")
+}
+
+/// Ways in of [`ask_everywhere`].
+const WAYS: usize = 8;
+
+/// Every way in charges the same counter for one credential, in memory and in Redis, and an operator sees it by the credential's own text.
+#[test]
+fn one_credential_is_one_counter_on_every_way_in() {
+    let (upstream, redis) = (Upstream::start(), Redis::start(&[]));
+    let store = format!("redis://127.0.0.1:{}", redis.port);
+    for more in [&[][..], &["--store", &store]] {
+        let gateway = gateway(&upstream, "limits: [{name: per-key, by: [api_key], rate: 20/h}]", more);
+        let answers = ask_everywhere(&gateway, "k1");
+        assert!(
+            said(&gateway.server, "get api_key=k1").contains(&format!("{} of 20", 20 - WAYS)),
+            "{answers}"
+        );
+        assert!(said(&gateway.server, "get api_key=k2").contains("20 of 20"));
+        let digest = CredentialDigest::of("k1");
+        assert!(said(&gateway.server, &format!("explain api_key={digest}")).contains("12 of 20 left"));
+        // A digest is no credential: a client that sends one is somebody else.
+        gateway.get("/", &key(digest.as_str()));
+        assert!(said(&gateway.server, "get api_key=k1").contains("12 of 20"));
+    }
+}
+
+/// The story: `tollgate block api_key=k2` said "blocked", and k2 went on getting 200; `explain` said "3 of 3 left" for whoever was refused.
+#[test]
+fn operators_name_credentials_as_they_are() {
+    let upstream = Upstream::start();
+    let gateway = gateway(&upstream, "limits: [{name: per-key, by: [api_key], rate: 3/h}]", &[]);
+    let statuses = |credential: &str, times: usize| -> Vec<u16> {
+        (0..times).map(|_| gateway.get("/", &key(credential)).status).collect()
+    };
+    assert!(said(&gateway.server, "block api_key=k2 --for 10m").contains("is blocked until"));
+    assert_eq!(statuses("k2", 2), [429, 429]);
+    assert!(said(&gateway.server, "explain api_key=k2").contains("blocked by an operator"));
+    assert!(said(&gateway.server, "unblock api_key=k2").contains("unblocked"));
+    assert_eq!(statuses("k2", 4), [200, 200, 200, 429]);
+    assert!(said(&gateway.server, "explain api_key=k2").contains("per-key: denies"));
+    said(&gateway.server, "reset api_key=k2");
+    assert!(said(&gateway.server, "get api_key=k2").contains("3 of 3"));
+    assert_eq!(statuses("k2", 1), [200]);
+}
+
+/// The story: `overrides: {vip: 100/h}` did nothing at the gateway. What a policy names plainly holds wherever the credential comes in.
+#[test]
+fn policies_name_credentials_as_they_are() {
+    const POLICY: &str = "limits:
+  - {name: per-key, by: [api_key], rate: 2/h, overrides: {vip: 4/h}}
+  - {name: tiered, by: [api_key], tier_by: api_key, tiers: {vip: 100/h, k3: 1/h}, rate: 50/h}
+  - {name: listed, when: {api_key: [k4, k5]}, rate: 1/h}
+  - {name: said, when: \"api_key == 'k6'\", rate: 1/h}
+";
+    let upstream = Upstream::start();
+    let gateway = gateway(&upstream, POLICY, &[]);
+    let passed =
+        |credential: &str| (0..5).filter(|_| gateway.get("/", &key(credential)).status == 200).count();
+    assert_eq!([passed("vip"), passed("k1"), passed("k3"), passed("k4"), passed("k6")], [4, 2, 1, 1, 1]);
+    // The limit of the list is one counter, which k4 has used up.
+    assert_eq!(passed("k5"), 0);
+    let explained = said(&gateway.server, "explain api_key=vip");
+    assert!(explained.contains("denies") && !explained.contains("vip"), "{explained}");
+}
+
+/// The text of a credential is in no log, no metric, no list, no answer to an operator, no trace of what was said and no file.
+#[test]
+fn a_credential_is_seen_nowhere() {
+    const SECRET: &str = "s3cr3t-credential-9f2c";
+    let policy = format!(
+        "limits:
+  - {{name: per-key, by: [api_key], rate: 4/h, overrides: {{{SECRET}: 5/h}}}}
+  - {{name: said, when: \"api_key == '{SECRET}' || api_key in ['{SECRET}', 'x']\", rate: 3/h}}
+  - {{name: listed, when: {{api_key: ['{SECRET}']}}, by: [ip], rate: 100/h}}
+"
+    );
+    let (upstream, state) = (Upstream::start(), Scratch::new());
+    let directory = state.text("state");
+    let mut gateway = gateway(&upstream, &policy, &["--state-dir", &directory]);
+    let mut seen = gateway.server.banner.clone();
+    for _ in 0..2 {
+        seen += &ask_everywhere(&gateway, SECRET);
+    }
+    let bearer = format!("Authorization: Bearer {SECRET}\r\nX-API-Key: other\r\n");
+    let two = gateway.get("/", &bearer);
+    assert_eq!(two.status, 400);
+    seen += &String::from_utf8_lossy(&two.body);
+    for words in [
+        "get api_key=SECRET",
+        "explain api_key=SECRET",
+        "explain api_key=other",
+        "block api_key=SECRET --for 10m --note why",
+        "limits",
+        "get api_key=SECRET --json",
+        "top --once",
+        "top --once --json",
+        "tail --once",
+        "unblock api_key=SECRET",
+        "block api_key=SECRET --for 10m --json",
+        "reset api_key=SECRET",
+        "reset api_key=SECRET --json",
+        "audit",
+        "audit --json",
+    ] {
+        seen += &said(&gateway.server, &words.replace("SECRET", SECRET));
+    }
+    for path in ["/metrics", "/readyz"] {
+        seen += &String::from_utf8_lossy(&gateway.server.send("GET", path, "").body);
+    }
+    gateway.server.signal("-TERM");
+    assert_eq!(gateway.server.wait().code(), Some(0));
+    let log = gateway.server.rest_of_log();
+    assert!(log.contains("decided") && log.contains("sha256:"), "the log has decisions: {log}");
+    seen += &log;
+    let mut files = 0;
+    for entry in fs::read_dir(&directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            files += 1;
+            seen += &format!("\n{}: {}", path.display(), String::from_utf8_lossy(&fs::read(&path).unwrap()));
+        }
+    }
+    assert!(files >= 2, "snapshot and orders are written: {seen}");
+    assert!(seen.contains("sha256:"));
+    let shown: Vec<&str> = seen.lines().filter(|line| line.contains(SECRET)).collect();
+    assert!(shown.is_empty(), "{shown:#?}");
+}
+
+const LIMITS: &str = "limits:
+  - {name: per-key, by: [api_key], rate: 3/h}
+  - {name: per-ip, by: [ip], rate: 100/h}
+";
+
+/// The story: a used-up bearer token beside a random `X-API-Key` passed, since only the key was looked at. Two different credentials are
+/// refused, on the gateway and on authz, until the config says which one the service reads.
+#[test]
+fn two_different_credentials_are_refused() {
+    let upstream = Upstream::start();
+    let plain = gateway(&upstream, LIMITS, &[]);
+    let both = |key: &str| format!("X-API-Key: {key}\r\nAuthorization: Bearer t1\r\n");
+    for _ in 0..3 {
+        assert_eq!(plain.get("/", "Authorization: bearer\tt1\r\n").status, 200);
+    }
+    let refused = plain.get("/", &both("random"));
+    assert_eq!(refused.status, 400);
+    let refused = String::from_utf8(refused.body).unwrap();
+    assert!(refused.contains("x-api-key and authorization hold different ones"), "{refused}");
+    assert_eq!((plain.get("/", &both("t1")).status, plain.get("/", &key("t1")).status), (429, 429));
+    let held = format!("GET /v1/authz HTTP/1.1\r\nHost: a\r\n{}\r\n", both("random"));
+    plain.server.exchange(held.as_bytes()).problem(400);
+    assert_eq!(upstream.seen().len(), 3);
+
+    let scratch = Scratch::new();
+    fs::write(scratch.path("config.yaml"), "credentials: [bearer, {cookie: sid}]\n").unwrap();
+    let chosen = gateway(&upstream, LIMITS, &["--config", &scratch.text("config.yaml")]);
+    let statuses: Vec<u16> = (0..5).map(|n| chosen.get("/", &both(&format!("random-{n}"))).status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429, 429]);
+    // Every spelling of a cookie is one session, and it is known by its text.
+    for spelled in ["sid=abc", "sid=\"abc\"", "a=1; sid=%61bc"] {
+        assert_eq!(chosen.get("/", &format!("Cookie: {spelled}\r\n")).status, 200, "{spelled}");
+    }
+    assert_eq!(chosen.get("/", "Cookie: sid=\"%61%62c\"\r\n").status, 429);
+    assert!(said(&chosen.server, "get api_key=abc").contains("0 of 3"));
+    for wrong in ["sid=a; sid=b", "sid=\"a", "s%69d=abc"] {
+        assert_eq!(chosen.get("/", &format!("Cookie: {wrong}\r\n")).status, 400, "{wrong}");
+    }
+    assert_eq!(chosen.get("/", "Cookie: sid=abc\r\nAuthorization: Bearer t2\r\n").status, 400);
+}
+
+/// The story: an invented key was a fresh quota, also with `first_of: [api_key, ip]`: 12 of 12 passed a limit of 3 an hour. With a callers
+/// file an unknown credential is no identity, on every way in, and known ones have their attributes.
+#[test]
+fn invented_credentials_count_by_address() {
+    const POLICY: &str = "limits:
+  - {name: caller, by: [caller], rate: 3/h}
+  - {name: plan, by: [tenant], tier_by: plan, tiers: {free: 1/h, pro: 2/h}}
+  - {name: attributes, by: [api_key], rate: 20/h}
+";
+    let (upstream, scratch) = (Upstream::start(), Scratch::new());
+    let config = "callers: CALLERS\nattributes: {caller: {first_of: [api_key, ip]}}\n";
+    let callers = scratch.text("callers.yaml");
+    fs::write(scratch.path("config.yaml"), config.replace("CALLERS", &callers)).unwrap();
+    let edit = |words: &str, input: &str| {
+        let arguments: Vec<&str> = words.split(' ').chain(["--file", &callers]).collect();
+        let output = crate::program::run(&[&["callers"], &arguments[..]].concat(), input.as_bytes());
+        (output.status.code().unwrap(), stdout(&output) + &stderr(&output))
+    };
+    assert_eq!(edit("add k1 tenant=acme plan=pro", "").0, 0);
+    assert_eq!(edit("add - tenant=other plan=free", "k2\n").0, 0);
+    assert_eq!(edit("add k1 tenant=acme", "").0, 1, "known already");
+    let written = fs::read_to_string(&callers).unwrap();
+    assert!(
+        !written.contains("k1") && !written.contains("k2") && written.contains("tenant: acme"),
+        "{written}"
+    );
+    let gateway = gateway(&upstream, POLICY, &["--config", &scratch.text("config.yaml")]);
+    let invented: Vec<u16> =
+        (0..12).map(|n| gateway.get("/", &key(&format!("invented-{n}"))).status).collect();
+    assert_eq!(invented.iter().filter(|status| **status == 200).count(), 3, "{invented:?}");
+    let passed =
+        |credential: &str| (0..4).filter(|_| gateway.get("/", &key(credential)).status == 200).count();
+    assert_eq!((passed("k1"), passed("k2")), (2, 1), "by their plans");
+    // Nothing that a request says is its tenant or its plan, and every way in knows the callers.
+    assert_eq!(gateway.get("/", "X-API-Key: k2\r\ntenant: fresh\r\nX-Plan: pro\r\n").status, 429);
+    let asked = gateway.server.check(r#"{"attributes":{"api_key":"k2"}}"#);
+    assert!(asked["allowed"] == false && asked.to_string().contains("plan"), "{asked}");
+    assert!(gateway.server.resp_exchange(b"TG.CHECK api_key k2\r\nQUIT\r\n").contains("deny"));
+    let rls = Client::new(gateway.server.grpc.unwrap());
+    assert!(rls::shown(&rls.ask(rls::question("d", 1, "api_key=k2")).unwrap()).starts_with("OVER"));
+    let explained = said(&gateway.server, "explain api_key=k2");
+    assert!(explained.contains("plan: denies") && explained.contains("the tier plan=free"), "{explained}");
+    assert!(
+        said(&gateway.server, "explain api_key=k3")
+            .contains("the callers file does not know this credential")
+    );
+    let refused = operate(&gateway.server, &["block", "api_key=k3", "--for", "1m"]).output().unwrap();
+    assert!(
+        stderr(&refused).contains("name the ip"),
+        "a block that would do nothing is refused: {}",
+        stderr(&refused)
+    );
+
+    // The file is live, and one that is wrong changes nothing.
+    let known = |number: u64| gateway.server.metric("tollgate_callers") == number;
+    assert_eq!(edit("add k3 tenant=third plan=pro", "").0, 0);
+    crate::gateway_upstream::until(|| known(3));
+    assert_eq!(passed("k3"), 2);
+    fs::write(&callers, written.replace("sha256: ", "sha256: x")).unwrap();
+    crate::gateway_upstream::until(|| gateway.server.metric("tollgate_callers_last_reload_successful") == 0);
+    assert!(known(3) && gateway.get("/", &key("k3")).status == 429, "k3 is known still");
+    let ready = gateway.server.send("GET", "/readyz", "").json();
+    assert_eq!(ready["status"], "degraded");
+    assert!(ready["callers"]["error"]["text"].as_str().unwrap().contains("is no SHA-256"), "{ready}");
+    fs::write(&callers, &written).unwrap();
+    crate::gateway_upstream::until(|| {
+        known(2) && gateway.server.metric("tollgate_callers_last_reload_successful") == 1
+    });
+}
+
+/// Adding and removing callers leaves every other line as it is, comments included, and refuses what it cannot edit so.
+#[test]
+fn the_callers_file_keeps_its_comments() {
+    let scratch = Scratch::new();
+    let file = scratch.text("callers.yaml");
+    let text = "# ours\ncallers:\n  # the first\n  - key: s3cret\n    plan: pro\n  - {key: k2, plan: free} # second\n";
+    fs::write(&file, text).unwrap();
+    let edit = |words: &[&str]| {
+        let output = crate::program::run(&[&["callers"], words, &["--file", &file]].concat(), b"");
+        (output.status.code().unwrap(), stdout(&output) + &stderr(&output))
+    };
+    let (code, listed) = edit(&["list"]);
+    assert!(code == 0 && listed.contains("plan=pro") && listed.contains("2 callers known"), "{listed}");
+    assert!(!listed.contains("s3cret") && !listed.contains("k2"), "{listed}");
+    assert_eq!(edit(&["add", "k3", "tenant=it's \"a\" test", "flag=yes"]).0, 0);
+    assert_eq!(edit(&["remove", "s3cret"]).0, 0);
+    let (code, said) = edit(&["remove", "s3cret"]);
+    assert!(code == 1 && said.contains("nothing was removed") && !said.contains("s3cret"), "{said}");
+    let kept = fs::read_to_string(&file).unwrap();
+    assert!(
+        kept.starts_with(
+            "# ours\ncallers:\n  # the first\n  - {key: k2, plan: free} # second\n  - {sha256: "
+        ),
+        "{kept}"
+    );
+    let listed = edit(&["list"]).1;
+    assert!(listed.contains("flag=yes tenant=it's \"a\" test"), "{listed}");
+    let flow = "callers: [{key: k1, plan: a}, {key: k2, plan: b}]\n";
+    fs::write(&file, flow).unwrap();
+    for words in [&["add", "k3", "plan=c"][..], &["remove", "k1"]] {
+        let (code, said) = edit(words);
+        assert!(code == 2 && said.contains("by hand"), "{said}");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), flow);
+    assert_eq!(edit(&["add", "k3", "ip=1.2.3.4"]).0, 2);
+    fs::remove_file(&file).unwrap();
+    assert!(edit(&["list"]).1.contains("no such file"));
+}
+
+/// What `reset`, `get` and `unblock` say is what was true, in memory and in Redis.
+#[test]
+fn commands_say_what_was_true() {
+    let redis = Redis::start(&[]);
+    let store = format!("redis://127.0.0.1:{}", redis.port);
+    for more in [&[][..], &["--store", &store]] {
+        let always = ["serve", "--http", "127.0.0.1:0", "--policy", "-"];
+        let policy = "limits: [{name: per-key, by: [api_key], rate: 3/h}, {name: pairs, by: [api_key, ip], algorithm: sliding-window, rate: 9/h}]";
+        let server = Server::spawn(command(&[&always, more].concat()), policy);
+        let nothing = "no counter existed: nothing was counted for these attributes by per-key, pairs";
+        assert!(said(&server, "reset api_key=k1 ip=::1").contains(nothing));
+        let get = said(&server, "get api_key=k1 ip=::1");
+        assert_eq!(get.matches(" none ").count(), 2, "{get}");
+        server.check(r#"{"attributes":{"api_key":"k1"}}"#);
+        let get = said(&server, "get api_key=k1 ip=::1");
+        assert_eq!((get.matches(" none ").count(), get.matches(" yes ").count()), (1, 1), "{get}");
+        assert!(said(&server, "reset api_key=k1 ip=::1").contains("1 counter forgotten: per-key\n"));
+        assert!(said(&server, "reset api_key=k1").contains("no counter existed"));
+        assert!(said(&server, "reset tenant=t").contains("no limit counts these attributes apart"));
+        let unblock = |words: &str| {
+            let output = operate(&server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
+            (output.status.code().unwrap(), stdout(&output))
+        };
+        assert_eq!(
+            unblock("unblock api_key=k1"),
+            (1, "there is no block of exactly these attributes\n".to_owned())
+        );
+        said(&server, "block ip=::1 --for 1h");
+        said(&server, "block api_key=k1 ip=::1 --for 1h");
+        let (code, told) = unblock("unblock api_key=k1 ip=::1");
+        assert!(
+            code == 0 && told.starts_with("unblocked\nstill blocked, by a block of ip=::1 until 20"),
+            "{told}"
+        );
+    }
+}
+
+/// `policy check` and the start of a gateway warn where strangers choose what a limit counts by, and what they advise settles it.
+#[test]
+fn doubtful_limits_are_told() {
+    let check = |policy: &str, more: &[&str]| {
+        let output = crate::program::run(&[&["policy", "check", "-"], more].concat(), policy.as_bytes());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let doubt = "limits[0] \"a\".by: counts by api_key, which a stranger can invent";
+    let alone = "limits: [{name: a, by: [api_key], rate: 3/h}]";
+    let warned = check(alone, &[]);
+    assert!(
+        warned.contains(doubt) && warned.contains("`by: [ip]`") && warned.contains("callers file"),
+        "{warned}"
+    );
+    assert_eq!(
+        check("limits: [{name: a, by: [api_key], rate: 3/h}, {name: b, by: [ip], rate: 9/h}]", &[]),
+        ""
+    );
+    let scratch = Scratch::new();
+    fs::write(scratch.path("callers.yaml"), "callers: [{key: k1, plan: pro}]\n").unwrap();
+    let config = |callers: &str| {
+        let text = format!("attributes: {{caller: {{first_of: [api_key, ip]}}}}\n{callers}");
+        fs::write(scratch.path("config.yaml"), text).unwrap();
+        scratch.text("config.yaml")
+    };
+    let chosen = "limits: [{name: a, by: [caller], rate: 3/h}]";
+    assert!(
+        check(chosen, &["--config", &config("")]).contains("counts by caller, which a stranger can invent")
+    );
+    let known = format!("callers: {}\n", scratch.text("callers.yaml"));
+    assert_eq!(check(chosen, &["--config", &config(&known)]), "");
+    let upstream = Upstream::start();
+    let mut gateway = gateway(&upstream, alone, &[]);
+    gateway.server.await_log("which a stranger can invent");
+}

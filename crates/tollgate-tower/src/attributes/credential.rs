@@ -1,0 +1,351 @@
+//! The credential of a request: where services look for it, and that there is one. Whatever servers spell or choose differently becomes
+//! one identity, or the request is refused: else one spelling would be counted and another served.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, COOKIE, HeaderName};
+
+use super::source::{single, text};
+use super::{Unreadable, query};
+use crate::spelling::parameter::form_text;
+use crate::spelling::plain;
+
+/// Most places that a config may name.
+pub const PLACES_MAX: usize = 8;
+
+/// A place where clients put their credential.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A header of its own.
+    Header(HeaderName),
+    /// `Authorization: Bearer …`.
+    Bearer,
+    /// `Authorization: Basic …`: the name and the password with a colon between them, or the name alone where the password is empty.
+    Basic,
+    /// A cookie.
+    Cookie(String),
+    /// A parameter of the query.
+    Query(String),
+}
+
+impl Place {
+    /// How messages call it.
+    fn name(&self) -> String {
+        match self {
+            Place::Header(name) => name.to_string(),
+            Place::Bearer | Place::Basic => AUTHORIZATION.to_string(),
+            Place::Cookie(name) => format!("cookie {name}"),
+            Place::Query(name) => format!("query parameter {name}"),
+        }
+    }
+
+    fn read<'s>(&self, headers: &'s HeaderMap, target: &'s str) -> Result<Option<Cow<'s, str>>, Unreadable> {
+        let found = match self {
+            Place::Header(name) => single(headers, name)?.map(Cow::Borrowed),
+            Place::Bearer => bearer(headers)?.map(Cow::Borrowed),
+            Place::Basic => basic(headers)?.map(Cow::Owned),
+            Place::Cookie(name) => cookie(headers, name)?,
+            Place::Query(name) => query::attribute(target, name)?,
+        };
+        Ok(found.filter(|credential| !credential.is_empty()))
+    }
+}
+
+/// The places where the service behind looks for the credential of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials(Vec<Place>);
+
+impl Default for Credentials {
+    /// `X-API-Key` and the bearer token.
+    fn default() -> Self {
+        Self(vec![Place::Header(HeaderName::from_static("x-api-key")), Place::Bearer])
+    }
+}
+
+impl Credentials {
+    /// These places, in any order; none for a service without credentials.
+    #[must_use]
+    pub const fn new(places: Vec<Place>) -> Self {
+        Self(places)
+    }
+
+    /// Whether it reads a header that servers may read a field as, and that is not the field itself.
+    pub(super) fn reads(&self, meant: &str, field: &HeaderName) -> bool {
+        self.0.iter().any(
+            |place| matches!(place, Place::Header(name) if name != field && plain(name.as_str()) == meant),
+        )
+    }
+
+    /// The credential of a request, if it has one.
+    ///
+    /// # Errors
+    /// When it has two that differ: nobody here knows which of them the service reads.
+    pub(super) fn read<'s>(
+        &self,
+        headers: &'s HeaderMap,
+        target: &'s str,
+    ) -> Result<Option<Cow<'s, str>>, Unreadable> {
+        let mut found: Option<(&Place, Cow<'s, str>)> = None;
+        for place in &self.0 {
+            let Some(credential) = place.read(headers, target)? else { continue };
+            match &found {
+                Some((first, known)) if *known != credential => return Err(two(first, place)),
+                Some(_) => {}
+                None => found = Some((place, credential)),
+            }
+        }
+        Ok(found.map(|(_, credential)| credential))
+    }
+}
+
+fn two(first: &Place, second: &Place) -> Unreadable {
+    let (first, second) = (first.name(), second.name());
+    Unreadable(format!(
+        "credentials: {first} and {second} hold different ones; send one, or name in `credentials` of the config the one that the service reads"
+    ))
+}
+
+/// What follows a scheme in `Authorization`, whatever white space is between them.
+fn authorization<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<Option<&'h str>, Unreadable> {
+    const WHITE: [char; 2] = [' ', '\t'];
+    let Some(value) = single(headers, &AUTHORIZATION)? else { return Ok(None) };
+    let (given, rest) = value.split_once(WHITE).unwrap_or((value, ""));
+    if !given.eq_ignore_ascii_case(scheme) {
+        return Ok(None);
+    }
+    let token = rest.trim_matches(WHITE);
+    // A quoted token, two of them, or what follows a comma is read differently by different servers.
+    let is_plain = token.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b',' | b'\\'));
+    if !is_plain {
+        let what = "accepted is one token after the scheme, without quotes, commas, spaces and characters beyond ASCII";
+        return Err(Unreadable(format!("authorization: {what}")));
+    }
+    Ok(Some(token).filter(|token| !token.is_empty()))
+}
+
+/// The bearer token.
+pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Unreadable> {
+    let token = authorization(headers, "bearer")?;
+    if token.is_some_and(is_respelled_jwt) {
+        let what = "the token is not in the one spelling that base64url has; send it as it was issued";
+        return Err(Unreadable(format!("authorization: {what}")));
+    }
+    Ok(token)
+}
+
+/// Whether a token is a JWT with padding, or with bits in its last characters that no byte has: many verifiers accept it, so that one token
+/// would be many.
+fn is_respelled_jwt(token: &str) -> bool {
+    // Base64 of `{"`, with which the header of every JWT begins.
+    token.starts_with("eyJ")
+        && token.matches('.').count() == 2
+        && token.split('.').any(|part| URL_SAFE_NO_PAD.decode(part).is_err())
+}
+
+/// The name and the password of `Basic`, in one spelling.
+fn basic(headers: &HeaderMap) -> Result<Option<String>, Unreadable> {
+    let Some(token) = authorization(headers, "basic")? else { return Ok(None) };
+    let decoded = STANDARD.decode(token).or_else(|_| STANDARD_NO_PAD.decode(token)).ok();
+    let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
+    let Some(text) = text else {
+        return Err(Unreadable("authorization: accepted after Basic is base64 of text in UTF-8".to_owned()));
+    };
+    Ok(Some(text.strip_suffix(':').unwrap_or(&text).to_owned()))
+}
+
+/// The cookie of a name, without quotes and percent-escapes, which some servers take away and others do not. Some servers take the first of
+/// several and some the last, so several that differ are refused.
+pub(super) fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Result<Option<Cow<'h, str>>, Unreadable> {
+    let wrong = |what: &str| Err(Unreadable(format!("cookie {wanted}: {what}")));
+    let mut found: Option<Cow<'h, str>> = None;
+    for line in headers.get_all(COOKIE) {
+        for pair in text("cookie", line)?.split(';') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let name = name.trim();
+            if name != wanted {
+                if name.contains('%') && form_text(name).is_some_and(|name| name == wanted) {
+                    return wrong("its name is escaped; send it as it is");
+                }
+                continue;
+            }
+            if !pair.contains('=') {
+                continue;
+            }
+            let Some(value) = cookie_value(value.trim()) else {
+                return wrong(
+                    "accepted are values without quotes inside, backslashes, control characters and bytes that are no UTF-8",
+                );
+            };
+            if found.replace(value.clone()).is_some_and(|before| before != value) {
+                return wrong("given more than once, and not the same; send it once");
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The one spelling of a cookie's value; none where servers would read it differently.
+fn cookie_value(value: &str) -> Option<Cow<'_, str>> {
+    let bare = match value.strip_prefix('"') {
+        Some(rest) => rest.strip_suffix('"')?,
+        None => value,
+    };
+    if bare.contains(['"', '\\']) {
+        return None;
+    }
+    let decoded = if bare.contains('%') { unescaped(bare)? } else { Cow::Borrowed(bare) };
+    // Some read `+` as a space, and some servers send a space as `%20`.
+    let decoded = if decoded.contains(' ') { Cow::Owned(decoded.replace(' ', "+")) } else { decoded };
+    (!decoded.contains(|c: char| c.is_control() || c == '"' || c == '\\')).then_some(decoded)
+}
+
+/// Text without its percent-escapes. What only looks like one stays, as it does in browsers and servers.
+fn unescaped(text: &str) -> Option<Cow<'_, str>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        let escaped = match (first, after) {
+            (b'%', [high, low, ..]) => super::path::escaped(*high, *low),
+            _ => None,
+        };
+        match escaped {
+            Some(byte) => {
+                rest = after.get(2..).unwrap_or_default();
+                bytes.push(byte);
+            }
+            None => bytes.push(first),
+        }
+    }
+    String::from_utf8(bytes).ok().map(Cow::Owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+        let line = |(name, value): &(&'static str, &str)| {
+            (HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes()).unwrap())
+        };
+        lines.iter().map(line).collect()
+    }
+
+    fn read(places: &[Place], lines: &[(&'static str, &str)], query: &str) -> Result<Option<String>, String> {
+        let credentials =
+            if places.is_empty() { Credentials::default() } else { Credentials::new(places.to_vec()) };
+        let headers = headers(lines);
+        credentials
+            .read(&headers, query)
+            .map(|found| found.map(Cow::into_owned))
+            .map_err(|error| error.to_string())
+    }
+
+    /// The key or the token, whichever there is; the same twice is one, and two that differ are none.
+    #[test]
+    fn a_request_has_one_credential() {
+        let some = |text: &str| Ok(Some(text.to_owned()));
+        assert_eq!(read(&[], &[("x-api-key", " k1 ")], ""), some("k1"));
+        assert_eq!(read(&[], &[("x-api-key", ""), ("authorization", "bearer  t1")], ""), some("t1"));
+        assert_eq!(read(&[], &[("x-api-key", "t1"), ("authorization", "Bearer t1")], ""), some("t1"));
+        assert_eq!(read(&[], &[("authorization", "Basic abc")], ""), Ok(None));
+        assert_eq!(read(&[], &[], ""), Ok(None));
+        assert!(read(&[], &[("x-api-key", "a"), ("x-api-key", "a")], "").is_err());
+        let two = read(&[], &[("x-api-key", "s3cret"), ("authorization", "Bearer t0ken")], "").unwrap_err();
+        assert!(two.contains("x-api-key and authorization") && two.contains("`credentials`"), "{two}");
+        assert!(!two.contains("s3cret") && !two.contains("t0ken"), "{two}");
+        // The config says which one the service reads; then the other one is nobody's.
+        let only = [Place::Bearer];
+        assert_eq!(read(&only, &[("x-api-key", "random"), ("authorization", "Bearer t1")], ""), some("t1"));
+    }
+
+    /// Every spelling of a bearer token that servers accept is the token, and every other one is refused.
+    #[test]
+    fn bearer_tokens_have_one_spelling() {
+        let read = |value: &str| read(&[Place::Bearer], &[("authorization", value)], "");
+        for spelled in ["Bearer tok", "bEaReR\ttok", "Bearer \t tok", " bearer tok ", "BEARER\t\ttok\t"] {
+            assert_eq!(read(spelled), Ok(Some("tok".to_owned())), "{spelled:?}");
+        }
+        for refused in [
+            "Bearer tok tok",
+            "Bearer \"tok\"",
+            "Bearer tok, Basic abc",
+            "Bearer t\u{e9}",
+            "Bearer a\\b",
+            "Bearer\ta\tb",
+        ] {
+            assert!(read(refused).is_err(), "{refused:?}");
+        }
+        for none in ["Bearer", "Bearer ", "Bearertok", "Negotiate tok", "\"Bearer\" tok"] {
+            assert_eq!(read(none), Ok(None), "{none:?}");
+        }
+    }
+
+    /// The story: a verifier ignores the spare bits of the last character, so one signed token has sixteen spellings, each a fresh quota.
+    #[test]
+    fn jwts_have_one_spelling() {
+        let read = |value: &str| read(&[Place::Bearer], &[("authorization", value)], "");
+        let token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.AAECAw";
+        assert_eq!(read(&format!("Bearer {token}")), Ok(Some(token.to_owned())));
+        for respelled in
+            [format!("{token}=="), token.replace("AAECAw", "AAECAx"), token.replace("In0.", "In1.")]
+        {
+            assert!(read(&format!("Bearer {respelled}")).is_err(), "{respelled}");
+        }
+        // A token that is no JWT is taken as it is.
+        assert_eq!(read("Bearer a.b.c="), Ok(Some("a.b.c=".to_owned())));
+    }
+
+    /// Quotes, escapes and repetitions of a cookie are one value; what servers read differently is refused.
+    #[test]
+    fn cookies_have_one_spelling() {
+        let read = |lines: &[&str]| {
+            let lines: Vec<_> = lines.iter().map(|line| ("cookie", *line)).collect();
+            read(&[Place::Cookie("sid".to_owned())], &lines, "")
+        };
+        for spelled in
+            ["sid=abc", "sid=\"abc\"", "sid=%61bc", "sid=%61%62%63", "a=1; sid = abc ; b=2", "sid=\"%61bc\""]
+        {
+            assert_eq!(read(&[spelled]), Ok(Some("abc".to_owned())), "{spelled}");
+        }
+        assert_eq!(read(&["sid=abc; sid=\"abc\"", "sid=%61bc"]), Ok(Some("abc".to_owned())));
+        assert_eq!(read(&["sid=s%3Ax%2by"]), Ok(Some("s:x+y".to_owned())));
+        assert_eq!(
+            (read(&["sid=a+b"]), read(&["sid=a%20b"])),
+            (Ok(Some("a+b".to_owned())), Ok(Some("a+b".to_owned())))
+        );
+        assert_eq!(read(&["sid=100%"]), Ok(Some("100%".to_owned())));
+        assert_eq!((read(&["si=1; SID=2; sid", "x=sid=1"]), read(&["sid="])), (Ok(None), Ok(None)));
+        for refused in [
+            "sid=a; sid=b",
+            "sid=\"abc",
+            "sid=a\"b",
+            "sid=\"\\141bc\"",
+            "sid=%00a",
+            "sid=%ff",
+            "s%69d=abc",
+            "sid=%22a%22",
+        ] {
+            assert!(read(&[refused]).is_err(), "{refused}");
+        }
+    }
+
+    /// Basic is one identity with and without padding, and a key without a password is the key.
+    #[test]
+    fn basic_credentials() {
+        let read = |value: &str| read(&[Place::Bearer, Place::Basic], &[("authorization", value)], "");
+        assert_eq!(read("Basic dXNlcjpwYXNz"), Ok(Some("user:pass".to_owned())));
+        assert_eq!(read("basic\tc2tfMTo="), Ok(Some("sk_1".to_owned())));
+        assert_eq!(read("basic c2tfMTo"), Ok(Some("sk_1".to_owned())));
+        assert!(read("Basic !!!").is_err());
+        assert_eq!(
+            super::tests::read(&[Place::Query("key".to_owned())], &[], "a=1&key=%6b1"),
+            Ok(Some("k1".to_owned()))
+        );
+    }
+}

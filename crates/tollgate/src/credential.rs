@@ -1,0 +1,140 @@
+//! The one form in which credentials are compared, counted and shown: `sha256:` and the first half of the SHA-256 in hexadecimal digits.
+//! It is the same on every node and after every restart. The text of a credential is hashed where it arrives and kept nowhere.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+/// The attribute that holds the credential of a request, unless more are named.
+pub const CREDENTIAL: &str = "api_key";
+/// What every digest begins with.
+const PREFIX: &str = "sha256:";
+/// Hexadecimal digits that are kept: 128 bits.
+const DIGITS: usize = 32;
+/// Hexadecimal digits of a whole SHA-256, as `sha256sum` prints it.
+const WHOLE_DIGITS: usize = 64;
+const TEXT_BYTES: usize = PREFIX.len() + DIGITS;
+
+/// What stands for a credential.
+///
+/// ```
+/// use tollgate::CredentialDigest;
+/// let digest = CredentialDigest::of("k1");
+/// assert_eq!(digest.as_str(), "sha256:6ab9f1eb8f7d3388f4f9d586f66e99fd");
+/// // Operators and policies may give either; a client's own text is always hashed.
+/// assert_eq!(CredentialDigest::of_value("k1"), digest);
+/// assert_eq!(CredentialDigest::of_value(digest.as_str()), digest);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CredentialDigest([u8; TEXT_BYTES]);
+
+impl CredentialDigest {
+    /// The digest of a credential's text, whatever that looks like.
+    #[must_use]
+    pub fn of(credential: &str) -> Self {
+        let hash = Sha256::digest(credential.as_bytes());
+        let digits = hash.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let digits = digits.map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
+        Self::from_digits(digits)
+    }
+
+    /// The digest that a value stands for: the value itself where it is a digest already, else its hash.
+    #[must_use]
+    pub fn of_value(value: &str) -> Self {
+        Self::parse(value).unwrap_or_else(|| Self::of(value))
+    }
+
+    /// Reads `sha256:` with 32 hexadecimal digits, or with all 64, in either case.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix(PREFIX)?.as_bytes();
+        let is_digest =
+            matches!(digits.len(), DIGITS | WHOLE_DIGITS) && digits.iter().all(u8::is_ascii_hexdigit);
+        is_digest.then(|| Self::from_digits(digits.iter().map(u8::to_ascii_lowercase)))
+    }
+
+    fn from_digits(digits: impl Iterator<Item = u8>) -> Self {
+        let mut text = [0; TEXT_BYTES];
+        text.iter_mut().zip(PREFIX.bytes().chain(digits)).for_each(|(place, byte)| *place = byte);
+        Self(text)
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        // It is ASCII by construction.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for CredentialDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for CredentialDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The names of the attributes whose values are credentials: [`CREDENTIAL`], and what a program names beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CredentialAttributes(BTreeSet<String>);
+
+impl Default for CredentialAttributes {
+    fn default() -> Self {
+        Self(BTreeSet::from([CREDENTIAL.to_owned()]))
+    }
+}
+
+impl CredentialAttributes {
+    /// [`CREDENTIAL`] and these.
+    #[must_use]
+    pub fn with<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
+        let mut all = Self::default();
+        all.0.extend(names.into_iter().map(str::to_owned));
+        all
+    }
+
+    /// Whether an attribute of this name is a credential.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.contains(name)
+    }
+
+    /// Their names.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The digits are those that `sha256sum` prints, so that an operator can make a digest without Tollgate.
+    #[test]
+    fn digests_are_those_of_sha256sum() {
+        assert_eq!(CredentialDigest::of("abc").as_str(), "sha256:ba7816bf8f01cfea414140de5dae2223");
+        assert_eq!(CredentialDigest::of("").as_str(), "sha256:e3b0c44298fc1c149afbf4c8996fb924");
+        let whole = "sha256:BA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410FF61F20015AD";
+        assert_eq!(CredentialDigest::parse(whole), Some(CredentialDigest::of("abc")));
+    }
+
+    /// What only looks like a digest is a credential.
+    #[test]
+    fn other_texts_are_hashed() {
+        for text in [
+            "sha256:",
+            "sha256:ba78",
+            "ba7816bf8f01cfea414140de5dae2223",
+            "SHA256:ba7816bf8f01cfea414140de5dae2223",
+        ] {
+            assert_eq!(CredentialDigest::parse(text), None, "{text}");
+            assert_eq!(CredentialDigest::of_value(text), CredentialDigest::of(text));
+        }
+    }
+}

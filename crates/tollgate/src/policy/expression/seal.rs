@@ -1,0 +1,106 @@
+//! Credentials in an expression: a literal that is compared with a credential becomes its digest. Nothing else may be asked of one.
+
+use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+use cel::common::types::CelString;
+
+use super::{presence, survey};
+use crate::credential::{CredentialAttributes, CredentialDigest};
+use crate::policy::finding::Problem;
+use crate::policy::seal::text_unknown;
+
+/// Replaces literals by digests, and returns the texts that were replaced.
+///
+/// # Errors
+/// When the expression asks more of a credential than whether it is there, or which one it is.
+pub(super) fn seal(
+    expression: &mut IdedExpr,
+    credentials: &CredentialAttributes,
+) -> Result<Vec<String>, Problem> {
+    let mut sealing = Sealing { credentials, replaced: Vec::new() };
+    sealing.walk(expression)?;
+    Ok(sealing.replaced)
+}
+
+struct Sealing<'c> {
+    credentials: &'c CredentialAttributes,
+    replaced: Vec<String>,
+}
+
+impl Sealing<'_> {
+    fn credential(&self, expression: &IdedExpr) -> Option<String> {
+        survey::dotted(expression).filter(|name| self.credentials.contains(name))
+    }
+
+    fn walk(&mut self, expression: &mut IdedExpr) -> Result<(), Problem> {
+        if presence::asked(expression).is_some() {
+            return Ok(());
+        }
+        if let Some(name) = self.credential(expression) {
+            return Err(text_unknown(&name));
+        }
+        match &mut expression.expr {
+            Expr::Call(call) => {
+                if self.compares(call)? {
+                    return Ok(());
+                }
+                let target = call.target.iter_mut().map(|target| &mut **target);
+                target.chain(&mut call.args).try_for_each(|part| self.walk(part))
+            }
+            Expr::Comprehension(inner) => {
+                let parts = [
+                    &mut inner.iter_range,
+                    &mut inner.accu_init,
+                    &mut inner.loop_cond,
+                    &mut inner.loop_step,
+                    &mut inner.result,
+                ];
+                parts.into_iter().try_for_each(|part| self.walk(part))
+            }
+            Expr::List(list) => list.elements.iter_mut().try_for_each(|part| self.walk(part)),
+            Expr::Map(map) => map.entries.iter_mut().try_for_each(|entry| self.walk_entry(&mut entry.expr)),
+            Expr::Struct(inner) => {
+                inner.entries.iter_mut().try_for_each(|entry| self.walk_entry(&mut entry.expr))
+            }
+            Expr::Select(select) => self.walk(&mut select.operand),
+            Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Ok(()),
+        }
+    }
+
+    fn walk_entry(&mut self, entry: &mut EntryExpr) -> Result<(), Problem> {
+        match entry {
+            EntryExpr::StructField(field) => self.walk(&mut field.value),
+            EntryExpr::MapEntry(entry) => {
+                self.walk(&mut entry.key)?;
+                self.walk(&mut entry.value)
+            }
+        }
+    }
+
+    /// Seals a comparison with a credential; tells whether the call is one.
+    fn compares(&mut self, call: &mut CallExpr) -> Result<bool, Problem> {
+        let is_equality = matches!(call.func_name.as_str(), operators::EQUALS | operators::NOT_EQUALS);
+        let is_in = call.func_name == operators::IN;
+        let [left, right] = call.args.as_mut_slice() else { return Ok(false) };
+        match (self.credential(left), self.credential(right)) {
+            (Some(_), Some(_)) if is_equality => Ok(true),
+            (Some(name), None) if is_equality => self.replace(right, &name).map(|()| true),
+            (None, Some(name)) if is_equality => self.replace(left, &name).map(|()| true),
+            (Some(name), None) if is_in => {
+                let Expr::List(list) = &mut right.expr else { return Err(text_unknown(&name)) };
+                list.elements.iter_mut().try_for_each(|element| self.replace(element, &name))?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn replace(&mut self, literal: &mut IdedExpr, name: &str) -> Result<(), Problem> {
+        let Expr::Literal(LiteralValue::String(text)) = &mut literal.expr else {
+            return Err(text_unknown(name));
+        };
+        let digest = CredentialDigest::of_value(text.inner());
+        self.replaced.push(text.inner().to_owned());
+        *text = CelString::from(digest.as_str().to_owned());
+        Ok(())
+    }
+}

@@ -1,0 +1,265 @@
+//! Credentials in a policy. Whatever a policy says about an attribute that holds a credential is kept as digests, so that plain text and
+//! digests mean the same, and no sentence, finding or copy of the policy shows a credential. A request is compared by the digests
+//! of its credentials; its counters stay those of the value that it came with.
+
+use smallvec::SmallVec;
+
+use crate::credential::{CredentialAttributes, CredentialDigest};
+use crate::policy::Policy;
+use crate::policy::condition::Condition;
+use crate::policy::finding::Problem;
+use crate::policy::limit::{ANY, Cost, Limit, TIER_SEPARATOR};
+use crate::policy::text::{Digits, TextMap, as_text};
+use crate::request::CheckRequest;
+
+/// What is wrong with a part of a limit, by its field.
+pub(crate) type Faults = Vec<(String, Problem)>;
+
+impl Limit {
+    /// Replaces the credentials that its quotas and its cost name by their digests. Its conditions are sealed where they are read.
+    pub(crate) fn seal(&mut self, credentials: &CredentialAttributes) -> Faults {
+        let mut faults = Faults::new();
+        let quotas = &mut self.quotas;
+        if self.by.first().is_some_and(|by| credentials.contains(by.name())) {
+            let sealed = seal_table(&mut quotas.overrides, digest_of);
+            faults.extend(sealed.map(|problem| ("overrides".to_owned(), problem)));
+        }
+        let secret: Vec<bool> = quotas.tier_by.iter().map(|name| credentials.contains(name)).collect();
+        if secret.contains(&true) {
+            let sealed = seal_table(&mut quotas.tiers, |name| seal_tier(name, &secret));
+            faults.extend(sealed.map(|problem| ("tiers".to_owned(), problem)));
+        }
+        if let Cost::Computed(expression) = &mut self.cost
+            && let Err(problem) = expression.seal(credentials)
+        {
+            faults.push(("cost".to_owned(), problem));
+        }
+        faults
+    }
+
+    /// Whether it names values of an attribute, so that requests must be compared with them.
+    fn names_values_of(&self, attribute: &str) -> bool {
+        let in_condition = |condition: &Condition| match condition {
+            Condition::OneOf { name, .. } => name == attribute,
+            Condition::Holds(expression) => expression.attributes().any(|name| name == attribute),
+        };
+        let in_cost = match &self.cost {
+            Cost::Computed(expression) => expression.attributes().any(|name| name == attribute),
+            Cost::Asked | Cost::Units(_) | Cost::Attribute(_) => false,
+        };
+        let is_overridden =
+            self.by.first().is_some_and(|by| by.name() == attribute) && !self.quotas.overrides.is_empty();
+        in_cost
+            || is_overridden
+            || self.tier_by().iter().any(|name| name == attribute)
+            || self.when.iter().any(in_condition)
+    }
+}
+
+fn digest_of(value: &str) -> String {
+    CredentialDigest::of_value(value).to_string()
+}
+
+/// The name of a tier with digests for those of its values that are credentials.
+fn seal_tier(name: &str, secret: &[bool]) -> String {
+    let part = |(part, is_secret): (&str, &bool)| match part {
+        ANY => part.to_owned(),
+        _ if *is_secret => digest_of(part),
+        _ => part.to_owned(),
+    };
+    let parts: Vec<String> = name.split(TIER_SEPARATOR).zip(secret).map(part).collect();
+    parts.join(&TIER_SEPARATOR.to_string())
+}
+
+/// Replaces the names of a table by their digests. Two that are the same credential are a mistake.
+fn seal_table<V: Clone>(table: &mut TextMap<V>, seal: impl Fn(&str) -> String) -> Option<Problem> {
+    let before = table.len();
+    *table = table.drain().map(|(name, value)| (seal(&name).into(), value)).collect();
+    (table.len() < before).then(|| {
+        Problem::new("one credential is named twice, as it is and as its digest", "each credential once")
+    })
+}
+
+impl Condition {
+    /// Replaces the credentials that it names by their digests.
+    ///
+    /// # Errors
+    /// When it looks into the text of a credential, of which only the digest is known.
+    pub(crate) fn seal(&mut self, credentials: &CredentialAttributes) -> Result<(), Problem> {
+        match self {
+            Condition::OneOf { name, choices, .. } if credentials.contains(name) => {
+                if choices.globs().iter().any(|glob| !glob.is_any()) {
+                    return Err(text_unknown(name));
+                }
+                choices.replace_values(digest_of);
+                Ok(())
+            }
+            Condition::OneOf { .. } => Ok(()),
+            Condition::Holds(expression) => expression.seal(credentials),
+        }
+    }
+}
+
+/// A condition asks for a part of a credential.
+pub(crate) fn text_unknown(name: &str) -> Problem {
+    let message =
+        format!("{name} is a credential, of which only the hash is known, so no pattern can match it");
+    let accepted = "whole values, as text or as sha256:…; for a group of callers, an attribute that the callers file gives them, such as plan";
+    Problem::new(message, accepted)
+}
+
+/// The attributes that hold credentials and of which these limits name values.
+pub(crate) fn sealed_names(limits: &[Limit], credentials: &CredentialAttributes) -> Vec<String> {
+    let is_named = |name: &&str| limits.iter().any(|limit| limit.names_values_of(name));
+    credentials.iter().filter(is_named).map(str::to_owned).collect()
+}
+
+/// The digests of a request's credentials, each with the position of its attribute.
+pub(crate) type Sealed = SmallVec<[(usize, CredentialDigest); 1]>;
+
+impl Policy {
+    /// A request as the policy compares it, with digests in the place of its plain credentials; none where it is that already.
+    /// `digests` is where the digests live.
+    #[inline]
+    pub(crate) fn compared<'r, 'a: 'r>(
+        &self,
+        request: &CheckRequest<'a>,
+        digests: &'r mut Sealed,
+    ) -> Option<CheckRequest<'r>> {
+        if self.sealed.is_empty() {
+            return None;
+        }
+        *digests = self.digests_of(request);
+        if digests.is_empty() { None } else { Some(request.replaced(digests)) }
+    }
+
+    fn digests_of(&self, request: &CheckRequest<'_>) -> Sealed {
+        let mut sealed = Sealed::new();
+        for (position, given) in request.attributes().iter().enumerate() {
+            if !self.sealed.iter().any(|name| name == given.name) {
+                continue;
+            }
+            let mut room: Digits = [0; 20];
+            let text = as_text(given.value, &mut room);
+            let digest = CredentialDigest::of_value(text);
+            if digest.as_str() != text {
+                sealed.push((position, digest));
+            }
+        }
+        sealed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: &[u8] = b"limits:
+  - {name: per-key, by: [api_key], rate: 1/h, overrides: {vip: 100/h}}
+  - {name: listed, when: {api_key: [k1, k2]}, rate: 7/h}
+  - {name: said, when: \"api_key == 'k3' || api_key in ['k4', 'k5']\", rate: 8/h}
+  - {name: unsaid, when: \"has(api_key) && api_key != 'k6'\", rate: 9/h}
+";
+
+    fn met(policy: &Policy, key: &str) -> Vec<(String, u64)> {
+        let request = CheckRequest::new().with("api_key", key).unwrap();
+        let met = policy.matches(&request).unwrap();
+        let limit = |number: u32| &policy.limits()[number as usize];
+        met.iter()
+            .map(|met| {
+                (
+                    limit(met.limit).name().to_owned(),
+                    limit(met.limit).quota(met.quota).map_or(0, |quota| quota.capacity()),
+                )
+            })
+            .collect()
+    }
+
+    /// What a policy names plainly is met by the plain value and by its digest alike, in every kind of condition.
+    #[test]
+    fn plain_values_and_digests_meet_the_same_limits() {
+        let (policy, warnings) = Policy::compile("p", POLICY).unwrap();
+        assert!(warnings.is_empty(), "{warnings}");
+        let named = |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+        for (key, capacity, others) in [
+            ("vip", 100, &["unsaid"][..]),
+            ("k1", 1, &["listed", "unsaid"]),
+            ("k3", 1, &["said", "unsaid"]),
+            ("k5", 1, &["said", "unsaid"]),
+            ("k6", 1, &[]),
+            ("other", 1, &["unsaid"]),
+        ] {
+            let plain = met(&policy, key);
+            assert_eq!(plain[0], ("per-key".to_owned(), capacity), "{key}");
+            assert_eq!(
+                plain.iter().skip(1).map(|(name, _)| name.clone()).collect::<Vec<_>>(),
+                named(others),
+                "{key}"
+            );
+            assert_eq!(met(&policy, CredentialDigest::of(key).as_str()), plain, "{key}");
+        }
+    }
+
+    /// Digests in a policy mean what the plain text does.
+    #[test]
+    fn digests_may_be_written() {
+        let text = format!(
+            "limits: [{{name: a, by: [api_key], rate: 1/h, overrides: {{'{}': 100/h}}}}]",
+            CredentialDigest::of("vip")
+        );
+        let (policy, _) = Policy::compile("p", text.as_bytes()).unwrap();
+        assert_eq!(met(&policy, "vip"), [("a".to_owned(), 100)]);
+        let twice = text.replace("overrides: {", "overrides: {vip: 9/h, ");
+        let findings = Policy::compile("p", twice.as_bytes()).unwrap_err().to_string();
+        assert!(findings.contains("named twice"), "{findings}");
+    }
+
+    /// Nothing that a policy says about itself has the text of a credential, also where it is wrong.
+    #[test]
+    fn no_sentence_shows_a_credential() {
+        let policy = String::from_utf8_lossy(POLICY)
+            .replace("vip", "s3cret")
+            .replace("k1", "s3cret")
+            .replace("k3", "s3cret");
+        let (good, _) = Policy::compile("p", policy.as_bytes()).unwrap();
+        let request = CheckRequest::new().with("api_key", "other").unwrap();
+        let mut digests = Sealed::new();
+        let request = good.compared(&request, &mut digests).unwrap();
+        let unmet = good.limits().iter().map(|limit| format!("{:?}", limit.unmet(&request)));
+        let shown = good.sentences().join("\n") + &unmet.collect::<String>() + &format!("{good:?}");
+        assert!(shown.contains("sha256:") && !shown.contains("s3cret"), "{shown}");
+        for wrong in ["overrides: {s3cret: 100/x}", "overrides: {s3cret: 1/h, s3cret: 2/h}"] {
+            let text = format!("limits: [{{name: a, by: [api_key], rate: 1/h, {wrong}}}]");
+            let findings = Policy::compile("p", text.as_bytes()).unwrap_err().to_string();
+            assert!(!findings.contains("s3cret"), "{findings}");
+        }
+    }
+
+    /// Of a credential only the hash is known, so a condition on a part of it is refused, with what to do instead.
+    #[test]
+    fn patterns_of_credentials_are_refused() {
+        for when in [
+            "{api_key: 'test-*'}",
+            "\"api_key.startsWith('test-')\"",
+            "\"api_key.matches('^t')\"",
+            "\"api_key == tenant\"",
+            "\"size(api_key) > 3\"",
+            "\"api_key in tenants\"",
+            "\"api_key == 42\"",
+            "\"['a'].exists(x, x == api_key)\"",
+        ] {
+            let text = format!("limits: [{{name: a, when: {when}, rate: 1/h}}]");
+            let findings = Policy::compile("p", text.as_bytes()).unwrap_err().to_string();
+            assert!(
+                findings.contains("only the hash is known") && findings.contains("callers file"),
+                "{when}: {findings}"
+            );
+        }
+        for when in
+            ["{api_key: '*'}", "\"has(api_key)\"", "\"!has(api_key)\"", "\"api_key == 'a' && path == '/'\""]
+        {
+            let text = format!("limits: [{{name: a, when: {when}, rate: 1/h}}]");
+            assert!(Policy::compile("p", text.as_bytes()).is_ok(), "{when}");
+        }
+    }
+}

@@ -118,7 +118,7 @@ fn views_come_through_tls() {
         stderr(&seen)
     );
     let top = files.call(&url, "top --once --ca ca.pem --cert client.pem --key client-key.pem").unwrap();
-    assert!(top.lines().any(|line| line.starts_with("per-key") && line.ends_with('k')), "{top}");
+    assert!(top.lines().any(|line| line.starts_with("per-key") && line.contains("api_key=sha256:")), "{top}");
 }
 
 /// Without a certificate of clients the authority is enough, and it may be said in the environment.

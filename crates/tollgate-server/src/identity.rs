@@ -22,18 +22,12 @@ pub(crate) enum Word {
 }
 
 /// Which attributes hold credentials, and who is known.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Identity {
     credentials: CredentialAttributes,
     /// Attributes whose values are digests or plain, by where they were found, and never a plain text.
     mixed: Vec<String>,
     callers: Option<LiveCallers>,
-}
-
-impl Default for Identity {
-    fn default() -> Self {
-        Self { credentials: CredentialAttributes::default(), mixed: Vec::new(), callers: None }
-    }
 }
 
 impl Identity {

@@ -60,6 +60,6 @@ async fn callers_are_known_and_strangers_are_not() {
         strangers.push(ask(&service, cookie("203.0.113.3", &format!("invented-{number}"))).await.status);
     }
     assert_eq!(strangers, [200, 200, 200, 429, 429]);
-    live.replace(callers("callers: [{key: k1, tenant: acme, plan: pro}]"));
-    assert_eq!(ask(&service, cookie("203.0.113.4", "%6b1")).await.status, 200, "a larger plan acts at once");
+    live.replace(callers("callers: [{key: k1, tenant: other, plan: pro}]"));
+    assert_eq!(ask(&service, cookie("203.0.113.4", "%6b1")).await.status, 200, "another tenant has its own counter");
 }

@@ -61,5 +61,9 @@ async fn callers_are_known_and_strangers_are_not() {
     }
     assert_eq!(strangers, [200, 200, 200, 429, 429]);
     live.replace(callers("callers: [{key: k1, tenant: other, plan: pro}]"));
-    assert_eq!(ask(&service, cookie("203.0.113.4", "%6b1")).await.status, 200, "another tenant has its own counter");
+    assert_eq!(
+        ask(&service, cookie("203.0.113.4", "%6b1")).await.status,
+        200,
+        "another tenant has its own counter"
+    );
 }

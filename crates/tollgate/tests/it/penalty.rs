@@ -133,7 +133,8 @@ fn a_reset_takes_it_back() {
         explanation.limits[0].changes,
         ["refused for another 59.000 s after 3 denials; a reset of the key takes that back"]
     );
-    assert_eq!(block_on(engine.reset(&key("a"), &[], T0 + secs(1))), Ok(1));
+    let forgotten = block_on(engine.reset(&key("a"), &[], T0 + secs(1))).unwrap();
+    assert_eq!(forgotten.counters.len() + forgotten.untouched.len(), 1);
     let expected = [None, None, Some(Reason::Quota), Some(Reason::Quota), Some(Reason::Penalty)];
     assert_eq!(ask(&engine, &key("a"), 5, T0 + secs(1)), expected);
 }

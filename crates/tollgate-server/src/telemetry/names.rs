@@ -275,7 +275,7 @@ pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
 /// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
-pub(crate) static ALL: [&Metric; 79] = [
+pub(crate) static ALL: [&Metric; 81] = [
     &BUILD,
     &DECISIONS,
     &WITHOUT_LIMIT,

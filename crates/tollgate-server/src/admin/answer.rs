@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tollgate::policy::Policy;
 use tollgate::store::Store;
-use tollgate::{Block, CheckRequest, Forgotten, Ruled, Ruling, RulingError, Scope, Timestamp};
+use tollgate::{CheckRequest, Forgotten, Ruled, Ruling, RulingError, Scope, Timestamp};
 
 use super::Admin;
 use super::beside::NotBegun;
@@ -235,10 +235,11 @@ impl<S: Store> Service<S> {
         let request = form.attributes.request_of(&known)?;
         let unblocked = self.engine.unblock(&request, act.now);
         act.audit(&told(&request), if unblocked { "unblocked" } else { "there was no such block" });
-        let held = self.engine.blocks(act.now);
-        let is_covered = |block: &&Arc<Block>| block.attributes().iter().all(|pair| is_given(&request, pair));
-        let still: Vec<BlockView<'_>> =
-            held.iter().filter(is_covered).map(|block| BlockView::from(&**block)).collect();
+        // Another block may deny the same request; an address may be inside of the network that it names.
+        let pairs = texts(&request);
+        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let held = self.engine.blocked(&pairs, act.now);
+        let still: Vec<BlockView<'_>> = held.iter().map(|block| BlockView::from(&**block)).collect();
         Told::json(&json!({ "unblocked": unblocked, "still_blocked_by": still }))
     }
 
@@ -367,24 +368,20 @@ fn own_limits<'p>(policy: &'p Policy, request: &CheckRequest<'_>) -> Vec<&'p str
     limits.filter(|limit| !limit.by().is_empty()).map(|limit| limit.name()).collect()
 }
 
-/// Whether a request has an attribute of a block.
-fn is_given(request: &CheckRequest<'_>, (name, value): &(String, String)) -> bool {
-    request.attributes().iter().any(|given| {
-        given.name == name
-            && match given.value {
-                tollgate::Value::Text(text) => text == value,
-                tollgate::Value::Number(number) => number.to_string() == *value,
-            }
-    })
+/// Names and values of a request, as text.
+fn texts<'r>(request: &CheckRequest<'r>) -> Vec<(&'r str, String)> {
+    let text = |value| match value {
+        tollgate::Value::Text(text) => text.to_owned(),
+        tollgate::Value::Number(number) => number.to_string(),
+    };
+    request.attributes().iter().map(|given| (given.name, text(given.value))).collect()
 }
 
 /// A request for the audit log.
 fn told(request: &CheckRequest<'_>) -> String {
-    let pairs = request.attributes().iter().map(|given| match given.value {
-        tollgate::Value::Text(text) => format!("{}={text}", given.name),
-        tollgate::Value::Number(number) => format!("{}={number}", given.name),
-    });
-    pairs.collect::<Vec<_>>().join(" ")
+    let pairs: Vec<String> =
+        texts(request).into_iter().map(|(name, text)| format!("{name}={text}")).collect();
+    pairs.join(" ")
 }
 
 pub(super) fn remarked(what: &str, note: &str) -> String {

@@ -256,7 +256,7 @@ mod tests {
         rule(Scope::All, Ruling::Shadow, 10);
         rule(Scope::Limit("a"), Ruling::Off, 20);
         rule(Scope::Limit("b"), Ruling::Percent(30), 30);
-        let key = CheckRequest::new().with("api_key", "k\u{1b}\"1\n").unwrap().with("n", 5).unwrap();
+        let key = CheckRequest::new().with("tenant", "k\u{1b}\"1\n").unwrap().with("n", 5).unwrap();
         engine.block(&key, until(25), T0).unwrap();
         engine
     }

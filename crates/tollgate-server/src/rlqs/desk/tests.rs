@@ -65,7 +65,8 @@ async fn operators_are_heard() {
     let rig = Rig::new(POLICY);
     assert_eq!(rig.report("k", 1, 0).await, "96 and 1000");
     let (engine, until) = (&rig.service.engine, rig.clock.now() + Ticks::from_secs(7));
-    let key = CheckRequest::new().with("api_key", "k").unwrap();
+    let digest = tollgate::CredentialDigest::of("k");
+    let key = CheckRequest::new().with("api_key", digest.as_str()).unwrap();
     engine.block(&key, until, rig.clock.now()).unwrap();
     rig.wait(5);
     assert_eq!(rig.report("k", 9, 0).await, "DENY_ALL");
@@ -115,7 +116,8 @@ async fn counters_are_drawn_from_as_time_goes_by() {
     rig.report("k", 1, 0).await;
     rig.wait(5);
     rig.report("k", 500, 500).await;
-    let key = CheckRequest::new().with("api_key", "k").unwrap();
+    let digest = tollgate::CredentialDigest::of("k");
+    let key = CheckRequest::new().with("api_key", digest.as_str()).unwrap();
     let mut passed = 0;
     for _ in 0..50 {
         rig.clock.advance(Duration::from_millis(100));

@@ -3,6 +3,8 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
+use std::time::Duration;
+
 use tollgate::{CheckRequest, Clock, Engine, Policy, Secret};
 use tollgate_redis::{RedisStore, Settings};
 
@@ -17,6 +19,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let engine = Engine::with_store(policy, store, Secret::random());
     // The processes of a fleet hash keys with one secret, which the store keeps.
     engine.store().join(|secret| engine.rekey(secret)).await;
+    // Connects to every shard, so that the first decision does not wait for that.
+    engine.store().warm(Duration::from_secs(2)).await;
 
     let clock = Clock::precise();
     let request = CheckRequest::new().with("api_key", "k-42")?;

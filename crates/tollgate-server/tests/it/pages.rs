@@ -33,8 +33,8 @@ fn promised_warnings_are_given() {
     let gateway_blocks = blocks(GATEWAY);
     let native = |fields: &str| format!("limits: [{{name: a, {fields}}}]");
     let cases = [
-        ("docs/gateway.md", "`tollgate policy check` warns of it", first(&gateway_blocks, "yaml").to_owned(), "a request without api_key meets none"),
-        ("docs/policy.md", "warns where a request with an `api_key` meets a limit and one without meets none", native("by: [api_key], rate: 1/s"), "a request without api_key meets none"),
+        ("docs/gateway.md", "`tollgate policy check` and the start of the server warn of it", first(&gateway_blocks, "yaml").to_owned(), "which a stranger can invent"),
+        ("docs/policy.md", "warns where a limit counts by something that a stranger can invent or leave out", native("by: [api_key], rate: 1/s"), "which a stranger can invent"),
         ("docs/policy.md", "`policy check` warns where that may have been forgotten", native("by: [ip], rate: 1/s, when: \"plan != 'internal'\""), "plan"),
         ("docs/policy.md", "without `align: calendar` a month is 30 days", native("by: [ip], algorithm: fixed-window, rate: 9/month"), "without `align: calendar` a month is 30 days"),
         ("docs/migrate.md", "get a warning, too", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}}]".to_owned(), "shadow_mode"),

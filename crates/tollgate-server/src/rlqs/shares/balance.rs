@@ -32,7 +32,10 @@ impl Shares {
                 raises.push(other);
             }
         }
-        let target = self.target(id, now);
+        let mut target = self.target(id, now);
+        if is_new {
+            target = self.at_least_first(id, target);
+        }
         let order = match self.kept(id, target, now) {
             Some(strategy) => Some((id, self.send(id, strategy, now))),
             None => self.grant(id, target, is_new, now),
@@ -117,6 +120,18 @@ impl Shares {
             tokens: one.tokens.min(other.tokens),
         };
         shares.reduce(least).unwrap_or_default()
+    }
+
+    /// The target of a newcomer: its first share at least, also while the counter owes so much that nothing of it is given out.
+    /// [`Self::within_room`] bounds what all newcomers get.
+    fn at_least_first(&self, id: SeatId, target: Share) -> Share {
+        let Some(seat) = self.seats.get(&id) else { return target };
+        let firsts = seat.ties.iter().filter_map(|tie| {
+            let counter = self.counters.get(&tie.counter)?;
+            Some(counter.numbers.refill(counter.horizon()) / FIRST_SHARES / tie.cost)
+        });
+        let first = firsts.min().unwrap_or(0);
+        Share { rate: target.rate.max(first), tokens: target.tokens.max(u64::from(first > 0)) }
     }
 
     /// As much of this as its counters have room for beside what others may be following. A newcomer may have half of what is left of

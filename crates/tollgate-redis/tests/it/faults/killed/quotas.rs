@@ -41,10 +41,10 @@ pub(super) const KINDS: [Kind; 8] = [
     kind("gcra", Algorithm::Gcra, true),
     kind("fixed-window", Algorithm::FixedWindow, true),
     kind("sliding-window", Algorithm::SlidingWindow, true),
-    kind("token-bucket, once", Algorithm::TokenBucket, false),
-    kind("gcra, once", Algorithm::Gcra, false),
-    kind("fixed-window, once", Algorithm::FixedWindow, false),
-    kind("sliding-window, once", Algorithm::SlidingWindow, false),
+    kind("token-bucket once", Algorithm::TokenBucket, false),
+    kind("gcra once", Algorithm::Gcra, false),
+    kind("fixed-window once", Algorithm::FixedWindow, false),
+    kind("sliding-window once", Algorithm::SlidingWindow, false),
 ];
 
 impl Kind {

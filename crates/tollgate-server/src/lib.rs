@@ -3,6 +3,7 @@
 
 pub mod cli;
 mod console;
+mod envoy_api;
 mod seldom;
 mod random;
 mod disk;

@@ -4,9 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_service_server::SERVICE_NAME as QUOTA_SERVICE;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use http_body_util::Either;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -20,6 +17,7 @@ use tonic_health::server::{HealthReporter, HealthService};
 use super::codec::{self, Asked, unreadable};
 use super::connection::Begun;
 use super::unary::{self, Reply, Unread};
+use crate::envoy_api::{QUOTA_SERVICE, RATE_LIMIT_SERVICE, RateLimitResponse};
 use crate::listen::Stop;
 use crate::rlqs::{self, Desk, METHOD};
 use crate::rls::{self, Unanswerable};
@@ -53,7 +51,7 @@ impl Calls {
     /// is away is answered for by each limit's own failure mode.
     pub(crate) async fn new(service: Arc<Service>) -> Self {
         let reporter = HealthReporter::new();
-        reporter.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
+        reporter.set_service_status(RATE_LIMIT_SERVICE, ServingStatus::Serving).await;
         let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
             .max_decoding_message_size(HEALTH_BYTES_MAX);
         reporter.set_service_status(QUOTA_SERVICE, ServingStatus::Serving).await;
@@ -153,7 +151,7 @@ impl Calls {
 
     /// Tells whoever asks or watches that calls should go elsewhere; those that come are answered.
     pub(crate) async fn turn_away(&self) {
-        for name in ["", SERVICE_NAME, QUOTA_SERVICE] {
+        for name in ["", RATE_LIMIT_SERVICE, QUOTA_SERVICE] {
             self.reporter.clone().set_service_status(name, ServingStatus::NotServing).await;
         }
     }
@@ -161,7 +159,7 @@ impl Calls {
     /// Tells whoever watches that the service ends, and lets them go.
     pub(super) async fn retire(&self) {
         let mut reporter = self.reporter.clone();
-        for name in ["", SERVICE_NAME, QUOTA_SERVICE] {
+        for name in ["", RATE_LIMIT_SERVICE, QUOTA_SERVICE] {
             reporter.set_service_status(name, ServingStatus::NotServing).await;
             reporter.clear_service_status(name).await;
         }

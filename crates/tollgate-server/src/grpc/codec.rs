@@ -1,9 +1,9 @@
 //! From bytes to a question. Bytes that are no message are a question, too: Envoy passes on what
 //! its clients send, text that is not UTF-8 included, and lets a request pass that is answered with an error.
 
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use prost::Message;
 
+use crate::envoy_api::{RateLimitRequest, RateLimitResponse};
 use crate::rls::{Answer, Code, Question};
 
 /// What came in.

@@ -1,11 +1,11 @@
 //! What the fuzz target of this wire claims, as a plain function, so that a test on stable runs it too.
 
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use prost::Message;
 use tollgate::{Clock, Engine, MemoryStore, Policy, Secret, Timestamp};
 
 use super::codec::{Asked, read};
 use crate::at_once::at_once;
+use crate::envoy_api::RateLimitResponse;
 use crate::rls::{self, Code};
 use crate::service::Service;
 

@@ -1,17 +1,12 @@
 //! Envoy's messages and ours. Total in both directions: what Envoy may say has a meaning here, and what we answer can be said.
 
-use envoy_types::pb::envoy::config::core::v3::HeaderValue;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit as WireUnit;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code as WireCode, DescriptorStatus, RateLimit,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Duration, Struct, Value};
+use prost_types::value::Kind;
+use prost_types::{Duration, Struct, Value};
 
+use crate::envoy_api::{
+    DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+    RateLimitResponse, RateLimitUnit, ResponseCode,
+};
 use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Override, Question, Refusal, Status, Unit};
 
 impl From<RateLimitRequest> for Question {
@@ -29,16 +24,16 @@ impl From<RateLimitDescriptor> for Descriptor {
         Self {
             entries: descriptor.entries.into_iter().map(|entry| (entry.key, entry.value)).collect(),
             limit: descriptor.limit.and_then(over),
-            hits_addend: descriptor.hits_addend.map(|hits| hits.value),
+            hits_addend: descriptor.hits_addend,
             is_negative_hits: descriptor.is_negative_hits,
         }
     }
 }
 
-/// The limit that a descriptor brings along. One without a unit is none.
+/// The limit that a descriptor carries. One without a unit is none, and Envoy's overrides know no week.
 fn over(limit: RateLimitOverride) -> Option<Override> {
     let unit = match RateLimitUnit::try_from(limit.unit).ok()? {
-        RateLimitUnit::Unknown => return None,
+        RateLimitUnit::Unknown | RateLimitUnit::Week => return None,
         RateLimitUnit::Second => Unit::Second,
         RateLimitUnit::Minute => Unit::Minute,
         RateLimitUnit::Hour => Unit::Hour,
@@ -51,13 +46,12 @@ fn over(limit: RateLimitOverride) -> Option<Override> {
 
 impl From<Answer> for RateLimitResponse {
     fn from(answer: Answer) -> Self {
-        let header = |(key, value)| HeaderValue { key, value, raw_value: Vec::new() };
+        let header = |(key, value)| HeaderValue { key, value };
         Self {
             overall_code: code(answer.overall),
             statuses: answer.statuses.into_iter().map(DescriptorStatus::from).collect(),
             response_headers_to_add: answer.headers.into_iter().map(header).collect(),
             dynamic_metadata: answer.refusal.map(metadata),
-            ..Self::default()
         }
     }
 }
@@ -79,7 +73,6 @@ impl From<Status> for DescriptorStatus {
             duration_until_reset: status
                 .until_reset
                 .map(|reset| Duration { seconds: seconds(reset), nanos: 0 }),
-            ..Self::default()
         }
     }
 }
@@ -87,14 +80,14 @@ impl From<Status> for DescriptorStatus {
 impl From<CurrentLimit> for RateLimit {
     fn from(limit: CurrentLimit) -> Self {
         let unit = match limit.unit {
-            None => WireUnit::Unknown,
-            Some(Unit::Second) => WireUnit::Second,
-            Some(Unit::Minute) => WireUnit::Minute,
-            Some(Unit::Hour) => WireUnit::Hour,
-            Some(Unit::Day) => WireUnit::Day,
-            Some(Unit::Week) => WireUnit::Week,
-            Some(Unit::Month) => WireUnit::Month,
-            Some(Unit::Year) => WireUnit::Year,
+            None => RateLimitUnit::Unknown,
+            Some(Unit::Second) => RateLimitUnit::Second,
+            Some(Unit::Minute) => RateLimitUnit::Minute,
+            Some(Unit::Hour) => RateLimitUnit::Hour,
+            Some(Unit::Day) => RateLimitUnit::Day,
+            Some(Unit::Week) => RateLimitUnit::Week,
+            Some(Unit::Month) => RateLimitUnit::Month,
+            Some(Unit::Year) => RateLimitUnit::Year,
         };
         Self { name: limit.name, requests_per_unit: limit.requests_per_unit, unit: i32::from(unit) }
     }
@@ -102,7 +95,7 @@ impl From<CurrentLimit> for RateLimit {
 
 fn code(code: Code) -> i32 {
     i32::from(match code {
-        Code::Ok => WireCode::Ok,
-        Code::OverLimit => WireCode::OverLimit,
+        Code::Ok => ResponseCode::Ok,
+        Code::OverLimit => ResponseCode::OverLimit,
     })
 }

@@ -1,11 +1,9 @@
 //! The bytes of a request, for each protocol, with a key written into them.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use prost::Message;
+
+use crate::envoy_api::{DescriptorEntry, RateLimitDescriptor, RateLimitRequest, ResponseCode};
 
 /// How requests and answers are framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,10 +95,10 @@ impl Question {
                 0 | 1 => Some(allowed == 1),
                 _ => None,
             },
-            _ => |code| match i32::try_from(code).ok().and_then(|code| Code::try_from(code).ok()) {
-                Some(Code::Ok) => Some(true),
-                Some(Code::OverLimit) => Some(false),
-                Some(Code::Unknown) | None => None,
+            _ => |code| match i32::try_from(code).ok().and_then(|code| ResponseCode::try_from(code).ok()) {
+                Some(ResponseCode::Ok) => Some(true),
+                Some(ResponseCode::OverLimit) => Some(false),
+                Some(ResponseCode::Unknown) | None => None,
             },
         }
     }
@@ -132,7 +130,7 @@ impl Question {
                 }
             }
             Question::Rls { domain, attribute } => {
-                let entry = Entry { key: attribute.clone(), value: name(key()) };
+                let entry = DescriptorEntry { key: attribute.clone(), value: name(key()) };
                 let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
                 let message = RateLimitRequest {
                     domain: domain.clone(),

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::RateLimitQuotaResponse;
 use prost::Message;
 use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
 
 use super::bucket::Bucket;
 use super::desk::Desk;
-use super::message::Reports;
+use super::message::{Reports, Response};
 use super::shares::Usage;
 use crate::at_once::at_once;
 use crate::service::Service;
@@ -49,8 +48,8 @@ pub fn rlqs_message(bytes: &[u8]) {
         let told = desk.take(stream);
         assert_eq!(told.is_none(), is_empty, "whoever reports is told something");
         if let Some(told) = told {
-            let read = RateLimitQuotaResponse::decode(told.encode_to_vec().as_slice());
-            assert!(read.is_ok_and(|read| read.bucket_action.len() == told.actions.len()));
+            let read = Response::decode(told.encode_to_vec().as_slice());
+            assert!(read.is_ok_and(|read| read.actions.len() == told.actions.len()));
         }
         clock.advance(Duration::from_secs(5));
     }

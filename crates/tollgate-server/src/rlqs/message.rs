@@ -1,18 +1,16 @@
 //! The messages of the protocol, byte for byte Envoy's. Names and values are bytes here: Envoy makes them of what its clients send, which
 //! need not be text, and one bucket that is none must not make a whole report unreadable.
 
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::bucket_action::{
-    AbandonAction, BucketAction as Action, QuotaAssignmentAction,
-};
-use envoy_types::pb::envoy::r#type::v3::rate_limit_strategy::{BlanketRule, Strategy as WireStrategy};
-use envoy_types::pb::envoy::r#type::v3::{RateLimitStrategy, TokenBucket};
-use envoy_types::pb::google::protobuf::{Duration, UInt32Value};
 use prost::Message;
+use prost_types::Duration;
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 use super::grant::{Assignment, Strategy};
 use super::shares::Order;
+use crate::envoy_api::{
+    AbandonAction, BlanketRule, BucketActionKind, QuotaAssignmentAction, RateLimitStrategy, StrategyKind, TokenBucket,
+};
 
 /// `RateLimitQuotaUsageReports`.
 #[derive(Clone, PartialEq, Message)]
@@ -61,15 +59,15 @@ pub(crate) struct Response {
 pub(crate) struct BucketAction {
     #[prost(message, optional, tag = "1")]
     pub(crate) bucket_id: Option<BucketId>,
-    #[prost(oneof = "Action", tags = "2, 3")]
-    pub(crate) action: Option<Action>,
+    #[prost(oneof = "BucketActionKind", tags = "2, 3")]
+    pub(crate) action: Option<BucketActionKind>,
 }
 
 impl BucketAction {
     pub(crate) fn new(bucket_id: BucketId, order: Order) -> Self {
         let action = match order {
-            Order::Abandon => Action::AbandonAction(AbandonAction {}),
-            Order::Assign(assignment) => Action::QuotaAssignmentAction(assigned(assignment)),
+            Order::Abandon => BucketActionKind::Abandon(AbandonAction {}),
+            Order::Assign(assignment) => BucketActionKind::Assign(assigned(assignment)),
         };
         Self { bucket_id: Some(bucket_id), action: Some(action) }
     }
@@ -78,12 +76,12 @@ impl BucketAction {
 fn assigned(Assignment { strategy, ttl_seconds }: Assignment) -> QuotaAssignmentAction {
     let seconds = |seconds: u32| Duration { seconds: i64::from(seconds), nanos: 0 };
     let strategy = match strategy {
-        Strategy::AllowAll => WireStrategy::BlanketRule(i32::from(BlanketRule::AllowAll)),
-        Strategy::DenyAll => WireStrategy::BlanketRule(i32::from(BlanketRule::DenyAll)),
+        Strategy::AllowAll => StrategyKind::BlanketRule(i32::from(BlanketRule::AllowAll)),
+        Strategy::DenyAll => StrategyKind::BlanketRule(i32::from(BlanketRule::DenyAll)),
         Strategy::TokenBucket { max_tokens, tokens_per_fill, fill_seconds } => {
-            WireStrategy::TokenBucket(TokenBucket {
+            StrategyKind::TokenBucket(TokenBucket {
                 max_tokens,
-                tokens_per_fill: Some(UInt32Value { value: tokens_per_fill }),
+                tokens_per_fill: Some(tokens_per_fill),
                 fill_interval: Some(seconds(fill_seconds)),
             })
         }
@@ -146,7 +144,7 @@ mod tests {
         let bucket = [("b".to_owned(), "2".to_owned())].into();
         let usage = envoy::rate_limit_quota_usage_reports::BucketQuotaUsage {
             bucket_id: Some(envoy::BucketId { bucket }),
-            time_elapsed: Some(Duration { seconds: 5, nanos: 0 }),
+            time_elapsed: Some(envoy_types::pb::google::protobuf::Duration { seconds: 5, nanos: 0 }),
             num_requests_allowed: 7,
             num_requests_denied: 3,
         };
@@ -162,7 +160,6 @@ mod tests {
             let ours = Response { actions: vec![BucketAction::new(id.clone(), order)] };
             let theirs = envoy::RateLimitQuotaResponse::decode(ours.encode_to_vec().as_slice()).unwrap();
             assert_eq!(theirs.bucket_action[0].bucket_id.as_ref().unwrap().bucket["b"], "2");
-            assert_eq!(theirs.bucket_action[0].bucket_action, ours.actions[0].action);
             assert_eq!(theirs.encode_to_vec(), ours.encode_to_vec());
         }
     }

@@ -1,10 +1,9 @@
 //! Reports against a real engine, in virtual time.
 
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::bucket_action::BucketAction as Action;
-use envoy_types::pb::envoy::r#type::v3::rate_limit_strategy::{BlanketRule, Strategy};
 use tollgate::{CheckRequest, Engine, ManualClock, Policy, Ruled, Ruling, Scope, Ticks};
 
 use super::*;
+use crate::envoy_api::{BlanketRule, BucketActionKind, StrategyKind};
 use crate::rlqs::message::{BucketId, Entry};
 use crate::store::Stores;
 
@@ -39,16 +38,15 @@ impl Rig {
         self.desk.hear(&self.service, self.stream, vec![(bucket, Usage { allowed, denied })]).await;
         let told = self.desk.take(self.stream).unwrap();
         match told.actions[0].action.as_ref().unwrap() {
-            Action::AbandonAction(_) => "abandon".to_owned(),
-            Action::QuotaAssignmentAction(assigned) => {
+            BucketActionKind::Abandon(_) => "abandon".to_owned(),
+            BucketActionKind::Assign(assigned) => {
                 match assigned.rate_limit_strategy.unwrap().strategy.unwrap() {
-                    Strategy::BlanketRule(rule) => {
-                        BlanketRule::try_from(rule).unwrap().as_str_name().to_owned()
+                    StrategyKind::BlanketRule(rule) => {
+                        format!("{:?}", BlanketRule::try_from(rule).unwrap())
                     }
-                    Strategy::TokenBucket(bucket) => {
-                        format!("{} and {}", bucket.max_tokens, bucket.tokens_per_fill.unwrap().value)
+                    StrategyKind::TokenBucket(bucket) => {
+                        format!("{} and {}", bucket.max_tokens, bucket.tokens_per_fill.unwrap())
                     }
-                    Strategy::RequestsPerTimeUnit(_) => panic!("Envoy does not know it"),
                 }
             }
         }
@@ -69,13 +67,13 @@ async fn operators_are_heard() {
     let key = CheckRequest::new().with("api_key", digest.as_str()).unwrap();
     engine.block(&key, until, rig.clock.now()).unwrap();
     rig.wait(5);
-    assert_eq!(rig.report("k", 9, 0).await, "DENY_ALL");
+    assert_eq!(rig.report("k", 9, 0).await, "DenyAll");
     rig.wait(5);
     assert_eq!(rig.report("k", 0, 9).await, "96 and 1000");
     let killed = Ruled { ruling: Ruling::Off, until: rig.clock.now() + Ticks::from_secs(7) };
     engine.rule(Scope::Limit("per-key"), killed, rig.clock.now()).unwrap();
     rig.wait(5);
-    assert_eq!(rig.report("k", 9, 0).await, "ALLOW_ALL");
+    assert_eq!(rig.report("k", 9, 0).await, "AllowAll");
     rig.wait(5);
     assert_eq!(rig.report("k", 9, 0).await, "96 and 1000");
 }
@@ -84,7 +82,7 @@ async fn operators_are_heard() {
 #[tokio::test(start_paused = true)]
 async fn shadows_count() {
     let rig = Rig::new("limits: [{name: all, rate: 1000/h, mode: shadow}]");
-    assert_eq!(rig.report("k", 700, 0).await, "ALLOW_ALL");
+    assert_eq!(rig.report("k", 700, 0).await, "AllowAll");
     let look = rig.service.engine.peek(&CheckRequest::new(), rig.clock.now()).await;
     assert_eq!(look.limits().next().unwrap().outcome.remaining, 300);
 }

@@ -9,7 +9,8 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use super::grant::{Assignment, Strategy};
 use super::shares::Order;
 use crate::envoy_api::{
-    AbandonAction, BlanketRule, BucketActionKind, QuotaAssignmentAction, RateLimitStrategy, StrategyKind, TokenBucket,
+    AbandonAction, BlanketRule, BucketActionKind, QuotaAssignmentAction, RateLimitStrategy, StrategyKind,
+    TokenBucket,
 };
 
 /// `RateLimitQuotaUsageReports`.

@@ -4,6 +4,7 @@ mod cycles;
 mod public;
 mod shapes;
 mod text;
+mod words;
 
 use crate::source::Repository;
 
@@ -46,6 +47,7 @@ impl Report {
 pub(crate) const RULES: &[Rule] = &[
     rule("cycles", "modules of a crate that use each other in a circle", cycles::check),
     rule("duplicate-types", "type names defined more than once in a crate", shapes::duplicate_types),
+    rule("words", "names that hold a word which the glossary replaces", words::check),
     rule("told", "\"told\" in the source", text::told),
     rule("nobody", "\"whoever\", \"nobody\" and \"somebody\" in the source", text::nobody),
     rule("long-functions", "functions of more than 70 lines", shapes::long_functions),

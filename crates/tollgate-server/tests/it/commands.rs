@@ -65,8 +65,7 @@ fn check_reports_every_problem() {
 #[test]
 fn check_looks_at_every_file() {
     let good = concat!(env!("CARGO_MANIFEST_DIR"), "/../tollgate/src/policy/example.yaml");
-    let empty = std::env::temp_dir().join(format!("tollgate-empty-{}", std::process::id()));
-    std::fs::create_dir_all(&empty).unwrap();
+    let empty = tollgate_testkit::folder("empty");
     let empty = empty.to_str().unwrap();
     let output = run(&["policy", "check", "no-such-file.yaml", "-", empty, good], b"\x7fELF\x02\xd0\xff\0");
     std::fs::remove_dir(empty).unwrap();

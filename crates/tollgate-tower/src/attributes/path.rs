@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use tollgate::loose_path;
+
 pub use crate::spelling::parameter::escaped;
 
 /// What to do with a slash or a backslash that is written as an escape, or a backslash as it is. Servers disagree about whether
@@ -50,6 +52,26 @@ pub enum PathProblem {
     /// `.;` or `..;`, which some servers read as a dot segment.
     #[error("it has a parameter behind a dot segment, such as ..;")]
     DotParameter,
+}
+
+/// What a path usually is, if it is another one or below it, both in their loose form ([`loose_path`]) and the other without a slash at
+/// its end. Some servers take an escaped slash for one, and others what follows a dot for a format: nobody gets around a rule about a
+/// path by that.
+#[must_use]
+pub fn usual<'u>(above: &'u str, path: &'u str) -> Option<&'u str> {
+    match path.strip_prefix(above)?.bytes().next() {
+        None | Some(b'/') => Some(path),
+        Some(b'%' | b'.') => Some(above),
+        Some(_) => None,
+    }
+}
+
+/// Whether a server may take a path, as a client spells it, for another one or for one below it.
+#[must_use]
+pub fn may_be_at(above: &str, path: &str) -> bool {
+    let normal = normalise(path, EscapedSlashes::Decode);
+    let path = normal.as_deref().unwrap_or(path);
+    usual(loose_path(above).trim_end_matches('/'), &loose_path(path)).is_some()
 }
 
 /// The one spelling of a path without its query. Doing it again changes nothing.
@@ -234,6 +256,33 @@ mod tests {
         }
         assert_eq!(normalise("/a%2fb\\c", EscapedSlashes::Keep).unwrap(), "/a%2Fb%5Cc");
         assert_eq!(normalise("/a/..%2f..%5cb", EscapedSlashes::Decode).unwrap(), "/b");
+    }
+
+    /// No spelling that a server may take for the path gets around what holds for it.
+    #[test]
+    fn paths_and_what_is_below() {
+        let spellings = [
+            "/graphql",
+            "/graphql/",
+            "/graphql/x",
+            "/GraphQL",
+            "/graphql;v=1",
+            "/graphql%2Fx",
+            "/graphql.",
+            "/graphql%20",
+            "/graphql.json",
+        ];
+        for path in spellings {
+            assert!(usual("/graphql", &loose_path(path)).is_some() && may_be_at("/graphql", path), "{path}");
+        }
+        for path in ["//graphql", "/x/../graphql", "/%67raphql", "/x%2F..%2Fgraphql", "/graphql/..;/x"] {
+            assert!(may_be_at("/graphql", path), "{path}");
+        }
+        for path in ["/", "/graphqlx", "/graph", "/graphq\u{e9}", "/x/graphql"] {
+            assert!(usual("/graphql", &loose_path(path)).is_none() && !may_be_at("/graphql", path), "{path}");
+        }
+        assert_eq!(usual("/graphql", "/graphql.json"), Some("/graphql"));
+        assert!(usual("", "/anything").is_some() && may_be_at("/", "/anything"));
     }
 
     proptest! {

@@ -58,4 +58,10 @@ impl Admin {
             watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
         }
     }
+
+    /// The same, where whoever can connect may ask for decisions, without a token and without TLS.
+    pub(crate) fn where_all_may_ask(mut self, is_open: bool) -> Self {
+        self.hosts.is_open = is_open;
+        self
+    }
 }

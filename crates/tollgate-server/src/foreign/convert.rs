@@ -36,7 +36,8 @@ pub(super) struct Native {
     pub(super) when: String,
     pub(super) by: Vec<String>,
     pub(super) rate: String,
-    pub(super) align: &'static str,
+    /// Where its windows begin; none where nothing is counted.
+    pub(super) align: Option<&'static str>,
     pub(super) is_shadow: bool,
 }
 
@@ -128,8 +129,10 @@ fn write_limit(text: &mut String, name: &str, native: &Native) {
         let by: Vec<String> = native.by.iter().map(|name| quoted(name)).collect();
         let _ = writeln!(text, "    by: [{}]", by.join(", "));
     }
-    let _ =
-        writeln!(text, "    algorithm: fixed-window\n    rate: {}\n    align: {}", native.rate, native.align);
+    let _ = writeln!(text, "    rate: {}", native.rate);
+    if let Some(align) = native.align {
+        let _ = writeln!(text, "    algorithm: fixed-window\n    align: {align}");
+    }
     if native.is_shadow {
         text.push_str("    mode: shadow\n");
     }
@@ -158,6 +161,9 @@ fn unique(name: &str, taken: &mut HashSet<String>) -> String {
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
+
+/// The rate of a rule that refuses everything that it is about.
+pub(super) const REFUSED: &str = "deny";
 
 /// What stays on one line.
 fn comment(text: &str) -> String {

@@ -17,6 +17,7 @@ mod explain;
 mod faults;
 mod flood;
 mod grants;
+mod grouping;
 mod failures;
 mod fuzz;
 mod gate;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write;
 
-use tollgate::policy::source::must_be_declared;
+use tollgate::policy::source::{must_be_declared, must_be_text};
 use tollgate::policy::{Expression, LIMIT_NAME_BYTES_MAX};
 
 use super::Foreign;
@@ -113,10 +113,16 @@ fn declared(limits: &[Converted]) -> String {
     for expression in natives().filter_map(|native| Expression::new(&native.when).ok()) {
         names.extend(expression.attributes().map(str::to_owned));
     }
-    if !names.iter().any(|name| must_be_declared(name)) {
+    // There, values are compared as they stand, whatever they are.
+    let texts: BTreeSet<String> = natives().flat_map(|native| must_be_text(&native.when)).collect();
+    if texts.is_empty() && !names.iter().any(|name| must_be_declared(name)) {
         return String::new();
     }
-    let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+    let item = |name: &String| match texts.contains(name) {
+        true => format!("{{{}: text}}", quoted(name)),
+        false => quoted(name),
+    };
+    let names: Vec<String> = names.iter().map(item).collect();
     format!("attributes: [{}]\n", names.join(", "))
 }
 

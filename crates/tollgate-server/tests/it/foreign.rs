@@ -279,6 +279,23 @@ fn wrong_files() {
     }
 }
 
+/// A rule compares values as they stand, also a path in a spelling that no request has at the gateway. The policy that it becomes must
+/// still compile, and mean the same: it declares such an attribute as a text.
+#[test]
+fn conversions_compare_values_as_they_stand() {
+    let envoy = "domain: d
+descriptors:
+  - {key: path, value: /café, rate_limit: {unit: minute, requests_per_unit: 10}}
+  - {key: method, value: get, rate_limit: {unit: minute, requests_per_unit: 10}}
+";
+    let output = run(&["policy", "convert", "-"], envoy.as_bytes());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("attributes: [{\"method\": text}, {\"path\": text}]"), "{text}");
+    let check = run(&["policy", "check", "-"], text.as_bytes());
+    assert_eq!(check.status.code(), Some(0), "{}\n{text}", stderr(&check));
+}
+
 /// What is converted compiles, and each limit or note is there.
 #[test]
 fn conversions_compile() {

@@ -21,7 +21,7 @@ pub(crate) use reply::{Asker, respond};
 #[allow(unreachable_pub, reason = "the command line exports it")]
 pub use token::GivenToken;
 pub(crate) use token::{Credentials, credentials};
-pub(crate) use view::changes;
+pub(crate) use view::{changes, fields};
 
 use std::net::SocketAddr;
 use std::sync::Arc;

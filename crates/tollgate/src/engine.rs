@@ -434,7 +434,15 @@ impl<S: Store> Engine<S> {
     /// When a limit was changed more often than its counters can tell apart; the old policy stays in force.
     pub fn swap(&self, policy: Policy, now: Timestamp) -> Result<SwapReport, SwapError> {
         let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let (policy, now) = (Arc::new(policy), now.decidable());
+        let (before, policy) = (self.policy(), Arc::new(policy));
+        let mut report = self.swap_counters(Arc::clone(&policy), now)?;
+        report.compare(&before, &policy);
+        Ok(report)
+    }
+
+    /// The same after a policy of which only the counters are known; its report is about those. One at a time.
+    fn swap_counters(&self, policy: Arc<Policy>, now: Timestamp) -> Result<SwapReport, SwapError> {
+        let now = now.decidable();
         let before = self.live.load_full();
         let next = |before: &Live, policy| Live::after(before, policy, now);
         let next = match next(&before, Arc::clone(&policy)) {

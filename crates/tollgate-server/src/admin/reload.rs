@@ -8,6 +8,7 @@ use super::answer::{Act, Told};
 use super::form::ReloadForm;
 use super::refusal::Refusal;
 use super::token::Role;
+use super::view::{self, FieldChangeView};
 use crate::http::Problem;
 use crate::reload::Done;
 use crate::service::Service;
@@ -19,6 +20,8 @@ struct ReloadView {
     reloaded: bool,
     /// The version in force; standard input has none.
     version: Option<String>,
+    /// Fields of the whole policy that are not as they were.
+    policy: Vec<FieldChangeView>,
     changed: Vec<String>,
     added: Vec<String>,
     removed: Vec<String>,
@@ -31,8 +34,8 @@ impl ReloadView {
             Done::Nothing => (false, SwapReport::default()),
             Done::Reloaded(report) => (true, report),
         };
-        let SwapReport { changed, added, removed, restarted } = report;
-        Self { reloaded, version, changed, added, removed, restarted }
+        let SwapReport { fields, changed, added, removed, restarted } = report;
+        Self { reloaded, version, policy: view::fields(&fields), changed, added, removed, restarted }
     }
 
     /// In words for the audit log.
@@ -43,8 +46,9 @@ impl ReloadView {
         let [changed, added, removed, restarted] =
             [&self.changed, &self.added, &self.removed, &self.restarted].map(Vec::len);
         let version = self.version.as_deref().unwrap_or_default();
+        let fields: String = self.policy.iter().map(|change| format!("the policy {}, ", change.after)).collect();
         format!(
-            "version {version} in force: {changed} changed, {added} added, {removed} removed, {restarted} restarted"
+            "version {version} in force: {fields}{changed} changed, {added} added, {removed} removed, {restarted} restarted"
         )
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
-use tollgate::policy::{Change, Difference, Mode, Policy};
+use tollgate::policy::{Change, Difference, FieldChange, Mode, Policy};
 use tollgate::{Block, Explained, Explanation, Ruled, Ruling, Stance, State, Ticks, Timestamp};
 
 use crate::foreign::Foreign;
@@ -373,6 +373,23 @@ impl<'a> From<&'a Change> for ChangeView<'a> {
             }
         }
     }
+}
+
+/// A field of the whole policy that means something else.
+#[derive(Serialize)]
+pub(crate) struct FieldChangeView {
+    field: &'static str,
+    before: String,
+    pub(super) after: String,
+}
+
+/// The fields of the whole policy that another one changes.
+pub(crate) fn fields(fields: &[FieldChange]) -> Vec<FieldChangeView> {
+    let view = |change: &FieldChange| {
+        let FieldChange { field, before, after } = change.clone();
+        FieldChangeView { field, before, after }
+    };
+    fields.iter().map(view).collect()
 }
 
 /// The limits that another policy changes.

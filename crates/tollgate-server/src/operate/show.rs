@@ -201,12 +201,23 @@ pub(super) fn restored(answer: &Value, console: &mut Console) {
     });
 }
 
+/// The fields of the whole policy that change, as limits do.
+pub(crate) fn show_fields(policy: &Value, console: &mut Console) {
+    for change in policy.as_array().into_iter().flatten() {
+        let text = |name: &str| plain(change[name].as_str().unwrap_or_default());
+        console.line(format_args!("changed policy: {}", text("field")));
+        console.line(format_args!("  - {}", text("before")));
+        console.line(format_args!("  + {}", text("after")));
+    }
+}
+
 pub(super) fn reloaded(answer: &Value, console: &mut Console) {
     if answer["reloaded"] != true {
         console.line("nothing to reload: what is in the file is in force");
         return;
     }
     console.line("reloaded");
+    show_fields(&answer["policy"], console);
     for what in ["changed", "added", "removed", "restarted"] {
         for limit in list(answer, what) {
             console.line(format_args!("{what} {}", plain(limit.as_str().unwrap_or_default())));

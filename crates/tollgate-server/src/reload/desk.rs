@@ -174,6 +174,7 @@ impl<S: Store> Desk<S> {
         self.status.store(Arc::new(Status { good, bad, keep_error, ..next }));
         tracing::info!(
             version = capture.version.short(),
+            policy = report.fields.iter().map(|change| change.field).collect::<Vec<_>>().join(", "),
             changed = report.changed.len(),
             added = report.added.len(),
             removed = report.removed.len(),

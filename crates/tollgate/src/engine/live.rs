@@ -8,7 +8,7 @@ use crate::algorithm::reservoir::Word;
 use crate::charge::{Family, Record, Reign, is_wide};
 use crate::key::{Fingerprint, Prefix, Secret};
 use crate::memory::QUOTA_NUMBERS_MAX;
-use crate::policy::{By, Limit, Match, Mode, Policy, QuotaIndex};
+use crate::policy::{By, FieldChange, Limit, Match, Mode, Policy, QuotaIndex, differing};
 use crate::quota::Quota;
 use crate::request::{CheckRequest, Value};
 use crate::store::Hold;
@@ -103,7 +103,9 @@ impl Plain {
 /// What a swap did to the counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwapReport {
-    /// Limits whose numbers changed; their counters were kept.
+    /// Fields of the whole policy that are not as they were.
+    pub fields: Vec<FieldChange>,
+    /// Limits of which anything changed, be it numbers, conditions or mode; their counters were kept.
     pub changed: Vec<String>,
     /// Limits that are new.
     pub added: Vec<String>,
@@ -111,6 +113,21 @@ pub struct SwapReport {
     pub removed: Vec<String>,
     /// Limits whose counters start anew, because what they count by, or how, is not what it was.
     pub restarted: Vec<String>,
+}
+
+impl SwapReport {
+    /// Adds what else than numbers changed.
+    pub(super) fn compare(&mut self, before: &Policy, after: &Policy) {
+        self.fields = before.changed_fields(after);
+        let known: HashMap<&str, &Limit> = before.limits().iter().map(|limit| (limit.name(), limit)).collect();
+        let restarted: HashSet<&str> = self.restarted.iter().map(String::as_str).collect();
+        let is_changed = |limit: &&Limit| {
+            let old = known.get(limit.name()).filter(|_| !restarted.contains(limit.name()));
+            old.is_some_and(|old| !differing(old, limit).is_empty())
+        };
+        let changed = after.limits().iter().filter(is_changed).map(|limit| limit.name().to_owned()).collect();
+        self.changed = changed;
+    }
 }
 
 /// Why a policy could not be put in force.

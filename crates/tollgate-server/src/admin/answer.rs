@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tollgate::policy::Policy;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Forgotten, Ruled, Ruling, RulingError, Scope, Timestamp};
+use tollgate::{BlockError, CheckRequest, Forgotten, Ruled, Ruling, RulingError, Scope, Timestamp};
 
 use super::Admin;
 use super::beside::NotBegun;
@@ -171,6 +171,7 @@ impl<S: Store> Service<S> {
         let question = Question::check(body)?;
         let known = question.known(&self.identity);
         let request = question.request_of(&known)?;
+        self.single(&request)?;
         let explanation = self.engine.explain(&request, act.now).await;
         let throttled = self.throttled(&request, act.now);
         let mut view = ExplanationView::new(&explanation, depth, &throttled);
@@ -193,6 +194,7 @@ impl<S: Store> Service<S> {
     async fn reset(&self, act: &Act<'_>, form: ResetForm<'_>) -> Result<Told, Problem> {
         let known = form.attributes.known(&self.identity);
         let request = form.attributes.request_of(&known)?;
+        self.single(&request)?;
         let policy = self.engine.policy();
         let is_known = |name: &&String| policy.limits().iter().any(|limit| limit.name() == name.as_str());
         if let Some(unknown) = form.limits.iter().find(|name| !is_known(name)) {
@@ -221,13 +223,34 @@ impl<S: Store> Service<S> {
     }
 
     fn block(&self, act: &Act<'_>, form: &BlockForm<'_>) -> Result<Told, Problem> {
+        if let Some(name) = form.attributes.starred(self.identity.credentials()) {
+            let detail = format!(
+                "{name}: a credential is known by its hash, so no pattern can match it; accepted: its whole text, or sha256:…"
+            );
+            return Err(Problem::invalid(detail));
+        }
         let known = form.attributes.known(&self.identity).alone().map_err(stranger)?;
         let (request, until, note) =
             (form.attributes.request_of(&known)?, form.until(act.now)?, form.note()?);
         let block = self.engine.block(&request, until, act.now);
-        let block = block.map_err(|error| Problem::of_admin(Refusal::Conflict, error.to_string()))?;
+        let block = block.map_err(|error| match error {
+            BlockError::Value { .. } => Problem::invalid(error.to_string()),
+            _ => Problem::of_admin(Refusal::Conflict, error.to_string()),
+        })?;
         act.audit(&told(&request), &remarked(&format!("until {}", Instant(until).text()), note));
         Told::json(&BlockView::from(&*block))
+    }
+
+    /// Refuses a pattern where a request has one value: no counter is that of a pattern.
+    fn single(&self, request: &CheckRequest<'_>) -> Result<(), Problem> {
+        let policy = self.engine.policy();
+        let named = texts(request);
+        match named.iter().find(|(name, value)| policy.is_pattern(name, value)) {
+            None => Ok(()),
+            Some((name, value)) => Err(Problem::invalid(format!(
+                "{name}: {value} is a pattern, and a request has one {name}; accepted: the {name} of a request"
+            ))),
+        }
     }
 
     fn unblock(&self, act: &Act<'_>, form: &KeyForm<'_>) -> Result<Told, Problem> {
@@ -297,6 +320,7 @@ impl<S: Store> Service<S> {
             .map_err(|findings| Problem::of_admin(Refusal::WrongPolicy, findings.to_string()))?;
         let difference = self.engine.policy().difference(&candidate);
         let mut document = json!({
+            "policy": view::fields(&difference.fields),
             "changes": view::changes(&difference),
             "unchanged": difference.unchanged,
             "warnings": warnings.to_string().lines().collect::<Vec<_>>(),

@@ -13,7 +13,7 @@ use super::{ATTEMPTS, Engine, Question};
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Fault, LimitStatus, Source, Stance, Status};
 use crate::outcome::Outcome;
-use crate::policy::seal::Sealed;
+use crate::policy::compared::Replaced;
 use crate::policy::{Choice, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet};
 use crate::request::CheckRequest;
 use crate::store::{Store, StoreFailure};
@@ -107,8 +107,8 @@ impl<S: Store> Engine<S> {
             limits: Vec::new(),
             left_off: 0,
         };
-        // Limits say about a credential what they say about its digest.
-        match policy.compared(request, &mut Sealed::new()) {
+        // Limits compare some values in a form of their own.
+        match policy.compared(request, &mut Replaced::new()) {
             None => explanation.go_through(&policy, &met, request, &rulings),
             Some(request) => explanation.go_through(&policy, &met, &request, &rulings),
         }

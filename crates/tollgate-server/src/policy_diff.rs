@@ -80,8 +80,7 @@ fn here(old: &Path, new: &Path, arguments: &DiffArguments, console: &mut Console
 fn report(difference: &Difference, tallied: Option<&Tallied>, as_json: bool, console: &mut Console) -> u8 {
     let (policy, changes) = (json!(fields(&difference.fields)), json!(changes(difference)));
     if as_json {
-        let mut document =
-            json!({ "policy": policy, "changes": changes, "unchanged": difference.unchanged });
+        let mut document = json!({ "policy": policy, "changes": changes, "unchanged": difference.unchanged });
         if let Some(tallied) = tallied {
             document["decisions"] = json!(tallied);
         }

@@ -46,7 +46,8 @@ impl ReloadView {
         let [changed, added, removed, restarted] =
             [&self.changed, &self.added, &self.removed, &self.restarted].map(Vec::len);
         let version = self.version.as_deref().unwrap_or_default();
-        let fields: String = self.policy.iter().map(|change| format!("the policy {}, ", change.after)).collect();
+        let fields: String =
+            self.policy.iter().map(|change| format!("the policy {}, ", change.after)).collect();
         format!(
             "version {version} in force: {fields}{changed} changed, {added} added, {removed} removed, {restarted} restarted"
         )

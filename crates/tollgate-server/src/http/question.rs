@@ -139,7 +139,8 @@ impl Named<'_> {
     /// An attribute that holds a credential and whose value has a star, if there is one.
     pub(crate) fn starred(&self, credentials: &CredentialAttributes) -> Option<&str> {
         let is_starred = |value: &Value<'_>| matches!(value, Value::Text(text) if text.contains('*'));
-        let mut found = pairs(&self.0).filter(|(name, value)| credentials.contains(name) && is_starred(value));
+        let mut found =
+            pairs(&self.0).filter(|(name, value)| credentials.contains(name) && is_starred(value));
         found.next().map(|(name, _)| name)
     }
 

@@ -373,7 +373,8 @@ fn a_change_of_the_whole_policy_is_reported() {
     let scratch = Scratch::new("domain");
     let old = scratch.file("old.yaml", POLICY);
     let new = scratch.file("new.yaml", &format!("domain: edge\n{POLICY}"));
-    let expected = "changed policy: domain\n  - answers every domain\n  + answers the domain edge only\n2 unchanged\n";
+    let expected =
+        "changed policy: domain\n  - answers every domain\n  + answers the domain edge only\n2 unchanged\n";
     for arguments in [&["policy", "diff", &old, &new][..], &["policy", "diff", &new, "--live"]] {
         let output = call(&server, arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", stderr(&output));

@@ -12,8 +12,8 @@ use smallvec::{SmallVec, smallvec};
 use crate::address::{Network, Prefixes};
 use crate::policy::compared::{self, ComparedValue};
 use crate::policy::pattern::NO_ADDRESS;
-use crate::policy::{Policy, Problem};
 use crate::policy::text::{Digits, as_text};
+use crate::policy::{Policy, Problem};
 use crate::request::CheckRequest;
 use crate::time::Timestamp;
 

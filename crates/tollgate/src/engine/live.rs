@@ -119,7 +119,8 @@ impl SwapReport {
     /// Adds what else than numbers changed.
     pub(super) fn compare(&mut self, before: &Policy, after: &Policy) {
         self.fields = before.changed_fields(after);
-        let known: HashMap<&str, &Limit> = before.limits().iter().map(|limit| (limit.name(), limit)).collect();
+        let known: HashMap<&str, &Limit> =
+            before.limits().iter().map(|limit| (limit.name(), limit)).collect();
         let restarted: HashSet<&str> = self.restarted.iter().map(String::as_str).collect();
         let is_changed = |limit: &&Limit| {
             let old = known.get(limit.name()).filter(|_| !restarted.contains(limit.name()));

@@ -78,7 +78,10 @@ pub(crate) fn normalise_pattern(pattern: &str) -> Result<Cow<'_, str>, PathProbl
     }
     let (last, ends_open) = (parts.len() - 1, parts.last().is_some_and(|part| part.is_empty()));
     // Repeated slashes are one; those at both ends stay.
-    let kept = parts.iter().enumerate().filter(|(at, part)| *at == 0 || (*at == last && ends_open) || !part.is_empty());
+    let kept = parts
+        .iter()
+        .enumerate()
+        .filter(|(at, part)| *at == 0 || (*at == last && ends_open) || !part.is_empty());
     let joined = kept.map(|(_, part)| &**part).collect::<Vec<_>>().join("/");
     Ok(if joined == pattern { Cow::Borrowed(pattern) } else { Cow::Owned(joined) })
 }

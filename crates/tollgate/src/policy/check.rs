@@ -11,8 +11,8 @@ use crate::policy::finding::{Place, Problem, Report, quoted};
 use crate::policy::glob::Glob;
 use crate::policy::lease::Lease;
 use crate::policy::limit::{
-    ANY, BY_MAX, CONDITIONS_MAX, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode, QUOTAS_MAX,
-    TIER_SEPARATOR,
+    ANY, BY_MAX, CONDITIONS_MAX, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
+    QUOTAS_MAX, TIER_SEPARATOR,
 };
 use crate::policy::pattern;
 use crate::policy::vocabulary::Vocabulary;
@@ -64,8 +64,9 @@ pub(crate) fn together(limits: &[Limit], places: &[(usize, Place)], report: &mut
     }
     if let Some((by, (position, at))) = unconditional.too_many() {
         let which = if by.is_empty() { String::new() } else { format!(" with {}", quoted(&by.join(", "))) };
-        let message =
-            format!("more than {MATCHED_MAX} limits apply to every request{which}, so none would be answered");
+        let message = format!(
+            "more than {MATCHED_MAX} limits apply to every request{which}, so none would be answered"
+        );
         let accepted = format!("at most {MATCHED_MAX} limits without `when` that one request meets");
         report.enter_limit(position, limits.get(position).map(Limit::name));
         report.error(at, "", Problem::new(message, accepted));

@@ -145,7 +145,9 @@ impl Limit {
         };
         let overridden = self.by.first().filter(|_| !self.quotas.overrides.is_empty()).map(|by| by.name());
         let others = in_cost.into_iter().flatten().chain(self.tier_by().iter().map(String::as_str));
-        in_conditions.chain(others.map(|name| (name, ByBits::No))).chain(overridden.map(|name| (name, ByBits::Yes)))
+        in_conditions
+            .chain(others.map(|name| (name, ByBits::No)))
+            .chain(overridden.map(|name| (name, ByBits::Yes)))
     }
 }
 

@@ -12,13 +12,13 @@ pub(crate) mod when;
 
 use crate::credential::CredentialAttributes;
 use crate::policy::check;
+use crate::policy::compared;
 use crate::policy::document::{self, Node, Reading, Tree};
 use crate::policy::expression::with_room;
 use crate::policy::fields::Fields;
 use crate::policy::finding::{Findings, Place, Problem, Report};
 use crate::policy::index::Index;
 use crate::policy::limit::Limit;
-use crate::policy::compared;
 use crate::policy::{LIMITS_MAX, Policy, Vocabulary};
 use defaults::Defaults;
 

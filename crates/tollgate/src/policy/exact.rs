@@ -38,7 +38,9 @@ pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> 
     }
     if is_pattern(kind, written) {
         let accepted = match pattern::address(name, written).filter(|_| kind == Kind::Address) {
-            Some(meant) => format!("a single value; for many, a limit of its own with `when: {{ {} }}`", meant.accepted),
+            Some(meant) => {
+                format!("a single value; for many, a limit of its own with `when: {{ {} }}`", meant.accepted)
+            }
             None => instead(name, written),
         };
         return refused(written, "stands for many values, and only single ones are known here", accepted);
@@ -49,7 +51,8 @@ pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> 
         Kind::Host => pattern::host(written),
         Kind::Path => pattern::path(written),
         Kind::Text if written.contains('/') && written.parse::<Network>().is_ok() => {
-            let accepted = format!("`attributes: [{{{name}: address}}]` in the policy if its values are addresses");
+            let accepted =
+                format!("`attributes: [{{{name}: address}}]` in the policy if its values are addresses");
             refused(written, &format!("is a network, and {} is no address", quoted(name)), accepted)
         }
         Kind::Text => None,
@@ -58,8 +61,11 @@ pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> 
 
 /// The same for the name of a tier or an override, which may also be how another product writes a pattern.
 pub(crate) fn name_problem(kind: Kind, name: &str, written: &str) -> Option<Problem> {
-    let looks_like_one =
-        || pattern::negated(name, written).or_else(|| pattern::expression(name, written)).filter(|_| kind == Kind::Text);
+    let looks_like_one = || {
+        pattern::negated(name, written)
+            .or_else(|| pattern::expression(name, written))
+            .filter(|_| kind == Kind::Text)
+    };
     let elsewhere = |problem: Problem| {
         let accepted = format!("a single value; for many, a limit of its own with {}", problem.accepted);
         Problem::new(problem.message, accepted)
@@ -69,7 +75,11 @@ pub(crate) fn name_problem(kind: Kind, name: &str, written: &str) -> Option<Prob
 
 /// Where a pattern would be understood.
 fn instead(name: &str, written: &str) -> String {
-    format!("a single value; for many, a limit of its own with `when: {{ {}: {} }}`", quoted(name), quoted(written))
+    format!(
+        "a single value; for many, a limit of its own with `when: {{ {}: {} }}`",
+        quoted(name),
+        quoted(written)
+    )
 }
 
 /// An address is compared as it counts: IPv4 whole, IPv6 by its network.
@@ -81,7 +91,8 @@ fn client(name: &str, written: &str) -> Option<Problem> {
     if one == written {
         return None;
     }
-    let accepted = format!("{one}; `when: {{ {}: {} }}` for this address alone", quoted(name), quoted(written));
+    let accepted =
+        format!("{one}; `when: {{ {}: {} }}` for this address alone", quoted(name), quoted(written));
     let why = match written.parse::<Network>() {
         Ok(network) if network.is_single() && !network.first().is_ipv4() => {
             format!("is one IPv6 address, and clients are known by their /{IPV6_PREFIX_DEFAULT} here")
@@ -106,7 +117,8 @@ pub(crate) fn literal(kind: Kind, name: &str, text: &str) -> Option<(Severity, P
         }
         _ if is_pattern(kind, text) => {
             let accepted = format!("a table such as `when: {{ {}: {} }}`", quoted(name), quoted(text));
-            return refused(text, "is a pattern, and CEL compares texts as they stand", accepted).and_then(error);
+            return refused(text, "is a pattern, and CEL compares texts as they stand", accepted)
+                .and_then(error);
         }
         Kind::Path => (normalise_path(text, EscapedSlashes::Keep).map(Cow::into_owned).ok(), "paths"),
         Kind::Host => (Host::parse(text).map(|host| host.as_str().to_owned()).ok(), "hosts"),
@@ -120,7 +132,13 @@ pub(crate) fn literal(kind: Kind, name: &str, text: &str) -> Option<(Severity, P
             refused(text, &why, format!("'{}'", quoted(&one))).and_then(error)
         }
         None => problem(kind, name, text)
-            .or_else(|| refused(text, &format!("is none of the {kind_of} that requests can have"), "one that they can"))
+            .or_else(|| {
+                refused(
+                    text,
+                    &format!("is none of the {kind_of} that requests can have"),
+                    "one that they can",
+                )
+            })
             .and_then(error),
     }
 }
@@ -133,7 +151,8 @@ fn in_cel(problem: Problem, name: &str) -> Problem {
 
 /// A star in CEL is a star.
 fn as_it_stands(name: &str, text: &str) -> Option<(Severity, Problem)> {
-    let accepted = format!("a table such as `when: {{ {}: {} }}` if it is a pattern", quoted(name), quoted(text));
+    let accepted =
+        format!("a table such as `when: {{ {}: {} }}` if it is a pattern", quoted(name), quoted(text));
     let found = refused(text, "is compared as it stands: * is no pattern in CEL", accepted);
     found.map(|problem| (Severity::Warning, problem))
 }

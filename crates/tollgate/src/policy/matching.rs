@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use crate::decision::Fault;
 use crate::policy::Policy;
+use crate::policy::compared::Replaced;
 use crate::policy::condition::Condition;
 use crate::policy::finding::quoted;
 use crate::policy::index::{Check, Known, Plan};
 use crate::policy::limit::{BY_MAX, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex, TIER_BY_MAX};
-use crate::policy::compared::Replaced;
 use crate::policy::text::{Digits, as_text};
 use crate::request::{COST_MAX, CheckRequest, VIEWS_MAX, Value};
 

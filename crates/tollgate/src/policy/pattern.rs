@@ -3,7 +3,7 @@
 
 use crate::address::Network;
 use crate::host::Host;
-use crate::path::{is_parameter, normalise_path, normalise_pattern, EscapedSlashes};
+use crate::path::{EscapedSlashes, is_parameter, normalise_path, normalise_pattern};
 use crate::policy::finding::{Problem, quoted};
 use crate::policy::vocabulary::Kind;
 
@@ -311,7 +311,9 @@ fn spelled(written: &str) -> Option<Problem> {
             let why = "is not the spelling in which paths are compared";
             refused(written, why, format!("path: {}", quoted(&one)))
         }
-        Err(why) => refused(written, &format!("is no path that can be served: {why}"), "a path such as /login"),
+        Err(why) => {
+            refused(written, &format!("is no path that can be served: {why}"), "a path such as /login")
+        }
     }
 }
 

@@ -202,7 +202,9 @@ mod tests {
                 "{when}: {findings}"
             );
         }
-        for fields in ["by: [api_key], overrides: {'k*': 5/h}", "by: [t], tier_by: api_key, tiers: {'k*': 5/h}"] {
+        for fields in
+            ["by: [api_key], overrides: {'k*': 5/h}", "by: [t], tier_by: api_key, tiers: {'k*': 5/h}"]
+        {
             let text = format!("limits: [{{name: a, rate: 1/h, {fields}}}]");
             let findings = Policy::compile("p", text.as_bytes()).unwrap_err().to_string();
             assert!(findings.contains("only the hash is known"), "{fields}: {findings}");

@@ -3,7 +3,9 @@
 
 use crate::policy::condition::{Condition, Sense};
 use crate::policy::expression::Expression;
-use crate::policy::limit::{Chosen, Cost, Limit, Mode, QuotaIndex, Role, TIER_BY_MAX, TIER_SEPARATOR, stricter};
+use crate::policy::limit::{
+    Chosen, Cost, Limit, Mode, QuotaIndex, Role, TIER_BY_MAX, TIER_SEPARATOR, stricter,
+};
 use crate::policy::text::{Digits, as_text};
 use crate::request::CheckRequest;
 

@@ -457,9 +457,11 @@ fn policies_are_compared_by_what_they_mean() {
 /// A reload of a policy with another domain, condition or mode reported nothing: only numbers were compared.
 #[test]
 fn a_swap_tells_everything_that_changed() {
-    let engine = engine("limits: [{name: a, by: [k], rate: 1/s}, {name: b, rate: 2/s}, {name: c, rate: 3/s}]");
-    let next =
-        policy("{domain: edge, limits: [{name: a, by: [k], rate: 1/s, when: {p: x}}, {name: b, rate: 2/s, mode: off}, {name: c, rate: 3/s}]}");
+    let engine =
+        engine("limits: [{name: a, by: [k], rate: 1/s}, {name: b, rate: 2/s}, {name: c, rate: 3/s}]");
+    let next = policy(
+        "{domain: edge, limits: [{name: a, by: [k], rate: 1/s, when: {p: x}}, {name: b, rate: 2/s, mode: off}, {name: c, rate: 3/s}]}",
+    );
     let report = engine.swap(next, T0).unwrap();
     assert_eq!(report.changed, ["a", "b"]);
     assert_eq!(report.fields.iter().map(|change| change.field).collect::<Vec<_>>(), ["domain"]);

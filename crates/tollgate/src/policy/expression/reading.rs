@@ -21,7 +21,8 @@ pub(super) enum ReadAs {
 }
 
 /// What begins the variables that are read so. No name that can be written begins so.
-const VARIABLES: [(&str, ReadAs); 3] = [("@text:", ReadAs::Text), ("@number:", ReadAs::Number), ("@client:", ReadAs::Client)];
+const VARIABLES: [(&str, ReadAs); 3] =
+    [("@text:", ReadAs::Text), ("@number:", ReadAs::Number), ("@client:", ReadAs::Client)];
 const COMPARISONS: [&str; 6] = [
     operators::EQUALS,
     operators::NOT_EQUALS,

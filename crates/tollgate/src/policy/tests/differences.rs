@@ -6,9 +6,17 @@ use super::policy;
 /// For each field of a file, two files that differ in it alone.
 const FILES: [(&str, &str, &str); 5] = [
     ("domain", "limits: []", "{domain: edge, limits: []}"),
-    ("shard_by", "limits: [{name: a, by: [t], rate: 1/s}]", "{shard_by: t, limits: [{name: a, by: [t], rate: 1/s}]}"),
+    (
+        "shard_by",
+        "limits: [{name: a, by: [t], rate: 1/s}]",
+        "{shard_by: t, limits: [{name: a, by: [t], rate: 1/s}]}",
+    ),
     ("attributes", "{attributes: [t], limits: []}", "{attributes: [{t: address}], limits: []}"),
-    ("defaults", "limits: [{name: a, rate: 1/s}]", "{defaults: {mode: shadow}, limits: [{name: a, rate: 1/s}]}"),
+    (
+        "defaults",
+        "limits: [{name: a, rate: 1/s}]",
+        "{defaults: {mode: shadow}, limits: [{name: a, rate: 1/s}]}",
+    ),
     ("limits", "limits: []", "limits: [{name: a, rate: 1/s}]"),
 ];
 

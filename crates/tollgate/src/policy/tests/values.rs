@@ -39,8 +39,12 @@ fn paths_have_the_spelling_of_requests() {
         let found = findings(&format!("limits: [{{name: a, rate: 1/s, when: {when}}}]")).to_string();
         assert!(found.contains(right), "{when}: {found}");
     }
-    for when in ["{path: /caf%C3%A9}", "{path: '/caf%C3%A9*'}", "\"path == '/caf%C3%A9'\"", "\"path.startsWith('/caf%C3%A9')\""]
-    {
+    for when in [
+        "{path: /caf%C3%A9}",
+        "{path: '/caf%C3%A9*'}",
+        "\"path == '/caf%C3%A9'\"",
+        "\"path.startsWith('/caf%C3%A9')\"",
+    ] {
         assert!(applies(when, "path", "/caf%C3%A9"), "{when}");
         // A caller that sends attributes need not know the spelling.
         assert!(applies(when, "path", "/café"), "{when}");
@@ -126,9 +130,13 @@ fn numbers_compare_on_every_wire() {
         let when = format!("\"{when}\"");
         assert_eq!(applies(&when, "n", value), expected, "{when} on the text {value}");
     }
-    for (when, number, expected) in
-        [("n == 7", 7, true), ("n == '7'", 7, true), ("n == '8'", 7, false), ("n in ['7']", 7, true), ("n > 5", 3, false)]
-    {
+    for (when, number, expected) in [
+        ("n == 7", 7, true),
+        ("n == '7'", 7, true),
+        ("n == '8'", 7, false),
+        ("n in ['7']", 7, true),
+        ("n > 5", 3, false),
+    ] {
         let when = format!("\"{when}\"");
         assert_eq!(applies(&when, "n", Value::Number(number)), expected, "{when} on the number {number}");
     }
@@ -177,7 +185,8 @@ fn capacity(policy: &Policy, request: &CheckRequest<'_>) -> u64 {
 /// `tier_by: ip` missed `::ffff:10.0.0.1` for `10.0.0.1`, and `tier_by: method` HEAD for GET: a client chose its tier by a spelling.
 #[test]
 fn tiers_are_found_in_every_spelling() {
-    let by_ip = policy("limits: [{name: a, rate: 9/h, tier_by: ip, tiers: {10.0.0.1: 1/h, '2001:db8::/64': 2/h}}]");
+    let by_ip =
+        policy("limits: [{name: a, rate: 9/h, tier_by: ip, tiers: {10.0.0.1: 1/h, '2001:db8::/64': 2/h}}]");
     for (ip, expected) in [
         ("10.0.0.1", 1),
         ("::ffff:10.0.0.1", 1),
@@ -189,7 +198,8 @@ fn tiers_are_found_in_every_spelling() {
         assert_eq!(capacity(&by_ip, &CheckRequest::new().with("ip", ip).unwrap()), expected, "{ip}");
     }
     let by_method = policy("limits: [{name: a, rate: 9/h, tier_by: method, tiers: {GET: 1/h, POST: 2/h}}]");
-    let of_method = |method: &'static str| capacity(&by_method, &CheckRequest::new().with("method", method).unwrap());
+    let of_method =
+        |method: &'static str| capacity(&by_method, &CheckRequest::new().with("method", method).unwrap());
     assert_eq!((of_method("GET"), of_method("HEAD"), of_method("POST"), of_method("PUT")), (1, 1, 2, 9));
     let by_path = policy(
         "limits: [{name: a, rate: 9/h, tier_by: [plan, path], tiers: {pro: {/Login: 1/h}}, by: [path], overrides: {/admin: 3/h}}]",

@@ -15,8 +15,7 @@ use crate::policy::text::TextMap;
 use crate::policy::{By, Vocabulary};
 use crate::quota::Quota;
 
-/// The fields of a limit.
-pub(crate) const FIELDS: [&str; 26] = [
+pub(super) const FIELDS: [&str; 26] = [
     "name",
     "when",
     "by",
@@ -95,9 +94,6 @@ pub(super) fn read(node: &Node, vocabulary: &Vocabulary, report: &mut Report) ->
         quotas: quotas.unwrap_or_else(Quotas::none),
         cost,
     };
-    for doubt in limit.settle(vocabulary) {
-        report.say(fields.place("cost"), "cost", doubt);
-    }
     for (field, fault) in limit.seal(report.credentials()) {
         report.error(fields.place(&field), &field, fault);
     }

@@ -91,5 +91,6 @@ mod store_check;
 mod tls;
 mod restart;
 mod traces;
+mod truth;
 mod unlimited;
 mod wire;

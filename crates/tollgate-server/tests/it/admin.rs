@@ -17,7 +17,9 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Self {
-        Self(tollgate_testkit::folder(name))
+        let path = std::env::temp_dir().join(format!("tollgate-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
     }
 
     pub(crate) fn file(&self, name: &str, text: &str) -> String {

@@ -12,12 +12,14 @@ use crate::program::{Server, run, stderr, tollgate};
 const POLICY: &str =
     "limits: [{name: monthly, by: [api_key], rate: 1000/month, algorithm: fixed-window, align: first-hit}]";
 
-/// The path of a directory of the test's own, which is not there yet, removed when it is over.
+/// A directory of the test's own, removed when it is over.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Self {
-        Self(tollgate_testkit::folder(name).join("state"))
+        let path = std::env::temp_dir().join(format!("tollgate-it-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        Self(path)
     }
 
     pub(crate) fn path(&self) -> &str {
@@ -44,7 +46,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = self.0.parent().map(fs::remove_dir_all);
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -5,8 +5,7 @@
 pub mod time;
 mod clock;
 mod credential;
-pub mod host;
-pub mod path;
+mod path;
 mod request;
 pub mod address;
 pub mod policy;

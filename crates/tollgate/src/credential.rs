@@ -15,6 +15,9 @@ const DIGITS: usize = 32;
 /// Hexadecimal digits of a whole SHA-256, as `sha256sum` prints it.
 const WHOLE_DIGITS: usize = 64;
 const TEXT_BYTES: usize = PREFIX.len() + DIGITS;
+/// Signatures that have a twin: their characters in base64url, and how many of these are of the first of their two numbers alone.
+/// They are those of P-256 and Ed25519, P-384, Ed448 and P-521.
+const TWINS: [(usize, usize); 4] = [(86, 42), (128, 64), (152, 76), (176, 88)];
 
 /// What stands for a credential.
 ///
@@ -33,10 +36,29 @@ impl CredentialDigest {
     /// The digest of a credential's text, whatever that looks like.
     #[must_use]
     pub fn of(credential: &str) -> Self {
-        let hash = Sha256::digest(credential.as_bytes());
+        let hash = Sha256::digest(Self::hashed_part(credential).as_bytes());
         let digits = hash.iter().flat_map(|byte| [byte >> 4, byte & 15]);
         let digits = digits.map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
         Self::from_digits(digits)
+    }
+
+    /// What is hashed of a credential: all of it, but for a JWT with a signature of two numbers, as ES256 makes them. Anyone who has such a
+    /// token can write the second number in another way that verifiers accept, so it says nothing about who sends the token. The first
+    /// number does: it is at least 252 bits that only the token has, so nobody can name the token without having seen it.
+    #[must_use]
+    pub fn hashed_part(credential: &str) -> &str {
+        // Base64 of an object in JSON begins with an `e`.
+        let Some((signed, signature)) = credential.rsplit_once('.').filter(|_| credential.starts_with('e'))
+        else {
+            return credential;
+        };
+        let twin = TWINS.iter().find(|(whole, _)| *whole == signature.len());
+        let is_token = || {
+            let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+            signed.matches('.').count() == 1 && signature.bytes().all(is_base64)
+        };
+        let kept = twin.filter(|_| is_token()).map(|(_, first)| signed.len() + 1 + first);
+        kept.and_then(|kept| credential.get(..kept)).unwrap_or(credential)
     }
 
     /// The digest that a value stands for: the value itself where it is a digest already, else its hash.
@@ -122,6 +144,32 @@ mod tests {
         assert_eq!(CredentialDigest::of("").as_str(), "sha256:e3b0c44298fc1c149afbf4c8996fb924");
         let whole = "sha256:BA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410FF61F20015AD";
         assert_eq!(CredentialDigest::parse(whole), Some(CredentialDigest::of("abc")));
+    }
+
+    /// The story: ES256 accepts the signatures (r, s) and (r, n - s), so one token was two identities with a quota each. What differs
+    /// between the two is not hashed; tokens that differ in anything else are others, and other texts are hashed as they are.
+    #[test]
+    fn twins_of_a_signature_are_one_credential() {
+        let token =
+            |first: &str, second: &str| format!("eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhIn0.{first}{second}");
+        for (whole, first) in TWINS {
+            let (one, two, rest) = ("r".repeat(first), "q".repeat(first), whole - first);
+            let digest = CredentialDigest::of(&token(&one, &"s".repeat(rest)));
+            assert_eq!(digest, CredentialDigest::of(&token(&one, &"t".repeat(rest))), "{whole}");
+            assert_ne!(digest, CredentialDigest::of(&token(&two, &"s".repeat(rest))), "{whole}");
+            let other = token(&one, &"s".repeat(rest)).replace("iJhIn0", "iJiIn0");
+            assert_ne!(digest, CredentialDigest::of(&other), "{whole}");
+        }
+        let odd = [
+            token(&"r".repeat(43), ""),
+            token(&"r".repeat(42), &"~".repeat(44)),
+            token("x.", &"r".repeat(86)),
+            format!("key.a.{}", "r".repeat(86)),
+            format!("e.{}", "r".repeat(86)),
+        ];
+        for text in odd {
+            assert_eq!(CredentialDigest::hashed_part(&text), text);
+        }
     }
 
     /// What only looks like a digest is a credential.

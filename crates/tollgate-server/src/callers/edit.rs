@@ -87,7 +87,8 @@ fn digits(secret: &str) -> String {
     match CredentialDigest::parse(secret) {
         Some(_) => secret.trim_start_matches("sha256:").to_ascii_lowercase(),
         None => {
-            let digest = ring::digest::digest(&ring::digest::SHA256, secret.as_bytes());
+            let hashed = CredentialDigest::hashed_part(secret);
+            let digest = ring::digest::digest(&ring::digest::SHA256, hashed.as_bytes());
             digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
         }
     }

@@ -13,6 +13,7 @@ use tollgate::{CredentialDigest, loose_path};
 
 pub mod address;
 pub mod callers;
+mod cookie;
 pub mod credential;
 pub mod host;
 pub mod jwt;
@@ -23,6 +24,7 @@ pub mod source;
 mod spelled;
 pub mod template;
 mod text;
+mod token;
 pub(crate) mod told;
 
 pub use needs::Needs;

@@ -281,6 +281,65 @@ fn two_different_credentials_are_refused() {
     assert_eq!(chosen.get("/", "Cookie: sid=abc\r\nAuthorization: Bearer t2\r\n").status, 400);
 }
 
+/// The story: one credential had many spellings that services accept, and each was a fresh quota or none at all: a JWT with other
+/// characters behind it anywhere but in `Authorization`, with a fourth segment, or with the other signature that ES256 accepts; a cookie
+/// behind a space, where Python finds it; names that PHP reads as the credential's. Each is the one identity now, or refused.
+#[test]
+fn respelled_credentials_have_no_fresh_quota() {
+    const TOKEN: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AAECAw";
+    let es256 = |last: &str| format!("eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhIn0.{}{last}", "r".repeat(42));
+    let (one, twin) = (es256(&"s".repeat(43)) + "A", es256(&"t".repeat(43)) + "Q");
+    let (upstream, scratch) = (Upstream::start(), Scratch::new());
+    let jwts: Vec<String> =
+        ["=", "==", "~~~~", "~~~~~~~~", ".x1", "."].map(|end| format!("{TOKEN}{end}")).into();
+    let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let cases = [
+        ("{header: X-Access-Token}", "/", "X-Access-Token: *\r\n", TOKEN, jwts.clone()),
+        ("{header: X-API-Key}", "/", "X-API-Key: *\r\n", TOKEN, jwts.clone()),
+        ("bearer", "/", "Authorization: Bearer *\r\n", TOKEN, jwts.clone()),
+        ("{cookie: jwt}", "/", "Cookie: jwt=*\r\n", TOKEN, jwts.clone()),
+        ("{query: key}", "/?key=*", "", TOKEN, jwts),
+        ("bearer", "/", "Authorization: Bearer *\r\n", one.as_str(), vec![twin]),
+        (
+            "{cookie: my_sid}",
+            "/",
+            "Cookie: *\r\n",
+            "my_sid=abc",
+            texts(&[
+                "x=1 my_sid=abc",
+                "x=1\tmy_sid=abc",
+                "my_sid=fake; x=1 my_sid=abc",
+                "my_sid=abc x=1",
+                "x=1,my_sid=abc",
+                "my.sid=abc",
+                "my sid=abc",
+                "my[sid=abc",
+                "MY_SID=abc",
+            ]),
+        ),
+        (
+            "{query: api_key}",
+            "/?*",
+            "",
+            "api_key=a",
+            texts(&["api.key=a", "api[key=a", "api%5Bkey=a", "api%5bkey=a"]),
+        ),
+    ];
+    for (place, target, field, credential, respelled) in cases {
+        fs::write(scratch.path("config.yaml"), format!("credentials: [{place}]\n")).unwrap();
+        let policy = "limits: [{name: per-key, by: [api_key], rate: 2/h}]";
+        let gateway = gateway(&upstream, policy, &["--config", &scratch.text("config.yaml")]);
+        let ask = |text: &str| gateway.get(&target.replace('*', text), &field.replace('*', text)).status;
+        assert_eq!([ask(credential), ask(credential), ask(credential)], [200, 200, 429], "{place}");
+        for text in respelled {
+            let status = ask(&text);
+            let expected = if text.len() == one.len() { 429 } else { 400 };
+            assert_eq!(status, expected, "{place}: {text}");
+        }
+        assert_eq!(upstream.seen().len(), 2, "{place}");
+    }
+}
+
 /// The story: an invented key was a fresh quota, also with `first_of: [api_key, ip]`: 12 of 12 passed a limit of 3 an hour. With a callers
 /// file an unknown credential is no identity, on every way in, and known ones have their attributes.
 #[test]

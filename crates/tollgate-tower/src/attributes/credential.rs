@@ -4,13 +4,14 @@
 use std::borrow::Cow;
 
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, COOKIE, HeaderName};
+use http::header::{AUTHORIZATION, HeaderName};
 
-use super::source::{single, text};
+use super::cookie::cookie;
+use super::source::single;
+use super::token::one_spelling;
 use super::{Unreadable, query};
-use crate::spelling::parameter::form_text;
 use crate::spelling::plain;
 
 /// Most places that a config may name.
@@ -45,12 +46,16 @@ impl Place {
     fn read<'s>(&self, headers: &'s HeaderMap, target: &'s str) -> Result<Option<Cow<'s, str>>, Unreadable> {
         let found = match self {
             Place::Header(name) => single(headers, name)?.map(Cow::Borrowed),
-            Place::Bearer => bearer(headers)?.map(Cow::Borrowed),
+            Place::Bearer => authorization(headers, "bearer")?.map(Cow::Borrowed),
             Place::Basic => basic(headers)?.map(Cow::Owned),
             Place::Cookie(name) => cookie(headers, name)?,
             Place::Query(name) => query::attribute(target, name)?,
         };
-        Ok(found.filter(|credential| !credential.is_empty()))
+        let found = found.filter(|credential| !credential.is_empty());
+        if let Some(credential) = &found {
+            one_spelling(|| self.name(), credential)?;
+        }
+        Ok(found)
     }
 }
 
@@ -129,20 +134,10 @@ fn authorization<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<Option<&'h 
 /// The bearer token.
 pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Unreadable> {
     let token = authorization(headers, "bearer")?;
-    if token.is_some_and(is_respelled_jwt) {
-        let what = "the token is not in the one spelling that base64url has; send it as it was issued";
-        return Err(Unreadable(format!("authorization: {what}")));
+    if let Some(token) = token {
+        one_spelling(|| AUTHORIZATION.to_string(), token)?;
     }
     Ok(token)
-}
-
-/// Whether a token is a JWT with padding, or with bits in its last characters that no byte has: many verifiers accept it, so that one token
-/// would be many.
-fn is_respelled_jwt(token: &str) -> bool {
-    // Base64 of `{"`, with which the header of every JWT begins.
-    token.starts_with("eyJ")
-        && token.matches('.').count() == 2
-        && token.split('.').any(|part| URL_SAFE_NO_PAD.decode(part).is_err())
 }
 
 /// The name and the password of `Basic`, in one spelling.
@@ -154,73 +149,6 @@ fn basic(headers: &HeaderMap) -> Result<Option<String>, Unreadable> {
         return Err(Unreadable("authorization: accepted after Basic is base64 of text in UTF-8".to_owned()));
     };
     Ok(Some(text.strip_suffix(':').unwrap_or(&text).to_owned()))
-}
-
-/// The cookie of a name, without quotes and percent-escapes, which some servers take away and others do not. Some servers take the first of
-/// several and some the last, so several that differ are refused.
-pub(super) fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Result<Option<Cow<'h, str>>, Unreadable> {
-    let wrong = |what: &str| Err(Unreadable(format!("cookie {wanted}: {what}")));
-    let mut found: Option<Cow<'h, str>> = None;
-    for line in headers.get_all(COOKIE) {
-        for pair in text("cookie", line)?.split(';') {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let name = name.trim();
-            if name != wanted {
-                if name.contains('%') && form_text(name).is_some_and(|name| name == wanted) {
-                    return wrong("its name is escaped; send it as it is");
-                }
-                continue;
-            }
-            if !pair.contains('=') {
-                continue;
-            }
-            let Some(value) = cookie_value(value.trim()) else {
-                return wrong(
-                    "accepted are values without quotes inside, backslashes, control characters and bytes that are no UTF-8",
-                );
-            };
-            if found.replace(value.clone()).is_some_and(|before| before != value) {
-                return wrong("given more than once, and not the same; send it once");
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// The one spelling of a cookie's value; none where servers would read it differently.
-fn cookie_value(value: &str) -> Option<Cow<'_, str>> {
-    let bare = match value.strip_prefix('"') {
-        Some(rest) => rest.strip_suffix('"')?,
-        None => value,
-    };
-    if bare.contains(['"', '\\']) {
-        return None;
-    }
-    let decoded = if bare.contains('%') { unescaped(bare)? } else { Cow::Borrowed(bare) };
-    // Some read `+` as a space, and some servers send a space as `%20`.
-    let decoded = if decoded.contains(' ') { Cow::Owned(decoded.replace(' ', "+")) } else { decoded };
-    (!decoded.contains(|c: char| c.is_control() || c == '"' || c == '\\')).then_some(decoded)
-}
-
-/// Text without its percent-escapes. What only looks like one stays, as it does in browsers and servers.
-fn unescaped(text: &str) -> Option<Cow<'_, str>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
-        let escaped = match (first, after) {
-            (b'%', [high, low, ..]) => super::path::escaped(*high, *low),
-            _ => None,
-        };
-        match escaped {
-            Some(byte) => {
-                rest = after.get(2..).unwrap_or_default();
-                bytes.push(byte);
-            }
-            None => bytes.push(first),
-        }
-    }
-    String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
 #[cfg(test)]
@@ -286,53 +214,43 @@ mod tests {
         }
     }
 
-    /// The story: a verifier ignores the spare bits of the last character, so one signed token has sixteen spellings, each a fresh quota.
+    /// The story: the spelling of a JWT was looked at behind `Bearer` only, so in a header, a cookie or a parameter of its own one token
+    /// was as many identities as there are characters that verifiers skip.
     #[test]
-    fn jwts_have_one_spelling() {
-        let read = |value: &str| read(&[Place::Bearer], &[("authorization", value)], "");
+    fn jwts_have_one_spelling_wherever_they_are() {
         let token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.AAECAw";
-        assert_eq!(read(&format!("Bearer {token}")), Ok(Some(token.to_owned())));
-        for respelled in
-            [format!("{token}=="), token.replace("AAECAw", "AAECAx"), token.replace("In0.", "In1.")]
-        {
-            assert!(read(&format!("Bearer {respelled}")).is_err(), "{respelled}");
-        }
-        // A token that is no JWT is taken as it is.
-        assert_eq!(read("Bearer a.b.c="), Ok(Some("a.b.c=".to_owned())));
-    }
-
-    /// Quotes, escapes and repetitions of a cookie are one value; what servers read differently is refused.
-    #[test]
-    fn cookies_have_one_spelling() {
-        let read = |lines: &[&str]| {
-            let lines: Vec<_> = lines.iter().map(|line| ("cookie", *line)).collect();
-            read(&[Place::Cookie("sid".to_owned())], &lines, "")
+        let header = Place::Header(HeaderName::from_static("x-access-token"));
+        let (cookie, parameter) = (Place::Cookie("jwt".to_owned()), Place::Query("key".to_owned()));
+        let everywhere = |token: &str| {
+            let basic = format!("Basic {}", STANDARD.encode(format!("{token}:")));
+            [
+                read(&[header.clone()], &[("x-access-token", token)], ""),
+                read(&[], &[("x-api-key", token)], ""),
+                read(&[Place::Bearer], &[("authorization", &format!("Bearer {token}"))], ""),
+                read(&[Place::Basic], &[("authorization", &basic)], ""),
+                read(&[cookie.clone()], &[("cookie", &format!("a=1; jwt={token}"))], ""),
+                read(&[parameter.clone()], &[], &format!("key={token}")),
+            ]
         };
-        for spelled in
-            ["sid=abc", "sid=\"abc\"", "sid=%61bc", "sid=%61%62%63", "a=1; sid = abc ; b=2", "sid=\"%61bc\""]
+        for read in everywhere(token) {
+            assert_eq!(read, Ok(Some(token.to_owned())));
+        }
+        let ends = ["==", "~~~~", ".x1", "."];
+        let respelled = ends.map(|end| format!("{token}{end}"));
+        for token in
+            respelled.into_iter().chain([token.replace("AAECAw", "AAECAx"), token.replace("In0.", "In1.")])
         {
-            assert_eq!(read(&[spelled]), Ok(Some("abc".to_owned())), "{spelled}");
+            for read in everywhere(&token) {
+                let told = read.unwrap_err();
+                assert!(told.contains("one spelling") && !told.contains("eyJ"), "{told}");
+            }
         }
-        assert_eq!(read(&["sid=abc; sid=\"abc\"", "sid=%61bc"]), Ok(Some("abc".to_owned())));
-        assert_eq!(read(&["sid=s%3Ax%2by"]), Ok(Some("s:x+y".to_owned())));
+        // A token that is no JWT is taken as it is, but for white space around it.
         assert_eq!(
-            (read(&["sid=a+b"]), read(&["sid=a%20b"])),
-            (Ok(Some("a+b".to_owned())), Ok(Some("a+b".to_owned())))
+            read(&[Place::Bearer], &[("authorization", "Bearer a.b.c=")], ""),
+            Ok(Some("a.b.c=".to_owned()))
         );
-        assert_eq!(read(&["sid=100%"]), Ok(Some("100%".to_owned())));
-        assert_eq!((read(&["si=1; SID=2; sid", "x=sid=1"]), read(&["sid="])), (Ok(None), Ok(None)));
-        for refused in [
-            "sid=a; sid=b",
-            "sid=\"abc",
-            "sid=a\"b",
-            "sid=\"\\141bc\"",
-            "sid=%00a",
-            "sid=%ff",
-            "s%69d=abc",
-            "sid=%22a%22",
-        ] {
-            assert!(read(&[refused]).is_err(), "{refused}");
-        }
+        assert!(read(&[parameter], &[], "key=%20k1").is_err());
     }
 
     /// Basic is one identity with and without padding, and a key without a password is the key.

@@ -88,9 +88,10 @@ mod tests {
         for query in ["", "a[v]=1", "vv=1", "x=v", "a=%3Bv=1", "?v=1", "v.x=1"] {
             assert_eq!(attribute(query, "v"), Ok(None), "{query}");
         }
-        for query in ["user.id=1", "user+id=1", "USER_ID=1", "user_id[]=1"] {
+        for query in ["user.id=1", "user+id=1", "USER_ID=1", "user_id[]=1", "user[id=1", "user%5Bid=1"] {
             assert!(attribute(query, "user_id").is_err(), "{query}");
         }
+        assert_eq!(attribute("user[id]=1", "user_id"), Ok(None));
         assert_eq!(attribute("filter[b]=1&filter[a]=2", "filter[a]").unwrap().unwrap(), "2");
         assert!(attribute("filter[a][]=2", "filter[a]").is_err());
     }

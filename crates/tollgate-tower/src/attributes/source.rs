@@ -8,12 +8,14 @@ use http::header::{HeaderName, HeaderValue, InvalidHeaderName};
 use http::{Extensions, HeaderMap};
 use tollgate::{CredentialDigest, loose_path};
 
-use super::credential::{bearer, cookie};
+use super::cookie::cookie;
+use super::credential::bearer;
 use super::host::Host;
 use super::jwt::Verifier;
 use super::path::PathMatch;
 use super::query;
 use super::template::Template;
+use super::token::one_spelling;
 use super::{Subject, Unreadable};
 use crate::spelling::plain;
 
@@ -165,6 +167,16 @@ impl Source {
         }
     }
 
+    /// Where clients put its value, in the words of messages.
+    fn place(&self) -> String {
+        match self {
+            Source::Header { name, .. } => name.to_string(),
+            Source::Query(name) => format!("query parameter {name}"),
+            Source::Cookie(name) => format!("cookie {name}"),
+            _ => "a credential".to_owned(),
+        }
+    }
+
     /// The value, if the request has one. An empty value is none.
     ///
     /// # Errors
@@ -197,7 +209,11 @@ impl Source {
             }
             Source::Fixed(value) => Some(Cow::Borrowed(value.as_str())),
             Source::Hashed(source) => {
-                source.read(subject)?.filter(|value| !value.is_empty()).map(|value| digest(&value))
+                let secret = source.read(subject)?.filter(|value| !value.is_empty());
+                if let Some(secret) = &secret {
+                    one_spelling(|| source.place(), secret)?;
+                }
+                secret.map(|secret| digest(&secret))
             }
             Source::FirstOf(sources) => {
                 let mut values = sources.iter().map(|source| source.read(subject));

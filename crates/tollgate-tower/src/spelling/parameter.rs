@@ -29,19 +29,18 @@ pub(crate) fn pieces(query: &str) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
-/// Whether some framework reads a name as another: with brackets around or behind it, in other letters (ASP.NET), with `.` or a space
-/// for `_` or a space before it (PHP), or with a NUL behind it.
+/// Whether some framework reads a name as another: with brackets around or behind it, in other letters (ASP.NET), with `.`, a space or a
+/// bracket that is not closed for `_` or a space before it (PHP), or with a NUL behind it.
 pub(crate) fn is_read_as(name: &str, wanted: &str) -> bool {
     if name == wanted {
         return true;
     }
-    let mut parts = parts(name);
+    let name = name.split('\0').next().unwrap_or_default().trim_start();
+    if is_same(name, wanted) {
+        return true;
+    }
+    let mut parts = parts_of(name.trim_end());
     parts_of(wanted).all(|wanted| parts.next().is_some_and(|part| is_same(part, wanted)))
-}
-
-fn parts(name: &str) -> impl Iterator<Item = &str> {
-    let name = name.split('\0').next().unwrap_or_default().trim();
-    parts_of(name)
 }
 
 fn parts_of(name: &str) -> impl Iterator<Item = &str> {
@@ -50,7 +49,7 @@ fn parts_of(name: &str) -> impl Iterator<Item = &str> {
 
 fn is_same(one: &str, other: &str) -> bool {
     let folded = |byte: u8| match byte {
-        b' ' | b'.' => b'_',
+        b' ' | b'.' | b'[' => b'_',
         _ => byte.to_ascii_lowercase(),
     };
     one.bytes().map(folded).eq(other.bytes().map(folded))

@@ -164,11 +164,12 @@ fn number(named: Named<'_>, read: impl FnOnce() -> Option<u64>) -> Found {
     read().map(Some).ok_or_else(|| NoNumber(name.to_owned()))
 }
 
-/// A text is no size, but one that looks like a number may be one to a server.
+/// A text is no size, but one that some language reads as a number may be one to a server: with digits of any script, behind spaces that
+/// nobody sees, of another base, with a unit behind it, or without an end.
 fn text_of(named: Named<'_>, text: &str) -> Found {
-    let text = text.trim_matches(['"', ' ']);
-    let is_sign = |byte: u8| byte.is_ascii_digit() || b"+-_.,eExX ".contains(&byte);
-    let is_number = text.bytes().any(|byte| byte.is_ascii_digit()) && text.bytes().all(is_sign);
+    let word = text.trim_matches(|c: char| !c.is_alphabetic());
+    let is_endless = ["inf", "infinity"].iter().any(|name| word.eq_ignore_ascii_case(name));
+    let is_number = text.contains(char::is_numeric) || text.contains('\u{221e}') || is_endless;
     match named {
         Some((name, _)) if is_number => Err(NoNumber(name.to_owned())),
         _ => other(named),

@@ -84,6 +84,52 @@ fn sizes_at_any_depth() {
     assert_eq!(price("{ posts(page: {first: 100000}) { id } }").unwrap_err().code, "GRAPHQL_TOO_COMPLEX");
 }
 
+/// The story: `"400"` was refused as a size inside of an argument, and `"0o620"`, `"\u00a0400"`, `"\uff14\uff10\uff10"` and `"400px"`, which
+/// JavaScript or Python read as 400, cost as much as a name. A text with a digit of any script is refused, written out or in a variable.
+#[test]
+fn texts_that_a_language_reads_as_numbers_are_refused() {
+    let text = "query($p: Page) { posts(page: $p) { id } }";
+    let given = |value: &str| {
+        let page = serde_json::json!({"first": value});
+        Pricing::default().price(text, None, &Map::from_iter([("p".to_owned(), page)]))
+    };
+    for number in [
+        "400",
+        "+400",
+        "-400",
+        "0x190",
+        "0o620",
+        "0b110010000",
+        "\u{a0}400",
+        "\u{feff}400",
+        "\u{200b}400",
+        "\u{ff14}\u{ff10}\u{ff10}",
+        "\u{664}\u{660}\u{660}",
+        "400px",
+        "400n",
+        "(400)",
+        "b4",
+        ".4e3",
+        "\u{b2}",
+        "Infinity",
+        "-Infinity",
+        " inf ",
+        "+INF",
+        "\u{221e}",
+    ] {
+        assert_eq!(given(number).unwrap_err().code, "BAD_USER_INPUT", "{number:?}");
+        let written = format!("{{ posts(page: {{first: \"{number}\"}}) {{ id }} }}");
+        assert_eq!(price(&written).unwrap_err().code, "BAD_USER_INPUT", "{written}");
+    }
+    for escaped in ["\\u00a0400", "\\uFEFF400", "\\uff14\\uff10", "\\u0034", "\\u0049nfinity"] {
+        let written = format!("{{ posts(page: {{first: \"{escaped}\"}}) {{ id }} }}");
+        assert_eq!(price(&written).unwrap_err().code, "BAD_USER_INPUT", "{written}");
+    }
+    for name in ["Ann", "Nan", "Infante", "Jean-Luc", "\u{c9}lodie", ""] {
+        assert_eq!(given(name).unwrap().points, 2, "{name:?}");
+    }
+}
+
 /// Variables are looked through as what is written out is, once each, and count before their defaults.
 #[test]
 fn sizes_in_variables() {

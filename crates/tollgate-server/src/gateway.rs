@@ -153,8 +153,8 @@ impl Gateway {
         });
         match arrived {
             Ok(arrival) => {
-                let (host, path) = (arrival.host.as_deref(), parts.uri.path());
-                let priced = Priced::find(&self.priced, &self.proxy.table, host, path);
+                let path = parts.uri.path();
+                let priced = Priced::find(&self.priced, &self.proxy.table, &arrival.host, path);
                 let client = Client::of(&arrival, &self.proxy.reading.reader);
                 parts.extensions.insert(peer::Peer(peer.address));
                 parts.extensions.insert(arrival);

@@ -498,13 +498,14 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        what: "a `Host` that is neither a name nor an address with a port, or two of them",
+        what: "no `Host`, an empty one, one that is neither a name nor an address with a port, or two of them",
         outcome: Outcome::Refused(400),
-        reason: "one of them would be counted, and the other one served",
+        reason: "one would be counted, and another one served",
         unless: None,
         check: Check::Reading,
         versions: Versions::Http1,
         samples: &[
+            Sample::at(""),
             Sample::at("user@app.test"),
             Sample::at("app.test,other.test"),
             Sample::at("app..test"),

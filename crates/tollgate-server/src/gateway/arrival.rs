@@ -40,7 +40,7 @@ pub(super) struct Arrival {
     /// Whether the peer's word about others is taken.
     pub(super) is_trusted: bool,
     /// Its name, and its port if that does not go without saying.
-    pub(super) host: Option<String>,
+    pub(super) host: String,
     /// What the route's key is, for routes that send one client always to one upstream; by name of attribute.
     pub(super) keys: Vec<(String, String)>,
     pub(super) version: Version,
@@ -115,11 +115,11 @@ pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Resu
     let keys = sticky.iter().filter_map(|name| Some((name.clone(), attributes.get(name)?.to_owned())));
     let keys = keys.collect();
     drop(attributes);
-    // A host in the target does not do instead.
-    let has_host = host.is_some() && request.headers.contains_key(HOST);
-    if !has_host && request.version == Version::HTTP_11 {
-        return Err(Problem::invalid("host: missing; a request of HTTP/1.1 names one, and only one"));
-    }
+    // Limits and the upstream must see the same host, so each request names one. In HTTP/1.1 a host in the target does not do instead.
+    let is_named = |_: &String| request.version != Version::HTTP_11 || request.headers.contains_key(HOST);
+    let Some(host) = host.filter(is_named) else {
+        return Err(Problem::invalid("host: missing; accepted: one, and only one"));
+    };
     let forwarded = request.headers.get_all(super::fields::FORWARDED_FOR).iter();
     let lines: Vec<&[u8]> = forwarded.map(HeaderValue::as_bytes).collect();
     let arrival = Arrival {
@@ -130,7 +130,7 @@ pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Resu
         keys,
         version: request.version,
     };
-    rewrite(request, arrival.host.as_deref(), path.as_deref())?;
+    rewrite(request, &arrival.host, path.as_deref())?;
     Ok(arrival)
 }
 
@@ -173,7 +173,7 @@ fn acceptable(request: &Parts, method_override: MethodOverride) -> Result<(), Pr
 }
 
 /// Puts the one spelling into the request: whoever reads it from here on reads what is sent on.
-fn rewrite(request: &mut Parts, host: Option<&str>, path: Option<&str>) -> Result<(), Problem> {
+fn rewrite(request: &mut Parts, host: &str, path: Option<&str>) -> Result<(), Problem> {
     let unsendable = |_| Problem::invalid("the target cannot be sent on in its one spelling");
     if let Some(path) = path {
         let query = request.uri.query();
@@ -181,20 +181,15 @@ fn rewrite(request: &mut Parts, host: Option<&str>, path: Option<&str>) -> Resul
         let target = PathAndQuery::try_from(target).map_err(unsendable)?;
         request.uri = Uri::from(target);
     }
-    match host {
-        Some(host) => {
-            // It must be one that can stand in a target, too.
-            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
-            if host.is_empty() || !host.bytes().all(is_name) {
-                Authority::try_from(host).map_err(unsendable)?;
-            }
-            if request.headers.get(HOST).is_none_or(|told| told != host) {
-                let value = HeaderValue::from_str(host);
-                let value = value.map_err(|_| Problem::invalid("host: not a name and a port"))?;
-                request.headers.insert(HOST, value);
-            }
-        }
-        None => drop(request.headers.remove(HOST)),
+    // It must be one that can stand in a target, too.
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    if host.is_empty() || !host.bytes().all(is_name) {
+        Authority::try_from(host).map_err(unsendable)?;
+    }
+    if request.headers.get(HOST).is_none_or(|told| told != host) {
+        let value = HeaderValue::from_str(host);
+        let value = value.map_err(|_| Problem::invalid("host: not a name and a port"))?;
+        request.headers.insert(HOST, value);
     }
     Ok(())
 }
@@ -234,7 +229,16 @@ mod tests {
             assert_eq!(get(path, "example.com"), Err(400), "{path}");
         }
         assert_eq!(arrived(Request::get("/")), Err(400));
-        assert_eq!(arrived(Request::get("/").version(Version::HTTP_10)), told("/", ""));
+        for version in [Version::HTTP_10, Version::HTTP_2] {
+            assert_eq!(arrived(Request::get("/").version(version)), Err(400), "{version:?}");
+            assert_eq!(
+                arrived(Request::get("/").version(version).header("host", "")),
+                Err(400),
+                "{version:?}"
+            );
+            let named = Request::get("/").version(version).header("host", "a");
+            assert_eq!(arrived(named), told("/", "a"), "{version:?}");
+        }
         assert_eq!(arrived(Request::get("http://a/x")), Err(400));
         assert_eq!(arrived(Request::get("http://a/x").version(Version::HTTP_2)), told("/x", "a"));
         let twice = Request::get("/").header("host", "a").header("host", "a");
@@ -254,7 +258,8 @@ mod tests {
         assert_eq!(with("GET", "*"), Err(400));
         assert_eq!(with("GET", "a.test:80"), Err(400));
         assert_eq!(with("OPTIONS", "*"), Ok(("*".to_owned(), "a.test".to_owned())));
-        let over_h2 = |method| Request::builder().method(method).uri("*").version(Version::HTTP_2);
+        let over_h2 =
+            |method| Request::builder().method(method).uri("*").version(Version::HTTP_2).header("host", "a");
         assert_eq!(arrived(over_h2("DELETE")), Err(400));
         assert_eq!(with("GET", &format!("/{}", "a".repeat(8 << 10))), Err(414));
         let large = Request::get("/").header("host", "a.test").header("x", "a".repeat(17 << 10));

@@ -224,11 +224,9 @@ fn tell(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
     if !is_told {
         set(headers, FORWARDED_PROTO, Some(HeaderValue::from_static(proto(arrival))));
     }
-    if let Some(host) = &arrival.host
-        && !headers.contains_key(FORWARDED_HOST)
-    {
-        let same = headers.get(HOST).filter(|told| *told == host.as_str()).cloned();
-        set(headers, FORWARDED_HOST, same.or_else(|| sendable(host)));
+    if !headers.contains_key(FORWARDED_HOST) {
+        let same = headers.get(HOST).filter(|told| *told == arrival.host.as_str()).cloned();
+        set(headers, FORWARDED_HOST, same.or_else(|| sendable(&arrival.host)));
     }
     let forwarded = forwarded(&chain, headers);
     set(headers, FORWARDED, sendable(&forwarded));
@@ -334,7 +332,7 @@ mod tests {
             peer: Peer { address, is_secure: true },
             client: address,
             is_trusted: reading.reader.trusted.contains(address),
-            host: Some("example.com:8443".to_owned()),
+            host: "example.com:8443".to_owned(),
             keys: Vec::new(),
             version: Version::HTTP_2,
         };

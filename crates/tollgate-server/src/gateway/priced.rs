@@ -95,12 +95,7 @@ impl Priced {
 
     /// The one that a request is for, by its path first: nearly all are for none. The service behind may take another spelling of a path
     /// for the path itself, also where that spelling has another route here: the request takes its own route, and is priced.
-    pub(super) fn find<'p>(
-        all: &'p [Self],
-        table: &Table,
-        host: Option<&str>,
-        path: &str,
-    ) -> Option<&'p Self> {
+    pub(super) fn find<'p>(all: &'p [Self], table: &Table, host: &str, path: &str) -> Option<&'p Self> {
         if all.is_empty() {
             return None;
         }

@@ -55,7 +55,7 @@ impl Proxy {
         }
         let arrival = request.extensions().get::<Arrival>();
         let found = arrival.and_then(|arrival| {
-            let route = self.table.find(arrival.host.as_deref(), request.uri().path())?;
+            let route = self.table.find(&arrival.host, request.uri().path())?;
             // A request that no upstream can take is refused without its body.
             route.choose(arrival, &[], self.clock.now())?;
             Some((route, Client::of(arrival, &self.reading.reader), may_trail(arrival, request.body())))
@@ -106,7 +106,7 @@ impl Proxy {
             response.extensions_mut().insert(Ending::Ignored);
             return Ok(response);
         }
-        let Some(route) = self.table.find(arrival.host.as_deref(), path) else {
+        let Some(route) = self.table.find(&arrival.host, path) else {
             return Err(turned(
                 Turned::NoRoute,
                 "no route is for this host and path; look at routes in the config",

@@ -304,7 +304,7 @@ mod tests {
                 peer,
                 client,
                 is_trusted: false,
-                host: None,
+                host: "a.test".to_owned(),
                 keys: Vec::new(),
                 version: http::Version::HTTP_11,
             };

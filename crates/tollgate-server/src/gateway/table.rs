@@ -49,10 +49,9 @@ impl Route {
         })
     }
 
-    fn is_for(&self, host: Option<&str>) -> bool {
+    fn is_for(&self, host: &str) -> bool {
         // A route that names no port is for all of them.
-        let spellings = host.into_iter().chain(host.map(name_of));
-        let is_one = |is_its: &dyn Fn(&str) -> bool| spellings.clone().any(is_its);
+        let is_one = |is_its: &dyn Fn(&str) -> bool| is_its(host) || is_its(name_of(host));
         match &self.host {
             Host::Any => true,
             Host::Exactly(name) => is_one(&|host| host == name),
@@ -63,7 +62,7 @@ impl Route {
         }
     }
 
-    fn matches(&self, host: Option<&str>, path: &str) -> bool {
+    fn matches(&self, host: &str, path: &str) -> bool {
         self.is_for(host)
             && match &self.paths {
                 Paths::Template(template) => template.matches(path),
@@ -72,7 +71,7 @@ impl Route {
     }
 
     /// The same by the loose form of a path.
-    fn matches_loosely(&self, host: Option<&str>, loose: &str) -> bool {
+    fn matches_loosely(&self, host: &str, loose: &str) -> bool {
         self.is_for(host)
             && match &self.paths {
                 Paths::Template(template) => template.matches_loosely(loose),
@@ -161,12 +160,12 @@ impl Table {
     }
 
     /// The route of a request.
-    pub(super) fn find(&self, host: Option<&str>, path: &str) -> Option<&Route> {
+    pub(super) fn find(&self, host: &str, path: &str) -> Option<&Route> {
         self.routes.iter().find(|route| route.matches(host, path))
     }
 
     /// The route that the usual spelling of a path has, told by its loose form.
-    pub(super) fn find_loosely(&self, host: Option<&str>, loose: &str) -> Option<&Route> {
+    pub(super) fn find_loosely(&self, host: &str, loose: &str) -> Option<&Route> {
         self.routes.iter().find(|route| route.matches_loosely(host, loose))
     }
 }
@@ -197,29 +196,30 @@ mod tests {
         assert!(problems.is_empty(), "{problems:?}");
         let found = |host, path| table.find(host, path).map(|route| route.name.as_str());
         let cases = [
-            (None, "/", "rest"),
-            (None, "/v1x", "rest"),
-            (None, "/v1", "v1"),
-            (None, "/v1/x", "v1"),
-            (None, "/v1/users", "users"),
-            (None, "/v1/users/7", "user"),
-            (None, "/v1/users/7/posts", "users"),
-            (None, "/v1/groups/me", "me"),
-            (Some("a.example.com"), "/v1", "wild"),
-            (Some("example.com"), "/", "rest"),
-            (Some("aexample.com"), "/", "rest"),
-            (Some("api.example.com"), "/", "api"),
-            (Some("api.example.com"), "/v1/users/7", "api-v1"),
-            (Some("api.example.com:1"), "/", "api"),
-            (Some("api.example.com:8443"), "/v1", "port"),
-            (Some("a.example.com:1"), "/", "wild"),
-            (Some("[::1]"), "/", "six"),
-            (Some("[::1]:3000"), "/", "six"),
+            ("other.test", "/", "rest"),
+            ("other.test", "/v1x", "rest"),
+            ("other.test", "/v1", "v1"),
+            ("other.test", "/v1/x", "v1"),
+            ("other.test", "/v1/users", "users"),
+            ("other.test", "/v1/users/7", "user"),
+            ("other.test", "/v1/users/7/posts", "users"),
+            ("other.test", "/v1/groups/me", "me"),
+            ("a.example.com", "/v1", "wild"),
+            ("example.com", "/", "rest"),
+            ("aexample.com", "/", "rest"),
+            ("api.example.com", "/", "api"),
+            ("api.example.com", "/v1/users/7", "api-v1"),
+            ("api.example.com:1", "/", "api"),
+            ("api.example.com:8443", "/v1", "port"),
+            ("a.example.com:1", "/", "wild"),
+            ("[::1]", "/", "six"),
+            ("[::1]:3000", "/", "six"),
         ];
         for (host, path, name) in cases {
             assert_eq!(found(host, path), Some(name), "{host:?} {path}");
         }
-        let loosely = |path| table.find_loosely(None, &loose_path(path)).map(|route| route.name.as_str());
+        let loosely =
+            |path| table.find_loosely("other.test", &loose_path(path)).map(|route| route.name.as_str());
         for (path, name) in
             [("/V1;x", "v1"), ("/v1./USERS/7", "user"), ("/V1/groups/Me.", "me"), ("/v1x", "rest")]
         {

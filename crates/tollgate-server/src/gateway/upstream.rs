@@ -223,7 +223,7 @@ impl Upstream {
         Err(Failure::Lost(Cause::HungUp, "one connection after the other ended".to_owned()))
     }
 
-    /// What it is called where a client does not say: host and port.
+    /// What it is called in a request that names no host: host and port.
     fn authority(&self) -> &str {
         self.name.split_once("://").map_or("", |(_, authority)| authority)
     }
@@ -408,7 +408,7 @@ impl Outgoing {
         self.parts.method.is_idempotent() && self.upload.is_empty()
     }
 
-    /// The request as hyper wants it: HTTP/1 names its host in a field, HTTP/2 in the target. A client of HTTP/1.0 or HTTP/2 may name none;
+    /// The request as hyper wants it: HTTP/1 names its host in a field, HTTP/2 in the target. A check of health names none;
     /// a server is asked by its own name then, since it must be asked by one.
     fn request(&self, version: Version, scheme: Scheme, authority: &str) -> Request<Lent> {
         let mut parts = self.parts.clone();

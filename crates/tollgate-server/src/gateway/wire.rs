@@ -270,7 +270,7 @@ fn begin(outbox: &mut Outbox, parts: &request::Parts, upload: &Upload, authority
     before.extend_from_slice(b" HTTP/1.1\r\n");
     write_fields(before, &parts.headers, |_| true);
     if !parts.headers.contains_key(HOST) {
-        // A client of HTTP/1.0 or HTTP/2 may name none: it is asked by its own name then, since it must be asked by one.
+        // A check of health names none: a server is asked by its own name then, since it must be asked by one.
         [b"host: ", authority.as_bytes(), b"\r\n"]
             .into_iter()
             .for_each(|part| before.extend_from_slice(part));

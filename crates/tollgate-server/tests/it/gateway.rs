@@ -219,7 +219,7 @@ fn answers_without_bodies() {
 fn http_10() {
     let upstream = Upstream::start();
     let gateway = Gateway::before(&upstream);
-    let all = gateway.all(b"GET /big/1 HTTP/1.0\r\n\r\n");
+    let all = gateway.all(b"GET /big/1 HTTP/1.0\r\nHost: a\r\n\r\n");
     assert!(all.starts_with("HTTP/1.0 200 OK") && !all.contains("chunked"), "{}", &all[..200]);
     assert_eq!(all.split("\r\n\r\n").nth(1).unwrap().len(), 1 << 20);
     assert_eq!(upstream.seen()[0].version, Version::HTTP_11);

@@ -13,7 +13,8 @@ use hyper::Request;
 use hyper::body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
+use crate::gateway_upstream::{Gateway, OPEN, Upstream};
+use crate::h2_conformance::talk::{Heard, Talk, block, headers};
 use crate::proxy::Folder;
 
 /// A server that answers each request with the bytes that are meant for its path, and says nothing where there are none.
@@ -160,19 +161,37 @@ fn answers_are_framed_once() {
     }
 }
 
-/// A client of HTTP/1.0 or HTTP/2 need not name a host; a server of HTTP/1.1 must be told one, and is told its own.
+/// The story: a client of HTTP/1.0 or HTTP/2 could leave the host out, and the upstream was asked by its own name, which limits on that
+/// name did not see. A request without a host is refused, whatever its version, and charges nothing.
 #[test]
-fn a_host_is_always_told() {
+fn a_request_names_its_host() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream);
-    assert!(gateway.all(b"GET /x HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 200"));
-    assert_eq!(upstream.only().header("host"), upstream.address.to_string());
-    let mut stream = gateway.connect();
-    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
-    // GET, http and /, and no authority.
-    stream.write_all(&[0, 0, 3, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x84]).unwrap();
-    until(|| upstream.count() == 1);
-    assert_eq!(upstream.only().header("host"), upstream.address.to_string());
+    let policy = "limits: [{name: host, when: {host: localhost}, by: [ip], rate: 1/h}]";
+    let address = format!("http://localhost:{}", upstream.address.port());
+    let gateway = Gateway::with(&["--upstream", &address], policy);
+    let named = || gateway.exchange("GET /named HTTP/1.1\r\nHost: localhost\r\n\r\n").status;
+    for head in ["GET /x HTTP/1.0\r\n\r\n", "GET /x HTTP/1.0\r\nHost:\r\n\r\n"] {
+        let all = gateway.all(head.as_bytes());
+        assert!(all.starts_with("HTTP/1.0 400") && all.contains("host: missing"), "{all}");
+    }
+    let line = [(":method", "GET"), (":scheme", "http"), (":path", "/x")];
+    let mut talk = Talk::begin(&gateway, true);
+    talk.send(&headers(1, &block(&line)));
+    talk.hear(|heard| heard.ended.contains(&1));
+    assert_eq!(talk.heard.statuses, [(1, 400)]);
+    for empty in [":authority", "host"] {
+        let mut talk = Talk::begin(&gateway, true);
+        talk.send(&headers(1, &block(&[&line[..], &[(empty, "")]].concat())));
+        talk.hear(Heard::has_ended);
+        assert!(
+            talk.heard.statuses.iter().all(|(_, status)| *status == 400),
+            "{empty}: {:?}",
+            talk.heard.statuses
+        );
+    }
+    assert_eq!(upstream.count(), 0);
+    assert_eq!((named(), named()), (200, 429));
+    assert_eq!(upstream.only().header("host"), "localhost");
 }
 
 /// A server that takes requests and never answers is left alone as one that hangs up is; one that is slow now and then is not.

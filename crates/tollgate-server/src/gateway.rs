@@ -2,7 +2,7 @@
 //! requests `framing` reads in the one way that nobody reads differently, or HTTP/2 through `frames`, which ends floods) → `arrival` (its one spelling, and who sent it) →
 //! `priced`, for the paths of GraphQL that a route's `graphql` names → the decision → `upload` (the beginning of its body) → `overload` (whether there is capacity) → `proxy` (its route in the `table`, the upstream that `spread` chooses) → `fields` (what the next hop is told) → `upstream` (a slot of the client's `shares`, and a connection of `link`: a `wire`
 //! of HTTP/1, whose answers `reply` reads, or a `shared` one of HTTP/2) → `answer` and `body`.
-//! Routes come from the config by way of `plan`; `health` and `checks` say which upstreams are asked; `tunnel` is for what is no longer HTTP, and `websocket` for what is inside of HTTP/2.
+//! Routes come from the config by way of `plan`; `health` and `checks` say which upstreams are asked; `tunnel` is for what is no longer HTTP, and `websocket` for what is inside of HTTP/2. `leaving` is for requests whose client has gone.
 //! What the gateway says itself is a `refusal`, written by `own`; of an upstream it says no more than a `cause`.
 
 use std::sync::Arc;
@@ -33,6 +33,7 @@ mod spread;
 mod fields;
 mod upstream;
 mod shares;
+mod leaving;
 mod link;
 mod shared;
 mod wire;

@@ -1,12 +1,13 @@
 //! What an admitted request holds until it is over, whichever way it ends: by its body's last byte, by a caller who goes away, or by
 //! a panic. Each of them drops the hold, and dropping gives back.
 
+use std::any::Any;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use http::HeaderMap;
+use http::{Extensions, HeaderMap};
 use tollgate::policy::Ended;
 use tollgate::{Permit, Reservation, Turn};
 
@@ -15,11 +16,30 @@ use crate::grpc;
 use crate::keep::{Keeper, Place};
 use crate::settle::{self, Settle, Settling, Unserved};
 
+/// In the extensions of a request that has a permit of a limit on concurrency. The permit is free when the response is over or given up;
+/// a service that still works for the request then can hold it for longer.
+#[derive(Clone, Debug, Default)]
+pub struct InFlight(Vec<Weak<dyn Any + Send + Sync>>);
+
+/// Holds the permits of a request until it is dropped, and each of its clones.
+#[derive(Clone, Debug)]
+pub struct HeldPermits(
+    #[allow(dead_code, reason = "it is only to be dropped")] Vec<Arc<dyn Any + Send + Sync>>,
+);
+
+impl InFlight {
+    /// Holds the permits that the request still has.
+    #[must_use]
+    pub fn hold(&self) -> HeldPermits {
+        HeldPermits(self.0.iter().filter_map(Weak::upgrade).collect())
+    }
+}
+
 /// What is held.
 pub(crate) struct Hold<D: Decide> {
     decide: Arc<D>,
     settling: Settling,
-    place: Option<Place<D>>,
+    place: Option<Arc<Place<D>>>,
     reservation: Option<Reservation>,
     /// What limits took that count only failures, until it is known how the request ended.
     awaiting: Option<Reservation>,
@@ -42,7 +62,7 @@ impl<D: Decide> Hold<D> {
             return None;
         }
         let mut hold = Self::empty(&keeper.decide, settling);
-        hold.place = permit.map(|permit| Keeper::keep(keeper, permit));
+        hold.place = permit.map(|permit| Arc::new(Keeper::keep(keeper, permit)));
         hold.set_aside(reservation);
         Some(hold)
     }
@@ -57,6 +77,16 @@ impl<D: Decide> Hold<D> {
             awaiting: None,
             turn: None,
             is_waiting: false,
+        }
+    }
+
+    /// Tells the service that the request has a permit, if it has one. Layers around this one may have told of theirs.
+    pub(crate) fn tell(&self, extensions: &mut Extensions) {
+        if let Some(place) = &self.place {
+            let place: Arc<dyn Any + Send + Sync> = Arc::<Place<D>>::clone(place);
+            let mut in_flight = extensions.remove::<InFlight>().unwrap_or_default();
+            in_flight.0.push(Arc::downgrade(&place));
+            extensions.insert(in_flight);
         }
     }
 
@@ -85,8 +115,8 @@ impl<D: Decide> Hold<D> {
             }
             return;
         }
-        match settle::status_of(head) {
-            Some(status) => report(&self.decide, awaiting, status),
+        match settle::ended(head) {
+            Some(ended) => report(&self.decide, awaiting, ended),
             None => self.awaiting = Some(awaiting), // A call says at its end how it ended.
         }
     }
@@ -141,7 +171,7 @@ impl<D: Decide> Finish for Hold<D> {
         if let Some(code) = grpc::status(trailers)
             && let Some(awaiting) = self.awaiting.take()
         {
-            report(&self.decide, awaiting, grpc::http_status(code));
+            report(&self.decide, awaiting, Ended::Status(grpc::http_status(code)));
         }
         if let Some(settle) = self.settling.by_trailers(trailers)
             && let Some(reservation) = self.reservation.take()
@@ -211,12 +241,12 @@ async fn apply<D: Decide>(decide: &Arc<D>, mut reservation: Reservation, settle:
     };
 }
 
-/// Reports with which status a request ended.
-fn report<D: Decide>(decide: &Arc<D>, mut awaiting: Reservation, status: u16) {
+/// Reports how a request ended.
+fn report<D: Decide>(decide: &Arc<D>, mut awaiting: Reservation, ended: Ended) {
     let decide = Arc::clone(decide);
     run(async move {
         // What cannot be reported stays charged.
-        let _ = decide.engine().report(&mut awaiting, Ended::Status(status), decide.now()).await;
+        let _ = decide.engine().report(&mut awaiting, ended, decide.now()).await;
     });
 }
 

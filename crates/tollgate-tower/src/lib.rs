@@ -41,6 +41,7 @@ struct Guide;
 pub use body::Body;
 pub use decide::{Decide, Own};
 pub use future::ResponseFuture;
+pub use hold::{HeldPermits, InFlight};
 pub use layer::{RateLimitLayer, Refused};
 pub use service::{RateLimit, Waited};
-pub use settle::{Settle, Unserved};
+pub use settle::{Settle, Unanswered, Unserved};

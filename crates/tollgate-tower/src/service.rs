@@ -138,7 +138,7 @@ impl<I, D> RateLimit<I, D> {
         if at.is_none() {
             self.shared.look_again(&mut self.known);
         }
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let looked = match at {
             Some(at) => {
                 if let Some(decision) = &decided {
@@ -153,6 +153,9 @@ impl<I, D> RateLimit<I, D> {
         };
         let decided = match looked {
             Looked::Admitted(admitted) => {
+                if let Some(hold) = admitted.as_ref().and_then(|admitted| admitted.hold.as_ref()) {
+                    hold.tell(&mut parts.extensions);
+                }
                 let served = self.inner.call(Request::from_parts(parts, body));
                 return ResponseFuture::admitted(served, admitted);
             }
@@ -219,6 +222,9 @@ where
         let waited = wait.min(shared.decide.now().since(at));
         admitted.waited = Some((waited, depth));
         parts.extensions.insert(Waited(waited));
+    }
+    if let Some(hold) = &admitted.hold {
+        hold.tell(&mut parts.extensions);
     }
     let served = inner.call(Request::from_parts(parts, body)).await;
     match served {

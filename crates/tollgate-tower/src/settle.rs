@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::header::{HeaderMap, HeaderName};
 use http::{request, response};
+use tollgate::policy::Ended;
 
 use crate::grpc;
 
@@ -30,6 +31,11 @@ impl Unserved {
         Self(Arc::new(head))
     }
 }
+
+/// In the extensions of a response: the service saw the request, and the response is not its own, as that of a proxy whose upstream gave
+/// no answer. Limits that count only failures count it, whatever its status is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,12 +68,15 @@ impl Ending {
     }
 }
 
-/// The status that a response ended with; none where a gRPC call tells it in its trailers.
-pub(crate) fn status_of(head: &response::Parts) -> Option<u16> {
-    if grpc::is_answer(head) {
-        return grpc::status(&head.headers).map(grpc::http_status);
+/// What the head of a response says about how its request ended; none where a gRPC call tells it in its trailers.
+pub(crate) fn ended(head: &response::Parts) -> Option<Ended> {
+    if head.extensions.get::<Unanswered>().is_some() {
+        return Some(Ended::Failed);
     }
-    Some(head.status.as_u16())
+    if grpc::is_answer(head) {
+        return grpc::status(&head.headers).map(|code| Ended::Status(grpc::http_status(code)));
+    }
+    Some(Ended::Status(head.status.as_u16()))
 }
 
 type ByResponse = dyn Fn(&response::Parts) -> Settle + Send + Sync;

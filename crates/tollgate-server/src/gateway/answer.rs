@@ -11,8 +11,10 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
+use tollgate_tower::HeldPermits;
 
 use super::body::BodyError;
+use super::leaving::leave;
 use super::reply::Decoder;
 use super::shares::Client;
 use super::upstream::Upstream;
@@ -40,6 +42,10 @@ pub(super) struct Home {
     pub(super) client: Client,
     /// How long it may rest there; none if it may not.
     pub(super) rest: Option<Duration>,
+    /// What limits on concurrency gave to the request: it is free when both the request and its answer are over.
+    pub(super) held: Option<HeldPermits>,
+    /// How long the upstream may take to hear that nobody wants its answer any more.
+    pub(super) patience: Duration,
 }
 
 /// A body, and the connection that it is read from, until it is over.
@@ -108,6 +114,7 @@ impl Answered {
 impl Reading {
     /// The body has ended: its connection is free.
     fn over(&mut self) {
+        self.home.held = None;
         if let (Some(wire), Some(rest)) = (self.wire.take(), self.home.rest) {
             self.home.upstream.keep(wire, rest);
         }
@@ -125,6 +132,14 @@ impl Reading {
     /// Sends on, as far as that goes.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, String> {
         self.wire.as_mut().map_or(Ok(Poll::Ready(())), |wire| wire.poll_send(context))
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        if let Some(wire) = self.wire.take().filter(|_| !self.body.is_over()) {
+            leave(wire, self.home.held.take(), self.home.patience);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use http::{Request, Response, StatusCode, Version, request};
 use hyper::body::Body as _;
 use tollgate::overload::Ending;
 use tollgate::{Clock, Timestamp};
+use tollgate_tower::{InFlight, Unanswered};
 
 use super::arrival::{Arrival, Reading, Taking};
 use super::body::{Body, Download};
@@ -91,14 +92,20 @@ impl Proxy {
         let asker = Asker::of(request.headers());
         match self.answer(request).await {
             Ok(response) => response,
-            Err(problem) => answered(&problem, asker),
+            Err(Undone { problem, reach }) => {
+                let mut response = answered(&problem, asker);
+                if reach == Reach::Upstream {
+                    response.extensions_mut().insert(Unanswered);
+                }
+                response
+            }
         }
     }
 
-    async fn answer(&self, mut request: Request<Carried>) -> Result<Response<Body>, Problem> {
+    async fn answer(&self, mut request: Request<Carried>) -> Result<Response<Body>, Undone> {
         let Some(arrival) = request.extensions_mut().remove::<Arrival>() else {
             // Whoever calls puts it there; this arm is here so that a mistake costs one answer, not the process.
-            return Err(Problem::invalid("nothing is known about the request"));
+            return Err(Problem::invalid("nothing is known about the request").into());
         };
         let path = request.uri().path();
         if path == "*" {
@@ -110,9 +117,11 @@ impl Proxy {
             return Err(turned(
                 Turned::NoRoute,
                 "no route is for this host and path; look at routes in the config",
-            ));
+            )
+            .into());
         };
         let wish = Wish::of(&mut request);
+        let held = request.extensions().get::<InFlight>().map(InFlight::hold);
         let (mut parts, body) = request.into_parts();
         parts.extensions.clear(); // They are ours, and copied with each attempt.
         fields::of_request(&mut parts.headers, &arrival, &self.reading);
@@ -128,12 +137,12 @@ impl Proxy {
             }
         };
         let client = Client::of(&arrival, &self.reading.reader);
-        let outgoing = Outgoing { parts, upload, is_upgrade: wish.is_some(), client };
+        let outgoing = Outgoing { parts, upload, is_upgrade: wish.is_some(), client, held };
         let (answer, upstream) = self.sent(route, &arrival, &outgoing).await?;
         outgoing.upload.answered();
         spare::give_fields(outgoing.parts.headers);
         spare::give_extensions(outgoing.parts.extensions);
-        handed_on(answer, route, &upstream, wish)
+        handed_on(answer, route, &upstream, wish).map_err(Undone::seen)
     }
 
     /// Sends a request to one upstream after the other, as far as that is safe.
@@ -142,10 +151,11 @@ impl Proxy {
         route: &Route,
         arrival: &Arrival,
         outgoing: &Outgoing,
-    ) -> Result<(Answer, Arc<Upstream>), Problem> {
+    ) -> Result<(Answer, Arc<Upstream>), Undone> {
         route.budget.earn();
         let mut tried = Vec::new();
         let mut again = None;
+        let mut reach = Reach::Gateway;
         loop {
             let now = self.clock.now();
             let is_fresh = again.is_some();
@@ -153,7 +163,7 @@ impl Proxy {
             let other = || route.choose(arrival, &tried, now).or_else(|| route.choose(arrival, &[], now));
             let chosen = again.take().or_else(other);
             let Some(upstream) = chosen.and_then(|place| route.upstreams.get(place)) else {
-                return Err(no_upstream(route));
+                return Err(Undone { problem: no_upstream(route), reach });
             };
             if !tried.is_empty() {
                 upstream.numbers.retried();
@@ -168,8 +178,9 @@ impl Proxy {
                 Err(failure) => failure,
             };
             if let Some(fault) = outgoing.upload.fault() {
-                return Err(cut_off(fault, &self.slow));
+                return Err(Undone::seen(cut_off(fault, &self.slow)));
             }
+            reach = reach.max(Reach::of(&failure));
             self.note(route, upstream, &failure, now);
             let retries = u32::try_from(tried.len()).unwrap_or(u32::MAX) - 1;
             // A request that has waited for a slot here does not wait for it again.
@@ -180,7 +191,7 @@ impl Proxy {
                 || !is_safe(&failure, &outgoing.parts, &outgoing.upload)
                 || !route.budget.spend()
             {
-                return Err(unanswered(route, &failure));
+                return Err(Undone { problem: unanswered(route, &failure), reach });
             }
             // It is only the connection that was old.
             again = chosen.filter(|_| matches!(failure, Failure::Stale));
@@ -211,6 +222,44 @@ impl Proxy {
     }
 }
 
+/// How far a request came that has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    /// No upstream has acted on it.
+    Gateway,
+    /// One may have.
+    Upstream,
+}
+
+impl Reach {
+    const fn of(failure: &Failure) -> Self {
+        match failure {
+            Failure::Connect(..) | Failure::Busy(_) | Failure::Share(_) | Failure::Unsent => Reach::Gateway,
+            Failure::Refused | Failure::Left => Reach::Gateway,
+            Failure::Stale | Failure::Lost(..) | Failure::Late => Reach::Upstream,
+        }
+    }
+}
+
+/// A request without an answer.
+struct Undone {
+    problem: Problem,
+    reach: Reach,
+}
+
+impl Undone {
+    /// An upstream may have acted on it.
+    const fn seen(problem: Problem) -> Self {
+        Self { problem, reach: Reach::Upstream }
+    }
+}
+
+impl From<Problem> for Undone {
+    fn from(problem: Problem) -> Self {
+        Self { problem, reach: Reach::Gateway }
+    }
+}
+
 /// A problem as the answer of a request that may pass.
 fn answered(problem: &Problem, asker: Asker) -> Response<Body> {
     let mut response = refused(problem, asker);
@@ -234,11 +283,8 @@ const fn ending(kind: Kind) -> Ending {
 fn is_safe(failure: &Failure, parts: &request::Parts, upload: &Upload) -> bool {
     upload.is_whole()
         && match failure {
-            // Nothing was sent.
-            Failure::Connect(..) | Failure::Busy(_) | Failure::Share(_) | Failure::Unsent => true,
-            Failure::Refused | Failure::Left => true, // Nothing was done.
             Failure::Stale => parts.method.is_idempotent(),
-            Failure::Lost(..) | Failure::Late => false,
+            _ => Reach::of(failure) == Reach::Gateway,
         }
 }
 

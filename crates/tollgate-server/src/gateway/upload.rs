@@ -13,6 +13,7 @@ use http::HeaderMap;
 use http::header::TRAILER;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
+use tollgate_tower::HeldPermits;
 
 use super::body::BodyError;
 use super::carried::Carried;
@@ -119,7 +120,7 @@ impl Upload {
 
     /// The body for one attempt.
     pub(super) fn lend(&self) -> Lent {
-        Lent { shared: self.0.clone(), taken: None }
+        Lent { shared: self.0.clone(), taken: None, _held: None }
     }
 
     /// Whether no upstream has read any of it, so that it can be sent to another.
@@ -343,6 +344,14 @@ impl Source {
 pub(super) struct Lent {
     shared: Option<Arc<Shared>>,
     taken: Option<Source>,
+    _held: Option<HeldPermits>,
+}
+
+impl Lent {
+    /// The same, with permits that are held until it is read, however early the answer is over.
+    pub(super) fn holding(self, held: Option<HeldPermits>) -> Self {
+        Self { _held: held, ..self }
+    }
 }
 
 impl Body for Lent {

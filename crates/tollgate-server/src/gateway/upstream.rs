@@ -9,11 +9,13 @@ use http::header::{HOST, HeaderValue, USER_AGENT};
 use http::uri::{Authority, Parts as UriParts, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version, request};
 use tokio::time::Instant;
+use tollgate_tower::HeldPermits;
 
 use super::answer::{Answered, Home};
 use super::cause::{Cause, details};
 use super::fields;
 use super::health::Health;
+use super::leaving::{self, Asking};
 use super::link::{Dialer, Sender};
 use super::numbers::UpstreamNumbers;
 use super::plan::{RoutePlan, Timeouts, UpstreamPlan};
@@ -146,6 +148,8 @@ pub(super) struct Outgoing {
     pub(super) is_upgrade: bool,
     /// Whose share of the upstream it takes.
     pub(super) client: Client,
+    /// What limits on concurrency gave to it.
+    pub(super) held: Option<HeldPermits>,
 }
 
 /// An answer, and the place that it takes until it is over.
@@ -309,8 +313,11 @@ impl Upstream {
             Sender::Upgrade(mut sender) => {
                 Box::pin(async move {
                     let request = outgoing.request(Version::HTTP_11, self.dialer.scheme(), self.authority());
-                    let sent = self.in_time(sender.try_send_request(request), outgoing).await?;
-                    let answered = sent.map(|response| response.map(Answered::Incoming));
+                    let (held, patience) = (outgoing.held.clone(), self.timeouts.response);
+                    let sending = async move { sender.try_send_request(request).await };
+                    let sent = self.in_time(leaving::to_its_end(sending, held, patience), outgoing).await?;
+                    let answered =
+                        sent.ok_or(Failure::Late)?.map(|response| response.map(Answered::Incoming));
                     answered.map_err(|unsent| lost(unsent.error()))
                 })
                 .await
@@ -343,12 +350,13 @@ impl Upstream {
     /// Sends a request on a connection of HTTP/1, which comes back when the answer is over, if both sides want to.
     async fn over_wire(
         self: &Arc<Self>,
-        mut wire: Box<Wire>,
+        wire: Box<Wire>,
         outgoing: &Outgoing,
         has_rested: bool,
     ) -> Result<Response<Answered>, Failure> {
-        let asked = wire.ask(outgoing, self.authority(), self.timeouts.response);
-        let head = asked.await.map_err(|trouble| match trouble {
+        let patience = self.timeouts.response;
+        let asked = Asking::new(wire, outgoing, patience).ask(self.authority());
+        let (head, wire) = asked.await.map_err(|trouble| match trouble {
             Trouble::Late => Failure::Late,
             Trouble::Unsent(_) if has_rested => Failure::Unsent,
             Trouble::Gone(_) if has_rested && outgoing.is_repeatable() => Failure::Stale,
@@ -356,7 +364,8 @@ impl Upstream {
             Trouble::Lost(cause, why) => Failure::Lost(cause, why),
         })?;
         let rest = head.is_kept.then(|| rest(head.response.headers())).flatten();
-        let home = Home { upstream: Arc::clone(self), client: outgoing.client, rest };
+        let held = outgoing.held.clone();
+        let home = Home { upstream: Arc::clone(self), client: outgoing.client, rest, held, patience };
         Ok(head.response.map(|()| Answered::new(wire, head.body, home)))
     }
 
@@ -379,7 +388,8 @@ impl Upstream {
     pub(super) async fn look(self: &Arc<Self>, path: &str) -> Option<StatusCode> {
         let request = Request::get(path).header(USER_AGENT, HEALTH_AGENT);
         let (parts, ()) = request.body(()).ok()?.into_parts();
-        let outgoing = Outgoing { parts, upload: Upload::empty(), is_upgrade: false, client: Client::Many };
+        let (upload, client) = (Upload::empty(), Client::Many);
+        let outgoing = Outgoing { parts, upload, is_upgrade: false, client, held: None };
         match self.dialer.dial().await.ok()? {
             Sender::Http1(mut wire) => {
                 let asked = wire.ask(&outgoing, self.authority(), self.timeouts.response);
@@ -429,7 +439,7 @@ impl Outgoing {
                 parts.uri = uri;
             }
         }
-        Request::from_parts(parts, self.upload.lend())
+        Request::from_parts(parts, self.upload.lend().holding(self.held.clone()))
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, HOST, TE};
 use http::{Method, request};
 use hyper::body::{Body as _, Frame};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::cause::Cause;
@@ -55,6 +55,8 @@ pub(super) struct Wire {
     /// How much of the present request was written, and whether any of its answer was read.
     written: u64,
     has_read: bool,
+    /// Whether the head of the answer was read.
+    has_answered: bool,
 }
 
 /// How far the request's body is.
@@ -79,6 +81,7 @@ impl Wire {
             patience: Box::pin(sleep(PATIENCE_FIRST)),
             written: 0,
             has_read: false,
+            has_answered: false,
         })
     }
 
@@ -99,7 +102,7 @@ impl Wire {
         patience: Duration,
     ) -> Result<Head, Trouble> {
         let Outgoing { parts, upload, .. } = outgoing;
-        (self.written, self.has_read) = (0, false);
+        (self.written, self.has_read, self.has_answered) = (0, false, false);
         self.upload = begin(&mut self.outbox, parts, upload, authority);
         let begun = Instant::now();
         let mut until = begun + patience;
@@ -130,6 +133,7 @@ impl Wire {
             let _ = self.poll_send(context).map_err(|why| Trouble::Lost(Cause::HungUp, why))?;
             let head = reply::head(&mut self.read, &mut self.looked_at, asked);
             if let Some(head) = head.map_err(|broken| Trouble::Lost(broken.cause(), broken.0.to_owned()))? {
+                self.has_answered = true;
                 return Poll::Ready(Ok(head));
             }
             let why = match ready!(self.poll_fill(context)) {
@@ -145,6 +149,26 @@ impl Wire {
                 _ if !self.has_read => Trouble::Gone(why),
                 _ => Trouble::Lost(Cause::HungUp, why),
             }));
+        }
+    }
+
+    /// Whether the upstream may act on the present request: some of it was written.
+    pub(super) const fn has_asked(&self) -> bool {
+        self.written > 0
+    }
+
+    /// Ends its side, since the client has gone, and waits until the upstream stops: until it sends an answer that it has not begun, or
+    /// more of one that it has, or ends its side, too.
+    pub(super) async fn leave(mut self: Box<Self>) {
+        (self.upload, self.outbox) = (Sending::Done, Outbox::default());
+        let _ = self.link.shutdown().await; // Where that fails, the connection has ended.
+        while let Ok(1..) = std::future::poll_fn(|context| self.poll_fill(context)).await {
+            // What is only informational is no answer.
+            if self.has_answered
+                || !matches!(reply::head(&mut self.read, &mut self.looked_at, &Method::GET), Ok(None))
+            {
+                return;
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
 use crate::wire::Response;
 
 /// Ends a connection as a program does that was killed: with a reset.
-fn reset(upstream: &Upstream, stream: TcpStream) {
+pub(crate) fn reset(upstream: &Upstream, stream: TcpStream) {
     stream.set_nonblocking(true).unwrap();
     upstream.run(async move {
         let stream = tokio::net::TcpStream::from_std(stream).unwrap();

@@ -212,6 +212,11 @@ async fn answer(
             let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
             Response::builder().header("x-graphql-cost", cost).body(full(body)).unwrap()
         }
+        // Answered at once, and read all the same.
+        "early" => {
+            tokio::spawn(request.into_body().collect());
+            Response::new(full("early"))
+        }
         "health" if sick.load(Ordering::SeqCst) => Response::builder().status(503).body(full("")).unwrap(),
         "hang" => std::future::pending().await,
         "upgrade" => {

@@ -29,6 +29,7 @@ mod fuzz;
 mod gateway;
 mod gateway_answers;
 mod gateway_crowds;
+mod gateway_ends;
 mod gateway_framing;
 mod gateway_graphql;
 mod gateway_gone;

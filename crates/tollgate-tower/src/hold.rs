@@ -80,7 +80,7 @@ impl<D: Decide> Hold<D> {
         }
     }
 
-    /// Tells the service that the request has a permit, if it has one. Layers around this one may have told of theirs.
+    /// Tells the service that the request has a permit, if it has one. Layers around this one may have added theirs.
     pub(crate) fn tell(&self, extensions: &mut Extensions) {
         if let Some(place) = &self.place {
             let place: Arc<dyn Any + Send + Sync> = Arc::<Place<D>>::clone(place);

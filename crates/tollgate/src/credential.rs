@@ -44,7 +44,7 @@ impl CredentialDigest {
 
     /// What is hashed of a credential: all of it, but for a JWT with a signature of two numbers, as ES256 makes them. Anyone who has such a
     /// token can write the second number in another way that verifiers accept, so it says nothing about who sends the token. The first
-    /// number does: it is at least 252 bits that only the token has, so nobody can name the token without having seen it.
+    /// number does: it is at least 252 bits that only the token has, so a stranger cannot name the token.
     #[must_use]
     pub fn hashed_part(credential: &str) -> &str {
         // Base64 of an object in JSON begins with an `e`.

@@ -44,8 +44,8 @@ pub(super) struct Home {
     pub(super) rest: Option<Duration>,
     /// What limits on concurrency gave to the request: it is free when both the request and its answer are over.
     pub(super) held: Option<HeldPermits>,
-    /// How long the upstream may take to hear that nobody wants its answer any more.
-    pub(super) patience: Duration,
+    /// How long the upstream may take to stop when its client has gone.
+    pub(super) timeout: Duration,
 }
 
 /// A body, and the connection that it is read from, until it is over.
@@ -137,8 +137,8 @@ impl Reading {
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        if let Some(wire) = self.wire.take().filter(|_| !self.body.is_over()) {
-            leave(wire, self.home.held.take(), self.home.patience);
+        if let Some(connection) = self.wire.take().filter(|_| !self.body.is_over()) {
+            leave(connection, self.home.held.take(), self.home.timeout);
         }
     }
 }

@@ -186,7 +186,7 @@ fn rewrite(request: &mut Parts, host: &str, path: Option<&str>) -> Result<(), Pr
     if host.is_empty() || !host.bytes().all(is_name) {
         Authority::try_from(host).map_err(unsendable)?;
     }
-    if request.headers.get(HOST).is_none_or(|told| told != host) {
+    if request.headers.get(HOST).is_none_or(|named| named != host) {
         let value = HeaderValue::from_str(host);
         let value = value.map_err(|_| Problem::invalid("host: not a name and a port"))?;
         request.headers.insert(HOST, value);

@@ -225,7 +225,7 @@ fn tell(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
         set(headers, FORWARDED_PROTO, Some(HeaderValue::from_static(proto(arrival))));
     }
     if !headers.contains_key(FORWARDED_HOST) {
-        let same = headers.get(HOST).filter(|told| *told == arrival.host.as_str()).cloned();
+        let same = headers.get(HOST).filter(|named| *named == arrival.host.as_str()).cloned();
         set(headers, FORWARDED_HOST, same.or_else(|| sendable(&arrival.host)));
     }
     let forwarded = forwarded(&chain, headers);

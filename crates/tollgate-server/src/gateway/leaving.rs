@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::timeout;
 use tollgate_tower::HeldPermits;
 
 use super::reply::Head;
@@ -13,15 +12,15 @@ use super::wire::{Trouble, Wire};
 
 /// A connection on which a request is asked. Dropped before the answer is there, it is left in good order.
 pub(super) struct Asking<'o> {
-    wire: Option<Box<Wire>>,
+    connection: Option<Box<Wire>>,
     outgoing: &'o Outgoing,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl<'o> Asking<'o> {
     /// A request on a connection, which may take so long to answer.
-    pub(super) const fn new(wire: Box<Wire>, outgoing: &'o Outgoing, patience: Duration) -> Self {
-        Self { wire: Some(wire), outgoing, patience }
+    pub(super) const fn new(connection: Box<Wire>, outgoing: &'o Outgoing, timeout: Duration) -> Self {
+        Self { connection: Some(connection), outgoing, timeout }
     }
 
     /// Sends the request, and waits for the head of its answer, which comes with the connection.
@@ -30,46 +29,46 @@ impl<'o> Asking<'o> {
     /// When there is none.
     pub(super) async fn ask(mut self, authority: &str) -> Result<(Head, Box<Wire>), Trouble> {
         let gone = || Trouble::Unsent("there is no connection".to_owned());
-        let asked = match &mut self.wire {
-            Some(wire) => wire.ask(self.outgoing, authority, self.patience).await,
+        let asked = match &mut self.connection {
+            Some(connection) => connection.ask(self.outgoing, authority, self.timeout).await,
             None => Err(gone()),
         };
         if asked.is_err() && self.outgoing.upload.fault().is_none() {
-            self.wire = None; // The upstream has stopped, or is given up. A client that breaks off its body has gone.
+            self.connection = None; // The upstream has stopped, or is given up. A client that breaks off its body has gone.
         }
         let head = asked?;
-        Ok((head, self.wire.take().ok_or_else(gone)?))
+        Ok((head, self.connection.take().ok_or_else(gone)?))
     }
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        if let Some(wire) = self.wire.take().filter(|wire| wire.has_asked()) {
-            leave(wire, self.outgoing.held.clone(), self.patience);
+        if let Some(connection) = self.connection.take().filter(|connection| connection.has_asked()) {
+            leave(connection, self.outgoing.held.clone(), self.timeout);
         }
     }
 }
 
 /// Leaves a connection whose upstream may still work, and holds permits until it stops, for so long at most. Without any it just ends.
-pub(super) fn leave(wire: Box<Wire>, held: Option<HeldPermits>, patience: Duration) {
+pub(super) fn leave(connection: Box<Wire>, held: Option<HeldPermits>, timeout: Duration) {
     if let (Some(held), Ok(runtime)) = (held, Handle::try_current()) {
         runtime.spawn(async move {
-            let _ = timeout(patience, wire.leave()).await;
+            let _ = tokio::time::timeout(timeout, connection.leave()).await;
             drop(held);
         });
     }
 }
 
-/// What comes of sending, to which somebody listens as long as permits are held: also if the client goes meanwhile, for so long at most.
+/// What comes of sending. Where permits are held, a task waits for it, also if the client goes meanwhile, for so long at most.
 /// For connections that cannot be left in good order.
 pub(super) async fn to_its_end<T: Send + 'static>(
     sending: impl Future<Output = T> + Send + 'static,
     held: Option<HeldPermits>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Option<T> {
     let Some(held) = held else { return Some(sending.await) };
     let sent = tokio::spawn(async move {
-        let sent = timeout(patience, sending).await.ok();
+        let sent = tokio::time::timeout(timeout, sending).await.ok();
         drop(held);
         sent
     });

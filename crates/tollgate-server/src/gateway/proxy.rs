@@ -92,9 +92,9 @@ impl Proxy {
         let asker = Asker::of(request.headers());
         match self.answer(request).await {
             Ok(response) => response,
-            Err(Undone { problem, reach }) => {
+            Err(Undone { problem, delivery }) => {
                 let mut response = answered(&problem, asker);
-                if reach == Reach::Upstream {
+                if delivery == Delivery::Possible {
                     response.extensions_mut().insert(Unanswered);
                 }
                 response
@@ -155,7 +155,7 @@ impl Proxy {
         route.budget.earn();
         let mut tried = Vec::new();
         let mut again = None;
-        let mut reach = Reach::Gateway;
+        let mut delivery = Delivery::None;
         loop {
             let now = self.clock.now();
             let is_fresh = again.is_some();
@@ -163,7 +163,7 @@ impl Proxy {
             let other = || route.choose(arrival, &tried, now).or_else(|| route.choose(arrival, &[], now));
             let chosen = again.take().or_else(other);
             let Some(upstream) = chosen.and_then(|place| route.upstreams.get(place)) else {
-                return Err(Undone { problem: no_upstream(route), reach });
+                return Err(Undone { problem: no_upstream(route), delivery });
             };
             if !tried.is_empty() {
                 upstream.numbers.retried();
@@ -180,7 +180,7 @@ impl Proxy {
             if let Some(fault) = outgoing.upload.fault() {
                 return Err(Undone::seen(cut_off(fault, &self.slow)));
             }
-            reach = reach.max(Reach::of(&failure));
+            delivery = delivery.max(Delivery::of(&failure));
             self.note(route, upstream, &failure, now);
             let retries = u32::try_from(tried.len()).unwrap_or(u32::MAX) - 1;
             // A request that has waited for a slot here does not wait for it again.
@@ -191,7 +191,7 @@ impl Proxy {
                 || !is_safe(&failure, &outgoing.parts, &outgoing.upload)
                 || !route.budget.spend()
             {
-                return Err(Undone { problem: unanswered(route, &failure), reach });
+                return Err(Undone { problem: unanswered(route, &failure), delivery });
             }
             // It is only the connection that was old.
             again = chosen.filter(|_| matches!(failure, Failure::Stale));
@@ -224,19 +224,19 @@ impl Proxy {
 
 /// How far a request came that has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Reach {
+enum Delivery {
     /// No upstream has acted on it.
-    Gateway,
+    None,
     /// One may have.
-    Upstream,
+    Possible,
 }
 
-impl Reach {
+impl Delivery {
     const fn of(failure: &Failure) -> Self {
         match failure {
-            Failure::Connect(..) | Failure::Busy(_) | Failure::Share(_) | Failure::Unsent => Reach::Gateway,
-            Failure::Refused | Failure::Left => Reach::Gateway,
-            Failure::Stale | Failure::Lost(..) | Failure::Late => Reach::Upstream,
+            Failure::Connect(..) | Failure::Busy(_) | Failure::Share(_) | Failure::Unsent => Delivery::None,
+            Failure::Refused | Failure::Left => Delivery::None,
+            Failure::Stale | Failure::Lost(..) | Failure::Late => Delivery::Possible,
         }
     }
 }
@@ -244,19 +244,19 @@ impl Reach {
 /// A request without an answer.
 struct Undone {
     problem: Problem,
-    reach: Reach,
+    delivery: Delivery,
 }
 
 impl Undone {
     /// An upstream may have acted on it.
     const fn seen(problem: Problem) -> Self {
-        Self { problem, reach: Reach::Upstream }
+        Self { problem, delivery: Delivery::Possible }
     }
 }
 
 impl From<Problem> for Undone {
     fn from(problem: Problem) -> Self {
-        Self { problem, reach: Reach::Gateway }
+        Self { problem, delivery: Delivery::None }
     }
 }
 
@@ -284,7 +284,7 @@ fn is_safe(failure: &Failure, parts: &request::Parts, upload: &Upload) -> bool {
     upload.is_whole()
         && match failure {
             Failure::Stale => parts.method.is_idempotent(),
-            _ => Reach::of(failure) == Reach::Gateway,
+            _ => Delivery::of(failure) == Delivery::None,
         }
 }
 

@@ -313,9 +313,9 @@ impl Upstream {
             Sender::Upgrade(mut sender) => {
                 Box::pin(async move {
                     let request = outgoing.request(Version::HTTP_11, self.dialer.scheme(), self.authority());
-                    let (held, patience) = (outgoing.held.clone(), self.timeouts.response);
+                    let (held, timeout) = (outgoing.held.clone(), self.timeouts.response);
                     let sending = async move { sender.try_send_request(request).await };
-                    let sent = self.in_time(leaving::to_its_end(sending, held, patience), outgoing).await?;
+                    let sent = self.in_time(leaving::to_its_end(sending, held, timeout), outgoing).await?;
                     let answered =
                         sent.ok_or(Failure::Late)?.map(|response| response.map(Answered::Incoming));
                     answered.map_err(|unsent| lost(unsent.error()))
@@ -354,8 +354,8 @@ impl Upstream {
         outgoing: &Outgoing,
         has_rested: bool,
     ) -> Result<Response<Answered>, Failure> {
-        let patience = self.timeouts.response;
-        let asked = Asking::new(wire, outgoing, patience).ask(self.authority());
+        let timeout = self.timeouts.response;
+        let asked = Asking::new(wire, outgoing, timeout).ask(self.authority());
         let (head, wire) = asked.await.map_err(|trouble| match trouble {
             Trouble::Late => Failure::Late,
             Trouble::Unsent(_) if has_rested => Failure::Unsent,
@@ -365,7 +365,7 @@ impl Upstream {
         })?;
         let rest = head.is_kept.then(|| rest(head.response.headers())).flatten();
         let held = outgoing.held.clone();
-        let home = Home { upstream: Arc::clone(self), client: outgoing.client, rest, held, patience };
+        let home = Home { upstream: Arc::clone(self), client: outgoing.client, rest, held, timeout };
         Ok(head.response.map(|()| Answered::new(wire, head.body, home)))
     }
 

@@ -1,5 +1,5 @@
-//! How requests end at the gateway: which of them failed, and until when they hold a permit. Upstreams here do not notice that anybody has
-//! gone, as many services do not.
+//! How requests end at the gateway: which of them failed, and until when they hold a permit. Upstreams here do not notice that a
+//! client has gone, as many services do not.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -83,7 +83,7 @@ fn before(address: SocketAddr) -> Gateway {
     Gateway::with(&["--upstream", &format!("http://{address}")], ONE_AT_A_TIME)
 }
 
-/// Asserts that whoever asks is refused, for a while.
+/// Asserts that each request is refused, for a while.
 fn is_full(gateway: &Gateway, about: &str) {
     for _ in 0..20 {
         assert_eq!(gateway.get("/other", "").status, 429, "{about}");
@@ -141,7 +141,7 @@ fn who_resets_a_stream_holds_its_permit_until_the_upstream_stops() {
     until(|| gateway.get("/other", "").status == 200);
 }
 
-/// A permit that nobody gives back is free when the upstream's time for an answer is over.
+/// A permit that is not given back is free when the upstream's time for an answer is over.
 #[test]
 fn a_permit_is_held_no_longer_than_an_answer_may_take() {
     let (aside, upstream, folder) = (Upstream::start(), Deaf::start(), Folder::new("gateway-ends-late"));
@@ -267,11 +267,11 @@ fn a_request_without_an_answer_is_a_failure() {
 /// A request that no upstream has seen is judged by the gateway's own status, as the list has it.
 #[test]
 fn a_request_that_reached_nobody_is_judged_by_its_status() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let statuses = |failures: &str| -> Vec<u16> {
         let policy =
             format!("limits: [{{name: login, by: [ip], rate: 2/h, count: failures, failures: {failures}}}]");
-        let gateway = Gateway::with(&["--upstream", &format!("http://{nobody}")], &policy);
+        let gateway = Gateway::with(&["--upstream", &format!("http://{closed}")], &policy);
         (0..4).map(|_| gateway.get("/login", "").status).collect()
     };
     assert_eq!(statuses("[401]"), [502; 4]);

@@ -148,7 +148,7 @@ mod tests {
         }
     }
 
-    /// The story: Python's `http.cookies` begins a new cookie at white space, and others do at a comma. `x=1 sid=abc` was counted as nobody
+    /// The story: Python's `http.cookies` begins a new cookie at white space, and others do at a comma. `x=1 sid=abc` was counted as no caller
     /// and served as `abc`, and so was `sid=abc x=1` as a caller of its own. Where any parser could find the cookie, all do, or none is asked.
     #[test]
     fn cookies_between_cookies_are_refused() {
@@ -177,10 +177,10 @@ mod tests {
             "sid=abc\u{a0}",
             "x=\"a; sid=zzz\"; sid=abc",
         ] {
-            let told = read("sid", &[refused]).expect_err(refused);
-            assert!(told.starts_with("cookie sid: ") && !told.contains("abc"), "{told}");
+            let message = read("sid", &[refused]).expect_err(refused);
+            assert!(message.starts_with("cookie sid: ") && !message.contains("abc"), "{message}");
         }
-        // Values of other cookies are nobody's business, however they are written.
+        // Values of other cookies do not matter, however they are written.
         for other in [
             "x=1 2, 3",
             "p={\"sid\": 1, \"a\": 2}",

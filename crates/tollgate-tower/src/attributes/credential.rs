@@ -241,8 +241,8 @@ mod tests {
             respelled.into_iter().chain([token.replace("AAECAw", "AAECAx"), token.replace("In0.", "In1.")])
         {
             for read in everywhere(&token) {
-                let told = read.unwrap_err();
-                assert!(told.contains("one spelling") && !told.contains("eyJ"), "{told}");
+                let message = read.unwrap_err();
+                assert!(message.contains("one spelling") && !message.contains("eyJ"), "{message}");
             }
         }
         // A token that is no JWT is taken as it is, but for white space around it.

@@ -86,8 +86,8 @@ mod tests {
     fn passes(credential: &str) -> bool {
         let read = one_spelling(|| "header x".to_owned(), credential);
         if let Err(error) = &read {
-            let told = error.to_string();
-            assert!(told.starts_with("header x: ") && !told.contains(credential), "{told}");
+            let message = error.to_string();
+            assert!(message.starts_with("header x: ") && !message.contains(credential), "{message}");
         }
         read.is_ok()
     }

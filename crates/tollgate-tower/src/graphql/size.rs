@@ -164,8 +164,8 @@ fn number(named: Named<'_>, read: impl FnOnce() -> Option<u64>) -> Found {
     read().map(Some).ok_or_else(|| NoNumber(name.to_owned()))
 }
 
-/// A text is no size, but one that some language reads as a number may be one to a server: with digits of any script, behind spaces that
-/// nobody sees, of another base, with a unit behind it, or without an end.
+/// A text is no size, but one that some language reads as a number may be one to a server: with digits of any script, behind invisible
+/// spaces, of another base, with a unit behind it, or without an end.
 fn text_of(named: Named<'_>, text: &str) -> Found {
     let word = text.trim_matches(|c: char| !c.is_alphabetic());
     let is_endless = ["inf", "infinity"].iter().any(|name| word.eq_ignore_ascii_case(name));

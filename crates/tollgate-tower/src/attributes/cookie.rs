@@ -133,7 +133,7 @@ mod tests {
             (Ok(Some("a+b".to_owned())), Ok(Some("a+b".to_owned())))
         );
         assert_eq!(read(&["sid=100%"]), Ok(Some("100%".to_owned())));
-        assert_eq!((read(&["si=1; sid", "x=sid"]), read(&["sid="])), (Ok(None), Ok(None)));
+        assert_eq!((read(&["si=1; sid", "x=sid"]), read(&["sid="])), (Ok(None), Ok(Some(String::new()))));
         for refused in [
             "sid=a; sid=b",
             "sid=\"abc",

@@ -22,7 +22,9 @@ const LOOSE: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_
 /// # Errors
 /// When it is one of these; the message says where it was found, and nothing of the credential.
 pub(super) fn one_spelling(place: impl FnOnce() -> String, credential: &str) -> Result<(), Unreadable> {
-    if credential.trim() != credential || credential.contains(char::is_control) {
+    // JavaScript trims the mark of byte order, too.
+    let is_white = |c: char| c.is_whitespace() || c == '\u{feff}';
+    if credential.trim_matches(is_white) != credential || credential.contains(char::is_control) {
         let what = "accepted is a credential without control characters and white space around it";
         return Err(Unreadable(format!("{}: {what}", place())));
     }
@@ -196,7 +198,7 @@ mod tests {
         ] {
             assert!(passes(credential), "{credential}");
         }
-        for credential in [" k1", "k1\u{a0}", "k1\n", "k\u{0}1"] {
+        for credential in [" k1", "k1\u{a0}", "\u{feff}k1", "k1\n", "k\u{0}1"] {
             assert!(!passes(credential), "{credential:?}");
         }
     }

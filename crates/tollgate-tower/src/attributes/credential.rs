@@ -153,6 +153,8 @@ fn basic(headers: &HeaderMap) -> Result<Option<String>, Unreadable> {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use http::HeaderValue;
 
     use super::*;
@@ -224,12 +226,12 @@ mod tests {
         let everywhere = |token: &str| {
             let basic = format!("Basic {}", STANDARD.encode(format!("{token}:")));
             [
-                read(&[header.clone()], &[("x-access-token", token)], ""),
+                read(from_ref(&header), &[("x-access-token", token)], ""),
                 read(&[], &[("x-api-key", token)], ""),
                 read(&[Place::Bearer], &[("authorization", &format!("Bearer {token}"))], ""),
                 read(&[Place::Basic], &[("authorization", &basic)], ""),
-                read(&[cookie.clone()], &[("cookie", &format!("a=1; jwt={token}"))], ""),
-                read(&[parameter.clone()], &[], &format!("key={token}")),
+                read(from_ref(&cookie), &[("cookie", &format!("a=1; jwt={token}"))], ""),
+                read(from_ref(&parameter), &[], &format!("key={token}")),
             ]
         };
         for read in everywhere(token) {

@@ -21,7 +21,7 @@ pub(crate) use reply::{Asker, respond};
 #[allow(unreachable_pub, reason = "the command line exports it")]
 pub use token::GivenToken;
 pub(crate) use token::{Credentials, credentials};
-pub(crate) use view::changes;
+pub(crate) use view::{changes, fields};
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -57,5 +57,11 @@ impl Admin {
             audit: Audit::default(),
             watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
         }
+    }
+
+    /// The same, where whoever can connect may ask for decisions, without a token and without TLS.
+    pub(crate) fn where_all_may_ask(mut self, is_open: bool) -> Self {
+        self.hosts.is_open = is_open;
+        self
     }
 }

@@ -375,7 +375,8 @@ attributes:
     /// Claims are mapped once it is said whose tokens are believed.
     #[test]
     fn claims_are_mapped() {
-        let file = std::env::temp_dir().join(format!("tollgate-keys-{}", std::process::id()));
+        let folder = tollgate_testkit::Scratch::new();
+        let file = folder.path("keys");
         let secret = "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0";
         std::fs::write(&file, format!(r#"{{"keys":[{{"kty":"oct","k":"{secret}"}}]}}"#)).unwrap();
         let text = format!(

@@ -1,8 +1,9 @@
-//! What is doubtful about a policy for requests of HTTP: limits that a stranger passes by inventing what they count by, or by leaving it out.
+//! What is doubtful about a policy for requests of HTTP: limits that a stranger passes by inventing what they count by, or by leaving it out;
+//! and limits that mean less on some ways in, or while a store is away.
 
 use std::collections::BTreeSet;
 
-use tollgate::policy::{By, Condition, Limit, Mode};
+use tollgate::policy::{By, Condition, Limit, Mode, OnStoreFailure};
 use tollgate::{CREDENTIAL, Policy};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::source::{SetBy, Source};
@@ -94,13 +95,45 @@ impl Strangers {
     }
 }
 
+/// Whether it is known that requests come through the gateway, which sees how they end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// The config has routes.
+    Seen,
+    /// Nothing is known of it.
+    Unknown,
+}
+
+/// Where a limit does something else than it says: on ways in that do not tell how a request ended, and while a shared store is away.
+pub(crate) fn exceptions(policy: &Policy, ends: Ends) -> Vec<String> {
+    let mut found = Vec::new();
+    for (index, limit) in policy.limits().iter().enumerate().filter(|(_, limit)| limit.mode() != Mode::Off) {
+        let name = limit.name();
+        if limit.failures().is_some() && ends == Ends::Unknown {
+            found.push(format!(
+                "limits[{index}] {name:?}.count: RLS, RLQS, RESP and /v1/authz do not tell how a request ended, so all requests through \
+                 them count as failures; accepted: the gateway, the middleware, or POST /v1/check with reports"
+            ));
+        }
+        let stays_closed =
+            matches!(limit.on_store_failure(), OnStoreFailure::Deny | OnStoreFailure::Staged(_));
+        if limit.block_for().is_some() && !stays_closed {
+            found.push(format!(
+                "limits[{index}] {name:?}.block_for: while a shared store is away blocks are not seen and none begins; accepted: \
+                 `on_store_failure: deny` beside it, where a blocked key must not pass then"
+            ));
+        }
+    }
+    found
+}
+
 /// Whether whoever sends a request can make up the value.
 fn is_invented(source: &Source, knows_callers: bool) -> bool {
     match source {
         Source::Header { set_by, .. } => *set_by == SetBy::Client,
         Source::Query(_) | Source::Cookie(_) | Source::Bearer => true,
         Source::Credential => !knows_callers,
-        Source::Hashed(inner) => is_invented(inner, knows_callers),
+        Source::Hashed(inner) | Source::Attribute { source: inner, .. } => is_invented(inner, knows_callers),
         Source::FirstOf(sources) => sources.iter().any(|source| is_invented(source, knows_callers)),
         _ => false,
     }
@@ -117,7 +150,7 @@ fn may_lack(source: &Source) -> bool {
         | Source::Path(_) => false,
         // What a proxy says, or a token that was verified, is not the client's to leave out; but a request without it is nobody's.
         Source::Header { set_by: SetBy::Proxy, .. } | Source::Jwt { .. } | Source::Known(_) => false,
-        Source::Hashed(inner) => may_lack(inner),
+        Source::Hashed(inner) | Source::Attribute { source: inner, .. } => may_lack(inner),
         Source::FirstOf(sources) => sources.iter().all(may_lack),
         _ => true,
     }
@@ -141,6 +174,26 @@ mod tests {
         let callers = callers.map(|text| LiveCallers::new(Callers::read("c", text.as_bytes()).unwrap()));
         let mapped = vec![Mapped { name: "caller".to_owned(), source }];
         Strangers::of(&Reader { mapped, callers, ..Reader::default() })
+    }
+
+    /// A limit that needs to know how requests end, or a store that is there, says so; what is advised settles it.
+    #[test]
+    fn exceptions_are_told_and_settled() {
+        let told = |fields: &str, ends| {
+            let text = format!("limits: [{{name: login, by: [ip], rate: 5/h, {fields}}}]");
+            let (policy, _) = Policy::compile("p", text.as_bytes()).unwrap();
+            exceptions(&policy, ends).join("\n")
+        };
+        let failures = told("count: failures", Ends::Unknown);
+        assert!(
+            failures.starts_with("limits[0] \"login\".count: RLS, RLQS, RESP and /v1/authz"),
+            "{failures}"
+        );
+        assert_eq!(told("count: failures", Ends::Seen), "");
+        let block = told("block_for: 10m", Ends::Seen);
+        assert!(block.starts_with("limits[0] \"login\".block_for: while a shared store is away"), "{block}");
+        assert_eq!(told("block_for: 10m, on_store_failure: deny", Ends::Seen), "");
+        assert_eq!(told("block_for: 10m, count: failures, mode: off", Ends::Unknown), "");
     }
 
     /// A limit by what strangers choose is doubted unless one by ip stands beside it, for the same requests.

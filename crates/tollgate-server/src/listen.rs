@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tollgate::{Clock, Timestamp};
@@ -14,12 +15,14 @@ use crate::seldom::Seldom;
 use crowd::Seated;
 pub(crate) use crowd::{Bound, Seat};
 pub(crate) use door::Door;
+pub(crate) use keepalive::{ask_when_silent, end_when_deaf};
 use room::Place;
 pub(crate) use room::{House, Links, Room, descriptors};
 pub(crate) use stream::Stream;
 
 mod crowd;
 mod door;
+mod keepalive;
 mod room;
 mod stream;
 
@@ -41,7 +44,7 @@ pub(crate) async fn stopped(stop: &mut Stop) {
 /// # Errors
 /// When it cannot be had; the message says what to do.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, String> {
-    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+    let listener = TcpListener::bind(address).await.map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => format!(
             "{address} is in use by another program; stop that one, or choose another port with {flag} {}:0 (0 picks a free one)",
             shown(address)
@@ -53,7 +56,11 @@ pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener,
             format!("{address} is not an address of this machine; choose one that is, such as {flag} 127.0.0.1:8080")
         }
         _ => format!("cannot listen on {address}: {error}; choose another address with {flag}"),
-    })
+    })?;
+    if let Err(error) = end_when_deaf(SockRef::from(&listener)) {
+        tracing::warn!(%error, "the system does not ask silent peers on {address}: one that is gone without a word is noticed late");
+    }
+    Ok(listener)
 }
 
 fn shown(address: SocketAddr) -> String {

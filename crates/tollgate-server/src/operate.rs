@@ -10,6 +10,7 @@ mod views;
 use serde_json::{Map, Value, json};
 
 pub(crate) use client::Client;
+pub(crate) use show::show_fields;
 
 use crate::cli::{
     GivenAttribute, GivenValue, OperateCommand, RulingArguments, ScopeArguments, ServerArguments,

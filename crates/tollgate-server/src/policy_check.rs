@@ -7,7 +7,7 @@ use crate::callers::CallersFile;
 use crate::cli::CheckArguments;
 use crate::config;
 use crate::console::Console;
-use crate::doubts::Strangers;
+use crate::doubts::{Ends, Strangers, exceptions};
 use crate::identity::Identity;
 use crate::policy_file::{self, PolicyFileError};
 use crate::{FAILURE, SUCCESS, USAGE};
@@ -16,8 +16,8 @@ use crate::{FAILURE, SUCCESS, USAGE};
 pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
     let mut status = SUCCESS;
     let mut described = false;
-    let reader = match reader(arguments) {
-        Ok(reader) => reader,
+    let (reader, ends) = match reader(arguments) {
+        Ok(read) => read,
         Err(problem) => {
             console.problem(format_args!("tollgate: {problem}"));
             return USAGE;
@@ -44,7 +44,8 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
                 if !loaded.warnings.is_empty() {
                     console.problem(&loaded.warnings);
                 }
-                for doubt in strangers.doubts(loaded.rules.policy()) {
+                let policy = loaded.rules.policy();
+                for doubt in strangers.doubts(policy).into_iter().chain(exceptions(policy, ends)) {
                     console.problem(format_args!("{}: warning: {doubt}", loaded.name));
                 }
             }
@@ -57,14 +58,14 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
     status
 }
 
-/// How requests are read that the policies are for.
-fn reader(arguments: &CheckArguments) -> Result<Reader, String> {
+/// How requests are read that the policies are for, and whether it is seen how they end.
+fn reader(arguments: &CheckArguments) -> Result<(Reader, Ends), String> {
     let config = config::load(arguments.config.as_deref(), &[])?;
     let mut reader = config.reader;
     if let Some(path) = &config.callers {
         reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.live());
     }
-    Ok(reader)
+    Ok((reader, if config.routes.is_empty() { Ends::Unknown } else { Ends::Seen }))
 }
 
 /// Tells every problem, one to a line.

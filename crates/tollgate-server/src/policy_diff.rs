@@ -12,11 +12,11 @@ use tollgate::policy::{Difference, FILE_BYTES_MAX};
 use tollgate::{COST_MAX, Secret, Timestamp};
 
 use crate::admin::beside::{Pair, Tallied, Tally, offline};
-use crate::admin::changes;
+use crate::admin::{changes, fields};
 use crate::cli::{DiffArguments, instant};
 use crate::console::Console;
 use crate::http::Named;
-use crate::operate::{Client, blocking};
+use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;
 use crate::telemetry::text::plain;
@@ -78,20 +78,21 @@ fn here(old: &Path, new: &Path, arguments: &DiffArguments, console: &mut Console
 }
 
 fn report(difference: &Difference, tallied: Option<&Tallied>, as_json: bool, console: &mut Console) -> u8 {
-    let changes = json!(changes(difference));
+    let (policy, changes) = (json!(fields(&difference.fields)), json!(changes(difference)));
     if as_json {
-        let mut document = json!({ "changes": changes, "unchanged": difference.unchanged });
+        let mut document = json!({ "policy": policy, "changes": changes, "unchanged": difference.unchanged });
         if let Some(tallied) = tallied {
             document["decisions"] = json!(tallied);
         }
         console.line(document);
     } else {
+        show_fields(&policy, console);
         show_changes(&changes, difference.unchanged as u64, console);
         if let Some(tallied) = tallied {
             show_decisions(&json!(tallied), console);
         }
     }
-    let same = difference.changes.is_empty() && tallied.is_none_or(|tallied| tallied.changed == 0);
+    let same = difference.is_empty() && tallied.is_none_or(|tallied| tallied.changed == 0);
     if same { SUCCESS } else { FAILURE }
 }
 
@@ -151,12 +152,14 @@ async fn live(new: &Path, arguments: &DiffArguments, console: &mut Console) -> R
     if arguments.server.json {
         console.line(&answer);
     } else {
+        show_fields(&answer["policy"], console);
         show_changes(&answer["changes"], answer["unchanged"].as_u64().unwrap_or_default(), console);
         if answer["decisions"].is_object() {
             show_decisions(&answer["decisions"], console);
         }
     }
-    let changes = answer["changes"].as_array().is_some_and(|changes| !changes.is_empty());
+    let is_some = |name: &str| answer[name].as_array().is_some_and(|changes| !changes.is_empty());
+    let changes = is_some("policy") || is_some("changes");
     let decisions = answer["decisions"]["changed"].as_u64().is_some_and(|changed| changed > 0);
     Ok(if changes || decisions { FAILURE } else { SUCCESS })
 }

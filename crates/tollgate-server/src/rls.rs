@@ -14,6 +14,9 @@ mod native;
 
 pub(crate) use native::Envoy;
 
+/// The field of an answer's metadata that says that the request passes because no limit applies to it.
+pub(crate) const NO_LIMIT_APPLIES: &str = "no_limit_applies";
+
 /// Answers a question by the rules in force: the one way from gRPC and from JSON.
 ///
 /// # Errors
@@ -199,6 +202,8 @@ pub(crate) struct Answer {
     pub(crate) headers: Vec<(String, String)>,
     /// Why the request is refused, where that is known; for protocols that have room for it.
     pub(crate) refusal: Option<Refusal>,
+    /// The request passes because no limit applies to it.
+    pub(crate) meets_no_limit: bool,
     /// Nothing was decided by any rule, because the question is at fault.
     pub(crate) is_faulty: bool,
 }
@@ -239,8 +244,14 @@ impl Answer {
             statuses: vec![Status::of_no_limit(code); descriptors],
             headers: Vec::new(),
             refusal: None,
+            meets_no_limit: false,
             is_faulty: false,
         }
+    }
+
+    /// The answer to a question that no limit applies to.
+    pub(crate) fn of_no_limit(descriptors: usize) -> Self {
+        Self { meets_no_limit: true, ..Self::blank(Code::Ok, descriptors) }
     }
 }
 

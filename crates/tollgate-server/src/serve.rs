@@ -188,6 +188,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let mut service = Service::new(engine, clock.clone()).reading(reader, headers).throttling(throttled);
     service.orders = orders.clone();
     service.capacity = shedding.and_then(|shedding| shedding.capacity);
+    let is_open = !auth.is_required() && tls.is_none();
     service.auth = auth;
     if let Some(shedder) = overload {
         service.overload = Some(Arc::clone(&shedder));
@@ -201,7 +202,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         service.snapshots = Arc::clone(&snapshots.board);
     }
     let admin = Admin::new(credentials.tokens, addresses.http, &arguments.admin.admin_host, clock.clone());
-    service.admin = Some(admin);
+    service.admin = Some(admin.where_all_may_ask(is_open));
     service.foreign_options = arguments.foreign.options();
     if let Some(foreign) = foreign {
         service.put_in_force(foreign, clock.now()).map_err(|error| error.to_string())?;

@@ -24,7 +24,7 @@ use crate::rls::Envoy;
 use crate::seldom::Seldom;
 use crate::snapshot;
 use crate::store::Stores;
-use crate::telemetry::Meter;
+use crate::telemetry::{Meter, Rule};
 use cells::{Cells, Table};
 use holds::Holds;
 use tollgate_tower::attributes::Reader;
@@ -232,15 +232,16 @@ impl<S: Store> Service<S> {
         self.beside.observe(std::slice::from_ref(request), decision, now);
     }
 
-    /// The same for a request that is told in several views.
+    /// The same for a request that is told in several views. Rules beside the policy have admitted it.
     pub(crate) async fn check_views(
         &self,
         views: &[CheckRequest<'_>],
+        rules: &[Rule<'_>],
         now: Timestamp,
         wire: Wire,
     ) -> Decision {
         let decision = self.engine.check_views(views, now).await;
-        self.note_views(views, &decision, now, wire);
+        self.note_views(views, rules, &decision, now, wire);
         decision
     }
 
@@ -252,17 +253,24 @@ impl<S: Store> Service<S> {
         wire: Wire,
     ) -> Option<Decision> {
         let decision = self.engine.check_at_once(views, now)?;
-        self.note_views(views, &decision, now, wire);
+        self.note_views(views, &[], &decision, now, wire);
         Some(decision)
     }
 
-    fn note_views(&self, views: &[CheckRequest<'_>], decision: &Decision, now: Timestamp, wire: Wire) {
+    fn note_views(
+        &self,
+        views: &[CheckRequest<'_>],
+        rules: &[Rule<'_>],
+        decision: &Decision,
+        now: Timestamp,
+        wire: Wire,
+    ) {
         if self.overtaken(decision).is_some() {
             return; // As in `note`.
         }
         match views {
-            [request] => self.meter.record(request, decision, wire, now),
-            _ => self.meter.record(&merged(views), decision, wire, now),
+            [request] => self.meter.record_beside(request, decision, rules, wire, now),
+            _ => self.meter.record_beside(&merged(views), decision, rules, wire, now),
         }
         self.beside.observe(views, decision, now);
     }

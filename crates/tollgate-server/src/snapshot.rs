@@ -230,8 +230,7 @@ mod tests {
     /// The board tells what became of each snapshot: good ones with their size, failures by number, and what a start found.
     #[test]
     fn the_board_tells_what_became_of_snapshots() {
-        let path = std::env::temp_dir().join(format!("tollgate-board-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
+        let path = tollgate_testkit::folder("board");
         let time = ManualClock::new();
         let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap();
         let engine = Engine::with_store(policy, MemoryStore::new(1 << 20, time.now()), Secret::random());

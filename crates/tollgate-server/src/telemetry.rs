@@ -172,15 +172,29 @@ impl Meter {
 
     /// Counts one decision. On the hot path: takes no lock and allocates nothing, unless somebody watches or the decision is one
     /// of those that name the top keys.
+    #[inline]
     pub(crate) fn record(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
+        self.record_beside(request, decision, &[], wire, now);
+    }
+
+    /// The same where rules beside the policy said something, too.
+    pub(crate) fn record_beside(
+        &self,
+        request: &CheckRequest<'_>,
+        decision: &Decision,
+        rules: &[Rule<'_>],
+        wire: Wire,
+        now: Timestamp,
+    ) {
         // Where capacity is looked at as well, whoever passes the limits is not answered yet.
         let is_open = wire == Wire::Gateway && decision.is_allowed() && self.overload.get().is_some();
         if !is_open {
             self.verdicts.add(verdict_cell(wire, verdict_index(decision)), 1);
         }
         self.ledger.record(decision, wire);
+        self.record_rules(rules, wire);
         self.overflow.look(decision, now);
-        self.unlimited.record(request, decision, wire, now);
+        self.unlimited.record(request, decision, rules, wire, now);
         if let Some(retry) = decision.retry_after() {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));
         }
@@ -200,6 +214,18 @@ impl Meter {
     /// Counts a decision that no limit of the policy made: the caller told its limit with the question.
     pub(crate) fn record_unnamed(&self, is_allowed: bool, wire: Wire) {
         self.verdicts.add(verdict_cell(wire, if is_allowed { names::ALLOW } else { names::DENY }), 1);
+    }
+
+    /// Counts requests that an Envoy let pass within its quota although no limit applies to them: attributes have these names.
+    pub(crate) fn passed_by_envoy<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str>,
+        requests: u64,
+        now: Timestamp,
+    ) {
+        if requests > 0 {
+            self.unlimited.passed_by_envoy(names, requests, now);
+        }
     }
 
     /// Counts what became of a request of the gateway that limits let pass, where capacity is looked at as well.

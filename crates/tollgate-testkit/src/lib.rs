@@ -7,5 +7,5 @@ pub mod pki;
 mod scratch;
 mod wait;
 
-pub use scratch::Scratch;
+pub use scratch::{Scratch, folder};
 pub use wait::{free_port, rest, until};

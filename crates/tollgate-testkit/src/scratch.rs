@@ -3,6 +3,26 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Makes a directory that nobody else has, with a name in it for whoever finds it. Whoever asks removes it.
+pub fn folder(name: &str) -> PathBuf {
+    unique(&std::env::temp_dir(), name)
+}
+
+/// The id of a process is another's later on, which may have left something behind, and two tests may choose one name: a directory that
+/// is there already is never taken.
+fn unique(place: &Path, name: &str) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = place.join(format!("tollgate-{name}-{}-{number}", std::process::id()));
+        match std::fs::create_dir(&path) {
+            Ok(()) => return path,
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => panic!("{}: {error}", path.display()),
+        }
+    }
+}
+
 /// A directory of its own.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
@@ -21,11 +41,7 @@ impl Scratch {
     }
 
     fn below(place: &Path) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = place.join(format!("tollgate-test-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(unique(place, "test"))
     }
 
     /// The directory itself.
@@ -61,5 +77,19 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The story: a test named its directory by the process alone, and so did another of the same name; what one wrote the other read.
+    #[test]
+    fn no_directory_is_given_twice() {
+        let (one, two) = (folder("same"), folder("same"));
+        std::fs::write(one.join("file"), "mine").unwrap();
+        assert!(one != two && !two.join("file").exists());
+        [one, two].iter().for_each(|folder| std::fs::remove_dir_all(folder).unwrap());
     }
 }

@@ -106,6 +106,11 @@ impl Network {
         self.first
     }
 
+    /// How many leading bits its addresses share.
+    pub(crate) const fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
     /// Whether it is what one client counts by: a whole IPv4 address, or the default network of an IPv6 address.
     pub(crate) fn is_one_client(&self) -> bool {
         self.prefix == if self.first.is_ipv4() { IPV4_BITS } else { IPV6_PREFIX_DEFAULT }

@@ -26,7 +26,6 @@ mod hold;
 mod permit;
 mod line;
 mod correct;
-mod reset;
 mod foresee;
 mod debit;
 mod sole;
@@ -41,12 +40,12 @@ mod block;
 mod explain;
 
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError};
+pub use correct::Forgotten;
 pub use explain::{Explained, Explanation, LIMITS_EXPLAINED_MAX, State};
 pub use hold::{CommitError, Reservation, Settled};
 pub use line::Turn;
 pub use live::{SwapError, SwapReport};
 pub use permit::Permit;
-pub use reset::Forgotten;
 pub use ruling::{RULINGS_MAX, Ruled, Ruling, RulingError, Scope};
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;
@@ -435,7 +434,15 @@ impl<S: Store> Engine<S> {
     /// When a limit was changed more often than its counters can tell apart; the old policy stays in force.
     pub fn swap(&self, policy: Policy, now: Timestamp) -> Result<SwapReport, SwapError> {
         let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let (policy, now) = (Arc::new(policy), now.decidable());
+        let (before, policy) = (self.policy(), Arc::new(policy));
+        let mut report = self.swap_counters(Arc::clone(&policy), now)?;
+        report.compare(&before, &policy);
+        Ok(report)
+    }
+
+    /// The same after a policy of which only the counters are known; its report is about those. One at a time.
+    fn swap_counters(&self, policy: Arc<Policy>, now: Timestamp) -> Result<SwapReport, SwapError> {
+        let now = now.decidable();
         let before = self.live.load_full();
         let next = |before: &Live, policy| Live::after(before, policy, now);
         let next = match next(&before, Arc::clone(&policy)) {

@@ -5,7 +5,8 @@
 pub mod time;
 mod clock;
 mod credential;
-mod path;
+pub mod host;
+pub mod path;
 mod request;
 pub mod address;
 pub mod policy;

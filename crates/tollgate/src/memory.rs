@@ -226,12 +226,6 @@ impl MemoryStore {
         match charges {
             [] => {}
             [charge] => answers.push(self.charge_clamped(charge, now)?),
-            // A look takes nothing, so each counter may be looked at by itself.
-            looks if looks.iter().all(|look| look.cost == 0) => {
-                for look in looks {
-                    answers.push(self.charge_clamped(look, now)?);
-                }
-            }
             several => {
                 if self.charge_known(several, now, answers).is_none() {
                     *answers = self.charge_all(several, now)?;
@@ -251,23 +245,8 @@ impl MemoryStore {
     #[inline]
     fn charge_clamped(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         match self.main.charge(charge, now, self.origin, &self.walls) {
-            // Nothing has to be kept for a look, so it would not find out that there is no room for the key.
-            Ok(Ok((outcome, _)))
-                if charge.cost == 0 && !outcome.is_touched() && !self.has_room(charge, now) =>
-            {
-                self.charge_overflow(charge, now)
-            }
             Ok(told) => told.map(|(outcome, source)| Answer::new(outcome, source).charged(now)),
             Err(Full) => self.charge_overflow(charge, now),
-        }
-    }
-
-    /// Whether a key has its place, or would find one.
-    fn has_room(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
-        match Kind::of(charge) {
-            Kind::Word => self.main.words.has_room(charge.key, self.origin.word(now)),
-            Kind::Pair => self.main.pairs.has_room(charge.key, now.unix_micros()),
-            Kind::Large => self.main.shelf.has_room(charge, now),
         }
     }
 

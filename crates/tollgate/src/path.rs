@@ -1,7 +1,12 @@
-//! The loose form of a path: what servers that forgive much take for the same path has the same one. Limits are matched by it where
-//! nobody knows how the server behind them reads; what is counted and sent on keeps its own spelling.
+//! Paths: their one spelling, and their loose form. What servers that forgive much take for the same path has the same loose form.
+//! Limits are matched by it where the server behind them is unknown; what is counted and sent on keeps its own spelling.
+
+mod canonical;
 
 use std::borrow::Cow;
+
+pub use canonical::{EscapedSlashes, PathProblem, normalise_path};
+pub(crate) use canonical::{is_parameter, normalise_part, normalise_pattern};
 
 /// What some servers ignore at the end of a segment.
 const IGNORED: [&str; 3] = [".", " ", "%20"];

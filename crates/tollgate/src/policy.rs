@@ -7,10 +7,12 @@ mod finding;
 mod document;
 mod fields;
 pub(crate) mod rate;
+pub(crate) mod text;
 mod vocabulary;
-pub mod expression;
 pub mod glob;
 pub(crate) mod pattern;
+pub(crate) mod exact;
+pub mod expression;
 pub mod condition;
 pub(crate) mod by;
 mod lease;
@@ -21,13 +23,12 @@ mod failures;
 mod builder;
 pub(crate) mod compile;
 pub(crate) mod check;
-pub(crate) mod text;
 pub(crate) mod seal;
+pub(crate) mod compared;
 mod index;
 mod matching;
 mod sentence;
 mod unmet;
-mod possible;
 mod difference;
 #[cfg(test)]
 mod tests;
@@ -35,7 +36,8 @@ mod tests;
 pub use builder::LimitBuilder;
 pub use by::By;
 pub use condition::{Choices, Condition, Sense};
-pub use difference::{Change, Difference};
+pub(crate) use difference::differing;
+pub use difference::{Change, Difference, FieldChange};
 pub use document::{DEPTH_MAX, FILE_BYTES_MAX, ITEMS_MAX, NODES_MAX, TEXT_BYTES_MAX};
 pub use expression::Expression;
 pub use failures::{Ended, Failures};
@@ -63,6 +65,19 @@ pub mod source {
     pub use super::fields::{Fields, count, text};
     pub use super::finding::{Place, Report, nearest, quoted};
 
+    /// The attributes that a policy must declare as texts to compare them as this expression does: it names values that none of their
+    /// kind has, such as a path in another spelling.
+    #[must_use]
+    pub fn must_be_text(expression: &str) -> Vec<String> {
+        use super::vocabulary::Kind;
+        let Ok(mut expression) = super::Expression::new(expression) else { return Vec::new() };
+        let is_special = |name: &&str| Kind::of(name) != Kind::Text;
+        let names = expression.attributes().filter(is_special).map(str::to_owned).collect();
+        let doubts = expression.settle(&super::Vocabulary::default());
+        let is_wrong = doubts.iter().any(|(severity, _)| *severity == super::Severity::Error);
+        if is_wrong { names } else { Vec::new() }
+    }
+
     /// Whether a policy must declare a name to mention it, because it looks like something else.
     #[must_use]
     pub fn must_be_declared(name: &str) -> bool {
@@ -74,6 +89,7 @@ pub mod source {
 
 use crate::credential::CredentialAttributes;
 use crate::request::CheckRequest;
+use compared::ComparedAs;
 use finding::{Place, Report};
 use index::Index;
 pub(crate) use index::Sole;
@@ -92,8 +108,8 @@ pub struct Policy {
     shard_by: Option<String>,
     vocabulary: Vocabulary,
     limits: Vec<Limit>,
-    /// Attributes that hold credentials and of which a limit names values.
-    sealed: Vec<String>,
+    /// Attributes of which a limit names values and whose values have a form of their own for that.
+    compared: Vec<(String, ComparedAs)>,
     index: Index,
 }
 
@@ -139,9 +155,15 @@ impl Policy {
         for (position, limit) in limits.iter_mut().enumerate() {
             report.enter_limit(position, Some(&limit.name));
             check::name(&limit.name, Place::default(), &mut report);
-            let conditions = limit.when.iter_mut().map(|condition| condition.seal(report.credentials()));
-            let faults: Vec<Problem> = conditions.filter_map(Result::err).collect();
-            faults.into_iter().for_each(|fault| report.error(Place::default(), "when", fault));
+            for condition in &mut limit.when {
+                let doubts = condition.settle(&vocabulary);
+                doubts.into_iter().for_each(|doubt| report.say(Place::default(), "when", doubt));
+                if let Err(fault) = condition.seal(report.credentials()) {
+                    report.error(Place::default(), "when", fault);
+                }
+            }
+            let doubts = limit.settle(&vocabulary);
+            doubts.into_iter().for_each(|doubt| report.say(Place::default(), "cost", doubt));
             for (field, fault) in limit.seal(report.credentials()) {
                 report.error(Place::default(), &field, fault);
             }
@@ -155,8 +177,8 @@ impl Policy {
         }
         let policy = match Index::new(&limits) {
             Ok(index) => {
-                let sealed = seal::sealed_names(&limits, report.credentials());
-                Some(Policy { domain: None, shard_by: None, vocabulary, limits, sealed, index })
+                let compared = compared::names(&limits, report.credentials(), &vocabulary);
+                Some(Policy { domain: None, shard_by: None, vocabulary, limits, compared, index })
             }
             Err(problem) => {
                 report.error(Place::default(), "limits", problem);
@@ -203,6 +225,19 @@ impl Policy {
         self.vocabulary.kind(attribute) == Kind::Address
     }
 
+    /// What is wrong with a single value of an attribute where a pattern, or a spelling that no request has, would match nothing; none if
+    /// nothing is.
+    pub(crate) fn value_problem(&self, attribute: &str, value: &str) -> Option<Problem> {
+        exact::problem(self.vocabulary.kind(attribute), attribute, value)
+    }
+
+    /// Whether a text is a pattern for paths, hosts, methods or addresses, of which a request has one.
+    #[must_use]
+    pub fn is_pattern(&self, attribute: &str, value: &str) -> bool {
+        let kind = self.vocabulary.kind(attribute);
+        kind != Kind::Text && kind != Kind::Address && exact::is_pattern(kind, value)
+    }
+
     /// Whether any decision by it depends on an attribute of this name.
     #[must_use]
     pub fn uses(&self, attribute: &str) -> bool {
@@ -229,7 +264,7 @@ impl Policy {
             domain: None,
             shard_by: None,
             vocabulary: Vocabulary::default(),
-            sealed: Vec::new(),
+            compared: Vec::new(),
             index: Index::default(),
         }
     }

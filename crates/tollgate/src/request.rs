@@ -2,7 +2,6 @@
 
 use smallvec::SmallVec;
 
-use crate::credential::CredentialDigest;
 use crate::path::without_format;
 
 /// Most attributes a request may carry.
@@ -229,18 +228,25 @@ impl<'a> CheckRequest<'a> {
         Ok(())
     }
 
-    /// The same request with digests in the place of the values at their positions.
-    pub(crate) fn replaced<'r>(&self, digests: &'r [(usize, CredentialDigest)]) -> CheckRequest<'r>
+    /// The same request with other values at these positions, some of which have another spelling.
+    pub(crate) fn replaced<'r>(
+        &self,
+        replaced: impl Iterator<Item = (usize, &'r str, Option<&'r str>)>,
+    ) -> CheckRequest<'r>
     where
         'a: 'r,
     {
         let mut attributes: SmallVec<[Attribute<'r>; 8]> = self.attributes.iter().copied().collect();
-        for (position, digest) in digests {
-            if let Some(attribute) = attributes.get_mut(*position) {
-                attribute.value = Value::Text(digest.as_str());
+        let mut spellings: SmallVec<[(u8, Spelling<'r>); SPELLINGS_MAX]> =
+            self.spellings.iter().copied().collect();
+        for (position, value, other) in replaced {
+            if let Some(attribute) = attributes.get_mut(position) {
+                attribute.value = Value::Text(value);
             }
+            let other = other.filter(|_| spellings.len() < SPELLINGS_MAX).zip(u8::try_from(position).ok());
+            spellings.extend(other.map(|(other, position)| (position, Spelling::AsIs(other))));
         }
-        CheckRequest { attributes, spellings: self.spellings.iter().copied().collect(), cost: self.cost }
+        CheckRequest { attributes, spellings, cost: self.cost }
     }
 
     /// Sets the cost; 0 only looks.

@@ -21,24 +21,37 @@ const FAILURES_A_MINUTE: u64 = 5;
 pub(super) struct Hosts {
     address: SocketAddr,
     names: Vec<String>,
+    /// Whether whoever can connect may ask.
+    pub(super) is_open: bool,
 }
 
 impl Hosts {
     pub(super) fn new(address: SocketAddr, names: &[String]) -> Self {
         let names = names.iter().map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect();
-        Self { address, names }
+        Self { address, names, is_open: false }
     }
 
     /// Whether a request calls the server by one of them, and for no page of another site.
     fn admit<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let host = host_of(request)?;
         if !self.knows(host) {
-            return Err(Problem::of_admin(
-                Refusal::WrongHost,
-                "call the server localhost, by its address, or by a name that it was started with: --admin-host NAME",
-            ));
+            return Err(wrong_host());
         }
         is_same_site(request.headers(), host)
+    }
+
+    /// Whether a request may be a program's, by the name that it calls the server by. A page that a stranger publishes has a name with a
+    /// dot, and its name may lead to this machine (DNS rebinding); its browser then sends a GET without saying what it is. So where
+    /// nobody on this machine has to prove anything, such a name must be one of the server's.
+    fn admit_program<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        if !self.is_open || !self.address.ip().is_loopback() {
+            return Ok(());
+        }
+        if request.uri().authority().is_none() && !request.headers().contains_key(HOST) {
+            return Ok(()); // HTTP/1.0, which no browser speaks.
+        }
+        let host = host_of(request)?;
+        if may_be_of_a_page(host) && !self.knows(host) { Err(wrong_host()) } else { Ok(()) }
     }
 
     /// Whether this is one of them, whatever the port.
@@ -51,6 +64,22 @@ impl Hosts {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         name == "localhost" || self.names.contains(&name)
     }
+}
+
+fn wrong_host() -> Problem {
+    Problem::of_admin(
+        Refusal::WrongHost,
+        "call the server localhost, by its address, or by a name that it was started with: --admin-host NAME",
+    )
+}
+
+/// Whether a page that a stranger publishes can have this host. An address leads where it says, and a name without a dot, or one below
+/// `localhost`, is nobody's in the public DNS.
+fn may_be_of_a_page(host: &str) -> bool {
+    let name = without_port(host);
+    let is_address = name.starts_with('[') || name.parse::<IpAddr>().is_ok();
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    !is_address && name.contains('.') && !name.ends_with(".localhost")
 }
 
 fn without_port(host: &str) -> &str {
@@ -127,17 +156,26 @@ impl Admin {
         self.tokens.holder(token).ok_or_else(|| self.logins.wrong(source_of(peer)))
     }
 
-    /// Refuses a request that a browser sends for a page of another site, or of a name that is not this server's.
-    /// Programs send neither `Origin` nor `Sec-Fetch-Site`, and may call the server by any name.
+    /// Refuses a request that a browser sends for a page of another site, or of a name that is not this server's. Programs send
+    /// neither `Origin` nor `Sec-Fetch-Site`. Browsers leave both out, too, where a page of a plain `http://` name sends a GET to that
+    /// very name, so the name is looked at in any case.
     ///
     /// # Errors
-    /// When a browser sent it for such a page.
+    /// When a browser sent it for such a page, or may have.
     pub(crate) fn refuse_other_sites<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let headers = request.headers();
         if headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE) {
-            self.hosts.admit(request)?;
+            return self.hosts.admit(request);
         }
-        Ok(())
+        self.refuse_other_names(request)
+    }
+
+    /// The same for a request that may come from a page of any site, such as one that a proxy asks about.
+    ///
+    /// # Errors
+    /// When it calls the server by a name that a page may have, where nothing else keeps pages out.
+    pub(crate) fn refuse_other_names<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        self.hosts.admit_program(request)
     }
 }
 
@@ -210,6 +248,31 @@ mod tests {
             "[::1",
         ] {
             assert!(!hosts.knows(host), "{host}");
+        }
+    }
+
+    /// What a page of the public web can be called, and what it cannot.
+    #[test]
+    fn names_of_pages() {
+        for host in [
+            "evil.example",
+            "evil.example:8080",
+            "EVIL.Example.",
+            "localhost.evil.example",
+            "1.2.3.4.evil.example",
+        ] {
+            assert!(may_be_of_a_page(host), "{host}");
+        }
+        for host in [
+            "tollgate",
+            "tollgate:8080",
+            "localhost.",
+            "app.localhost",
+            "10.0.0.1:80",
+            "[::1]:80",
+            "[2001:db8::1]",
+        ] {
+            assert!(!may_be_of_a_page(host), "{host}");
         }
     }
 

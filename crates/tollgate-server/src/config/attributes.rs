@@ -121,7 +121,7 @@ fn chosen(names: &[String], known: &Known<'_>) -> Result<Source, String> {
         return Err(format!("first_of: accepted are 1 to {MAPPED_MAX} names, such as [api_key, ip]"));
     }
     let source = |name: &String| match known.mapped.iter().find(|mapped| mapped.name == *name) {
-        Some(mapped) => Ok(mapped.source.clone()),
+        Some(mapped) => Ok(Source::Attribute { name: name.clone(), source: Box::new(mapped.source.clone()) }),
         None => match name.as_str() {
             "ip" => Ok(Source::Client),
             CREDENTIAL => Ok(Source::Credential),

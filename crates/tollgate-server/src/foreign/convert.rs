@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write;
 
-use tollgate::policy::source::must_be_declared;
+use tollgate::policy::source::{must_be_declared, must_be_text};
 use tollgate::policy::{Expression, LIMIT_NAME_BYTES_MAX};
 
 use super::Foreign;
@@ -36,7 +36,8 @@ pub(super) struct Native {
     pub(super) when: String,
     pub(super) by: Vec<String>,
     pub(super) rate: String,
-    pub(super) align: &'static str,
+    /// Where its windows begin; none where nothing is counted.
+    pub(super) align: Option<&'static str>,
     pub(super) is_shadow: bool,
 }
 
@@ -112,10 +113,16 @@ fn declared(limits: &[Converted]) -> String {
     for expression in natives().filter_map(|native| Expression::new(&native.when).ok()) {
         names.extend(expression.attributes().map(str::to_owned));
     }
-    if !names.iter().any(|name| must_be_declared(name)) {
+    // There, values are compared as they stand, whatever they are.
+    let texts: BTreeSet<String> = natives().flat_map(|native| must_be_text(&native.when)).collect();
+    if texts.is_empty() && !names.iter().any(|name| must_be_declared(name)) {
         return String::new();
     }
-    let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+    let item = |name: &String| match texts.contains(name) {
+        true => format!("{{{}: text}}", quoted(name)),
+        false => quoted(name),
+    };
+    let names: Vec<String> = names.iter().map(item).collect();
     format!("attributes: [{}]\n", names.join(", "))
 }
 
@@ -128,8 +135,10 @@ fn write_limit(text: &mut String, name: &str, native: &Native) {
         let by: Vec<String> = native.by.iter().map(|name| quoted(name)).collect();
         let _ = writeln!(text, "    by: [{}]", by.join(", "));
     }
-    let _ =
-        writeln!(text, "    algorithm: fixed-window\n    rate: {}\n    align: {}", native.rate, native.align);
+    let _ = writeln!(text, "    rate: {}", native.rate);
+    if let Some(align) = native.align {
+        let _ = writeln!(text, "    algorithm: fixed-window\n    align: {align}");
+    }
     if native.is_shadow {
         text.push_str("    mode: shadow\n");
     }
@@ -158,6 +167,9 @@ fn unique(name: &str, taken: &mut HashSet<String>) -> String {
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
+
+/// The rate of a rule that refuses everything that it is about.
+pub(super) const REFUSED: &str = "deny";
 
 /// What stays on one line.
 fn comment(text: &str) -> String {

@@ -202,7 +202,7 @@ fn mapped(reader: &Reader) -> impl Iterator<Item = (&HeaderName, SetBy)> {
 fn headers_of<'s>(source: &'s Source, found: &mut Vec<(&'s HeaderName, SetBy)>) {
     match source {
         Source::Header { name, set_by } => found.push((name, *set_by)),
-        Source::Hashed(inner) => headers_of(inner, found),
+        Source::Hashed(inner) | Source::Attribute { source: inner, .. } => headers_of(inner, found),
         Source::FirstOf(all) => all.iter().for_each(|inner| headers_of(inner, found)),
         _ => {}
     }

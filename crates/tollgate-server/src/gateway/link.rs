@@ -10,6 +10,7 @@ use std::time::Duration;
 use http::uri::Scheme;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -24,7 +25,7 @@ use super::shared::{H2, Stream};
 use super::target::Target;
 use super::upload::Lent;
 use super::wire::Wire;
-use crate::listen::Links;
+use crate::listen::{Links, ask_when_silent, end_when_deaf};
 use crate::tls;
 
 /// How long to wait for a descriptor of this process, which is not the upstream's fault.
@@ -117,6 +118,7 @@ impl Dialer {
     /// As [`Self::dial`].
     pub(super) async fn dial_http1(&self) -> io::Result<Sender> {
         let (tcp, place) = self.tcp().await?;
+        let _ = end_when_deaf(SockRef::from(&tcp)); // Where that cannot be set, it is noticed later.
         let stream = match &self.secure {
             None => Inner::Plain(tcp),
             Some(secure) => Inner::Tls(Box::new(secure.http1.connect(secure.name.clone(), tcp).await?)),
@@ -135,6 +137,7 @@ impl Dialer {
         let place = place.map_err(io::Error::other)?;
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let _ = stream.set_nodelay(true); // Where that cannot be set, it is only slower.
+        let _ = ask_when_silent(SockRef::from(&stream)); // As above.
         Ok((stream, place))
     }
 }

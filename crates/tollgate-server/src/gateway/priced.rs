@@ -10,6 +10,7 @@ use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use tollgate::loose_path;
+use tollgate_tower::attributes::path::usual;
 use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted, points};
 use tollgate_tower::{RateLimit, RateLimitLayer};
 use tower_layer::Layer;
@@ -142,16 +143,6 @@ impl Priced {
     }
 }
 
-/// What a path usually is, if it is another one or below it, both in their loose form. Some servers take an escaped slash for one, and
-/// others what follows a dot for a format: nobody gets around the price by that.
-fn usual<'u>(above: &'u str, path: &'u str) -> Option<&'u str> {
-    match path.strip_prefix(above)?.bytes().next() {
-        None | Some(b'/') => Some(path),
-        Some(b'%' | b'.') => Some(above),
-        Some(_) => None,
-    }
-}
-
 /// The operations of a file.
 fn known(plan: &PersistedPlan) -> Result<Persisted, String> {
     let told = |problem: String| format!("persisted.file: {}: {problem}", plan.file.display());
@@ -172,34 +163,5 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
             Err(format!("more than {FILE_BYTES_MAX} bytes; accepted: as many"))
         }
         Ok(_) => Ok(bytes),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// No spelling that a server may take for the path gets around its price.
-    #[test]
-    fn paths_and_what_is_below() {
-        let spellings = [
-            "/graphql",
-            "/graphql/",
-            "/graphql/x",
-            "/GraphQL",
-            "/graphql;v=1",
-            "/graphql%2Fx",
-            "/graphql.",
-            "/graphql%20",
-            "/graphql.json",
-        ];
-        for path in spellings {
-            assert!(usual("/graphql", &loose_path(path)).is_some(), "{path}");
-        }
-        for path in ["/", "/graphqlx", "/graph", "/graphq\u{e9}", "/x/graphql"] {
-            assert!(usual("/graphql", &loose_path(path)).is_none(), "{path}");
-        }
-        assert_eq!(usual("/graphql", "/graphql.json"), Some("/graphql"));
-        assert!(usual("", "/anything").is_some());
     }
 }

@@ -33,9 +33,9 @@ const REST_MARGIN: Duration = Duration::from_secs(1);
 /// Most connections that rest.
 const RESTING_MAX: usize = 256;
 
-/// How many connections may turn out to have ended before anything is sent until a request is given up, and how many may be left by
-/// the upstream just then.
+/// How many connections may turn out to have ended before anything is sent until a request is given up.
 const ENDED_MAX: usize = RESTING_MAX + 2;
+/// How many shared connections may be left by the upstream just then. The next one is the request's alone.
 const LEFT_MAX: usize = 2;
 
 /// What a check of health calls itself.
@@ -213,8 +213,11 @@ impl Upstream {
         }
         let mut is_left = 0;
         for _ in 0..ENDED_MAX {
-            let (sender, has_rested) = match self.kept(is_fresh) {
+            let kept = if is_left < LEFT_MAX { self.kept(is_fresh) } else { None };
+            let (sender, has_rested) = match kept {
                 Some(sender) => (sender, true),
+                // An upstream that takes few requests on a connection has them from others before the one that came back.
+                None if is_left == LEFT_MAX => (Box::pin(within(left, self.dialer.dial())).await?, false),
                 None => (Box::pin(self.dialed(left)).await?, false),
             };
             let stream = sender.stream();

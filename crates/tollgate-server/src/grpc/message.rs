@@ -7,7 +7,7 @@ use crate::envoy_api::{
     DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
     RateLimitResponse, RateLimitUnit, ResponseCode,
 };
-use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Override, Question, Refusal, Status, Unit};
+use crate::rls::{self, Answer, Code, CurrentLimit, Descriptor, Override, Question, Refusal, Status, Unit};
 
 impl From<RateLimitRequest> for Question {
     fn from(request: RateLimitRequest) -> Self {
@@ -47,19 +47,26 @@ fn over(limit: RateLimitOverride) -> Option<Override> {
 impl From<Answer> for RateLimitResponse {
     fn from(answer: Answer) -> Self {
         let header = |(key, value)| HeaderValue { key, value };
+        let unlimited = answer.meets_no_limit.then(unlimited);
         Self {
             overall_code: code(answer.overall),
             statuses: answer.statuses.into_iter().map(DescriptorStatus::from).collect(),
             response_headers_to_add: answer.headers.into_iter().map(header).collect(),
-            dynamic_metadata: answer.refusal.map(metadata),
+            dynamic_metadata: answer.refusal.map(refused).or(unlimited),
         }
     }
 }
 
 /// Why a request is refused, for Envoy's access log: `%DYNAMIC_METADATA(envoy.filters.http.ratelimit:cause)%`.
-fn metadata(refusal: Refusal) -> Struct {
+fn refused(refusal: Refusal) -> Struct {
     let field = |name: &str, text: String| (name.to_owned(), Value { kind: Some(Kind::StringValue(text)) });
     Struct { fields: [field("cause", refusal.cause), field("reason", refusal.reason)].into() }
+}
+
+/// The metadata of a request that no limit applies to.
+fn unlimited() -> Struct {
+    let applies_not = Value { kind: Some(Kind::BoolValue(true)) };
+    Struct { fields: [(rls::NO_LIMIT_APPLIES.to_owned(), applies_not)].into() }
 }
 
 impl From<Status> for DescriptorStatus {

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::HeaderName;
-use hyper::{HeaderMap, Request};
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Decision, Settled, Timestamp};
 
@@ -15,6 +15,7 @@ use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use super::problem::Problem;
 use super::question::{self, Question};
 use super::route::Route;
+use crate::admin::Admin;
 use crate::decision_json::{DECISION_BYTES, Decided};
 use crate::foreign::InForce;
 use crate::foreign::plain::Checked;
@@ -79,14 +80,18 @@ impl Default for ForeignBody {
     }
 }
 
-/// Whether a request may come from a page of any site. Probes charge nothing. A proxy that asks about a browser's request hands on that
-/// browser's fields; it says so in fields that a page cannot send to another site without asking first, which is refused.
-fn is_open_to_sites(route: &Result<Route, Problem>, headers: &HeaderMap) -> bool {
+/// Refuses pages of other sites. Probes charge nothing, so anybody may send them. A proxy that asks about a browser's request hands on
+/// that browser's fields; it says so in fields that a page cannot send to another site without asking first, which is refused.
+fn refuse_other_sites<B>(
+    admin: &Admin,
+    route: &Result<Route, Problem>,
+    request: &Request<B>,
+) -> Result<(), Problem> {
     let is_of_proxy = |name: &HeaderName| PROXY_FIELDS.iter().any(|start| name.as_str().starts_with(start));
     match route {
-        Ok(Route::Health | Route::Ready) => true,
-        Ok(Route::Authz(_)) => headers.keys().any(is_of_proxy),
-        _ => false,
+        Ok(Route::Health | Route::Ready) => Ok(()),
+        Ok(Route::Authz(_)) if request.headers().keys().any(is_of_proxy) => admin.refuse_other_names(request),
+        _ => admin.refuse_other_sites(request),
     }
 }
 
@@ -97,10 +102,8 @@ impl<S: Store> Service<S> {
     /// When no decision could be made because of the request, or a reservation cannot be settled.
     pub(super) async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Result<Answered, Problem> {
         let route = Route::of(request.method(), request.uri().path());
-        if let Some(admin) = &self.admin
-            && !is_open_to_sites(&route, request.headers())
-        {
-            admin.refuse_other_sites(&request)?;
+        if let Some(admin) = &self.admin {
+            refuse_other_sites(admin, &route, &request)?;
         }
         let is_admitted = access::is_admitted(&self.auth, request.headers());
         // Probes prove nothing. Everything else does first, so that a stranger does not even learn which paths there are.

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use tollgate::policy::Ended;
-use tollgate::{ATTRIBUTES_MAX, COST_MAX, CheckRequest, RequestError, Ticks, Value};
+use tollgate::{ATTRIBUTES_MAX, COST_MAX, CheckRequest, CredentialAttributes, RequestError, Ticks, Value};
 
 use super::problem::Problem;
 use crate::identity::{Identity, Known, Word};
@@ -134,6 +134,14 @@ impl Named<'_> {
     /// Whom they name.
     pub(crate) fn known(&self, identity: &Identity) -> Known {
         identity.known(pairs(&self.0), Word::Trusted)
+    }
+
+    /// An attribute that holds a credential and whose value has a star, if there is one.
+    pub(crate) fn starred(&self, credentials: &CredentialAttributes) -> Option<&str> {
+        let is_starred = |value: &Value<'_>| matches!(value, Value::Text(text) if text.contains('*'));
+        let mut found =
+            pairs(&self.0).filter(|(name, value)| credentials.contains(name) && is_starred(value));
+        found.next().map(|(name, _)| name)
     }
 
     /// A request of whom is known.

@@ -214,6 +214,8 @@ pub(crate) fn document(answer: &Answer) -> Value {
     if let Some(refusal) = &answer.refusal {
         let metadata = json!({ "cause": refusal.cause, "reason": refusal.reason });
         document.insert("dynamicMetadata".to_owned(), metadata);
+    } else if answer.meets_no_limit {
+        document.insert("dynamicMetadata".to_owned(), json!({ rls::NO_LIMIT_APPLIES: true }));
     }
     Value::Object(document)
 }

@@ -3,7 +3,6 @@
 //! it is sent and received.
 
 mod calls;
-mod cause;
 mod fields;
 mod frame;
 mod permits;
@@ -21,7 +20,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 use self::calls::Calls;
 use self::request::{Head, put_hello};
 use super::connection::{PATIENCE, connected};
-use super::details::Details;
 use super::question::Question;
 use super::reply::Reply;
 use super::run::LoadError;
@@ -70,9 +68,7 @@ impl Connection {
                 self.stream = connected(self.target).await?;
                 self.input.clear();
                 self.output.clear();
-                let details = self.details();
                 self.calls = Calls::new(question.verdict());
-                self.calls.details = details;
                 self.greet().await?;
             }
             while asked < requests {
@@ -88,11 +84,6 @@ impl Connection {
             self.receive(&mut replies).await?;
         }
         Ok(replies)
-    }
-
-    /// Why calls were refused since this was last asked.
-    pub(super) fn details(&mut self) -> Details {
-        std::mem::take(&mut self.calls.details)
     }
 
     /// Answers what the server says between calls, which it takes for a sign of life, until an instant.

@@ -103,11 +103,6 @@ impl<S: Store> Desk<S> {
         (desk, watcher.requests)
     }
 
-    /// Whether the policy comes from nothing that could change.
-    pub(super) const fn is_fixed(&self) -> bool {
-        self.path.is_none()
-    }
-
     pub(super) fn now(&self) -> Timestamp {
         self.service.now()
     }
@@ -179,11 +174,11 @@ impl<S: Store> Desk<S> {
         self.status.store(Arc::new(Status { good, bad, keep_error, ..next }));
         tracing::info!(
             version = capture.version.short(),
+            policy = report.fields.iter().map(|change| change.field).collect::<Vec<_>>().join(", "),
             changed = report.changed.len(),
             added = report.added.len(),
             removed = report.removed.len(),
             restarted = report.restarted.len(),
-            resumed = report.resumed.len(),
             suspicions = suspicions.len(),
             "the policy was reloaded"
         );

@@ -59,6 +59,11 @@ impl Bucket {
         known.request(self.pairs())
     }
 
+    /// The names of its attributes.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.pairs.iter().map(|(name, _)| name.as_str())
+    }
+
     fn pairs(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
         self.pairs.iter().map(|(name, value)| (name.as_str(), Value::Text(value)))
     }

@@ -159,7 +159,9 @@ impl Desk {
         known: &[CounterId],
         now: Timestamp,
     ) -> Standing {
+        let without_limit = || service.meter.passed_by_envoy(bucket.names(), allowed, now);
         if service.engine.policy().domain().is_some_and(|domain| domain != bucket.domain) {
+            without_limit();
             return Standing::Free;
         }
         let about = bucket.known(&service.identity);
@@ -186,6 +188,9 @@ impl Desk {
             self.state().shares.draw(counter, numbers, more, status.outcome.remaining, now)
         };
         let decision = service.engine.debit(&request, take, now).await;
+        if decision.meets_no_limit() {
+            without_limit();
+        }
         let is_closed = |status: LimitStatus<'_>| {
             status.stance == Stance::Enforced && matches!(status.source, Source::Closed | Source::Full)
         };

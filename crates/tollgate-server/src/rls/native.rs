@@ -12,7 +12,7 @@ use crate::foreign::counters::Tallies;
 use crate::identity::{Known, Word};
 use crate::seldom::Seldom;
 use crate::service::{Service, Wire};
-use crate::telemetry::{BROUGHT, Key, Verdict as Refusal};
+use crate::telemetry::{BROUGHT, Key, Verdict as Counted};
 
 mod brought;
 mod status;
@@ -73,7 +73,7 @@ fn answer_at_once<S: Store>(service: &Service<S>, question: &Question, now: Time
 async fn answer_later<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
     let descriptors = &question.descriptors;
     if service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
-        return Answer::blank(Code::Ok, descriptors.len());
+        return of_another_domain(service, question, now);
     }
     let known = known(service, question);
     let mut views = match views(question, &known) {
@@ -88,15 +88,30 @@ async fn answer_later<S: Store>(service: &Service<S>, question: &Question, now: 
     if only_gives_back || brought.refuses() {
         return looked(service, question, &views, &brought, now).await;
     }
-    let decision = service.check_views(&views, now, Wire::Rls).await;
-    // What the guard refused is asked again, and counted then.
-    if service.overtaken(&decision).is_none() {
-        service.meter.record_rules(&brought.rules(question), Wire::Rls);
-    }
+    let decision = service.check_views(&views, &brought.rules(question), now, Wire::Rls).await;
     if !decision.is_allowed() {
         brought.give_back(service, question, now).await;
     }
     told(service, question, &views, &decision, &brought, now)
+}
+
+/// The answer where the policy is of another domain: it has no limit for the request.
+fn of_another_domain<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
+    let views = question.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
+    let keys: Vec<Key<'_>> = views.map(|descriptor| Key::unmet(&descriptor.entries)).collect();
+    if keys.is_empty() {
+        return Answer::blank(Code::Ok, question.descriptors.len()); // Nobody asks to pass.
+    }
+    let verdict = Counted {
+        is_allowed: true,
+        is_blocked: false,
+        limit: "",
+        retry_after: None,
+        keys: &keys,
+        rules: &[],
+    };
+    service.meter.record_foreign(&verdict, Wire::Rls, now);
+    Answer::of_no_limit(question.descriptors.len())
 }
 
 /// The answer where the policy's limits are only looked at: nobody asks to pass, so that there is no decision and what there is
@@ -112,11 +127,11 @@ async fn looked<S: Store>(
     let decision = service.engine.check_views(&looks, now).await;
     let statuses = status::statuses(question, &decision, brought, now);
     if !brought.refuses() {
-        return Answer { overall: Code::Ok, statuses, headers: Vec::new(), refusal: None, is_faulty: false };
+        return Answer { statuses, ..Answer::blank(Code::Ok, 0) };
     }
     let views = question.descriptors.iter().map(|descriptor| Key::unmet(&descriptor.entries));
     let (keys, rules) = (views.collect::<Vec<_>>(), brought.rules(question));
-    let verdict = Refusal {
+    let verdict = Counted {
         is_allowed: false,
         is_blocked: false,
         limit: BROUGHT,
@@ -128,7 +143,7 @@ async fn looked<S: Store>(
     let mut headers = vec![("Cache-Control".to_owned(), "no-store".to_owned())];
     let retry = brought.retry_after().map(|retry| retry.ceil_seconds().to_string());
     headers.extend(retry.map(|retry| ("Retry-After".to_owned(), retry)));
-    Answer { overall: Code::OverLimit, statuses, headers, refusal: None, is_faulty: false }
+    Answer { statuses, headers, ..Answer::blank(Code::OverLimit, 0) }
 }
 
 /// What a client sends may reach us as a value that no request may have. Envoy lets pass what is answered with an error, so
@@ -149,7 +164,9 @@ fn refused<S: Store>(
 /// Whom each descriptor is about. Envoy passes on what clients send.
 fn known<S: Store>(service: &Service<S>, question: &Question) -> SmallVec<[Known; 4]> {
     let of = |descriptor: &Descriptor| service.identity.known(descriptor.pairs(), Word::Client);
-    question.descriptors.iter().map(of).collect()
+    let mut known: SmallVec<[Known; 4]> = question.descriptors.iter().map(of).collect();
+    Known::agree(&mut known);
+    known
 }
 
 /// One view for each descriptor.
@@ -218,6 +235,7 @@ fn told<S: Store>(
         statuses: status::statuses(question, decision, brought, wall),
         headers: headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         refusal: super::Refusal::of(decision),
+        meets_no_limit: decision.meets_no_limit() && brought.is_empty(),
         is_faulty: decision.fault().is_some(),
     }
 }

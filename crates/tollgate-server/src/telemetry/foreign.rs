@@ -64,6 +64,10 @@ impl Meter {
     pub(crate) fn record_foreign(&self, verdict: &Verdict<'_>, wire: Wire, now: Timestamp) {
         self.verdicts.add(verdict_cell(wire, verdict.index()), 1);
         self.record_rules(verdict.rules, wire);
+        if verdict.is_allowed && verdict.rules.is_empty() {
+            let names = verdict.keys.iter().flat_map(|key| key.attributes).map(|(name, _)| name.as_str());
+            self.unlimited.without_limit(names, wire, now);
+        }
         for rule in verdict.rules.iter().filter(|rule| is_crowded(rule.source)) {
             self.overflow.note(rule.name, rule.source, now);
         }

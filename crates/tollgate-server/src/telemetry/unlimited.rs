@@ -6,6 +6,7 @@ use tollgate::{CheckRequest, Decision, Timestamp};
 
 use super::cells::Cells;
 use super::exposition::Page;
+use super::foreign::Rule;
 use super::names::{self, Metric, label};
 use super::text;
 use crate::seldom::Seldom;
@@ -14,7 +15,10 @@ use crate::service::Wire;
 /// Names that one line of the log lists.
 const NAMES_SHOWN: usize = 8;
 
-/// The counters, by wire: of requests, then of attributes.
+/// What `wire` is for Envoys that decide by themselves, within quotas that they are assigned.
+const RLQS: &str = "rlqs";
+
+/// The counters, by wire: of requests, then of attributes. The last is of requests that Envoys let pass by themselves.
 pub(super) struct Unlimited {
     counts: Cells,
     without_limit: Seldom,
@@ -24,16 +28,23 @@ pub(super) struct Unlimited {
 impl Unlimited {
     pub(super) fn new() -> Self {
         Self {
-            counts: Cells::new(2 * Wire::ALL.len()),
+            counts: Cells::new(2 * Wire::ALL.len() + 1),
             without_limit: Seldom::default(),
             undeclared: Seldom::default(),
         }
     }
 
     #[inline]
-    pub(super) fn record(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
-        if decision.meets_no_limit() {
-            self.without_limit(request, wire, now);
+    pub(super) fn record(
+        &self,
+        request: &CheckRequest<'_>,
+        decision: &Decision,
+        beside: &[Rule<'_>],
+        wire: Wire,
+        now: Timestamp,
+    ) {
+        if decision.meets_no_limit() && beside.is_empty() {
+            self.without_limit(request.attributes().iter().map(|given| given.name), wire, now);
         }
         // What Tollgate reads from a request by itself no caller has named.
         if !wire.reads_requests() && decision.policy().undeclared(request).next().is_some() {
@@ -41,13 +52,30 @@ impl Unlimited {
         }
     }
 
+    /// Counts a request with attributes of these names.
     #[cold]
-    fn without_limit(&self, request: &CheckRequest<'_>, wire: Wire, now: Timestamp) {
+    pub(super) fn without_limit<'n>(&self, names: impl Iterator<Item = &'n str>, wire: Wire, now: Timestamp) {
         self.counts.add(wire as usize, 1);
+        self.log(names, wire.name(), now);
+    }
+
+    /// Counts requests that an Envoy let pass by itself.
+    #[cold]
+    pub(super) fn passed_by_envoy<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str>,
+        requests: u64,
+        now: Timestamp,
+    ) {
+        self.counts.add(2 * Wire::ALL.len(), requests);
+        self.log(names, RLQS, now);
+    }
+
+    fn log<'n>(&self, names: impl Iterator<Item = &'n str>, wire: &str, now: Timestamp) {
         if let Some(skipped) = self.without_limit.due(minute(now)) {
-            let names = listed(request.attributes().iter().map(|given| given.name));
+            let names = listed(names);
             tracing::info!(
-                wire = wire.name(),
+                wire,
                 attributes = names,
                 skipped,
                 "no limit applies to a request with these attributes, so it passed uncounted; `tollgate explain` says why"
@@ -75,6 +103,9 @@ impl Unlimited {
         for wire in Wire::ALL {
             let count = self.counts.sum(first + wire as usize);
             page.number(metric, &[(label::WIRE, wire.name())], count);
+        }
+        if *metric == names::WITHOUT_LIMIT {
+            page.number(metric, &[(label::WIRE, RLQS)], self.counts.sum(2 * Wire::ALL.len()));
         }
     }
 }

@@ -17,9 +17,7 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("tollgate-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(tollgate_testkit::folder(name))
     }
 
     pub(crate) fn file(&self, name: &str, text: &str) -> String {

@@ -333,6 +333,58 @@ fn a_candidate_is_compared_on_live_requests() {
     assert!(stdout(&output).contains("2 unchanged\n\n0 of "), "{}", stdout(&output));
 }
 
+/// `tollgate block path=/v1/*` said "is blocked", and blocked nothing: a block is compared with what requests have. A pattern, and a
+/// spelling that no request has, is refused with what is accepted; what is accepted then blocks, however a caller spells it.
+#[test]
+fn a_block_takes_values_that_requests_have() {
+    let server = server(POLICY);
+    for (value, accepted) in [
+        ("path=/v1/*", "only single ones are known here"),
+        ("path=/users/{id}", "only single ones are known here"),
+        ("path=/café", "path: /caf%C3%A9"),
+        ("method=get", "method: GET"),
+        ("host=Example.com", "host: example.com"),
+        ("tenant=acme-*", "only single ones are known here"),
+        ("api_key=k*", "its whole text"),
+    ] {
+        let output = call(&server, &["block", value, "--for", "1m"]);
+        assert_ne!(output.status.code(), Some(0), "{value}: {}", stdout(&output));
+        assert!(stderr(&output).contains(accepted), "{value}: {}", stderr(&output));
+    }
+    for verb in ["get", "explain", "reset"] {
+        let output = call(&server, &[verb, "path=/v1/*"]);
+        assert_ne!(output.status.code(), Some(0), "{verb}: {}", stdout(&output));
+        assert!(stderr(&output).contains("is a pattern"), "{verb}: {}", stderr(&output));
+    }
+    let blocks = ask(&server, TOKEN, "GET", "/admin/v1/limits", "").json();
+    assert!(blocks["blocks"].as_array().is_none_or(Vec::is_empty), "{blocks}");
+    says(&server, &["block", "path=/caf%C3%A9", "--for", "1m"], "is blocked");
+    for path in ["/caf%C3%A9", "/caf%c3%a9", "/café", "//café"] {
+        let asked = json!({ "attributes": { "api_key": "k", "path": path } });
+        assert_eq!(server.check(&asked.to_string())["allowed"], false, "{path}");
+    }
+    assert_eq!(server.remaining("k"), 5);
+}
+
+/// `domain: edge` was added, and neither `policy diff` nor the reload said a word: with it a server answers no other domain.
+#[test]
+fn a_change_of_the_whole_policy_is_reported() {
+    let server = server(POLICY);
+    let scratch = Scratch::new("domain");
+    let old = scratch.file("old.yaml", POLICY);
+    let new = scratch.file("new.yaml", &format!("domain: edge\n{POLICY}"));
+    let expected =
+        "changed policy: domain\n  - answers every domain\n  + answers the domain edge only\n2 unchanged\n";
+    for arguments in [&["policy", "diff", &old, &new][..], &["policy", "diff", &new, "--live"]] {
+        let output = call(&server, arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", stderr(&output));
+        assert!(stdout(&output).contains(expected), "{arguments:?}: {}", stdout(&output));
+        let output = call(&server, &[arguments, &["--json"]].concat());
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(document["policy"][0]["field"], "domain", "{document}");
+    }
+}
+
 /// A reload on request: nothing to do, refused by the guard, forced, and what is no policy, which no force puts in force. Each is in
 /// the audit log.
 #[test]

@@ -164,8 +164,7 @@ fn strangers_cannot_forge() {
 /// The config maps attributes, and a key is hashed as `sha256sum` does it, so that a policy may name it.
 #[test]
 fn a_config_maps_attributes() {
-    let folder = std::env::temp_dir().join(format!("tollgate-authz-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = tollgate_testkit::folder("authz");
     let config = folder.join("config.yaml");
     let text =
         "attributes:\n  tenant: {header: X-Tenant}\n  route: {path: '/users/{id}'}\n  worker: {query: w}\n";

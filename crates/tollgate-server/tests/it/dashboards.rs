@@ -146,8 +146,7 @@ fn alerts_fire_when_they_should() {
         let fires = format!("- alertname: {alert}\n");
         assert!(tests.contains(&fires), "{alert} has no test in which it fires");
     }
-    let folder = std::env::temp_dir().join(format!("tollgate-alerts-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = tollgate_testkit::folder("alerts");
     std::fs::write(folder.join("alerts.yaml"), rules.replace("for: 10m", "for: 3h")).unwrap();
     let broken = folder.join("alerts.test.yaml");
     std::fs::write(&broken, tests).unwrap();
@@ -210,10 +209,9 @@ fn the_dashboard_asks_for_what_there_is() {
             assert!(known.series.iter().any(is_shown), "{query}");
         }
     }
-    let file = std::env::temp_dir().join(format!("tollgate-panels-{}.yaml", std::process::id()));
-    std::fs::write(&file, rules).unwrap();
+    let scratch = tollgate_testkit::Scratch::new();
+    let file = scratch.write("panels.yaml", &rules);
     let (is_right, said) = promtool(&["check", "rules", file.to_str().unwrap()], "");
-    std::fs::remove_file(&file).unwrap();
     assert!(is_right, "{said}");
 }
 

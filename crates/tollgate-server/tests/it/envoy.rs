@@ -98,10 +98,7 @@ impl Envoy {
         configuration
             .push_str("admin: { address: { socket_address: { address: 127.0.0.1, port_value: 0 } } }\n");
 
-        static FOLDERS: AtomicU64 = AtomicU64::new(0);
-        let number = FOLDERS.fetch_add(1, Ordering::SeqCst);
-        let folder = std::env::temp_dir().join(format!("tollgate-envoy-{}-{number}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = tollgate_testkit::folder("envoy");
         let (file, admin) = (folder.join("envoy.yaml"), folder.join("admin"));
         fs::write(&file, configuration).unwrap();
         let log = fs::File::create(folder.join("log")).unwrap();

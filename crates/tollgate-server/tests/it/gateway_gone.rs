@@ -118,3 +118,35 @@ fn a_half_closed_client_has_its_two_seconds() {
     assert_eq!(ask("/hang"), "");
     until(|| gateway.metric("tollgate_connections_open", "gateway") == 0);
 }
+
+/// The timer of each connection of this machine that these ports belong to, as the system tells it: local and remote port, and the timer.
+fn timers(is_meant: impl Fn(u16, u16) -> bool) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let port = |address: &str| u16::from_str_radix(address.rsplit(':').next().unwrap(), 16).unwrap();
+    let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let meant = rows.filter(|row| row[3] == "01" && is_meant(port(row[1]), port(row[2])));
+    meant.map(|row| row[5].to_owned()).collect()
+}
+
+/// The story: a client that lost its network held its tunnel, and a place of its upstream's, for an hour, since nobody asked whether it is
+/// there. The system asks on both sides of a tunnel: its timer runs although nobody says anything.
+#[cfg(target_os = "linux")]
+#[test]
+fn both_ends_of_a_tunnel_are_asked_whether_they_are_there() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::before(&upstream);
+    let mut stream = gateway.connect();
+    let head = b"GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    stream.write_all(head).unwrap();
+    assert_eq!(Response::read(&mut BufReader::new(&stream)).status, 101);
+    let (client, near, far) =
+        (stream.local_addr().unwrap().port(), gateway.address.port(), upstream.address.port());
+    // "02:" is the timer of such questions, with what is left of it in hundredths of a second. Whoever asks nothing has "00:".
+    let is_asked = |timers: Vec<String>| {
+        let left = timers.first().and_then(|timer| timer.strip_prefix("02:"));
+        left.is_some_and(|left| u32::from_str_radix(left, 16).unwrap() <= 30 * 100)
+    };
+    until(|| is_asked(timers(|local, remote| local == near && remote == client)));
+    until(|| is_asked(timers(|_, remote| remote == far)));
+    assert!(timers(|local, _| local == client)[0].starts_with("00:"), "the client itself asks nothing");
+}

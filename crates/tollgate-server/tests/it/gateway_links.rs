@@ -64,6 +64,71 @@ fn a_request_is_not_sent_on_all_that_rest() {
     assert_eq!(count.load(Ordering::SeqCst), 3);
 }
 
+/// A frame of HTTP/2: its kind, its flags, its stream and what is in it.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A server of HTTP/2 that leaves so many connections with the first request on each, unseen, and answers on the others. Counts
+/// connections, and how many of them it has answered on.
+fn leaving(left: usize) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, count) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&count);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let number = counted.fetch_add(1, Ordering::SeqCst);
+            std::thread::spawn(move || leave_or_answer(stream, number < left));
+        }
+    });
+    (port, count)
+}
+
+fn leave_or_answer(mut stream: TcpStream, leaves: bool) -> Option<()> {
+    const SETTINGS: u8 = 4;
+    const GOAWAY: u8 = 7;
+    const HEADERS: u8 = 1;
+    /// The end of the fields, and of the answer.
+    const END: u8 = 5;
+    let mut preface = [0; 24];
+    stream.read_exact(&mut preface).ok()?;
+    stream.write_all(&frame(SETTINGS, 0, 0, &[])).ok()?;
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        stream.read_exact(&mut payload).ok()?;
+        match head[3] {
+            SETTINGS if head[4] == 0 => stream.write_all(&frame(SETTINGS, 1, 0, &[])).ok()?,
+            // The last stream that it has seen is none, and nothing is wrong.
+            HEADERS if leaves => stream.write_all(&frame(GOAWAY, 0, 0, &[0; 8])).ok()?,
+            // `:status: 200`, by its number in the table, and no body.
+            HEADERS => {
+                let asked = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+                stream.write_all(&frame(HEADERS, END, asked, &[0x88])).ok()?;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The story: where an upstream ends its connections after a few requests, a request that it left twice lined up on the next shared
+/// connection, behind others, was left a third time, and given up. It gets a connection of its own, which nobody else fills.
+#[test]
+fn a_request_that_was_left_twice_gets_a_connection_of_its_own() {
+    let (folder, (port, connections)) = (Folder::new("gateway-left"), leaving(2));
+    let gateway = gateway(&folder, &format!("- {{upstreams: ['h2c://127.0.0.1:{port}'], retries: 0}}\n"));
+    let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(gateway.exchange(post).status, 200);
+    assert_eq!(connections.load(Ordering::SeqCst), 3);
+    // It is not shared: the next request needs another, which the one after it finds.
+    assert_eq!(gateway.get("/", "").status, 200);
+    assert_eq!(gateway.get("/", "").status, 200);
+    assert_eq!(connections.load(Ordering::SeqCst), 4);
+}
+
 /// nginx ends a connection of HTTP/2 after so many requests, while others are on their way to it. None of them is lost, whatever its
 /// method.
 #[test]

@@ -49,19 +49,26 @@ fn quotas_and_places_do_not_cost_each_other() {
     let address = format!("http://{}", upstream.address);
     let policy = "limits: [{name: per-key, by: [api_key], rate: 3/h}]";
     let gateway = gateway(&folder, "  concurrency: {min: 1, initial: 1, max: 1}\n", &address, policy);
-    let status = |key: &str| gateway.get("/x", &format!("X-API-Key: {key}\r\n")).status;
+    let in_flight = || number(&gateway.server.metrics(), "in_flight", "adaptive-concurrency");
+    // A place is free a moment after the last byte of the answer that held it.
+    let status_beside = |key: &str, held: u64| {
+        until(|| in_flight() == held);
+        gateway.get("/x", &format!("X-API-Key: {key}\r\n")).status
+    };
+    let status = |key: &str| status_beside(key, 0);
     assert_eq!([status("spent"), status("spent"), status("spent"), status("spent")], [200, 200, 200, 429]);
     let mut held = gateway.connect();
+    until(|| in_flight() == 0);
     held.write_all(b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    until(|| number(&gateway.server.metrics(), "in_flight", "adaptive-concurrency") == 1);
+    until(|| in_flight() == 1);
+    let status_beside_one = |key: &str| status_beside(key, 1);
     let refused = gateway.get("/x", "X-API-Key: k\r\n");
     assert_eq!((refused.status, refused.header("retry-after").is_some()), (503, true));
     let told = refused.json();
     assert_eq!((&told["reason"], &told["retryable"]), (&"concurrency-limit".into(), &true.into()));
-    assert_eq!([status("k"), status("k"), status("k"), status("k"), status("k")], [503; 5]);
-    assert_eq!(status("spent"), 429);
+    assert_eq!(["k"; 5].map(status_beside_one), [503; 5]);
+    assert_eq!(status_beside_one("spent"), 429);
     drop(held);
-    until(|| number(&gateway.server.metrics(), "in_flight", "adaptive-concurrency") == 0);
     assert_eq!([status("k"), status("k"), status("k"), status("k")], [200, 200, 200, 429]);
     let page = gateway.server.metrics();
     assert_eq!(number(&page, "refused_total", "adaptive-concurrency"), 6);
@@ -82,7 +89,13 @@ fn tunnels_take_no_place_and_losses_count() {
     let upgrade = b"GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
     stream.write_all(upgrade).unwrap();
     assert_eq!(crate::wire::Response::read(&mut std::io::BufReader::new(&stream)).status, 101);
+    // What the request held until it became a tunnel is free a moment later, and the tunnel is still there.
+    until(|| number(&one.server.metrics(), "in_flight", "adaptive-concurrency") == 0);
     assert_eq!(one.get("/x", "").status, 200);
+    stream.write_all(b"ping").unwrap();
+    let mut echoed = [0; 4];
+    std::io::Read::read_exact(&mut stream, &mut echoed).unwrap();
+    assert_eq!(&echoed, b"ping");
     let away = format!("http://127.0.0.1:{}", free_port());
     let away = gateway(&folder, "  concurrency: {min: 1, initial: 20, max: 20}\n", &away, OPEN);
     let reason = "tollgate_overload_reason{controller=\"adaptive-concurrency\",reason=\"dropped\"} 1";
@@ -207,9 +220,16 @@ const TEST: usize = 1;
 /// What was answered in each second, by class: 200, 503, anything else.
 type Counts = Vec<[[AtomicU32; 3]; 2]>;
 
+/// How late a request may be sent. A machine that was busy with other things sends what it is late with at once, which is another load.
+const LATE: Duration = Duration::from_millis(100);
+/// How often a load is tried until the machine could send it as it should be.
+const ATTEMPTS: usize = 4;
+
 /// What a second looked like.
 #[derive(Clone, Copy, Default)]
 struct Second {
+    /// Whether all of its requests were sent when they should be.
+    is_on_time: bool,
     limit: u64,
     level: u64,
     waiting: u64,
@@ -235,12 +255,21 @@ impl Run {
     - { when: { path: /test }, priority: test }
 ";
         let upstream = format!("http://{}", busy.address);
-        let gateway = gateway(&folder, &format!("{priorities}{overload}"), &upstream, OPEN);
-        let counts: Arc<Counts> = Arc::new((0..phases.iter().sum()).map(|_| Default::default()).collect());
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let seconds = runtime.block_on(driven(&gateway, phases, &counts));
-        let run = Self { phases, counts, seconds };
+        let attempt = |_| {
+            // Each attempt has a gateway that knows nothing of the one before.
+            let gateway = gateway(&folder, &format!("{priorities}{overload}"), &upstream, OPEN);
+            let counts: Arc<Counts> =
+                Arc::new((0..phases.iter().sum()).map(|_| Default::default()).collect());
+            let seconds = runtime.block_on(driven(&gateway, phases, &counts));
+            (gateway, Self { phases, counts, seconds })
+        };
+        let on_time = |run: &Self| run.seconds.iter().filter(|second| second.is_on_time).count();
+        let (gateway, run) = (0..ATTEMPTS)
+            .map(attempt)
+            .find(|(_, run)| on_time(run) * 5 >= run.seconds.len() * 4)
+            .expect("the machine never sent the load as it should be");
         // Shown whether or not anybody asks: it is what the guide shows.
         std::io::stdout().write_all(format!("\n{}", run.plot()).as_bytes()).unwrap();
         // Nothing but answers and refusals, at any time, and nothing stays behind.
@@ -270,11 +299,27 @@ impl Run {
         (count, served, all)
     }
 
-    /// How many of a class were answered, and how many there were, while it was overloaded, the first seconds left out.
+    /// How many of a class were answered, and how many there were, while it was overloaded, the first seconds left out, and those that
+    /// were sent late or follow one that was.
     fn answered(&self, class: usize, onset: usize) -> (u64, u64) {
         let (from, to) = (self.phases[0] + onset, self.phases[0] + self.phases[1]);
-        let all: u32 = (0..3).map(|kind| self.sum(class, kind, from, to)).sum();
-        (self.sum(class, 0, from, to).into(), all.into())
+        let (mut answered, mut all) = (0, 0);
+        for second in (from..to).filter(|second| self.is_on_time(*second)) {
+            answered += u64::from(self.sum(class, 0, second, second + 1));
+            all += (0..3).map(|kind| u64::from(self.sum(class, kind, second, second + 1))).sum::<u64>();
+        }
+        (answered, all)
+    }
+
+    /// The most that the upstream could have done in the seconds that [`Self::answered`] counts.
+    fn possible(&self, onset: usize) -> u64 {
+        let (from, to) = (self.phases[0] + onset, self.phases[0] + self.phases[1]);
+        CAPACITY * (from..to).filter(|second| self.is_on_time(*second)).count() as u64
+    }
+
+    /// Whether a second's load was what it should be, and that of the one before.
+    fn is_on_time(&self, second: usize) -> bool {
+        self.seconds[second - 1..=second].iter().all(|second| second.is_on_time)
     }
 }
 
@@ -289,10 +334,10 @@ fn critical_traffic_survives_three_times_the_load() {
 ";
     let run = Run::new("gateway-overload-reserve", [3, 15, 2], overload);
     let ((critical, of_critical), (test, of_test)) = (run.answered(CRITICAL, 1), run.answered(TEST, 1));
-    assert!(of_critical > 300 && of_test > 5 * of_critical, "{of_critical} {of_test}: too few were sent");
+    assert!(of_critical > 200 && of_test > 5 * of_critical, "{of_critical} {of_test}: too few were sent");
     assert!(critical * 100 >= of_critical * 99, "{critical} of {of_critical}");
     assert!(test * 2 < of_test, "{test} of {of_test}: most of the test traffic is shed");
-    let most = CAPACITY * (run.phases[1] as u64 - 1);
+    let most = run.possible(1);
     assert!((critical + test) * 2 > most, "{critical} and {test} of {most}: what can be done is done");
 }
 
@@ -308,17 +353,23 @@ fn shedding_goes_when_the_load_does() {
 ";
     let run = Run::new("gateway-overload-proof", [3, 16, 20], overload);
     let ((critical, of_critical), (test, of_test)) = (run.answered(CRITICAL, 0), run.answered(TEST, 0));
-    assert!(of_critical > 500 && of_test > 5 * of_critical, "{of_critical} {of_test}: too few were sent");
+    assert!(of_critical > 100 && of_test > 5 * of_critical, "{of_critical} {of_test}: too few were sent");
     assert!(test * 2 < of_test && critical * of_test > 2 * test * of_critical, "{critical} {test}");
     // A second in which the machine had no time for the upstream says nothing of who is served first.
     let (seconds, served, of_served) = run.at_work();
     assert!(seconds >= 4 && served * 100 >= of_served * 99, "{served} of {of_served} in {seconds} seconds");
-    let most = CAPACITY * run.phases[1] as u64;
+    let most = run.possible(0);
     assert!((critical + test) * 4 > most, "{critical} and {test} of {most}: what can be done is done");
     let ended = run.phases[0] + run.phases[1];
     assert!(run.seconds[..ended].iter().any(|second| second.level > 0), "nothing was shed");
-    // A moment for what was under way; from then on it only goes down, and never up again.
-    assert!(run.seconds[ended + 2..].is_sorted_by(|one, next| one.level >= next.level), "shedding came back");
+    // A moment for what was under way; from then on it only goes down, and never up again, unless the machine itself made a crowd.
+    let calm: Vec<_> = (ended + 2..run.seconds.len()).filter(|second| run.is_on_time(*second)).collect();
+    assert!(
+        calm.is_sorted_by(|one, next| {
+            next - one > 1 || run.seconds[*one].level >= run.seconds[*next].level
+        }),
+        "shedding came back"
+    );
     let after = &run.seconds[ended + 14..];
     // A machine that has better things to do for a moment fills a line that has no load: now and then, and not for long.
     let calm = after.windows(2).filter(|pair| pair[0].refused == pair[1].refused).count();
@@ -333,12 +384,15 @@ async fn driven(gateway: &Gateway, phases: [usize; 3], counts: &Arc<Counts>) -> 
     let idle: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
     let (began, mut seconds, mut sent) = (Instant::now(), Vec::new(), Vec::new());
     for second in 0..counts.len() {
+        let mut is_on_time = true;
         let is_loaded = (phases[0]..phases[0] + phases[1]).contains(&second);
         let critical = CAPACITY / 4;
         let all = if is_loaded { CAPACITY * 3 } else { CAPACITY / 2 };
         for turn in 0..all {
             let micros = second as u64 * 1_000_000 + turn * 1_000_000 / all;
-            sleep_until(began + Duration::from_micros(micros)).await;
+            let due = began + Duration::from_micros(micros);
+            sleep_until(due).await;
+            is_on_time &= due.elapsed() < LATE;
             // The critical ones are spread evenly among the others.
             let is_critical = (turn + 1) * critical / all > turn * critical / all;
             let (class, path) = if is_critical { (CRITICAL, "critical") } else { (TEST, "test") };
@@ -366,6 +420,7 @@ async fn driven(gateway: &Gateway, phases: [usize; 3], counts: &Arc<Counts>) -> 
         let page = tokio::task::block_in_place(|| gateway.server.metrics());
         let refused = page.lines().filter(|line| line.starts_with("tollgate_overload_refused_total{"));
         seconds.push(Second {
+            is_on_time,
             limit: number(&page, "limit", "adaptive-concurrency"),
             level: number(&page, "level_permille", "worker-shedder"),
             waiting: number(&page, "in_flight", "queue"),

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::json;
 use tollgate::CredentialDigest;
-use tollgate_testkit::Scratch;
+use tollgate_testkit::{Scratch, until};
 use tollgate_tower::attributes::callers::Callers;
 
 use crate::admin::TOKEN;
@@ -16,6 +16,7 @@ use crate::guide::{Last, blocks, first, shell, succeeded};
 use crate::program::{Server, stderr, stdout, tollgate};
 use crate::redis::Redis;
 use crate::rls::{self, Client};
+use crate::shared::turn;
 
 const GUIDE: &str = include_str!("../../../../docs/callers.md");
 
@@ -452,9 +453,11 @@ fn the_callers_file_keeps_its_comments() {
 /// What `reset`, `get` and `unblock` say is what was true, in memory and in Redis.
 #[test]
 fn commands_say_what_was_true() {
+    let _turn = turn();
     let redis = Redis::start(&[]);
     let store = format!("redis://127.0.0.1:{}", redis.port);
-    for more in [&[][..], &["--store", &store]] {
+    // A decision that the machine has no time for is made without the store, which then knows nothing of it.
+    for more in [&[][..], &["--store", &store, "--store-deadline", "50ms"]] {
         let always = ["serve", "--http", "127.0.0.1:0", "--policy", "-"];
         let policy = "limits: [{name: per-key, by: [api_key], rate: 3/h}, {name: pairs, by: [api_key, ip], algorithm: sliding-window, rate: 9/h}]";
         let server = Server::spawn(command(&[&always, more].concat()), policy);
@@ -462,7 +465,10 @@ fn commands_say_what_was_true() {
         assert!(said(&server, "reset api_key=k1 ip=::1").contains(nothing));
         let get = said(&server, "get api_key=k1 ip=::1");
         assert_eq!(get.matches(" none ").count(), 2, "{get}");
-        server.check(r#"{"attributes":{"api_key":"k1"}}"#);
+        until("the store counts it", || {
+            let checked = server.check(r#"{"attributes":{"api_key":"k1"}}"#);
+            (checked["limits"][0]["source"] == "exact").then_some(())
+        });
         let get = said(&server, "get api_key=k1 ip=::1");
         assert_eq!((get.matches(" none ").count(), get.matches(" yes ").count()), (1, 1), "{get}");
         assert!(said(&server, "reset api_key=k1 ip=::1").contains("1 counter forgotten: per-key\n"));
@@ -518,4 +524,30 @@ fn doubtful_limits_are_told() {
     let upstream = Upstream::start();
     let mut gateway = gateway(&upstream, alone, &[]);
     gateway.server.await_log("which a stranger can invent");
+}
+
+/// The story: with `caller: {first_of: [api_key, ip]}` the gateway refused a client, while `explain api_key=…` said that its request has
+/// no caller and passes uncounted. Every way in derives the attribute alike.
+#[test]
+fn the_first_of_several_is_one_on_every_way_in() {
+    let (upstream, scratch) = (Upstream::start(), Scratch::new());
+    scratch.write("config.yaml", "attributes: {caller: {first_of: [api_key, ip]}}\n");
+    let policy = "limits: [{name: each, by: [caller], rate: 2/h}]";
+    let gateway = gateway(&upstream, policy, &["--config", &scratch.text("config.yaml")]);
+    let statuses = [(); 3].map(|()| gateway.get("/", &key("k1")).status);
+    assert_eq!(statuses, [200, 200, 429]);
+    let explained = said(&gateway.server, "explain api_key=k1 ip=192.0.2.1");
+    assert!(explained.contains("each: denies") && explained.contains("is denied now"), "{explained}");
+    assert!(said(&gateway.server, "get api_key=k1").contains("0 of 2"));
+    let passes = said(&gateway.server, "explain ip=192.0.2.1");
+    assert!(passes.contains("each: passes, 2 of 2 left"), "{passes}");
+    let asked = gateway.server.check(r#"{"attributes":{"api_key":"k1","ip":"192.0.2.1"}}"#);
+    assert_eq!((&asked["allowed"], &asked["cause"]), (&false.into(), &"each".into()), "{asked}");
+    assert!(gateway.server.resp_exchange(b"TG.CHECK api_key k1\r\nQUIT\r\n").contains("deny"));
+    let rls = Client::new(gateway.server.grpc.unwrap());
+    let shown = rls::shown(&rls.ask(rls::question("d", 1, "ip=192.0.2.1 | api_key=k1")).unwrap());
+    assert_eq!(shown, "OVER: OK | OVER each 2/HOUR left 0 in 30", "the address is not who calls");
+    let reset = said(&gateway.server, "reset api_key=k1");
+    assert!(reset.contains("1 counter forgotten: each"), "{reset}");
+    assert_eq!(gateway.get("/", &key("k1")).status, 200);
 }

@@ -92,6 +92,5 @@ mod store_check;
 mod tls;
 mod restart;
 mod traces;
-mod truth;
 mod unlimited;
 mod wire;

@@ -6,10 +6,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::wire::Response;
+/// Not one of those that the system gives to outgoing connections, which may be another's before a program listens on it.
+pub(crate) use tollgate_testkit::free_port;
 
 /// Longest that a program may take to listen.
 const START_TRIES: u32 = 2_400;
@@ -20,21 +22,12 @@ pub(crate) fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// A port that nobody listens on: the system has just given it out, and gives it to nobody else for a while.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// A folder of a test's own, gone when the test is over.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("tollgate-{name}-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(tollgate_testkit::folder(name))
     }
 
     /// A file of the repository, with other addresses in it; each must be there.

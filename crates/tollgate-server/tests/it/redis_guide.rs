@@ -11,16 +11,42 @@ const GUIDE: &str = include_str!("../../../../docs/redis.md");
 /// Stands between the outputs of two blocks.
 const MARK: &str = "=== next block ===";
 
-/// Every command of the guide works, and shows what the guide says.
+/// How often the guide is followed until the machine was quick enough for it.
+const ATTEMPTS: usize = 5;
+
+/// Every command of the guide works, and shows what the guide says. A decision that the machine had no time for is made without the
+/// store, and says so: then the guide is followed again, with a store and servers of its own.
 #[test]
 fn the_guide_is_true() {
     let _turn = turn();
+    let blocks = blocks(GUIDE);
+    let shown = |outputs: &str| {
+        let mut outputs = outputs.split(MARK);
+        let mut last = Last::default();
+        for (language, block) in &blocks {
+            match *language {
+                "sh" => last.ran(block, outputs.next().expect("each block has an output")),
+                _ => last.compare(language, block),
+            }
+        }
+        last.at_least(7);
+    };
+    // The guide itself makes one decision without the store, and takes it away once.
+    let is_once = |output: &str, text: &str| output.matches(text).count() <= 1;
+    let is_quick = |output: &String| {
+        is_once(output, "\"source\":\"local\"") && is_once(output, "the store does not serve")
+    };
+    let outputs = (0..ATTEMPTS).map(|_| followed(&blocks)).find(is_quick);
+    shown(&outputs.expect("the machine was never quick enough"));
+}
+
+/// What the commands of the guide print, each block's behind a mark.
+fn followed(blocks: &[(&str, String)]) -> String {
     let folder = Scratch::new();
     let ports = ["6379", "8080", "8090"].map(|port| (port, free_port().to_string()));
     // Where many tests share a few processors, a decision may take longer than it does elsewhere.
     let mut script = format!("set -eu\ncd '{}'\nexport TOLLGATE_STORE_DEADLINE=50ms\n", folder.text(""));
     script.push_str("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n");
-    let blocks = blocks(GUIDE);
     for (_, commands) in blocks.iter().filter(|(language, _)| *language == "sh") {
         script.push_str(commands);
         script.push_str(&format!("\nprintf '\\n%s\\n' '{MARK}'\n"));
@@ -33,16 +59,7 @@ fn the_guide_is_true() {
     for (port, free) in &ports {
         output = output.replace(free, port);
     }
-    let output = output.replace("within 50 ms", "within 5 ms");
-    let mut outputs = output.split(MARK);
-    let mut last = Last::default();
-    for (language, block) in &blocks {
-        match *language {
-            "sh" => last.ran(block, outputs.next().expect("each block has an output")),
-            _ => last.compare(language, block),
-        }
-    }
-    last.at_least(7);
+    output.replace("within 50 ms", "within 5 ms")
 }
 
 /// The config file that the guide shows is one, up to its password that is not there.

@@ -12,14 +12,12 @@ use crate::program::{Server, run, stderr, tollgate};
 const POLICY: &str =
     "limits: [{name: monthly, by: [api_key], rate: 1000/month, algorithm: fixed-window, align: first-hit}]";
 
-/// A directory of the test's own, removed when it is over.
+/// The path of a directory of the test's own, which is not there yet, removed when it is over.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("tollgate-it-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        Self(path)
+        Self(tollgate_testkit::folder(name).join("state"))
     }
 
     pub(crate) fn path(&self) -> &str {
@@ -46,7 +44,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = self.0.parent().map(fs::remove_dir_all);
     }
 }
 

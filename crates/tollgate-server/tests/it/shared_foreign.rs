@@ -67,7 +67,17 @@ fn foreign_files_tell_the_store_what_they_admitted() {
             let taken = [asked(&server, key, 1), asked(&server, key, 1)];
             (taken == [(true, 9, "exact".to_owned()), (true, 8, "exact".to_owned())]).then_some(())
         });
+        // What an attempt before was too slow for is owed, and told, too.
+        let settled = || server.metric("tollgate_store_debts_settled_total{result=\"ok\"}");
+        until("nothing is owed yet", || (server.metric("tollgate_store_debts") == 0).then_some(()));
+        let settled_before = settled();
         redis.kill();
+        // A request that is under way when the store goes may have been counted there, so it is never told again: none is sent before
+        // the server knows. Looks cost nothing.
+        until("the server knows that its store is away", || {
+            asked(&server, &user, 0);
+            (server.send("GET", "/readyz", "").json()["store"]["status"] == "away").then_some(())
+        });
         for left in [7, 6, 5] {
             assert_eq!(asked(&server, &user, 1), (true, left, "local".to_owned()), "{file}");
         }
@@ -90,7 +100,7 @@ fn foreign_files_tell_the_store_what_they_admitted() {
             (asked(&server, &user, 0) == (true, 5, "exact".to_owned())).then_some(())
         });
         until("nothing is owed", || (server.metric("tollgate_store_debts") == 0).then_some(()));
-        assert_eq!(server.metric("tollgate_store_debts_settled_total{result=\"ok\"}"), 1);
+        assert_eq!(settled() - settled_before, 1);
         until("it is told once", || {
             let told = asked(&server, &user, 0);
             (told.2 == "exact").then(|| assert_eq!(told, (true, 5, "exact".to_owned())))

@@ -1,6 +1,6 @@
 //! Browsers that another site makes ask for decisions: refused as the admin interface refuses them, before anything is charged.
 
-use crate::program::{SLOW_POLICY, Server};
+use crate::program::{SLOW_POLICY, Server, tollgate};
 use crate::wire::Response;
 
 const CHECK: &str = r#"{"attributes":{"api_key":"k"}}"#;
@@ -62,7 +62,7 @@ fn pages_of_other_sites_are_refused_on_every_path() {
 }
 
 /// A page whose own name leads to this server (DNS rebinding) is of the same site for its browser. The server does not know the name.
-/// Programs, which send no such field, may call it by any name; so may its own pages by its own names.
+/// Programs may call it by any name that no page has; so may its own pages by its own names.
 #[test]
 fn a_name_that_a_page_chose_is_refused_and_programs_are_not() {
     let server = Server::start_with(
@@ -75,7 +75,7 @@ fn a_name_that_a_page_chose_is_refused_and_programs_are_not() {
     };
     assert_eq!(status("Host: evil.example\r\nOrigin: http://evil.example\r\n"), 421);
     assert_eq!(status("Host: evil.example\r\nSec-Fetch-Site: same-origin\r\n"), 421);
-    assert_eq!(status("Host: tollgate.internal:8080\r\n"), 200);
+    assert_eq!(status("Host: tollgate:8080\r\n"), 200);
     assert_eq!(status("Host: gate.example\r\nOrigin: https://gate.example\r\n"), 200);
     let own = format!("Host: {0}\r\nOrigin: http://{0}\r\nSec-Fetch-Site: same-origin\r\n", server.address);
     assert_eq!(status(&own), 200);
@@ -91,4 +91,54 @@ fn a_proxy_may_ask_about_any_site() {
     let original = format!("{browser}X-Original-URI: /x\r\n");
     assert_eq!(ask(&server, "GET", "/v1/authz/nginx", &original).status, 200);
     ask(&server, "GET", "/v1/authz", browser).problem(403);
+}
+
+/// The story: browsers tell nothing of themselves when a page of `http://evil.example` sends a GET to its own name, and that name leads to
+/// this machine by now: it read the metrics, and used up quotas at `/v1/authz`. Where no token and no certificate keeps it out, the
+/// server goes by no name with a dot but its own.
+#[test]
+fn a_page_whose_name_leads_here_reads_nothing() {
+    let named = ["serve", "--http", "127.0.0.1:0", "--policy", "-", "--admin-host", "gate.example"];
+    let server = Server::start_with(&named, "limits: [{name: all, rate: 5/h}]");
+    let status = |host: &str, path: &str, fields: &str| {
+        server.exchange(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n").as_bytes()).status
+    };
+    // A page may add what it likes to a request to its own name.
+    let proxied = "X-Forwarded-Uri: /\r\nX-Forwarded-For: 192.0.2.1\r\n";
+    for (path, fields) in [
+        ("/metrics", ""),
+        ("/v1/authz", ""),
+        ("/v1/authz", proxied),
+        ("/counters/api", ""),
+        ("/v1/openapi.json", ""),
+    ] {
+        for host in ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example."]
+        {
+            assert_eq!(status(host, path, fields), 421, "{host} {path}");
+        }
+    }
+    let metrics = server.exchange(b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    assert!(metrics.problem(421).contains("--admin-host NAME"));
+    for host in
+        ["localhost:1", "127.0.0.1", "[::1]", "gate.example", "tollgate", "app.localhost", "192.0.2.7"]
+    {
+        assert_eq!(status(host, "/metrics", ""), 200, "{host}");
+    }
+    assert_eq!(status("evil.example", "/healthz", ""), 200, "probes tell nothing");
+    assert_eq!(server.exchange(b"GET /metrics HTTP/1.0\r\n\r\n").status, 200, "no browser speaks it");
+    let left = server.check(r#"{"attributes":{}}"#);
+    assert_eq!(left["limits"][0]["remaining"], 4, "nothing was charged before");
+}
+
+/// A token keeps every page out, so programs that bring it may call the server by any name.
+#[test]
+fn a_token_makes_names_unimportant() {
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-"]);
+    command.env("TOLLGATE_AUTH_TOKEN", "0123456789abcdef");
+    let server = Server::spawn(command, SLOW_POLICY);
+    let ask = |fields: &str| {
+        let head = format!("GET /metrics HTTP/1.1\r\nHost: tollgate.example\r\n{fields}\r\n");
+        server.exchange(head.as_bytes()).status
+    };
+    assert_eq!((ask("Authorization: Bearer 0123456789abcdef\r\n"), ask("")), (200, 401));
 }

@@ -1,9 +1,14 @@
 //! Limits that do not apply: a check that meets no limit says so on every way in, an undeclared attribute is reported, and `explain`
 //! lists every limit with its reason.
 
+use envoy_types::pb::google::protobuf::value::Kind;
+
 use crate::admin::server;
 use crate::admin_verbs::operate;
+use crate::gateway_upstream::{Gateway, Upstream};
 use crate::program::{Server, stderr, stdout};
+use crate::rlqs::Quotas;
+use crate::rls::{self, Client};
 use crate::wire::request;
 
 const POLICY: &str = "
@@ -49,6 +54,91 @@ fn a_check_without_a_limit_says_so() {
     assert_eq!((authz.status, authz.header("tollgate-limits")), (200, None));
     assert_eq!(metric(&server, "tollgate_decisions_without_limit_total{wire=\"authz\"}"), 1);
     assert_eq!(metric(&server, "tollgate_undeclared_attributes_total{wire=\"authz\"}"), 0);
+}
+
+/// The wire's number of requests without a limit.
+fn without_limit(server: &Server, wire: &str) -> u64 {
+    metric(server, &format!("tollgate_decisions_without_limit_total{{wire=\"{wire}\"}}"))
+}
+
+/// Envoy heard "OK" alike for a request within its limits and for one that no limit is about, so a typing mistake in a descriptor
+/// showed nowhere. A request of another domain was not even counted.
+#[test]
+fn envoy_hears_that_no_limit_applies() {
+    let server = server("domain: api\nlimits: [{name: per-key, by: [api_key], rate: 5/h}]");
+    let client = Client::new(server.grpc.unwrap());
+    let told = |domain: &str, descriptors: &str| {
+        let answer = client.ask(rls::question(domain, 0, descriptors)).unwrap();
+        assert!(rls::shown(&answer).starts_with("OK"), "{answer:?}");
+        let fields = answer.dynamic_metadata.map(|metadata| metadata.fields).unwrap_or_default();
+        fields.get("no_limit_applies").and_then(|value| value.kind.clone())
+    };
+    assert_eq!(told("api", "api_key=a"), None);
+    // A limit that a descriptor brings along is one.
+    assert_eq!(told("api", "user=a @9/HOUR"), None);
+    assert_eq!(without_limit(&server, "rls"), 0);
+    for (domain, descriptors) in [("api", "apikey=a"), ("api", "x=1 | y=2"), ("elsewhere", "api_key=a")] {
+        assert_eq!(told(domain, descriptors), Some(Kind::BoolValue(true)), "{domain}: {descriptors}");
+    }
+    assert_eq!(without_limit(&server, "rls"), 3);
+    let json = r#"{"domain":"api","descriptors":[{"entries":[{"key":"apikey","value":"a"}]}]}"#;
+    let answer = String::from_utf8(server.send("POST", "/json", json).body).unwrap();
+    assert!(answer.contains(r#""dynamicMetadata":{"no_limit_applies":true}"#), "{answer}");
+    assert_eq!(without_limit(&server, "rls"), 4);
+    // Whoever gives back does not ask to pass.
+    assert_eq!(told("elsewhere", "api_key=a -1"), None);
+    assert_eq!(without_limit(&server, "rls"), 4);
+}
+
+/// What an Envoy lets pass by itself, since no limit applies to its bucket, is counted from its reports.
+#[test]
+fn buckets_without_a_limit_are_counted() {
+    let mut server = server("domain: api\nlimits: [{name: per-key, by: [api_key], rate: 500/s}]");
+    let client = Client::new(server.grpc.unwrap());
+    let mut quotas = Quotas::open(&client);
+    quotas.report(&[("api_key", "a")], 4);
+    assert_eq!(without_limit(&server, "rlqs"), 0);
+    assert!(quotas.report(&[("apikey", "a")], 7).starts_with("ALLOW_ALL"));
+    assert_eq!(without_limit(&server, "rlqs"), 7);
+    server.await_log("no limit applies to a request with these attributes");
+}
+
+/// A gateway's clients are strangers, and hear nothing of which requests have no limit: the metric and the log do.
+#[test]
+fn the_gateway_counts_and_logs_what_no_limit_applies_to() {
+    let upstream = Upstream::start();
+    let address = format!("http://{}", upstream.address);
+    let mut gateway =
+        Gateway::with(&["--upstream", &address], "limits: [{name: login, when: {path: /login}, rate: 5/h}]");
+    assert_eq!(gateway.get("/login", "").status, 200);
+    assert_eq!(without_limit(&gateway.server, "gateway"), 0);
+    let answer = gateway.get("/lgoin", "");
+    assert_eq!((answer.status, answer.header("tollgate-limits")), (200, None));
+    assert_eq!(without_limit(&gateway.server, "gateway"), 1);
+    gateway.server.await_log("no limit applies to a request with these attributes");
+}
+
+/// Files of other programs answer as those do, so the metric alone tells.
+#[test]
+fn foreign_rules_count_what_they_are_not_about() {
+    let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]";
+    let server = Server::start(envoy);
+    let ask = |key: &str| {
+        let entries = format!(r#"[{{"key":"{key}","value":"a"}}]"#);
+        let body = format!(r#"{{"domain":"d","descriptors":[{{"entries":{entries}}}]}}"#);
+        String::from_utf8(server.send("POST", "/json", &body).body).unwrap()
+    };
+    assert!(ask("user").contains("limitRemaining"));
+    assert_eq!(without_limit(&server, "rls"), 0);
+    assert_eq!(ask("usr"), r#"{"overallCode":"OK","statuses":[{"code":"OK"}]}"#);
+    assert_eq!(without_limit(&server, "rls"), 1);
+    let limitador = "- {namespace: n, max_value: 3, seconds: 86400, conditions: [], variables: [\"descriptors[0]['user']\"]}";
+    let server = Server::start(limitador);
+    for (name, counted) in [("user", 0), ("usr", 1)] {
+        let body = format!(r#"{{"namespace":"n","values":{{"{name}":"a"}},"delta":1}}"#);
+        assert_eq!(server.send("POST", "/check_and_report", &body).status, 200);
+        assert_eq!(without_limit(&server, "limitador"), counted, "{name}");
+    }
 }
 
 /// `explain` lists every limit, and `percent` is refused where there is one key.

@@ -1,22 +1,9 @@
-//! The one spelling of a path: what limits are matched against, and what a gateway sends on. Two spellings that a server would
-//! take for the same path are one here; what servers disagree about is refused.
+//! How paths are read and compared. Their one spelling is the engine's own, so that policies name paths as requests have them.
 
-use std::borrow::Cow;
+use tollgate::loose_path;
+pub use tollgate::path::{EscapedSlashes, PathProblem, normalise_path as normalise};
 
 pub use crate::spelling::parameter::escaped;
-
-/// What to do with a slash or a backslash that is written as an escape, or a backslash as it is. Servers disagree about whether
-/// it parts two segments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EscapedSlashes {
-    /// Refuse the path.
-    #[default]
-    Reject,
-    /// Leave it in its segment, as an escape.
-    Keep,
-    /// Take it for a slash.
-    Decode,
-}
 
 /// How a path is compared with what limits and templates name. What is counted by and sent on is the same with both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,240 +16,54 @@ pub enum PathMatch {
     Exact,
 }
 
-/// Why a path has no one spelling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PathProblem {
-    /// It does not begin with a slash.
-    #[error("it does not begin with /")]
-    NotAbsolute,
-    /// `%` without two hexadecimal digits.
-    #[error("% stands without two hexadecimal digits")]
-    Escape,
-    /// A control character, as it is or as an escape.
-    #[error("it has a control character")]
-    Control,
-    /// Bytes that are no text.
-    #[error("it is not UTF-8")]
-    NotText,
-    /// A slash or backslash that not every server takes for one.
-    #[error("it has an escaped slash or a backslash; `escaped_slashes: keep` in the config accepts them")]
-    EscapedSlash,
-    /// `.;` or `..;`, which some servers read as a dot segment.
-    #[error("it has a parameter behind a dot segment, such as ..;")]
-    DotParameter,
+/// What a path usually is, if it is another one or below it, both in their loose form ([`loose_path`]) and the other without a slash at
+/// its end. Some servers take an escaped slash for one, and others what follows a dot for a format: nobody gets around a rule about a
+/// path by that.
+#[must_use]
+pub fn usual<'u>(above: &'u str, path: &'u str) -> Option<&'u str> {
+    match path.strip_prefix(above)?.bytes().next() {
+        None | Some(b'/') => Some(path),
+        Some(b'%' | b'.') => Some(above),
+        Some(_) => None,
+    }
 }
 
-/// The one spelling of a path without its query. Doing it again changes nothing.
-///
-/// Escapes of what may stand in a segment are undone, all others are written in capitals; dot segments are resolved and
-/// repeated slashes merged. Case, a trailing slash and what follows `;` are kept: they tell apart what servers tell apart.
-///
-/// # Errors
-/// When servers would disagree about what it means.
-pub fn normalise(path: &str, slashes: EscapedSlashes) -> Result<Cow<'_, str>, PathProblem> {
-    if !path.starts_with('/') {
-        return Err(PathProblem::NotAbsolute);
-    }
-    if is_normal(path.as_bytes()) {
-        return Ok(Cow::Borrowed(path));
-    }
-    let decoded = decode(path.as_bytes(), slashes)?;
-    if decoded.split('/').any(is_dot_parameter) {
-        return Err(PathProblem::DotParameter);
-    }
-    Ok(Cow::Owned(resolve(&decoded)))
-}
-
-/// The common case, in one pass: nothing to change.
-fn is_normal(path: &[u8]) -> bool {
-    let plain = path.iter().all(|&byte| byte == b'/' || is_kept(byte));
-    plain && !path.windows(2).any(|pair| matches!(pair, b"//" | b"/."))
-}
-
-/// Whether a byte stands for itself in a segment.
-const fn is_kept(byte: u8) -> bool {
-    matches!(byte, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' | b'@')
-        || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b';')
-}
-
-/// The path with each byte in its one form.
-fn decode(path: &[u8], slashes: EscapedSlashes) -> Result<String, PathProblem> {
-    let mut text = String::with_capacity(path.len());
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((&first, after)) = rest.split_first() {
-        let (byte, is_escape, after) = match (first, after) {
-            (b'%', [high, low, after @ ..]) => {
-                (escaped(*high, *low).ok_or(PathProblem::Escape)?, true, after)
-            }
-            (b'%', _) => return Err(PathProblem::Escape),
-            _ => (first, false, after),
-        };
-        rest = after;
-        bytes.push(byte);
-        match byte {
-            0..0x20 | 0x7f => return Err(PathProblem::Control),
-            b'/' if !is_escape => text.push('/'),
-            b'/' | b'\\' => match slashes {
-                EscapedSlashes::Reject => return Err(PathProblem::EscapedSlash),
-                EscapedSlashes::Decode => text.push('/'),
-                EscapedSlashes::Keep => push_escape(&mut text, byte),
-            },
-            // A semicolon begins a parameter for some servers, its escape never does.
-            b';' if is_escape => push_escape(&mut text, byte),
-            _ if is_kept(byte) => text.push(char::from(byte)),
-            _ => push_escape(&mut text, byte),
-        }
-    }
-    std::str::from_utf8(&bytes).map_err(|_| PathProblem::NotText)?;
-    Ok(text)
-}
-
-fn push_escape(text: &mut String, byte: u8) {
-    const DIGITS: [char; 16] =
-        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
-    text.push('%');
-    text.push(DIGITS[usize::from(byte >> 4)]);
-    text.push(DIGITS[usize::from(byte & 15)]);
-}
-
-/// Whether a segment is dots with a parameter behind them: a server that takes parameters away is left with a dot segment.
-fn is_dot_parameter(segment: &str) -> bool {
-    let dots = segment.strip_prefix("..").or_else(|| segment.strip_prefix('.'));
-    dots.is_some_and(|rest| rest.starts_with(';') || rest.starts_with("%3B"))
-}
-
-/// The path without dot segments and repeated slashes.
-fn resolve(path: &str) -> String {
-    let mut segments = Vec::new();
-    let mut ends_open = true;
-    for segment in path.split('/') {
-        ends_open = matches!(segment, "" | "." | "..");
-        match segment {
-            "" | "." => {}
-            ".." => drop(segments.pop()),
-            _ => segments.push(segment),
-        }
-    }
-    let mut resolved = String::with_capacity(path.len());
-    for segment in &segments {
-        resolved.push('/');
-        resolved.push_str(segment);
-    }
-    if ends_open || resolved.is_empty() {
-        resolved.push('/');
-    }
-    resolved
+/// Whether a server may take a path, as a client spells it, for another one or for one below it.
+#[must_use]
+pub fn may_be_at(above: &str, path: &str) -> bool {
+    let normal = normalise(path, EscapedSlashes::Decode);
+    let path = normal.as_deref().unwrap_or(path);
+    usual(loose_path(above).trim_end_matches('/'), &loose_path(path)).is_some()
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
-    fn normal(path: &str) -> String {
-        normalise(path, EscapedSlashes::Reject).unwrap().into_owned()
-    }
-
-    /// Spellings of one path, and paths that stay apart.
+    /// No spelling that a server may take for the path gets around what holds for it.
     #[test]
-    fn spellings() {
-        let cases = [
-            ("/login", "/login"),
-            ("//login", "/login"),
-            ("/./login", "/login"),
-            ("/a/../login", "/login"),
-            ("/../../login", "/login"),
-            ("/%6Cogin", "/login"),
-            ("/%6cogin", "/login"),
-            ("/%2e/login", "/login"),
-            ("/a/%2E%2e/login", "/login"),
-            ("/login/.", "/login/"),
-            ("/login/..", "/"),
-            ("/login/", "/login/"),
-            ("/login//", "/login/"),
-            ("/", "/"),
-            ("//", "/"),
-            ("/a/b/../c/./d//e", "/a/c/d/e"),
-            ("/items%3Abatch", "/items:batch"),
-            ("/a%40b", "/a@b"),
-            ("/a%3bb", "/a%3Bb"),
-            ("/a;b", "/a;b"),
-            ("/caf%c3%a9", "/caf%C3%A9"),
-            ("/café", "/caf%C3%A9"),
-            ("/a b", "/a%20b"),
-            ("/a%20b", "/a%20b"),
-            ("/%25%32%65", "/%252e"),
-            ("/a|b", "/a%7Cb"),
-            ("/a.b/..c/...", "/a.b/..c/..."),
-            ("/Login", "/Login"),
+    fn paths_and_what_is_below() {
+        let spellings = [
+            "/graphql",
+            "/graphql/",
+            "/graphql/x",
+            "/GraphQL",
+            "/graphql;v=1",
+            "/graphql%2Fx",
+            "/graphql.",
+            "/graphql%20",
+            "/graphql.json",
         ];
-        for (path, expected) in cases {
-            assert_eq!(normal(path), expected, "{path}");
+        for path in spellings {
+            assert!(usual("/graphql", &loose_path(path)).is_some() && may_be_at("/graphql", path), "{path}");
         }
-    }
-
-    /// What servers read differently is refused, or read as the config says.
-    #[test]
-    fn refusals() {
-        let cases = [
-            ("login", PathProblem::NotAbsolute),
-            ("", PathProblem::NotAbsolute),
-            ("*", PathProblem::NotAbsolute),
-            ("/%", PathProblem::Escape),
-            ("/%4", PathProblem::Escape),
-            ("/%zz", PathProblem::Escape),
-            ("/%+1", PathProblem::Escape),
-            ("/%00", PathProblem::Control),
-            ("/a%0d%0ab", PathProblem::Control),
-            ("/%7F", PathProblem::Control),
-            ("/%ff", PathProblem::NotText),
-            ("/%c0%af", PathProblem::NotText),
-            ("/%c3", PathProblem::NotText),
-            ("/a%2Fb", PathProblem::EscapedSlash),
-            ("/a%5cb", PathProblem::EscapedSlash),
-            ("/a\\b", PathProblem::EscapedSlash),
-            ("/x/..;/login", PathProblem::DotParameter),
-            ("/x/..;a=b/login", PathProblem::DotParameter),
-            ("/.;/login", PathProblem::DotParameter),
-            ("/%2e%2E;", PathProblem::DotParameter),
-            ("/x/..%3b/login", PathProblem::DotParameter),
-        ];
-        for (path, problem) in cases {
-            assert_eq!(normalise(path, EscapedSlashes::Reject), Err(problem), "{path}");
+        for path in ["//graphql", "/x/../graphql", "/%67raphql", "/x%2F..%2Fgraphql", "/graphql/..;/x"] {
+            assert!(may_be_at("/graphql", path), "{path}");
         }
-        assert_eq!(normalise("/a%2fb\\c", EscapedSlashes::Keep).unwrap(), "/a%2Fb%5Cc");
-        assert_eq!(normalise("/a/..%2f..%5cb", EscapedSlashes::Decode).unwrap(), "/b");
-    }
-
-    proptest! {
-        /// Once normal, always normal; and whatever is normal is plain ASCII without a dot segment or an empty one.
-        #[test]
-        fn normal_is_a_fixed_point(
-            path in "/(/|\\.|\\.\\.|%2[eEfF]|%5[cC]|%[0-9a-fA-F]{2}|[a-zA-Z;:@%é\\\\ ]){0,12}",
-            slashes in prop_oneof![
-                Just(EscapedSlashes::Reject), Just(EscapedSlashes::Keep), Just(EscapedSlashes::Decode)
-            ],
-        ) {
-            if let Ok(once) = normalise(&path, slashes) {
-                // Kept escapes of slashes are refused where they are not kept, so the same setting is asked again.
-                prop_assert_eq!(normalise(&once, slashes), Ok(Cow::Borrowed(&*once)));
-                prop_assert!(once.is_ascii() && once.starts_with('/'));
-                let inner = once.trim_start_matches('/').trim_end_matches('/');
-                prop_assert!(inner.is_empty() || inner.split('/').all(|s| !matches!(s, "" | "." | "..")));
-            }
+        for path in ["/", "/graphqlx", "/graph", "/graphq\u{e9}", "/x/graphql"] {
+            assert!(usual("/graphql", &loose_path(path)).is_none() && !may_be_at("/graphql", path), "{path}");
         }
-
-        /// Escaping any letter of a path changes nothing.
-        #[test]
-        fn escapes_do_not_hide_a_path(path in "(/[a-z0-9]{1,5}){1,4}", at in 0usize..20) {
-            let at = 1 + at % (path.len() - 1);
-            let byte = path.as_bytes()[at];
-            if byte != b'/' {
-                let hidden = format!("{}%{byte:02x}{}", &path[..at], &path[at + 1..]);
-                prop_assert_eq!(normal(&hidden), path);
-            }
-        }
+        assert_eq!(usual("/graphql", "/graphql.json"), Some("/graphql"));
+        assert!(usual("", "/anything").is_some() && may_be_at("/", "/anything"));
     }
 }

@@ -16,7 +16,7 @@ use super::path::PathMatch;
 use super::query;
 use super::template::Template;
 use super::token::one_spelling;
-use super::{Subject, Unreadable};
+use super::{BUILT_IN, CLIENT, HOST_PLACE, IDENTITY, METHOD_PLACE, Subject, Unreadable};
 use crate::spelling::plain;
 
 /// Who may set a header.
@@ -84,6 +84,13 @@ pub enum Source {
     Fixed(String),
     /// The digest of a value, for what nobody should see.
     Hashed(Box<Source>),
+    /// What another attribute is read from, by that attribute's name.
+    Attribute {
+        /// What policies call it.
+        name: String,
+        /// Where it is found.
+        source: Box<Source>,
+    },
     /// The first that has a value.
     FirstOf(Vec<Source>),
 }
@@ -143,11 +150,34 @@ impl Source {
         }
     }
 
+    /// The attributes that it is the first of, by their names, where every one of them has one.
+    #[must_use]
+    pub fn alternatives(&self) -> Option<Vec<&str>> {
+        match self {
+            Source::FirstOf(sources) => sources.iter().map(Source::attribute).collect(),
+            Source::Hashed(inner) => inner.alternatives(),
+            _ => None,
+        }
+    }
+
+    /// The attribute that policies know its value by.
+    fn attribute(&self) -> Option<&str> {
+        match self {
+            Source::Client => Some(CLIENT),
+            Source::Credential => Some(IDENTITY),
+            Source::Method => Some(BUILT_IN[METHOD_PLACE]),
+            Source::Host => Some(BUILT_IN[HOST_PLACE]),
+            Source::OfCaller(name) | Source::Attribute { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
     /// How its values are kept.
     #[must_use]
     pub fn secrecy(&self) -> Secrecy {
         match self {
             Source::Credential | Source::Bearer | Source::Hashed(_) => Secrecy::Digest,
+            Source::Attribute { source, .. } => source.secrecy(),
             Source::FirstOf(sources) => {
                 let mut all = sources.iter().map(Source::secrecy);
                 let first = all.next().unwrap_or(Secrecy::Plain);
@@ -161,7 +191,7 @@ impl Source {
     pub(super) fn reads(&self, meant: &str, field: &HeaderName) -> bool {
         match self {
             Source::Header { name, .. } => name != field && plain(name.as_str()) == meant,
-            Source::Hashed(inner) => inner.reads(meant, field),
+            Source::Hashed(inner) | Source::Attribute { source: inner, .. } => inner.reads(meant, field),
             Source::FirstOf(all) => all.iter().any(|inner| inner.reads(meant, field)),
             _ => false,
         }
@@ -215,6 +245,7 @@ impl Source {
                 }
                 secret.map(|secret| digest(&secret))
             }
+            Source::Attribute { source, .. } => return source.read(subject),
             Source::FirstOf(sources) => {
                 let mut values = sources.iter().map(|source| source.read(subject));
                 return values.find(|value| !matches!(value, Ok(None))).unwrap_or(Ok(None));

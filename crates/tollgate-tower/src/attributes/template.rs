@@ -38,6 +38,11 @@ impl Template {
             segments.push(match name {
                 Some(name) if is_name(name) => Segment::Any,
                 Some(_) => return Err(format!("{text:?}: {segment} is no name in braces; {accepted}")),
+                None if segment.contains('*') => {
+                    let name = "{name}";
+                    let why = format!("* is no part of a template; write {name} for one segment");
+                    return Err(format!("{text:?}: {why}; {accepted}"));
+                }
                 None => Segment::Exactly(segment.to_owned()),
             });
         }
@@ -170,5 +175,14 @@ mod tests {
                 "{wrong}"
             );
         }
+    }
+
+    /// `/v1/*` was accepted, its star a letter: only a request for `/v1/*` itself had the attribute.
+    #[test]
+    fn stars_are_refused() {
+        for text in ["/v1/*", "*", "/a*/b"] {
+            assert!(Template::parse(text).is_err(), "{text}");
+        }
+        assert!(Template::parse("/v1/*").unwrap_err().contains("{name}"));
     }
 }

@@ -16,11 +16,15 @@ use tower_service::Service;
 use super::persisted::Persisted;
 use super::price::Pricing;
 use super::{Unpriced, question};
+use crate::attributes::path::may_be_at;
 use crate::body::Body;
 use crate::direct::is_preflight;
 
 /// Largest body that is read unless said otherwise.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// The path of GraphQL by default.
+const PATH: &str = "/graphql";
 
 type Test = dyn Fn(&Parts) -> bool + Send + Sync;
 
@@ -39,13 +43,24 @@ struct Settings {
 }
 
 impl GraphqlLayer {
-    /// Prices requests for `/graphql`.
+    /// Prices requests for `/graphql` and what is below it, in every spelling that a server may take for it.
     #[must_use]
     pub fn new(pricing: Pricing) -> Self {
-        let is_graphql = Arc::new(|parts: &Parts| parts.uri.path() == "/graphql");
-        let settings =
-            Settings { pricing, persisted: Persisted::default(), body_bytes_max: BODY_BYTES_MAX, is_graphql };
+        let settings = Settings {
+            pricing,
+            persisted: Persisted::default(),
+            body_bytes_max: BODY_BYTES_MAX,
+            is_graphql: Arc::new(|parts: &Parts| may_be_at(PATH, parts.uri.path())),
+        };
         Self { settings: Arc::new(settings) }
+    }
+
+    /// Prices requests for this path and what is below it instead, in every spelling that a server may take for it, as a gateway does:
+    /// `/GraphQL`, `//graphql`, `/graphql/`, `/graphql;x`, `/graphql.json`.
+    #[must_use]
+    pub fn at(self, path: impl Into<String>) -> Self {
+        let path = path.into();
+        self.when(move |parts| may_be_at(&path, parts.uri.path()))
     }
 
     fn with(self, change: impl FnOnce(&mut Settings)) -> Self {
@@ -54,7 +69,7 @@ impl GraphqlLayer {
         Self { settings: Arc::new(settings) }
     }
 
-    /// Which requests are GraphQL, where these are not those for `/graphql`.
+    /// Which requests are GraphQL, where no path tells. The test sees the path as the client spelled it.
     #[must_use]
     pub fn when(self, test: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.is_graphql = Arc::new(test))

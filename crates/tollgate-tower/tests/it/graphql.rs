@@ -58,6 +58,28 @@ async fn every_form_is_priced() {
     assert_eq!(asked(layer(), other).await, (200, "0 8".to_owned()));
 }
 
+/// The story: the layer compared the path byte by byte, so `/GraphQL` or `/graphql/` passed without a price, and an axum fallback or a
+/// proxy behind served it all the same. The rule is the gateway's.
+#[tokio::test]
+async fn no_spelling_of_the_path_gets_around_the_price() {
+    let json = r#"{"query":"{ posts(first: 9) { id } }"}"#;
+    let ask = async |layer: GraphqlLayer, path: &str| {
+        let request = Request::post(path).header("content-type", "application/json");
+        asked(layer, request.body(Body::from(json)).unwrap()).await.1
+    };
+    let (priced, free) = (format!("10 {}", json.len()), format!("0 {}", json.len()));
+    let layer = || GraphqlLayer::new(Pricing::default());
+    for path in
+        ["/graphql/", "/GraphQL", "//graphql", "/x/../graphql", "/%67raphql", "/graphql;v=1", "/graphql.json"]
+    {
+        assert_eq!(ask(layer(), path).await, priced, "{path}");
+    }
+    assert_eq!(ask(layer(), "/graphqlx").await, free);
+    for (path, expected) in [("/API/query/", &priced), ("/api/query", &priced), ("/graphql", &free)] {
+        assert_eq!(&ask(layer().at("/api/query"), path).await, expected, "{path}");
+    }
+}
+
 /// What is beyond a cap, unreadable or unknown goes no further, and says what would be accepted.
 #[tokio::test]
 async fn hard_caps_come_first() {

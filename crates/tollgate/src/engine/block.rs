@@ -10,9 +10,10 @@ use arc_swap::ArcSwap;
 use smallvec::{SmallVec, smallvec};
 
 use crate::address::{Network, Prefixes};
-use crate::policy::Policy;
+use crate::policy::compared::{self, ComparedValue};
 use crate::policy::pattern::NO_ADDRESS;
 use crate::policy::text::{Digits, as_text};
+use crate::policy::{Policy, Problem};
 use crate::request::CheckRequest;
 use crate::time::Timestamp;
 
@@ -75,6 +76,14 @@ pub enum BlockError {
         name: String,
         /// Its value.
         value: String,
+    },
+    /// A value that no request has: a pattern, or a spelling of a method, a host or a path that is not theirs.
+    #[error("{name}: {problem}")]
+    Value {
+        /// The attribute.
+        name: String,
+        /// What is wrong, and what would be accepted.
+        problem: Problem,
     },
     /// As many blocks as may be.
     #[error(
@@ -146,9 +155,16 @@ impl Blocks {
         let is_address = |(name, _): &&(&str, &str)| index.addresses.contains(*name);
         let addresses: Vec<(&str, String, Network)> =
             pairs.iter().filter(is_address).filter_map(|&(name, value)| counted(name, value)).collect();
+        // Some callers send a path or a host in another spelling than the one in which operators name it.
+        let formed: Vec<(&str, ComparedValue)> =
+            pairs.iter().filter_map(|&(name, value)| Some((name, compared::by_name(name, value)?))).collect();
         // In order and once each, so that a request of many views takes no longer than their number.
         let mut pairs = Pairs::from_slice(pairs);
         pairs.extend(addresses.iter().map(|(name, key, _)| (*name, key.as_str())));
+        for (name, formed) in &formed {
+            pairs.push((name, formed.as_str()));
+            pairs.extend(formed.other().map(|other| (*name, other)));
+        }
         pairs.sort_unstable();
         pairs.dedup();
         let under = pairs.iter().filter_map(|(name, value)| index.by_value.get(*name)?.get(*value)).flatten();
@@ -248,7 +264,10 @@ fn keys(request: &CheckRequest<'_>, policy: &Policy) -> Result<Attributes, Block
             None if policy.is_address(given.name) && value != NO_ADDRESS => {
                 return Err(BlockError::NoAddress { name, value });
             }
-            None => ((name, value), None),
+            None => match policy.value_problem(&name, &value) {
+                Some(problem) => return Err(BlockError::Value { name, problem }),
+                None => ((name, value), None),
+            },
         });
     }
     attributes.sort_unstable_by(|one, other| one.0.cmp(&other.0));

@@ -179,7 +179,7 @@ impl Engine<MemoryStore> {
         let Reading { secret, store, remembered, permits, .. } = *snapshot.0;
         let live = Live::recalled(remembered, Arc::new(secret));
         let engine = Self::assemble(live, store, permits);
-        let report = engine.swap(policy, now)?;
+        let report = engine.swap_counters(Arc::new(policy), now)?;
         Ok((engine, report))
     }
 }

@@ -129,22 +129,6 @@ impl Shelf {
         }
     }
 
-    /// Whether a key has its place, or [`Shelf::put`] would find one for one unit of it.
-    pub(crate) fn has_room(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
-        let mut shard = self.lock(Self::shard_of(charge.key));
-        if shard.contains_key(&charge.key) {
-            return true;
-        }
-        let Ok(mut fresh) = Shelved::new(charge) else { return true };
-        let _ = fresh.charge(&charge.costing(1), now); // Only its size matters.
-        let bytes = u64::from(fresh.bytes.max(fresh.state.bytes()));
-        if self.budget.fits_unreserved(bytes) {
-            return true;
-        }
-        self.sweep(&mut shard, now);
-        self.budget.fits_unreserved(bytes)
-    }
-
     /// Asks a key that needs no other in another way than a charge does.
     pub(crate) fn ask(
         &self,

@@ -1,17 +1,18 @@
 //! What must hold between the parts of a limit, and between limits, however they were made.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::memory::state_bytes;
 use crate::policy::by::By;
 use crate::policy::condition::{Choices, Condition, Sense};
+use crate::policy::exact;
 use crate::policy::expression::Expression;
 use crate::policy::finding::{Place, Problem, Report, quoted};
 use crate::policy::glob::Glob;
 use crate::policy::lease::Lease;
 use crate::policy::limit::{
-    BY_MAX, CONDITIONS_MAX, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode, QUOTAS_MAX,
-    TIER_SEPARATOR,
+    ANY, BY_MAX, CONDITIONS_MAX, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
+    QUOTAS_MAX, TIER_SEPARATOR,
 };
 use crate::policy::pattern;
 use crate::policy::vocabulary::Vocabulary;
@@ -44,7 +45,8 @@ pub(crate) fn together(limits: &[Limit], places: &[(usize, Place)], report: &mut
     let mut names: HashMap<&str, (usize, Place)> = HashMap::new();
     // A `when` that could not be read looks like none, so a file with errors is not counted.
     let sound = report.errors() == 0;
-    let mut unconditional = 0;
+    // Limits without a condition, by what they count by: all of them apply to a request that has it.
+    let mut unconditional = Unconditional::default();
     for (limit, &(position, at)) in limits.iter().zip(places) {
         report.enter_limit(position, Some(&limit.name));
         if limit.name.is_empty() {
@@ -57,17 +59,54 @@ pub(crate) fn together(limits: &[Limit], places: &[(usize, Place)], report: &mut
             names.insert(&limit.name, (position, at));
         }
         if sound && is_unconditional(limit) {
-            unconditional += 1;
-            if unconditional == MATCHED_MAX + 1 {
-                let message = format!(
-                    "more than {MATCHED_MAX} limits apply to every request, so none would be answered"
-                );
-                let accepted = format!("at most {MATCHED_MAX} limits without `by` and `when`");
-                report.error(at, "", Problem::new(message, accepted));
-            }
+            unconditional.add(limit, (position, at));
         }
     }
+    if let Some((by, (position, at))) = unconditional.too_many() {
+        let which = if by.is_empty() { String::new() } else { format!(" with {}", quoted(&by.join(", "))) };
+        let message = format!(
+            "more than {MATCHED_MAX} limits apply to every request{which}, so none would be answered"
+        );
+        let accepted = format!("at most {MATCHED_MAX} limits without `when` that one request meets");
+        report.enter_limit(position, limits.get(position).map(Limit::name));
+        report.error(at, "", Problem::new(message, accepted));
+    }
     report.leave_limit();
+}
+
+/// Most attributes of a `by` whose parts are looked at, so that a large policy compiles fast.
+const PARTS_OF_MAX: usize = 5;
+
+/// Limits that apply to every request that has what they count by, by the names of that, each set with its last limit.
+#[derive(Default)]
+struct Unconditional<'l>(BTreeMap<Vec<&'l str>, (usize, (usize, Place))>);
+
+impl<'l> Unconditional<'l> {
+    fn add(&mut self, limit: &'l Limit, place: (usize, Place)) {
+        let mut by: Vec<&str> = limit.by.iter().map(By::name).collect();
+        by.sort_unstable();
+        let (count, last) = self.0.entry(by).or_insert((0, place));
+        *count += 1;
+        if *count <= MATCHED_MAX + 1 {
+            *last = place;
+        }
+    }
+
+    /// The attributes of a request that would meet more limits than it may, with the limit that is one too many.
+    fn too_many(&self) -> Option<(&[&'l str], (usize, Place))> {
+        self.0.keys().find_map(|by| {
+            // A request that has all of these has each part of them.
+            let parts = (0..1_usize << by.len().min(PARTS_OF_MAX)).map(|part| {
+                let names = by.iter().enumerate().filter(|(at, _)| part >> at & 1 == 1);
+                names.map(|(_, name)| *name).collect::<Vec<_>>()
+            });
+            let whole = (by.len() > PARTS_OF_MAX).then(|| by.clone());
+            let met: Vec<_> = parts.chain(whole).filter_map(|part| self.0.get(&part)).collect();
+            let last = met.iter().map(|(_, last)| *last).max_by_key(|(position, _)| *position)?;
+            let count: usize = met.iter().map(|(count, _)| count).sum();
+            (count > MATCHED_MAX).then_some((by.as_slice(), last))
+        })
+    }
 }
 
 /// Reports a name that no attribute of a request has.
@@ -93,7 +132,7 @@ fn is_unconditional(limit: &Limit) -> bool {
         Condition::Holds(expression) => expression.constant() == Some(true),
         Condition::OneOf { .. } => false,
     };
-    limit.mode != Mode::Off && limit.by.is_empty() && limit.when.iter().all(always)
+    limit.mode == Mode::Enforce && limit.when.iter().all(always)
 }
 
 /// Names go into headers and metrics, so they keep to what a header may quote.
@@ -287,6 +326,7 @@ fn quotas(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &m
         let problem = Problem::new("a tier's name has a control character", "names without U+001F");
         report.error(places("tiers"), "tiers", problem);
     }
+    names(limit, vocabulary, places, report);
     if !quotas.overrides.is_empty() && limit.by.is_empty() {
         let message = "overrides are by the first attribute of `by`, and there is none";
         let problem = Problem::new(message, "`by` with at least one attribute");
@@ -328,6 +368,37 @@ fn quotas(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &m
         );
         let problem = Problem::new(message, "windows of at least 1 ms, or a token-bucket");
         report.warning(places("rate"), "rate", problem);
+    }
+}
+
+/// Reports names of tiers and overrides that no request has: patterns, and other spellings than those of requests. Addresses among
+/// overrides are networks, and looked at where they are read; of credentials only digests are left.
+fn names(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut Report) {
+    let quotas = &limit.quotas;
+    let is_known = |name: &str| !report.credentials().contains(name);
+    let mut problems: Vec<(String, Problem)> = Vec::new();
+    if let Some(by) = limit.by.first().filter(|by| by.prefixes().is_none() && is_known(by.name())) {
+        let kind = vocabulary.kind(by.name());
+        problems.extend(quotas.overrides.keys().filter_map(|name| {
+            let problem = exact::name_problem(kind, by.name(), name)?;
+            Some((format!("overrides.{}", quoted(name)), problem))
+        }));
+    }
+    for tier in quotas.tiers.keys() {
+        let mut field = "tiers".to_owned();
+        for (part, name) in tier.split(TIER_SEPARATOR).zip(&quotas.tier_by) {
+            field = format!("{field}.{}", quoted(part));
+            let is_any = part == ANY && quotas.tier_by.len() > 1;
+            if !is_any && is_known(name) {
+                let problem = exact::name_problem(vocabulary.kind(name), name, part);
+                problems.extend(problem.map(|problem| (field.clone(), problem)));
+            }
+        }
+    }
+    problems.sort_by(|(one, _), (other, _)| one.cmp(other));
+    problems.dedup();
+    for (field, problem) in problems {
+        report.error(places(&field), &field, problem);
     }
 }
 

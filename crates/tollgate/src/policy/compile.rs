@@ -3,7 +3,7 @@
 
 mod attributes;
 mod defaults;
-mod limit;
+pub(crate) mod limit;
 pub(crate) mod lease;
 mod on_store_failure;
 mod penalty;
@@ -12,19 +12,20 @@ pub(crate) mod when;
 
 use crate::credential::CredentialAttributes;
 use crate::policy::check;
+use crate::policy::compared;
 use crate::policy::document::{self, Node, Reading, Tree};
 use crate::policy::expression::with_room;
 use crate::policy::fields::Fields;
 use crate::policy::finding::{Findings, Place, Problem, Report};
 use crate::policy::index::Index;
 use crate::policy::limit::Limit;
-use crate::policy::seal;
 use crate::policy::{LIMITS_MAX, Policy, Vocabulary};
 use defaults::Defaults;
 
 /// Longest name of a domain, in bytes.
 const DOMAIN_BYTES_MAX: usize = 128;
-const FIELDS: [&str; 5] = ["domain", "shard_by", "attributes", "defaults", "limits"];
+/// The fields of a file.
+pub(crate) const FIELDS: [&str; 5] = ["domain", "shard_by", "attributes", "defaults", "limits"];
 
 /// Compiles the bytes of a file, on a stack that no expression in it can exhaust.
 pub(crate) fn compile(
@@ -74,8 +75,8 @@ fn read(root: &Node, report: &mut Report) -> Option<Policy> {
             return None;
         }
     };
-    let sealed = seal::sealed_names(&limits, report.credentials());
-    Some(Policy { domain, shard_by: shard_by.map(str::to_owned), vocabulary, limits, sealed, index })
+    let compared = compared::names(&limits, report.credentials(), &vocabulary);
+    Some(Policy { domain, shard_by: shard_by.map(str::to_owned), vocabulary, limits, compared, index })
 }
 
 fn domain(fields: Fields<'_>, report: &mut Report) -> Option<String> {

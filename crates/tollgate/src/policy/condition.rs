@@ -3,6 +3,7 @@
 use crate::address::Network;
 use crate::path::{is_with_format, loose_path};
 use crate::policy::expression::Expression;
+use crate::policy::finding::{Problem, Severity};
 use crate::policy::glob::Glob;
 use crate::policy::text::{Digits, as_text};
 use crate::policy::vocabulary::{Kind, Vocabulary};
@@ -171,6 +172,15 @@ impl Condition {
                 sense.holds(choices, request, position)
             }
             Condition::Holds(expression) => expression.holds(request),
+        }
+    }
+
+    /// Settles how an expression reads its attributes; tells what is wrong with the texts that it compares them with. Those of tables are
+    /// looked at where all of a limit is.
+    pub(crate) fn settle(&mut self, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {
+        match self {
+            Condition::OneOf { .. } => Vec::new(),
+            Condition::Holds(expression) => expression.settle(vocabulary),
         }
     }
 

@@ -1,8 +1,9 @@
-//! What another policy would change: limits by their names, with the sentences of both.
+//! What another policy would change: fields of the file as a whole, and limits by their names, with the sentences of both.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::policy::condition::Condition;
+use crate::policy::finding::quoted;
 use crate::policy::limit::{Cost, Grant, Limit};
 use crate::policy::text::TextMap;
 use crate::policy::{Policy, QuotaIndex};
@@ -38,20 +39,80 @@ pub enum Change {
     },
 }
 
+/// A field of the whole file that means something else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldChange {
+    /// Its name.
+    pub field: &'static str,
+    /// What it meant.
+    pub before: String,
+    /// What it will mean.
+    pub after: String,
+}
+
 /// What another policy would change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
+    /// Fields of the whole file that are not as they were. `defaults` are fields of limits, and show there.
+    pub fields: Vec<FieldChange>,
     /// Limits that are not as they were: those of the old policy in its order, then those that are new.
     pub changes: Vec<Change>,
     /// How many limits stay as they are.
     pub unchanged: usize,
 }
 
+impl Difference {
+    /// Whether nothing changes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty() && self.changes.is_empty()
+    }
+}
+
 impl Policy {
+    /// The fields of the whole file that `next` would change.
+    pub(crate) fn changed_fields(&self, next: &Policy) -> Vec<FieldChange> {
+        // Each part by its name, so that a new one cannot be forgotten here. Limits are compared one by one, and what they name by those.
+        let Policy { domain, shard_by, vocabulary, limits: _, compared: _, index: _ } = self;
+        let fields = [
+            ("domain", domain == &next.domain, self.domain_sentence(), next.domain_sentence()),
+            ("shard_by", shard_by == &next.shard_by, self.shard_sentence(), next.shard_sentence()),
+            (
+                "attributes",
+                vocabulary == &next.vocabulary,
+                self.attributes_sentence(),
+                next.attributes_sentence(),
+            ),
+        ];
+        let changed = fields.into_iter().filter(|(_, is_same, ..)| !is_same);
+        changed.map(|(field, _, before, after)| FieldChange { field, before, after }).collect()
+    }
+
+    fn domain_sentence(&self) -> String {
+        match &self.domain {
+            Some(domain) => format!("answers the domain {} only", quoted(domain)),
+            None => "answers every domain".to_owned(),
+        }
+    }
+
+    fn shard_sentence(&self) -> String {
+        match &self.shard_by {
+            Some(attribute) => format!("keys of one {} share a slot", quoted(attribute)),
+            None => "keys share no slot".to_owned(),
+        }
+    }
+
+    fn attributes_sentence(&self) -> String {
+        match self.vocabulary.names() {
+            Some(names) => format!("declares {}", names.collect::<Vec<_>>().join(", ")),
+            None => "declares no attributes".to_owned(),
+        }
+    }
+
     /// What `next` would change.
     #[must_use]
     pub fn difference(&self, next: &Policy) -> Difference {
-        let mut difference = Difference::default();
+        let mut difference = Difference { fields: self.changed_fields(next), ..Difference::default() };
         let mut others: HashMap<&str, &Limit> =
             next.limits().iter().map(|limit| (limit.name(), limit)).collect();
         for limit in self.limits() {
@@ -77,7 +138,7 @@ impl Policy {
 }
 
 /// The fields in which two limits differ.
-fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
+pub(crate) fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
     let (a, b) = (&one.quotas, &other.quotas);
     let same = [
         ("when", one.when.len() == other.when.len() && one.when.iter().zip(&other.when).all(same_condition)),

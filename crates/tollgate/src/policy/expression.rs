@@ -2,6 +2,7 @@
 
 mod pattern;
 mod presence;
+mod reading;
 pub(crate) mod scene;
 mod seal;
 mod survey;
@@ -19,8 +20,12 @@ use cel::{Context, Env, ExecutionError, Program};
 use smallvec::SmallVec;
 
 use self::pattern::Patterns;
+use self::reading::ReadAs;
+use crate::address::{Prefixes, Text};
 use crate::credential::{CredentialAttributes, CredentialDigest};
-use crate::policy::finding::{Problem, quoted};
+use crate::policy::finding::{Problem, Severity, quoted};
+use crate::policy::text::{Digits, as_text};
+use crate::policy::vocabulary::Vocabulary;
 use crate::request::{COST_MAX, CheckRequest, SPELLING_TEXTS_MAX, SPELLINGS_MAX, Value};
 
 /// Longest expression, in bytes.
@@ -78,6 +83,11 @@ impl Expression {
         let patterns = Patterns::of(program.expression())?;
         let tree = program.expression().clone();
         Ok(Self { source: source.trim().to_owned(), attributes, needed, patterns, tree })
+    }
+
+    /// Settles how it reads its attributes; tells what is wrong with the texts that it compares them with.
+    pub(crate) fn settle(&mut self, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {
+        reading::settle(&mut self.tree, vocabulary)
     }
 
     /// Replaces the credentials that it names by their digests, also in its text.
@@ -200,7 +210,10 @@ impl Expression {
         let execute = || catch_unwind(AssertUnwindSafe(|| cel::Value::resolve(&self.tree, &context)));
         match self.patterns.during(execute) {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(ExecutionError::UndeclaredReference(name))) => Err(Failure::Absent(name.to_string())),
+            Ok(Err(ExecutionError::UndeclaredReference(name))) => {
+                let name = reading::of_variable(&name).map_or(name.as_str(), |(name, _)| name);
+                Err(Failure::Absent(name.to_owned()))
+            }
             Ok(Err(error)) => Err(Failure::Other(error.to_string())),
             Err(_) => Err(Failure::Other("the expression cannot be evaluated".to_owned())),
         }
@@ -256,18 +269,38 @@ impl VariableResolver for Attributes<'_, '_> {
         if let Some(name) = presence::of_variable(variable) {
             return Some(CowVal::owned(CelBool::from(find(name).is_some())));
         }
-        let position = find(variable)?;
-        Some(match (attributes[position].value, self.reading) {
-            (Value::Number(number), _) => CowVal::owned(CelInt::from(number)),
+        let (name, read) =
+            reading::of_variable(variable).map_or((variable, None), |(name, read)| (name, Some(read)));
+        let position = find(name)?;
+        let value = match (attributes[position].value, self.reading) {
             (Value::Text(text), Reading::Spelled(chosen)) => {
                 let chosen = chosen.iter().find(|(of, _)| usize::from(*of) == position);
-                CowVal::owned(CelString::from(chosen.map_or(text, |(_, other)| other)))
+                Value::Text(chosen.map_or(text, |(_, other)| other))
             }
-            (Value::Text(text), Reading::Numbers) => match text.parse::<i64>() {
-                Ok(number) => CowVal::owned(CelInt::from(number)),
-                Err(_) => CowVal::owned(CelString::from(text)),
-            },
-        })
+            (value, _) => value,
+        };
+        let read = read.or(matches!(self.reading, Reading::Numbers).then_some(ReadAs::Number));
+        Some(read_value(value, read))
+    }
+}
+
+/// A value as an expression reads it.
+fn read_value<'b>(value: Value<'b>, read: Option<ReadAs>) -> CowVal<'b, 'b> {
+    match (value, read) {
+        (Value::Number(number), Some(ReadAs::Text | ReadAs::Client)) => {
+            let mut room: Digits = [0; 20];
+            CowVal::owned(CelString::from(as_text(Value::Number(number), &mut room).to_owned()))
+        }
+        (Value::Number(number), _) => CowVal::owned(CelInt::from(number)),
+        (Value::Text(text), Some(ReadAs::Number)) => match text.parse::<i64>() {
+            Ok(number) => CowVal::owned(CelInt::from(number)),
+            Err(_) => CowVal::owned(CelString::from(text)),
+        },
+        (Value::Text(text), Some(ReadAs::Client)) => {
+            let mut room = Text::EMPTY;
+            CowVal::owned(CelString::from(Prefixes::Default.counted(text, &mut room).to_owned()))
+        }
+        (Value::Text(text), _) => CowVal::owned(CelString::from(text)),
     }
 }
 

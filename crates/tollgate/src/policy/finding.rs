@@ -222,6 +222,14 @@ impl Report {
         self.push(Severity::Error, at, field, problem);
     }
 
+    /// Reports a problem as bad as it is.
+    pub(crate) fn say(&mut self, at: Place, field: &str, (severity, problem): (Severity, Problem)) {
+        match severity {
+            Severity::Error => self.error(at, field, problem),
+            Severity::Warning => self.warning(at, field, problem),
+        }
+    }
+
     /// The file can be used, and probably does not mean what it says.
     pub fn warning(&mut self, at: Place, field: &str, problem: Problem) {
         self.push(Severity::Warning, at, field, problem);

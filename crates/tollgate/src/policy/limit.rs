@@ -1,9 +1,12 @@
 //! One compiled limit. It is what a line of the policy means, not how it was written.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use smallvec::SmallVec;
 
+use crate::address::{Prefixes, Text};
+use crate::path::loose_path;
 use crate::policy::builder::intern;
 use crate::policy::by::By;
 use crate::policy::condition::Condition;
@@ -13,8 +16,9 @@ use crate::policy::lease::Lease;
 use crate::policy::on_store_failure::OnStoreFailure;
 use crate::policy::penalty::Penalty;
 use crate::policy::text::{Digits, TextMap, as_text};
+use crate::policy::vocabulary::Kind;
 use crate::quota::Quota;
-use crate::request::Value;
+use crate::request::{CheckRequest, Spelling};
 use crate::time::Ticks;
 
 /// Most attributes a limit counts by.
@@ -131,7 +135,30 @@ pub struct Quotas {
     pub(crate) tiers: TextMap<QuotaIndex>,
     /// By the value of the first attribute of `by`.
     pub(crate) overrides: TextMap<QuotaIndex>,
+    /// Values of paths among their names that are not in their loose form, by that form.
+    pub(crate) loose: TextMap<Box<str>>,
+    /// Which of the attributes that name the tier are addresses.
+    pub(crate) tiers_by_client: [bool; TIER_BY_MAX],
 }
+
+/// A tier or an override that a request has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chosen<'q> {
+    pub(crate) role: Role,
+    /// As the policy names it.
+    pub(crate) name: &'q str,
+    pub(crate) quota: QuotaIndex,
+}
+
+/// What a request has a quota by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Override,
+    Tier,
+}
+
+/// The texts by which a value is looked up: its own, then its other spellings.
+type Texts<'t> = SmallVec<[&'t str; 4]>;
 
 impl Quotas {
     /// One value for everybody.
@@ -149,47 +176,59 @@ impl Quotas {
             tier_by: Vec::new(),
             tiers: TextMap::default(),
             overrides: TextMap::default(),
+            loose: TextMap::default(),
+            tiers_by_client: [false; TIER_BY_MAX],
         }
     }
 
-    /// The quota for a request whose first `by` value, as it counts, is `first` and whose tier is `tier`: the values of `tier_by`, in order.
-    #[inline]
-    pub(crate) fn select(
-        &self,
-        first: Option<Value<'_>>,
-        tier: [Option<Value<'_>>; TIER_BY_MAX],
-    ) -> QuotaIndex {
-        let mut room: Digits = [0; 20];
-        if let Some(value) = first
-            && !self.overrides.is_empty()
-            && let Some(&index) = self.overrides.get(as_text(value, &mut room))
-        {
-            return index;
+    /// Settles how their names are found, by the kind of the first attribute of `by` and of those that name the tier.
+    pub(crate) fn settle(&mut self, by: Option<Kind>, tier_by: &[Kind]) {
+        for (is_client, kind) in self.tiers_by_client.iter_mut().zip(tier_by) {
+            *is_client = *kind == Kind::Address;
         }
-        let found = match (self.tier_by.len(), tier) {
-            (0, _) => None,
-            (1, [value, _]) => value.and_then(|value| self.tiers.get(as_text(value, &mut room)).copied()),
-            (_, tier) => self.tier_of_two(tier),
-        };
-        found.unwrap_or_else(|| self.default_index())
+        let overrides = self.overrides.keys().filter(|_| by == Some(Kind::Path)).map(|name| &**name);
+        let parts = self.tiers.keys().flat_map(|name| name.split(TIER_SEPARATOR).zip(tier_by));
+        let tiers = parts.filter(|(_, kind)| **kind == Kind::Path).map(|(part, _)| part);
+        let names = overrides.chain(tiers).filter_map(|name| match loose_path(name) {
+            Cow::Owned(loose) => Some((loose.into(), name.into())),
+            Cow::Borrowed(_) => None,
+        });
+        self.loose = names.collect();
     }
 
-    /// The tier of two values: that of both, else that of one with any value of the other.
-    fn tier_of_two(&self, values: [Option<Value<'_>>; TIER_BY_MAX]) -> Option<QuotaIndex> {
-        let mut rooms: [Digits; TIER_BY_MAX] = Default::default();
-        let mut texts = [None; TIER_BY_MAX];
-        for ((text, value), room) in texts.iter_mut().zip(values).zip(&mut rooms) {
-            *text = value.map(|value| as_text(value, room));
+    /// The texts by which a value is looked up. A path has those of the policy that have its loose form, too.
+    fn texts<'t, 's: 't>(
+        &'t self,
+        value: &'t str,
+        spellings: impl Iterator<Item = Spelling<'s>>,
+    ) -> Texts<'t> {
+        let mut texts = Texts::new();
+        texts.push(value);
+        for text in spellings.flat_map(Spelling::texts) {
+            texts.push(text);
+            texts.extend(self.loose.get(text).map(|name| &**name));
         }
-        let [first, second] = texts;
-        let ways = [(first, second), (first, Some(ANY)), (Some(ANY), second), (Some(ANY), Some(ANY))];
-        ways.into_iter().find_map(|way| {
-            let (Some(first), Some(second)) = way else { return None };
-            let mut name: SmallVec<[u8; TIER_NAME_BYTES]> = SmallVec::new();
-            name.extend_from_slice(first.as_bytes());
-            name.push(TIER_SEPARATOR as u8);
-            name.extend_from_slice(second.as_bytes());
-            self.tiers.get(std::str::from_utf8(&name).ok()?).copied()
+        texts
+    }
+
+    /// The tier that has one of these names: that of both values, else that of one with any value of the other.
+    fn tier(&self, [first, second]: [&[&str]; TIER_BY_MAX]) -> Option<(&str, QuotaIndex)> {
+        let found = |name: &str| self.tiers.get_key_value(name).map(|(name, index)| (&**name, *index));
+        if self.tier_by.len() < TIER_BY_MAX {
+            return first.iter().find_map(|name| found(name));
+        }
+        let any: &[&str] = &[ANY];
+        let ways = [(first, second), (first, any), (any, second), (any, any)];
+        ways.into_iter().find_map(|(first, second)| {
+            let pairs = first.iter().flat_map(|one| second.iter().map(move |other| (one, other)));
+            let mut pairs = pairs.map(|(one, other)| {
+                let mut name: SmallVec<[u8; TIER_NAME_BYTES]> = SmallVec::new();
+                name.extend_from_slice(one.as_bytes());
+                name.push(TIER_SEPARATOR as u8);
+                name.extend_from_slice(other.as_bytes());
+                name
+            });
+            pairs.find_map(|name| found(std::str::from_utf8(&name).ok()?))
         })
     }
 
@@ -300,6 +339,45 @@ impl Limit {
     #[must_use]
     pub fn tier_by(&self) -> &[String] {
         &self.quotas.tier_by
+    }
+
+    /// The override or tier that a request has, if it has one: by the value at the position of the first attribute of `by`, and by those
+    /// at the positions of `tier_by`, in any spelling.
+    #[inline]
+    pub(crate) fn choose(
+        &self,
+        request: &CheckRequest<'_>,
+        first: Option<usize>,
+        tier: [Option<usize>; TIER_BY_MAX],
+    ) -> Option<Chosen<'_>> {
+        let quotas = &self.quotas;
+        let value = |position: usize| request.attributes().get(position).map(|given| given.value);
+        if let Some((position, by)) = first.zip(self.by.first()).filter(|_| !quotas.overrides.is_empty()) {
+            let (mut network, mut digits) = (Text::EMPTY, [0; 20]);
+            let value = as_text(by.counted(value(position)?, &mut network), &mut digits);
+            let texts = quotas.texts(value, request.spellings_of(position));
+            let found = texts.into_iter().find_map(|text| quotas.overrides.get_key_value(text));
+            if let Some((name, &quota)) = found {
+                return Some(Chosen { role: Role::Override, name, quota });
+            }
+        }
+        if quotas.tier_by.is_empty() {
+            return None;
+        }
+        let mut digits: [Digits; TIER_BY_MAX] = Default::default();
+        let mut networks = [Text::EMPTY; TIER_BY_MAX];
+        let mut texts: [Texts<'_>; TIER_BY_MAX] = Default::default();
+        let rooms = digits.iter_mut().zip(&mut networks).zip(quotas.tiers_by_client);
+        for ((texts, position), ((digits, network), is_client)) in texts.iter_mut().zip(tier).zip(rooms) {
+            let Some((position, value)) = position.and_then(|at| Some((at, value(at)?))) else { continue };
+            let text = as_text(value, digits);
+            *texts = quotas.texts(text, request.spellings_of(position));
+            if is_client {
+                texts.push(Prefixes::Default.counted(text, network));
+            }
+        }
+        let (name, quota) = quotas.tier([&texts[0], &texts[1]])?;
+        Some(Chosen { role: Role::Tier, name, quota })
     }
 
     /// Its tiers, by name.

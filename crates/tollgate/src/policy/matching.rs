@@ -5,14 +5,13 @@ use std::slice;
 
 use smallvec::SmallVec;
 
-use crate::address::Text;
 use crate::decision::Fault;
 use crate::policy::Policy;
+use crate::policy::compared::Replaced;
 use crate::policy::condition::Condition;
 use crate::policy::finding::quoted;
 use crate::policy::index::{Check, Known, Plan};
 use crate::policy::limit::{BY_MAX, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex, TIER_BY_MAX};
-use crate::policy::seal::Sealed;
 use crate::policy::text::{Digits, as_text};
 use crate::request::{COST_MAX, CheckRequest, VIEWS_MAX, Value};
 
@@ -124,7 +123,7 @@ impl Policy {
         mode_of: &impl Fn(&Limit) -> Mode,
         found: &mut Found<'_>,
     ) -> Result<(), Fault> {
-        match self.compared(request, &mut Sealed::new()) {
+        match self.compared(request, &mut Replaced::new()) {
             None => self.find_compared(view, request, mode_of, found),
             Some(request) => self.find_compared(view, &request, mode_of, found),
         }
@@ -244,14 +243,13 @@ impl<'a> Asked<'_, 'a> {
         if let Some(only) = plan.quota {
             return only;
         }
-        let mut room = Text::EMPTY;
-        let first = by.first().zip(limit.by.first());
-        let first = first.map(|(&position, by)| by.counted(self.value(position), &mut room));
+        let first = by.first().map(|&position| usize::from(position));
         let mut tier = [None; TIER_BY_MAX];
-        for (value, &name) in tier.iter_mut().zip(&plan.tier_by) {
-            *value = self.known.position(name).map(|position| self.value(position));
+        for (place, &name) in tier.iter_mut().zip(&plan.tier_by) {
+            *place = self.known.position(name).map(usize::from);
         }
-        limit.quotas.select(first, tier)
+        let chosen = limit.choose(self.request, first, tier);
+        chosen.map_or_else(|| limit.default_quota(), |chosen| chosen.quota)
     }
 
     /// What the limit charges. A request that only looks looks at every limit, whatever the limit's cost.

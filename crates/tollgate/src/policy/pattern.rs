@@ -2,6 +2,8 @@
 //! spelling: read as plain text it would match nothing, and the limit would never apply.
 
 use crate::address::Network;
+use crate::host::Host;
+use crate::path::{EscapedSlashes, is_parameter, normalise_path, normalise_pattern};
 use crate::policy::finding::{Problem, quoted};
 use crate::policy::vocabulary::Kind;
 
@@ -23,12 +25,12 @@ pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> 
 }
 
 /// The right spelling of a text that really is meant as it stands.
-fn literally(name: &str, written: &str) -> String {
+pub(super) fn literally(name: &str, written: &str) -> String {
     let quoted = written.replace('\\', "\\\\").replace('\'', "\\'");
     format!("\"{name} == '{quoted}'\" as the whole `when` if the text is meant as it stands")
 }
 
-fn refused(written: &str, why: &str, accepted: impl Into<String>) -> Option<Problem> {
+pub(super) fn refused(written: &str, why: &str, accepted: impl Into<String>) -> Option<Problem> {
     Some(Problem::new(format!("{} {why}", quoted(written)), accepted))
 }
 
@@ -47,7 +49,7 @@ fn of_any_kind(name: &str, written: &str) -> Option<Problem> {
 }
 
 /// `!GET`, `!= GET`, `not GET`.
-fn negated(name: &str, written: &str) -> Option<Problem> {
+pub(super) fn negated(name: &str, written: &str) -> Option<Problem> {
     let after =
         ["!=", "!", "<>", "not ", "NOT ", "not:"].iter().find_map(|sign| written.strip_prefix(sign))?;
     let value = after.trim_start_matches(['~', '*', '=', ' ']).trim_end_matches('$').trim_start_matches('^');
@@ -72,7 +74,7 @@ fn compared(name: &str, written: &str) -> Option<Problem> {
 }
 
 /// `~ ^/v1`, `^/v1`, `/v[0-9]+/`, `\d`: regular expressions.
-fn expression(name: &str, written: &str) -> Option<Problem> {
+pub(super) fn expression(name: &str, written: &str) -> Option<Problem> {
     let bare = written.trim_start_matches(['~', '*', ' ']);
     let is_signed = written.starts_with('~') || written.starts_with('^');
     let is_regular = written.contains('\\')
@@ -201,7 +203,7 @@ fn in_quotes(name: &str, written: &str) -> Option<Problem> {
 /// The text that stands for callers without an address, such as those of a socket of this machine.
 pub(crate) const NO_ADDRESS: &str = "none";
 
-fn address(name: &str, written: &str) -> Option<Problem> {
+pub(super) fn address(name: &str, written: &str) -> Option<Problem> {
     if written == NO_ADDRESS {
         return None;
     }
@@ -210,7 +212,7 @@ fn address(name: &str, written: &str) -> Option<Problem> {
     refused(written, why, format!("{name}: {accepted}"))
 }
 
-fn method(written: &str) -> Option<Problem> {
+pub(super) fn method(written: &str) -> Option<Problem> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'*');
     if !written.bytes().all(is_token) {
         return refused(written, "is no method", "a method such as GET, or a list such as [GET, POST]");
@@ -222,7 +224,7 @@ fn method(written: &str) -> Option<Problem> {
     refused(written, "is no method: they are written in capitals", format!("method: {upper}"))
 }
 
-fn host(written: &str) -> Option<Problem> {
+pub(super) fn host(written: &str) -> Option<Problem> {
     if let Some(domain) = written.strip_prefix('.') {
         let accepted = format!("host: [{domain}, \"*.{domain}\"]");
         return refused(written, "begins with a dot, and no host does", accepted);
@@ -239,17 +241,30 @@ fn host(written: &str) -> Option<Problem> {
         return refused(
             written,
             "is no host",
-            "a name such as api.example.com, or a pattern such as *.example.com",
+            "a name such as api.example.com, its ASCII form (xn--…) if it has other letters, or a pattern such as *.example.com",
         );
     }
     let lower = written.to_ascii_lowercase();
-    if lower == written {
+    if lower != written {
+        return refused(
+            written,
+            "has capitals, and hosts are compared in small letters",
+            format!("host: {lower}"),
+        );
+    }
+    // A star stands for a part of a name, which every host could have in its place.
+    let spelled = written.replace('*', STARRED);
+    let one = Host::parse(&spelled).ok()?.as_str().replace(STARRED, "*");
+    if one == written {
         return None;
     }
-    refused(written, "has capitals, and hosts are compared in small letters", format!("host: {lower}"))
+    refused(written, "is not the spelling in which hosts are compared", format!("host: {}", quoted(&one)))
 }
 
-fn path(written: &str) -> Option<Problem> {
+/// Stands for a star where a host is read.
+const STARRED: &str = "xx--star--xx";
+
+pub(super) fn path(written: &str) -> Option<Problem> {
     if let Some((_, rest)) = written.split_once("://") {
         let path = rest.find('/').map_or("/", |start| &rest[start..]);
         return refused(written, "is a URL", format!("path: {}", quoted(path)));
@@ -274,48 +289,39 @@ fn path(written: &str) -> Option<Problem> {
     }
     let dotted = written.split('/').any(|segment| matches!(segment, "." | ".."));
     if dotted {
-        return refused(
-            written,
-            "has . or .. in it, and paths are compared without",
-            "the path that it leads to",
-        );
+        let accepted = match normalise_path(written, EscapedSlashes::Keep) {
+            Ok(path) if !written.contains(['*', '{']) => format!("path: {}", quoted(&path)),
+            _ => "the path that it leads to".to_owned(),
+        };
+        return refused(written, "has . or .. in it, and paths are compared without", accepted);
     }
-    if let Some(plain) = unescaped(written) {
-        return refused(written, "escapes what paths do not escape", format!("path: {}", quoted(&plain)));
-    }
-    template("path", written)
+    template("path", written).or_else(|| spelled(written))
 }
 
-/// The path without escapes of letters, digits and the like, if it has any.
-fn unescaped(written: &str) -> Option<String> {
-    let mut plain = String::with_capacity(written.len());
-    let (mut rest, mut is_changed) = (written, false);
-    while let Some((before, after)) = rest.split_once('%') {
-        plain.push_str(before);
-        let byte = after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        match byte {
-            Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
-                plain.push(char::from(byte));
-                is_changed = true;
-                rest = &after[2..];
-            }
-            _ => {
-                plain.push('%');
-                rest = after;
-            }
+/// A path in another spelling than that of requests, which no request would match.
+fn spelled(written: &str) -> Option<Problem> {
+    let small = written.to_ascii_lowercase();
+    if small.contains("%2a") {
+        let meant = written.replace("%2A", "*").replace("%2a", "*");
+        return refused(written, "escapes a *, and * is always a pattern here", literally("path", &meant));
+    }
+    match normalise_pattern(written) {
+        Ok(one) if one == written => None,
+        Ok(one) => {
+            let why = "is not the spelling in which paths are compared";
+            refused(written, why, format!("path: {}", quoted(&one)))
+        }
+        Err(why) => {
+            refused(written, &format!("is no path that can be served: {why}"), "a path such as /login")
         }
     }
-    is_changed.then(|| plain + rest)
 }
 
 /// What is wrong with the parameters of a path: only a whole segment `{name}` is one.
 fn template(name: &str, written: &str) -> Option<Problem> {
     for segment in written.split('/') {
-        let is_name = |name: &str| {
-            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-        };
         let inside = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-        if inside.is_some_and(is_name) || !segment.contains(['{', '}', ':', '<', '>']) {
+        if is_parameter(segment) || !segment.contains(['{', '}', ':', '<', '>']) {
             continue;
         }
         if let Some(inside) = inside {
@@ -451,8 +457,19 @@ mod tests {
             ("path", "/v?/x", "path: /v*/x"),
             ("path", "/search?q=1", "path: /search"),
             ("path", "/a#b", "path: /a"),
-            ("path", "/a/../b", "the path that it leads to"),
+            ("path", "/a/../b", "path: /b"),
+            ("path", "/a/../*", "the path that it leads to"),
             ("path", "/%6cogin", "path: /login"),
+            ("path", "/café", "path: /caf%C3%A9"),
+            ("path", "/caf%c3%a9/*", "path: /caf%C3%A9/*"),
+            ("path", "/a b", "path: /a%20b"),
+            ("path", "/a%40b", "path: /a@b"),
+            ("path", "/a%2Bb", "path: /a+b"),
+            ("path", "*/a%2cb", "path: */a,b"),
+            ("path", "/users/{id}/müller", "path: /users/{id}/m%C3%BCller"),
+            ("path", "/a//b", "path: /a/b"),
+            ("path", "/a%2ab", "path == '/a*b'"),
+            ("path", "/a%zz", "a path such as /login"),
             ("path", "prefix:/v1", "path: /v1*"),
             ("path", "PathPrefix(`/v1`)", "path: /v1*"),
             ("path", "$request_uri", "CEL"),
@@ -461,6 +478,12 @@ mod tests {
             ("host", "Example.com", "host: example.com"),
             ("host", "https://example.com/x", "host: example.com"),
             ("host", "~^www", "host: www*"),
+            ("host", "example.com.", "host: example.com"),
+            ("host", "example.com:443", "host: example.com"),
+            ("host", "*.example.com:080", "host: *.example.com"),
+            ("host", "example.com:08443", "host: example.com:8443"),
+            ("host", "[2001:db8:0::1]", "host: [2001:db8::1]"),
+            ("host", "münchen.example", "xn--"),
             ("ip", "10.0.*", "ip: 10.0.0.0/16"),
             ("ip", "10.1.2.3/8", "ip: 10.0.0.0/8"),
             ("ip", "10.0.0.1-10.0.0.9", "10.0.0.0/8"),

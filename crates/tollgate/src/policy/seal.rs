@@ -1,16 +1,12 @@
 //! Credentials in a policy. Whatever a policy says about an attribute that holds a credential is kept as digests, so that plain text and
-//! digests mean the same, and no sentence, finding or copy of the policy shows a credential. A request is compared by the digests
-//! of its credentials; its counters stay those of the value that it came with.
-
-use smallvec::SmallVec;
+//! digests mean the same, and no sentence, finding or copy of the policy shows a credential. How a request is compared with them is left
+//! to [`super::compared`].
 
 use crate::credential::{CredentialAttributes, CredentialDigest};
-use crate::policy::Policy;
 use crate::policy::condition::Condition;
 use crate::policy::finding::Problem;
 use crate::policy::limit::{ANY, Cost, Limit, TIER_SEPARATOR};
-use crate::policy::text::{Digits, TextMap, as_text};
-use crate::request::CheckRequest;
+use crate::policy::text::TextMap;
 
 /// What is wrong with a part of a limit, by its field.
 pub(crate) type Faults = Vec<(String, Problem)>;
@@ -20,11 +16,19 @@ impl Limit {
     pub(crate) fn seal(&mut self, credentials: &CredentialAttributes) -> Faults {
         let mut faults = Faults::new();
         let quotas = &mut self.quotas;
-        if self.by.first().is_some_and(|by| credentials.contains(by.name())) {
+        if let Some(by) = self.by.first().filter(|by| credentials.contains(by.name())) {
+            let is_pattern = quotas.overrides.keys().any(|name| name.contains('*'));
+            faults.extend(is_pattern.then(|| ("overrides".to_owned(), text_unknown(by.name()))));
             let sealed = seal_table(&mut quotas.overrides, digest_of);
             faults.extend(sealed.map(|problem| ("overrides".to_owned(), problem)));
         }
         let secret: Vec<bool> = quotas.tier_by.iter().map(|name| credentials.contains(name)).collect();
+        for (at, name) in quotas.tier_by.iter().enumerate().filter(|(at, _)| secret.get(*at) == Some(&true)) {
+            let part = |tier: &str| tier.split(TIER_SEPARATOR).nth(at).unwrap_or_default().to_owned();
+            let is_pattern = |tier: &str| part(tier) != ANY && part(tier).contains('*');
+            let is_pattern = quotas.tiers.keys().any(|tier| is_pattern(tier));
+            faults.extend(is_pattern.then(|| ("tiers".to_owned(), text_unknown(name))));
+        }
         if secret.contains(&true) {
             let sealed = seal_table(&mut quotas.tiers, |name| seal_tier(name, &secret));
             faults.extend(sealed.map(|problem| ("tiers".to_owned(), problem)));
@@ -35,24 +39,6 @@ impl Limit {
             faults.push(("cost".to_owned(), problem));
         }
         faults
-    }
-
-    /// Whether it names values of an attribute, so that requests must be compared with them.
-    fn names_values_of(&self, attribute: &str) -> bool {
-        let in_condition = |condition: &Condition| match condition {
-            Condition::OneOf { name, .. } => name == attribute,
-            Condition::Holds(expression) => expression.attributes().any(|name| name == attribute),
-        };
-        let in_cost = match &self.cost {
-            Cost::Computed(expression) => expression.attributes().any(|name| name == attribute),
-            Cost::Asked | Cost::Units(_) | Cost::Attribute(_) => false,
-        };
-        let is_overridden =
-            self.by.first().is_some_and(|by| by.name() == attribute) && !self.quotas.overrides.is_empty();
-        in_cost
-            || is_overridden
-            || self.tier_by().iter().any(|name| name == attribute)
-            || self.when.iter().any(in_condition)
     }
 }
 
@@ -108,51 +94,12 @@ pub(crate) fn text_unknown(name: &str) -> Problem {
     Problem::new(message, accepted)
 }
 
-/// The attributes that hold credentials and of which these limits name values.
-pub(crate) fn sealed_names(limits: &[Limit], credentials: &CredentialAttributes) -> Vec<String> {
-    let is_named = |name: &&str| limits.iter().any(|limit| limit.names_values_of(name));
-    credentials.iter().filter(is_named).map(str::to_owned).collect()
-}
-
-/// The digests of a request's credentials, each with the position of its attribute.
-pub(crate) type Sealed = SmallVec<[(usize, CredentialDigest); 1]>;
-
-impl Policy {
-    /// A request as the policy compares it, with digests in the place of its plain credentials; none where it is that already.
-    /// `digests` is where the digests live.
-    #[inline]
-    pub(crate) fn compared<'r, 'a: 'r>(
-        &self,
-        request: &CheckRequest<'a>,
-        digests: &'r mut Sealed,
-    ) -> Option<CheckRequest<'r>> {
-        if self.sealed.is_empty() {
-            return None;
-        }
-        *digests = self.digests_of(request);
-        if digests.is_empty() { None } else { Some(request.replaced(digests)) }
-    }
-
-    fn digests_of(&self, request: &CheckRequest<'_>) -> Sealed {
-        let mut sealed = Sealed::new();
-        for (position, given) in request.attributes().iter().enumerate() {
-            if !self.sealed.iter().any(|name| name == given.name) {
-                continue;
-            }
-            let mut room: Digits = [0; 20];
-            let text = as_text(given.value, &mut room);
-            let digest = CredentialDigest::of_value(text);
-            if digest.as_str() != text {
-                sealed.push((position, digest));
-            }
-        }
-        sealed
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Policy;
+    use crate::policy::compared::Replaced;
+    use crate::request::CheckRequest;
 
     const POLICY: &[u8] = b"limits:
   - {name: per-key, by: [api_key], rate: 1/h, overrides: {vip: 100/h}}
@@ -223,7 +170,7 @@ mod tests {
             .replace("k3", "s3cret");
         let (good, _) = Policy::compile("p", policy.as_bytes()).unwrap();
         let request = CheckRequest::new().with("api_key", "other").unwrap();
-        let mut digests = Sealed::new();
+        let mut digests = Replaced::new();
         let request = good.compared(&request, &mut digests).unwrap();
         let unmet = good.limits().iter().map(|limit| format!("{:?}", limit.unmet(&request)));
         let shown = good.sentences().join("\n") + &unmet.collect::<String>() + &format!("{good:?}");
@@ -254,6 +201,13 @@ mod tests {
                 findings.contains("only the hash is known") && findings.contains("callers file"),
                 "{when}: {findings}"
             );
+        }
+        for fields in
+            ["by: [api_key], overrides: {'k*': 5/h}", "by: [t], tier_by: api_key, tiers: {'k*': 5/h}"]
+        {
+            let text = format!("limits: [{{name: a, rate: 1/h, {fields}}}]");
+            let findings = Policy::compile("p", text.as_bytes()).unwrap_err().to_string();
+            assert!(findings.contains("only the hash is known"), "{fields}: {findings}");
         }
         for when in
             ["{api_key: '*'}", "\"has(api_key)\"", "\"!has(api_key)\"", "\"api_key == 'a' && path == '/'\""]

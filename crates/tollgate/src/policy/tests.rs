@@ -3,11 +3,13 @@
 mod bad_files;
 mod bounds;
 mod conditions;
+mod differences;
 mod documents;
 mod example;
 mod many;
 mod matching;
 mod sentences;
+mod values;
 
 use super::{Findings, Policy};
 

@@ -3,7 +3,9 @@
 
 use crate::policy::condition::{Condition, Sense};
 use crate::policy::expression::Expression;
-use crate::policy::limit::{ANY, Cost, Limit, Mode, QuotaIndex, TIER_SEPARATOR, stricter, tier_name};
+use crate::policy::limit::{
+    Chosen, Cost, Limit, Mode, QuotaIndex, Role, TIER_BY_MAX, TIER_SEPARATOR, stricter,
+};
 use crate::policy::text::{Digits, as_text};
 use crate::request::CheckRequest;
 
@@ -133,33 +135,19 @@ impl Limit {
     /// How its quota for a request is chosen.
     #[must_use]
     pub fn choice(&self, request: &CheckRequest<'_>) -> Choice {
-        if let Some(by) = self.by.first()
-            && let Some(given) = request.attributes().iter().find(|given| given.name == by.name())
-            && let value = by.key_text(given.value)
-            && self.quotas.overrides.contains_key(value.as_str())
-        {
-            return Choice::Override { attribute: by.name().to_owned(), value };
+        let position = |name: &str| request.attributes().iter().position(|given| given.name == name);
+        let mut tier = [None; TIER_BY_MAX];
+        for (place, name) in tier.iter_mut().zip(self.tier_by()) {
+            *place = position(name);
         }
-        if self.quotas.tier_by.is_empty() {
-            return Choice::Only;
-        }
-        match self.tier_of(request) {
-            Some(tier) => Choice::Tier { by: self.by_tier(&tier) },
-            None => Choice::Otherwise { attributes: self.quotas.tier_by.clone() },
-        }
-    }
-
-    /// The name of the tier that a request has, if the limit knows it.
-    fn tier_of(&self, request: &CheckRequest<'_>) -> Option<String> {
-        let known = |name: &String| self.quotas.tiers.contains_key(name.as_str());
-        match self.tier_by() {
-            [first, second] => {
-                let value = |name: &String| text_of(name, request).into_iter().chain([ANY.to_owned()]);
-                let seconds: Vec<String> = value(second).collect();
-                value(first).flat_map(|one| seconds.iter().map(move |two| tier_name(&one, two))).find(known)
+        let first = self.by.first().and_then(|by| position(by.name()));
+        match (self.choose(request, first, tier), self.by.first()) {
+            (Some(Chosen { role: Role::Override, name, .. }), Some(by)) => {
+                Choice::Override { attribute: by.name().to_owned(), value: name.to_owned() }
             }
-            [only, ..] => text_of(only, request).filter(known),
-            [] => None,
+            (Some(chosen), _) => Choice::Tier { by: self.by_tier(chosen.name) },
+            (None, _) if self.quotas.tier_by.is_empty() => Choice::Only,
+            (None, _) => Choice::Otherwise { attributes: self.quotas.tier_by.clone() },
         }
     }
 

@@ -66,6 +66,16 @@ impl Vocabulary {
         self.declared.as_ref().is_some_and(|declared| declared.contains_key(name))
     }
 
+    /// The declared names, each with the kind that the policy gives it; none if it declares no names.
+    pub(crate) fn names(&self) -> Option<impl Iterator<Item = String>> {
+        let shown = |(name, kind): (&String, &Option<Kind>)| match kind {
+            Some(Kind::Address) => format!("{} (address)", quoted(name)),
+            Some(_) => format!("{} (text)", quoted(name)),
+            None => quoted(name),
+        };
+        self.declared.as_ref().map(|declared| declared.iter().map(shown))
+    }
+
     /// The kind of an attribute's values.
     pub(crate) fn kind(&self, name: &str) -> Kind {
         let declared = self.declared.as_ref().and_then(|declared| declared.get(name).copied().flatten());

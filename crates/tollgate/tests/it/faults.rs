@@ -78,7 +78,8 @@ fn an_expression_that_has_no_answer_is_a_fault() {
 #[test]
 fn too_many_limits_are_a_fault() {
     for (count, refused) in [(MATCHED_MAX, false), (MATCHED_MAX + 1, true)] {
-        let limits = (0..count).map(|number| Limit::new(&format!("limit-{number}"), per_hour(5)).by(["key"]));
+        let limits = (0..count)
+            .map(|number| Limit::new(&format!("limit-{number}"), per_hour(5)).by(["key"]).when("key", "*"));
         let engine = Engine::new(policy(limits.collect()), NOW);
         let request = CheckRequest::new().with("key", "k").expect("valid");
         let decision = engine.check_now(&request, NOW);

@@ -454,6 +454,41 @@ fn policies_are_compared_by_what_they_mean() {
     assert_eq!(policy(EXAMPLE).difference(&policy(EXAMPLE)).unchanged, 7);
 }
 
+/// A reload of a policy with another domain, condition or mode reported nothing: only numbers were compared.
+#[test]
+fn a_swap_tells_everything_that_changed() {
+    let engine =
+        engine("limits: [{name: a, by: [k], rate: 1/s}, {name: b, rate: 2/s}, {name: c, rate: 3/s}]");
+    let next = policy(
+        "{domain: edge, limits: [{name: a, by: [k], rate: 1/s, when: {p: x}}, {name: b, rate: 2/s, mode: off}, {name: c, rate: 3/s}]}",
+    );
+    let report = engine.swap(next, T0).unwrap();
+    assert_eq!(report.changed, ["a", "b"]);
+    assert_eq!(report.fields.iter().map(|change| change.field).collect::<Vec<_>>(), ["domain"]);
+    assert!(report.added.is_empty() && report.removed.is_empty() && report.restarted.is_empty());
+}
+
+/// A block named a pattern, and held for no request. It is refused, and so is a spelling that no request has.
+#[test]
+fn a_block_is_of_values_that_requests_have() {
+    let engine = engine(HOUR);
+    for (name, value, accepted) in [
+        ("path", "/v1/*", "`when: { path: /v1/* }`"),
+        ("path", "/café", "path: /caf%C3%A9"),
+        ("method", "get", "method: GET"),
+        ("host", "a.test.", "host: a.test"),
+        ("tenant", "acme-*", "`when: { tenant: acme-* }`"),
+    ] {
+        let refused = engine.block(&of(&[(name, value)]), T0 + secs(3), T0).unwrap_err().to_string();
+        assert!(refused.contains(accepted), "{name}={value}: {refused}");
+    }
+    assert!(engine.blocks(T0).is_empty());
+    engine.block(&of(&[("path", "/caf%C3%A9")]), T0 + secs(3), T0).unwrap();
+    for path in ["/café", "/caf%c3%a9", "/x/../caf%C3%A9"] {
+        assert_eq!(engine.check_now(&of(&[("path", path)]), T0).reason(), Some(Reason::Blocked), "{path}");
+    }
+}
+
 /// A memory store is as good as any for these, so that the engine's own type is used once.
 #[test]
 fn rulings_work_on_any_store() {

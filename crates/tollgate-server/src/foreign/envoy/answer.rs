@@ -59,7 +59,10 @@ pub(in crate::foreign) async fn answer<'c, S: Store>(
     let said = rulings.into_iter().zip(outcomes).zip(asked);
     let rules = said.filter(|(_, asked)| *asked);
     let rules = rules.filter_map(|((ruling, outcome), _)| rule(ruling, outcome, options)).collect();
-    Answered { answer: Answer { overall, statuses, headers, refusal: None, is_faulty: false }, rules }
+    // The originals say nothing of requests that no rule is about, so only the meter does.
+    let answer =
+        Answer { overall, statuses, headers, refusal: None, meets_no_limit: false, is_faulty: false };
+    Answered { answer, rules }
 }
 
 /// What a rule said, for whoever counts: what is left of it, and whether the request is over it.

@@ -4,7 +4,7 @@ use tollgate::policy::Expression;
 use tollgate::quota::UNITS_PER_SECOND_MAX;
 
 use super::tree::{Allowance, Config, Level, Node};
-use crate::foreign::convert::{Converted, Native, cel_text, is_name};
+use crate::foreign::convert::{Converted, Native, REFUSED, cel_text, is_name};
 use crate::rls::Unit;
 
 /// A rule, with the level that it stands in for each entry before.
@@ -84,9 +84,6 @@ fn native(
     unit: Unit,
     notes: &mut Vec<String>,
 ) -> Result<Native, String> {
-    if requests == 0 {
-        return Err("a rate of 0 refuses everything, and no policy says that: refuse such requests before they are asked about".to_owned());
-    }
     if u64::from(requests) > UNITS_PER_SECOND_MAX.saturating_mul(unit.seconds()) {
         return Err(format!("{requests} a {} is faster than a policy can count", unit.name()));
     }
@@ -127,8 +124,11 @@ fn native(
             by.push(node.key.clone());
         }
     }
+    if requests == 0 {
+        return Ok(Native { when, by, rate: REFUSED.to_owned(), align: None, is_shadow: false });
+    }
     notes.push(better(requests, unit));
-    Ok(Native { when, by, rate: rate(requests, unit), align: "epoch", is_shadow: false })
+    Ok(Native { when, by, rate: rate(requests, unit), align: Some("epoch"), is_shadow: false })
 }
 
 fn rate(requests: u32, unit: Unit) -> String {

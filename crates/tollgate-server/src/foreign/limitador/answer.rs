@@ -173,7 +173,10 @@ pub(in crate::foreign) async fn answer<'c, S: Store>(
     let overall = if ruling.is_limited && !options.is_shadow { Code::OverLimit } else { Code::Ok };
     let headers = if options.has_headers { headers(&ruling.loads) } else { Vec::new() };
     let rules = if gives_back { Vec::new() } else { ruling.rules(options.is_shadow) };
-    Answered { answer: Answer { overall, statuses, headers, refusal: None, is_faulty: false }, rules }
+    // The originals say nothing of requests that no rule is about, so only the meter does.
+    let answer =
+        Answer { overall, statuses, headers, refusal: None, meets_no_limit: false, is_faulty: false };
+    Answered { answer, rules }
 }
 
 /// Takes from every counter that the request meets what it gives back.

@@ -4,7 +4,7 @@ use tollgate::policy::Expression;
 use tollgate::quota::UNITS_PER_SECOND_MAX;
 
 use super::{Config, Limit};
-use crate::foreign::convert::{Converted, Native, is_name};
+use crate::foreign::convert::{Converted, Native, REFUSED, is_name};
 
 impl Config {
     /// The limits of a namespace.
@@ -18,7 +18,7 @@ fn converted(limit: &Limit) -> Converted {
     let name = name.unwrap_or_else(|| format!("{}-in-{}s", limit.max_value, limit.seconds));
     let mut notes = Vec::new();
     let native = native(limit);
-    if native.is_ok() {
+    if native.is_ok() && limit.max_value > 0 {
         notes.push(format!(
             "now possible: `algorithm: sliding-window` never admits more than {} in any {} seconds; the default, a token bucket, \
              admits them at once and then a steady rate",
@@ -29,8 +29,8 @@ fn converted(limit: &Limit) -> Converted {
 }
 
 fn native(limit: &Limit) -> Result<Native, String> {
-    if limit.max_value == 0 || limit.seconds == 0 {
-        return Err("a limit of 0, or in 0 seconds, counts nothing, and no policy says that".to_owned());
+    if limit.seconds == 0 {
+        return Err("a limit in 0 seconds counts nothing, and no policy says that".to_owned());
     }
     if limit.max_value > UNITS_PER_SECOND_MAX.saturating_mul(limit.seconds) {
         return Err("it is faster than a policy can count".to_owned());
@@ -50,8 +50,12 @@ fn native(limit: &Limit) -> Result<Native, String> {
             .ok_or_else(|| format!("{} cannot be said with attributes alone", condition.source()))?;
         conditions.push(if limit.conditions.len() > 1 { format!("({rewritten})") } else { rewritten });
     }
+    let when = conditions.join(" && ");
+    if limit.max_value == 0 {
+        return Ok(Native { when, by, rate: REFUSED.to_owned(), align: None, is_shadow: false });
+    }
     let rate = format!("{} per {}s", limit.max_value, limit.seconds);
-    Ok(Native { when: conditions.join(" && "), by, rate, align: "first-hit", is_shadow: false })
+    Ok(Native { when, by, rate, align: Some("first-hit"), is_shadow: false })
 }
 
 /// Whether it is an expression over attributes, and over nothing else.

@@ -59,6 +59,11 @@ impl Brought {
         brought
     }
 
+    /// Whether there are none.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.said.is_empty()
+    }
+
     /// Whether one of them does not admit.
     pub(super) fn refuses(&self) -> bool {
         self.said.iter().any(|said| said.away.is_some())

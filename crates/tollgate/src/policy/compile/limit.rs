@@ -15,7 +15,8 @@ use crate::policy::text::TextMap;
 use crate::policy::{By, Vocabulary};
 use crate::quota::Quota;
 
-pub(super) const FIELDS: [&str; 26] = [
+/// The fields of a limit.
+pub(crate) const FIELDS: [&str; 26] = [
     "name",
     "when",
     "by",
@@ -94,6 +95,9 @@ pub(super) fn read(node: &Node, vocabulary: &Vocabulary, report: &mut Report) ->
         quotas: quotas.unwrap_or_else(Quotas::none),
         cost,
     };
+    for doubt in limit.settle(vocabulary) {
+        report.say(fields.place("cost"), "cost", doubt);
+    }
     for (field, fault) in limit.seal(report.credentials()) {
         report.error(fields.place(&field), &field, fault);
     }

@@ -14,6 +14,9 @@ const VALUES: &str = "a text, a list of texts, or { not: … } of these; * stand
 /// The conditions of a limit; none when it has no `when`. Credentials in them are digests.
 pub(crate) fn read(fields: Fields<'_>, vocabulary: &Vocabulary, report: &mut Report) -> Vec<Condition> {
     let mut conditions = read_plain(fields, vocabulary, report);
+    for doubt in conditions.iter_mut().flat_map(|condition| condition.settle(vocabulary)) {
+        report.say(fields.place("when"), "when", doubt);
+    }
     let sealed: Vec<_> =
         conditions.iter_mut().map(|condition| condition.seal(report.credentials())).collect();
     for problem in sealed.into_iter().filter_map(Result::err) {

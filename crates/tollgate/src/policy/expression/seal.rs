@@ -1,6 +1,6 @@
 //! Credentials in an expression: a literal that is compared with a credential becomes its digest. Nothing else may be asked of one.
 
-use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::common::types::CelString;
 
 use super::{presence, survey};
@@ -38,42 +38,12 @@ impl Sealing<'_> {
         if let Some(name) = self.credential(expression) {
             return Err(text_unknown(&name));
         }
-        match &mut expression.expr {
-            Expr::Call(call) => {
-                if self.compares(call)? {
-                    return Ok(());
-                }
-                let target = call.target.iter_mut().map(|target| &mut **target);
-                target.chain(&mut call.args).try_for_each(|part| self.walk(part))
-            }
-            Expr::Comprehension(inner) => {
-                let parts = [
-                    &mut inner.iter_range,
-                    &mut inner.accu_init,
-                    &mut inner.loop_cond,
-                    &mut inner.loop_step,
-                    &mut inner.result,
-                ];
-                parts.into_iter().try_for_each(|part| self.walk(part))
-            }
-            Expr::List(list) => list.elements.iter_mut().try_for_each(|part| self.walk(part)),
-            Expr::Map(map) => map.entries.iter_mut().try_for_each(|entry| self.walk_entry(&mut entry.expr)),
-            Expr::Struct(inner) => {
-                inner.entries.iter_mut().try_for_each(|entry| self.walk_entry(&mut entry.expr))
-            }
-            Expr::Select(select) => self.walk(&mut select.operand),
-            Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Ok(()),
+        if let Expr::Call(call) = &mut expression.expr
+            && self.compares(call)?
+        {
+            return Ok(());
         }
-    }
-
-    fn walk_entry(&mut self, entry: &mut EntryExpr) -> Result<(), Problem> {
-        match entry {
-            EntryExpr::StructField(field) => self.walk(&mut field.value),
-            EntryExpr::MapEntry(entry) => {
-                self.walk(&mut entry.key)?;
-                self.walk(&mut entry.value)
-            }
-        }
+        survey::children_mut(expression).into_iter().try_for_each(|part| self.walk(part))
     }
 
     /// Seals a comparison with a credential; tells whether the call is one.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 
-use super::{pattern, presence};
+use super::{pattern, presence, reading};
 
 use crate::policy::finding::{Problem, quoted};
 
@@ -134,10 +134,13 @@ impl Survey {
 }
 
 /// `a` or `a.b.c`: attributes have no fields, so a dotted name is the name of an attribute. Names that cannot be written are
-/// those of macros.
+/// those of macros, or say how an attribute is read.
 pub(super) fn dotted(expression: &IdedExpr) -> Option<String> {
     match &expression.expr {
-        Expr::Ident(name) => (!name.starts_with('@')).then(|| name.clone()),
+        Expr::Ident(name) if name.starts_with('@') => {
+            reading::of_variable(name).map(|(name, _)| name.to_owned())
+        }
+        Expr::Ident(name) => Some(name.clone()),
         Expr::Select(select) if !select.test => {
             Some(format!("{}.{}", dotted(&select.operand)?, select.field))
         }
@@ -156,6 +159,36 @@ pub(super) fn children(expression: &IdedExpr) -> Vec<&IdedExpr> {
         Expr::Struct(inner) => inner.entries.iter().flat_map(|entry| entries(&entry.expr)).collect(),
         Expr::Select(select) => vec![&select.operand],
         Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
+    }
+}
+
+/// The same parts, to be changed.
+pub(super) fn children_mut(expression: &mut IdedExpr) -> Vec<&mut IdedExpr> {
+    match &mut expression.expr {
+        Expr::Call(call) => {
+            call.target.iter_mut().map(|target| &mut **target).chain(&mut call.args).collect()
+        }
+        Expr::Comprehension(inner) => vec![
+            &mut inner.iter_range,
+            &mut inner.accu_init,
+            &mut inner.loop_cond,
+            &mut inner.loop_step,
+            &mut inner.result,
+        ],
+        Expr::List(list) => list.elements.iter_mut().collect(),
+        Expr::Map(map) => map.entries.iter_mut().flat_map(|entry| entries_mut(&mut entry.expr)).collect(),
+        Expr::Struct(inner) => {
+            inner.entries.iter_mut().flat_map(|entry| entries_mut(&mut entry.expr)).collect()
+        }
+        Expr::Select(select) => vec![&mut select.operand],
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
+    }
+}
+
+fn entries_mut(entry: &mut EntryExpr) -> Vec<&mut IdedExpr> {
+    match entry {
+        EntryExpr::StructField(field) => vec![&mut field.value],
+        EntryExpr::MapEntry(entry) => vec![&mut entry.key, &mut entry.value],
     }
 }
 

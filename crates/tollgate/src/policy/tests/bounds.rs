@@ -61,6 +61,25 @@ fn too_many_unconditional_limits_are_refused() {
     policy(&format!("limits:\n{}", limits[..32].concat()));
 }
 
+/// 40 limits by one attribute passed the check, and each request that had it was refused: it met more limits than it may.
+#[test]
+fn too_many_limits_of_one_request_are_refused() {
+    let limits = |count: usize, by: &str| -> String {
+        (0..count).map(|i| format!("  - {{name: '{by}{i}', by: [{by}], rate: 1/s}}\n")).collect()
+    };
+    let said = findings(&format!("limits:\n{}", limits(40, "k"))).to_string();
+    let expected = "34:12: limits[32] \"k32\": more than 32 limits apply to every request with k";
+    assert!(said.contains(expected), "{said}");
+    let mixed = |some: usize| {
+        format!("limits:\n{}{}  - {{name: one, rate: 1/s}}\n", limits(some, "t, k"), limits(16, "k"))
+    };
+    let said = findings(&mixed(16)).to_string();
+    assert!(said.contains("more than 32 limits apply to every request with k, t"), "{said}");
+    policy(&mixed(15));
+    policy(&format!("limits:\n{}{}", limits(16, "k"), limits(32, "t")));
+    policy(&format!("limits:\n{}", limits(40, "k").replace("rate: 1/s", "rate: 1/s, mode: shadow")));
+}
+
 /// No expression that fits the bound on its length can exhaust the stack, neither when it is read nor when it is asked.
 #[test]
 fn deep_expressions_do_not_exhaust_the_stack() {

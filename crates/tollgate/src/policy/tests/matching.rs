@@ -277,7 +277,8 @@ fn a_request_takes_one_permit() {
 /// A request that meets more limits than a decision may charge is refused, not half checked.
 #[test]
 fn too_many_matches_are_a_fault() {
-    let limits: Vec<String> = (0..33).map(|i| format!("{{name: l{i}, by: [x], rate: 1/s}}")).collect();
+    let limits: Vec<String> =
+        (0..33).map(|i| format!("{{name: l{i}, when: {{x: '*'}}, rate: 1/s}}")).collect();
     let policy = policy(&format!("limits: [{}]", limits.join(",")));
     assert_eq!(policy.matches(&request(&[("x", text("1"))])), Err(Fault::TooManyLimits));
     assert_eq!(policy.matches(&request(&[("y", text("1"))])).map(|matches| matches.len()), Ok(0));

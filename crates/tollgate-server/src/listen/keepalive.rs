@@ -1,0 +1,58 @@
+//! Notices peers that are gone without a word, as a machine that loses its power or its network is: the system asks them whether they
+//! are still there. docs/gateway.md promises the time.
+
+use std::io;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+
+/// How long a connection may be silent before the peer is asked.
+const ASKED_AFTER: Duration = Duration::from_secs(30);
+/// How long after one question the next follows, and how many stay without an answer.
+const ASKED_EVERY: Duration = Duration::from_secs(10);
+const QUESTIONS: u32 = 3;
+/// How long a peer may leave what was sent to it unacknowledged, or take nothing of it. No question is asked meanwhile.
+#[cfg(target_os = "linux")]
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(60);
+
+/// Has the system ask a silent peer. A listener hands this on to the connections that it accepts.
+///
+/// # Errors
+/// When the system cannot; the peer is then gone when it says so.
+pub(crate) fn ask_when_silent(socket: SockRef<'_>) -> io::Result<()> {
+    let asked = TcpKeepalive::new().with_time(ASKED_AFTER).with_interval(ASKED_EVERY).with_retries(QUESTIONS);
+    socket.set_tcp_keepalive(&asked)
+}
+
+/// The same, and ends a connection whose peer acknowledges nothing. Not for an upstream that may take its time to read a body.
+///
+/// # Errors
+/// As [`ask_when_silent`].
+pub(crate) fn end_when_deaf(socket: SockRef<'_>) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+    ask_when_silent(socket)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    /// A connection has from its listener what ends it when its peer is gone: within a minute, whether something was sent or not.
+    #[tokio::test]
+    async fn accepted_connections_ask() {
+        let listener = crate::listen::bind("127.0.0.1:0".parse().unwrap(), "--http").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (client, (accepted, _)) = (client.unwrap(), accepted.unwrap());
+        let socket = SockRef::from(&accepted);
+        assert!(socket.keepalive().unwrap());
+        let silent = socket.tcp_keepalive_time().unwrap();
+        let asked = socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
+        assert_eq!((silent + asked).as_secs(), 60);
+        assert_eq!(socket.tcp_user_timeout().unwrap().unwrap().as_secs(), 60);
+        assert!(!SockRef::from(&client).keepalive().unwrap(), "by default nobody asks");
+    }
+}

@@ -1,0 +1,210 @@
+//! A request as a policy compares it: credentials by their digests, and addresses, paths and hosts in the one spelling in which policies
+//! name them, whatever way in the request came. What it counts by stays as it came.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use crate::address::Network;
+use crate::credential::{CredentialAttributes, CredentialDigest};
+use crate::host::Host;
+use crate::path::{EscapedSlashes, normalise_path};
+use crate::policy::Policy;
+use crate::policy::condition::Condition;
+use crate::policy::finding::{Problem, Severity};
+use crate::policy::limit::{Cost, Limit};
+use crate::policy::text::{Digits, as_text};
+use crate::policy::vocabulary::{Kind, Vocabulary};
+use crate::request::{CheckRequest, Value};
+
+/// The form in which the values of an attribute are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ComparedAs {
+    /// By the digest of a credential.
+    Digest,
+    /// By the one spelling of an address.
+    Address,
+    /// By the one spelling of a path.
+    Path,
+    /// By the one spelling of a host.
+    Host,
+}
+
+/// A value in its form, where that is not how it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ComparedValue {
+    /// A digest.
+    Digest(CredentialDigest),
+    /// A text.
+    Text(String),
+    /// A host, of which a port is another spelling.
+    Host(Host<'static>),
+}
+
+impl ComparedValue {
+    /// What it is compared by.
+    pub(crate) fn as_str(&self) -> &str {
+        match self {
+            ComparedValue::Digest(digest) => digest.as_str(),
+            ComparedValue::Text(text) => text,
+            ComparedValue::Host(host) => host.name(),
+        }
+    }
+
+    /// Another spelling of it.
+    pub(crate) fn other(&self) -> Option<&str> {
+        match self {
+            ComparedValue::Host(host) if host.has_port() => Some(host.as_str()),
+            _ => None,
+        }
+    }
+}
+
+/// What stands in the place of a request's values, each with the position of its attribute.
+pub(crate) type Replaced = SmallVec<[(usize, ComparedValue); 1]>;
+
+impl ComparedAs {
+    const fn of(kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::Address => Some(ComparedAs::Address),
+            Kind::Path => Some(ComparedAs::Path),
+            Kind::Host => Some(ComparedAs::Host),
+            Kind::Method | Kind::Text => None,
+        }
+    }
+
+    /// A value in this form; none where it is that already, or has none.
+    fn formed(self, value: Value<'_>) -> Option<ComparedValue> {
+        match (self, value) {
+            (ComparedAs::Digest, value) => {
+                let mut room: Digits = [0; 20];
+                let text = as_text(value, &mut room);
+                let digest = CredentialDigest::of_value(text);
+                (digest.as_str() != text).then_some(ComparedValue::Digest(digest))
+            }
+            (ComparedAs::Address, Value::Text(text)) => address(text).map(ComparedValue::Text),
+            (ComparedAs::Path, Value::Text(text)) => path(text).map(ComparedValue::Text),
+            (ComparedAs::Host, Value::Text(text)) => host(text).map(ComparedValue::Host),
+            (_, Value::Number(_)) => None,
+        }
+    }
+}
+
+/// The one spelling of a value by the name of its attribute; none where it is that already, or has none.
+pub(crate) fn by_name(name: &str, text: &str) -> Option<ComparedValue> {
+    ComparedAs::of(Kind::of(name))?.formed(Value::Text(text))
+}
+
+fn address(text: &str) -> Option<String> {
+    // An IPv4 address has one spelling only.
+    if !text.bytes().any(|byte| matches!(byte, b':' | b'/')) {
+        return None;
+    }
+    Network::given(text).map(|network| network.to_string()).filter(|one| one != text)
+}
+
+/// Some callers send the query along, which stays as it is.
+fn path(text: &str) -> Option<String> {
+    let end = text.find('?').unwrap_or(text.len());
+    let (path, query) = text.split_at(end);
+    let one = normalise_path(path, EscapedSlashes::Keep).ok()?;
+    (one != path).then(|| one.into_owned() + query)
+}
+
+fn host(text: &str) -> Option<Host<'static>> {
+    let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.');
+    if text.bytes().all(is_plain) && !text.ends_with('.') {
+        return None;
+    }
+    let host = Host::parse(text).ok()?;
+    (host.has_port() || host.as_str() != text).then(|| host.into_owned())
+}
+
+impl Limit {
+    /// Settles how its cost reads attributes, and which spellings its tiers and overrides have; tells what is wrong with the texts of its
+    /// cost. Its conditions are settled where they are read.
+    pub(crate) fn settle(&mut self, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {
+        let by = self.by.first().map(|by| vocabulary.kind(by.name()));
+        let tiers = self.quotas.tier_by.iter().map(|name| vocabulary.kind(name)).collect::<Vec<_>>();
+        self.quotas.settle(by, &tiers);
+        match &mut self.cost {
+            Cost::Computed(expression) => expression.settle(vocabulary),
+            Cost::Asked | Cost::Units(_) | Cost::Attribute(_) => Vec::new(),
+        }
+    }
+
+    /// The attributes that it names values of. A table compares addresses by their bits, so it needs no spelling of them.
+    fn named(&self) -> impl Iterator<Item = (&str, ByBits)> {
+        let in_conditions = self.when.iter().flat_map(|condition| {
+            let by_bits = if matches!(condition, Condition::OneOf { .. }) { ByBits::Yes } else { ByBits::No };
+            condition.mentioned().map(move |name| (name, by_bits))
+        });
+        let in_cost = match &self.cost {
+            Cost::Computed(expression) => Some(expression.attributes()),
+            Cost::Asked | Cost::Units(_) | Cost::Attribute(_) => None,
+        };
+        let overridden = self.by.first().filter(|_| !self.quotas.overrides.is_empty()).map(|by| by.name());
+        let others = in_cost.into_iter().flatten().chain(self.tier_by().iter().map(String::as_str));
+        in_conditions
+            .chain(others.map(|name| (name, ByBits::No)))
+            .chain(overridden.map(|name| (name, ByBits::Yes)))
+    }
+}
+
+/// Whether addresses are compared by their bits, so that no spelling of them matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ByBits {
+    Yes,
+    No,
+}
+
+/// The attributes that these limits name values of and whose values have a form of their own.
+pub(crate) fn names(
+    limits: &[Limit],
+    credentials: &CredentialAttributes,
+    vocabulary: &Vocabulary,
+) -> Vec<(String, ComparedAs)> {
+    let mut names = BTreeMap::new();
+    for (name, by_bits) in limits.iter().flat_map(Limit::named) {
+        let form = match ComparedAs::of(vocabulary.kind(name)) {
+            _ if credentials.contains(name) => Some(ComparedAs::Digest),
+            Some(ComparedAs::Address) if by_bits == ByBits::Yes => None,
+            form => form,
+        };
+        if let Some(form) = form.filter(|_| !names.contains_key(name)) {
+            names.insert(name.to_owned(), form);
+        }
+    }
+    names.into_iter().collect()
+}
+
+impl Policy {
+    /// A request as the policy compares it; none where it is that already. `replaced` is where the other values live.
+    #[inline]
+    pub(crate) fn compared<'r, 'a: 'r>(
+        &self,
+        request: &CheckRequest<'a>,
+        replaced: &'r mut Replaced,
+    ) -> Option<CheckRequest<'r>> {
+        if self.compared.is_empty() {
+            return None;
+        }
+        *replaced = self.formed(request);
+        if replaced.is_empty() {
+            return None;
+        }
+        let values = replaced.iter().map(|(position, formed)| (*position, formed.as_str(), formed.other()));
+        Some(request.replaced(values))
+    }
+
+    fn formed(&self, request: &CheckRequest<'_>) -> Replaced {
+        let mut replaced = Replaced::new();
+        for (position, given) in request.attributes().iter().enumerate() {
+            let form = self.compared.iter().find(|(name, _)| name == given.name).map(|(_, form)| *form);
+            if let Some(formed) = form.and_then(|form| form.formed(given.value)) {
+                replaced.push((position, formed));
+            }
+        }
+        replaced
+    }
+}

@@ -1,0 +1,254 @@
+//! Values in places that take single values only: names of tiers and overrides, texts that CEL compares, and what operators block.
+//! A pattern there, or a value in a spelling that no request has, would match nothing; it is refused with the right spelling.
+
+use std::borrow::Cow;
+
+use crate::address::{IPV6_PREFIX_DEFAULT, Network, Prefixes};
+use crate::host::Host;
+use crate::path::{EscapedSlashes, is_parameter, normalise_part, normalise_path};
+use crate::policy::finding::{Problem, Severity, quoted};
+use crate::policy::pattern::{self, NO_ADDRESS, refused};
+use crate::policy::vocabulary::Kind;
+
+/// The shortest prefix of IPv6 that one client may have: that of a whole site.
+const IPV6_CLIENT_MIN: u8 = 48;
+
+/// Whether a value names many others where an attribute of this kind has one.
+pub(crate) fn is_pattern(kind: Kind, written: &str) -> bool {
+    match kind {
+        Kind::Path => written.contains('*') || written.split('/').any(is_parameter),
+        Kind::Address => written != NO_ADDRESS && is_wide(written),
+        Kind::Method | Kind::Host | Kind::Text => written.contains('*'),
+    }
+}
+
+/// Whether a text is a network of many clients.
+fn is_wide(written: &str) -> bool {
+    let is_client = |network: &Network| match network.first().is_ipv4() {
+        true => network.is_single(),
+        false => network.prefix() >= IPV6_CLIENT_MIN,
+    };
+    written.contains('*') || written.parse::<Network>().is_ok_and(|network| !is_client(&network))
+}
+
+/// What is wrong with a single value of an attribute, if anything is.
+pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> {
+    if written.is_empty() {
+        return None;
+    }
+    if is_pattern(kind, written) {
+        let accepted = match pattern::address(name, written).filter(|_| kind == Kind::Address) {
+            Some(meant) => {
+                format!("a single value; for many, a limit of its own with `when: {{ {} }}`", meant.accepted)
+            }
+            None => instead(name, written),
+        };
+        return refused(written, "stands for many values, and only single ones are known here", accepted);
+    }
+    match kind {
+        Kind::Address => client(name, written),
+        Kind::Method => pattern::method(written),
+        Kind::Host => pattern::host(written),
+        Kind::Path => pattern::path(written),
+        Kind::Text if written.contains('/') && written.parse::<Network>().is_ok() => {
+            let accepted =
+                format!("`attributes: [{{{name}: address}}]` in the policy if its values are addresses");
+            refused(written, &format!("is a network, and {} is no address", quoted(name)), accepted)
+        }
+        Kind::Text => None,
+    }
+}
+
+/// The same for the name of a tier or an override, which may also be how another product writes a pattern.
+pub(crate) fn name_problem(kind: Kind, name: &str, written: &str) -> Option<Problem> {
+    let looks_like_one = || {
+        pattern::negated(name, written)
+            .or_else(|| pattern::expression(name, written))
+            .filter(|_| kind == Kind::Text)
+    };
+    let elsewhere = |problem: Problem| {
+        let accepted = format!("a single value; for many, a limit of its own with {}", problem.accepted);
+        Problem::new(problem.message, accepted)
+    };
+    problem(kind, name, written).or_else(|| looks_like_one().map(elsewhere))
+}
+
+/// Where a pattern would be understood.
+fn instead(name: &str, written: &str) -> String {
+    format!(
+        "a single value; for many, a limit of its own with `when: {{ {}: {} }}`",
+        quoted(name),
+        quoted(written)
+    )
+}
+
+/// An address is compared as it counts: IPv4 whole, IPv6 by its network.
+fn client(name: &str, written: &str) -> Option<Problem> {
+    if let Some(problem) = pattern::address(name, written) {
+        return Some(problem);
+    }
+    let one = Prefixes::Default.network(written)?.to_string();
+    if one == written {
+        return None;
+    }
+    let accepted =
+        format!("{one}; `when: {{ {}: {} }}` for this address alone", quoted(name), quoted(written));
+    let why = match written.parse::<Network>() {
+        Ok(network) if network.is_single() && !network.first().is_ipv4() => {
+            format!("is one IPv6 address, and clients are known by their /{IPV6_PREFIX_DEFAULT} here")
+        }
+        _ => "is not the spelling in which addresses are compared".to_owned(),
+    };
+    refused(written, &why, accepted)
+}
+
+/// What is wrong with a text that CEL compares an attribute with.
+pub(crate) fn literal(kind: Kind, name: &str, text: &str) -> Option<(Severity, Problem)> {
+    let error = |problem: Problem| Some((Severity::Error, problem));
+    if text.is_empty() {
+        return None;
+    }
+    let (one, kind_of) = match kind {
+        Kind::Text => return None,
+        // There is no other way to name a path with a star in it.
+        Kind::Path if text.contains('*') => return as_it_stands(name, text),
+        Kind::Path if text.contains(['{', '?', '#']) || !text.starts_with('/') => {
+            return problem(kind, name, text).and_then(error);
+        }
+        _ if is_pattern(kind, text) => {
+            let accepted = format!("a table such as `when: {{ {}: {} }}`", quoted(name), quoted(text));
+            return refused(text, "is a pattern, and CEL compares texts as they stand", accepted)
+                .and_then(error);
+        }
+        Kind::Path => (normalise_path(text, EscapedSlashes::Keep).map(Cow::into_owned).ok(), "paths"),
+        Kind::Host => (Host::parse(text).map(|host| host.as_str().to_owned()).ok(), "hosts"),
+        Kind::Method => return pattern::method(text).and_then(|found| error(in_cel(found, name))),
+        Kind::Address => return client(name, text).and_then(|found| error(in_cel(found, name))),
+    };
+    match one {
+        Some(one) if one == text => None,
+        Some(one) => {
+            let why = format!("is not the spelling in which {kind_of} are compared");
+            refused(text, &why, format!("'{}'", quoted(&one))).and_then(error)
+        }
+        None => problem(kind, name, text)
+            .or_else(|| {
+                refused(
+                    text,
+                    &format!("is none of the {kind_of} that requests can have"),
+                    "one that they can",
+                )
+            })
+            .and_then(error),
+    }
+}
+
+/// The right spelling of a value, without the attribute that a table names before it.
+fn in_cel(problem: Problem, name: &str) -> Problem {
+    let accepted = problem.accepted.strip_prefix(name).and_then(|rest| rest.strip_prefix(": "));
+    Problem { accepted: accepted.unwrap_or(&problem.accepted).to_owned(), message: problem.message }
+}
+
+/// A star in CEL is a star.
+fn as_it_stands(name: &str, text: &str) -> Option<(Severity, Problem)> {
+    let accepted =
+        format!("a table such as `when: {{ {}: {} }}` if it is a pattern", quoted(name), quoted(text));
+    let found = refused(text, "is compared as it stands: * is no pattern in CEL", accepted);
+    found.map(|problem| (Severity::Warning, problem))
+}
+
+/// Which part of a value CEL looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sought {
+    /// `startsWith`.
+    Start,
+    /// `endsWith` and `contains`.
+    Other,
+    /// `matches`.
+    Expression,
+}
+
+/// What is wrong with a text that CEL looks for in an attribute.
+pub(crate) fn part(kind: Kind, name: &str, part: Sought, text: &str) -> Option<(Severity, Problem)> {
+    let error = |problem: Problem| Some((Severity::Error, problem));
+    if kind == Kind::Text {
+        return None;
+    }
+    if part == Sought::Expression {
+        let why = format!("has letters that no {name} has: they are ASCII");
+        let accepted = if kind == Kind::Path { "escapes in capitals, such as caf%C3%A9" } else { "ASCII" };
+        return if text.is_ascii() { None } else { refused(text, &why, accepted).and_then(error) };
+    }
+    let one = match kind {
+        Kind::Path if text.contains('*') => return as_it_stands(name, text),
+        Kind::Path if part == Sought::Start && !text.starts_with('/') && !text.is_empty() => {
+            let why = "does not begin with /, and every path does";
+            return refused(text, why, format!("'/{}'", quoted(text))).and_then(error);
+        }
+        Kind::Path if text.contains(['?', '#']) => return pattern::path(&format!("/{text}")).and_then(error),
+        Kind::Path => match normalise_part(text) {
+            Ok(one) => one.into_owned(),
+            Err(why) => {
+                let why = format!("is no part of a path: {why}");
+                return refused(text, &why, "a part such as /login").and_then(error);
+            }
+        },
+        Kind::Method => text.to_ascii_uppercase(),
+        _ if text.contains('*') => return as_it_stands(name, text),
+        Kind::Host | Kind::Address | Kind::Text => text.to_ascii_lowercase(),
+    };
+    if one == text {
+        return None;
+    }
+    let why = format!("is not the spelling in which {name} is compared");
+    refused(text, &why, format!("'{}'", quoted(&one))).and_then(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each of these compiled as the name of a tier or an override, and nothing ever had it.
+    #[test]
+    fn names_that_no_request_has_are_refused() {
+        for (name, written, accepted) in [
+            ("api_key", "k*", "when: { api_key: k* }"),
+            ("plan", "pro*", "when: { plan: pro* }"),
+            ("plan", "!free", "plan: { not: free }"),
+            ("plan", "^pro$", "plan: pro"),
+            ("tenant", "10.0.0.0/8", "attributes: [{tenant: address}]"),
+            ("ip", "10.0.0.0/8", "when: { ip: 10.0.0.0/8 }"),
+            ("ip", "10.0.*", "when: { ip: 10.0.0.0/16 }"),
+            ("ip", "localhost", "an address or a network"),
+            ("ip", "::ffff:10.0.0.1", "10.0.0.1"),
+            ("ip", "2001:DB8::1", "2001:db8::/64"),
+            ("method", "get", "GET"),
+            ("method", "G*", "when: { method: G* }"),
+            ("path", "/v1/*", "when: { path: /v1/* }"),
+            ("path", "/u/{id}", "when: { path: /u/{id} }"),
+            ("path", "/café", "/caf%C3%A9"),
+            ("path", "login", "/login"),
+            ("host", "Example.com", "example.com"),
+            ("host", "*.example.com", "when: { host: *.example.com }"),
+        ] {
+            let problem = name_problem(Kind::of(name), name, written);
+            let problem = problem.unwrap_or_else(|| panic!("{name}: {written} is accepted"));
+            assert!(problem.accepted.contains(accepted), "{name}: {written}: {}", problem.accepted);
+        }
+        for (name, written) in [
+            ("plan", "free"),
+            ("plan", ""),
+            ("tenant", "Acme, Inc."),
+            ("route", "/users/{id}"),
+            ("ip", "10.0.0.1"),
+            ("ip", "none"),
+            ("ip", "2001:db8::/64"),
+            ("ip", "2001:db8::/56"),
+            ("method", "HEAD"),
+            ("path", "/caf%C3%A9"),
+            ("host", "example.com:8443"),
+        ] {
+            assert_eq!(name_problem(Kind::of(name), name, written), None, "{name}: {written}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! How an expression reads an attribute beside a literal: as text beside a text, as a number beside a number, and an address as the
+//! client that it counts as. Some wires carry only text, and some clients have several spellings; what a condition means must not
+//! depend on either. Literals that no attribute of their kind can have are reported.
+
+use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
+
+use super::{pattern, survey};
+use crate::policy::exact::{self, Sought};
+use crate::policy::finding::{Problem, Severity};
+use crate::policy::vocabulary::{Kind, Vocabulary};
+
+/// How an attribute is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadAs {
+    /// As text; a number in decimal.
+    Text,
+    /// As a number, if it is one or the text of one.
+    Number,
+    /// As the client that an address counts as.
+    Client,
+}
+
+/// What begins the variables that are read so. No name that can be written begins so.
+const VARIABLES: [(&str, ReadAs); 3] =
+    [("@text:", ReadAs::Text), ("@number:", ReadAs::Number), ("@client:", ReadAs::Client)];
+const COMPARISONS: [&str; 6] = [
+    operators::EQUALS,
+    operators::NOT_EQUALS,
+    operators::LESS,
+    operators::LESS_EQUALS,
+    operators::GREATER,
+    operators::GREATER_EQUALS,
+];
+const ARITHMETIC: [&str; 5] =
+    [operators::ADD, operators::SUBSTRACT, operators::MULTIPLY, operators::DIVIDE, operators::MODULO];
+
+/// The attribute that a variable stands for, where it says how that is read.
+pub(super) fn of_variable(variable: &str) -> Option<(&str, ReadAs)> {
+    VARIABLES.iter().find_map(|(prefix, read)| Some((variable.strip_prefix(prefix)?, *read)))
+}
+
+/// Settles how an expression reads its attributes, and reports literals that none of them can have.
+pub(super) fn settle(expression: &mut IdedExpr, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {
+    let mut settling = Settling { vocabulary, bound: Vec::new(), found: Vec::new() };
+    settling.walk(expression);
+    settling.found
+}
+
+struct Settling<'v> {
+    vocabulary: &'v Vocabulary,
+    /// Names that macros around the place at hand give a meaning.
+    bound: Vec<String>,
+    found: Vec<(Severity, Problem)>,
+}
+
+impl Settling<'_> {
+    fn walk(&mut self, expression: &mut IdedExpr) {
+        let depth = self.bound.len();
+        match &mut expression.expr {
+            Expr::Call(call) => self.call(call),
+            Expr::Comprehension(inner) => {
+                self.bound.push(inner.iter_var.clone());
+                self.bound.extend(inner.iter_var2.clone());
+                self.bound.push(inner.accu_var.clone());
+            }
+            _ => {}
+        }
+        survey::children_mut(expression).into_iter().for_each(|child| self.walk(child));
+        self.bound.truncate(depth);
+    }
+
+    fn call(&mut self, call: &mut CallExpr) {
+        let function = call.func_name.as_str();
+        match (&mut call.target, call.args.as_mut_slice()) {
+            (None, [left, right]) if COMPARISONS.contains(&function) => {
+                self.beside(left, std::slice::from_ref(&*right));
+                self.beside(right, std::slice::from_ref(&*left));
+            }
+            (None, [left, right]) if ARITHMETIC.contains(&function) => {
+                if is_number(left) {
+                    self.as_number(right);
+                } else if is_number(right) {
+                    self.as_number(left);
+                }
+            }
+            (None, [left, right]) if function == operators::IN => {
+                if let Expr::List(list) = &right.expr {
+                    self.beside(left, &list.elements);
+                }
+            }
+            (Some(target), [text]) => self.part(function, target, text),
+            (None, [target, text]) => self.part(function, target, text),
+            _ => {}
+        }
+    }
+
+    /// An operand, and what it is compared with.
+    fn beside(&mut self, operand: &mut IdedExpr, others: &[IdedExpr]) {
+        let texts: Option<Vec<&str>> = others.iter().map(text_of).collect();
+        if let Some(texts) = texts.filter(|texts| !texts.is_empty()) {
+            let Some(name) = self.attribute(operand) else { return };
+            let kind = self.vocabulary.kind(&name);
+            self.found.extend(texts.into_iter().filter_map(|text| exact::literal(kind, &name, text)));
+            read_as(operand, &name, if kind == Kind::Address { ReadAs::Client } else { ReadAs::Text });
+        } else if !others.is_empty() && others.iter().all(is_number) {
+            self.as_number(operand);
+        }
+    }
+
+    /// Reads what arithmetic is done with as numbers.
+    fn as_number(&mut self, operand: &mut IdedExpr) {
+        if let Some(name) = self.attribute(operand) {
+            read_as(operand, &name, ReadAs::Number);
+        } else if let Expr::Call(call) = &mut operand.expr
+            && ARITHMETIC.contains(&call.func_name.as_str())
+            && !call.args.iter().any(|argument| text_of(argument).is_some())
+        {
+            call.args.iter_mut().for_each(|argument| self.as_number(argument));
+        }
+    }
+
+    /// A text that is looked for in an attribute.
+    fn part(&mut self, function: &str, target: &IdedExpr, text: &IdedExpr) {
+        let part = match function {
+            "startsWith" => Sought::Start,
+            "endsWith" | "contains" => Sought::Other,
+            pattern::NAME => Sought::Expression,
+            _ => return,
+        };
+        if let (Some(name), Some(text)) = (self.attribute(target), text_of(text)) {
+            self.found.extend(exact::part(self.vocabulary.kind(&name), &name, part, text));
+        }
+    }
+
+    /// The attribute that an expression is.
+    fn attribute(&self, expression: &IdedExpr) -> Option<String> {
+        let name = survey::dotted(expression)?;
+        let root = name.split('.').next().unwrap_or_default();
+        (!self.bound.iter().any(|bound| bound == root)).then_some(name)
+    }
+}
+
+fn read_as(expression: &mut IdedExpr, name: &str, read: ReadAs) {
+    if let Some((prefix, _)) = VARIABLES.iter().find(|(_, known)| *known == read) {
+        expression.expr = Expr::Ident(format!("{prefix}{name}"));
+    }
+}
+
+fn text_of(expression: &IdedExpr) -> Option<&str> {
+    match &expression.expr {
+        Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
+        _ => None,
+    }
+}
+
+/// Whether an expression is a number, or arithmetic with one.
+fn is_number(expression: &IdedExpr) -> bool {
+    match &expression.expr {
+        Expr::Literal(LiteralValue::Int(_) | LiteralValue::UInt(_) | LiteralValue::Double(_)) => true,
+        Expr::Call(call) if call.func_name == operators::NEGATE => call.args.iter().all(is_number),
+        Expr::Call(call) if ARITHMETIC.contains(&call.func_name.as_str()) => call.args.iter().any(is_number),
+        _ => false,
+    }
+}

@@ -329,7 +329,7 @@ async fn tend(service: Arc<Service>) {
         // In a task of its own: one that panics must not be the last.
         let tended = tokio::spawn(async move {
             if let Some(fleet) = service.engine.store().fleet() {
-                fleet.store.tend(service.now()).await;
+                fleet.store.maintain(service.now()).await;
             }
         });
         if tended.await.is_err() {

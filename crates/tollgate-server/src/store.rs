@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tollgate::charge::{Answers, Charge, Family};
-use tollgate::lease::Leased;
+use tollgate::lease::LeasedStore;
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{MemoryStore, Ticks, Timestamp, WallOffset};
 use tollgate_redis::RedisStore;
@@ -34,7 +34,7 @@ pub(crate) enum Stores {
 /// A store that servers share.
 pub(crate) struct Fleet {
     /// With what is held of its counters ahead of time.
-    pub(crate) store: Leased<RedisStore>,
+    pub(crate) store: LeasedStore<RedisStore>,
     /// How many servers there are at least, however few are seen.
     min_nodes: u32,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// A store that at least so many servers share.
     pub(crate) fn new(store: RedisStore, min_nodes: u32) -> Self {
-        Self { store: Leased::new(store, LEASED_KEYS_MAX).among(min_nodes), min_nodes }
+        Self { store: LeasedStore::new(store, LEASED_KEYS_MAX).expect_nodes(min_nodes), min_nodes }
     }
 
     /// The store itself.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use tollgate::charge::{Answers, Charge};
-use tollgate::lease::{Leased, Lender, Lending, Loan, Loans, Want};
+use tollgate::lease::{LeaseRequest, LeasedStore, Lender, Loan, Loans, MemoryLender};
 use tollgate::policy::{Consistency, Cost, Findings, Limit, Policy};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{CheckRequest, Engine, MemoryStore, Quota, Secret, Source, Ticks, Timestamp};
@@ -85,13 +85,13 @@ pub struct Outcome {
 
 /// The way of one node to the store.
 struct Link {
-    store: Lending,
+    store: MemoryLender,
     is_cut: Arc<AtomicBool>,
     calls: Arc<AtomicU64>,
 }
 
 impl Link {
-    fn call(&self) -> Result<&Lending, StoreFailure> {
+    fn call(&self) -> Result<&MemoryLender, StoreFailure> {
         if self.is_cut.load(Ordering::Relaxed) {
             return Err(StoreFailure::Unreachable);
         }
@@ -127,12 +127,12 @@ impl Store for Link {
 }
 
 impl Lender for Link {
-    type Receipt = <Lending as Lender>::Receipt;
+    type Receipt = <MemoryLender as Lender>::Receipt;
 
     async fn lend(
         &self,
         charges: &[Charge<'_>],
-        wants: &[Want],
+        wants: &[LeaseRequest],
         now: Timestamp,
     ) -> Result<Loans<Self::Receipt>, StoreFailure> {
         self.call()?.lend(charges, wants, now).await
@@ -145,24 +145,24 @@ impl Lender for Link {
     async fn lend_more(
         &self,
         receipt: &Self::Receipt,
-        want: Want,
+        want: LeaseRequest,
         now: Timestamp,
     ) -> Result<Loan<Self::Receipt>, StoreFailure> {
         self.call()?.lend_more(receipt, want, now).await
     }
 
-    async fn take_back(
+    async fn return_units(
         &self,
         receipt: &Self::Receipt,
         units: u64,
-        drawn_at: Timestamp,
+        acquired_at: Timestamp,
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        self.call()?.take_back(receipt, units, drawn_at, now).await
+        self.call()?.return_units(receipt, units, acquired_at, now).await
     }
 }
 
-type Node = Engine<Leased<Link>>;
+type Node = Engine<LeasedStore<Link>>;
 
 /// Polls what never waits.
 fn at_once<F: Future>(future: F) -> Option<F::Output> {
@@ -176,14 +176,14 @@ fn at_once<F: Future>(future: F) -> Option<F::Output> {
 struct Fleet<'s> {
     scene: &'s Scene,
     way: Way,
-    store: Lending,
+    store: MemoryLender,
     calls: Arc<AtomicU64>,
     nodes: Vec<(Node, Arc<AtomicBool>)>,
 }
 
 impl<'s> Fleet<'s> {
     fn new(scene: &'s Scene, way: Way) -> Result<Self, Findings> {
-        let store = Lending::new(MemoryStore::new(BYTES, START), scene.nodes);
+        let store = MemoryLender::new(MemoryStore::new(BYTES, START), scene.nodes);
         let mut fleet = Self { scene, way, store, calls: Arc::default(), nodes: Vec::new() };
         fleet.nodes = (0..scene.nodes).map(|_| fleet.node()).collect::<Result<_, _>>()?;
         Ok(fleet)
@@ -195,13 +195,14 @@ impl<'s> Fleet<'s> {
         let limit = Limit::new("limit", self.scene.quota.clone()).by(["key"]).consistency(consistency);
         let policy = Policy::new(vec![limit.cost(Cost::Asked).lease(share, ttl)])?;
         let store = match self.way {
-            Way::Alone => Lending::new(MemoryStore::new(BYTES, START), self.scene.nodes),
+            Way::Alone => MemoryLender::new(MemoryStore::new(BYTES, START), self.scene.nodes),
             _ => self.store.clone(),
         };
         let is_cut = Arc::new(AtomicBool::new(false));
         let link = Link { store, is_cut: Arc::clone(&is_cut), calls: Arc::clone(&self.calls) };
         let keys = usize::try_from(self.scene.keys).unwrap_or(usize::MAX);
-        let engine = Engine::with_store(policy, Leased::new(link, keys), Secret::repeatable(self.scene.seed));
+        let engine =
+            Engine::with_store(policy, LeasedStore::new(link, keys), Secret::repeatable(self.scene.seed));
         Ok((engine, is_cut))
     }
 }
@@ -245,7 +246,7 @@ pub fn run(scene: &Scene, way: Way) -> Result<Outcome, Findings> {
         }
         if now.since(tended) >= TEND_EVERY {
             for (node, _) in &fleet.nodes {
-                let _ = at_once(node.store().tend(now));
+                let _ = at_once(node.store().maintain(now));
             }
             tended = now;
         }

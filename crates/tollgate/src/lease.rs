@@ -1,25 +1,22 @@
-//! Leases: units that a node draws from a shared counter ahead of time and spends by itself. They are debited when they are drawn, so
-//! that all nodes together never admit more than the counter did; what is not spent in time goes back.
+//! Leases: units that a node acquires from a shared counter ahead of time and spends locally. Units are debited when
+//! they are acquired, so all nodes together never admit more than the counter did. Unspent units are returned.
 //!
-//! [`Leased`] stands before a store that can lend ([`Lender`]) and is a store itself. Quiet keys are asked about as before; a key that is
-//! asked about often is answered from what is held of it, and one that was denied from what is known of that, until it may pass again.
-//! Nothing here waits or keeps time by itself: whoever owns a [`Leased`] calls [`Leased::tend`] now and then.
+//! [`LeasedStore`] wraps a store that lends ([`Lender`]) and is a store itself. Charges of quiet keys go to the inner
+//! store. Busy keys are charged to a local lease, and denied keys are denied locally until they may pass again.
+//! Nothing here waits or reads a clock: the owner calls [`LeasedStore::maintain`] every few milliseconds.
 
-mod book;
+mod store;
+mod map;
+mod thread_cache;
 mod cell;
-mod crowd;
-mod denials;
-mod desk;
-mod draws;
-mod front;
-mod heat;
-mod lending;
-mod share;
-mod size;
-mod tend;
+mod deny_cache;
+mod acquisitions;
+mod hot_keys;
+mod demand;
+mod renewal;
+mod memory_lender;
 #[cfg(test)]
 mod tests;
-mod turn;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -34,35 +31,36 @@ use crate::quota::Quota;
 use crate::store::{Store, StoreFailure};
 use crate::time::Timestamp;
 
-use book::Book;
-pub use book::{Holding, LeaseReport};
-use cell::{Asked, Cell, Spent};
-pub use crowd::{PARTS, Want};
-pub use lending::Lending;
-use turn::Turn;
+use cell::{Cell, Renewal, SpendToken};
+pub use demand::{LeaseRequest, SHARE_SCALE};
+use map::LeaseMap;
+pub use map::{Holding, LeaseReport};
+pub use memory_lender::MemoryLender;
+use renewal::RenewalGuard;
 
-/// On how many nodes one counts while that is not known.
+/// The assumed number of nodes while the store does not know it.
 const NODES_UNKNOWN: u32 = 3;
-/// How often a request waits for somebody else's draw before it asks for itself.
+/// How often a request waits for another request's renewal before it asks the store itself.
 const WAITS_MAX: usize = 2;
 
-/// What a store lent.
+/// A store's answer to a charge and a lease request.
 #[derive(Clone, Debug)]
 pub struct Loan<R> {
-    /// The answer to the charge itself.
+    /// The answer to the charge.
     pub answer: Answer,
-    /// The units that were taken beyond it.
+    /// The units lent beyond the charge.
     pub extra: u64,
-    /// Which window they were taken of, by a number; 0 where there are no windows. Units end with theirs. None where that was not told,
-    /// since nothing was wanted.
+    /// The number of the window that lent them; 0 for quotas without windows. Units expire with their window. None if
+    /// no units were requested.
     pub window: Option<u64>,
-    /// What it takes to give them back, and to draw again; none where units cannot go back.
+    /// Needed to return units and to renew the lease. None if the units cannot be returned.
     pub receipt: Option<R>,
-    /// What all nodes together are asked for of this counter in a second, as far as they report it and it is known yet.
-    pub crowd: Option<u64>,
+    /// The reported demand of all nodes for this counter in units per second, if it is known.
+    pub fleet_demand: Option<u64>,
 }
 
-/// The window that a counter counts in, by its end; 0 where there are none. Of an answer that counted something.
+/// The number of the window that an answer was counted in, by its end; 0 for quotas without windows. The answer must
+/// have counted something.
 #[must_use]
 pub fn window_of(quota: &Quota, answer: &Answer, now: Timestamp) -> u64 {
     match quota {
@@ -76,90 +74,97 @@ pub type Loans<R> = SmallVec<[Loan<R>; 6]>;
 
 /// A store that lends units.
 pub trait Lender: Store {
-    /// What it takes to give units back. It names the counter, its quota, and, of a window, which one.
+    /// Identifies the counter that lent units, its quota and its window, so that the units can be returned.
     type Receipt: Clone + Send + Sync + 'static;
 
-    /// Charges as [`Store::charge`] does, and if all pass takes of each counter what is wanted beyond that, of what is there then. What
-    /// is reported counts in any case.
+    /// Charges as [`Store::charge`] does. If all charges pass, it also lends the requested units, as far as they are
+    /// available. Reported demand counts in any case.
     fn lend(
         &self,
         charges: &[Charge<'_>],
-        wants: &[Want],
+        requests: &[LeaseRequest],
         now: Timestamp,
     ) -> impl Future<Output = Result<Loans<Self::Receipt>, StoreFailure>> + Send;
 
     /// The quota of a receipt.
     fn quota_of<'r>(&self, receipt: &'r Self::Receipt) -> &'r Quota;
 
-    /// Takes more of a counter that has lent some.
+    /// Lends more units of a counter that has lent before.
     fn lend_more(
         &self,
         receipt: &Self::Receipt,
-        want: Want,
+        request: LeaseRequest,
         now: Timestamp,
     ) -> impl Future<Output = Result<Loan<Self::Receipt>, StoreFailure>> + Send;
 
-    /// Takes units back that were drawn at an instant by the counter's clock; what would make room that they did not take is
-    /// dropped. It is asked once for each unit: what may have been done is not tried again.
-    fn take_back(
+    /// Returns units that were acquired at an instant of the counter's clock. The store drops units that would free
+    /// more than they used. It is called once for each unit: a return that may have succeeded is not retried.
+    fn return_units(
         &self,
         receipt: &Self::Receipt,
         units: u64,
-        drawn_at: Timestamp,
+        acquired_at: Timestamp,
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 }
 
-/// A store with leases before it.
-pub struct Leased<S: Lender> {
+/// A store that charges local leases before it asks the inner store.
+pub struct LeasedStore<S: Lender> {
     store: S,
-    book: Book<S::Receipt>,
+    map: LeaseMap<S::Receipt>,
     nodes_min: u32,
 }
 
 type CellOf<S> = Arc<Cell<<S as Lender>::Receipt>>;
 type CellsOf<'d, S> = SmallVec<[&'d CellOf<S>; 6]>;
 
-/// What is known of one charge without asking.
-enum Known<R> {
-    /// It was paid of what is held, of this lease.
-    Paid(Arc<Cell<R>>, Spent),
-    /// It was denied before, and still is.
+/// The local result of one charge.
+enum LocalResult<R> {
+    /// It was charged to this lease.
+    Charged(Arc<Cell<R>>, SpendToken),
+    /// A remembered denial applies.
     Denied(Outcome),
-    /// Only the store knows.
-    Lacking,
+    /// The store must be asked.
+    Miss,
 }
 
-impl<S: Lender> Leased<S> {
-    /// Leases before a store, for at most so many keys at a time; further ones are asked about exactly.
+/// Whether the charges to leases stand or were put back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Settlement {
+    Kept,
+    PutBack,
+}
+
+impl<S: Lender> LeasedStore<S> {
+    /// Leases at most `keys_max` keys at a time. Charges of further keys go to the store.
     pub fn new(store: S, keys_max: usize) -> Self {
-        Self { store, book: Book::new(keys_max), nodes_min: 0 }
+        Self { store, map: LeaseMap::new(keys_max), nodes_min: 0 }
     }
 
-    /// Counts on so many nodes at least, however few the store sees.
+    /// Sizes leases for at least this many nodes, even if the store sees fewer.
     #[must_use]
-    pub fn among(mut self, nodes: u32) -> Self {
+    pub fn expect_nodes(mut self, nodes: u32) -> Self {
         self.nodes_min = nodes;
         self
     }
 
-    /// The store behind.
+    /// The inner store.
     pub const fn store(&self) -> &S {
         &self.store
     }
 
-    /// What is held, and what was done with it.
+    /// What the leases hold, and counts of what they did.
     pub fn report(&self) -> LeaseReport {
-        self.book.report()
+        self.map.report()
     }
 
-    /// What is held of each limit's counters, by the [number](crate::charge::Family::id) of their family. It walks all keys: for whoever looks now and
-    /// then.
+    /// The leases of each limit, by the [number](crate::charge::Family::id) of its family. It visits all keys, so call
+    /// it rarely.
     pub fn holdings(&self) -> HashMap<u64, Holding> {
-        self.book.holdings()
+        self.map.holdings()
     }
 
-    /// How many nodes share the store, as far as that is known.
+    /// The number of nodes to size leases for.
     fn fleet_size(&self) -> u32 {
         let known = match self.store.nodes() {
             0 => NODES_UNKNOWN,
@@ -168,73 +173,79 @@ impl<S: Lender> Leased<S> {
         known.max(self.nodes_min)
     }
 
-    /// What a draw brought to a key that is no longer leased goes back.
-    fn after(&self, cell: &Cell<S::Receipt>) {
-        if cell.is_forgotten() {
-            self.book.strand(cell);
-        } else if cell.is_gone() {
-            self.book.leave(cell);
+    /// Drains units that a renewal brought to a cell which was reset or removed in the meantime.
+    fn drain_if_removed(&self, cell: &Cell<S::Receipt>) {
+        if cell.is_reset() {
+            self.map.discard(cell);
+        } else if cell.is_removed() {
+            self.map.retire(cell);
         }
     }
 
-    /// Pays every charge that can be paid of what is held.
-    fn pay(&self, charges: &[Charge<'_>], now: Timestamp) -> SmallVec<[Known<S::Receipt>; 6]> {
+    /// Charges each lease that has enough units.
+    fn charge_leases(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> SmallVec<[LocalResult<S::Receipt>; 6]> {
         let each = charges.iter().map(|charge| {
-            let Some(cell) = self.book.cell(charge) else { return Known::Lacking };
-            let spent = cell.spending();
+            let Some(cell) = self.map.cell(charge) else { return LocalResult::Miss };
+            let token = cell.spend_token();
             if let Some(left) = cell.spend(charge.cost(), now) {
-                if cell.runs_out(left) {
-                    self.book.want(&cell);
+                if cell.should_renew(left) {
+                    self.map.queue_renewal(&cell);
                 }
-                return Known::Paid(cell, spent);
+                return LocalResult::Charged(cell, token);
             }
-            cell.denial(charge, now).map_or(Known::Lacking, Known::Denied)
+            cell.denial(charge, now).map_or(LocalResult::Miss, LocalResult::Denied)
         });
         each.collect()
     }
 
-    /// Gives back what was paid.
-    fn unpay(charges: &[Charge<'_>], known: &[Known<S::Receipt>]) {
-        for (charge, known) in charges.iter().zip(known) {
-            if let Known::Paid(cell, spent) = known {
-                cell.put(charge.cost(), *spent);
+    /// Puts the units of all charged leases back.
+    fn put_back(charges: &[Charge<'_>], results: &[LocalResult<S::Receipt>]) {
+        for (charge, result) in charges.iter().zip(results) {
+            if let LocalResult::Charged(cell, token) = result {
+                cell.put_back(charge.cost(), *token);
             }
         }
     }
 
-    /// The answers, if the store need not be asked. Otherwise whatever was paid stays paid.
-    fn settled(
+    /// The answers, if the store need not be asked. Otherwise the leases stay charged.
+    fn local_answers(
         &self,
         charges: &[Charge<'_>],
-        known: &[Known<S::Receipt>],
+        results: &[LocalResult<S::Receipt>],
         now: Timestamp,
     ) -> Option<Answers> {
-        if known.iter().any(|known| matches!(known, Known::Lacking)) {
+        if results.iter().any(|result| matches!(result, LocalResult::Miss)) {
             return None;
         }
         let is_denied = charges
             .iter()
-            .zip(known)
-            .any(|(charge, known)| is_enforced(charge) && matches!(known, Known::Denied(_)));
-        if is_denied {
-            Self::unpay(charges, known);
-            self.book.counts.refused();
+            .zip(results)
+            .any(|(charge, result)| is_enforced(charge) && matches!(result, LocalResult::Denied(_)));
+        let settlement = if is_denied {
+            Self::put_back(charges, results);
+            self.map.counts.deny_cache_hit();
+            Settlement::PutBack
         } else {
-            self.book.counts.paid();
-        }
-        let each = charges.iter().zip(known);
-        Some(each.filter_map(|(charge, known)| told(charge, known, !is_denied, now)).collect())
+            self.map.counts.lease_hit();
+            Settlement::Kept
+        };
+        let each = charges.iter().zip(results);
+        Some(each.filter_map(|(charge, result)| local_answer(charge, result, settlement, now)).collect())
     }
 
-    /// Writes the answers, if the store need not be asked, and if all that is held is at hand. Otherwise nothing is paid, and what was
-    /// written means nothing.
+    /// The fast path: answers from the thread cache if no charge needs the store. Otherwise nothing is charged, and
+    /// the contents of `answers` are meaningless.
     #[inline]
-    fn answered(&self, charges: &[Charge<'_>], now: Timestamp, answers: &mut Answers) -> Option<()> {
-        let mut desk = self.book.at_hand(charges)?;
+    fn try_charge_leases(&self, charges: &[Charge<'_>], now: Timestamp, answers: &mut Answers) -> Option<()> {
+        let mut cache = self.map.thread_cache(charges)?;
         let mut cells = CellsOf::<'_, S>::new();
         let mut is_denied = false;
         for charge in charges {
-            let cell = desk.cell(charge)?;
+            let cell = cache.cell(charge)?;
             if !cell.can_spend(charge.cost(), now) {
                 if !cell.denies(charge, now) {
                     return None;
@@ -244,115 +255,128 @@ impl<S: Lender> Leased<S> {
             cells.push(cell);
         }
         if is_denied {
-            refused(charges, &cells, now, answers)?;
+            denied_answers(charges, &cells, now, answers)?;
         } else {
-            self.paid(charges, &cells, now, answers)?;
+            self.charge_all(charges, &cells, now, answers)?;
         }
         drop(cells);
-        *(if is_denied { &mut desk.refused } else { &mut desk.paid }) += 1;
+        *(if is_denied { &mut cache.deny_cache_hits } else { &mut cache.lease_hits }) += 1;
         Some(())
     }
 
-    /// Pays all of them, each of its cell, but for shadows that are denied. None if somebody else was faster: then nothing is paid.
+    /// Charges all leases, except denied limits in shadow mode. None if another thread spent the units first: then
+    /// nothing is charged.
     #[inline]
-    fn paid(
+    fn charge_all(
         &self,
         charges: &[Charge<'_>],
         cells: &[&Arc<Cell<S::Receipt>>],
         now: Timestamp,
         answers: &mut Answers,
     ) -> Option<()> {
-        let mut leases = SmallVec::<[Spent; 6]>::new();
+        let mut tokens = SmallVec::<[SpendToken; 6]>::new();
         for (charge, cell) in charges.iter().zip(cells) {
-            let spent = cell.spending();
+            let token = cell.spend_token();
             if let Some(left) = cell.spend(charge.cost(), now) {
-                if cell.runs_out(left) {
-                    self.book.want(cell);
+                if cell.should_renew(left) {
+                    self.map.queue_renewal(cell);
                 }
-                leases.push(spent);
+                tokens.push(token);
                 let outcome = cell.outcome(charge.quota(), now);
-                answers.push(answer(outcome, Source::Lease).charged(spent.drawn_at));
+                answers.push(answer(outcome, Source::Lease).charged(token.acquired_at));
             } else if let Some(outcome) = cell.denial(charge, now).filter(|_| !is_enforced(charge)) {
-                leases.push(Spent::default());
+                tokens.push(SpendToken::default());
                 answers.push(answer(outcome, Source::DenyCache));
             } else {
-                let paid = charges.iter().zip(cells).zip(leases);
-                paid.for_each(|((charge, cell), spent)| cell.put(charge.cost(), spent));
+                let charged = charges.iter().zip(cells).zip(tokens);
+                charged.for_each(|((charge, cell), token)| cell.put_back(charge.cost(), token));
                 return None;
             }
         }
         for (answer, cell) in answers.iter_mut().zip(cells) {
             if answer.source == Source::Lease {
-                answer.unheard = cell.news();
+                answer.unheard = cell.take_unreported();
             }
         }
         Some(())
     }
 
-    /// Asks the store about what is lacking, and draws ahead of what is asked often.
-    async fn ask(
+    /// Charges the store for all but the charged leases, and acquires units of busy keys.
+    async fn charge_store(
         &self,
         charges: &[Charge<'_>],
-        known: &[Known<S::Receipt>],
-        turns: &mut [Option<Turn<S::Receipt>>],
+        results: &[LocalResult<S::Receipt>],
+        guards: &mut [Option<RenewalGuard<S::Receipt>>],
         now: Timestamp,
     ) -> Result<Answers, StoreFailure> {
-        let places: SmallVec<[usize; 6]> =
-            (0..charges.len()).filter(|&place| !matches!(known[place], Known::Paid(..))).collect();
-        let asked: SmallVec<[Charge<'_>; 6]> = places.iter().map(|&place| charges[place]).collect();
-        let wants: SmallVec<[Want; 6]> = places
+        let indexes: SmallVec<[usize; 6]> =
+            (0..charges.len()).filter(|&index| !matches!(results[index], LocalResult::Charged(..))).collect();
+        let sent: SmallVec<[Charge<'_>; 6]> = indexes.iter().map(|&index| charges[index]).collect();
+        let requests: SmallVec<[LeaseRequest; 6]> = indexes
             .iter()
-            .map(|&place| match &turns[place] {
-                Some(turn) if !self.book.is_closed() => {
-                    let (quota, cost) = (charges[place].quota(), charges[place].cost());
-                    self.book.take_ended(turn.cell(), now);
-                    turn.cell().wanted(quota, cost, self.fleet_size(), now)
-                }
-                _ => Want::default(),
-            })
+            .map(|&index| self.lease_request(&charges[index], guards[index].as_ref(), now))
             .collect();
-        for (&place, want) in places.iter().zip(&wants) {
-            if let Some(turn) = &mut turns[place] {
-                turn.ask(want.units);
+        for (&index, request) in indexes.iter().zip(&requests) {
+            if let Some(guard) = &mut guards[index] {
+                guard.sent(request.units);
             }
         }
-        // Whoever is gone before the answer comes, is refused or not answered has not passed: what it paid goes back.
-        let mut paid = Paid::<S> { charges, known, is_spent: false };
-        let loans = match self.store.lend(&asked, &wants, now).await {
-            Ok(loans) if loans.len() == asked.len() => loans,
+        // If the caller is cancelled, the request is denied or the store fails, the charged leases are put back.
+        let mut charged = ChargedLeases::<S> { charges, results, is_kept: false };
+        let loans = match self.store.lend(&sent, &requests, now).await {
+            Ok(loans) if loans.len() == sent.len() => loans,
             result => {
                 let failure = result.err().unwrap_or(StoreFailure::Unanswered);
                 if failure != StoreFailure::Unanswered {
-                    turns.iter_mut().flatten().for_each(Turn::is_refused);
+                    guards.iter_mut().flatten().for_each(RenewalGuard::not_lent);
                 }
                 return Err(failure);
             }
         };
-        self.book.counts.asked();
-        let is_admitted = asked
+        self.map.counts.store_charge();
+        let is_admitted = sent
             .iter()
             .zip(&loans)
             .all(|(charge, loan)| !is_enforced(charge) || loan.answer.outcome.is_allowed());
-        paid.is_spent = is_admitted;
-        drop(paid);
+        charged.is_kept = is_admitted;
+        drop(charged);
+        let settlement = if is_admitted { Settlement::Kept } else { Settlement::PutBack };
+        let each = charges.iter().zip(results);
         let mut answers: SmallVec<[Option<Answer>; 6]> =
-            charges.iter().zip(known).map(|(charge, known)| told(charge, known, is_admitted, now)).collect();
-        for ((&place, loan), &want) in places.iter().zip(loans).zip(&wants) {
-            answers[place] = Some(loan.answer);
-            if let Some(turn) = turns[place].take() {
-                self.book.counts.drew(loan.extra);
-                let (quota, cost) = (charges[place].quota(), charges[place].cost());
-                let cell = Arc::clone(turn.cell());
-                let ended = turn.end(Asked { quota, cost, want, sent: now, is_admitted }, loan);
-                self.book.counts.stranded(ended);
-                self.after(&cell);
+            each.map(|(charge, result)| local_answer(charge, result, settlement, now)).collect();
+        for ((&index, loan), &request) in indexes.iter().zip(loans).zip(&requests) {
+            answers[index] = Some(loan.answer);
+            if let Some(guard) = guards[index].take() {
+                self.map.counts.acquired(loan.extra);
+                let (quota, cost) = (charges[index].quota(), charges[index].cost());
+                let cell = Arc::clone(guard.cell());
+                let renewal = Renewal { quota, cost, request, sent: now, is_admitted };
+                self.map.counts.stranded(guard.complete(renewal, loan));
+                self.drain_if_removed(&cell);
             }
         }
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Charges that are leased, or may be, of which nobody draws at the moment: those who come after wait for this one.
-    async fn charge_with_turns(
+    /// The units to acquire beyond a charge. Empty if another request renews the key, or leasing has stopped.
+    fn lease_request(
+        &self,
+        charge: &Charge<'_>,
+        guard: Option<&RenewalGuard<S::Receipt>>,
+        now: Timestamp,
+    ) -> LeaseRequest {
+        match guard {
+            Some(guard) if !self.map.is_closed() => {
+                self.map.drain_expired(guard.cell(), now);
+                guard.cell().next_request(charge.quota(), charge.cost(), self.fleet_size(), now)
+            }
+            _ => LeaseRequest::default(),
+        }
+    }
+
+    /// The slow path. Renewals are single-flight per key: concurrent requests wait for the one in flight and share its
+    /// denial if it started after they arrived.
+    async fn charge_slow_path(
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
@@ -360,67 +384,68 @@ impl<S: Lender> Leased<S> {
         let mut since: SmallVec<[Option<u64>; 6]> = charges.iter().map(|_| None).collect();
         let mut waits = 0;
         loop {
-            let known = self.pay(charges, now);
-            if let Some(answers) = self.settled(charges, &known, now) {
+            let results = self.charge_leases(charges, now);
+            if let Some(answers) = self.local_answers(charges, &results, now) {
                 return Ok(answers);
             }
-            let mut turns: SmallVec<[Option<Turn<S::Receipt>>; 6]> = charges.iter().map(|_| None).collect();
-            let mut busy: Option<(CellOf<S>, usize)> = None;
-            for (place, charge) in charges.iter().enumerate() {
-                if matches!(known[place], Known::Paid(..)) {
+            let mut guards: SmallVec<[Option<RenewalGuard<S::Receipt>>; 6]> =
+                charges.iter().map(|_| None).collect();
+            let mut in_flight: Option<(CellOf<S>, usize)> = None;
+            for (index, charge) in charges.iter().enumerate() {
+                if matches!(results[index], LocalResult::Charged(..)) {
                     continue;
                 }
-                let Some(cell) = self.book.cell_or_new(charge, now) else { continue };
-                match cell.turn(&mut since[place], charge.cost()) {
-                    Some(turn) => turns[place] = Some(turn),
-                    None => busy = busy.or(Some((cell, place))),
+                let Some(cell) = self.map.cell_or_insert(charge, now) else { continue };
+                match cell.try_start_renewal(&mut since[index], charge.cost()) {
+                    Some(guard) => guards[index] = Some(guard),
+                    None => in_flight = in_flight.or(Some((cell, index))),
                 }
             }
-            let Some((cell, place)) = busy.filter(|_| waits < WAITS_MAX) else {
-                return self.ask(charges, &known, &mut turns, now).await;
+            let Some((cell, index)) = in_flight.filter(|_| waits < WAITS_MAX) else {
+                return self.charge_store(charges, &results, &mut guards, now).await;
             };
-            Self::unpay(charges, &known);
-            drop(turns);
+            Self::put_back(charges, &results);
+            drop(guards);
             waits += 1;
-            cell.others_turn(charges[place].cost()).await;
-            if since[place].is_some_and(|since| cell.has_failed_since(since.saturating_sub(1))) {
+            cell.wait_for_renewal(charges[index].cost()).await;
+            if since[index].is_some_and(|since| cell.has_failed_since(since.saturating_sub(1))) {
                 waits = WAITS_MAX;
             }
-            if let Some(answers) = self.denied_together(charges, &since, now) {
+            if let Some(answers) = self.shared_denial(charges, &since, now) {
                 return Ok(answers);
             }
         }
     }
 
-    /// Those who waited together for one draw that was not enough for all are denied together.
-    fn denied_together(
+    /// The denial of a request that waited for a renewal which did not bring enough for all waiters.
+    fn shared_denial(
         &self,
         charges: &[Charge<'_>],
         since: &[Option<u64>],
         now: Timestamp,
     ) -> Option<Answers> {
         let ([charge], [Some(since)]) = (charges, since) else { return None };
-        let cell = self.book.cell(charge).filter(|_| is_enforced(charge))?;
+        let cell = self.map.cell(charge).filter(|_| is_enforced(charge))?;
         if cell.can_spend(charge.cost(), now) {
             return None;
         }
-        let outcome = cell.denied_since(*since, charge, now)?;
-        self.book.counts.refused();
+        let outcome = cell.denial_after(*since, charge, now)?;
+        self.map.counts.deny_cache_hit();
         Some([answer(outcome, Source::DenyCache)].into_iter().collect())
     }
 }
 
-/// What a request paid of leases while it asks the store for the rest.
-struct Paid<'a, 'c, S: Lender> {
+/// The leases that a request charged before it asks the store. Dropping it puts the units back, unless they are kept.
+struct ChargedLeases<'a, 'c, S: Lender> {
     charges: &'a [Charge<'c>],
-    known: &'a [Known<S::Receipt>],
-    is_spent: bool,
+    results: &'a [LocalResult<S::Receipt>],
+    is_kept: bool,
 }
 
-impl<S: Lender> Drop for Paid<'_, '_, S> {
+impl<S: Lender> Drop for ChargedLeases<'_, '_, S> {
     fn drop(&mut self) {
-        if !self.is_spent {
-            Leased::<S>::unpay(self.charges, self.known);
+        if !self.is_kept {
+            LeasedStore::<S>::put_back(self.charges, self.results);
         }
     }
 }
@@ -433,8 +458,8 @@ fn answer(outcome: Outcome, source: Source) -> Answer {
     Answer::new(outcome, source)
 }
 
-/// What is told whom one of the cells denies. Whoever could pay does not, so that nobody has to give back.
-fn refused<R: Clone>(
+/// Builds the answers when at least one lease denies. The others are not charged, so nothing has to be refunded.
+fn denied_answers<R: Clone>(
     charges: &[Charge<'_>],
     cells: &[&Arc<Cell<R>>],
     now: Timestamp,
@@ -450,15 +475,20 @@ fn refused<R: Clone>(
     Some(())
 }
 
-/// The answer of what is known. One that stays paid tells what was spent.
-fn told<R: Clone>(charge: &Charge<'_>, known: &Known<R>, is_paid: bool, now: Timestamp) -> Option<Answer> {
-    match known {
-        Known::Paid(cell, spent) => {
-            let unheard = if is_paid { cell.news() } else { 0 };
-            let answer = answer(cell.outcome(charge.quota(), now), Source::Lease).charged(spent.drawn_at);
+/// The answer of a local result. If the charge is kept, the answer reports spent units.
+fn local_answer<R: Clone>(
+    charge: &Charge<'_>,
+    result: &LocalResult<R>,
+    settlement: Settlement,
+    now: Timestamp,
+) -> Option<Answer> {
+    match result {
+        LocalResult::Charged(cell, token) => {
+            let unheard = if settlement == Settlement::Kept { cell.take_unreported() } else { 0 };
+            let answer = answer(cell.outcome(charge.quota(), now), Source::Lease).charged(token.acquired_at);
             Some(Answer { unheard, ..answer })
         }
-        Known::Denied(outcome) => Some(answer(*outcome, Source::DenyCache)),
-        Known::Lacking => None,
+        LocalResult::Denied(outcome) => Some(answer(*outcome, Source::DenyCache)),
+        LocalResult::Miss => None,
     }
 }

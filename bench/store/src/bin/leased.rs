@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tollgate::lease::{LeaseReport, Leased, Lending};
+use tollgate::lease::{LeaseReport, LeasedStore, MemoryLender};
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Clock, Engine, MemoryStore, Policy, Secret};
 use tollgate_bench_store::Failure;
@@ -92,8 +92,8 @@ fn policy() -> Result<Policy, Failure> {
 async fn workload(keys: &Keys, rounds: usize, time: Duration) -> Result<Seen, Failure> {
     let clock = Clock::precise();
     let memory = Engine::new(policy()?, clock.now());
-    let lending = Lending::new(MemoryStore::new(64 << 20, clock.now()), 1);
-    let leased = Engine::with_store(policy()?, Leased::new(lending, 300_000), Secret::random());
+    let lending = MemoryLender::new(MemoryStore::new(64 << 20, clock.now()), 1);
+    let leased = Engine::with_store(policy()?, LeasedStore::new(lending, 300_000), Secret::random());
     let leased = Arc::new(leased);
     let stop = Arc::new(AtomicBool::new(false));
     let tending = std::thread::spawn({
@@ -103,7 +103,7 @@ async fn workload(keys: &Keys, rounds: usize, time: Duration) -> Result<Seen, Fa
             runtime.block_on(async {
                 while !stop.load(Ordering::Relaxed) {
                     tokio::time::sleep(Duration::from_millis(5)).await;
-                    leased.store().tend(clock.now()).await;
+                    leased.store().maintain(clock.now()).await;
                 }
             });
             Ok(())
@@ -136,9 +136,9 @@ async fn workload(keys: &Keys, rounds: usize, time: Duration) -> Result<Seen, Fa
 
 impl Seen {
     fn add(&mut self, before: LeaseReport, after: LeaseReport) {
-        self.paid += after.paid - before.paid;
-        self.asked += after.asked - before.asked;
-        self.drawn += after.drawn - before.drawn;
+        self.paid += after.lease_hits - before.lease_hits;
+        self.asked += after.store_charges - before.store_charges;
+        self.drawn += after.acquired - before.acquired;
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use tollgate::lease::Leased;
+use tollgate::lease::LeasedStore;
 use tollgate::{CheckRequest, Clock, Engine, Policy, Secret, Source};
 use tollgate_bench_store::Failure;
 use tollgate_bench_store::server::Servers;
@@ -27,7 +27,7 @@ const IN_A_ROW: usize = 16;
 /// One latency in so many is measured.
 const SAMPLED: usize = 16;
 
-type Node = Engine<Leased<RedisStore>>;
+type Node = Engine<LeasedStore<RedisStore>>;
 
 /// What one run showed.
 struct Seen {
@@ -120,7 +120,7 @@ async fn run(
     let clock = Clock::precise();
     let node: Arc<Node> = Arc::new(Engine::with_store(
         policy(consistency)?,
-        Leased::new(store, 300_000),
+        LeasedStore::new(store, 300_000),
         Secret::repeatable(7),
     ));
     let tending = tokio::spawn({
@@ -128,7 +128,7 @@ async fn run(
         async move {
             loop {
                 tokio::time::sleep(Duration::from_millis(5)).await;
-                node.store().tend(clock.now()).await;
+                node.store().maintain(clock.now()).await;
             }
         }
     });

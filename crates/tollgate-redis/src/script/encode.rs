@@ -6,7 +6,7 @@ use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::charge::{Charge, Succession};
-use tollgate::lease::{PARTS, Want};
+use tollgate::lease::{LeaseRequest, SHARE_SCALE};
 use tollgate::quota::{EXACT_MAX, Quota};
 
 use super::{Operation, Tag};
@@ -198,15 +198,15 @@ pub(crate) fn charge(
 }
 
 /// The units that are wanted, in place of a charge's seconds.
-pub(super) fn wanted(want: &Want) -> u32 {
+pub(super) fn wanted(want: &LeaseRequest) -> u32 {
     u32::try_from(want.units).unwrap_or(u32::MAX)
 }
 
 /// What else is told of a want, behind all charges.
-pub(super) fn told(body: &mut Vec<u8>, want: &Want) {
-    number(body, want.due.min(DUE_MAX));
-    number(body, want.part.min(PARTS));
-    number(body, want.report.min(REPORT_MAX));
+pub(super) fn told(body: &mut Vec<u8>, want: &LeaseRequest) {
+    number(body, want.guaranteed.min(DUE_MAX));
+    number(body, want.share.min(SHARE_SCALE));
+    number(body, want.demand.min(REPORT_MAX));
 }
 
 /// Of a refund, behind all charges: the instant by which one was counted.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use redis::Value;
 use smallvec::SmallVec;
 use tollgate::charge::{Answers, Charge, Succession};
-use tollgate::lease::Want;
+use tollgate::lease::LeaseRequest;
 use tollgate::{Quota, Timestamp};
 
 use super::encode::{self, Ancestor, Bounds, Numbers, Origin};
@@ -29,7 +29,7 @@ pub(crate) struct Question<'c> {
     bounds: Bounds,
     origins: SmallVec<[Origin; 6]>,
     /// What each may lend, of a question that lends.
-    wants: &'c [Want],
+    wants: &'c [LeaseRequest],
     rounds: u32,
 }
 
@@ -94,7 +94,7 @@ impl<'c> Question<'c> {
     }
 
     /// A question that charges, and takes what is wanted of each beside.
-    pub(crate) fn lending(charges: &'c [Charge<'c>], wants: &'c [Want], now: Timestamp) -> Self {
+    pub(crate) fn lending(charges: &'c [Charge<'c>], wants: &'c [LeaseRequest], now: Timestamp) -> Self {
         Self { wants, ..Self::new(Operation::Lend, charges, now) }
     }
 

@@ -3,7 +3,7 @@
 use redis::Value;
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::charge::Charge;
-use tollgate::lease::Want;
+use tollgate::lease::LeaseRequest;
 use tollgate::{Quota, Timestamp};
 
 use super::encode::{self, Bounds, Numbers};
@@ -36,7 +36,7 @@ impl Receipt {
     }
 
     /// Asks for more units.
-    pub(crate) fn more(&self, want: &Want, now: Timestamp) -> Asked {
+    pub(crate) fn more(&self, want: &LeaseRequest, now: Timestamp) -> Asked {
         let numbers = Numbers::of(&self.quota, now, Bounds::One);
         let mut asked = self.asked(Operation::Lend, encode::wanted(want), 0, &numbers);
         encode::told(&mut asked.body, want);
@@ -45,10 +45,10 @@ impl Receipt {
     }
 
     /// Gives back units that were drawn at an instant of the counter's clock.
-    pub(crate) fn back(&self, units: u64, drawn_at: Timestamp, now: Timestamp) -> Asked {
+    pub(crate) fn back(&self, units: u64, acquired_at: Timestamp, now: Timestamp) -> Asked {
         let numbers = Numbers::of(&self.quota, now, Bounds::One);
         let mut asked = self.asked(Operation::Refund, 0, units, &numbers);
-        encode::instant(&mut asked.body, Some(drawn_at));
+        encode::instant(&mut asked.body, Some(acquired_at));
         asked
     }
 

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 use tollgate::charge::{Answer, Charge};
-use tollgate::lease::{Lender, Loan, Loans, Want, window_of};
+use tollgate::lease::{LeaseRequest, Lender, Loan, Loans, window_of};
 use tollgate::store::{Store, StoreFailure};
 use tollgate::together::together;
 use tollgate::{Quota, Timestamp};
@@ -16,13 +16,13 @@ impl Lender for RedisStore {
     async fn lend(
         &self,
         charges: &[Charge<'_>],
-        wants: &[Want],
+        wants: &[LeaseRequest],
         now: Timestamp,
     ) -> Result<Loans<Receipt>, StoreFailure> {
         if !self.is_ready(charges)? {
             return Ok(Loans::new());
         }
-        let is_plain = wants.iter().all(Want::is_none);
+        let is_plain = wants.iter().all(LeaseRequest::is_empty);
         if is_plain || (self.link.is_cluster() && !share_a_slot(charges)) {
             return self.lend_apart(charges, wants, now).await;
         }
@@ -32,13 +32,13 @@ impl Lender for RedisStore {
             Heard::Lent(lent) => {
                 let each = charges.iter().zip(wants).zip(&lent.answers).zip(&lent.units).zip(&lent.crowds);
                 Ok(each
-                    .map(|((((charge, want), answer), &extra), &crowd)| {
-                        if want.is_none() {
+                    .map(|((((charge, want), answer), &extra), &fleet_demand)| {
+                        if want.is_empty() {
                             return plain(*answer);
                         }
                         let window = window_of(charge.quota(), answer, lent.now);
                         let receipt = Receipt::of(charge);
-                        Loan { answer: *answer, extra, window: Some(window), receipt, crowd }
+                        Loan { answer: *answer, extra, window: Some(window), receipt, fleet_demand }
                     })
                     .collect())
             }
@@ -53,21 +53,21 @@ impl Lender for RedisStore {
     async fn lend_more(
         &self,
         receipt: &Receipt,
-        want: Want,
+        want: LeaseRequest,
         now: Timestamp,
     ) -> Result<Loan<Receipt>, StoreFailure> {
         self.lend_by(receipt, &want, now, Instant::now() + self.deadline).await
     }
 
-    async fn take_back(
+    async fn return_units(
         &self,
         receipt: &Receipt,
         units: u64,
-        drawn_at: Timestamp,
+        acquired_at: Timestamp,
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
         let deadline = Instant::now() + self.deadline.max(super::CORRECTION);
-        let pending = self.link.begin(receipt.back(units, drawn_at, now), self.time(now), deadline);
+        let pending = self.link.begin(receipt.back(units, acquired_at, now), self.time(now), deadline);
         let value = pending.map_err(unanswered)?.answer().await.map_err(unanswered)?;
         if Receipt::is_done(&value) { Ok(()) } else { Err(StoreFailure::Superseded) }
     }
@@ -78,7 +78,7 @@ impl RedisStore {
     async fn lend_by(
         &self,
         receipt: &Receipt,
-        want: &Want,
+        want: &LeaseRequest,
         now: Timestamp,
         deadline: Instant,
     ) -> Result<Loan<Receipt>, StoreFailure> {
@@ -89,17 +89,17 @@ impl RedisStore {
         let (Some(answer), Some(&extra)) = (lent.answers.first(), lent.units.first()) else {
             return Err(StoreFailure::Unanswered);
         };
-        let crowd = lent.crowds.first().copied().flatten();
+        let fleet_demand = lent.crowds.first().copied().flatten();
         let window = window_of(receipt.quota(), answer, lent.now);
         let receipt = Some(receipt.clone());
-        Ok(Loan { answer: *answer, extra, window: Some(window), receipt, crowd })
+        Ok(Loan { answer: *answer, extra, window: Some(window), receipt, fleet_demand })
     }
 
     /// Charges, and then borrows of each counter for itself: in several slots, or where nobody wants more.
     async fn lend_apart(
         &self,
         charges: &[Charge<'_>],
-        wants: &[Want],
+        wants: &[LeaseRequest],
         now: Timestamp,
     ) -> Result<Loans<Receipt>, StoreFailure> {
         let deadline = Instant::now() + self.deadline;
@@ -112,15 +112,15 @@ impl RedisStore {
         let each = charges.iter().zip(wants).zip(&loans).map(|((charge, &want), loan)| {
             // Who was denied only tells.
             let units = if is_admitted && loan.answer.outcome.is_allowed() { want.units } else { 0 };
-            let want = Want { units, ..want };
-            let receipt = Receipt::of(charge).filter(|_| !want.is_none());
+            let want = LeaseRequest { units, ..want };
+            let receipt = Receipt::of(charge).filter(|_| !want.is_empty());
             async move { self.lend_by(&receipt?, &want, now, deadline).await.ok() }
         });
         let borrowed = together(each).await;
         for (loan, more) in loans.iter_mut().zip(borrowed) {
             if let Some(more) = more {
                 let (verdict, is_allowed) = (loan.answer.outcome.verdict, loan.answer.outcome.is_allowed());
-                loan.crowd = more.crowd;
+                loan.fleet_demand = more.fleet_demand;
                 if is_admitted && is_allowed {
                     *loan = more;
                     loan.answer.outcome.verdict = verdict;
@@ -133,5 +133,5 @@ impl RedisStore {
 
 /// The loan of a charge that nobody wanted more of.
 fn plain(answer: Answer) -> Loan<Receipt> {
-    Loan { answer, extra: 0, window: None, receipt: None, crowd: None }
+    Loan { answer, extra: 0, window: None, receipt: None, fleet_demand: None }
 }

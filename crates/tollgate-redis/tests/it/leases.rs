@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
-use tollgate::lease::{LeaseReport, Leased, Lending};
+use tollgate::lease::{LeaseReport, LeasedStore, MemoryLender};
 use tollgate::policy::{Consistency, Limit, Policy};
 use tollgate::{CheckRequest, Clock, Engine, MemoryStore, Quota, Rate, Source, Ticks};
 use tollgate_redis::{Nodes, RedisStore};
@@ -17,7 +17,7 @@ use crate::scratch::{among_others, until};
 use crate::server::{Program, Server};
 use crate::store::{new_runtime, secret, settings};
 
-type Node = Engine<Leased<RedisStore>>;
+type Node = Engine<LeasedStore<RedisStore>>;
 
 struct Fleet {
     runtime: Runtime,
@@ -40,7 +40,7 @@ impl Fleet {
             fleet.runtime.spawn(async move {
                 loop {
                     tokio::time::sleep(Duration::from_millis(5)).await;
-                    node.store().tend(clock.now()).await;
+                    node.store().maintain(clock.now()).await;
                 }
             });
         }
@@ -95,7 +95,7 @@ fn node(url: &str, quota: &Quota) -> Node {
     let limit = Limit::new("limit", quota.clone()).by(["key"]).consistency(Consistency::Leased);
     let policy = Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap();
     let store = RedisStore::connect(settings(url).patient().nodes(Nodes::Fixed(3)).unwrap()).unwrap();
-    Engine::with_store(policy, Leased::new(store, 10_000), secret())
+    Engine::with_store(policy, LeasedStore::new(store, 10_000), secret())
 }
 
 /// Nothing comes back while the test runs: exactly so many pass, whoever asks, though most do not ask the store.
@@ -224,12 +224,12 @@ fn lends_as_memory_does(url: &str, steps: u64, told_of: impl Fn(LeaseReport) -> 
         Quota::sliding_window(Rate::per_minute(2_000), 3, Estimate::Interpolate).unwrap(),
     ];
     let start = tollgate::Timestamp::from_unix_seconds(1_700_000_000);
-    let lending = Lending::new(MemoryStore::new(16 << 20, start), 2);
+    let lending = MemoryLender::new(MemoryStore::new(16 << 20, start), 2);
     let inside = runtime.enter();
     let store = RedisStore::connect(settings(url).patient().told_time().nodes(Nodes::Fixed(2)).unwrap());
-    let real = Engine::with_store(all(&quotas), Leased::new(store.unwrap(), 10_000), secret());
+    let real = Engine::with_store(all(&quotas), LeasedStore::new(store.unwrap(), 10_000), secret());
     drop(inside);
-    let model = Engine::with_store(all(&quotas), Leased::new(lending, 10_000), secret());
+    let model = Engine::with_store(all(&quotas), LeasedStore::new(lending, 10_000), secret());
     until("the store is connected", || real.store().store().is_prepared().then_some(()));
     let mut seed = 0x2545_F491_4F6C_DD1D_u64;
     let mut random = |below: u64| {
@@ -258,8 +258,8 @@ fn lends_as_memory_does(url: &str, steps: u64, told_of: impl Fn(LeaseReport) -> 
         assert_eq!(told(&one), told(&other), "step {step}: {request:?} at {now:?}");
         if random(10) == 0 {
             runtime.block_on(async {
-                real.store().tend(now).await;
-                model.store().tend(now).await;
+                real.store().maintain(now).await;
+                model.store().maintain(now).await;
             });
         }
         assert_eq!(
@@ -271,7 +271,7 @@ fn lends_as_memory_does(url: &str, steps: u64, told_of: impl Fn(LeaseReport) -> 
     }
     let report = real.store().report();
     assert!(
-        report.drawn > steps / 4 && report.returned > steps / 40 && report.refused > steps / 40,
+        report.acquired > steps / 4 && report.returned > steps / 40 && report.deny_cache_hits > steps / 40,
         "{report:?}"
     );
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::runtime::{Handle, Runtime};
 use tollgate::charge::{Answers, Charge};
-use tollgate::lease::{LeaseReport, Leased};
+use tollgate::lease::{LeaseReport, LeasedStore};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{Secret, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, RedisStore, Settings, ShardReport};
@@ -81,7 +81,7 @@ impl Node for Shared {
     }
 }
 
-impl Node for Leased<RedisStore> {
+impl Node for LeasedStore<RedisStore> {
     fn redis(&self) -> &RedisStore {
         self.store()
     }

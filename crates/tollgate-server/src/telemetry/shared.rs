@@ -110,8 +110,8 @@ impl StoreNumbers {
             page.number(metric, &[(label::RESULT, "ok")], told);
             page.number(metric, &[(label::RESULT, "failed")], dropped);
         } else if *metric == names::LEASE_UNITS {
-            let LeaseReport { drawn, returned, stranded, .. } = self.leases;
-            for (result, units) in [("drawn", drawn), ("returned", returned), ("stranded", stranded)] {
+            let LeaseReport { acquired, returned, stranded, .. } = self.leases;
+            for (result, units) in [("drawn", acquired), ("returned", returned), ("stranded", stranded)] {
                 page.number(metric, &[(label::RESULT, result)], units);
             }
         } else if *metric == names::LIMIT_LEASED {

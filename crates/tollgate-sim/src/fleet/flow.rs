@@ -80,7 +80,7 @@ pub fn flow(flow: &Flow, way: Way) -> Result<Flowed, Findings> {
         now = START + Ticks::from_micros(passed / 1_000);
         if now.since(tended) >= TEND_EVERY {
             for (node, _) in &fleet.nodes {
-                let _ = at_once(node.store().tend(now));
+                let _ = at_once(node.store().maintain(now));
             }
             tended = now;
         }

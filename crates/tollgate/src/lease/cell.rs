@@ -1,524 +1,557 @@
-//! What a node holds and knows of one key. Spending takes no lock.
+//! The lease of one key on this node: its units, its expiry and its remembered denials. Spending takes no
+//! lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use super::Loan;
-use super::crowd::Want;
-use super::denials::Denials;
-use super::draws::{Draw as Drawn, Draws};
-use super::share::{Brought, Draw, Share};
-use super::size::Demand;
-use super::turn::Turn;
+use super::acquisitions::{Acquisition, Acquisitions};
+use super::demand::share::{FairShare, Need, Received};
+use super::demand::{LeaseRequest, LocalDemand};
+use super::deny_cache::DenyCache;
+use super::renewal::RenewalGuard;
 use crate::charge::Charge;
 use crate::outcome::{Outcome, Verdict};
 use crate::policy::Lease;
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
 
-/// How long a denial is remembered at most: what another node gave back or reset is known within that.
+/// The longest time that a denial is remembered. A refund or reset by another node is noticed within it.
 const DENIAL_MAX: Ticks = Ticks::from_millis(900);
-/// Fewer units than this are not drawn ahead of time: whoever asks next would do as well by himself.
+/// Smaller leases are not acquired: the next request can ask the store itself.
 const SIZE_MIN: u64 = 2;
-/// What is added to a remembered retry time, since the store said it a little later than it was asked.
-const WAY: Ticks = Ticks::from_millis(1);
+/// Added to a remembered retry time, because the store computed it slightly later than the request was sent.
+const STORE_LATENCY: Ticks = Ticks::from_millis(1);
 
-/// Spent units are told of as soon as they are so small a part of a lease.
-const NEWS: u64 = 4;
+/// Spent units are reported once they make up this fraction of a lease: one in so many.
+const REPORT_FRACTION: u64 = 4;
 
-/// One key.
+/// The lease of one key.
 pub(super) struct Cell<R> {
-    /// The quota's number in its family: under another quota nothing of this counts.
+    /// The number of the quota in its family. The lease is void under any other quota.
     pub(super) number: u32,
-    /// Whose counter it is.
+    /// The family of the counter.
     pub(super) family: u64,
     pub(super) lease: Lease,
     units: AtomicU64,
-    /// What `units` would be if only that had been spent which an answer has told of. It follows `units`, so that spending writes one word.
-    heard: AtomicU64,
-    /// Until when units may be spent.
-    ends: AtomicU64,
-    /// Which lease they are of: another once all of them were taken out, and the same however often it is renewed.
+    /// What `units` would be if only the reported units had been spent. Kept as a second balance, so that
+    /// spending writes a single word.
+    reported_balance: AtomicU64,
+    /// When the units expire.
+    expires_at: AtomicU64,
+    /// Identifies the lease. It changes when all units are drained, and stays the same across renewals.
     generation: AtomicU64,
-    /// When the oldest of them was drawn, by the counter's clock.
-    drawn_at: AtomicU64,
-    /// Whether the counter was reset that they were taken of: then they go nowhere.
-    is_forgotten: AtomicBool,
-    /// The size of the last draw, by which one tells when it runs out.
+    /// When the oldest held unit was acquired, by the counter's clock.
+    acquired_at: AtomicU64,
+    /// Whether the counter was reset. Units acquired before the reset are discarded.
+    is_reset: AtomicBool,
+    /// The size of the last request, from which the renewal threshold follows.
     size: AtomicU64,
-    /// Whether the last draw brought less than was wanted.
+    /// Whether the last renewal brought less than was requested.
     is_scarce: AtomicBool,
-    /// Whether it is no longer in the book: what a draw brings it then goes back.
-    is_gone: AtomicBool,
-    /// Whether it is already noted to be renewed.
-    pub(super) is_wanted: AtomicBool,
-    demand: AtomicU64,
-    /// Units that others wait for.
-    waiting: AtomicU64,
-    /// Where units are counted that were asked for and not heard of again, of all keys.
-    pub(super) lost: Arc<AtomicU64>,
-    told: Told,
-    denials: Denials,
-    inner: Mutex<Inner<R>>,
+    /// Whether the cell was removed from the map. Units that a renewal still brings are returned.
+    is_removed: AtomicBool,
+    /// Whether the cell is queued for renewal.
+    pub(super) is_renewal_queued: AtomicBool,
+    requested_units: AtomicU64,
+    /// The units that requests wait for while a renewal is in flight.
+    waiting_units: AtomicU64,
+    /// Counts units of all keys that were requested and whose answer never came.
+    pub(super) unanswered_units: Arc<AtomicU64>,
+    last_outcome: LastOutcome,
+    deny_cache: DenyCache,
+    state: Mutex<CellState<R>>,
 }
 
-/// What a draw was for.
+/// The parameters of a renewal.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'q> {
+pub(super) struct Renewal<'q> {
     pub(super) quota: &'q Quota,
     pub(super) cost: u64,
-    /// What was wanted beyond that.
-    pub(super) want: Want,
-    /// When it was asked for.
+    /// The units requested beyond the charge.
+    pub(super) request: LeaseRequest,
     pub(super) sent: Timestamp,
-    /// Whether all counters of the request let it pass.
+    /// Whether all limits admitted the request.
     pub(super) is_admitted: bool,
 }
 
-/// What names the units that a request spends, if it has to put them back.
+/// Identifies the spent units, in case the request must put them back.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Spent {
-    /// The lease that they are of; 0 for none.
+pub(super) struct SpendToken {
+    /// The lease that the units belong to; 0 for none.
     generation: u64,
-    /// When the oldest of those that were held was drawn: no unit is older.
-    pub(super) drawn_at: Timestamp,
+    /// When the oldest held unit was acquired. No spent unit is older.
+    pub(super) acquired_at: Timestamp,
 }
 
-/// Units that go back, and what it takes to give them back.
-pub(super) struct Leftover<R> {
+/// Units to return, with the receipt to return them by.
+pub(super) struct Unspent<R> {
     pub(super) receipt: R,
     pub(super) units: u64,
-    pub(super) drawn_at: Timestamp,
+    pub(super) acquired_at: Timestamp,
 }
 
-/// All that a cell held.
-pub(super) struct Taken<R> {
-    pub(super) leftovers: Vec<Leftover<R>>,
-    /// Units that cannot go back.
+/// Everything that a cell held.
+pub(super) struct Drained<R> {
+    pub(super) unspent: Vec<Unspent<R>>,
+    /// Units that cannot be returned.
     pub(super) stranded: u64,
 }
 
-/// What the store last said.
+/// The state of the counter at the last renewal.
 #[derive(Default)]
-struct Told {
+struct LastOutcome {
     remaining: AtomicU64,
     next_at: AtomicU64,
     reset_at: AtomicU64,
 }
 
-/// What changes together.
-pub(super) struct Inner<R> {
-    pub(super) is_drawing: bool,
-    /// Draws that have begun, and the number of the last one that brought no answer.
-    pub(super) begun: u64,
+/// The part of a cell behind its lock.
+pub(super) struct CellState<R> {
+    pub(super) is_renewing: bool,
+    /// The number of started renewals, and the number of the last failed one.
+    pub(super) started: u64,
     pub(super) failed: u64,
-    /// The number of the last one that ended, and whether the counter was found empty.
-    pub(super) ended: u64,
-    is_empty: bool,
+    /// The number of the last completed renewal, and whether it found the counter empty.
+    pub(super) completed: u64,
+    found_empty: bool,
     pub(super) wakers: Vec<Waker>,
     pub(super) receipt: Option<R>,
-    /// Which window the units are of; 0 where there are none.
+    /// The window that the units belong to; 0 for quotas without windows.
     window: u64,
-    draws: Draws,
-    demand: Demand,
-    share: Share,
+    acquisitions: Acquisitions,
+    demand: LocalDemand,
+    share: FairShare,
 }
 
 impl<R: Clone> Cell<R> {
-    pub(super) fn new(charge: &Charge<'_>, lease: Lease, lost: &Arc<AtomicU64>, now: Timestamp) -> Self {
-        let inner = Inner {
-            is_drawing: false,
-            begun: 0,
+    pub(super) fn new(
+        charge: &Charge<'_>,
+        lease: Lease,
+        unanswered_units: &Arc<AtomicU64>,
+        now: Timestamp,
+    ) -> Self {
+        let state = CellState {
+            is_renewing: false,
+            started: 0,
             failed: 0,
-            ended: 0,
-            is_empty: false,
+            completed: 0,
+            found_empty: false,
             wakers: Vec::new(),
             receipt: None,
             window: 0,
-            draws: Draws::default(),
-            demand: Demand::new(now),
-            share: Share::default(),
+            acquisitions: Acquisitions::default(),
+            demand: LocalDemand::new(now),
+            share: FairShare::default(),
         };
         Self {
             number: charge.number(),
             family: charge.family().id(),
             lease,
             units: AtomicU64::new(0),
-            heard: AtomicU64::new(0),
-            ends: AtomicU64::new(0),
+            reported_balance: AtomicU64::new(0),
+            expires_at: AtomicU64::new(0),
             generation: AtomicU64::new(1),
-            drawn_at: AtomicU64::new(0),
-            is_forgotten: AtomicBool::new(false),
+            acquired_at: AtomicU64::new(0),
+            is_reset: AtomicBool::new(false),
             size: AtomicU64::new(0),
             is_scarce: AtomicBool::new(false),
-            is_gone: AtomicBool::new(false),
-            is_wanted: AtomicBool::new(false),
-            demand: AtomicU64::new(0),
-            waiting: AtomicU64::new(0),
-            lost: Arc::clone(lost),
-            told: Told::default(),
-            denials: Denials::default(),
-            inner: Mutex::new(inner),
+            is_removed: AtomicBool::new(false),
+            is_renewal_queued: AtomicBool::new(false),
+            requested_units: AtomicU64::new(0),
+            waiting_units: AtomicU64::new(0),
+            unanswered_units: Arc::clone(unanswered_units),
+            last_outcome: LastOutcome::default(),
+            deny_cache: DenyCache::default(),
+            state: Mutex::new(state),
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner<R>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> MutexGuard<'_, CellState<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is what is held for such a charge: of its quota, within the bounds that its limit has now.
+    /// Whether the cell serves this charge: same quota, same lease bounds.
     #[inline]
     pub(super) fn is_of(&self, charge: &Charge<'_>) -> bool {
         self.number == charge.number() && charge.lease() == Some(self.lease)
     }
 
-    /// Whether it is no longer in the book.
+    /// Whether the cell was removed from the map.
     #[inline]
-    pub(super) fn is_gone(&self) -> bool {
-        self.is_gone.load(Ordering::Acquire)
+    pub(super) fn is_removed(&self) -> bool {
+        self.is_removed.load(Ordering::Acquire)
     }
 
-    /// It is no longer in the book. Said before what it holds is taken out of it, so that what comes later is found.
-    pub(super) fn goes(&self) {
-        self.is_gone.store(true, Ordering::Release);
+    /// Marks the cell as removed. Set before the units are drained, so that a late renewal sees the flag and
+    /// returns its units.
+    pub(super) fn mark_removed(&self) {
+        self.is_removed.store(true, Ordering::Release);
     }
 
-    /// The units that are held.
+    /// The held units.
     pub(super) fn units(&self) -> u64 {
         self.units.load(Ordering::Relaxed)
     }
 
-    /// Whether it was asked about so often, when it was last drawn, that units were wanted ahead of time.
+    /// Whether the demand at the last renewal was high enough to lease units.
     pub(super) fn is_leased(&self) -> bool {
         self.size.load(Ordering::Relaxed) >= SIZE_MIN
     }
 
-    pub(super) fn has_ended(&self, now: Timestamp) -> bool {
-        self.ends.load(Ordering::Acquire) <= now.unix_micros()
+    pub(super) fn has_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.load(Ordering::Acquire) <= now.unix_micros()
     }
 
     pub(super) fn can_spend(&self, cost: u64, now: Timestamp) -> bool {
-        self.units() >= cost && !self.has_ended(now)
+        self.units() >= cost && !self.has_expired(now)
     }
 
-    /// Takes units of what is held, all or none. Tells how many are left.
+    /// Spends units, all or none. Returns how many are left.
     pub(super) fn spend(&self, cost: u64, now: Timestamp) -> Option<u64> {
-        if self.has_ended(now) {
+        if self.has_expired(now) {
             return None;
         }
         let taken =
             self.units.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |units| units.checked_sub(cost));
         let before = taken.ok()?;
-        self.demand.fetch_add(cost, Ordering::Relaxed);
+        self.requested_units.fetch_add(cost, Ordering::Relaxed);
         Some(before - cost)
     }
 
-    /// Whether so few are left that it is time to draw again. Not where the last draw brought less than was wanted: who draws ahead
-    /// then takes what others wait for.
-    pub(super) fn runs_out(&self, left: u64) -> bool {
+    /// Whether so few units are left that the cell should be renewed; true once per renewal. False while the
+    /// counter is scarce, since an early renewal would take units that other nodes wait for.
+    pub(super) fn should_renew(&self, left: u64) -> bool {
         left.saturating_mul(4) < self.size.load(Ordering::Relaxed)
             && !self.is_scarce.load(Ordering::Relaxed)
-            && !self.is_wanted.swap(true, Ordering::Relaxed)
+            && !self.is_renewal_queued.swap(true, Ordering::Relaxed)
     }
 
-    /// Puts back what was spent in vain, unless it was of a lease that has ended since.
-    pub(super) fn put(&self, cost: u64, spent: Spent) {
-        let mut inner = self.lock();
-        if self.generation.load(Ordering::Relaxed) == spent.generation {
+    /// Puts spent units back, unless their lease has been drained since.
+    pub(super) fn put_back(&self, cost: u64, token: SpendToken) {
+        let mut state = self.lock();
+        if self.generation.load(Ordering::Relaxed) == token.generation {
             let held = self.units.fetch_add(cost, Ordering::AcqRel) + cost;
-            inner.draws.put_back(spent.drawn_at, held);
-            self.drawn_at.store(inner.draws.oldest().unix_micros(), Ordering::Release);
+            state.acquisitions.put_back(token.acquired_at, held);
+            self.acquired_at.store(state.acquisitions.oldest().unix_micros(), Ordering::Release);
         }
-        let less = |demand: u64| Some(demand.saturating_sub(cost));
-        let _ = self.demand.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let less = |units: u64| Some(units.saturating_sub(cost));
+        let _ = self.requested_units.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// Units that come to be held. Called under the lock.
-    fn add(&self, units: u64) {
-        // In this order, so that who sees the second sees the first: nothing is told that was not spent.
+    /// Adds held units. Called under the lock.
+    fn add_units(&self, units: u64) {
+        // In this order: a reader that sees the second write also sees the first, so no unspent unit is
+        // reported.
         self.units.fetch_add(units, Ordering::AcqRel);
-        self.heard.fetch_add(units, Ordering::AcqRel);
+        self.reported_balance.fetch_add(units, Ordering::AcqRel);
     }
 
-    /// Units that are held no more: all of them. Called under the lock.
-    fn take(&self) -> u64 {
-        // In the other order, for the same reason.
-        let heard = self.heard.swap(0, Ordering::AcqRel);
+    /// Takes all held units. Called under the lock.
+    fn take_units(&self) -> u64 {
+        // In reverse order, for the same reason.
+        let reported_balance = self.reported_balance.swap(0, Ordering::AcqRel);
         let units = self.units.swap(0, Ordering::AcqRel);
-        self.heard.fetch_add(heard.saturating_sub(units), Ordering::AcqRel);
-        // Whoever spent of them and comes to put back finds another lease.
+        self.reported_balance.fetch_add(reported_balance.saturating_sub(units), Ordering::AcqRel);
+        // A request that wants to put units back sees that the lease has changed.
         self.generation.fetch_add(1, Ordering::AcqRel);
         units
     }
 
-    /// The units that were spent and that no answer has told of: all of them when they are the [`NEWS`]-th part of a lease, else none.
-    pub(super) fn news(&self) -> u32 {
-        // Acquire, and before the other: what was added to it is then in both.
-        let heard = self.heard.load(Ordering::Acquire);
-        let spent = heard.saturating_sub(self.units());
-        if spent == 0 || spent < self.size.load(Ordering::Relaxed) / NEWS {
+    /// Takes the spent units that no answer has reported yet. Returns 0 until they make up a
+    /// [`REPORT_FRACTION`]th of a lease.
+    pub(super) fn take_unreported(&self) -> u32 {
+        // Acquire, and read before `units`: units added to this balance are then in both.
+        let reported_balance = self.reported_balance.load(Ordering::Acquire);
+        let spent = reported_balance.saturating_sub(self.units());
+        if spent == 0 || spent < self.size.load(Ordering::Relaxed) / REPORT_FRACTION {
             return 0;
         }
-        let told = u32::try_from(spent).unwrap_or(u32::MAX);
-        let left = heard - u64::from(told);
-        // Whoever comes first tells it.
-        let is_first = self.heard.compare_exchange(heard, left, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if is_first { told } else { 0 }
+        let reported = u32::try_from(spent).unwrap_or(u32::MAX);
+        let left = reported_balance - u64::from(reported);
+        // Only one of several concurrent requests reports them.
+        let is_first = self
+            .reported_balance
+            .compare_exchange(reported_balance, left, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        if is_first { reported } else { 0 }
     }
 
-    /// The units that were spent and that no answer will tell of any more. Of a cell that is gone.
-    pub(super) fn untold(&self) -> u64 {
-        let _inner = self.lock();
+    /// Takes the spent units that no answer will report. For a removed cell.
+    pub(super) fn take_all_unreported(&self) -> u64 {
+        let _state = self.lock();
         let units = self.units();
-        self.heard.swap(units, Ordering::AcqRel).saturating_sub(units)
+        self.reported_balance.swap(units, Ordering::AcqRel).saturating_sub(units)
     }
 
-    /// Takes over what another cell of the key did not tell. Before anybody spends of it.
-    pub(super) fn inherits(&self, untold: u64) {
-        self.heard.fetch_add(untold, Ordering::AcqRel);
+    /// Takes over the unreported units of a previous cell of the key. Called before the first unit is spent.
+    pub(super) fn inherit_unreported(&self, unreported: u64) {
+        self.reported_balance.fetch_add(unreported, Ordering::AcqRel);
     }
 
-    /// What names the units that are about to be spent. Asked before they are: what is drawn in between is later than told.
-    pub(super) fn spending(&self) -> Spent {
+    /// The token for units about to be spent. Read before spending, so that it is never later than the units.
+    pub(super) fn spend_token(&self) -> SpendToken {
         let generation = self.generation.load(Ordering::Acquire);
-        let drawn_at = Timestamp::from_unix_micros(self.drawn_at.load(Ordering::Acquire));
-        Spent { generation, drawn_at }
+        let acquired_at = Timestamp::from_unix_micros(self.acquired_at.load(Ordering::Acquire));
+        SpendToken { generation, acquired_at }
     }
 
-    /// The counter was reset: what is held of it, and what a draw that is under way brings, goes nowhere.
-    pub(super) fn forgets(&self) {
-        self.is_forgotten.store(true, Ordering::Release);
+    /// Marks the counter as reset: held units, and units of a renewal in flight, are discarded.
+    pub(super) fn mark_reset(&self) {
+        self.is_reset.store(true, Ordering::Release);
     }
 
-    pub(super) fn is_forgotten(&self) -> bool {
-        self.is_forgotten.load(Ordering::Acquire)
+    pub(super) fn is_reset(&self) -> bool {
+        self.is_reset.load(Ordering::Acquire)
     }
 
-    /// Hands what it holds to the cell of another quota of the same counter, up to so many. They were debited, and what is in force now
-    /// counts on from there. Not units of a window: a quota may have other windows. Tells how many were not taken.
-    pub(super) fn hand_over(&self, to: &Self, most: u64) -> Option<u64> {
-        let mut inner = self.lock();
-        if inner.window != 0 {
+    /// Transfers the units to the cell of another quota of the same counter, at most `units_max`. The units
+    /// were debited and the new quota keeps counting from there. Returns the units that did not fit, or
+    /// `None` if the units belong to a window, since the new quota may have other windows.
+    pub(super) fn transfer_to(&self, to: &Self, units_max: u64) -> Option<u64> {
+        let mut state = self.lock();
+        if state.window != 0 {
             return None;
         }
-        let ends = self.ends.swap(0, Ordering::AcqRel);
-        let units = self.take();
-        let draws = std::mem::take(&mut inner.draws);
-        drop(inner);
+        let expires_at = self.expires_at.swap(0, Ordering::AcqRel);
+        let units = self.take_units();
+        let acquisitions = std::mem::take(&mut state.acquisitions);
+        drop(state);
         let mut other = to.lock();
-        other.draws = draws;
-        to.drawn_at.store(other.draws.oldest().unix_micros(), Ordering::Release);
-        to.add(units.min(most));
-        to.ends.store(ends, Ordering::Release);
-        Some(units.saturating_sub(most))
+        other.acquisitions = acquisitions;
+        to.acquired_at.store(other.acquisitions.oldest().unix_micros(), Ordering::Release);
+        to.add_units(units.min(units_max));
+        to.expires_at.store(expires_at, Ordering::Release);
+        Some(units.saturating_sub(units_max))
     }
 
-    /// How the counter stands, as far as it was told, with what is held.
+    /// The state of the counter as of the last renewal, plus the held units.
     pub(super) fn outcome(&self, quota: &Quota, now: Timestamp) -> Outcome {
         let limit = quota.capacity();
-        let remaining = self.told.remaining.load(Ordering::Relaxed).saturating_add(self.units()).min(limit);
-        self.outcome_of(Verdict::Allow, limit, remaining, now)
+        let remaining =
+            self.last_outcome.remaining.load(Ordering::Relaxed).saturating_add(self.units()).min(limit);
+        self.outcome_with(Verdict::Allow, limit, remaining, now)
     }
 
-    fn outcome_of(&self, verdict: Verdict, limit: u64, remaining: u64, now: Timestamp) -> Outcome {
+    fn outcome_with(&self, verdict: Verdict, limit: u64, remaining: u64, now: Timestamp) -> Outcome {
         let until = |at: &AtomicU64| Timestamp::from_unix_micros(at.load(Ordering::Relaxed)).since(now);
         Outcome {
             verdict,
             limit,
             remaining,
-            next_unit_after: until(&self.told.next_at),
-            reset_after: until(&self.told.reset_at),
+            next_unit_after: until(&self.last_outcome.next_at),
+            reset_after: until(&self.last_outcome.reset_at),
         }
     }
 
-    /// Whether a denial is in force for such a charge.
+    /// Whether a remembered denial applies to this charge.
     pub(super) fn denies(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
-        self.denials.denies(charge.cost(), now)
+        self.deny_cache.denies(charge.cost(), now)
     }
 
-    /// The denial that is still in force for such a charge.
+    /// The remembered denial that applies to this charge.
     pub(super) fn denial(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Outcome> {
-        let retry_at = self.denials.retry_at(charge.cost(), now)?;
-        self.demand.fetch_add(charge.cost(), Ordering::Relaxed);
+        let retry_at = self.deny_cache.retry_at(charge.cost(), now)?;
+        self.requested_units.fetch_add(charge.cost(), Ordering::Relaxed);
         Some(self.denied_outcome(retry_at, charge, now))
     }
 
     fn denied_outcome(&self, retry_at: Timestamp, charge: &Charge<'_>, now: Timestamp) -> Outcome {
-        let retry_after = (retry_at + WAY).since(now).max(Ticks::from_micros(1));
-        let remaining = self.told.remaining.load(Ordering::Relaxed).min(charge.cost().saturating_sub(1));
-        self.outcome_of(Verdict::Deny { retry_after }, charge.quota().capacity(), remaining, now)
+        let retry_after = (retry_at + STORE_LATENCY).since(now).max(Ticks::from_micros(1));
+        let remaining =
+            self.last_outcome.remaining.load(Ordering::Relaxed).min(charge.cost().saturating_sub(1));
+        self.outcome_with(Verdict::Deny { retry_after }, charge.quota().capacity(), remaining, now)
     }
 
-    /// The denial of those who waited for a draw that began after they came, and that was not enough for all.
-    pub(super) fn denied_since(&self, since: u64, charge: &Charge<'_>, now: Timestamp) -> Option<Outcome> {
-        let inner = self.lock();
-        let retry_at = self.denials.last_retry_at(charge.cost())?;
-        let is_denied = inner.ended > since && inner.is_empty;
+    /// The denial for requests that waited for a renewal which started after they arrived and did not bring
+    /// enough.
+    pub(super) fn denial_after(&self, since: u64, charge: &Charge<'_>, now: Timestamp) -> Option<Outcome> {
+        let state = self.lock();
+        let retry_at = self.deny_cache.last_retry_at(charge.cost())?;
+        let is_denied = state.completed > since && state.found_empty;
         is_denied.then(|| self.denied_outcome(retry_at, charge, now))
     }
 
-    /// Whether a draw failed that began after so many others: the store is not there, and nobody need wait for the next.
+    /// Whether a renewal failed that started after number `since`. Then the store is unavailable, and waiting
+    /// for another renewal is pointless.
     pub(super) fn has_failed_since(&self, since: u64) -> bool {
         self.lock().failed > since
     }
 
-    /// The right to draw, unless somebody has it. `since` becomes how many had it before the caller came.
-    pub(super) fn turn(self: &Arc<Self>, since: &mut Option<u64>, cost: u64) -> Option<Turn<R>> {
-        let mut inner = self.lock();
+    /// Starts a renewal, unless one is in flight. On the first call, `since` becomes the number of renewals
+    /// that started before.
+    pub(super) fn try_start_renewal(
+        self: &Arc<Self>,
+        since: &mut Option<u64>,
+        cost: u64,
+    ) -> Option<RenewalGuard<R>> {
+        let mut state = self.lock();
         if since.is_none() {
-            *since = Some(inner.begun);
-            self.demand.fetch_add(cost, Ordering::Relaxed);
+            *since = Some(state.started);
+            self.requested_units.fetch_add(cost, Ordering::Relaxed);
         }
-        if inner.is_drawing {
+        if state.is_renewing {
             return None;
         }
-        inner.is_drawing = true;
-        inner.begun += 1;
-        Some(Turn::new(Arc::clone(self), inner.begun))
+        state.is_renewing = true;
+        state.started += 1;
+        Some(RenewalGuard::new(Arc::clone(self), state.started))
     }
 
-    pub(super) fn waits(&self, cost: u64) {
-        self.waiting.fetch_add(cost, Ordering::Relaxed);
+    pub(super) fn add_waiter(&self, cost: u64) {
+        self.waiting_units.fetch_add(cost, Ordering::Relaxed);
     }
 
-    pub(super) fn waits_no_more(&self, cost: u64) {
-        self.waiting.fetch_sub(cost, Ordering::Relaxed);
+    pub(super) fn remove_waiter(&self, cost: u64) {
+        self.waiting_units.fetch_sub(cost, Ordering::Relaxed);
     }
 
-    /// How many units to draw beyond what is asked for: as many as are asked for in the life of a lease, within its bounds, and what
-    /// others wait for. None for a key that is asked about seldom. Where less is there than all nodes are asked for, what is due to this
-    /// one.
-    pub(super) fn wanted(&self, quota: &Quota, cost: u64, nodes: u32, now: Timestamp) -> Want {
-        let inner = &mut *self.lock();
-        let asked = self.demand.swap(0, Ordering::Relaxed);
-        let size = inner.demand.size(asked, self.lease.ttl(), now);
-        let most = self.lease.most(quota, nodes);
-        let size = size.saturating_add(self.waiting.load(Ordering::Relaxed)).min(most);
-        let held = if self.has_ended(now) && inner.window != 0 { 0 } else { self.units() };
+    /// The next lease request: the demand of one lease lifetime plus the units of waiters, within the bounds
+    /// of the lease. Empty for quiet keys. Where demand exceeds what is available, the fair share of this
+    /// node.
+    pub(super) fn next_request(&self, quota: &Quota, cost: u64, nodes: u32, now: Timestamp) -> LeaseRequest {
+        let state = &mut *self.lock();
+        let asked = self.requested_units.swap(0, Ordering::Relaxed);
+        let size = state.demand.update(asked, self.lease.ttl(), now);
+        let units_max = self.lease.most(quota, nodes);
+        let size = size.saturating_add(self.waiting_units.load(Ordering::Relaxed)).min(units_max);
+        let held = if self.has_expired(now) && state.window != 0 { 0 } else { self.units() };
         self.size.store(size, Ordering::Relaxed);
         let wanted = if size < SIZE_MIN { 0 } else { size.saturating_sub(held) };
-        let draw = Draw { quota, cost, asked, wanted, most: most.saturating_sub(held), nodes };
-        inner.share.want(draw, &inner.demand, self.lease.ttl())
+        let need = Need { quota, cost, asked, wanted, units_max: units_max.saturating_sub(held), nodes };
+        state.share.request(need, &state.demand, self.lease.ttl())
     }
 
-    /// Notes what a draw brought. Tells how many units ended with their window.
-    pub(super) fn received(&self, asked: Asked<'_>, loan: Loan<R>) -> u64 {
-        let Asked { quota, cost, want, sent, is_admitted } = asked;
-        let has_taken = is_admitted && (cost > 0 || loan.extra > 0);
-        let inner = &mut *self.lock();
+    /// Applies what a renewal brought. Returns the units that expired with their window.
+    pub(super) fn apply_loan(&self, renewal: Renewal<'_>, loan: Loan<R>) -> u64 {
+        let Renewal { quota, cost, request, sent, is_admitted } = renewal;
+        let has_acquired = is_admitted && (cost > 0 || loan.extra > 0);
+        let state = &mut *self.lock();
         let outcome = loan.answer.outcome;
-        let mut ended = 0;
         let at = |after: Ticks| (sent + after).unix_micros();
-        self.told.remaining.store(outcome.remaining, Ordering::Relaxed);
-        self.told.next_at.store(at(outcome.next_unit_after), Ordering::Relaxed);
-        self.told.reset_at.store(at(outcome.reset_after), Ordering::Relaxed);
-        // Which window counts is known only where something was counted in it.
-        if let Some(window) = loan.window.filter(|_| has_taken) {
-            if inner.window != window {
-                // Units of a window that has ended end with it.
-                ended = self.take();
-                inner.draws = Draws::default();
-                self.ends.store(0, Ordering::Release);
-                inner.window = window;
-            }
-            if loan.extra > 0 || self.units() > 0 {
-                let ttl = self.lease.ttl();
-                let life = if window == 0 { ttl } else { ttl.min(outcome.reset_after) };
-                self.ends.store(at(life), Ordering::Release);
-                if loan.extra > 0 {
-                    let drawn = Drawn { at: loan.answer.counted_at(quota), units: loan.extra };
-                    inner.draws.drew(drawn, self.units());
-                    // Before they can be spent, so that none is told to be later than it is.
-                    self.drawn_at.store(inner.draws.oldest().unix_micros(), Ordering::Release);
-                }
-                self.add(loan.extra);
-            }
+        self.last_outcome.remaining.store(outcome.remaining, Ordering::Relaxed);
+        self.last_outcome.next_at.store(at(outcome.next_unit_after), Ordering::Relaxed);
+        self.last_outcome.reset_at.store(at(outcome.reset_after), Ordering::Relaxed);
+        let expired = if has_acquired { self.add_loan(state, quota, sent, &loan) } else { 0 };
+        // The receipt must match the held units. That of a request that acquired nothing may name another window.
+        if let Some(receipt) = loan.receipt.filter(|_| has_acquired || state.receipt.is_none()) {
+            state.receipt = Some(receipt);
         }
-        // A receipt is for the units that are held: one of a request that took nothing may name another window than theirs.
-        if let Some(receipt) = loan.receipt.filter(|_| has_taken || inner.receipt.is_none()) {
-            inner.receipt = Some(receipt);
-        }
-        self.is_wanted.store(false, Ordering::Relaxed);
+        self.is_renewal_queued.store(false, Ordering::Relaxed);
         let is_charged = is_admitted && outcome.is_allowed();
-        let brought = Brought {
+        let received = Received {
             quota,
             taken: loan.extra + if is_charged { cost } else { 0 },
             remaining: outcome.remaining,
-            is_all: loan.extra >= want.units,
-            crowd: loan.crowd,
+            is_complete: loan.extra >= request.units,
+            fleet_demand: loan.fleet_demand,
             sent,
             reset_after: outcome.reset_after,
         };
-        let enough_for = inner.share.brought(brought, &inner.demand, self.lease.ttl());
+        let lasts_for = state.share.record(received, &state.demand, self.lease.ttl());
         let denied = match outcome.verdict {
-            Verdict::Deny { retry_after } => Some((cost.max(1), retry_after.max(self.pause(inner, quota)))),
-            // It has had its part, and asks again when the next is due to it.
-            Verdict::Allow | Verdict::Wait(_) if is_charged && enough_for.is_some() => {
-                Some((cost.max(1), enough_for.unwrap_or(Ticks::ZERO).min(DENIAL_MAX)))
+            Verdict::Deny { retry_after } => {
+                Some((cost.max(1), retry_after.max(self.retry_pause(state, quota))))
             }
-            // Only a counter that is empty is known to deny. One that lent less than was wanted, or nothing, since another limit of
-            // the request denied it, may have units for the next.
-            Verdict::Allow | Verdict::Wait(_) if has_taken && outcome.remaining == 0 && want.units > 0 => {
-                Some((1, outcome.next_unit_after.max(self.pause(inner, quota))))
+            // The node has received its share, and asks again when the next units are due.
+            Verdict::Allow | Verdict::Wait(_) if is_charged && lasts_for.is_some() => {
+                Some((cost.max(1), lasts_for.unwrap_or(Ticks::ZERO).min(DENIAL_MAX)))
+            }
+            // Only an empty counter certainly denies. A counter that lent too little, or nothing because another
+            // limit denied the request, may have units for the next request.
+            Verdict::Allow | Verdict::Wait(_)
+                if has_acquired && outcome.remaining == 0 && request.units > 0 =>
+            {
+                Some((1, outcome.next_unit_after.max(self.retry_pause(state, quota))))
             }
             _ => None,
         };
-        inner.is_empty = denied.is_some();
+        state.found_empty = denied.is_some();
         if is_admitted {
-            self.is_scarce.store(loan.extra < want.units || enough_for.is_some(), Ordering::Relaxed);
+            self.is_scarce.store(loan.extra < request.units || lasts_for.is_some(), Ordering::Relaxed);
         }
         match denied {
             Some((cost, retry_after)) => {
-                self.denials.remember(cost, sent + retry_after, sent + retry_after.min(DENIAL_MAX));
+                self.deny_cache.remember(cost, sent + retry_after, sent + retry_after.min(DENIAL_MAX));
             }
-            // Where this one passed, one that costs as much or less may; one that costs more is denied as before.
-            None => self.denials.forget_up_to(cost),
+            // Requests that cost at most as much as this one may pass; the denials of costlier ones stay.
+            None => self.deny_cache.forget_up_to(cost),
         }
-        ended
+        expired
     }
 
-    /// How long it waits at least before it asks again where nothing was there.
-    fn pause(&self, inner: &Inner<R>, quota: &Quota) -> Ticks {
-        inner.share.pause(quota, self.size.load(Ordering::Relaxed)).min(self.lease.ttl()).min(DENIAL_MAX)
+    /// Adds the lent units. Returns the units that expired because the counter is in another window.
+    fn add_loan(&self, state: &mut CellState<R>, quota: &Quota, sent: Timestamp, loan: &Loan<R>) -> u64 {
+        let Some(window) = loan.window else { return 0 };
+        let mut expired = 0;
+        if state.window != window {
+            expired = self.take_units();
+            state.acquisitions = Acquisitions::default();
+            self.expires_at.store(0, Ordering::Release);
+            state.window = window;
+        }
+        if loan.extra > 0 || self.units() > 0 {
+            let ttl = self.lease.ttl();
+            let life = if window == 0 { ttl } else { ttl.min(loan.answer.outcome.reset_after) };
+            self.expires_at.store((sent + life).unix_micros(), Ordering::Release);
+            if loan.extra > 0 {
+                let acquisition = Acquisition { at: loan.answer.counted_at(quota), units: loan.extra };
+                state.acquisitions.add(acquisition, self.units());
+                // Stored before the units can be spent, so that no spend token is later than its units.
+                self.acquired_at.store(state.acquisitions.oldest().unix_micros(), Ordering::Release);
+            }
+            self.add_units(loan.extra);
+        }
+        expired
     }
 
-    /// Forgets that it was denied.
-    pub(super) fn forget_denial(&self) {
-        let _inner = self.lock();
-        self.denials.forget();
+    /// The minimum pause before the node asks again after the counter was found empty.
+    fn retry_pause(&self, state: &CellState<R>, quota: &Quota) -> Ticks {
+        state.share.pause(quota, self.size.load(Ordering::Relaxed)).min(self.lease.ttl()).min(DENIAL_MAX)
     }
 
-    /// Takes all units out, with what it takes to give them back.
-    pub(super) fn take_all(&self) -> Taken<R> {
-        let mut inner = self.lock();
-        self.ends.store(0, Ordering::Release);
-        let units = self.take();
-        let draws = inner.draws.take(units);
-        let leftovers: Vec<_> = match &inner.receipt {
+    /// Forgets all denials.
+    pub(super) fn clear_denials(&self) {
+        let _state = self.lock();
+        self.deny_cache.forget();
+    }
+
+    /// Drains all units, with the receipts to return them by.
+    pub(super) fn drain(&self) -> Drained<R> {
+        let mut state = self.lock();
+        self.expires_at.store(0, Ordering::Release);
+        let units = self.take_units();
+        let acquisitions = state.acquisitions.take(units);
+        let unspent: Vec<_> = match &state.receipt {
             Some(receipt) => {
-                let each = draws.into_iter().filter(|draw| draw.units > 0);
-                each.map(|Drawn { at, units }| Leftover { receipt: receipt.clone(), units, drawn_at: at })
-                    .collect()
+                let each = acquisitions.into_iter().filter(|acquisition| acquisition.units > 0);
+                each.map(|Acquisition { at, units }| Unspent {
+                    receipt: receipt.clone(),
+                    units,
+                    acquired_at: at,
+                })
+                .collect()
             }
             None => Vec::new(),
         };
-        let returned: u64 = leftovers.iter().map(|left| left.units).sum();
-        Taken { leftovers, stranded: units.saturating_sub(returned) }
+        let returned: u64 = unspent.iter().map(|left| left.units).sum();
+        Drained { unspent, stranded: units.saturating_sub(returned) }
     }
 
-    /// When to look again whether something is to be given back: not before what is held ends, and what is drawn later ends no earlier
-    /// than a lease from now, or with its window, after which nothing goes back.
-    pub(super) fn look_at(&self, now: Timestamp) -> Timestamp {
-        let ends = Timestamp::from_unix_micros(self.ends.load(Ordering::Acquire));
-        if self.units() > 0 && ends > now { ends } else { now + self.lease.ttl() }
+    /// When to sweep the cell next. Held units do not expire before that, and units acquired later expire no
+    /// earlier than a lease from now, or end with their window and cannot be returned.
+    pub(super) fn sweep_at(&self, now: Timestamp) -> Timestamp {
+        let expires_at = Timestamp::from_unix_micros(self.expires_at.load(Ordering::Acquire));
+        if self.units() > 0 && expires_at > now { expires_at } else { now + self.lease.ttl() }
     }
 
-    /// Whether nothing is known of it that matters any more.
+    /// Whether the cell can be removed.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        let inner = self.lock();
-        // While it is denied nobody looks at how often it is asked about, and who comes right after should find that.
-        let last = inner.demand.looked().max(self.denials.until()) + self.lease.ttl() + self.lease.ttl();
-        !inner.is_drawing && self.units() == 0 && last < now
+        let state = self.lock();
+        // Demand is not updated while a key is denied. Keep it for requests right after the denial.
+        let last =
+            state.demand.updated_at().max(self.deny_cache.until()) + self.lease.ttl() + self.lease.ttl();
+        !state.is_renewing && self.units() == 0 && last < now
     }
 }

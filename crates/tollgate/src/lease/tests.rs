@@ -1,8 +1,8 @@
-//! Leases before a store in memory, which several nodes share.
+//! Leases over a store in memory that several nodes share.
 
-mod accounts;
+mod accounting;
 mod refunds;
-mod short_way;
+mod fast_path;
 
 use std::future::Future;
 use std::pin::pin;
@@ -11,7 +11,7 @@ use std::task::{Context, Waker};
 
 use pollster::block_on;
 
-use super::{Leased, Lender, Lending, Loan, Loans, Want};
+use super::{LeaseRequest, LeasedStore, Lender, Loan, Loans, MemoryLender};
 use crate::charge::{Answers, Charge};
 use crate::decision::Source;
 use crate::engine::Engine;
@@ -25,24 +25,24 @@ use crate::time::{Ticks, Timestamp};
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-/// Nodes that share one counter of each key.
+/// Nodes that share the counters of all keys.
 struct Fleet {
-    nodes: Vec<Engine<Leased<Lending>>>,
+    nodes: Vec<Engine<LeasedStore<MemoryLender>>>,
     now: Timestamp,
 }
 
 impl Fleet {
     fn new(count: u32, quota: &Quota, consistency: Consistency) -> Self {
-        let lending = Lending::new(MemoryStore::new(16 << 20, START), count);
+        let lending = MemoryLender::new(MemoryStore::new(16 << 20, START), count);
         let node = |_| {
             let limit = Limit::new("limit", quota.clone()).by(["key"]).consistency(consistency);
             let policy = Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap();
-            Engine::with_store(policy, Leased::new(lending.clone(), 1_000), Secret::repeatable(7))
+            Engine::with_store(policy, LeasedStore::new(lending.clone(), 1_000), Secret::repeatable(7))
         };
         Self { nodes: (0..count).map(node).collect(), now: START }
     }
 
-    /// Asks a node; who answered, and whether it passed.
+    /// Checks a request at a node. Returns whether it was admitted, and the source of the decision.
     fn ask(&self, node: usize, key: &str) -> (bool, Source) {
         let request = CheckRequest::new().with("key", key).unwrap();
         let decision = block_on(self.nodes[node].check(&request, self.now));
@@ -52,7 +52,7 @@ impl Fleet {
 
     fn pass(&mut self, time: Ticks) {
         self.now = self.now + time;
-        self.nodes.iter().for_each(|node| block_on(node.store().tend(self.now)));
+        self.nodes.iter().for_each(|node| block_on(node.store().maintain(self.now)));
     }
 }
 
@@ -60,31 +60,32 @@ fn per_second(rate: u64, burst: u64) -> Quota {
     Quota::token_bucket(Rate::per_second(rate).burst(burst)).unwrap()
 }
 
-/// Whatever nodes ask, and however often: together they get what one counter would give, nearly all of it, and seldom ask it.
+/// However requests are spread over nodes, a fleet admits at most what one counter would, nearly all of it,
+/// and seldom asks the store.
 #[test]
-fn a_fleet_gets_what_the_limit_gives() {
+fn a_fleet_admits_what_the_limit_allows() {
     let mut fleet = Fleet::new(4, &per_second(1_000, 1_000), Consistency::Leased);
-    let (mut admitted, mut exact, mut asked, mut lately) = (0, 0, 0, 0);
+    let (mut admitted, mut exact, mut requests, mut lately) = (0, 0, 0, 0);
     let seconds = 4;
     for step in 0..seconds * 10_000 {
-        // Four times as much as the limit gives, most of it to one node.
+        // Four times the limit, most of it at one node.
         let node = [0, 0, 0, 1, 0, 2, 0, 3][step % 8];
         for _ in 0..(if step % 10 == 0 { 4 } else { 0 }) {
             let (is_allowed, source) = fleet.ask(node, "k");
             admitted += u64::from(is_allowed);
             lately += u64::from(is_allowed && step >= 20_000);
             exact += u64::from(source == Source::Exact);
-            asked += 1;
+            requests += 1;
         }
         fleet.pass(Ticks::from_micros(100));
     }
     let bound = 1_000 + 1_000 * seconds as u64;
     assert!(admitted <= bound, "{admitted} of {bound}");
     assert!(lately * 100 >= 2_000 * 98, "{lately} of 2,000");
-    assert!(exact * 4 < asked, "{exact} of {asked} asked the store");
+    assert!(exact * 4 < requests, "{exact} of {requests} asked the store");
 }
 
-/// A key that is asked about seldom is answered by the counter itself, and nothing of it is held.
+/// Quiet keys are decided by the store, and no units of them are held.
 #[test]
 fn quiet_keys_are_exact() {
     let mut fleet = Fleet::new(6, &Quota::token_bucket(Rate::per_minute(5)).unwrap(), Consistency::Leased);
@@ -95,14 +96,14 @@ fn quiet_keys_are_exact() {
         admitted += u64::from(is_allowed);
         fleet.pass(Ticks::from_millis(500));
     }
-    // Five at once, and one every twelve seconds until the last is asked.
+    // The burst of five, and one every twelve seconds until the last request.
     assert_eq!(admitted, 5 + 24);
     assert!(fleet.nodes.iter().all(|node| node.store().report().held == 0));
 }
 
-/// What nobody spends goes back in time, and is there for others.
+/// Expired units are returned, and other nodes can use them.
 #[test]
-fn what_is_not_spent_goes_back() {
+fn expired_units_are_returned() {
     let mut fleet =
         Fleet::new(2, &Quota::token_bucket(Rate::per_hour(100).burst(1_000)).unwrap(), Consistency::Leased);
     let mut passed = 0;
@@ -112,7 +113,7 @@ fn what_is_not_spent_goes_back() {
     }
     assert_eq!(passed, 400);
     assert!(fleet.nodes[0].store().report().held > 0);
-    // All keys are seen within a few turns.
+    // A few sweeps cover all keys.
     fleet.pass(Ticks::from_millis(300));
     (0..8).for_each(|_| fleet.pass(Ticks::from_millis(5)));
     assert_eq!(fleet.nodes[0].store().report().held, 0);
@@ -123,7 +124,7 @@ fn what_is_not_spent_goes_back() {
     assert_eq!(others, 600);
 }
 
-/// A denied key is answered without the store until it may pass, and then passes.
+/// A denied key is denied without the store until it may pass, and then passes.
 #[test]
 fn denials_are_remembered() {
     let mut fleet = Fleet::new(1, &per_second(10, 10), Consistency::Leased);
@@ -132,18 +133,18 @@ fn denials_are_remembered() {
     }
     assert!(!fleet.ask(0, "k").0);
     assert_eq!(fleet.ask(0, "k"), (false, Source::DenyCache));
-    let before = fleet.nodes[0].store().report().asked;
+    let before = fleet.nodes[0].store().report().store_charges;
     for _ in 0..50 {
         assert!(!fleet.ask(0, "k").0);
     }
-    assert_eq!(fleet.nodes[0].store().report().asked, before);
+    assert_eq!(fleet.nodes[0].store().report().store_charges, before);
     fleet.pass(Ticks::from_millis(200));
     assert!(fleet.ask(0, "k").0);
 }
 
-/// Units of a window end with it.
+/// Units of a window expire with it.
 #[test]
-fn windows_lend_their_own_units_only() {
+fn window_units_expire_with_their_window() {
     let quota =
         Quota::fixed_window(Rate::per_second(100), crate::algorithm::fixed_window::Align::Epoch).unwrap();
     let mut fleet = Fleet::new(3, &quota, Consistency::Leased);
@@ -158,7 +159,7 @@ fn windows_lend_their_own_units_only() {
     }
 }
 
-/// Exact limits, and hot keys only of automatic ones.
+/// With `auto`, only hot keys are leased.
 #[test]
 fn only_hot_keys_are_leased_automatically() {
     let mut fleet = Fleet::new(2, &per_second(1_000, 1_000), Consistency::Auto);
@@ -173,13 +174,13 @@ fn only_hot_keys_are_leased_automatically() {
     assert!(leased > 1_000, "{leased}");
 }
 
-/// A store that lends and then may not answer, or is not there.
+/// A store that may lend without answering, or be unreachable.
 struct Faulty {
-    lending: Lending,
+    lending: MemoryLender,
     is_silent: AtomicBool,
     is_away: AtomicBool,
-    /// What it lent without saying so, and how often it was not there.
-    unheard: AtomicU64,
+    /// Units lent without an answer, and calls while unreachable.
+    unanswered: AtomicU64,
     missed: AtomicU64,
 }
 
@@ -206,21 +207,21 @@ impl Store for Faulty {
 }
 
 impl Lender for Faulty {
-    type Receipt = <Lending as Lender>::Receipt;
+    type Receipt = <MemoryLender as Lender>::Receipt;
 
     async fn lend(
         &self,
         charges: &[Charge<'_>],
-        wants: &[Want],
+        requests: &[LeaseRequest],
         now: Timestamp,
     ) -> Result<Loans<Self::Receipt>, StoreFailure> {
         if self.is_away.load(Ordering::Relaxed) {
             self.missed.fetch_add(1, Ordering::Relaxed);
             return Err(StoreFailure::Unreachable);
         }
-        let loans = self.lending.lend(charges, wants, now).await?;
+        let loans = self.lending.lend(charges, requests, now).await?;
         if self.is_silent.load(Ordering::Relaxed) {
-            self.unheard.fetch_add(loans.iter().map(|loan| loan.extra).sum(), Ordering::Relaxed);
+            self.unanswered.fetch_add(loans.iter().map(|loan| loan.extra).sum(), Ordering::Relaxed);
             std::future::pending::<()>().await;
         }
         Ok(loans)
@@ -233,37 +234,37 @@ impl Lender for Faulty {
     async fn lend_more(
         &self,
         receipt: &Self::Receipt,
-        want: Want,
+        request: LeaseRequest,
         now: Timestamp,
     ) -> Result<Loan<Self::Receipt>, StoreFailure> {
-        self.lending.lend_more(receipt, want, now).await
+        self.lending.lend_more(receipt, request, now).await
     }
 
-    async fn take_back(
+    async fn return_units(
         &self,
         receipt: &Self::Receipt,
         units: u64,
-        drawn_at: Timestamp,
+        acquired_at: Timestamp,
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        self.lending.take_back(receipt, units, drawn_at, now).await
+        self.lending.return_units(receipt, units, acquired_at, now).await
     }
 }
 
-/// Whoever draws and is cut off before the answer comes loses what was lent: it counts as stranded, and so does whatever he asked for
-/// beside. A store that is not there lent nothing.
+/// A renewal that is cancelled before its answer may have lent units: they count as stranded. An unreachable
+/// store lends nothing.
 #[test]
-fn what_is_not_heard_of_is_stranded() {
+fn unanswered_loans_count_as_stranded() {
     let limit = Limit::new("limit", per_second(1_000, 1_000)).by(["key"]).consistency(Consistency::Leased);
     let policy = Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap();
     let store = Faulty {
-        lending: Lending::new(MemoryStore::new(1 << 20, START), 1),
+        lending: MemoryLender::new(MemoryStore::new(1 << 20, START), 1),
         is_silent: AtomicBool::new(false),
         is_away: AtomicBool::new(false),
-        unheard: AtomicU64::new(0),
+        unanswered: AtomicU64::new(0),
         missed: AtomicU64::new(0),
     };
-    let node = Engine::with_store(policy, Leased::new(store, 10), Secret::repeatable(7));
+    let node = Engine::with_store(policy, LeasedStore::new(store, 10), Secret::repeatable(7));
     let request = CheckRequest::new().with("key", "k").unwrap();
     let (mut now, mut cut_off) = (START, 0);
     for step in 0..600 {
@@ -274,24 +275,28 @@ fn what_is_not_heard_of_is_stranded() {
         let mut check = pin!(node.check(&request, now));
         cut_off += u64::from(check.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         if step == 199 {
-            assert!(node.store().report().drawn > 100 && node.store().report().stranded == 0);
+            assert!(node.store().report().acquired > 100 && node.store().report().stranded == 0);
         }
     }
     let report = node.store().report();
     let store = node.store().store();
-    let (unheard, missed) = (store.unheard.load(Ordering::Relaxed), store.missed.load(Ordering::Relaxed));
-    assert!(cut_off > 0 && unheard > 0 && missed > 0, "{cut_off} cut off, {unheard} lost, {missed} missed");
-    assert!(report.stranded >= unheard && report.stranded <= cut_off * 50, "{unheard} of {report:?}");
+    let (unanswered, missed) =
+        (store.unanswered.load(Ordering::Relaxed), store.missed.load(Ordering::Relaxed));
+    assert!(
+        cut_off > 0 && unanswered > 0 && missed > 0,
+        "{cut_off} cut off, {unanswered} lost, {missed} missed"
+    );
+    assert!(report.stranded >= unanswered && report.stranded <= cut_off * 50, "{unanswered} of {report:?}");
 }
 
-/// A node counts on as many others as it is told at least, however few the store sees: it holds the less.
+/// Leases are sized for the configured minimum of nodes, even if the store sees fewer.
 #[test]
-fn a_lease_is_sized_for_the_nodes_there_may_be() {
+fn leases_are_sized_for_the_expected_nodes() {
     let held = |nodes_min: u32| {
         let limit = Limit::new("limit", per_second(1_000, 1_000)).by(["key"]);
         let limit = limit.consistency(Consistency::Leased).lease(500_000, Ticks::from_secs(1));
-        let lending = Lending::new(MemoryStore::new(1 << 20, START), 1);
-        let store = Leased::new(lending, 10).among(nodes_min);
+        let lending = MemoryLender::new(MemoryStore::new(1 << 20, START), 1);
+        let store = LeasedStore::new(lending, 10).expect_nodes(nodes_min);
         let node = Engine::with_store(Policy::new(vec![limit]).unwrap(), store, Secret::repeatable(7));
         let request = CheckRequest::new().with("key", "k").unwrap();
         let each = (1..400).map(|step| {
@@ -304,10 +309,10 @@ fn a_lease_is_sized_for_the_nodes_there_may_be() {
     assert!((1..=50).contains(&held(10)), "{}", held(10));
 }
 
-/// The story: a node that stood still past its lease was asked before anybody swept up, and its next draw made the units that had ended
-/// good again. They go back now.
+/// Regression: a node paused past the expiry of its lease. A request came before the sweep, and its renewal
+/// extended the expired units. They are returned now.
 #[test]
-fn a_draw_does_not_make_ended_units_good() {
+fn renewals_do_not_extend_expired_units() {
     let mut fleet = Fleet::new(1, &per_second(1_000, 1_000), Consistency::Leased);
     for _ in 0..400 {
         fleet.ask(0, "k");
@@ -315,7 +320,7 @@ fn a_draw_does_not_make_ended_units_good() {
     }
     let held = fleet.nodes[0].store().report().held;
     assert!(held > 0, "something is held");
-    // It stands still: nobody tends, and the lease ends.
+    // The node pauses: no maintenance runs, and the lease expires.
     fleet.now = fleet.now + Ticks::from_secs(2);
     assert_eq!(fleet.ask(0, "k"), (true, Source::Exact));
     let before = fleet.nodes[0].store().report();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::Engine;
-use tollgate::lease::{LeaseReport, Leased};
+use tollgate::lease::{LeaseReport, LeasedStore};
 use tollgate_redis::RedisStore;
 
 use super::bare::{SKEWS, STEPS, immortal, storm};
@@ -27,7 +27,7 @@ const KEYS_MAX: usize = 10_000;
 /// How long a fault lasts, and the store is away.
 const STORM: Duration = Duration::from_secs(2);
 
-type Held = Fleet<Leased<RedisStore>>;
+type Held = Fleet<LeasedStore<RedisStore>>;
 
 /// What every commit is tried with.
 pub(super) fn short(rig: &mut Rig) {
@@ -99,7 +99,7 @@ fn fleet(rig: &Rig, urls: [&str; NODES], skews: &[i64; NODES]) -> Held {
     let _inside = rig.runtime.enter();
     let engine = |url: &str| {
         let store = usable(settings(url).deadline(DEADLINE).unwrap());
-        Arc::new(Engine::with_store(policy(&LEASED), Leased::new(store, KEYS_MAX), secret()))
+        Arc::new(Engine::with_store(policy(&LEASED), LeasedStore::new(store, KEYS_MAX), secret()))
     };
     let mut fleet = Fleet::of(urls.into_iter().map(engine).collect());
     (fleet.terms, fleet.skews) = (LEASED, skews.to_vec());
@@ -107,7 +107,7 @@ fn fleet(rig: &Rig, urls: [&str; NODES], skews: &[i64; NODES]) -> Held {
         let engine = Arc::downgrade(engine);
         rig.runtime.spawn(async move {
             while let Some(engine) = engine.upgrade() {
-                engine.store().tend(clock.now()).await;
+                engine.store().maintain(clock.now()).await;
                 drop(engine);
                 tokio::time::sleep(TEND_EVERY).await;
             }
@@ -129,9 +129,9 @@ fn sum(fleet: &Held, each: fn(&LeaseReport) -> u64) -> u64 {
 
 /// A fault that meets nodes while they hold units, which go on deciding by themselves.
 fn held(fleet: &Held, fault: impl FnOnce() -> Happened) -> Happened {
-    let (units, paid) = (sum(fleet, |report| report.held), sum(fleet, |report| report.paid));
+    let (units, paid) = (sum(fleet, |report| report.held), sum(fleet, |report| report.lease_hits));
     let mut happened = fault();
-    let paid = sum(fleet, |report| report.paid) - paid;
+    let paid = sum(fleet, |report| report.lease_hits) - paid;
     happened.evidence.push(("unit held when it began".to_owned(), units));
     happened.evidence.push(("request paid of what was held".to_owned(), paid));
     happened

@@ -1,4 +1,4 @@
-//! What nodes give back to a counter that they draw from: units that nobody spent, and what was spent and cancelled.
+//! What nodes return to a shared counter: expired units, and refunds of cancelled reservations.
 
 use super::*;
 use crate::algorithm::concurrency::PermitId;
@@ -6,7 +6,7 @@ use crate::algorithm::sliding_window::Estimate;
 use crate::charge::Family;
 use crate::engine::Reservation;
 use crate::key::Fingerprint;
-use crate::lease::PARTS;
+use crate::lease::SHARE_SCALE;
 use crate::policy::Cost;
 
 const PERIOD: Ticks = Ticks::from_secs(2);
@@ -14,13 +14,13 @@ const UNITS: u64 = 60;
 const LIFETIME: Ticks = Ticks::from_secs(60);
 
 fn fleet(quota: &Quota) -> Fleet {
-    let lending = Lending::new(MemoryStore::new(16 << 20, START), 3);
+    let lending = MemoryLender::new(MemoryStore::new(16 << 20, START), 3);
     let node = |_| {
-        let limit = Limit::new("limit", quota.clone()).by(["key"]).cost(Cost::Asked);
+        let limit = Limit::new("limit", quota.clone()).by(["key"]).cost(Cost::Renewal);
         let limit = limit.consistency(Consistency::Leased).lease(50_000, Ticks::from_millis(250));
         Engine::with_store(
             Policy::new(vec![limit]).unwrap(),
-            Leased::new(lending.clone(), 1_000),
+            LeasedStore::new(lending.clone(), 1_000),
             Secret::repeatable(7),
         )
     };
@@ -31,7 +31,7 @@ fn asking(cost: u64) -> CheckRequest<'static> {
     CheckRequest::new().with("key", "k").unwrap().cost(cost).unwrap()
 }
 
-/// Units that passed and were kept, and what all nodes held right before.
+/// Admitted units that were kept, and the units that all nodes held right before.
 struct Kept {
     at: Timestamp,
     units: u64,
@@ -80,8 +80,8 @@ impl Trace {
         self.kept[entry].units = 0;
     }
 
-    /// The most by which an interval that begins with an admission exceeds what the quota gives and what was held then, in
-    /// units × ticks; an interval of a window's length for quotas that have windows.
+    /// The largest excess of any interval that begins with an admission over the quota plus the units held at
+    /// its start, in units × ticks. For quotas with windows, the interval is as long as a window.
     fn most_above(&self, quota: &Quota) -> i128 {
         let (units, period) = (i128::from(UNITS), i128::from(PERIOD.as_micros()));
         let mut most = i128::MIN;
@@ -102,10 +102,10 @@ impl Trace {
     }
 }
 
-/// Whatever a fleet draws, gives back and cancels: no interval keeps more than the definition gives and what was held when it
-/// began.
+/// However a fleet acquires, returns and cancels units, no interval keeps more than the quota plus the units
+/// held when it began.
 #[test]
-fn no_interval_keeps_more_than_its_bound_and_what_was_held() {
+fn no_interval_exceeds_its_bound_plus_held_units() {
     let rate = Rate::per_ticks(UNITS, PERIOD);
     let quotas = [
         Quota::token_bucket(rate),
@@ -129,21 +129,25 @@ fn no_interval_keeps_more_than_its_bound_and_what_was_held() {
                 }
             }
             let name = quota.algorithm();
-            let drawn: u64 = trace.fleet.nodes.iter().map(|node| node.store().report().drawn).sum();
-            assert!(drawn > 20 && trace.refunded > 20, "{name}: {drawn} drawn, {} refunded", trace.refunded);
+            let acquired: u64 = trace.fleet.nodes.iter().map(|node| node.store().report().acquired).sum();
+            assert!(
+                acquired > 20 && trace.refunded > 20,
+                "{name}: {acquired} acquired, {} refunded",
+                trace.refunded
+            );
             assert!(trace.most_above(&quota) <= 0, "{name}, seed {seed}: {}", trace.most_above(&quota));
         }
     }
 }
 
-/// The story of a late return: 10 in 10 s, of which a node draws 5 at 0 s. 5 others pass at 7 s, and the node returns its 5:
-/// those go back to 0 s, make room for 5 until 10 s, and for nothing more then.
+/// Regression: of 10 in 10 s a node acquires 5 at 0 s. 5 others pass at 7 s, and the node returns its 5. They
+/// count at 0 s, so they free capacity until 10 s and no longer.
 #[test]
-fn returned_units_go_back_to_the_instant_of_their_draw() {
+fn returned_units_count_at_their_acquisition() {
     let rate = Rate::per_ticks(10, Ticks::from_secs(10));
     for quota in [Quota::sliding_log(rate), Quota::sliding_window(rate, 10, Estimate::Strict)] {
         let quota = quota.unwrap();
-        let memory = Lending::new(MemoryStore::new(1 << 20, START), 1);
+        let memory = MemoryLender::new(MemoryStore::new(1 << 20, START), 1);
         let family = Family::single(&Secret::repeatable(7), &[b"limit"], quota.clone());
         let charge = |cost| Charge {
             key: family.overflow(Fingerprint { tag: 1, rest: 0 }),
@@ -161,13 +165,13 @@ fn returned_units_go_back_to_the_instant_of_their_draw() {
         let admits = |cost, seconds| {
             block_on(memory.charge(&[charge(cost)], at(seconds))).unwrap()[0].outcome.is_allowed()
         };
-        let want = Want { units: 4, due: PARTS * 10, part: PARTS, report: 0 };
-        let loans = block_on(memory.lend(&[charge(1)], &[want], at(0))).unwrap();
-        let drawn_at = loans[0].answer.counted_at(&quota);
-        assert_eq!((loans[0].extra, drawn_at <= at(0)), (4, true));
+        let request = LeaseRequest { units: 4, guaranteed: SHARE_SCALE * 10, share: SHARE_SCALE, demand: 0 };
+        let loans = block_on(memory.lend(&[charge(1)], &[request], at(0))).unwrap();
+        let acquired_at = loans[0].answer.counted_at(&quota);
+        assert_eq!((loans[0].extra, acquired_at <= at(0)), (4, true));
         assert!(admits(5, 7) && !admits(1, 7));
         let receipt = loans[0].receipt.clone().unwrap();
-        block_on(memory.take_back(&receipt, 4, drawn_at, at(7))).unwrap();
+        block_on(memory.return_units(&receipt, 4, acquired_at, at(7))).unwrap();
         assert!(admits(4, 7), "{}: what is returned makes room", quota.algorithm());
         assert!(!admits(2, 11), "{}: 9 were kept since 7 s", quota.algorithm());
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tollgate::lease::Leased;
+use tollgate::lease::LeasedStore;
 use tollgate::policy::Policy;
 use tollgate::{CheckRequest, Clock, Engine};
 use tollgate_redis::RedisStore;
@@ -171,7 +171,7 @@ fn say(text: &str) {
 
 /// The server itself.
 struct Node {
-    engine: Arc<Engine<Leased<RedisStore>>>,
+    engine: Arc<Engine<LeasedStore<RedisStore>>>,
     clock: Clock,
     ledger: Arc<Ledger>,
     stopped: Arc<AtomicBool>,
@@ -179,7 +179,7 @@ struct Node {
 
 impl Node {
     fn new(policy: Policy, store: RedisStore, ledger: &Path) -> Self {
-        let engine = Engine::with_store(policy, Leased::new(store, KEYS_MAX), secret());
+        let engine = Engine::with_store(policy, LeasedStore::new(store, KEYS_MAX), secret());
         Self {
             engine: Arc::new(engine),
             clock: Clock::precise(),
@@ -199,7 +199,7 @@ impl Node {
             // Not cut off in the middle: what it is about to give back would be lost.
             while !stopped.load(Ordering::Relaxed) {
                 tokio::time::sleep(TEND_EVERY).await;
-                engine.store().tend(clock.now()).await;
+                engine.store().maintain(clock.now()).await;
             }
         });
         terminated.recv().await.unwrap();
@@ -210,7 +210,7 @@ impl Node {
         tending.await.unwrap();
         self.engine.store().close(self.clock.now()).await;
         let report = self.engine.store().report();
-        let said = [report.held, report.paid, report.drawn, report.returned, report.stranded];
+        let said = [report.held, report.lease_hits, report.acquired, report.returned, report.stranded];
         say(&format!("farewell {}", said.map(|number| number.to_string()).join(" ")));
     }
 

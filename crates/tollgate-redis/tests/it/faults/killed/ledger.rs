@@ -36,7 +36,7 @@ const SOURCES: [Source; 8] = [
 
 impl Line {
     pub(super) fn new(seen: Seen, source: Source, report: &LeaseReport) -> Self {
-        Self { seen, source, drawn: report.drawn, held: report.held }
+        Self { seen, source, drawn: report.acquired, held: report.held }
     }
 
     fn bytes(&self) -> [u8; LINE_BYTES] {

@@ -1,10 +1,10 @@
-//! A store in memory that lends: one counter for many nodes of a simulation.
+//! A lender in memory, for simulations and tests: one set of counters that many nodes share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::crowd::Crowd;
-use super::{Lender, Loan, Loans, Want, window_of};
+use super::demand::{FleetDemand, Scarcity};
+use super::{LeaseRequest, Lender, Loan, Loans, window_of};
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::{Answers, Charge, Family};
 use crate::decision::Stance;
@@ -15,16 +15,17 @@ use crate::quota::Quota;
 use crate::store::{Hold, Store, StoreFailure};
 use crate::time::Timestamp;
 
-/// Counters in memory that several nodes draw from. Copies share them. In a fleet they are in Redis; this is for trying things out.
+/// Counters in memory that several nodes lease from. Clones share them. A fleet in production shares Redis
+/// instead.
 #[derive(Clone)]
-pub struct Lending {
+pub struct MemoryLender {
     memory: Arc<MemoryStore>,
-    /// What the nodes are asked for, of keys that are scarce. They are never forgotten, since no trial has many.
-    crowds: Arc<Mutex<HashMap<Fingerprint, Crowd>>>,
+    /// Reported demand of scarce keys. Entries are never removed, since a simulation has few keys.
+    fleet_demands: Arc<Mutex<HashMap<Fingerprint, FleetDemand>>>,
     nodes: u32,
 }
 
-/// Whose units they are.
+/// Identifies the counter that lent the units.
 #[derive(Clone)]
 pub struct MemoryReceipt {
     key: Fingerprint,
@@ -49,18 +50,18 @@ impl MemoryReceipt {
     }
 }
 
-impl Lending {
-    /// Counters that so many nodes share.
+impl MemoryLender {
+    /// Counters shared by `nodes` nodes.
     #[must_use]
     pub fn new(memory: MemoryStore, nodes: u32) -> Self {
-        Self { memory: Arc::new(memory), crowds: Arc::default(), nodes }
+        Self { memory: Arc::new(memory), fleet_demands: Arc::default(), nodes }
     }
 
-    /// What one counter lends beyond what it was charged.
+    /// Lends units beyond a charge.
     fn loan(
         &self,
         charge: &Charge<'_>,
-        want: Want,
+        request: LeaseRequest,
         now: Timestamp,
     ) -> Result<Loan<MemoryReceipt>, StoreFailure> {
         let charge_one = |cost: u64| -> Result<_, StoreFailure> {
@@ -68,8 +69,8 @@ impl Lending {
             answers.first().copied().ok_or(StoreFailure::Unanswered)
         };
         let mut answer = charge_one(0)?;
-        // Each takes its part of what is there, so that the next one finds something, too.
-        let extra = want.of(answer.outcome.remaining);
+        // A node takes only its share, so that the next node finds units too.
+        let extra = request.grant(answer.outcome.remaining);
         if extra > 0 {
             answer = charge_one(extra)?;
         }
@@ -77,30 +78,36 @@ impl Lending {
         let family = Family::single(&Secret::repeatable(0), &[b"receipt"], charge.quota().clone());
         let owner = Arc::new((family, charge.quota().clone()));
         let receipt = MemoryReceipt { key: charge.key, number: charge.number, owner };
-        Ok(Loan { answer, extra, window: Some(window), receipt: Some(receipt), crowd: None })
+        Ok(Loan { answer, extra, window: Some(window), receipt: Some(receipt), fleet_demand: None })
     }
 
-    /// Counts what a node reports of a counter that stands so; tells what all are asked for.
-    fn crowd(&self, charge: &Charge<'_>, outcome: &Outcome, want: Want, now: Timestamp) -> Option<u64> {
-        if want.report == 0 {
+    /// Adds a node's report to the demand of all nodes. Returns the sum per second, if it is known.
+    fn report_demand(
+        &self,
+        charge: &Charge<'_>,
+        outcome: &Outcome,
+        request: LeaseRequest,
+        now: Timestamp,
+    ) -> Option<u64> {
+        if request.demand == 0 {
             return None;
         }
-        let is_tight = outcome.remaining.saturating_mul(2) < outcome.limit;
-        let mut crowds = self.crowds.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = crowds.get(&charge.key).copied();
-        let crowd = Crowd::with(known, want.report, is_tight, now)?;
-        crowds.insert(charge.key, crowd);
-        crowd.demand(now)
+        let scarcity = Scarcity::of(outcome.remaining, outcome.limit);
+        let mut fleet_demands = self.fleet_demands.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = fleet_demands.get(&charge.key).copied();
+        let demand = FleetDemand::with(known, request.demand, scarcity, now)?;
+        fleet_demands.insert(charge.key, demand);
+        demand.per_second(now)
     }
 }
 
-impl Lender for Lending {
+impl Lender for MemoryLender {
     type Receipt = MemoryReceipt;
 
     async fn lend(
         &self,
         charges: &[Charge<'_>],
-        wants: &[Want],
+        requests: &[LeaseRequest],
         now: Timestamp,
     ) -> Result<Loans<MemoryReceipt>, StoreFailure> {
         let answers = self.memory.charge_now(charges, now)?;
@@ -108,24 +115,24 @@ impl Lender for Lending {
             .iter()
             .zip(&answers)
             .all(|(charge, answer)| charge.stance == Stance::Shadow || answer.outcome.is_allowed());
-        let each = charges.iter().zip(answers).zip(wants);
-        each.map(|((charge, answer), &want)| {
-            if want.is_none() {
-                return Ok(Loan { answer, extra: 0, window: None, receipt: None, crowd: None });
+        let each = charges.iter().zip(answers).zip(requests);
+        each.map(|((charge, answer), &request)| {
+            if request.is_empty() {
+                return Ok(Loan { answer, extra: 0, window: None, receipt: None, fleet_demand: None });
             }
             if !is_admitted || !answer.outcome.is_allowed() || charge.lease.is_none() {
                 let window = window_of(charge.quota(), &answer, now);
-                let crowd = self.crowd(charge, &answer.outcome, want, now);
-                return Ok(Loan { answer, extra: 0, window: Some(window), receipt: None, crowd });
+                let fleet_demand = self.report_demand(charge, &answer.outcome, request, now);
+                return Ok(Loan { answer, extra: 0, window: Some(window), receipt: None, fleet_demand });
             }
-            let loan = self.loan(charge, want, now)?;
-            let crowd = self.crowd(charge, &loan.answer.outcome, want, now);
-            // How it stands is told as it is after all; the verdict is that of the charge.
+            let loan = self.loan(charge, request, now)?;
+            let fleet_demand = self.report_demand(charge, &loan.answer.outcome, request, now);
+            // The state is the one after the loan; the verdict is that of the charge.
             let mut answer = answer;
             let verdict = answer.outcome.verdict;
             answer.outcome = loan.answer.outcome;
             answer.outcome.verdict = verdict;
-            Ok(Loan { answer, crowd, ..loan })
+            Ok(Loan { answer, fleet_demand, ..loan })
         })
         .collect()
     }
@@ -137,32 +144,32 @@ impl Lender for Lending {
     async fn lend_more(
         &self,
         receipt: &MemoryReceipt,
-        want: Want,
+        request: LeaseRequest,
         now: Timestamp,
     ) -> Result<Loan<MemoryReceipt>, StoreFailure> {
         let charge = receipt.charge(0);
-        let mut loan = self.loan(&charge, want, now)?;
-        loan.crowd = self.crowd(&charge, &loan.answer.outcome, want, now);
+        let mut loan = self.loan(&charge, request, now)?;
+        loan.fleet_demand = self.report_demand(&charge, &loan.answer.outcome, request, now);
         loan.answer.outcome.verdict = Verdict::Allow;
         Ok(loan)
     }
 
-    async fn take_back(
+    async fn return_units(
         &self,
         receipt: &MemoryReceipt,
         units: u64,
-        drawn_at: Timestamp,
+        acquired_at: Timestamp,
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        // Units of a window are counted by its last instant: they ended with it.
-        if matches!(receipt.owner.1, Quota::FixedWindow(_)) && drawn_at < now {
+        // Units of a fixed window are counted at its last instant. They have expired with it.
+        if matches!(receipt.owner.1, Quota::FixedWindow(_)) && acquired_at < now {
             return Err(StoreFailure::Superseded);
         }
-        self.memory.refund(&[receipt.charge(units).of_instant(drawn_at)], now).await
+        self.memory.refund(&[receipt.charge(units).of_instant(acquired_at)], now).await
     }
 }
 
-impl Store for Lending {
+impl Store for MemoryLender {
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         self.memory.charge_now(charges, now)
     }

@@ -1,27 +1,28 @@
-//! The denials of one key that a node remembers, for a few costs at a time. They are written under the lock of the key's cell, and read
-//! without one.
+//! The deny cache of one key: the denials that a node remembers, for a few costs at a time. Writers hold the
+//! lock of the key's cell; readers take no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::time::Timestamp;
 
-/// For how many costs at a time a key's denials are remembered.
+/// The number of costs per key whose denials are remembered.
 const COSTS: usize = 4;
 
-/// What is remembered of one key.
+/// The remembered denials of one key.
 #[derive(Default)]
-pub(super) struct Denials([Denial; COSTS]);
+pub(super) struct DenyCache([RememberedDenial; COSTS]);
 
-/// That requests of a cost were denied, and for how long. A reader who sees `until` change looks again.
+/// A denial of requests with one cost. A reader that sees `until` change during its read discards what it
+/// read.
 #[derive(Default)]
-struct Denial {
+struct RememberedDenial {
     until: AtomicU64,
     cost: AtomicU64,
     retry_at: AtomicU64,
 }
 
-impl Denials {
-    fn of(&self, cost: u64) -> Option<&Denial> {
+impl DenyCache {
+    fn of(&self, cost: u64) -> Option<&RememberedDenial> {
         self.0.iter().find(|denial| denial.cost.load(Ordering::Acquire) == cost)
     }
 
@@ -30,8 +31,8 @@ impl Denials {
         self.of(cost).is_some_and(|denial| denial.until.load(Ordering::Acquire) > now.unix_micros())
     }
 
-    /// When requests of this cost may come back, if they are denied. One that costs less may pass, and one that costs more has another
-    /// time to come back, or none.
+    /// When requests of this cost may retry, if they are denied. Cheaper requests may pass, and costlier ones
+    /// have another retry time, so each cost has its own entry.
     pub(super) fn retry_at(&self, cost: u64, now: Timestamp) -> Option<Timestamp> {
         let denial = self.of(cost)?;
         let until = denial.until.load(Ordering::Acquire);
@@ -44,17 +45,17 @@ impl Denials {
         is_same.then_some(Timestamp::from_unix_micros(retry_at))
     }
 
-    /// The same of a denial that may be over, and was not taken back.
+    /// The retry time of the last denial of this cost, even if it has expired, unless it was cleared.
     pub(super) fn last_retry_at(&self, cost: u64) -> Option<Timestamp> {
         let denial = self.of(cost).filter(|denial| denial.until.load(Ordering::Relaxed) > 0)?;
         Some(Timestamp::from_unix_micros(denial.retry_at.load(Ordering::Acquire)))
     }
 
-    /// Remembers that requests of this cost are denied: in the place of that cost, else of the one that is over first. Called under the
-    /// lock.
+    /// Remembers that requests of this cost are denied. It replaces the entry of that cost, else the one that
+    /// expires first. Called under the lock.
     pub(super) fn remember(&self, cost: u64, retry_at: Timestamp, until: Timestamp) {
-        let over = |denial: &&Denial| denial.until.load(Ordering::Relaxed);
-        let Some(denial) = self.of(cost).or_else(|| self.0.iter().min_by_key(over)) else {
+        let expiry = |denial: &&RememberedDenial| denial.until.load(Ordering::Relaxed);
+        let Some(denial) = self.of(cost).or_else(|| self.0.iter().min_by_key(expiry)) else {
             return;
         };
         denial.until.store(0, Ordering::Release);
@@ -63,7 +64,7 @@ impl Denials {
         denial.until.store(until.unix_micros(), Ordering::Release);
     }
 
-    /// Forgets the denials of requests that cost no more than this. Called under the lock.
+    /// Forgets the denials of requests that cost at most this. Called under the lock.
     pub(super) fn forget_up_to(&self, cost: u64) {
         let covered = self.0.iter().filter(|denial| denial.cost.load(Ordering::Relaxed) <= cost.max(1));
         covered.for_each(|denial| denial.until.store(0, Ordering::Release));
@@ -74,7 +75,7 @@ impl Denials {
         self.0.iter().for_each(|denial| denial.until.store(0, Ordering::Release));
     }
 
-    /// Until when anybody is denied.
+    /// When the last denial expires.
     pub(super) fn until(&self) -> Timestamp {
         let until = self.0.iter().map(|denial| denial.until.load(Ordering::Relaxed)).max();
         Timestamp::from_unix_micros(until.unwrap_or(0))

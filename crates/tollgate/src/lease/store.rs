@@ -1,27 +1,28 @@
-//! Leases as a store: what is held or known is answered here, and all else by the store behind.
+//! [`LeasedStore`] as a store: leases and the deny cache answer what they can, the inner store answers the
+//! rest.
 
 use std::slice;
 
-use super::{Leased, Lender};
+use super::{LeasedStore, Lender};
 use crate::charge::{Answers, Charge, Family};
 use crate::memory::MemoryStore;
 use crate::store::{Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
-impl<S: Lender> Store for Leased<S> {
+impl<S: Lender> Store for LeasedStore<S> {
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
-        // A look asks the counter itself, and so does what nothing is ever held of.
+        // Queries, and charges that cannot be leased, go to the store.
         if charges.iter().all(|charge| charge.lease().is_none() || charge.cost() == 0) {
             return self.store.charge(charges, now).await;
         }
         {
             let mut answers = Answers::new();
-            if self.answered(charges, now, &mut answers).is_some() {
+            if self.try_charge_leases(charges, now, &mut answers).is_some() {
                 return Ok(answers);
             }
         }
-        // What asks the store is large, and seldom: it has a place of its own, so that others need not make room for it.
-        Box::pin(self.charge_with_turns(charges, now)).await
+        // The slow path has a large future. Boxed, so that the futures of all callers stay small.
+        Box::pin(self.charge_slow_path(charges, now)).await
     }
 
     fn charge_at_once(
@@ -30,7 +31,7 @@ impl<S: Lender> Store for Leased<S> {
         now: Timestamp,
         answers: &mut Answers,
     ) -> Option<Result<(), StoreFailure>> {
-        self.answered(charges, now, answers).map(Ok)
+        self.try_charge_leases(charges, now, answers).map(Ok)
     }
 
     fn answers_at_once(&self) -> bool {
@@ -55,8 +56,8 @@ impl<S: Lender> Store for Leased<S> {
 
     async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         let refunded = self.store.refund(charges, now).await;
-        // Afterwards: who was denied in the meantime may pass now.
-        self.book.forget_denials(charges);
+        // After the refund: requests that were denied in the meantime may pass now.
+        self.map.clear_denials(charges);
         refunded
     }
 
@@ -67,7 +68,7 @@ impl<S: Lender> Store for Leased<S> {
         now: Timestamp,
     ) -> Result<bool, StoreFailure> {
         let stepped = self.store.step_back(charge, empty_at, now).await;
-        self.book.forget_denials(slice::from_ref(charge));
+        self.map.clear_denials(slice::from_ref(charge));
         stepped
     }
 
@@ -76,11 +77,11 @@ impl<S: Lender> Store for Leased<S> {
     }
 
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
-        // What is held was debited from the counter that is forgotten: it goes with it.
-        self.book.drop_cells(charges);
+        // Held units were debited from the counter that is reset. They are discarded with it.
+        self.map.discard_cells(charges);
         let reset = self.store.reset(charges, now).await;
-        // And what was drawn of it in the meantime.
-        self.book.drop_cells(charges);
+        // Units that were acquired during the reset are discarded too.
+        self.map.discard_cells(charges);
         reset
     }
 

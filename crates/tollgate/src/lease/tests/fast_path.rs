@@ -1,5 +1,5 @@
-//! Decisions that are paid of leases, without the store: who keeps count beside it hears of them, what is gone is gone, and threads that spend of
-//! one cell do not get more than it has.
+//! Decisions from leases without the store: the spent units are reported, reset cells are not used, and
+//! concurrent threads spend each unit once.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use crate::charge::{Answers, Charge};
 use crate::decision::Source;
 use crate::engine::Engine;
 use crate::key::Secret;
-use crate::lease::{Leased, Lending};
+use crate::lease::{LeasedStore, MemoryLender};
 use crate::memory::MemoryStore;
 use crate::policy::{Consistency, Limit, Policy};
 use crate::quota::{Quota, Rate};
@@ -18,33 +18,33 @@ use crate::request::CheckRequest;
 use crate::store::{Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
-/// Leases on a store that may be away, with what the answers tell of units that were spent.
-struct Hearing {
-    leased: Leased<Lending>,
-    told: AtomicU64,
+/// Leases over a store that may be unreachable. Counts the units that answers report as spent.
+struct CountingStore {
+    leased: LeasedStore<MemoryLender>,
+    reported: AtomicU64,
     is_away: AtomicBool,
 }
 
-impl Hearing {
-    fn new(leased: Leased<Lending>) -> Self {
-        Self { leased, told: AtomicU64::new(0), is_away: AtomicBool::new(false) }
+impl CountingStore {
+    fn new(leased: LeasedStore<MemoryLender>) -> Self {
+        Self { leased, reported: AtomicU64::new(0), is_away: AtomicBool::new(false) }
     }
 
-    fn hears(&self, charges: &[Charge<'_>], answers: &Answers) {
+    fn count(&self, charges: &[Charge<'_>], answers: &Answers) {
         if answers.iter().all(|answer| answer.outcome.is_allowed()) {
             let news = charges.iter().zip(answers).map(|(charge, answer)| answer.news(charge.cost()));
-            self.told.fetch_add(news.sum(), Ordering::Relaxed);
+            self.reported.fetch_add(news.sum(), Ordering::Relaxed);
         }
     }
 }
 
-impl Store for Hearing {
+impl Store for CountingStore {
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         if self.is_away.load(Ordering::Relaxed) {
             return Err(StoreFailure::Unreachable);
         }
         let answers = self.leased.charge(charges, now).await?;
-        self.hears(charges, &answers);
+        self.count(charges, &answers);
         Ok(answers)
     }
 
@@ -62,7 +62,7 @@ impl Store for Hearing {
             return None;
         }
         let answered = self.leased.charge_at_once(charges, now, answers)?;
-        self.hears(charges, answers);
+        self.count(charges, answers);
         Some(answered)
     }
 
@@ -79,11 +79,11 @@ impl Store for Hearing {
     }
 }
 
-fn engine<S: Store>(quota: Quota, store: impl FnOnce(Leased<Lending>) -> S) -> Engine<S> {
+fn engine<S: Store>(quota: Quota, store: impl FnOnce(LeasedStore<MemoryLender>) -> S) -> Engine<S> {
     let limit = Limit::new("limit", quota).by(["key"]).consistency(Consistency::Leased);
     let policy = Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap();
-    let lending = Lending::new(MemoryStore::new(16 << 20, START), 1);
-    Engine::with_store(policy, store(Leased::new(lending, 1_000)), Secret::repeatable(7))
+    let lending = MemoryLender::new(MemoryStore::new(16 << 20, START), 1);
+    Engine::with_store(policy, store(LeasedStore::new(lending, 1_000)), Secret::repeatable(7))
 }
 
 fn passes<S: Store>(engine: &Engine<S>, now: Timestamp) -> (bool, Source) {
@@ -93,57 +93,57 @@ fn passes<S: Store>(engine: &Engine<S>, now: Timestamp) -> (bool, Source) {
     (decision.is_allowed(), status.source)
 }
 
-/// Whoever keeps count beside the store is behind by less than a quarter of a lease, and never ahead: so the share that stands in for a
-/// store that goes away has what is left of the limit, and at most so much more.
+/// The reported usage lags by less than a quarter of a lease and is never ahead. So the fallback share of an
+/// unreachable store has what is left of the limit, and at most that much more.
 #[test]
-fn the_share_is_warm_to_a_quarter_of_a_lease() {
-    let engine = engine(Quota::token_bucket(Rate::per_hour(100).burst(1_000)).unwrap(), Hearing::new);
+fn the_fallback_share_lags_by_less_than_a_quarter_lease() {
+    let engine = engine(Quota::token_bucket(Rate::per_hour(100).burst(1_000)).unwrap(), CountingStore::new);
     // A lease is at most a twentieth of the limit.
     let behind_max = 1_000 / 20 / 4;
-    let (mut now, mut of_leases, mut behind_most) = (START, 0, 0);
+    let (mut now, mut lease_hits, mut behind_most) = (START, 0, 0);
     for spent in 1..=400u64 {
         let (is_allowed, source) = passes(&engine, now);
         assert!(is_allowed);
-        of_leases += u64::from(source == Source::Lease);
-        let told = engine.store().told.load(Ordering::Relaxed);
-        assert!((spent.saturating_sub(behind_max)..=spent).contains(&told), "{told} of {spent}");
-        behind_most = behind_most.max(spent - told);
+        lease_hits += u64::from(source == Source::Lease);
+        let reported = engine.store().reported.load(Ordering::Relaxed);
+        assert!((spent.saturating_sub(behind_max)..=spent).contains(&reported), "{reported} of {spent}");
+        behind_most = behind_most.max(spent - reported);
         now = now + Ticks::from_millis(1);
-        block_on(engine.store().leased.tend(now));
+        block_on(engine.store().leased.maintain(now));
     }
-    // It is a bound that matters: most were paid of leases, and it was behind.
-    assert!(of_leases > 300 && behind_most > 1, "{of_leases}, {behind_most}");
+    // The bound is exercised: most requests were charged to leases, and the reports lagged.
+    assert!(lease_hits > 300 && behind_most > 1, "{lease_hits}, {behind_most}");
     engine.store().is_away.store(true, Ordering::Relaxed);
     let by_share = (0..1_000).filter(|_| passes(&engine, now).0).count() as u64;
     assert!((600..=600 + behind_max).contains(&by_share), "{by_share}");
 }
 
-/// A key that comes and goes is heard of as well: what its cell had not told when it ended is told by the next.
+/// A key that is evicted and comes back is reported as well: its next cell reports what the last one did not.
 #[test]
-fn what_a_cell_did_not_tell_is_told_by_the_next() {
-    let engine = engine(Quota::token_bucket(Rate::per_hour(100).burst(1_000)).unwrap(), Hearing::new);
+fn unreported_units_are_reported_by_the_next_cell() {
+    let engine = engine(Quota::token_bucket(Rate::per_hour(100).burst(1_000)).unwrap(), CountingStore::new);
     let (mut now, mut spent) = (START, 0);
     for _ in 0..20 {
         for _ in 0..23 {
             assert!(passes(&engine, now).0);
             spent += 1;
             now = now + Ticks::from_millis(1);
-            block_on(engine.store().leased.tend(now));
+            block_on(engine.store().leased.maintain(now));
         }
-        // Until nothing is known of it any more.
+        // Until the key is evicted.
         for _ in 0..40 {
             now = now + Ticks::from_millis(50);
-            block_on(engine.store().leased.tend(now));
+            block_on(engine.store().leased.maintain(now));
         }
         assert_eq!(engine.store().leased.report().keys, 0);
-        let told = engine.store().told.load(Ordering::Relaxed);
-        assert!((spent - 1_000 / 20 / 4..=spent).contains(&told), "{told} of {spent}");
+        let reported = engine.store().reported.load(Ordering::Relaxed);
+        assert!((spent - 1_000 / 20 / 4..=spent).contains(&reported), "{reported} of {spent}");
     }
 }
 
-/// A counter that was reset is asked, also by a thread that has what was held of it at hand.
+/// After a reset the store is asked, even by a thread with the cell in its cache.
 #[test]
-fn what_is_gone_is_not_spent() {
+fn a_reset_cell_is_not_spent_from_thread_caches() {
     let engine = engine(per_second(1_000, 1_000), |leased| leased);
     let mut now = START;
     let mut last = Source::Exact;
@@ -156,7 +156,7 @@ fn what_is_gone_is_not_spent() {
     let forgotten = block_on(engine.reset(&request, &[], now)).unwrap();
     assert_eq!(forgotten.counters.len() + forgotten.untouched.len(), 1);
     assert_eq!(passes(&engine, now).1, Source::Exact);
-    // What is held of it then is at hand again.
+    // The new lease is used from the thread cache again.
     for _ in 0..100 {
         passes(&engine, now);
         now = now + Ticks::from_millis(1);
@@ -165,7 +165,7 @@ fn what_is_gone_is_not_spent() {
     assert!(engine.check_at_once(views, now).is_some_and(|decision| decision.is_allowed()));
 }
 
-/// Threads that spend of one counter at the same time get what it has together, to the unit, and what they were told adds up.
+/// Threads that spend one counter concurrently spend each unit once, and the counts add up.
 #[test]
 fn threads_do_not_spend_a_unit_twice() {
     const UNITS: u64 = 10_000;
@@ -175,17 +175,17 @@ fn threads_do_not_spend_a_unit_twice() {
         for _ in 0..4 {
             threads.spawn(|| {
                 for step in 0..UNITS {
-                    // The same for all, so that the counter gives nothing back to anybody meanwhile.
+                    // The same instants in all threads, so that the counter refills nothing in between.
                     let now = START + Ticks::from_micros(step);
                     admitted.fetch_add(u64::from(passes(&engine, now).0), Ordering::Relaxed);
                     if step % 64 == 0 {
-                        block_on(engine.store().tend(now));
+                        block_on(engine.store().maintain(now));
                     }
                 }
             });
         }
     });
     let report = engine.store().report();
-    assert!(report.paid > UNITS / 2, "{report:?}");
+    assert!(report.lease_hits > UNITS / 2, "{report:?}");
     assert_eq!(admitted.into_inner() + report.held, UNITS, "{report:?}");
 }

@@ -403,7 +403,7 @@ attributes:
             "ipv6_prefix: 12 is not accepted",
             "overload.worker.shed_above: 120% is out of range; accepted: a percentage from 1% to 99% (line 3)",
             "overload.worker.nonsense: ",
-            "overload.queue: requests wait for a place in flight",
+            "overload.queue: requests wait for a permit",
         ] {
             assert!(
                 problems.iter().any(|problem| problem.starts_with(expected)),

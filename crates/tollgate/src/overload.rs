@@ -1,12 +1,13 @@
-//! Overload: what is refused when the service itself is short of capacity, whatever the caller's own quota says. The answer is a 503,
-//! never a 429. Request rates and places in flight of single callers are ordinary limits of a policy; here are the controllers that look at
-//! the service.
+//! Overload protection: refuses requests when the service itself is short of capacity, whatever the caller's quota is.
+//! The answer is a 503, never a 429. Rates and concurrency of single callers are ordinary limits of a policy; these
+//! controllers protect the service.
 //!
-//! The way of a request: [`Rules`] say how much it matters, [`FleetShedder`] whether the fleet has room for it, [`WorkerShedder`] whether
-//! this worker has, [`AdaptiveRate`] and [`AdaptiveLimit`] whether what is behind keeps up; who finds no place waits in a [`Line`]. A
-//! [`Refusal`] names its cause and becomes an answer. [`Plan`] is all of that read from a file, and [`Controllers`] what it means at work.
+//! The path of a request: [`Rules`] assign its priority, [`FleetShedder`] checks the fleet's capacity,
+//! [`WorkerShedder`] the load of this worker, [`AdaptiveRate`] and [`AdaptiveLimit`] whether the upstream keeps up.
+//! Without a permit it waits in a [`WaitQueue`]. A [`Refusal`] names its cause and becomes an answer. [`Plan`] is the
+//! compiled configuration, and [`Controllers`] are built from it.
 //!
-//! Nothing here reads a clock or waits: `now` is an argument, and waiting is left to who has a runtime. A caller's way through it:
+//! Nothing here reads a clock or waits: `now` is an argument, and waiting is left to the owner. An example:
 //!
 //! ```
 //! use tollgate::overload::{AdaptiveLimit, Ending, LimitSettings};
@@ -30,7 +31,7 @@ mod worker;
 mod estimate;
 mod limit;
 mod rate;
-mod line;
+mod queue;
 mod refusal;
 mod report;
 mod document;
@@ -40,14 +41,14 @@ mod controllers;
 mod tests;
 
 pub use compile::{PRIORITY_RULES_MAX, Plan};
-pub use controllers::{Controllers, Entry, Pass};
-pub use document::{FleetScope, FleetSettings, LineSettings, QUEUE_MAX};
+pub use controllers::{Controllers, EntryDecision, Pass};
+pub use document::{FleetScope, FleetSettings, QUEUE_MAX, QueueSettings};
 pub use fleet::FleetShedder;
 pub use limit::{AdaptiveLimit, Ending, LIMIT_MAX, LimitSettings, Ticket};
-pub use line::{Line, Next, Place, Pushed, Stays};
 pub use priority::{Priority, Rule, Rules};
+pub use queue::{PushOutcome, QueueAction, WaitQueue, WaitStatus, WaiterId};
 pub use rate::{AdaptiveRate, RateSettings};
 pub use refusal::{Cause, Controller, Refusal};
-pub use report::{Reason, Report};
+pub use report::{ChangeReason, ControllerReport};
 pub use switch::Switch;
 pub use worker::{Load, WorkerSettings, WorkerShedder};

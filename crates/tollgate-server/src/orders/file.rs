@@ -197,7 +197,7 @@ impl Said {
 
 fn ruled_controllers(shedder: &Shedder, now: Timestamp) -> Vec<LimitEntry> {
     let ruled = |controller: Controller| {
-        let (mode, until) = shedder.switch(controller, |switch| switch.ruled(now)).flatten()?;
+        let (mode, until) = shedder.switch(controller, |switch| switch.active_override(now)).flatten()?;
         let ruling = if mode == Mode::Shadow { RulingEntry::Shadow } else { RulingEntry::Off };
         let ruled = RuledEntry { ruling, until: Micros(until.unix_micros()) };
         Some(LimitEntry { name: controller.as_str().to_owned(), ruled })
@@ -307,8 +307,8 @@ mod tests {
             let said = Said::read(&bytes, now).unwrap();
             assert_eq!(said.tell(&engine, Some(&after), now), Vec::<String>::new());
             for controller in Controller::ALL {
-                let ruled =
-                    [&before, &after].map(|shedder| shedder.switch(controller, |switch| switch.ruled(now)));
+                let ruled = [&before, &after]
+                    .map(|shedder| shedder.switch(controller, |switch| switch.active_override(now)));
                 assert_eq!(ruled[0], ruled[1], "{controller} after {seconds} s");
             }
         }

@@ -1,6 +1,6 @@
 //! Numbers of the controllers of overload: their names and the reasons of their changes come from closed lists.
 
-use tollgate::overload::{Priority, Report};
+use tollgate::overload::{ControllerReport, Priority};
 use tollgate::policy::Mode;
 use tollgate_tower::shed::Shedder;
 
@@ -10,7 +10,7 @@ use super::names::{self, Metric, label};
 /// What there is to show.
 pub(super) struct Shown<'s> {
     shedder: &'s Shedder,
-    reports: Vec<Report>,
+    reports: Vec<ControllerReport>,
 }
 
 impl<'s> Shown<'s> {
@@ -47,7 +47,7 @@ impl<'s> Shown<'s> {
     }
 }
 
-fn show(report: &Report, metric: &Metric, page: &mut Page) {
+fn show(report: &ControllerReport, metric: &Metric, page: &mut Page) {
     let controller = (label::CONTROLLER, report.controller.as_str());
     if *metric == names::OVERLOAD_REASON {
         page.number(metric, &[controller, (label::REASON, report.reason.as_str())], 1);
@@ -58,7 +58,7 @@ fn show(report: &Report, metric: &Metric, page: &mut Page) {
     }
 }
 
-fn number(report: &Report, metric: &Metric) -> Option<u64> {
+fn number(report: &ControllerReport, metric: &Metric) -> Option<u64> {
     let shown = [
         (&names::OVERLOAD_LIMIT, report.limit),
         (&names::OVERLOAD_IN_FLIGHT, report.in_flight.map(u64::from)),

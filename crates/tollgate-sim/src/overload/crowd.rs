@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use tollgate::overload::{
-    AdaptiveLimit, Ending, LimitSettings, Line, LineSettings, Load, Next, Priority, Pushed, Ticket,
-    WorkerSettings, WorkerShedder,
+    AdaptiveLimit, Ending, LimitSettings, Load, Priority, PushOutcome, QueueAction, QueueSettings, Ticket,
+    WaitQueue, WorkerSettings, WorkerShedder,
 };
 use tollgate::{Ticks, Timestamp};
 
@@ -113,7 +113,7 @@ struct Play<'s> {
     random: Random,
     worker: WorkerShedder,
     limit: AdaptiveLimit,
-    line: Line<usize>,
+    line: WaitQueue<usize>,
     queue: VecDeque<usize>,
     server: Server,
     visitors: Vec<Visitor>,
@@ -133,7 +133,7 @@ pub fn crowd(scene: &Scene, crowd: Crowd) -> CrowdOutcome {
         random: Random::new(scene.seed),
         worker: WorkerShedder::new(WorkerSettings::default()),
         limit: AdaptiveLimit::new(LimitSettings::default()),
-        line: Line::new(LineSettings::default(), 0),
+        line: WaitQueue::new(QueueSettings::default(), 0),
         queue: VecDeque::new(),
         server: Server::new(scene.workers),
         visitors: Vec::new(),
@@ -240,14 +240,14 @@ impl Play<'_> {
             self.queue.push_back(id);
             return;
         }
-        self.line.follow(self.limit.limit(), self.limit.half());
+        self.line.adapt(self.limit.limit(), self.limit.median_latency());
         let priority = match self.crowd {
             Crowd::Alike => Priority::Read,
             _ => Priority::ALL[self.visitors[id].priority],
         };
         match self.line.push(id, priority, deadline, self.now) {
-            Pushed::Waits(_) => {}
-            Pushed::Instead(..) | Pushed::Full(_) => self.tell().refused += 1,
+            PushOutcome::Queued(_) => {}
+            PushOutcome::Replaced(..) | PushOutcome::Full(_) => self.tell().refused += 1,
         }
         if let Some(when) = self.line.next_expiry() {
             self.at(when, Event::Expire);
@@ -255,7 +255,7 @@ impl Play<'_> {
     }
 
     fn expire(&mut self) {
-        while let Some(Next::Refuse(..)) = self.line.expire(self.now) {
+        while let Some(QueueAction::Refuse(..)) = self.line.expire(self.now) {
             self.tell().refused += 1;
         }
     }
@@ -311,8 +311,8 @@ impl Play<'_> {
         }
         loop {
             match self.line.next(self.now)? {
-                Next::Serve(id, _) => return Some(id),
-                Next::Refuse(..) => self.tell().refused += 1,
+                QueueAction::Serve(id, _) => return Some(id),
+                QueueAction::Refuse(..) => self.tell().refused += 1,
             }
         }
     }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 use tollgate::overload::{
-    AdaptiveLimit, Cause, Controller, Controllers, Ending, Entry, Line, Next, Pass, Place, Plan, Priority,
-    Pushed, Refusal, Report, Stays, Switch,
+    AdaptiveLimit, Cause, Controller, ControllerReport, Controllers, Ending, EntryDecision, Pass, Plan,
+    Priority, PushOutcome, QueueAction, Refusal, Switch, WaitQueue, WaitStatus, WaiterId,
 };
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Clock, Decision, Engine, QuotaError, Ticks, Timestamp};
@@ -45,7 +45,7 @@ type Heard = Result<Pass, Cause>;
 /// The controllers of a service, and the line before it. Copies of a layer share one.
 pub struct Shedder {
     controllers: Controllers,
-    line: Option<Mutex<Line<oneshot::Sender<Heard>>>>,
+    line: Option<Mutex<WaitQueue<oneshot::Sender<Heard>>>>,
     /// How many wait: written under the line's lock, and read without it. Who reads an old number waits for nothing, or overtakes one who
     /// came in that very moment.
     waiting: AtomicUsize,
@@ -74,7 +74,7 @@ impl Shedder {
     /// When the fleet's capacity is no exact quota. That of a compiled plan is.
     pub fn new(plan: Plan, clock: Clock) -> Result<Self, QuotaError> {
         let controllers = Controllers::new(plan)?;
-        let line = controllers.line().map(Mutex::new);
+        let line = controllers.new_queue().map(Mutex::new);
         let policy = controllers.fleet.as_ref().and_then(|fleet| fleet.policy().ok());
         let (waiting, refused, waited) = (AtomicUsize::new(0), Default::default(), Default::default());
         let shedder = Self { controllers, line, waiting, fleet: None, refused, waited, clock };
@@ -118,7 +118,7 @@ impl Shedder {
     }
 
     /// The state of every controller that is there, the line included.
-    pub fn reports(&self) -> Vec<Report> {
+    pub fn reports(&self) -> Vec<ControllerReport> {
         let now = self.clock.now();
         let mut reports = self.controllers.reports(now);
         reports.extend(self.line(|line| line.report(now)));
@@ -160,7 +160,7 @@ impl Shedder {
     }
 
     /// Does something with the line, if there is one.
-    fn line<R>(&self, act: impl FnOnce(&mut Line<oneshot::Sender<Heard>>) -> R) -> Option<R> {
+    fn line<R>(&self, act: impl FnOnce(&mut WaitQueue<oneshot::Sender<Heard>>) -> R) -> Option<R> {
         let mut line = self.line.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         let done = act(&mut line);
         self.waiting.store(line.len(), Relaxed);
@@ -172,7 +172,7 @@ impl Shedder {
         let now = self.now();
         let mut charged = None;
         if let (Some(shedder), Some(fleet)) = (&self.controllers.fleet, &self.fleet)
-            && let Some(question) = shedder.question(priority, now)
+            && let Some(question) = shedder.check_request(priority, now)
         {
             let Some(decision) = (fleet.look)(&question, now) else { return Ok(Way::Ask) };
             shedder.judge(&decision, priority, now)?;
@@ -211,7 +211,7 @@ impl Shedder {
     async fn ask(&self, priority: Priority) -> Result<Option<Charged>, Refusal> {
         let (Some(shedder), Some(fleet)) = (&self.controllers.fleet, &self.fleet) else { return Ok(None) };
         let now = self.now();
-        let Some(question) = shedder.question(priority, now) else { return Ok(None) };
+        let Some(question) = shedder.check_request(priority, now) else { return Ok(None) };
         let decision = (fleet.ask)(question.clone(), now).await;
         shedder.judge(&decision, priority, self.now())?;
         Ok(decision.is_allowed().then(|| Charged { question, decision, at: now }))
@@ -231,15 +231,15 @@ impl Shedder {
             Way::Wait(charged.map(|charged| Box::new(charge(charged))))
         };
         match self.controllers.enter(priority, identity, now) {
-            Ok(Entry::Pass(pass)) if self.waiting.load(Relaxed) == 0 => {
+            Ok(EntryDecision::Pass(pass)) if self.waiting.load(Relaxed) == 0 => {
                 Ok(Way::Pass(Admission::new(self, pass)))
             }
             // Others wait, though there is a place: whose it is, is for the line to say.
-            Ok(Entry::Pass(pass)) => {
+            Ok(EntryDecision::Pass(pass)) => {
                 self.leave(pass, Ending::Ignored);
                 Ok(waits(charged))
             }
-            Ok(Entry::Wait) => Ok(waits(charged)),
+            Ok(EntryDecision::Wait) => Ok(waits(charged)),
             Err(refusal) => {
                 self.give_back(charged);
                 Err(refusal)
@@ -259,12 +259,12 @@ impl Shedder {
         let now = self.now();
         let pushed = self.line(|line| line.push(sender, priority, deadline, now));
         let place = match pushed {
-            Some(Pushed::Waits(place)) => place,
-            Some(Pushed::Instead(place, other)) => {
+            Some(PushOutcome::Queued(place)) => place,
+            Some(PushOutcome::Replaced(place, other)) => {
                 let _ = other.send(Err(Cause::QueueFull)); // Who has gone away need not hear it.
                 place
             }
-            Some(Pushed::Full(_)) | None => {
+            Some(PushOutcome::Full(_)) | None => {
                 // Those who are in it may have missed a place that was free between the look and the line.
                 self.serve_line();
                 return Err(Cause::QueueFull.refusal(priority));
@@ -274,10 +274,10 @@ impl Shedder {
         // A place may have become free between the look and the line.
         self.serve_line();
         loop {
-            let stays = self.line(|line| line.stays(place, self.now())).flatten();
+            let stays = self.line(|line| line.check_waiter(place, self.now())).flatten();
             let until = match stays {
-                Some(Stays::Until(until)) => until,
-                Some(Stays::Out(_, cause)) => return Err(cause.refusal(priority)),
+                Some(WaitStatus::Until(until)) => until,
+                Some(WaitStatus::Expired(_, cause)) => return Err(cause.refusal(priority)),
                 // Who is not in line any more has been told why, and hears it now.
                 None => self.now() + Ticks::from_secs(1),
             };
@@ -310,16 +310,16 @@ impl Shedder {
             return;
         }
         let now = self.now();
-        while let Some(pass) = self.controllers.place(now) {
+        while let Some(pass) = self.controllers.try_pass(now) {
             let next = self.line(|line| {
                 if let Some(limit) = &self.controllers.concurrency {
-                    line.follow(limit.limit(), AdaptiveLimit::half(limit));
+                    line.adapt(limit.limit(), AdaptiveLimit::median_latency(limit));
                 }
                 line.next(now)
             });
             let next = next.flatten();
             let unused = match next {
-                Some(Next::Serve(sender, waited)) => {
+                Some(QueueAction::Serve(sender, waited)) => {
                     self.controllers.waited(waited, now);
                     match sender.send(Ok(pass)) {
                         Ok(()) => continue,
@@ -327,7 +327,7 @@ impl Shedder {
                         Err(Err(_)) => continue,
                     }
                 }
-                Some(Next::Refuse(sender, cause)) => {
+                Some(QueueAction::Refuse(sender, cause)) => {
                     let _ = sender.send(Err(cause));
                     pass
                 }
@@ -374,7 +374,7 @@ impl Drop for Charge {
 /// A request in line. Dropped, it leaves the line, and gives back a place that it was given in that very moment.
 struct Waiting<'s> {
     shedder: &'s Arc<Shedder>,
-    place: Place,
+    place: WaiterId,
     receiver: oneshot::Receiver<Heard>,
 }
 

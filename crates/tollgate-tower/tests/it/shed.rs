@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
-use tollgate::overload::{Controller, Ending, Entry, Load, Pass, Plan, Priority};
+use tollgate::overload::{Controller, Ending, EntryDecision, Load, Pass, Plan, Priority};
 use tollgate::{ManualClock, Ticks};
 use tollgate_tower::shed::{ShedLayer, Shedder};
 use tower::{Layer, Service as _, ServiceExt, service_fn};
@@ -319,7 +319,7 @@ impl Busy {
     /// Takes a place without a request.
     fn take(&self) -> Pass {
         match self.shedder.controllers().enter(Priority::Critical, 0, self.time.now()) {
-            Ok(Entry::Pass(pass)) => pass,
+            Ok(EntryDecision::Pass(pass)) => pass,
             other => panic!("{other:?}"),
         }
     }

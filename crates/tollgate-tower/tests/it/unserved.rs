@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tollgate::overload::{Ending, Entry, Pass, Plan, Priority};
+use tollgate::overload::{Ending, EntryDecision, Pass, Plan, Priority};
 use tollgate::{CheckRequest, Policy};
 use tollgate_tower::shed::{ShedLayer, Shedder};
 use tower::{Layer as _, ServiceExt, service_fn};
@@ -38,7 +38,7 @@ impl Short {
     /// Takes the only place.
     fn busy(&self) -> Pass {
         match self.shedder.controllers().enter(Priority::Critical, 0, self.world.time.now()) {
-            Ok(Entry::Pass(pass)) => pass,
+            Ok(EntryDecision::Pass(pass)) => pass,
             other => panic!("{other:?}"),
         }
     }

@@ -1,5 +1,5 @@
-//! From the `overload:` section of a file to a [`Plan`]: pure, and every problem is reported at once, with its place and what would be
-//! accepted, in the manner of the policy's own compiler.
+//! Compiles the `overload:` section of a file into a [`Plan`]. It is pure, and reports every problem with its
+//! position and what would be accepted, like the policy compiler.
 
 use crate::policy::compile::lease::percentage;
 use crate::policy::compile::when;
@@ -8,7 +8,7 @@ use crate::policy::{Findings, Mode, Problem, Vocabulary, check, rate};
 use crate::quota::{QuotaError, Rate};
 use crate::time::{TICKS_PER_SECOND, Ticks};
 
-use super::document::{FleetScope, FleetSettings, LineSettings, QUEUE_MAX};
+use super::document::{FleetScope, FleetSettings, QUEUE_MAX, QueueSettings};
 use super::fleet::FleetShedder;
 use super::limit::{LIMIT_MAX, LimitSettings};
 use super::priority::{Priority, Rule, Rules};
@@ -16,28 +16,28 @@ use super::rate::RateSettings;
 use super::statistics::scaled;
 use super::worker::WorkerSettings;
 
-/// Most rules of priorities.
+/// Maximum number of priority rules.
 pub const PRIORITY_RULES_MAX: usize = 1_000;
 const SECTION: &str = "a table with some of priorities, fleet, worker, concurrency, rate, queue";
 const MODES: [(&str, Mode); 3] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
-/// Longest time that any setting may be.
+/// The longest time of any setting.
 const TIME_MAX: Ticks = Ticks::from_secs(3_600);
 
-/// What the `overload:` section of a file means. A controller that it does not mention is not there.
+/// The compiled `overload:` section. A controller that it does not mention is not active.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// How much each request matters.
+    /// The rules that classify requests.
     pub rules: Rules,
     /// The fleet shedder.
     pub fleet: Option<FleetSettings>,
     /// The worker shedder.
     pub worker: Option<WorkerSettings>,
-    /// The adaptive limit of places in flight.
+    /// The adaptive concurrency limit.
     pub concurrency: Option<LimitSettings>,
     /// The adaptive rate.
     pub rate: Option<RateSettings>,
-    /// The line in which requests wait for a place; there must be a `concurrency` for them to wait for.
-    pub queue: Option<LineSettings>,
+    /// The queue of requests that wait for a permit. It requires `concurrency`.
+    pub queue: Option<QueueSettings>,
 }
 
 impl Plan {
@@ -94,7 +94,7 @@ impl Plan {
         Self::compiled(source_name, bytes, |_, _| {})
     }
 
-    /// Reads the section itself, for a file that has other ones. What is wrong is in the report.
+    /// Reads the section of a file that has others. Problems go to the report.
     #[doc(hidden)]
     pub fn read(node: &Node, report: &mut Report) -> Option<Plan> {
         let fields = Fields::of(node, "overload", SECTION, report)?.within("overload");
@@ -109,7 +109,7 @@ impl Plan {
         };
         if fields.has("queue") && !fields.has("concurrency") {
             let problem = Problem::new(
-                "requests wait for a place in flight, and nothing limits those",
+                "requests wait for a permit, but no concurrency limit is set",
                 "`concurrency:` beside it",
             );
             report.error(fields.key_place("queue"), "overload.queue", problem);
@@ -159,7 +159,7 @@ fn rule(node: &Node, report: &mut Report) -> Option<Rule> {
     Some(Rule { when, priority: fields.choice("priority", &words, report)? })
 }
 
-/// The table of one controller; one that says nothing (`worker:`) means the defaults.
+/// The table of one controller. An empty one (`worker:`) means the defaults.
 fn table<'n>(
     fields: Fields<'n>,
     name: &'static str,
@@ -184,7 +184,7 @@ fn fleet(fields: Fields<'_>, report: &mut Report) -> Option<FleetSettings> {
     let scope = fields.choice("scope", &scopes, report).unwrap_or_default();
     let mode = fields.choice("mode", &MODES, report).unwrap_or_default();
     let settings = FleetSettings { capacity: rate_of(fields, "capacity", report)?, reserve, scope, mode };
-    // What the quotas cannot be is found here, so that a plan that exists has its shedder.
+    // An invalid quota is reported here, so that the shedder of a compiled plan can be built.
     if let Err(error) = FleetShedder::new(settings.clone()) {
         let problem = match error {
             QuotaError::NoBurst => Problem::new(
@@ -231,17 +231,17 @@ fn concurrency(fields: Fields<'_>, report: &mut Report) -> Option<LimitSettings>
     let known = ["min", "initial", "max", "window", "timeout", "mode"];
     let fields = table(fields, "concurrency", "overload.concurrency", &known, report)?;
     let default = LimitSettings::default();
-    let mut places = |name: &str, otherwise: u32| {
-        let said = fields.count(name, u64::from(LIMIT_MAX), report);
-        if said == Some(0) {
-            let problem = Problem::new("0 places admit nobody", format!("1 to {LIMIT_MAX}"));
+    let mut limit = |name: &str, otherwise: u32| {
+        let given = fields.count(name, u64::from(LIMIT_MAX), report);
+        if given == Some(0) {
+            let problem = Problem::new("0 admits no request", format!("1 to {LIMIT_MAX}"));
             report.error(fields.place(name), &fields.path(name), problem);
         }
-        said.and_then(|count| u32::try_from(count).ok()).filter(|&count| count > 0).unwrap_or(otherwise)
+        given.and_then(|count| u32::try_from(count).ok()).filter(|&count| count > 0).unwrap_or(otherwise)
     };
-    let min = places("min", default.min);
-    let max = places("max", default.max.max(min));
-    let initial = places("initial", default.initial.clamp(min, max.max(min)));
+    let min = limit("min", default.min);
+    let max = limit("max", default.max.max(min));
+    let initial = limit("initial", default.initial.clamp(min, max.max(min)));
     for (name, is_wrong, accepted) in [
         ("max", max < min, format!("at least min, {min}")),
         ("initial", max >= min && !(min..=max).contains(&initial), format!("{min} to {max}")),
@@ -294,7 +294,7 @@ fn adaptive_rate(fields: Fields<'_>, report: &mut Report) -> Option<RateSettings
         min,
         initial,
         max,
-        // A fiftieth of the way at a time, so that any rate is reached within a minute or so.
+        // A fiftieth of the range per window, so that any rate is reached within about a minute.
         step: (max.min(initial.saturating_mul(10)) / 50).max(1),
         window: time(fields, "window", Ticks::from_millis(100), report).unwrap_or(default.window),
         mode: fields.choice("mode", &MODES, report).unwrap_or_default(),
@@ -302,19 +302,19 @@ fn adaptive_rate(fields: Fields<'_>, report: &mut Report) -> Option<RateSettings
     })
 }
 
-fn queue(fields: Fields<'_>, report: &mut Report) -> Option<LineSettings> {
+fn queue(fields: Fields<'_>, report: &mut Report) -> Option<QueueSettings> {
     let known = ["size", "target", "interval", "mode"];
     let fields = table(fields, "queue", "overload.queue", &known, report)?;
-    let default = LineSettings::default();
+    let default = QueueSettings::default();
     let size = fields.count("size", QUEUE_MAX as u64, report);
     let target = time(fields, "target", Ticks::from_millis(1), report).unwrap_or(default.target);
     let interval = time(fields, "interval", Ticks::from_millis(10), report).unwrap_or(default.interval);
     if interval < target + target {
         let problem =
-            Problem::new("too short to tell a burst from a standing line", "at least twice the target");
+            Problem::new("too short to tell a burst from a standing queue", "at least twice the target");
         report.error(fields.place("interval"), "overload.queue.interval", problem);
     }
-    Some(LineSettings {
+    Some(QueueSettings {
         size: size.and_then(|size| usize::try_from(size).ok()),
         target,
         interval,
@@ -322,7 +322,7 @@ fn queue(fields: Fields<'_>, report: &mut Report) -> Option<LineSettings> {
     })
 }
 
-/// A field that is a rate, and must be there.
+/// A required field that is a rate.
 fn rate_of(fields: Fields<'_>, name: &str, report: &mut Report) -> Option<Rate> {
     if !fields.has(name) {
         report.error(fields.place(name), &fields.path(name), Problem::new("missing", rate::RATES));
@@ -354,7 +354,7 @@ fn share(fields: Fields<'_>, name: &str, (least, most): (u64, u64), report: &mut
     None
 }
 
-/// A field that is a time of at least so much.
+/// A field that is a time of at least `least`.
 fn time(fields: Fields<'_>, name: &str, least: Ticks, report: &mut Report) -> Option<Ticks> {
     let accepted = format!("a time from {} ms to 1 h, such as 100ms or 5s", least.ceil_millis());
     let written = fields.text(name, &accepted, report)?;

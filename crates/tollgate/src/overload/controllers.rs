@@ -1,33 +1,33 @@
-//! The controllers of one process, made from a [`Plan`], and the way of a request through those that decide on the spot. Left to who wires
-//! them: to ask the fleet's store (its question and its judge are here), and to hold the [`Line`] in a lock beside the wakers of those who
-//! wait.
+//! The controllers of one process, built from a [`Plan`], and the path of a request through those that decide
+//! locally. The owner asks the fleet's store (the request and the judgement are here), and keeps the
+//! [`WaitQueue`] in a lock beside the wakers of its waiters.
 
 use crate::policy::Mode;
 use crate::quota::QuotaError;
 use crate::time::{Ticks, Timestamp};
 
 use super::compile::Plan;
-use super::document::LineSettings;
+use super::document::QueueSettings;
 use super::fleet::FleetShedder;
 use super::limit::{AdaptiveLimit, Ending, Ticket};
-use super::line::Line;
 use super::priority::{Priority, Rules};
+use super::queue::Line;
 use super::rate::AdaptiveRate;
 use super::refusal::{Controller, Refusal};
-use super::report::Report;
+use super::report::ControllerReport;
 use super::switch::Switch;
 use super::worker::{Load, WorkerShedder};
 
-/// The controllers of one process. What the plan does not name lets everybody pass.
+/// The controllers of one process. A controller that the plan does not name admits all requests.
 ///
 /// ```
-/// use tollgate::overload::{Controllers, Ending, Entry, Plan, Priority};
+/// use tollgate::overload::{Controllers, Ending, EntryDecision, Plan, Priority};
 /// use tollgate::Timestamp;
 ///
 /// let (plan, _) = Plan::compile("overload.yaml", b"overload: {worker: , concurrency: {initial: 1}}")?;
 /// let controllers = Controllers::new(plan)?;
 /// let now = Timestamp::from_unix_seconds(1_700_000_000);
-/// let Ok(Entry::Pass(pass)) = controllers.enter(Priority::Read, 42, now) else { panic!("there is a place") };
+/// let Ok(EntryDecision::Pass(pass)) = controllers.enter(Priority::Read, 42, now) else { panic!("a permit is free") };
 /// let refusal = controllers.enter(Priority::Read, 43, now).unwrap_err();
 /// assert_eq!(refusal.to_string(), "adaptive-concurrency: concurrency-limit (read)");
 /// controllers.leave(pass, now, Ending::Success);
@@ -35,9 +35,9 @@ use super::worker::{Load, WorkerShedder};
 /// ```
 #[derive(Debug)]
 pub struct Controllers {
-    /// How much each request matters.
+    /// The rules that classify requests.
     pub rules: Rules,
-    /// The fleet shedder, whose question is for the fleet's store.
+    /// The fleet shedder. The owner sends its request to the fleet's store.
     pub fleet: Option<FleetShedder>,
     /// The worker shedder.
     pub worker: Option<WorkerShedder>,
@@ -45,32 +45,32 @@ pub struct Controllers {
     pub rate: Option<AdaptiveRate>,
     /// The adaptive limit.
     pub concurrency: Option<AdaptiveLimit>,
-    /// How requests wait, if they do.
-    pub queue: Option<LineSettings>,
+    /// The queue settings, if requests may wait.
+    pub queue: Option<QueueSettings>,
 }
 
-/// A request that passes. It is given back with [`Controllers::leave`], once, whatever happens.
+/// An admitted request. The owner must give it back once with [`Controllers::leave`], however the request
+/// ends.
 #[derive(Debug)]
-#[must_use = "a place that is never given back is lost"]
+#[must_use = "a permit that is never given back is lost"]
 pub struct Pass {
     ticket: Option<Ticket>,
     began: Timestamp,
 }
 
-/// What becomes of a request.
+/// The result of [`Controllers::enter`].
 #[derive(Debug)]
-pub enum Entry {
-    /// It passes.
+pub enum EntryDecision {
+    /// The request is admitted.
     Pass(Pass),
-    /// It may wait in the line for a place.
+    /// The request may wait in the queue for a permit.
     Wait,
 }
 
 impl Controllers {
-    /// What a plan means.
+    /// Builds the controllers of a plan.
     ///
-    /// # Errors
-    /// The fleet's capacity is no exact quota. That of a compiled plan is.
+    /// # Errors The fleet's capacity is not an exact quota. That of a compiled plan always is.
     pub fn new(plan: Plan) -> Result<Self, QuotaError> {
         Ok(Self {
             rules: plan.rules,
@@ -82,19 +82,19 @@ impl Controllers {
         })
     }
 
-    /// An empty line for those who are told to wait, if there is to be one.
+    /// An empty queue, if the plan has one.
     #[must_use]
-    pub fn line<T>(&self) -> Option<Line<T>> {
-        let places = self.concurrency.as_ref().map_or(0, AdaptiveLimit::limit);
-        let size = usize::try_from(places).unwrap_or(usize::MAX).saturating_mul(2);
-        self.queue.clone().map(|settings| Line::new(settings, size))
+    pub fn new_queue<T>(&self) -> Option<WaitQueue<T>> {
+        let limit = self.concurrency.as_ref().map_or(0, AdaptiveLimit::limit);
+        let size = usize::try_from(limit).unwrap_or(usize::MAX).saturating_mul(2);
+        self.queue.clone().map(|settings| WaitQueue::new(settings, size))
     }
 
     /// Lets a request in, tells it to wait, or refuses it. `identity` is a hash of who sends it.
     ///
     /// # Errors
     /// There is no capacity for it.
-    pub fn enter(&self, priority: Priority, identity: u64, now: Timestamp) -> Result<Entry, Refusal> {
+    pub fn enter(&self, priority: Priority, identity: u64, now: Timestamp) -> Result<EntryDecision, Refusal> {
         if let Some(worker) = &self.worker {
             self.observe(Ticks::ZERO, now);
             worker.decide(priority, identity, now)?;
@@ -105,19 +105,20 @@ impl Controllers {
             return Err(rate.refusal(priority));
         }
         let Some(limit) = &self.concurrency else {
-            return Ok(Entry::Pass(Pass { ticket: None, began: now }));
+            return Ok(EntryDecision::Pass(Pass { ticket: None, began: now }));
         };
         let ticket = if self.queue.is_some() { limit.try_begin(now) } else { limit.begin(now) };
         match ticket {
-            Some(ticket) => Ok(Entry::Pass(Pass { ticket: Some(ticket), began: now })),
-            None if self.queue.is_some() => Ok(Entry::Wait),
+            Some(ticket) => Ok(EntryDecision::Pass(Pass { ticket: Some(ticket), began: now })),
+            None if self.queue.is_some() => Ok(EntryDecision::Wait),
             None => Err(limit.refusal(priority)),
         }
     }
 
-    /// A place for one who waits, if one is free. Take it before asking the line whose it is, and give it back as ignored if nobody's.
+    /// A permit for a waiter, if one is free. Take it before asking the queue for the next waiter, and give
+    /// it back as [`Ending::Ignored`] if there is none.
     #[must_use]
-    pub fn place(&self, now: Timestamp) -> Option<Pass> {
+    pub fn try_pass(&self, now: Timestamp) -> Option<Pass> {
         let ticket = match &self.concurrency {
             Some(limit) => Some(limit.try_begin(now)?),
             None => None,
@@ -125,12 +126,12 @@ impl Controllers {
         Some(Pass { ticket, began: now })
     }
 
-    /// Tells how long one waited who got a place: a worker whose queue is long is busy.
+    /// Records how long an admitted request waited. A worker with a long queue is busy.
     pub fn waited(&self, delay: Ticks, now: Timestamp) {
         self.observe(delay, now);
     }
 
-    /// Gives back what a request took, with how it ended.
+    /// Gives back what a request holds, with how it ended.
     pub fn leave(&self, pass: Pass, now: Timestamp, ending: Ending) {
         if let (Some(limit), Some(ticket)) = (&self.concurrency, pass.ticket) {
             limit.end(ticket, now, ending);
@@ -141,7 +142,7 @@ impl Controllers {
         self.observe(Ticks::ZERO, now);
     }
 
-    /// The switch of a controller that is there. The line has one of its own.
+    /// The switch of a configured controller. The queue has its own.
     #[must_use]
     pub fn switch(&self, controller: Controller) -> Option<&Switch> {
         match controller {
@@ -153,7 +154,7 @@ impl Controllers {
         }
     }
 
-    /// Turns all of them off until an instant. It ends by itself.
+    /// Turns all controllers off until an instant, after which they resume.
     pub fn kill(&self, until: Timestamp) {
         let all = [Controller::Fleet, Controller::Worker, Controller::Concurrency, Controller::Rate];
         all.into_iter()
@@ -161,9 +162,9 @@ impl Controllers {
             .for_each(|switch| switch.kill(until));
     }
 
-    /// The state of each that is there. The line tells its own.
+    /// The state of each configured controller, without the queue.
     #[must_use]
-    pub fn reports(&self, now: Timestamp) -> Vec<Report> {
+    pub fn reports(&self, now: Timestamp) -> Vec<ControllerReport> {
         let fleet = self.fleet.as_ref().map(|fleet| fleet.report(now));
         let worker = self.worker.as_ref().map(|worker| worker.report(now));
         let concurrency = self.concurrency.as_ref().map(|limit| limit.report(now));
@@ -174,7 +175,7 @@ impl Controllers {
     fn observe(&self, queue_delay: Ticks, now: Timestamp) {
         let Some(worker) = &self.worker else { return };
         let (in_flight, limit) = match &self.concurrency {
-            // A limit that does not decide says nothing about what the worker can do.
+            // A limit that is off says nothing about the capacity of the worker.
             Some(limit) if limit.switch().mode(now) != Mode::Off => (limit.in_flight(), limit.limit()),
             _ => (0, 1),
         };

@@ -1,50 +1,50 @@
-//! What the file says of the controllers that have no settings of their own: the fleet's capacity and the line.
+//! The settings of the fleet shedder and of the queue.
 
 use crate::policy::Mode;
 use crate::quota::Rate;
 use crate::time::Ticks;
 
-/// Most places in a line.
+/// Maximum size of a queue.
 pub const QUEUE_MAX: usize = 100_000;
 
-/// Whose capacity it is.
+/// The scope of a capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FleetScope {
-    /// Of all nodes together: counted in the shared store, by leases.
+    /// All nodes share it: counted in the shared store, by leases.
     #[default]
     Fleet,
-    /// Of each node by itself: counted in memory.
+    /// Each node has it: counted in memory.
     Node,
 }
 
-/// A capacity and what is kept of it.
+/// A capacity and its reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetSettings {
-    /// What all traffic together may use.
+    /// The capacity of all traffic.
     pub capacity: Rate,
-    /// The share of it that only critical traffic may use, in thousandths.
+    /// The share that only critical traffic may use, in thousandths.
     pub reserve: u64,
-    /// Whose capacity it is.
+    /// Whether the fleet shares it or each node has it.
     pub scope: FleetScope,
-    /// Whether it decides.
+    /// Whether it refuses requests.
     pub mode: Mode,
 }
 
-/// How requests wait for a place.
+/// How requests wait for a permit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LineSettings {
-    /// The most that may wait, if the number does not follow the limit of places in flight.
+pub struct QueueSettings {
+    /// The maximum number of waiters. By default it follows the concurrency limit.
     pub size: Option<usize>,
-    /// A wait of the first in line that is too long, if it lasts for an interval. A line whose requests take long is forgiven more: a
-    /// tenth of what half of them take.
+    /// The queueing delay of the oldest waiter that is too long if it lasts for an interval. By default at
+    /// least a tenth of the median latency.
     pub target: Ticks,
-    /// How long it must last, and the longest wait while it does not.
+    /// How long the delay must last, and the longest wait until then.
     pub interval: Ticks,
-    /// Whether it decides. In shadow a line only counts whom it would have put out.
+    /// Whether it refuses requests. In shadow it only counts those it would refuse.
     pub mode: Mode,
 }
 
-impl Default for LineSettings {
+impl Default for QueueSettings {
     fn default() -> Self {
         Self {
             size: None,

@@ -1,49 +1,50 @@
-//! From one window to the next: how many places there should be. Vegas's estimate of the queue, with the guards that keep it from drifting,
-//! on windows instead of single samples; pure, and in integers.
+//! The estimate of the concurrency limit, updated per window. Vegas's estimate of the queue with guards
+//! against drift, on windows instead of single samples; pure, and in integers.
 //!
-//! A queue delays everybody, so it is estimated from two quantiles, and the smaller estimate counts: where slow and fast requests are mixed,
-//! one of them may jump from one kind to the other. The baseline of each is what it was without a queue. It follows at once when latency is
-//! lower, and hardly (5 % a minute) when it is higher, unless what was seen says that the places are not why: that with more in flight as
-//! much more was done, and no slower. Then it is the service that has become slower, and the baseline follows, up to ten times what it was.
+//! A queue delays all requests, so it is estimated from two quantiles and the smaller estimate counts: where
+//! slow and fast requests are mixed, one quantile may jump between the kinds. The baseline of a quantile is
+//! its latency without a queue. It is_following a lower latency quickly and a higher one hardly (5 % a minute),
+//! unless more requests in flight bring as much more throughput at the same latency. Then the service itself
+//! became slower, and the baseline is_following, up to [`FOLLOW_MAX`] times.
 
 use std::collections::VecDeque;
 
 use crate::time::Ticks;
 
 use super::limit::LimitSettings;
-use super::report::Reason;
-use super::statistics::{Forgetting, Median, ONE, correlation, elasticity, log10, scaled, variation};
-use super::window::Summary;
+use super::report::ChangeReason;
+use super::statistics::{Median, ONE, RunningMean, correlation, elasticity, log10, scaled, variation};
+use super::window::{Occupancy, Summary};
 
-/// Windows that are remembered to tell what moves together.
+/// Windows remembered for the correlations.
 const POINTS: usize = 20;
-/// How many it takes to tell.
+/// The minimum number of windows for a correlation.
 const POINTS_MIN: usize = 5;
-/// Windows in which the most that were in flight is remembered.
-const PEAKS: usize = 60;
-/// The limit is at most so many times what was in flight.
+/// Windows over which the peak of requests in flight is remembered.
+const PEAK_WINDOWS: usize = 60;
+/// The limit is at most this many times the peak in flight.
 const HEADROOM: u64 = 5;
-/// How often a baseline may become this many times as high, in a minute: in thousandths.
-const DRIFT_A_MINUTE: u64 = 50;
-/// How far a baseline may follow a service that became slower: so many times the lowest it knew. Slower still is not slow but broken: calls
-/// that all end at a timeout look just like it.
+/// How much a baseline may rise per minute, in thousandths.
+const DRIFT_PER_MINUTE: u64 = 50;
+/// How far a baseline may follow a service that became slower: this many times the lowest known latency.
+/// Beyond that it counts as broken, since calls that all time out look the same.
 const FOLLOW_MAX: u64 = 6;
-/// A baseline comes down to a lower latency by this part of the way with each window.
-const FALL: u64 = 5;
-/// The last windows, which tell whether the places are why it is slow.
-const LAST: usize = 10;
-const LAST_MIN: usize = 4;
-/// How much what is in flight must have varied for that, in thousandths.
-const DIFFER: u64 = 70;
-/// After how many windows of rest there are a few more places, and for how many.
+/// A baseline falls towards a lower latency by this fraction per window: one in so many.
+const FALL_DIVISOR: u64 = 5;
+/// The number of recent windows that tell whether the limit causes the latency.
+const RECENT_WINDOWS: usize = 10;
+const RECENT_WINDOWS_MIN: usize = 4;
+/// How much the requests in flight must have varied for that, in thousandths.
+const VARIATION_MIN: u64 = 70;
+/// After this many windows without a change, the limit is raised to probe, and for this many windows.
 const PROBE_AFTER: u32 = 6;
-const PROBE_LASTS: u32 = 4;
-/// Refusals press if they are at least this part of what was asked.
-const PRESSED: u64 = 50;
-/// Fewest endings from which anything is concluded.
-const ENDINGS_MIN: u64 = 10;
+const PROBE_WINDOWS: u32 = 4;
+/// Refusals matter if they are at least one in this many requests.
+const REFUSAL_RATIO: u64 = 50;
+/// The minimum number of ended requests for a conclusion.
+const ENDED_MIN: u64 = 10;
 
-/// What was seen in one window.
+/// The observations of one window.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     in_flight: u64,
@@ -51,115 +52,115 @@ struct Point {
     latency: u64,
 }
 
-/// One quantile of latency: of late, and without a queue.
+/// One quantile of latency: recent, and without a queue.
 #[derive(Clone, Debug)]
-struct Track {
+struct LatencyTrack {
     median: Median,
-    smooth: Forgetting,
+    mean: RunningMean,
     latest: u64,
     recent: u64,
     baseline: u64,
-    /// The lowest, with the same drift but without following.
+    /// The lowest baseline, which drifts but does not follow.
     anchor: u64,
 }
 
-/// The estimate.
+/// The estimate of a concurrency limit.
 #[derive(Debug)]
-pub(super) struct Estimate {
+pub(super) struct LimitEstimate {
     settings: LimitSettings,
-    /// Places, in thousandths.
+    /// The limit, in thousandths.
     limit: u64,
-    tracks: [Track; 2],
+    tracks: [LatencyTrack; 2],
     points: VecDeque<Point>,
     peaks: VecDeque<u64>,
-    /// How many wait, in thousandths.
+    /// The number of waiting requests, in thousandths.
     queue: u64,
-    /// How many do not, by the last window alone, in thousandths.
+    /// The number of requests in service in the last window, in thousandths.
     busy: u64,
-    response: Response,
-    /// Whether the service has become slower, and the baselines are on their way.
-    follows: bool,
-    /// Windows in which nothing moved, and places that are there to see what they mean.
-    rested: u32,
-    probes: u64,
+    response: LoadResponse,
+    /// Whether the service became slower, and the baselines follow.
+    is_following: bool,
+    /// Windows without a change, and by how much the limit was raised to probe.
+    unchanged: u32,
+    probe_size: u64,
     pub(super) throughput_correlation: i64,
     pub(super) latency_correlation: i64,
-    pub(super) reason: Reason,
+    pub(super) reason: ChangeReason,
 }
 
-/// What more in flight means.
+/// What more requests in flight mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Response {
-    /// As much more done, and no slower: there are not too many.
+enum LoadResponse {
+    /// Proportionally more throughput at the same latency: there are not too many.
     More,
-    /// Slower, and no more done: there are too many.
+    /// More latency and no more throughput: there are too many.
     Slower,
-    /// Neither can be told.
+    /// Unclear.
     Unknown,
 }
 
-/// What a window calls for.
+/// The change that a window calls for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
-    Less(u64, Reason),
-    More(u64, Reason),
+enum LimitChange {
+    Less(u64, ChangeReason),
+    More(u64, ChangeReason),
     Hold,
 }
 
-impl Estimate {
+impl LimitEstimate {
     pub(super) fn new(settings: LimitSettings) -> Self {
         Self {
             limit: u64::from(settings.initial) * ONE,
             settings,
-            tracks: [Track::new(), Track::new()],
+            tracks: [LatencyTrack::new(), LatencyTrack::new()],
             points: VecDeque::new(),
             peaks: VecDeque::new(),
             queue: 0,
             busy: 0,
-            response: Response::Unknown,
-            follows: false,
-            rested: 0,
-            probes: 0,
+            response: LoadResponse::Unknown,
+            is_following: false,
+            unchanged: 0,
+            probe_size: 0,
             throughput_correlation: 0,
             latency_correlation: 0,
-            reason: Reason::Initial,
+            reason: ChangeReason::Initial,
         }
     }
 
-    /// Whole places.
+    /// The limit.
     pub(super) fn limit(&self) -> u32 {
         u32::try_from(self.limit / ONE).unwrap_or(u32::MAX)
     }
 
-    /// The higher quantile of late, and without a queue.
+    /// The higher quantile: recent, and without a queue.
     pub(super) fn latencies(&self) -> Option<(Ticks, Ticks)> {
         let track = &self.tracks[1];
         (track.recent > 0).then(|| (Ticks::from_micros(track.recent), Ticks::from_micros(track.baseline)))
     }
 
-    /// What half of the requests take, of late.
-    pub(super) fn half(&self) -> Ticks {
+    /// The recent median latency.
+    pub(super) fn median_latency(&self) -> Ticks {
         Ticks::from_micros(self.tracks[0].recent)
     }
 
-    /// How many of those in flight are estimated to wait.
+    /// The estimated number of requests in flight that wait.
     pub(super) const fn queue(&self) -> u64 {
         self.queue.div_ceil(ONE)
     }
 
-    /// Takes a window in, and tells whether the limit changed.
+    /// Adds a window. Returns whether the limit changed.
     pub(super) fn update(&mut self, seen: &Summary, elapsed: Ticks) -> bool {
         let before = self.limit;
         self.peaks.push_back(seen.peak);
-        if self.peaks.len() > PEAKS {
+        if self.peaks.len() > PEAK_WINDOWS {
             self.peaks.pop_front();
         }
         let change = self.change(seen, elapsed);
         let (least, most) = (u64::from(self.settings.min) * ONE, u64::from(self.settings.max) * ONE);
         let (limit, reason) = match change {
-            Change::Less(by, reason) => (self.limit.saturating_sub(by), reason),
-            Change::More(by, reason) => (self.limit.saturating_add(by), reason),
-            Change::Hold => (self.limit, self.reason),
+            LimitChange::Less(by, reason) => (self.limit.saturating_sub(by), reason),
+            LimitChange::More(by, reason) => (self.limit.saturating_add(by), reason),
+            LimitChange::Hold => (self.limit, self.reason),
         };
         self.limit = limit.clamp(least, most);
         if self.limit != before {
@@ -168,104 +169,110 @@ impl Estimate {
         self.limit != before
     }
 
-    fn change(&mut self, seen: &Summary, elapsed: Ticks) -> Change {
+    fn change(&mut self, seen: &Summary, elapsed: Ticks) -> LimitChange {
         let ended = seen.samples + seen.dropped;
-        // A few places at most, and never more than an eighth of them, so that a small limit does not swing.
+        // A few permits at a time, and at most an eighth of them, so that a small limit does not swing.
         let step = log10(self.limit / ONE).max(ONE).min(self.limit / 8).max(ONE / 4);
-        if ended < ENDINGS_MIN {
-            // Too little to conclude from, unless nothing at all came back.
+        if ended < ENDED_MIN {
+            // Too few requests for a conclusion, unless all of them were lost.
             let lost = seen.dropped > 0 && seen.samples == 0;
-            return if lost { Change::Less(step, Reason::Dropped) } else { Change::Hold };
+            return if lost { LimitChange::Less(step, ChangeReason::Dropped) } else { LimitChange::Hold };
         }
-        if seen.samples >= ENDINGS_MIN {
+        if seen.samples >= ENDED_MIN {
             self.learn(seen, elapsed);
         }
         if seen.dropped * 10 >= ended {
-            return Change::Less((self.limit / 10).max(step), Reason::Dropped);
+            return LimitChange::Less((self.limit / 10).max(step), ChangeReason::Dropped);
         }
         if seen.dropped * 100 >= ended {
-            return Change::Less(step, Reason::Dropped);
+            return LimitChange::Less(step, ChangeReason::Dropped);
         }
-        let full = seen.refused > 0 || seen.peak * ONE >= self.limit;
-        let change = self.by_queue(seen, step).or_else(|| self.guard(full, step)).unwrap_or_else(|| {
-            let is_used = seen.peak * 2 * ONE >= self.limit;
-            let little = little(self.limit, step);
-            let quick = if self.queue < little / 2 { 3 * step } else { step };
-            if self.queue < little && is_used {
-                Change::More(quick, Reason::QueueShort)
-            } else {
-                Change::Hold
-            }
-        });
-        if change == Change::Hold && full { self.probe() } else { self.rest(change) }
+        let is_full = seen.refused > 0 || seen.peak * ONE >= self.limit;
+        let occupancy = if is_full { Occupancy::Full } else { Occupancy::Free };
+        let change =
+            self.lower_for_queue(seen, step).or_else(|| self.guard(occupancy, step)).unwrap_or_else(|| {
+                let is_used = seen.peak * 2 * ONE >= self.limit;
+                let short = short_queue(self.limit, step);
+                let quick = if self.queue < short / 2 { 3 * step } else { step };
+                if self.queue < short && is_used {
+                    LimitChange::More(quick, ChangeReason::QueueShort)
+                } else {
+                    LimitChange::Hold
+                }
+            });
+        if change == LimitChange::Hold && is_full { self.probe() } else { self.reset_probe(change) }
     }
 
-    /// Fewer, if too many wait or the limit is far above what anybody used.
-    fn by_queue(&self, seen: &Summary, step: u64) -> Option<Change> {
-        // At most half of those in flight may wait, so latency at most doubles, whatever the logarithm says.
+    /// Lowers the limit if too many wait, or if it is far above the peak.
+    fn lower_for_queue(&self, seen: &Summary, step: u64) -> Option<LimitChange> {
+        // At most half of the requests in flight may wait, so that latency at most doubles, whatever the
+        // logarithm is.
         let most = (6 * step).min(self.limit / 2).max(ONE);
-        if self.queue > most && seen.samples >= ENDINGS_MIN {
-            // Where hardly anybody finds no place, the places are not why it is slow, and fewer of them would only refuse somebody.
-            if seen.refused * PRESSED < seen.samples + seen.refused {
-                return Some(Change::Hold);
+        if self.queue > most && seen.samples >= ENDED_MIN {
+            // With hardly any refusals the limit does not cause the latency, and lowering it would only
+            // refuse requests.
+            if seen.refused * REFUSAL_RATIO < seen.samples + seen.refused {
+                return Some(LimitChange::Hold);
             }
-            // What is far too long is shortened in a few windows, not in a minute of them; but not below what is at work.
+            // A queue that is far too long is shortened within a few windows, but not below the requests in
+            // service.
             let much = if self.queue > 2 * most { self.limit / 10 } else { 0 };
-            let room = self.limit.saturating_sub(self.busy + little(self.limit, step));
+            let room = self.limit.saturating_sub(self.busy + short_queue(self.limit, step));
             let less = step.max(much).min(room);
-            return Some(if self.follows || less == 0 {
-                Change::Hold
+            return Some(if self.is_following || less == 0 {
+                LimitChange::Hold
             } else {
-                Change::Less(less, Reason::QueueLong)
+                LimitChange::Less(less, ChangeReason::QueueLong)
             });
         }
         let used = self.peaks.iter().max().copied().unwrap_or(0) * HEADROOM;
         let is_far = self.limit > used.max(u64::from(self.settings.initial)) * ONE;
-        is_far.then_some(Change::Less(step, Reason::Headroom))
+        is_far.then_some(LimitChange::Less(step, ChangeReason::Headroom))
     }
 
-    /// Nothing moves, so nothing is learnt, and the baseline may be wrong: now and then there are a few more places for a few windows, to see
-    /// what that means.
-    fn probe(&mut self) -> Change {
-        self.rested += 1;
-        if self.rested == PROBE_AFTER {
-            self.probes = self.limit / 6;
-            return Change::More(self.probes, Reason::Probe);
+    /// Without changes nothing is learnt, and the baseline may be wrong. Now and then the limit is raised for
+    /// a few windows to probe.
+    fn probe(&mut self) -> LimitChange {
+        self.unchanged += 1;
+        if self.unchanged == PROBE_AFTER {
+            self.probe_size = self.limit / 6;
+            return LimitChange::More(self.probe_size, ChangeReason::Probe);
         }
-        if self.rested >= PROBE_AFTER + PROBE_LASTS && !self.follows {
-            return self.rest(Change::Less(self.probes, Reason::Probe));
+        if self.unchanged >= PROBE_AFTER + PROBE_WINDOWS && !self.is_following {
+            return self.reset_probe(LimitChange::Less(self.probe_size, ChangeReason::Probe));
         }
-        Change::Hold
+        LimitChange::Hold
     }
 
-    /// Something moves, or there is nothing to see.
-    fn rest(&mut self, change: Change) -> Change {
-        (self.rested, self.probes) = (0, 0);
+    /// Resets the probe after a change.
+    fn reset_probe(&mut self, change: LimitChange) -> LimitChange {
+        (self.unchanged, self.probe_size) = (0, 0);
         change
     }
 
-    /// What moves together may say that there are too many, whatever the baseline.
-    fn guard(&self, full: bool, step: u64) -> Option<Change> {
-        if !full || self.points.len() < POINTS_MIN {
+    /// The correlations may show that there are too many, whatever the baseline is.
+    fn guard(&self, occupancy: Occupancy, step: u64) -> Option<LimitChange> {
+        if occupancy == Occupancy::Free || self.points.len() < POINTS_MIN {
             return None;
         }
-        // The baseline says that hardly anybody waits, and what was done that they do: the baseline is of an overloaded time.
-        if self.response == Response::Slower && self.queue < little(self.limit, step) {
-            return Some(Change::Less(step.max(self.limit / 10), Reason::LatencyRose));
+        // By the baseline hardly any request waits, yet more in flight only adds latency: the baseline stems
+        // from an overload.
+        if self.response == LoadResponse::Slower && self.queue < short_queue(self.limit, step) {
+            return Some(LimitChange::Less(step.max(self.limit / 10), ChangeReason::LatencyRose));
         }
         let (throughput, latency) = (self.throughput_correlation, self.latency_correlation);
         if throughput < -300 {
-            return Some(Change::Less(step, Reason::ThroughputFell));
+            return Some(LimitChange::Less(step, ChangeReason::ThroughputFell));
         }
         let flat = variation(self.points.iter().map(|point| point.throughput)) < 200;
         let slower = latency > 500 && (throughput < 300 || flat) && self.queue >= ONE;
-        slower.then_some(Change::Less(step, Reason::LatencyRose))
+        slower.then_some(LimitChange::Less(step, ChangeReason::LatencyRose))
     }
 
-    /// Takes in what the window tells of latency.
+    /// Updates the latencies from a window.
     fn learn(&mut self, seen: &Summary, elapsed: Ticks) {
         let (half, most) = (seen.p50.as_micros().max(1), seen.p90.as_micros().max(1));
-        // What was seen when the service was twice as fast, or half, says nothing of it now.
+        // Observations of a service twice or half as fast no longer apply.
         let known = self.tracks[0].recent;
         if known > 0 && (half > 2 * known || half * 2 < known) {
             self.points.clear();
@@ -282,59 +289,63 @@ impl Estimate {
         self.throughput_correlation =
             correlation(points.clone().map(|point| (point.in_flight, point.throughput)));
         self.latency_correlation = correlation(points.map(|point| (point.in_flight, point.latency)));
-        self.response = self.respond();
+        self.response = self.load_response();
         for (track, latency) in self.tracks.iter_mut().zip([half, most]) {
             track.add(latency, elapsed);
         }
         let times = self.tracks.iter().map(|track| track.recent / track.anchor.max(1)).min().unwrap_or(0);
-        // Once it is known that the service has become slower, the baselines follow all the way: while the limit rests nothing more is told.
-        self.follows = match self.response {
-            Response::More => times < FOLLOW_MAX,
-            Response::Slower => false,
-            Response::Unknown => self.follows && times < FOLLOW_MAX,
+        // Once the service is known to be slower, the baselines follow all the way, since a constant limit
+        // gives no new information.
+        self.is_following = match self.response {
+            LoadResponse::More => times < FOLLOW_MAX,
+            LoadResponse::Slower => false,
+            LoadResponse::Unknown => self.is_following && times < FOLLOW_MAX,
         };
-        if self.follows {
-            self.tracks.iter_mut().for_each(Track::follow);
-            self.follows =
+        if self.is_following {
+            self.tracks.iter_mut().for_each(LatencyTrack::follow);
+            self.is_following =
                 self.tracks.iter().all(|track| track.recent > track.baseline + track.baseline / 10);
         }
-        // Of those that were there: where few are in flight few can wait, however slow it is.
-        let there = self.limit.min(seen.peak * ONE);
-        let waits = |track: &Track| scaled(there, track.recent.saturating_sub(track.baseline), track.recent);
+        // Of the requests that were in flight: with few in flight, few can wait, however slow they are.
+        let in_flight = self.limit.min(seen.peak * ONE);
+        let waits = |track: &LatencyTrack| {
+            scaled(in_flight, track.recent.saturating_sub(track.baseline), track.recent)
+        };
         self.queue = self.tracks.iter().map(waits).min().unwrap_or(0);
-        let works = |track: &Track| scaled(seen.in_flight, track.baseline.min(track.latest), track.latest);
+        let works =
+            |track: &LatencyTrack| scaled(seen.in_flight, track.baseline.min(track.latest), track.latest);
         self.busy = self.tracks.iter().map(works).max().unwrap_or(0);
     }
 
-    /// What more in flight meant of late.
-    fn respond(&self) -> Response {
-        // As few of the last windows as differ enough, so that nothing of an earlier time is among them.
+    /// What more requests in flight meant recently.
+    fn load_response(&self) -> LoadResponse {
+        // As few of the last windows as vary enough, so that no outdated one is among them.
         let of = |count: usize| self.points.iter().rev().take(count);
-        let differ = |count: &usize| variation(of(*count).map(|point| point.in_flight)) >= DIFFER;
-        let Some(count) = (LAST_MIN..=LAST.min(self.points.len())).find(differ) else {
-            return Response::Unknown;
+        let varies = |count: &usize| variation(of(*count).map(|point| point.in_flight)) >= VARIATION_MIN;
+        let Some(count) = (RECENT_WINDOWS_MIN..=RECENT_WINDOWS.min(self.points.len())).find(varies) else {
+            return LoadResponse::Unknown;
         };
         let last = of(count);
         let done = elasticity(last.clone().map(|point| (point.in_flight, point.throughput)));
         let slower = elasticity(last.map(|point| (point.in_flight, point.latency)));
         match (done, slower) {
-            (Some(600..), Some(..=400)) => Response::More,
-            (Some(..=300), Some(600..)) => Response::Slower,
-            _ => Response::Unknown,
+            (Some(600..), Some(..=400)) => LoadResponse::More,
+            (Some(..=300), Some(600..)) => LoadResponse::Slower,
+            _ => LoadResponse::Unknown,
         }
     }
 }
 
-/// A queue that is shorter than it may be.
-fn little(limit: u64, step: u64) -> u64 {
+/// A short queue.
+fn short_queue(limit: u64, step: u64) -> u64 {
     (3 * step).min(limit / 4).max(ONE / 2)
 }
 
-impl Track {
+impl LatencyTrack {
     fn new() -> Self {
         Self {
             median: Median::default(),
-            smooth: Forgetting::new(2),
+            mean: RunningMean::new(2),
             latest: 0,
             recent: 0,
             baseline: 0,
@@ -344,22 +355,23 @@ impl Track {
 
     fn add(&mut self, latency: u64, elapsed: Ticks) {
         self.latest = latency;
-        self.recent = self.smooth.add(self.median.add(latency)).max(1);
+        self.recent = self.mean.add(self.median.add(latency)).max(1);
         if self.baseline == 0 {
             (self.baseline, self.anchor) = (self.recent, self.recent);
             return;
         }
-        let drift = |value: u64| scaled(value, DRIFT_A_MINUTE * elapsed.as_micros(), ONE * 60_000_000).max(1);
+        let drift =
+            |value: u64| scaled(value, DRIFT_PER_MINUTE * elapsed.as_micros(), ONE * 60_000_000).max(1);
         for low in [&mut self.baseline, &mut self.anchor] {
             *low = if self.recent < *low {
-                *low - (*low - self.recent).div_ceil(FALL)
+                *low - (*low - self.recent).div_ceil(FALL_DIVISOR)
             } else {
                 (*low + drift(*low)).min(self.recent)
             };
         }
     }
 
-    /// The service has become slower, so that is its latency without a queue.
+    /// The service became slower, so the recent latency is its latency without a queue.
     fn follow(&mut self) {
         self.baseline += self.recent.saturating_sub(self.baseline).div_ceil(3);
     }

@@ -1,11 +1,10 @@
-//! The fleet shedder: of a capacity, what is not critical may use all but a reserve. It is a pair of ordinary token buckets, one of the
-//! whole capacity that everybody pays into, and one of what is not reserved that the others pay into as well, both or none. So it needs no
-//! arithmetic of its own: it is a policy of two limits, and an [`Engine`](crate::Engine) over any store charges them: in memory for
-//! a node, in Redis or by leases for a fleet.
+//! The fleet shedder: only critical traffic may use the reserve of a capacity. It is a pair of token buckets.
+//! All traffic charges the bucket of the whole capacity. Other than critical traffic also charges the bucket
+//! without the reserve, all or nothing. So it is a policy of two limits, charged by an
+//! [`Engine`](crate::Engine) over any store: in memory for a node, in Redis or by leases for a fleet.
 //!
-//! What follows from the arithmetic: what is not critical gets at most its share of rate and burst, so critical traffic that stays within
-//! the reserve is never refused, whatever the others do; and while there is little of it, nothing of the reserve is lost to anybody but the
-//! others, which is what a reserve is.
+//! Traffic that is not critical gets at most its share of rate and burst. So critical traffic within the
+//! reserve is never refused. While there is little of it, the unused reserve is lost to the others.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -18,22 +17,22 @@ use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 use super::document::{FleetScope, FleetSettings};
 use super::priority::Priority;
 use super::refusal::{Cause, Controller, Refusal};
-use super::report::Report;
+use super::report::ControllerReport;
 use super::statistics::{ONE, scaled};
 use super::switch::Switch;
 
-/// The attribute that the two limits look at.
+/// The attribute that the two limits match.
 const PRIORITY: &str = "priority";
 /// The limit of the whole capacity.
 const ALL: &str = "overload.fleet";
-/// The limit of what is not reserved.
+/// The limit without the reserve.
 const GENERAL: &str = "overload.fleet.general";
 
 /// Keeps capacity for critical traffic.
 #[derive(Debug)]
 pub struct FleetShedder {
     settings: FleetSettings,
-    /// Of the whole, and of what is not reserved.
+    /// The whole capacity, and the capacity without the reserve.
     quotas: [Quota; 2],
     switch: Switch,
     refused: AtomicU64,
@@ -43,8 +42,8 @@ pub struct FleetShedder {
 impl FleetShedder {
     /// A shedder of this capacity.
     ///
-    /// # Errors
-    /// The capacity is no exact quota, or so small that less than one request of it is not reserved.
+    /// # Errors The capacity is not an exact quota, or the part that is not reserved is less than one
+    /// request.
     pub fn new(settings: FleetSettings) -> Result<Self, QuotaError> {
         let burst = settings.capacity.burst_units().unwrap_or(settings.capacity.units());
         let rest = ONE.saturating_sub(settings.reserve);
@@ -61,10 +60,9 @@ impl FleetShedder {
         })
     }
 
-    /// The policy of an engine that counts for it: over the fleet's store, or over memory.
+    /// The policy of the engine that counts the capacity, over the fleet's store or memory.
     ///
-    /// # Errors
-    /// None that a shedder that exists could cause.
+    /// # Errors None for an existing shedder.
     pub fn policy(&self) -> Result<Policy, Findings> {
         let consistency = match self.settings.scope {
             FleetScope::Fleet => Consistency::Leased,
@@ -76,25 +74,24 @@ impl FleetShedder {
         Policy::new(both.into_iter().map(|limit| limit.consistency(consistency)).collect())
     }
 
-    /// Its mode and its kill switch.
+    /// The mode and the kill switch.
     #[must_use]
     pub const fn switch(&self) -> &Switch {
         &self.switch
     }
 
-    /// What to ask the engine about a request, unless the shedder is off.
+    /// The request to the engine, unless the shedder is off.
     #[must_use]
-    pub fn question(&self, priority: Priority, now: Timestamp) -> Option<CheckRequest<'static>> {
+    pub fn check_request(&self, priority: Priority, now: Timestamp) -> Option<CheckRequest<'static>> {
         if self.switch.mode(now) == Mode::Off {
             return None;
         }
         CheckRequest::new().with(PRIORITY, priority.as_str()).ok()
     }
 
-    /// What the engine's answer means.
+    /// Applies the engine's decision.
     ///
-    /// # Errors
-    /// The request is to be refused.
+    /// # Errors The request must be refused.
     pub fn judge(&self, decision: &Decision, priority: Priority, now: Timestamp) -> Result<(), Refusal> {
         if decision.is_allowed() {
             return Ok(());
@@ -112,16 +109,16 @@ impl FleetShedder {
         }
     }
 
-    /// The state of it. Its limit is the whole capacity in requests a second.
+    /// The state of the shedder. The limit is the whole capacity in requests per second.
     #[must_use]
-    pub fn report(&self, now: Timestamp) -> Report {
+    pub fn report(&self, now: Timestamp) -> ControllerReport {
         let capacity = self.settings.capacity;
-        Report {
+        ControllerReport {
             killed_until: self.switch.killed_until(now),
             limit: Some(scaled(capacity.units(), TICKS_PER_SECOND, capacity.period().as_micros())),
             refused: self.refused.load(Relaxed),
             would_refuse: self.would_refuse.load(Relaxed),
-            ..Report::new(Controller::Fleet, self.switch.mode(now))
+            ..ControllerReport::new(Controller::Fleet, self.switch.mode(now))
         }
     }
 }

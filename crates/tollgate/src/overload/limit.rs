@@ -1,5 +1,6 @@
-//! The adaptive limit of places in flight. A request takes a place and gives it back with how it ended; what that takes is a few atomic
-//! operations. Once in a while, at most once a second, whoever comes by closes the window, and [`Estimate`] says how many places there are.
+//! The adaptive concurrency limit. A request takes a permit and gives it back with how it ended, at the cost
+//! of a few atomic operations. At most once a second, one of the requests closes the window, and
+//! [`LimitEstimate`] computes the new limit.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -7,37 +8,37 @@ use std::sync::{Mutex, PoisonError};
 use crate::policy::Mode;
 use crate::time::{Ticks, Timestamp};
 
-use super::estimate::Estimate;
+use super::estimate::LimitEstimate;
 use super::priority::Priority;
 use super::refusal::{Cause, Controller, Refusal};
-use super::report::Report;
+use super::report::ControllerReport;
 use super::statistics::share;
 use super::switch::Switch;
 use super::window::Window;
 
-/// Most places of any limit.
+/// The largest concurrency limit.
 pub const LIMIT_MAX: u32 = 1_000_000;
 
-/// How a limit adapts.
+/// How a concurrency limit adapts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitSettings {
-    /// Fewest places.
+    /// The lowest limit.
     pub min: u32,
-    /// Places at the start, and as many as stay while little is asked.
+    /// The limit at the start, which also stays while there is little traffic.
     pub initial: u32,
-    /// Most places.
+    /// The highest limit.
     pub max: u32,
-    /// The shortest window, which is also how often the limit may change.
+    /// The shortest window, which is also the shortest time between two changes of the limit.
     pub window: Ticks,
-    /// The longest window, if there are fewer endings than it takes.
+    /// The longest window, used while few requests end.
     pub window_max: Ticks,
-    /// The endings that a window waits for.
+    /// The number of ended requests that completes a window.
     pub endings: u64,
-    /// Latencies below this are not told: they are answers that nothing was done for.
+    /// Shorter latencies are ignored: they belong to answers without work.
     pub shortest: Ticks,
-    /// A success that took this long is a loss: the caller had given up, or was about to.
+    /// A success that took this long counts as dropped, since the caller has probably given up.
     pub timeout: Ticks,
-    /// Whether it decides.
+    /// Whether it refuses requests.
     pub mode: Mode,
 }
 
@@ -57,16 +58,17 @@ impl Default for LimitSettings {
     }
 }
 
-/// A place in flight. It does not come back by itself: whoever holds it gives it back with [`AdaptiveLimit::end`], once, whatever happens.
+/// A permit to be in flight. It is not returned on drop: its owner gives it back once with
+/// [`AdaptiveLimit::end`], however the request ends.
 #[derive(Debug)]
-#[must_use = "a place that is never given back is lost"]
+#[must_use = "a permit that is never given back is lost"]
 pub struct Ticket {
     started: Timestamp,
     in_flight: u32,
 }
 
 impl Ticket {
-    /// When the place was taken.
+    /// When the permit was taken.
     #[must_use]
     pub const fn started(&self) -> Timestamp {
         self.started
@@ -76,44 +78,44 @@ impl Ticket {
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ending {
-    /// It was answered, and its latency tells something.
+    /// It was answered, and its latency counts.
     Success,
-    /// It was lost to overload: what is behind refused it, or did not answer in time.
+    /// It was lost to overload: the upstream refused it, or did not answer in time.
     Dropped,
-    /// It tells nothing: the caller went away, it was refused for its own sake, it is a stream or a health check.
+    /// It does not count: the caller went away, the request was invalid, or it is a stream or a health check.
     Ignored,
 }
 
-/// A limit of places in flight that follows latency.
+/// A concurrency limit that follows latency.
 #[derive(Debug)]
 pub struct AdaptiveLimit {
     settings: LimitSettings,
     switch: Switch,
     in_flight: AtomicU32,
-    /// A copy of the estimate's, which is read without its lock.
+    /// A copy of the estimate, readable without its lock.
     limit: AtomicU32,
-    /// What half of the requests take of late, in ticks: a copy, too.
-    half: AtomicU64,
-    /// From when on the window may be closed.
+    /// A copy of the median latency, in ticks.
+    median_latency: AtomicU64,
+    /// When the window may be closed.
     due: AtomicU64,
     window: Window,
     refused: AtomicU64,
     would_refuse: AtomicU64,
-    /// Held for a window's closing only, by one that found it free.
-    state: Mutex<State>,
+    /// Locked only to close a window, by the one request that finds it unlocked.
+    state: Mutex<LimitState>,
 }
 
 #[derive(Debug)]
-struct State {
-    estimate: Estimate,
+struct LimitState {
+    estimate: LimitEstimate,
     opened: Option<Timestamp>,
     changed_at: Option<Timestamp>,
-    /// The share that was refused in the last window, in thousandths.
+    /// The share of requests refused in the last window, in thousandths.
     pressure: u64,
 }
 
 impl AdaptiveLimit {
-    /// A limit with all places free.
+    /// A limit with nothing in flight.
     #[must_use]
     pub fn new(settings: LimitSettings) -> Self {
         let settings = LimitSettings {
@@ -124,13 +126,13 @@ impl AdaptiveLimit {
             switch: Switch::new(settings.mode),
             in_flight: AtomicU32::new(0),
             limit: AtomicU32::new(settings.initial),
-            half: AtomicU64::new(0),
+            median_latency: AtomicU64::new(0),
             due: AtomicU64::new(0),
             window: Window::default(),
             refused: AtomicU64::new(0),
             would_refuse: AtomicU64::new(0),
-            state: Mutex::new(State {
-                estimate: Estimate::new(settings.clone()),
+            state: Mutex::new(LimitState {
+                estimate: LimitEstimate::new(settings.clone()),
                 opened: None,
                 changed_at: None,
                 pressure: 0,
@@ -139,13 +141,13 @@ impl AdaptiveLimit {
         }
     }
 
-    /// Its mode and its kill switch.
+    /// The mode and the kill switch.
     #[must_use]
     pub const fn switch(&self) -> &Switch {
         &self.switch
     }
 
-    /// Takes a place, if there is one.
+    /// Takes a permit, or counts a refusal.
     pub fn begin(&self, now: Timestamp) -> Option<Ticket> {
         let ticket = self.try_begin(now);
         if ticket.is_none() {
@@ -154,14 +156,14 @@ impl AdaptiveLimit {
         ticket
     }
 
-    /// The same for one who will wait for a place: that there is none is not yet a refusal.
+    /// Takes a permit for a request that can wait: a failure is not counted as a refusal.
     pub fn try_begin(&self, now: Timestamp) -> Option<Ticket> {
         self.close_when_due(now);
         let limit = self.limit.load(Relaxed);
         let mode = self.switch.mode(now);
-        let room = |count: u32| (count < limit || mode != Mode::Enforce).then(|| count.saturating_add(1));
-        // One word, so no other order of operations has to be kept: at most `limit` can be counted in it.
-        let Ok(before) = self.in_flight.fetch_update(Relaxed, Relaxed, room) else {
+        let take = |count: u32| (count < limit || mode != Mode::Enforce).then(|| count.saturating_add(1));
+        // Relaxed: a single word bounds the count, so no other memory has to be ordered with it.
+        let Ok(before) = self.in_flight.fetch_update(Relaxed, Relaxed, take) else {
             self.window.refused();
             return None;
         };
@@ -169,13 +171,14 @@ impl AdaptiveLimit {
             self.window.refused();
             self.would_refuse.fetch_add(1, Relaxed);
         }
-        self.window.saw(before.saturating_add(1));
+        self.window.record_in_flight(before.saturating_add(1));
         Some(Ticket { started: now, in_flight: before.saturating_add(1) })
     }
 
-    /// Gives a place back.
+    /// Gives a permit back.
     pub fn end(&self, ticket: Ticket, now: Timestamp, ending: Ending) {
-        // A ticket is given back once, so this is above zero; one of another limit must not wrap it.
+        // Tickets are given back once, so the count is above zero. A ticket of another limit must not wrap
+        // it.
         let _ = self.in_flight.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
         let latency = now.since(ticket.started);
         match ending {
@@ -195,30 +198,31 @@ impl AdaptiveLimit {
         Cause::Concurrency.refusal(priority).with_pressure(pressure)
     }
 
-    /// Places in all.
+    /// The current limit.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.limit.load(Relaxed)
     }
 
-    /// Places that are taken.
+    /// The number of permits in use.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Relaxed)
     }
 
-    /// What half of the requests take of late; zero while nobody knows. A [`Line`](super::Line) takes its target from it.
+    /// The recent median latency; zero while it is unknown. A [`WaitQueue`](super::WaitQueue) takes its
+    /// target from it.
     #[must_use]
-    pub fn half(&self) -> Ticks {
-        Ticks::from_micros(self.half.load(Relaxed))
+    pub fn median_latency(&self) -> Ticks {
+        Ticks::from_micros(self.median_latency.load(Relaxed))
     }
 
-    /// The state of it.
+    /// The state of the limit.
     #[must_use]
-    pub fn report(&self, now: Timestamp) -> Report {
+    pub fn report(&self, now: Timestamp) -> ControllerReport {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let latencies = state.estimate.latencies();
-        Report {
+        ControllerReport {
             killed_until: self.switch.killed_until(now),
             limit: Some(u64::from(self.limit())),
             in_flight: Some(self.in_flight()),
@@ -231,7 +235,7 @@ impl AdaptiveLimit {
             would_refuse: self.would_refuse.load(Relaxed),
             reason: state.estimate.reason,
             changed_at: state.changed_at,
-            ..Report::new(Controller::Concurrency, self.switch.mode(now))
+            ..ControllerReport::new(Controller::Concurrency, self.switch.mode(now))
         }
     }
 
@@ -244,7 +248,7 @@ impl AdaptiveLimit {
         if self.window.ended() < self.settings.endings && now < due + late {
             return;
         }
-        // Whoever finds it locked leaves: another one is closing the window.
+        // If it is locked, another request is closing the window.
         let Ok(mut state) = self.state.try_lock() else { return };
         if self.due.load(Relaxed) != due.unix_micros() {
             return;
@@ -260,6 +264,6 @@ impl AdaptiveLimit {
             state.changed_at = Some(now);
         }
         self.limit.store(state.estimate.limit(), Relaxed);
-        self.half.store(state.estimate.half().as_micros(), Relaxed);
+        self.median_latency.store(state.estimate.median_latency().as_micros(), Relaxed);
     }
 }

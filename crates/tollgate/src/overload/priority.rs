@@ -1,4 +1,4 @@
-//! How much a request matters: four classes, and the rules that tell them apart.
+//! The priority of a request: four classes, and the rules that assign them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,25 +8,25 @@ use serde::{Deserialize, Serialize};
 use crate::policy::{Condition, Problem};
 use crate::request::{CheckRequest, Value};
 
-/// How much a request matters, the least first: what is shed first is least.
+/// The priority of a request, lowest first. The lowest is shed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// Test traffic: nobody's money or data depends on it.
+    /// Test traffic.
     Test,
-    /// What only reads.
+    /// Requests that only read.
     Read,
-    /// What changes something.
+    /// Requests that change something.
     Write,
-    /// What must work when nothing else does.
+    /// Requests that must work when nothing else does.
     Critical,
 }
 
 impl Priority {
-    /// All of them, the least first.
+    /// All priorities, lowest first.
     pub const ALL: [Priority; 4] = [Priority::Test, Priority::Read, Priority::Write, Priority::Critical];
 
-    /// Its name, in files, metrics and answers.
+    /// The name in files, metrics and answers.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl Priority {
         }
     }
 
-    /// What a request is that no rule knows: by its `method`, a read or a write.
+    /// The priority of a request without a rule: read or write, by its `method`.
     #[must_use]
     pub fn of_method(method: &str) -> Self {
         let reads = ["GET", "HEAD", "OPTIONS"];
@@ -48,7 +48,7 @@ impl Priority {
         }
     }
 
-    /// Its place among all, the least first.
+    /// The rank, lowest first.
     pub(super) const fn rank(self) -> u64 {
         match self {
             Priority::Test => 0,
@@ -78,16 +78,16 @@ impl FromStr for Priority {
     }
 }
 
-/// One rule: requests for which all conditions hold have this priority.
+/// A rule: requests that meet all conditions have this priority.
 #[derive(Debug)]
 pub struct Rule {
     /// As in a limit's `when`: values and patterns of attributes, or CEL.
     pub when: Vec<Condition>,
-    /// What such requests are.
+    /// The priority of matching requests.
     pub priority: Priority,
 }
 
-/// The rules in order: the first that holds decides.
+/// Rules in order: the first that matches decides.
 #[derive(Debug, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
@@ -106,7 +106,8 @@ impl Rules {
         &self.rules
     }
 
-    /// The priority of a request. Where no rule holds it is that of its attribute `method`, and without one a write.
+    /// The priority of a request. Without a matching rule it follows the attribute `method`; without a method
+    /// it is a write.
     #[must_use]
     pub fn classify(&self, request: &CheckRequest<'_>) -> Priority {
         let holds = |rule: &&Rule| rule.when.iter().all(|condition| condition.holds(request));
@@ -133,7 +134,7 @@ mod tests {
         rules.classify(&request)
     }
 
-    /// The first rule that holds decides, by method, path, header or plan; without one the method does.
+    /// The first matching rule decides, by method, path, header or plan; without one the method does.
     #[test]
     fn the_first_rule_decides() {
         let rule = |name: &str, value: &str, priority| Rule {

@@ -1,5 +1,5 @@
-//! A rate that follows latency: once a window it falls by a tenth when latency is above its target or requests are lost, and rises by a
-//! fixed step when latency is below and the rate was made use of.
+//! A rate that follows latency. Once per window it falls by a tenth if latency exceeds its target or requests
+//! are lost, and rises by a fixed step if latency is below the target and the rate is used.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -10,34 +10,34 @@ use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 use super::limit::Ending;
 use super::priority::Priority;
 use super::refusal::{Cause, Controller, Refusal};
-use super::report::{Reason, Report};
+use super::report::{ChangeReason, ControllerReport};
 use super::statistics::{scaled, share};
 use super::switch::Switch;
 use super::window::Window;
 
-/// Instants are kept in this many parts of a tick, so that rates up to a thousand million a second are exact enough.
-const PARTS: u64 = 1_024;
+/// Parts of a tick in which instants are kept, so that rates up to a billion per second are exact enough.
+const SUBTICKS: u64 = 1_024;
 
 /// How a rate adapts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateSettings {
-    /// The latency that nine of ten requests should stay below.
+    /// The target of the 90th percentile of latency.
     pub target: Ticks,
-    /// The slowest rate, in requests a second.
+    /// The lowest rate, in requests per second.
     pub min: u64,
     /// The rate at the start.
     pub initial: u64,
-    /// The fastest rate.
+    /// The highest rate.
     pub max: u64,
-    /// How much faster it becomes at once, in requests a second.
+    /// How much the rate rises per window, in requests per second.
     pub step: u64,
-    /// How many thousandths of it are left when it becomes slower.
+    /// The factor by which the rate falls, in thousandths.
     pub backoff: u64,
     /// How often it may change.
     pub window: Ticks,
-    /// The time whose requests may come at once.
+    /// The time whose requests may come in one burst.
     pub burst: Ticks,
-    /// Whether it decides.
+    /// Whether it refuses requests.
     pub mode: Mode,
 }
 
@@ -62,30 +62,30 @@ impl Default for RateSettings {
 pub struct AdaptiveRate {
     settings: RateSettings,
     switch: Switch,
-    /// Requests a second.
+    /// Requests per second.
     rate: AtomicU64,
-    /// When the next request is due, in parts of a tick: a GCRA of one word.
+    /// When the next request is due, in [`SUBTICKS`]: a GCRA in one word.
     next: AtomicU64,
     due: AtomicU64,
     window: Window,
     admitted: AtomicU64,
     refused: AtomicU64,
     would_refuse: AtomicU64,
-    /// Held for a window's closing only.
-    state: Mutex<State>,
+    /// Locked only to close a window.
+    state: Mutex<RateState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RateState {
     opened: Option<Timestamp>,
-    reason: Reason,
+    reason: ChangeReason,
     changed_at: Option<Timestamp>,
     recent: Ticks,
     pressure: u64,
 }
 
 impl AdaptiveRate {
-    /// A rate that nobody used yet.
+    /// An unused rate.
     #[must_use]
     pub fn new(settings: RateSettings) -> Self {
         Self {
@@ -102,34 +102,34 @@ impl AdaptiveRate {
         }
     }
 
-    /// Its mode and its kill switch.
+    /// The mode and the kill switch.
     #[must_use]
     pub const fn switch(&self) -> &Switch {
         &self.switch
     }
 
-    /// Requests a second, now.
+    /// The current rate, in requests per second.
     #[must_use]
     pub fn rate(&self) -> u64 {
         self.rate.load(Relaxed)
     }
 
-    /// Whether a request may begin. What it took is told with [`AdaptiveRate::end`].
+    /// Whether a request may begin. Report its end with [`AdaptiveRate::end`].
     pub fn begin(&self, now: Timestamp) -> bool {
         self.close_when_due(now);
         let mode = self.switch.mode(now);
         if mode == Mode::Off {
             return true;
         }
-        let now_parts = now.unix_micros() * PARTS;
-        let gap = (TICKS_PER_SECOND * PARTS / self.rate().max(1)).max(1);
-        // At least one request may come at once, however slow the rate.
-        let ahead = (self.settings.burst.as_micros() * PARTS).saturating_sub(gap);
+        let now_subticks = now.unix_micros() * SUBTICKS;
+        let gap = (TICKS_PER_SECOND * SUBTICKS / self.rate().max(1)).max(1);
+        // At least one request may come at a time, however low the rate.
+        let ahead = (self.settings.burst.as_micros() * SUBTICKS).saturating_sub(gap);
         let fits = |next: u64| {
-            let next = next.max(now_parts);
-            (next <= now_parts + ahead).then_some(next + gap)
+            let next = next.max(now_subticks);
+            (next <= now_subticks + ahead).then_some(next + gap)
         };
-        // One word, so no other order of operations has to be kept.
+        // Relaxed: a single word holds all state, so no other memory has to be ordered with it.
         if self.next.fetch_update(Relaxed, Relaxed, fits).is_ok() {
             self.admitted.fetch_add(1, Relaxed);
             return true;
@@ -143,7 +143,7 @@ impl AdaptiveRate {
         false
     }
 
-    /// Tells how a request that began at `started` ended.
+    /// Records how a request that began at `started` ended.
     pub fn end(&self, started: Timestamp, now: Timestamp, ending: Ending) {
         match ending {
             Ending::Success => self.window.succeeded(now.since(started), 0),
@@ -160,11 +160,11 @@ impl AdaptiveRate {
         Cause::Rate.refusal(priority).with_pressure(pressure)
     }
 
-    /// The state of it.
+    /// The state of the rate.
     #[must_use]
-    pub fn report(&self, now: Timestamp) -> Report {
+    pub fn report(&self, now: Timestamp) -> ControllerReport {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Report {
+        ControllerReport {
             killed_until: self.switch.killed_until(now),
             limit: Some(self.rate()),
             baseline: Some(self.settings.target),
@@ -173,7 +173,7 @@ impl AdaptiveRate {
             would_refuse: self.would_refuse.load(Relaxed),
             reason: state.reason,
             changed_at: state.changed_at,
-            ..Report::new(Controller::Rate, self.switch.mode(now))
+            ..ControllerReport::new(Controller::Rate, self.switch.mode(now))
         }
     }
 
@@ -182,7 +182,7 @@ impl AdaptiveRate {
         if now.unix_micros() < due {
             return;
         }
-        // Whoever finds it locked leaves: another one is closing the window.
+        // If it is locked, another request is closing the window.
         let Ok(mut state) = self.state.try_lock() else { return };
         if self.due.load(Relaxed) != due {
             return;
@@ -202,15 +202,15 @@ impl AdaptiveRate {
         let rate = self.rate();
         let too_slow = seen.p90 > self.settings.target || seen.dropped * 10 >= ended;
         let possible = scaled(rate, now.since(opened).as_micros(), TICKS_PER_SECOND);
-        // A rate that nobody makes use of says nothing about a faster one.
+        // An unused rate says nothing about a higher one.
         let is_used = seen.refused > 0 || admitted * 2 >= possible;
         let (next, reason) = if too_slow {
             (
                 scaled(rate, self.settings.backoff, 1_000),
-                if seen.dropped * 10 >= ended { Reason::Dropped } else { Reason::AboveTarget },
+                if seen.dropped * 10 >= ended { ChangeReason::Dropped } else { ChangeReason::AboveTarget },
             )
         } else if is_used {
-            (rate.saturating_add(self.settings.step), Reason::BelowTarget)
+            (rate.saturating_add(self.settings.step), ChangeReason::BelowTarget)
         } else {
             (rate, state.reason)
         };

@@ -1,31 +1,31 @@
-//! What is told to whom there is no capacity for. The status and the words are left to [`crate::headers`].
+//! Refusals for lack of capacity. The status and the texts are in [`crate::headers`].
 
 use std::fmt;
 
 use super::priority::Priority;
 use super::statistics::ONE;
 
-/// The controllers.
+/// A controller of overload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Controller {
     /// Keeps a share of the fleet's capacity for critical traffic.
     Fleet,
     /// Sheds by priority as this worker gets busy.
     Worker,
-    /// The limit of places in flight that follows latency.
+    /// The concurrency limit that follows latency.
     Concurrency,
     /// The rate that follows latency.
     Rate,
-    /// The line in which requests wait for a place.
+    /// The queue in which requests wait for a permit.
     Queue,
 }
 
 impl Controller {
-    /// All of them.
+    /// All controllers.
     pub const ALL: [Controller; 5] =
         [Controller::Fleet, Controller::Worker, Controller::Concurrency, Controller::Rate, Controller::Queue];
 
-    /// Its name, in metrics and in answers.
+    /// The name in metrics and answers.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -47,17 +47,17 @@ impl fmt::Display for Controller {
 /// Why there was no capacity for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The fleet's capacity for what is not critical is used up, or all of it.
+    /// The fleet's capacity is used up, except for the reserve of critical traffic.
     Capacity,
-    /// This worker is busy, and the request matters less than others.
+    /// The worker is busy and sheds this priority.
     Shed,
-    /// As many are in flight as what is behind can serve.
+    /// The concurrency limit is reached.
     Concurrency,
-    /// As many came as what is behind can serve in time.
+    /// The adaptive rate is reached.
     Rate,
-    /// No place was free, and as many wait already as may.
+    /// No permit was free, and the queue is full.
     QueueFull,
-    /// It waited for a place for too long.
+    /// It waited too long for a permit.
     QueueDelay,
     /// It would have been answered too late.
     Deadline,
@@ -78,7 +78,7 @@ impl Cause {
         }
     }
 
-    /// The controller that refuses for it.
+    /// The controller that refuses for this cause.
     #[must_use]
     pub const fn controller(self) -> Controller {
         match self {
@@ -90,7 +90,7 @@ impl Cause {
         }
     }
 
-    /// What it refuses with, no more being known than that it does.
+    /// A refusal for this cause, without a known pressure.
     #[must_use]
     pub const fn refusal(self, priority: Priority) -> Refusal {
         Refusal { cause: self, priority, pressure: 0 }
@@ -103,15 +103,15 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A request for which there was no capacity. [`Answer::of_refusal`](crate::Answer::of_refusal) makes a 503 of it.
+/// A refusal for lack of capacity. [`Answer::of_refusal`](crate::Answer::of_refusal) turns it into a 503.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// How much the request matters.
+    /// The priority of the request.
     pub priority: Priority,
-    /// The share of such requests that are refused now, in thousandths, as far as it is known: the higher, the later they are asked to
-    /// come back.
+    /// The share of such requests that are refused now, in thousandths, if it is known. The higher it is, the
+    /// longer is the `Retry-After`.
     pub pressure: u64,
 }
 
@@ -122,7 +122,7 @@ impl Refusal {
         self.cause.controller()
     }
 
-    /// The same, where so many thousandths of such requests are refused.
+    /// Sets the share of such requests that are refused, in thousandths.
     #[must_use]
     pub fn with_pressure(self, pressure: u64) -> Self {
         Self { pressure: pressure.min(ONE), ..self }

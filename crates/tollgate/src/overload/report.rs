@@ -1,4 +1,4 @@
-//! What a controller tells about itself, for metrics and for people.
+//! The state of a controller, for metrics and operators.
 
 use std::fmt;
 
@@ -9,106 +9,106 @@ use super::refusal::Controller;
 
 /// Why a controller last changed what it admits. A closed list, so that it may label a metric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// It did not yet: this is what it began with.
+pub enum ChangeReason {
+    /// No change yet.
     #[default]
     Initial,
-    /// Fewer: the estimated queue is longer than it may be.
+    /// Lowered: the estimated queue is too long.
     QueueLong,
-    /// More: the estimated queue is shorter than it may be, and the limit was made use of.
+    /// Raised: the estimated queue is short, and the limit is used.
     QueueShort,
-    /// Fewer: more in flight meant less done.
+    /// Lowered: more requests in flight meant less throughput.
     ThroughputFell,
-    /// Fewer: more in flight meant slower, and hardly more done.
+    /// Lowered: more requests in flight meant more latency and hardly more throughput.
     LatencyRose,
-    /// A few more for a few windows, or these again fewer: to see what they mean.
+    /// Raised for a few windows to probe, or lowered again after that.
     Probe,
-    /// Fewer: requests were lost.
+    /// Lowered: requests were lost.
     Dropped,
-    /// Fewer: the limit was far above what anybody used.
+    /// Lowered: the limit was far above its use.
     Headroom,
-    /// Slower: latency was above its target.
+    /// Lowered: latency was above its target.
     AboveTarget,
-    /// Faster: latency was below its target, and the rate was made use of.
+    /// Raised: latency was below its target, and the rate is used.
     BelowTarget,
-    /// More is shed: the worker is too busy.
+    /// Sheds more: the worker is too busy.
     Busy,
-    /// Less is shed: the worker has time.
+    /// Sheds less: the worker has capacity.
     Calm,
-    /// Waiting requests are put out sooner, and the newest are served first: the line did not get short for a whole interval.
+    /// A standing queue: the oldest waiter exceeded the target for a whole interval.
     Standing,
-    /// The line got short again.
+    /// The queue became short again.
     Drained,
 }
 
-impl Reason {
+impl ChangeReason {
     /// Its name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Reason::Initial => "initial",
-            Reason::QueueLong => "queue-long",
-            Reason::QueueShort => "queue-short",
-            Reason::ThroughputFell => "throughput-fell",
-            Reason::LatencyRose => "latency-rose",
-            Reason::Probe => "probe",
-            Reason::Dropped => "dropped",
-            Reason::Headroom => "headroom",
-            Reason::AboveTarget => "above-target",
-            Reason::BelowTarget => "below-target",
-            Reason::Busy => "busy",
-            Reason::Calm => "calm",
-            Reason::Standing => "standing",
-            Reason::Drained => "drained",
+            ChangeReason::Initial => "initial",
+            ChangeReason::QueueLong => "queue-long",
+            ChangeReason::QueueShort => "queue-short",
+            ChangeReason::ThroughputFell => "throughput-fell",
+            ChangeReason::LatencyRose => "latency-rose",
+            ChangeReason::Probe => "probe",
+            ChangeReason::Dropped => "dropped",
+            ChangeReason::Headroom => "headroom",
+            ChangeReason::AboveTarget => "above-target",
+            ChangeReason::BelowTarget => "below-target",
+            ChangeReason::Busy => "busy",
+            ChangeReason::Calm => "calm",
+            ChangeReason::Standing => "standing",
+            ChangeReason::Drained => "drained",
         }
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ChangeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-/// The state of a controller. What one does not have is `None`.
+/// The state of a controller. Values that it does not have are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// Which one it is.
+pub struct ControllerReport {
+    /// The controller.
     pub controller: Controller,
-    /// Whether it decides now; off while it is killed.
+    /// The current mode; off while killed.
     pub mode: Mode,
-    /// Until when the kill switch holds.
+    /// When the kill switch ends.
     pub killed_until: Option<Timestamp>,
-    /// What it admits: places in flight, requests a second, places in the line.
+    /// The limit: permits, requests per second, or waiters.
     pub limit: Option<u64>,
-    /// How many are in flight, or in the line.
+    /// Requests in flight, or waiters.
     pub in_flight: Option<u32>,
-    /// The latency without a queue, as far as was seen.
+    /// The latency without a queue, as far as it is known.
     pub baseline: Option<Ticks>,
-    /// The latency of late.
+    /// The recent latency.
     pub recent: Option<Ticks>,
-    /// How many of those in flight are estimated to wait.
+    /// The estimated number of requests in flight that wait.
     pub queue: Option<u64>,
-    /// How what is done moves with what is in flight, from −1000 to 1000.
+    /// The correlation of throughput with requests in flight, from −1000 to 1000.
     pub throughput_correlation: Option<i64>,
-    /// How latency moves with what is in flight, from −1000 to 1000.
+    /// The correlation of latency with requests in flight, from −1000 to 1000.
     pub latency_correlation: Option<i64>,
-    /// How busy the worker is, in thousandths.
+    /// The utilisation of the worker, in thousandths.
     pub utilisation: Option<u64>,
     /// How much is shed, in thousandths of a class: 1500 is all test traffic and half of the reads.
     pub level: Option<u64>,
     /// Requests that it refused.
     pub refused: u64,
-    /// Requests that it would have refused, had it not been in shadow.
+    /// Requests that it would have refused outside of shadow mode.
     pub would_refuse: u64,
     /// Why it last changed what it admits.
-    pub reason: Reason,
-    /// When that was.
+    pub reason: ChangeReason,
+    /// When it last changed.
     pub changed_at: Option<Timestamp>,
 }
 
-impl Report {
-    /// A report that says nothing but whose it is.
+impl ControllerReport {
+    /// A report without values.
     pub(super) const fn new(controller: Controller, mode: Mode) -> Self {
         Self {
             controller,
@@ -125,7 +125,7 @@ impl Report {
             level: None,
             refused: 0,
             would_refuse: 0,
-            reason: Reason::Initial,
+            reason: ChangeReason::Initial,
             changed_at: None,
         }
     }

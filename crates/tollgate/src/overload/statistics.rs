@@ -1,5 +1,5 @@
-//! The statistics under the controllers, in integers: correlation, variation, logarithm, a mean that forgets, a median of three. Shares are
-//! in thousandths.
+//! The statistics of the controllers in integers: correlation, elasticity, variation, logarithm, running
+//! mean, median of three. Shares are in thousandths.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ pub(super) fn log10(value: u64) -> u64 {
     /// log10(2) in millionths.
     const LOG10_2: u64 = 301_030;
     let Some(whole) = value.checked_ilog2() else { return 0 };
-    // The mantissa in 1..2 with 32 bits behind the point; each squaring tells one more bit of the logarithm.
+    // The mantissa in 1..2 with 32 fractional bits; each squaring yields one more bit of the logarithm.
     let mut mantissa = (u128::from(value) << 32) >> whole;
     let mut bits = u64::from(whole);
     for _ in 0..12 {
@@ -37,7 +37,7 @@ pub(super) fn log10(value: u64) -> u64 {
     ((bits * LOG10_2) >> 12) / 1_000
 }
 
-/// How two rows of numbers move together, from −1000 (against each other) to 1000; 0 where one does not move at all.
+/// The correlation of two series, from −1000 to 1000; 0 if one of them is constant.
 pub(super) fn correlation(points: impl Iterator<Item = (u64, u64)> + Clone) -> i64 {
     let wide = |value: u64| i128::from(value.min(1 << 40));
     let count = i128::try_from(points.clone().count()).unwrap_or(0);
@@ -50,8 +50,8 @@ pub(super) fn correlation(points: impl Iterator<Item = (u64, u64)> + Clone) -> i
         yy += other * other;
         xy += one * other;
     }
-    let spread = |sum: i128, squares: i128| (count * squares - sum * sum).unsigned_abs().isqrt();
-    let product = spread(x, xx).saturating_mul(spread(y, yy));
+    let deviation = |sum: i128, squares: i128| (count * squares - sum * sum).unsigned_abs().isqrt();
+    let product = deviation(x, xx).saturating_mul(deviation(y, yy));
     let together = count * xy - x * y;
     match i128::try_from(product) {
         Ok(product) if product > 0 => {
@@ -61,8 +61,8 @@ pub(super) fn correlation(points: impl Iterator<Item = (u64, u64)> + Clone) -> i
     }
 }
 
-/// By how many thousandths of its mean the second number of a pair changes when the first does by all of its own: 1000 where it grows in
-/// proportion, 0 where it stays. `None` where the first does not move at all.
+/// The relative change of the second series per relative change of the first, in thousandths: 1000 if it
+/// grows in proportion, 0 if it is constant. `None` if the first is constant.
 pub(super) fn elasticity(points: impl Iterator<Item = (u64, u64)> + Clone) -> Option<i64> {
     let wide = |value: u64| i128::from(value.min(1 << 40));
     let count = i128::try_from(points.clone().count()).ok()?;
@@ -75,35 +75,35 @@ pub(super) fn elasticity(points: impl Iterator<Item = (u64, u64)> + Clone) -> Op
         xy += one * other;
     }
     let (together, alone) = (count * xy - x * y, count * xx - x * x);
-    // The slope times the ratio of the means, in two steps so that nothing is too large.
+    // The slope times the ratio of the means, in two steps to avoid overflow.
     let slope = together.checked_mul(1_000_000)?.checked_div(alone)?;
     i64::try_from(slope.checked_mul(x)? / (1_000 * y.max(1))).ok()
 }
 
-/// How much a row of numbers varies: its standard deviation in thousandths of its mean.
+/// The standard deviation of a series in thousandths of its mean.
 pub(super) fn variation(values: impl Iterator<Item = u64> + Clone) -> u64 {
     let count = values.clone().count() as u128;
     let sum: u128 = values.clone().map(u128::from).sum();
     let squares: u128 = values.map(|value| u128::from(value) * u128::from(value)).sum();
-    let spread = (count * squares).saturating_sub(sum * sum).isqrt();
-    u64::try_from(spread * u128::from(ONE) / sum.max(1)).unwrap_or(u64::MAX)
+    let deviation = (count * squares).saturating_sub(sum * sum).isqrt();
+    u64::try_from(deviation * u128::from(ONE) / sum.max(1)).unwrap_or(u64::MAX)
 }
 
-/// A mean that forgets: of about the last `age` values, and of all while there are fewer.
+/// A running mean of about the last `age` values.
 #[derive(Clone, Debug)]
-pub(super) struct Forgetting {
+pub(super) struct RunningMean {
     age: u64,
     seen: u64,
     /// The mean, times 1024.
     mean: u64,
 }
 
-impl Forgetting {
+impl RunningMean {
     pub(super) const fn new(age: u64) -> Self {
         Self { age, seen: 0, mean: 0 }
     }
 
-    /// Adds a value and tells the mean.
+    /// Adds a value and returns the mean.
     pub(super) fn add(&mut self, value: u64) -> u64 {
         self.seen = (self.seen + 1).min(self.age.max(1));
         let value = value.min(1 << 50) << 10;
@@ -116,7 +116,7 @@ impl Forgetting {
     }
 }
 
-/// The middle one of the last three values, so that one odd window changes nothing.
+/// The median of the last three values, so that one outlier changes nothing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Median {
     last: VecDeque<u64>,
@@ -130,7 +130,7 @@ impl Median {
         self.last.push_back(value);
         let mut sorted: Vec<u64> = self.last.iter().copied().collect();
         sorted.sort_unstable();
-        // Of two the smaller: a baseline may not begin with an outlier.
+        // The smaller of two: a baseline must not begin with an outlier.
         sorted.get((sorted.len() - 1) / 2).copied().unwrap_or(value)
     }
 }
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_together_is_told() {
+    fn correlation_and_elasticity_are_computed() {
         let rising = (0..20u64).map(|i| (i, 3 * i + 7));
         assert!(correlation(rising) >= 999);
         assert!(correlation((0..20u64).map(|i| (i, 100 - i))) <= -999);
         assert_eq!(correlation((0..20u64).map(|i| (5, i))), 0);
         assert_eq!(correlation(std::iter::empty()), 0);
-        // Numbers as large as clocks and rates have them.
+        // Numbers as large as those of clocks and rates.
         assert!(correlation((1..50u64).map(|i| (i << 33, i << 34))) >= 999);
         let near =
             |found: Option<i64>, wanted: i64| assert!(found.is_some_and(|found| (found - wanted).abs() < 10));
@@ -168,8 +168,8 @@ mod tests {
     }
 
     #[test]
-    fn means_forget_and_medians_overlook() {
-        let mut mean = Forgetting::new(5);
+    fn running_means_decay_and_medians_ignore_outliers() {
+        let mut mean = RunningMean::new(5);
         assert_eq!((mean.add(100), mean.add(200)), (100, 150));
         for _ in 0..60 {
             mean.add(1_000);

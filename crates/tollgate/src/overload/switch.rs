@@ -1,24 +1,24 @@
-//! Whether a controller decides: its mode, and the kill switch over it.
+//! The mode of a controller, and the operator's override of it.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use crate::policy::Mode;
 use crate::time::Timestamp;
 
-/// A controller's mode and kill switch. Both may be changed at any time; relaxed orderings are enough, since a decision that is made at
-/// the same instant may follow either.
+/// A controller's mode and kill switch. Both may change at any time. Relaxed orderings suffice, since a
+/// concurrent decision may follow either.
 #[derive(Debug)]
 pub struct Switch {
     mode: AtomicU8,
-    /// What an operator says over the mode, and until when: twice the instant, and one more if it is shadow.
-    ruled: AtomicU64,
+    /// The operator's override: twice the instant at which it ends, plus one for shadow.
+    overridden: AtomicU64,
 }
 
 impl Switch {
     /// A switch in a mode.
     #[must_use]
     pub const fn new(mode: Mode) -> Self {
-        Self { mode: AtomicU8::new(code(mode)), ruled: AtomicU64::new(0) }
+        Self { mode: AtomicU8::new(code(mode)), overridden: AtomicU64::new(0) }
     }
 
     /// Changes the mode.
@@ -26,42 +26,42 @@ impl Switch {
         self.mode.store(code(mode), Relaxed);
     }
 
-    /// The kill switch: off until an instant, whatever the mode. It ends by itself.
+    /// The kill switch: off until an instant, whatever the mode.
     pub fn kill(&self, until: Timestamp) {
-        self.ruled.store(until.unix_micros().saturating_mul(2) & !1, Relaxed);
+        self.overridden.store(until.unix_micros().saturating_mul(2) & !1, Relaxed);
     }
 
-    /// In shadow until an instant, whatever the mode. It ends by itself.
+    /// Shadow until an instant, whatever the mode.
     pub fn shadow(&self, until: Timestamp) {
-        self.ruled.store(until.unix_micros().saturating_mul(2) | 1, Relaxed);
+        self.overridden.store(until.unix_micros().saturating_mul(2) | 1, Relaxed);
     }
 
-    /// Ends either early, and says whether there was one.
+    /// Ends an override early. Returns whether there was one.
     pub fn revive(&self, now: Timestamp) -> bool {
-        let had = self.ruled(now).is_some();
-        self.ruled.store(0, Relaxed);
+        let had = self.active_override(now).is_some();
+        self.overridden.store(0, Relaxed);
         had
     }
 
-    /// What an operator says over the mode, and until when, if that is still to come.
+    /// The operator's override and when it ends, if there is one.
     #[must_use]
-    pub fn ruled(&self, now: Timestamp) -> Option<(Mode, Timestamp)> {
-        let ruled = self.ruled.load(Relaxed);
-        let until = Timestamp::from_unix_micros(ruled / 2);
-        let mode = if ruled.is_multiple_of(2) { Mode::Off } else { Mode::Shadow };
+    pub fn active_override(&self, now: Timestamp) -> Option<(Mode, Timestamp)> {
+        let overridden = self.overridden.load(Relaxed);
+        let until = Timestamp::from_unix_micros(overridden / 2);
+        let mode = if overridden.is_multiple_of(2) { Mode::Off } else { Mode::Shadow };
         (until > now).then_some((mode, until))
     }
 
-    /// Until when the kill switch holds, if it does.
+    /// When the kill switch ends, if it is active.
     #[must_use]
     pub fn killed_until(&self, now: Timestamp) -> Option<Timestamp> {
-        self.ruled(now).filter(|(mode, _)| *mode == Mode::Off).map(|(_, until)| until)
+        self.active_override(now).filter(|(mode, _)| *mode == Mode::Off).map(|(_, until)| until)
     }
 
-    /// The mode at an instant: off while killed, and in shadow while an operator says so.
+    /// The mode at an instant, with the operator's override.
     #[must_use]
     pub fn mode(&self, now: Timestamp) -> Mode {
-        if let Some((mode, _)) = self.ruled(now) {
+        if let Some((mode, _)) = self.active_override(now) {
             return mode;
         }
         match self.mode.load(Relaxed) {
@@ -84,7 +84,7 @@ const fn code(mode: Mode) -> u8 {
 mod tests {
     use super::*;
 
-    /// The kill switch holds to the tick and leaves the mode as it was.
+    /// The kill switch ends on the tick and leaves the mode as it was.
     #[test]
     fn the_kill_switch_ends_by_itself() {
         let now = Timestamp::from_unix_seconds(100);
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(switch.mode(now), Mode::Enforce);
     }
 
-    /// Shadow holds and ends like the kill switch, and is none.
+    /// Shadow ends like the kill switch, but does not count as a kill.
     #[test]
     fn shadow_ends_by_itself() {
         let now = Timestamp::from_unix_seconds(100);

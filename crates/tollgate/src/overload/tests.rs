@@ -1,6 +1,6 @@
-//! Tests of the controllers one by one. How they do in front of a server is for the simulation to tell.
+//! Tests of each controller by itself. The simulation tests them in front of a server.
 
-mod line;
+mod queue;
 mod worker;
 mod fleet;
 mod limit;
@@ -11,5 +11,4 @@ mod controllers;
 
 use crate::time::Timestamp;
 
-/// When tests begin.
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);

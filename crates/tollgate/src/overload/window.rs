@@ -1,49 +1,57 @@
-//! What happened since the last look: latencies as a histogram, how many ended and how, how full it was. Recording is a few atomic
-//! additions; whoever closes a window takes all of it and leaves it empty.
+//! The observations since the last window: a histogram of latencies, how requests ended, and the peak in
+//! flight. Recording takes a few atomic additions. Closing a window takes all of it.
 //!
-//! All orderings are relaxed: the numbers are a statistic. A sample that races with a closing window is counted in this one or the next,
-//! and never twice, because each number is taken by one swap.
+//! All orderings are relaxed, since the numbers are statistics. A sample that races with a close is counted
+//! in this window or the next, and never twice, because each number is taken by one swap.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::time::Ticks;
 
-/// Steps of an octave: a step is at most 1/64 of the value, and values within it are taken to lie evenly.
+/// Steps of an octave. A step is at most 1/64 of the value; values within a step are assumed to be evenly
+/// distributed.
 const STEPS: u64 = 64;
-/// Octaves above the first, which is told to the microsecond: up to 2^32 µs, over an hour.
+/// Octaves above the first, which has microsecond steps: up to 2^32 µs, over an hour.
 const OCTAVES: u64 = 26;
 const BUCKETS: usize = 64 * 27;
 const _: () = assert!(BUCKETS as u64 == STEPS * (OCTAVES + 1));
 
-/// The window in the making.
+/// The open window.
 #[derive(Debug)]
 pub(super) struct Window {
     latencies: Box<[AtomicU32]>,
     dropped: AtomicU64,
     refused: AtomicU64,
-    /// Samples, and the sum of what was in flight when their requests began.
+    /// Samples, and the sum of requests in flight when they began.
     samples: AtomicU64,
     in_flight: AtomicU64,
     peak: AtomicU64,
 }
 
-/// What a window held.
+/// The observations of a closed window.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Summary {
-    /// Requests that ended well, with their latency.
+    /// Successful requests.
     pub(super) samples: u64,
-    /// Requests that were lost to overload.
+    /// Requests lost to overload.
     pub(super) dropped: u64,
-    /// Requests that were not let in.
+    /// Refused requests.
     pub(super) refused: u64,
-    /// The most that were in flight.
+    /// The peak of requests in flight.
     pub(super) peak: u64,
-    /// What was in flight on average when those of the samples began, in thousandths.
+    /// The mean of requests in flight when the samples began, in thousandths.
     pub(super) in_flight: u64,
-    /// The latency that half of them stayed below.
+    /// The median latency.
     pub(super) p50: Ticks,
-    /// The latency that nine of ten stayed below.
+    /// The 90th percentile of latency.
     pub(super) p90: Ticks,
+}
+
+/// Whether all permits are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Occupancy {
+    Free,
+    Full,
 }
 
 impl Default for Window {
@@ -60,7 +68,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Counts a request that ended well.
+    /// Counts a successful request.
     pub(super) fn succeeded(&self, latency: Ticks, in_flight: u32) {
         if let Some(bucket) = self.latencies.get(bucket_of(latency.as_micros())) {
             bucket.fetch_add(1, Relaxed);
@@ -74,25 +82,25 @@ impl Window {
         self.dropped.fetch_add(1, Relaxed);
     }
 
-    /// Counts a request that was not let in.
+    /// Counts a refused request.
     pub(super) fn refused(&self) {
         self.refused.fetch_add(1, Relaxed);
     }
 
-    /// So many are in flight now.
-    pub(super) fn saw(&self, in_flight: u32) {
-        // Read first: the maximum seldom moves, and a read leaves the line with everybody.
+    /// Records the number of requests in flight.
+    pub(super) fn record_in_flight(&self, in_flight: u32) {
+        // Read first: the maximum seldom changes, and a read keeps the cache line shared.
         if self.peak.load(Relaxed) < u64::from(in_flight) {
             self.peak.fetch_max(u64::from(in_flight), Relaxed);
         }
     }
 
-    /// Requests that ended so far, well or not.
+    /// Requests that ended so far, successfully or not.
     pub(super) fn ended(&self) -> u64 {
         self.samples.load(Relaxed) + self.dropped.load(Relaxed)
     }
 
-    /// Takes all of it. `in_flight` is what is in flight now, with which the next one begins.
+    /// Takes all observations. The next window begins with the current `in_flight`.
     pub(super) fn close(&self, in_flight: u32) -> Summary {
         let counts: Vec<u64> =
             self.latencies.iter().map(|bucket| u64::from(bucket.swap(0, Relaxed))).collect();
@@ -114,7 +122,7 @@ impl Window {
 /// The bucket of a latency.
 fn bucket_of(micros: u64) -> usize {
     let octave = micros.max(1).ilog2().saturating_sub(STEPS.ilog2());
-    // In the first octaves a step is a microsecond; above, the top seven bits tell the step.
+    // Below the first octave a step is a microsecond; above, the top seven bits are the step.
     let index = if octave == 0 && micros < STEPS {
         micros
     } else {
@@ -123,7 +131,7 @@ fn bucket_of(micros: u64) -> usize {
     usize::try_from(index).unwrap_or(usize::MAX).min(BUCKETS - 1)
 }
 
-/// Where a bucket begins and how wide it is, in microseconds.
+/// The start and the width of a bucket, in microseconds.
 fn bounds_of(bucket: usize) -> (u64, u64) {
     let bucket = bucket as u64;
     if bucket < STEPS {
@@ -133,7 +141,7 @@ fn bounds_of(bucket: usize) -> (u64, u64) {
     ((STEPS + bucket % STEPS) << octave, 1 << octave)
 }
 
-/// The latency below which so many thousandths lie.
+/// The quantile of latency, in thousandths.
 fn quantile(counts: &[u64], counted: u64, thousandths: u64) -> Ticks {
     let rank = super::statistics::scaled(counted, thousandths, 1_000);
     let mut below = 0;
@@ -170,7 +178,7 @@ mod tests {
         for millis in 1..=1_000 {
             window.succeeded(Ticks::from_millis(millis), 4);
         }
-        window.saw(9);
+        window.record_in_flight(9);
         window.dropped();
         let seen = window.close(3);
         assert_eq!((seen.samples, seen.dropped, seen.peak, seen.in_flight), (1_000, 1, 9, 4_000));

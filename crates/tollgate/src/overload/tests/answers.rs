@@ -1,4 +1,4 @@
-//! What is told to whom there is no capacity for: always a 503.
+//! The answer to a refusal for lack of capacity: always a 503.
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ fn seconds(refusal: &Refusal, identity: u64, now: crate::Timestamp) -> u64 {
 
 /// The whole answer, to the letter.
 #[test]
-fn the_answer_is_a_503_with_a_problem() {
+fn a_refusal_is_a_503_with_a_problem_body() {
     let refusal = Cause::Shed.refusal(Priority::Read);
     let answer = Answer::of_refusal(&refusal, &HeaderPolicy::default(), known(), 7, T0);
     assert_eq!(answer.status, 503);
@@ -53,9 +53,9 @@ fn the_answer_is_a_503_with_a_problem() {
     );
 }
 
-/// Never a 429, whatever the cause and whatever the operator chose for denials.
+/// Never a 429, whatever the cause and the operator's choice for denials.
 #[test]
-fn it_is_never_a_429() {
+fn a_refusal_is_never_a_429() {
     for denial in [DenialStatus::TooManyRequests, DenialStatus::ServiceUnavailable] {
         let policy = HeaderPolicy { denial, ..HeaderPolicy::default() };
         for cause in CAUSES {
@@ -69,12 +69,13 @@ fn it_is_never_a_429() {
     }
 }
 
-/// From 1 to 5 seconds, all of them, the same for one caller for a while; and later the more are refused.
+/// Retry delays cover 1 to 5 seconds and are stable per caller for a while. They grow with the share of
+/// refusals.
 #[test]
-fn retries_are_spread_and_steady() {
+fn retry_delays_are_jittered_and_stable() {
     let refusal = Cause::Concurrency.refusal(Priority::Write);
-    let told: HashSet<u64> = (0..500).map(|identity| seconds(&refusal, identity, T0)).collect();
-    assert_eq!(told, HashSet::from([1, 2, 3, 4, 5]));
+    let delays: HashSet<u64> = (0..500).map(|identity| seconds(&refusal, identity, T0)).collect();
+    assert_eq!(delays, HashSet::from([1, 2, 3, 4, 5]));
     assert_eq!(seconds(&refusal, 9, T0), seconds(&refusal, 9, T0 + Ticks::from_millis(4_999)));
     let turns: HashSet<u64> =
         (0..50).map(|turn| seconds(&refusal, 9, T0 + Ticks::from_secs(5 * turn))).collect();
@@ -84,9 +85,9 @@ fn retries_are_spread_and_steady() {
     assert_eq!(worst, HashSet::from([5, 6, 7, 8, 9]));
 }
 
-/// A stranger is told the cause and when to come back, and neither names nor numbers.
+/// An anonymous caller gets the cause and a `Retry-After`, but no names or numbers.
 #[test]
-fn strangers_learn_no_more_than_they_need() {
+fn anonymous_callers_learn_only_the_cause() {
     let refusal = Cause::QueueDelay.refusal(Priority::Critical);
     let silent = HeaderPolicy { disclosure: Disclosure::Never, ..HeaderPolicy::default() };
     for (policy, audience) in [(HeaderPolicy::default(), Audience::default()), (silent, known())] {
@@ -102,7 +103,7 @@ fn strangers_learn_no_more_than_they_need() {
     assert!(body.text.contains("queue: critical\nRetry after "), "{}", body.text);
 }
 
-/// A cause names its controller, and no two causes have one name.
+/// A cause belongs to one controller, and names are unique.
 #[test]
 fn causes_have_names() {
     let names: HashSet<&str> = CAUSES.iter().map(|cause| cause.as_str()).collect();

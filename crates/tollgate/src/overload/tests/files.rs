@@ -1,7 +1,7 @@
-//! The `overload:` section: what a file means, and every mistake in it.
+//! The `overload:` section: what it means, and every mistake in it.
 
 use crate::CheckRequest;
-use crate::overload::{FleetScope, LimitSettings, LineSettings, Plan, Priority, WorkerSettings};
+use crate::overload::{FleetScope, LimitSettings, Plan, Priority, QueueSettings, WorkerSettings};
 use crate::policy::Mode;
 use crate::quota::Rate;
 use crate::time::Ticks;
@@ -22,9 +22,9 @@ fn findings(text: &str) -> String {
     }
 }
 
-/// The section that the guide shows means what the guide says.
+/// The example of the guide means what the guide says.
 #[test]
-fn the_guide_s_file_is_read() {
+fn the_guide_example_compiles() {
     let block = PAGE.split("```yaml overload\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let plan = plan(block);
     let fleet = plan.fleet.unwrap();
@@ -35,7 +35,7 @@ fn the_guide_s_file_is_read() {
     assert_eq!(plan.worker, Some(WorkerSettings::default()));
     let concurrency = plan.concurrency.unwrap();
     assert_eq!((concurrency.min, concurrency.initial, concurrency.max), (1, 20, 1_000));
-    assert_eq!(plan.queue, Some(LineSettings::default()));
+    assert_eq!(plan.queue, Some(QueueSettings::default()));
     let rate = plan.rate.unwrap();
     assert_eq!((rate.mode, rate.target, rate.max), (Mode::Shadow, Ticks::from_millis(200), 5_000));
     for (attributes, priority) in [
@@ -53,19 +53,19 @@ fn the_guide_s_file_is_read() {
     }
 }
 
-/// A controller that is only named has its defaults; one that is not named is not there.
+/// A controller that is only named has its defaults; one that is not named is absent.
 #[test]
-fn what_is_not_said_is_the_default() {
+fn absent_settings_use_defaults() {
     let plan = plan("overload: {worker: , concurrency: , queue: }");
     assert_eq!(plan.worker, Some(WorkerSettings::default()));
     assert_eq!(plan.concurrency, Some(LimitSettings::default()));
-    assert_eq!(plan.queue, Some(LineSettings::default()));
+    assert_eq!(plan.queue, Some(QueueSettings::default()));
     assert!(plan.fleet.is_none() && plan.rate.is_none() && plan.rules.as_slice().is_empty());
 }
 
-/// Every problem is told at once, with its place and what would be accepted.
+/// All problems are reported at once, each with its position and what would be accepted.
 #[test]
-fn every_problem_is_told() {
+fn every_problem_is_reported() {
     let file = "
 overload:
   priorities:
@@ -94,12 +94,12 @@ overload.yaml:10:45: overload.worker.restore_below: not below shed_above: it wou
 overload.yaml:10:56: overload.worker.mode: on is unknown; accepted: enforce, shadow, off
 overload.yaml:11:32: overload.concurrency.max: not between min and max; accepted: at least min, 50
 overload.yaml:12:9: overload.rate.target: missing; accepted: the latency to keep to, such as 100ms
-overload.yaml:13:10: overload.queue.interval: too short to tell a burst from a standing line; accepted: at least twice the target
+overload.yaml:13:10: overload.queue.interval: too short to tell a burst from a standing queue; accepted: at least twice the target
 overload.yaml:14:3: overload.colour: unknown field; accepted: priorities, fleet, worker, concurrency, rate, queue"
     );
     assert_eq!(
         findings("overload: {queue: {}}"),
-        "overload.yaml:1:12: overload.queue: requests wait for a place in flight, and nothing limits those; \
+        "overload.yaml:1:12: overload.queue: requests wait for a permit, but no concurrency limit is set; \
          accepted: `concurrency:` beside it"
     );
     assert_eq!(

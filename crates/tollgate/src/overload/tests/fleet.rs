@@ -1,4 +1,4 @@
-//! The fleet shedder: what is reserved is there for whom it is reserved.
+//! The fleet shedder: only critical traffic uses the reserve.
 
 use proptest::prelude::*;
 
@@ -25,12 +25,12 @@ impl Node {
     }
 
     fn admits(&self, priority: Priority, now: Timestamp) -> bool {
-        let Some(question) = self.shedder.question(priority, now) else { return true };
+        let Some(question) = self.shedder.check_request(priority, now) else { return true };
         self.shedder.judge(&self.engine.check_now(&question, now), priority, now).is_ok()
     }
 }
 
-/// Nine hundred of a thousand for all, and the last hundred for critical traffic.
+/// Nine hundred of a thousand for all traffic, the last hundred for critical traffic.
 #[test]
 fn the_reserve_is_for_critical_traffic() {
     let node = Node::new(settings(Rate::per_second(1_000), 100));
@@ -38,13 +38,13 @@ fn the_reserve_is_for_critical_traffic() {
     let admitted = (0..3_000).filter(|i| node.admits(others[i % 3], T0)).count();
     assert_eq!(admitted, 900);
     assert_eq!((0..500).filter(|_| node.admits(Priority::Critical, T0)).count(), 100);
-    let question = node.shedder.question(Priority::Read, T0).unwrap();
+    let question = node.shedder.check_request(Priority::Read, T0).unwrap();
     let refusal = node.shedder.judge(&node.engine.check_now(&question, T0), Priority::Read, T0).unwrap_err();
     assert_eq!((refusal.cause, refusal.priority), (Cause::Capacity, Priority::Read));
     assert_eq!(node.shedder.report(T0).limit, Some(1_000));
 }
 
-/// What others do not use, critical traffic may: all of it.
+/// Critical traffic may use the whole capacity.
 #[test]
 fn critical_traffic_may_use_all() {
     let node = Node::new(settings(Rate::per_second(1_000), 100));
@@ -53,7 +53,7 @@ fn critical_traffic_may_use_all() {
 }
 
 proptest! {
-    /// Critical traffic that stays within the reserve is never refused, whatever the others do.
+    /// Critical traffic within the reserve is never refused, whatever other traffic does.
     #[test]
     fn the_reserve_holds_in_every_interval(
         steps in proptest::collection::vec((0u64..40_000, 0usize..30), 1..200),
@@ -61,7 +61,7 @@ proptest! {
     ) {
         let node = Node::new(settings(Rate::per_second(1_000).burst(100), reserve * 100));
         let mut now = T0;
-        // A bucket of just the reserve, by hand: a tenth of so many hundredths of a burst, in thousandths.
+        // A bucket of just the reserve, by hand: a tenth of a burst in hundredths, in thousandths.
         let (most, mut credit) = (reserve * 10 * 1_000_000, reserve * 10 * 1_000_000);
         for (gap, others) in steps {
             now = now + Ticks::from_micros(gap);
@@ -77,9 +77,9 @@ proptest! {
     }
 }
 
-/// A fleet's capacity is counted by leases, a node's in memory; both under names of their own.
+/// A fleet's capacity is counted by leases, a node's in memory, each under its own limit names.
 #[test]
-fn the_scope_says_where_it_is_counted() {
+fn the_scope_selects_the_consistency() {
     for (scope, consistency) in
         [(FleetScope::Fleet, Consistency::Leased), (FleetScope::Node, Consistency::Exact)]
     {
@@ -94,12 +94,12 @@ fn the_scope_says_where_it_is_counted() {
     assert!(FleetShedder::new(settings(Rate::per_second(0), 100)).is_err());
 }
 
-/// In shadow nothing is refused; when killed nothing is even asked.
+/// In shadow nothing is refused; when killed the engine is not even asked.
 #[test]
 fn shadow_and_kill_switch() {
     let node = Node::new(FleetSettings { mode: Mode::Shadow, ..settings(Rate::per_second(10), 500) });
     assert_eq!((0..20).filter(|_| node.admits(Priority::Read, T0)).count(), 20);
     assert_eq!(node.shedder.report(T0).would_refuse, 15);
     node.shedder.switch().kill(T0 + Ticks::from_secs(1));
-    assert!(node.shedder.question(Priority::Read, T0).is_none());
+    assert!(node.shedder.check_request(Priority::Read, T0).is_none());
 }

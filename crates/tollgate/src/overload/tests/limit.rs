@@ -1,9 +1,9 @@
-//! The adaptive limit: places, endings, modes. How well it adapts is for the simulation to tell.
+//! The adaptive limit: permits, endings, modes. The simulation tests how well it adapts.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::T0;
-use crate::overload::{AdaptiveLimit, Cause, Ending, LimitSettings, Priority, Reason, Ticket};
+use crate::overload::{AdaptiveLimit, Cause, ChangeReason, Ending, LimitSettings, Priority, Ticket};
 use crate::policy::Mode;
 use crate::time::{Ticks, Timestamp};
 
@@ -11,7 +11,7 @@ fn settings() -> LimitSettings {
     LimitSettings { initial: 10, ..LimitSettings::default() }
 }
 
-/// For so many seconds, a hundred requests each, one after the other, that take so long and end so.
+/// Serves a hundred rounds of requests per second, each with this latency and ending.
 fn serve(limit: &AdaptiveLimit, from: Timestamp, seconds: u64, took: Ticks, ending: Ending) -> Timestamp {
     let mut now = from;
     for _ in 0..seconds * 100 {
@@ -24,9 +24,9 @@ fn serve(limit: &AdaptiveLimit, from: Timestamp, seconds: u64, took: Ticks, endi
     now
 }
 
-/// There are as many places as the limit says, and each comes back whichever way its request ended.
+/// There are as many permits as the limit, and each is returned however its request ends.
 #[test]
-fn places_are_taken_and_given_back() {
+fn permits_are_taken_and_given_back() {
     let limit = AdaptiveLimit::new(settings());
     for ending in [Ending::Success, Ending::Dropped, Ending::Ignored] {
         let held: Vec<Ticket> = std::iter::from_fn(|| limit.begin(T0)).collect();
@@ -37,13 +37,13 @@ fn places_are_taken_and_given_back() {
         assert_eq!(limit.in_flight(), 0);
     }
     let report = limit.report(T0);
-    assert_eq!((report.refused, report.limit, report.reason), (3, Some(10), Reason::Initial));
+    assert_eq!((report.refused, report.limit, report.reason), (3, Some(10), ChangeReason::Initial));
     assert_eq!(limit.refusal(Priority::Read).cause, Cause::Concurrency);
 }
 
-/// Ten threads never hold more places than there are.
+/// Ten threads never hold more permits than the limit.
 #[test]
-fn threads_share_the_places() {
+fn threads_share_the_permits() {
     let limit = AdaptiveLimit::new(LimitSettings { max: 10, ..settings() });
     let (now, most) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
@@ -64,17 +64,18 @@ fn threads_share_the_places() {
     assert_eq!(limit.in_flight(), 0);
 }
 
-/// Where latency stays as it is and all places are used, there are more; where none is used, there are not.
+/// The limit grows while latency is constant and all permits are used. It does not grow while they are
+/// unused.
 #[test]
 fn a_limit_grows_only_while_it_is_used() {
     let limit = AdaptiveLimit::new(settings());
     let now = serve(&limit, T0, 20, Ticks::from_millis(5), Ending::Success);
     assert!(limit.limit() > 20, "{}", limit.limit());
-    assert_eq!(limit.report(now).reason, Reason::QueueShort);
+    assert_eq!(limit.report(now).reason, ChangeReason::QueueShort);
     let mut grown = limit.limit();
     for request in 0..3_000 {
         if request == 200 {
-            // The window that began in the busy time is over.
+            // The window that began under load is over.
             grown = limit.limit();
         }
         let at = now + Ticks::from_millis(10 * request);
@@ -84,24 +85,25 @@ fn a_limit_grows_only_while_it_is_used() {
     assert!(limit.limit() <= grown, "{} after {grown}", limit.limit());
 }
 
-/// Losses shrink it, whatever the latency; a success that took the whole timeout is a loss; who went away is nothing.
+/// Losses lower the limit, whatever the latency. A success at the timeout is a loss. A cancelled request does
+/// not count.
 #[test]
-fn losses_shrink_it_and_cancellations_do_not() {
+fn losses_lower_the_limit_and_cancellations_do_not() {
     let limit = AdaptiveLimit::new(settings());
     serve(&limit, T0, 20, Ticks::from_millis(5), Ending::Dropped);
     assert!(limit.limit() <= 3, "{}", limit.limit());
     let limit = AdaptiveLimit::new(LimitSettings { timeout: Ticks::from_millis(500), ..settings() });
     let now = serve(&limit, T0, 20, Ticks::from_millis(500), Ending::Success);
     assert!(limit.limit() <= 3, "{}", limit.limit());
-    assert_eq!(limit.report(now).reason, Reason::Dropped);
+    assert_eq!(limit.report(now).reason, ChangeReason::Dropped);
     let limit = AdaptiveLimit::new(settings());
     serve(&limit, T0, 120, Ticks::from_millis(5), Ending::Ignored);
     assert_eq!(limit.limit(), 10);
 }
 
-/// Between its bounds, whatever happens.
+/// The limit never leaves its bounds.
 #[test]
-fn it_keeps_between_its_bounds() {
+fn the_limit_stays_within_its_bounds() {
     let bounded = LimitSettings { min: 4, initial: 10, max: 12, ..LimitSettings::default() };
     let limit = AdaptiveLimit::new(bounded);
     let now = serve(&limit, T0, 30, Ticks::from_millis(5), Ending::Success);
@@ -110,7 +112,8 @@ fn it_keeps_between_its_bounds() {
     assert_eq!(limit.limit(), 4);
 }
 
-/// In shadow nobody is refused, and it is told who would have been; off, nothing is learnt; the kill switch ends by itself.
+/// Shadow refuses nothing and counts what it would refuse; off learns nothing; the kill switch ends by
+/// itself.
 #[test]
 fn modes_and_kill_switch() {
     let limit = AdaptiveLimit::new(LimitSettings { mode: Mode::Shadow, ..settings() });

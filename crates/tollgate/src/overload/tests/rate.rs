@@ -1,7 +1,7 @@
-//! The adaptive rate: exact spacing, one change a window, and no change without use.
+//! The adaptive rate: exact spacing, one change per window, and no growth without use.
 
 use super::T0;
-use crate::overload::{AdaptiveRate, Cause, Ending, Priority, RateSettings, Reason};
+use crate::overload::{AdaptiveRate, Cause, ChangeReason, Ending, Priority, RateSettings};
 use crate::policy::Mode;
 use crate::time::{Ticks, Timestamp};
 
@@ -16,7 +16,7 @@ fn settings() -> RateSettings {
     }
 }
 
-/// Offers so many requests a second for so many seconds, each taking so long; tells how many were let in.
+/// Offers requests at a rate for some seconds, each with this latency. Returns how many were admitted.
 fn offer(
     rate: &AdaptiveRate,
     from: Timestamp,
@@ -36,26 +36,27 @@ fn offer(
     (admitted, now)
 }
 
-/// Latency above the target makes it slower by a tenth a window, down to its least; below, faster by a step, up to its most.
+/// Above the target the rate falls by a tenth per window, down to its minimum. Below, it rises by a step, up
+/// to its maximum.
 #[test]
-fn it_follows_latency_once_a_window() {
+fn the_rate_follows_latency_once_per_window() {
     let rate = AdaptiveRate::new(settings());
     let (_, now) = offer(&rate, T0, 3, 1_000, Ticks::from_millis(300));
     assert!((72..=90).contains(&rate.rate()), "{}", rate.rate());
-    assert_eq!(rate.report(now).reason, Reason::AboveTarget);
+    assert_eq!(rate.report(now).reason, ChangeReason::AboveTarget);
     let (_, now) = offer(&rate, now, 40, 1_000, Ticks::from_millis(300));
     assert_eq!(rate.rate(), 20);
     let (_, now) = offer(&rate, now, 3, 1_000, Ticks::from_millis(20));
     assert!((40..=50).contains(&rate.rate()), "{}", rate.rate());
     let (_, now) = offer(&rate, now, 40, 1_000, Ticks::from_millis(20));
-    assert_eq!((rate.rate(), rate.report(now).reason), (150, Reason::BelowTarget));
+    assert_eq!((rate.rate(), rate.report(now).reason), (150, ChangeReason::BelowTarget));
     let (admitted, _) = offer(&rate, now, 10, 1_000, Ticks::from_millis(20));
     assert!((1_490..=1_520).contains(&admitted), "{admitted}");
 }
 
-/// A rate that nobody uses does not grow.
+/// An unused rate does not grow.
 #[test]
-fn it_grows_only_while_it_is_used() {
+fn the_rate_grows_only_while_it_is_used() {
     let rate = AdaptiveRate::new(settings());
     offer(&rate, T0, 30, 40, Ticks::from_millis(20));
     assert_eq!(rate.rate(), 100);
@@ -63,9 +64,9 @@ fn it_grows_only_while_it_is_used() {
     assert!(rate.rate() > 120);
 }
 
-/// Losses count as slow, cancellations do not count.
+/// Losses count as slow; cancellations do not count.
 #[test]
-fn losses_make_it_slower() {
+fn losses_lower_the_rate() {
     let rate = AdaptiveRate::new(settings());
     for (turn, ending, expected) in [(0, Ending::Ignored, 100..=100), (1, Ending::Dropped, 20..=60)] {
         for tick in 0..1_000 {
@@ -79,16 +80,16 @@ fn losses_make_it_slower() {
     assert_eq!(rate.refusal(Priority::Test).cause, Cause::Rate);
 }
 
-/// In shadow all pass and are counted; when killed nothing is.
+/// In shadow all requests pass and are counted; when killed they are not counted.
 #[test]
 fn modes_and_kill_switch() {
     let rate = AdaptiveRate::new(RateSettings { mode: Mode::Shadow, ..settings() });
     let (admitted, now) = offer(&rate, T0, 1, 1_000, Ticks::from_millis(20));
     assert_eq!(admitted, 1_000);
-    let told = rate.report(now).would_refuse;
-    assert!((850..900).contains(&told), "{told}");
+    let would_refuse = rate.report(now).would_refuse;
+    assert!((850..900).contains(&would_refuse), "{would_refuse}");
     rate.switch().set(Mode::Enforce);
     rate.switch().kill(now + Ticks::from_secs(10));
     let (admitted, _) = offer(&rate, now, 1, 1_000, Ticks::from_millis(20));
-    assert_eq!((admitted, rate.report(now).would_refuse), (1_000, told));
+    assert_eq!((admitted, rate.report(now).would_refuse), (1_000, would_refuse));
 }

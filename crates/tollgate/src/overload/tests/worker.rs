@@ -1,9 +1,9 @@
-//! The worker shedder: who is shed before whom, how quickly, and that it comes to rest.
+//! The worker shedder: the order of shedding, its pace, and that it settles.
 
 use proptest::prelude::*;
 
 use super::T0;
-use crate::overload::{Cause, Load, Priority, Reason, WorkerSettings, WorkerShedder};
+use crate::overload::{Cause, ChangeReason, Load, Priority, WorkerSettings, WorkerShedder};
 use crate::policy::Mode;
 use crate::time::{Ticks, Timestamp};
 
@@ -11,7 +11,7 @@ fn load(percent: u32) -> Load {
     Load { in_flight: percent, limit: 100, queue_delay: Ticks::ZERO }
 }
 
-/// Observes a load for so long, a hundred times a second.
+/// Observes a load for some time, a hundred times a second.
 fn busy(shedder: &WorkerShedder, from: Timestamp, time: Ticks, load: Load) -> Timestamp {
     let mut now = from;
     while now < from + time {
@@ -26,10 +26,10 @@ fn shed(shedder: &WorkerShedder, priority: Priority, now: Timestamp) -> usize {
 }
 
 proptest! {
-    /// Whatever happens, a request is never shed while a less critical one of the same sender passes; and while any of a class is shed,
-    /// nothing of a lesser class passes.
+    /// A request is never shed while a lower-priority one of the same caller passes. While part of a class is
+    /// shed, no lower class passes.
     #[test]
-    fn the_lesser_is_shed_first(loads in proptest::collection::vec((0u32..300, 1u64..3_000), 1..60), identity: u64) {
+    fn lower_priorities_are_shed_first(loads in proptest::collection::vec((0u32..300, 1u64..3_000), 1..60), identity: u64) {
         let shedder = WorkerShedder::new(WorkerSettings::default());
         let mut now = T0;
         for (percent, millis) in loads {
@@ -45,7 +45,7 @@ proptest! {
         }
     }
 
-    /// Slowly in, slowly out: whatever is observed, the level moves no faster than the settings say.
+    /// Whatever is observed, the level moves no faster than the settings allow.
     #[test]
     fn the_level_moves_slowly(loads in proptest::collection::vec((0u32..1_000, 1u64..2_000), 1..100)) {
         let settings = WorkerSettings::default();
@@ -55,7 +55,7 @@ proptest! {
             now = now + Ticks::from_millis(millis);
             shedder.observe(load(percent), now);
             let next = shedder.level();
-            // A look that came too soon after another one counts with the next.
+            // An observation soon after another one counts with the next.
             let most = |over: Ticks, millis: u64| 4_000 * (millis + 10) * 1_000 / over.as_micros() + 1;
             prop_assert!(next <= level + most(settings.shed_over, millis.min(1_000)), "{level} to {next} in {millis}");
             let fastest = settings.restore_over.min(settings.shed_over);
@@ -66,7 +66,7 @@ proptest! {
     }
 }
 
-/// The level grows through the classes in their order, and a part of each is shed before all of it.
+/// The level rises through the classes in order, and part of a class is shed before all of it.
 #[test]
 fn classes_are_shed_one_after_the_other() {
     let shedder = WorkerShedder::new(WorkerSettings::default());
@@ -80,17 +80,18 @@ fn classes_are_shed_one_after_the_other() {
     let last = Priority::ALL.map(|priority| shed(&shedder, priority, now));
     assert!(last[..3] == [1_000; 3] && (850..950).contains(&last[3]), "{last:?}");
     assert_eq!(shedder.decide(Priority::Test, 1, now).unwrap_err().cause, Cause::Shed);
-    assert_eq!(shedder.report(now).reason, Reason::Busy);
+    assert_eq!(shedder.report(now).reason, ChangeReason::Busy);
 }
 
-/// At the upper mark nothing moves; between the marks it goes back at less than half the pace, the slower the nearer; below the lower one at
-/// no more than the pace that was said; and where utilisation stays clearly low all comes back as quickly as it went.
+/// At the upper threshold nothing changes. Between the thresholds it restores at less than half the pace, the
+/// slower the closer to the upper one. Below the lower one it restores at most at the configured pace. While
+/// utilisation stays clearly low it restores as quickly as it shed.
 #[test]
-fn it_rests_at_the_mark_and_restores_slowly() {
+fn the_level_settles_at_the_threshold_and_restores_slowly() {
     let shedder = WorkerShedder::new(WorkerSettings::default());
     let now = busy(&shedder, T0, Ticks::from_secs(10), load(100));
     let level = shedder.level();
-    // What was seen before is forgotten in a while.
+    // Earlier observations decay.
     let now = busy(&shedder, now, Ticks::from_secs(10), load(95));
     let rested = shedder.level();
     let now = busy(&shedder, now, Ticks::from_secs(120), load(95));
@@ -108,12 +109,12 @@ fn it_rests_at_the_mark_and_restores_slowly() {
     let now = busy(&shedder, now, Ticks::from_secs(1), load(10));
     assert!(level - shedder.level() <= 70, "a dip of a second is no calm: {level} to {}", shedder.level());
     let now = busy(&shedder, now, Ticks::from_secs(10), load(10));
-    assert_eq!((shedder.level(), shedder.report(now).reason), (0, Reason::Calm));
+    assert_eq!((shedder.level(), shedder.report(now).reason), (0, ChangeReason::Calm));
 }
 
-/// A limit that tries fewer places for a moment makes nobody shed, and one that stays lower does.
+/// A limit that probes lower for a moment causes no shedding; one that stays lower does.
 #[test]
-fn a_limit_that_dips_is_no_reason_to_shed() {
+fn a_dip_of_the_limit_does_not_shed() {
     let shedder = WorkerShedder::new(WorkerSettings::default());
     let full = |limit: u32| Load { in_flight: limit.min(20), limit, queue_delay: Ticks::ZERO };
     let mut now = busy(&shedder, T0, Ticks::from_secs(60), full(24));
@@ -126,28 +127,28 @@ fn a_limit_that_dips_is_no_reason_to_shed() {
     assert!(shedder.level() > 1_000, "{}", shedder.level());
 }
 
-/// A long wait in the queue is as bad as no free place.
+/// A long queueing delay counts like a full worker.
 #[test]
-fn a_queue_alone_makes_it_shed() {
+fn queueing_delay_alone_sheds() {
     let shedder = WorkerShedder::new(WorkerSettings::default());
     let now =
         busy(&shedder, T0, Ticks::from_secs(5), Load { queue_delay: Ticks::from_millis(80), ..load(10) });
     assert!(shedder.level() > 500 && shed(&shedder, Priority::Test, now) > 300);
 }
 
-/// Looks in quick succession are smoothed as slow ones are, and nothing of them is rounded away: a worker that was idle and is full from
-/// now on is soon seen to be.
+/// Frequent observations are smoothed like rare ones, and none is rounded away: an idle worker that becomes
+/// full is soon seen as full.
 #[test]
-fn many_looks_add_up() {
+fn frequent_observations_add_up() {
     let shedder = WorkerShedder::new(WorkerSettings::default());
     shedder.observe(load(0), T0);
     let now = busy(&shedder, T0, Ticks::from_secs(8), load(100));
     assert!(shedder.report(now).utilisation >= Some(990), "{:?}", shedder.report(now));
 }
 
-/// A wait is not forgotten because others tell of none before the next look.
+/// A long delay still counts if later observations before the update have none.
 #[test]
-fn the_longest_wait_since_the_last_look_counts() {
+fn the_longest_delay_since_the_last_update_counts() {
     let shedder = WorkerShedder::new(WorkerSettings::default());
     let mut now = T0;
     for _ in 0..500 {
@@ -160,7 +161,7 @@ fn the_longest_wait_since_the_last_look_counts() {
     assert!(shedder.level() > 500, "{}", shedder.level());
 }
 
-/// In shadow nothing is refused and all is counted; when killed, not even that.
+/// In shadow nothing is refused and all is counted; when killed nothing is counted.
 #[test]
 fn shadow_counts_and_the_kill_switch_does_not() {
     let shedder = WorkerShedder::new(WorkerSettings { mode: Mode::Shadow, ..WorkerSettings::default() });

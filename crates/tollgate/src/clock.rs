@@ -1,7 +1,8 @@
-//! The edge where time is read. Below it, time is a value.
+//! The only reader of the system's clocks. Everywhere else time is a value.
 //!
-//! A clock is anchored to the wall once, when it is made, and runs on the monotonic clock from there: it never steps. How far the
-//! wall clock has been set since is told apart ([`Clock::wall_offset`]), for calendar windows and absolute times.
+//! A clock is anchored to the wall clock once, when it is created, and then follows the monotonic clock, so
+//! it never steps. [`Clock::wall_offset`] tells how far the wall clock was set since, for calendar windows
+//! and absolute times.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,23 +13,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::time::{Ticks, Timestamp, WallOffset};
 
-/// How often a coarse clock looks at the time.
+/// How often a coarse clock is refreshed.
 const COARSE_TICK: Duration = Duration::from_millis(1);
 /// How often the wall clock is read again.
 const WALL_READ_EVERY: Ticks = Ticks::from_secs(1);
-/// The wall clock is taken to have been set when it is off by more. Less is the time between two readings.
+/// A larger difference means that the wall clock was set. A smaller one is the time between two readings.
 const WALL_STEP_MIN: Ticks = Ticks::from_millis(100);
-/// A reading that took longer tells too little: the thread was stopped between the two clocks.
+/// A slower reading is discarded: the thread was paused between the two clocks.
 const WALL_READING_MAX: Ticks = Ticks::from_millis(20);
 
-/// Where `now` comes from. None tells an instant after [`Timestamp::LAST`].
+/// The source of `now`. No clock exceeds [`Timestamp::LAST`].
 ///
-/// A precise clock asks the system for each decision (about 25 ns, and it keeps the processor from overlapping memory
+/// A precise clock reads the system clock for each decision (about 25 ns, and it keeps the processor from overlapping memory
 /// accesses). A coarse clock reads a number that one thread of the process refreshes each millisecond; decisions are then
 /// made for an instant up to a few milliseconds in the past. A manual clock stands still until a test moves it.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// Looked at first, since whoever chose a coarse clock counts nanoseconds.
+    /// Checked first, since users of a coarse clock count nanoseconds.
     coarse: Option<Arc<Ticker>>,
     fine: Fine,
     wall: Arc<Wall>,
@@ -40,18 +41,18 @@ enum Fine {
     Manual(ManualClock),
 }
 
-/// Where the wall stood when the clock was made, told by what the monotonic clock lacked to it.
+/// The wall clock at creation, as its difference to the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     ahead: u64,
 }
 
-/// Where the wall clock stands, beside the clock that decisions are made by. Clones of a clock share it.
+/// The wall clock, relative to the clock of decisions. Clones of a clock share it.
 #[derive(Debug, Default)]
 struct Wall {
-    /// Relaxed throughout: each number stands for itself and guards no other memory.
+    /// Relaxed throughout: the numbers are independent and guard no other memory.
     offset: AtomicI64,
-    /// When the wall clock is to be read again, on the decisions' clock.
+    /// When to read the wall clock next, by the clock of decisions.
     next_reading: AtomicU64,
 }
 
@@ -60,7 +61,7 @@ impl Wall {
         WallOffset::from_micros(self.offset.load(Ordering::Relaxed))
     }
 
-    /// Reads the wall clock, if a second has passed since.
+    /// Reads the wall clock, at most once a second.
     fn read_when_due(&self, anchor: Anchor, now: Timestamp) {
         if now.unix_micros() < self.next_reading.load(Ordering::Relaxed) {
             return;
@@ -78,14 +79,14 @@ impl Wall {
     }
 }
 
-/// What the wall clock shows.
+/// The wall clock.
 #[allow(clippy::disallowed_methods, reason = "this is the edge")]
 fn wall_now() -> Timestamp {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_unix_micros(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX)).decidable()
 }
 
-/// The number that a coarse clock reads.
+/// The shared time of the coarse clocks.
 #[derive(Debug)]
 struct Ticker {
     anchor: Anchor,
@@ -93,7 +94,7 @@ struct Ticker {
     wall: Arc<Wall>,
 }
 
-/// A clock for tests: it moves when told to, and wakes whoever waits for the instant reached.
+/// A clock for tests: a test moves it, which wakes the sleepers that are due.
 ///
 /// ```
 /// use std::time::Duration;
@@ -127,7 +128,7 @@ impl Default for Manual {
 impl Anchor {
     fn new() -> Self {
         let wall = wall_now();
-        // It wraps where the wall stands at less than the system's age, and back when it is added.
+        // It wraps if the wall clock is less than the system's uptime, and wraps back when it is added.
         Self { ahead: wall.unix_micros().wrapping_sub(monotonic_micros()) }
     }
 
@@ -137,17 +138,17 @@ impl Anchor {
     }
 }
 
-/// The monotonic clock in microseconds from some instant before the process. Asked for as the number that it is: the standard
-/// library tells a duration between two instants, and to reckon that takes more than to ask.
+/// The monotonic clock in microseconds from some instant before the process. Read directly, since `Instant`
+/// only yields differences, which cost more.
 #[cfg(unix)]
 #[inline]
 fn monotonic_micros() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    // Neither is ever negative, and the seconds of no machine's life overflow.
+    // Neither is ever negative, and the seconds do not overflow in the lifetime of a machine.
     time.tv_sec.cast_unsigned().wrapping_mul(1_000_000).wrapping_add(time.tv_nsec.cast_unsigned() / 1_000)
 }
 
-/// The same where only the standard library knows: in microseconds from the first time that anybody asks.
+/// The monotonic clock of the standard library, in microseconds from the first call.
 #[cfg(not(unix))]
 #[allow(clippy::disallowed_methods, reason = "this is the edge")]
 fn monotonic_micros() -> u64 {
@@ -157,7 +158,7 @@ fn monotonic_micros() -> u64 {
 }
 
 impl Clock {
-    /// A clock that asks the system each time.
+    /// A clock that reads the system's clock each time.
     #[must_use]
     pub fn precise() -> Self {
         Self { coarse: None, fine: Fine::Precise(Anchor::new()), wall: Arc::default() }
@@ -193,7 +194,7 @@ impl Clock {
         Self { coarse: Some(ticker), fine: Fine::Precise(anchor), wall }
     }
 
-    /// The instant.
+    /// The current instant.
     #[must_use]
     #[inline]
     pub fn now(&self) -> Timestamp {
@@ -206,8 +207,8 @@ impl Clock {
         }
     }
 
-    /// How far the wall clock is ahead of this one. The wall clock is read once a second at most, by whoever asks first; `now` is
-    /// what this clock shows.
+    /// How far the wall clock is ahead of this clock. Reads the wall clock at most once a second; `now` is
+    /// the time of this clock.
     #[must_use]
     pub fn wall_offset(&self, now: Timestamp) -> WallOffset {
         if let Fine::Precise(anchor) = &self.fine {
@@ -216,13 +217,13 @@ impl Clock {
         self.wall.offset()
     }
 
-    /// What the wall clock shows when this one shows `now`: for absolute times that people and programs elsewhere read.
+    /// The wall clock at the instant `now` of this clock, for absolute times that are shown elsewhere.
     #[must_use]
     pub fn on_wall(&self, now: Timestamp) -> Timestamp {
         now.on_wall(self.wall_offset(now))
     }
 
-    /// Something to await until `at`, on any runtime; a manual clock wakes it when it is moved there.
+    /// A future that completes at `at`, on any runtime. A manual clock completes it when it is moved there.
     pub fn sleep_until(&self, at: Timestamp) -> Sleep {
         match &self.fine {
             Fine::Manual(clock) => Sleep(Sleeping::Manual(clock.clone(), at)),
@@ -241,13 +242,13 @@ impl Default for Clock {
 }
 
 impl ManualClock {
-    /// A clock that stands at some instant of 2023.
+    /// A clock at some instant of 2023.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A clock that stands at `start`.
+    /// A clock at `start`.
     #[must_use]
     pub fn starting_at(start: Timestamp) -> Self {
         let clock = Self::default();
@@ -255,13 +256,13 @@ impl ManualClock {
         clock
     }
 
-    /// The clock to hand to a gate or an engine.
+    /// The clock for a gate or an engine.
     #[must_use]
     pub fn clock(&self) -> Clock {
         Clock { coarse: None, fine: Fine::Manual(self.clone()), wall: Arc::clone(&self.0.wall) }
     }
 
-    /// Where it stands.
+    /// The current instant.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         Timestamp::from_unix_micros(self.0.now.load(Ordering::SeqCst)).decidable()
@@ -279,7 +280,7 @@ impl ManualClock {
         self.0.wall.offset.store(offset.as_micros(), Ordering::Relaxed);
     }
 
-    /// Moves it on, and wakes whoever waited for what is now past.
+    /// Moves the clock forward and wakes the sleepers that are due.
     pub fn advance(&self, by: Duration) {
         let by = Ticks::ceil_from(by).as_micros();
         self.0.now.fetch_add(by, Ordering::SeqCst);
@@ -293,9 +294,9 @@ impl ManualClock {
     }
 }
 
-/// A wait for an instant, on whatever clock.
+/// A future that completes at an instant of a clock.
 #[derive(Debug)]
-#[must_use = "nobody waits until it is awaited"]
+#[must_use = "futures do nothing unless awaited"]
 pub struct Sleep(Sleeping);
 
 #[derive(Debug)]
@@ -305,7 +306,7 @@ enum Sleeping {
 }
 
 impl Sleep {
-    /// Ready once the instant has come.
+    /// Ready once the instant is reached.
     pub(crate) fn poll_due(&mut self, context: &mut Context<'_>) -> Poll<()> {
         Pin::new(self).poll(context)
     }
@@ -339,14 +340,14 @@ mod tests {
         Timestamp::from_unix_micros(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// A precise clock starts at the wall's time, and never steps back.
+    /// A precise clock starts at the wall clock's time and never steps back.
     #[test]
     fn a_precise_clock_starts_at_the_wall_and_goes_on() {
         let before = wall();
         let clock = Clock::precise();
         let mut last = clock.now();
         assert!(last >= before, "{last:?} is earlier than {before:?}");
-        // An hour is more than any test stands still for.
+        // An hour is longer than any test is paused.
         assert!(last.since(before) < Ticks::from_secs(3_600), "{last:?} is not the time of {before:?}");
         for _ in 0..10_000 {
             let now = clock.now();
@@ -355,7 +356,7 @@ mod tests {
         }
     }
 
-    /// It goes as fast as the system's own: what passes on one passes on the other. Elsewhere the standard library asks another one.
+    /// It runs as fast as the system's clock. On other systems the standard library uses another clock.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_precise_clock_keeps_the_systems_pace() {
@@ -365,7 +366,7 @@ mod tests {
         while inner.elapsed() < Duration::from_millis(20) {
             std::hint::spin_loop();
         }
-        // Read in this order, it lies between the two, but for the microsecond that is cut off at each end.
+        // Read in this order, it lies between the two, except for the microsecond truncated at each end.
         let least = inner.elapsed();
         let passed = Duration::from(clock.now().since(start));
         let most = outer.elapsed();

@@ -1,4 +1,5 @@
-//! One limit, for a Rust program that limits itself: [`Gate`] for all requests together, [`KeyedGate`] for each key.
+//! One limit without a policy, for use inside a program: [`Gate`] for all requests together, [`KeyedGate`]
+//! per key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use crate::charge::{Charge, Family, Record};
 use crate::clock::Clock;
 use crate::decision::{Source, Stance};
 use crate::key::{Fingerprint, Secret};
-use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Spot, state_bytes};
+use crate::memory::{CAPACITY_BYTES_DEFAULT, DepartureSlot, MemoryStore, state_bytes};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
 use crate::store::Store;
@@ -27,7 +28,7 @@ pub use keys::{GateKey, KeyHasher};
 pub use ready::{Acquiring, Ready};
 pub use wait::NotReady;
 
-/// Decisions of a batch whose memory is loaded together.
+/// Keys of a batch whose memory is loaded together.
 const BATCH: usize = 16;
 /// Bytes of a gate for all requests together, besides its counter.
 const GATE_BYTES: u64 = 64 << 10;
@@ -62,14 +63,14 @@ pub struct Gate {
 /// Clones share their counters.
 #[derive(Clone)]
 pub struct KeyedGate {
-    shared: Arc<Shared>,
+    shared: Arc<GateShared>,
 }
 
-struct Shared {
+struct GateShared {
     store: MemoryStore,
-    /// The short way of a quota that has one. It only ever finds counters of number 0.
+    /// The one-word arithmetic of the fast path, for quotas that have it. It only finds counters of number 0.
     word: Word,
-    /// 0, or 1 for a quota without a short way.
+    /// 0, or 1 for a quota without a fast path.
     number: u32,
     permits: AtomicU64,
     secret: Secret,
@@ -79,9 +80,9 @@ struct Shared {
     queues: queue::Queues,
 }
 
-impl Shared {
+impl GateShared {
     fn charge_of(&self, key: Fingerprint, cost: u64) -> Charge<'_> {
-        let Shared { family, number, quota, permits, .. } = self;
+        let GateShared { family, number, quota, permits, .. } = self;
         let permit = match quota {
             // Relaxed: the numbers need only differ.
             Quota::Concurrency(_) => PermitId(permits.fetch_add(1, Ordering::Relaxed)),
@@ -102,7 +103,7 @@ impl Shared {
     }
 }
 
-/// Sets up a gate.
+/// Configures a gate.
 #[must_use]
 pub struct GateBuilder {
     quota: Quota,
@@ -112,19 +113,19 @@ pub struct GateBuilder {
 }
 
 impl GateBuilder {
-    /// Where time comes from; the precise clock unless said.
+    /// The clock; by default the precise one.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Bytes that the counters may take; 64 MiB unless said.
+    /// The maximum bytes of the counters; by default 64 MiB.
     pub const fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
         self
     }
 
-    /// The secret of the key hash: random unless said. Only tests that must repeat have a reason to say it.
+    /// The secret of the key hash; by default random. Only tests that must be repeatable set it.
     pub fn secret(mut self, secret: Secret) -> Self {
         self.secret = secret;
         self
@@ -133,7 +134,7 @@ impl GateBuilder {
     /// A gate for all requests together.
     #[must_use]
     pub fn build(self) -> Gate {
-        // One counter, with room to spare for the tables and the shared counters that it never needs.
+        // One counter, with capacity for the tables and the shared counters that it never needs.
         let bytes = GATE_BYTES + 2 * state_bytes(&self.quota);
         let gate = self.capacity_bytes(bytes).keyed();
         let key = gate.fingerprint(&());
@@ -152,7 +153,7 @@ impl GateBuilder {
         let record = Some(Record::first(self.quota.clone()));
         let records = if word.is_some() { vec![record] } else { vec![None, record] };
         let family = Family::new(&self.secret, &[b"gate"], records);
-        let shared = Shared {
+        let shared = GateShared {
             store: MemoryStore::new(self.capacity_bytes, now),
             number: u32::from(word.is_none()),
             word: word.unwrap_or_default(),
@@ -180,7 +181,7 @@ impl Gate {
         Self::builder(quota).keyed()
     }
 
-    /// A gate with a clock or a size of its own.
+    /// Configures a gate.
     pub fn builder(quota: Quota) -> GateBuilder {
         GateBuilder {
             quota,
@@ -190,76 +191,76 @@ impl Gate {
         }
     }
 
-    /// Asks for one unit.
+    /// Charges one unit.
     #[inline]
     pub fn check(&self) -> Verdict {
         self.gate.admit(self.key, self.gate.shared.clock.now())
     }
 
-    /// Asks for so many units; 0 only looks.
+    /// Charges `cost` units; 0 only queries.
     pub fn check_n(&self, cost: u64) -> Verdict {
         self.charge(cost).verdict
     }
 
-    /// Asks for so many units and tells all numbers; 0 only looks.
+    /// Charges `cost` units and returns the full outcome; 0 only queries.
     pub fn charge(&self, cost: u64) -> Outcome {
         self.gate.charge_key(self.key, self.gate.shared.clock.now(), cost)
     }
 
-    /// Takes a place in flight; see [`KeyedGate::acquire`].
+    /// Takes a permit; see [`KeyedGate::acquire`].
     ///
-    /// # Errors
-    /// The outcome, when every place is taken.
+    /// # Errors The outcome, when all permits are in use.
     pub fn acquire(&self) -> Result<InFlight, Outcome> {
         InFlight::take(&self.gate, self.key)
     }
 
-    /// Waits for its turn; see [`KeyedGate::until_ready`].
+    /// Waits for one unit; see [`KeyedGate::until_ready`].
     pub fn until_ready(&self) -> Ready {
         Ready::new(self.gate.clone(), self.key)
     }
 
-    /// Waits for a place in flight and holds it; see [`KeyedGate::until_acquired`].
+    /// Waits for a permit and holds it; see [`KeyedGate::until_acquired`].
     pub fn until_acquired(&self) -> Acquiring {
         Acquiring::new(self.gate.clone(), self.key)
     }
 
-    /// Gives units back, and lets who waits first in line ask again. A leaky bucket gives nothing back: departures stay whose they are.
+    /// Gives units back and wakes the first waiter. A leaky bucket gives nothing back: departure times do not
+    /// change.
     pub fn refund(&self, units: u64) {
         self.gate.refund_key(self.key, units);
     }
 
-    /// Forgets everything counted, and lets who waits first in line ask again.
+    /// Resets the counter and wakes the first waiter.
     pub fn reset(&self) {
         self.gate.reset_key(self.key);
     }
 }
 
 impl KeyedGate {
-    /// Asks for one unit for `key`.
+    /// Charges one unit to `key`.
     #[inline]
     pub fn check<K: GateKey + ?Sized>(&self, key: &K) -> Verdict {
         self.admit(self.fingerprint(key), self.shared.clock.now())
     }
 
-    /// Asks for so many units for `key`; 0 only looks.
+    /// Charges `cost` units to `key`; 0 only queries.
     pub fn check_n<K: GateKey + ?Sized>(&self, key: &K, cost: u64) -> Verdict {
         self.charge(key, cost).verdict
     }
 
-    /// Asks for one unit for `key` at an instant that the caller has already read.
+    /// Charges one unit to `key` at an instant that the caller has already read.
     #[inline]
     pub fn check_at<K: GateKey + ?Sized>(&self, key: &K, now: Timestamp) -> Verdict {
         self.admit(self.fingerprint(key), now)
     }
 
-    /// Asks for so many units for `key` and tells all numbers; 0 only looks.
+    /// Charges `cost` units to `key` and returns the full outcome; 0 only queries.
     pub fn charge<K: GateKey + ?Sized>(&self, key: &K, cost: u64) -> Outcome {
         self.charge_key(self.fingerprint(key), self.shared.clock.now(), cost)
     }
 
-    /// Asks for one unit for each of the keys, in order. Their memory is loaded together, so a batch of keys that are not in
-    /// the cache costs little more than one of them.
+    /// Charges one unit to each key, in order. Their memory is loaded together, so a batch of uncached keys
+    /// costs little more than one of them.
     pub fn check_batch<K: GateKey>(&self, keys: &[K], mut answer: impl FnMut(usize, Verdict)) {
         let now = self.shared.clock.now();
         for (group, keys) in keys.chunks(BATCH).enumerate() {
@@ -276,79 +277,80 @@ impl KeyedGate {
         }
     }
 
-    /// Takes a place in flight for `key`, of a gate with a concurrency quota. The place is given back when what this answers
-    /// is dropped, and by itself when it expires.
+    /// Takes a permit for `key`, of a gate with a concurrency quota. The permit is returned when the result is dropped
+    /// or expires.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tollgate::{Gate, Quota};
     /// let gate = Gate::keyed(Quota::concurrency(1, Duration::from_secs(30))?);
-    /// let place = gate.acquire("user-42").unwrap();
+    /// let permit = gate.acquire("user-42").unwrap();
     /// assert!(gate.acquire("user-42").is_err());
-    /// drop(place);
+    /// drop(permit);
     /// assert!(gate.acquire("user-42").is_ok());
     /// # Ok::<(), tollgate::QuotaError>(())
     /// ```
     ///
     /// # Errors
-    /// The outcome, when every place is taken.
+    /// The outcome, when all permits are in use.
     pub fn acquire<K: GateKey + ?Sized>(&self, key: &K) -> Result<InFlight, Outcome> {
         InFlight::take(self, self.fingerprint(key))
     }
 
-    /// Waits for one unit for `key`: first come, first served. Dropping the wait gives up the place in line and costs nothing.
-    /// With [`Ready::within`] it refuses at once when its turn cannot come in time. Only waits stand in line: whoever asks
-    /// with [`check`](Self::check) or [`acquire`](Self::acquire) may be faster.
+    /// Waits for one unit of `key`, first in, first out. Dropping the wait leaves the queue and costs
+    /// nothing. With [`Ready::within`] it fails immediately when its turn cannot come in time. Calls of
+    /// [`check`](Self::check) and [`acquire`](Self::acquire) do not queue and may overtake it.
     ///
-    /// Of a gate with a concurrency quota the place that it gets returns when it expires, and not before: to give it back
-    /// when done, wait with [`until_acquired`](Self::until_acquired).
+    /// With a concurrency quota the permit is returned when it expires, and not before. Use
+    /// [`until_acquired`](Self::until_acquired) to return it earlier.
     ///
     /// It waits on a small timer thread of its own, so it works on any async runtime.
     pub fn until_ready<K: GateKey + ?Sized>(&self, key: &K) -> Ready {
         Ready::new(self.clone(), self.fingerprint(key))
     }
 
-    /// Waits for a place in flight for `key` and holds it, of a gate with a concurrency quota: first come, first served, in
-    /// one line with [`until_ready`](Self::until_ready). Whoever gives a place back wakes the first in line. Dropping the
-    /// wait gives up the place in line and takes nothing.
+    /// Waits for a permit for `key` and holds it, of a gate with a concurrency quota: first in, first out, in one queue
+    /// with [`until_ready`](Self::until_ready). A returned permit wakes the first waiter. Dropping the wait leaves the
+    /// queue and takes nothing.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tollgate::{Gate, Quota};
     /// let gate = Gate::keyed(Quota::concurrency(1, Duration::from_secs(30))?);
-    /// let place = gate.acquire("user-42").unwrap();
+    /// let permit = gate.acquire("user-42").unwrap();
     /// let worker = std::thread::spawn({
     ///     let gate = gate.clone();
     ///     move || pollster::block_on(gate.until_acquired("user-42")).is_ok()
     /// });
-    /// drop(place); // The worker need not wait the thirty seconds until it expires.
+    /// drop(permit); // The worker need not wait until it expires.
     /// assert!(worker.join().unwrap());
-    /// assert!(gate.acquire("user-42").is_ok(), "and it has given the place back");
+    /// assert!(gate.acquire("user-42").is_ok(), "and it has returned the permit");
     /// # Ok::<(), tollgate::QuotaError>(())
     /// ```
     ///
-    /// Of a gate with another quota it waits as `until_ready` does, and dropping what it answers gives nothing back.
+    /// With another quota it waits like `until_ready`, and dropping the result returns nothing.
     pub fn until_acquired<K: GateKey + ?Sized>(&self, key: &K) -> Acquiring {
         Acquiring::new(self.clone(), self.fingerprint(key))
     }
 
-    /// Gives units back to `key`, and lets who waits first in its line ask again; nothing of a leaky bucket, as [`Gate::refund`].
+    /// Gives units back to `key` and wakes its first waiter; nothing for a leaky bucket, see
+    /// [`Gate::refund`].
     pub fn refund<K: GateKey + ?Sized>(&self, key: &K, units: u64) {
         self.refund_key(self.fingerprint(key), units);
     }
 
-    /// Forgets what was counted for `key`, and lets who waits first in its line ask again.
+    /// Resets the counter of `key` and wakes its first waiter.
     pub fn reset<K: GateKey + ?Sized>(&self, key: &K) {
         self.reset_key(self.fingerprint(key));
     }
 
-    /// The quota that each key has.
+    /// The quota of each key.
     #[must_use]
     pub fn quota(&self) -> &Quota {
         &self.shared.quota
     }
 
-    /// What the store holds; counting walks all of it.
+    /// The usage of the store. It visits all counters.
     #[must_use]
     pub fn usage(&self) -> crate::memory::Usage {
         self.shared.store.usage(self.shared.clock.now())
@@ -356,7 +358,7 @@ impl KeyedGate {
 
     #[inline(always)]
     fn fingerprint<K: GateKey + ?Sized>(&self, key: &K) -> Fingerprint {
-        let Shared { secret, family, .. } = &*self.shared;
+        let GateShared { secret, family, .. } = &*self.shared;
         if let Some(text) = key.as_text() {
             return secret.text_key(family.prefix(), text);
         }
@@ -365,7 +367,7 @@ impl KeyedGate {
         hasher.finish()
     }
 
-    /// The short way for one unit of a counter that fits one word; else the whole way.
+    /// The fast path for one unit of a one-word counter; else the slow path.
     #[inline(always)]
     fn admit(&self, key: Fingerprint, now: Timestamp) -> Verdict {
         match self.shared.store.admit(key, &self.shared.word, 0, now) {
@@ -385,7 +387,8 @@ impl KeyedGate {
     fn decide(&self, charge: &Charge<'_>, now: Timestamp) -> (Outcome, Source) {
         match self.shared.store.charge_one(charge, now) {
             Ok(answer) => (answer.outcome, answer.source),
-            // A gate has one quota for ever, so no newer one can have taken over. Refusing is the safe reading.
+            // A gate never changes its quota, so no newer one can have taken over. Denying is the safe
+            // choice.
             Err(_) => {
                 let refused = Outcome {
                     verdict: Verdict::Deny { retry_after: Ticks::from_secs(1) },
@@ -400,31 +403,31 @@ impl KeyedGate {
     }
 
     fn refund_key(&self, key: Fingerprint, units: u64) {
-        // Who has a departure of a shaping gate keeps it, and one that was used stays used.
+        // A shaping gate keeps its departure times.
         if matches!(self.shared.quota, Quota::LeakyBucket(_)) {
             return;
         }
         let now = self.shared.clock.now();
-        // As above: it cannot fail, and a refund that did would only be to the caller's loss.
+        // As above: it cannot fail, and a failed refund would only be to the caller's disadvantage.
         let _ = self.shared.store.refund_now(&self.shared.charge_of(key, units), now);
-        self.shared.queues.stir(key);
+        self.shared.queues.wake_first(key);
     }
 
-    /// Gives back a departure that nobody stands behind.
+    /// Gives the last departure of a leaky bucket back.
     fn step_back_key(&self, key: Fingerprint, units: u64, empty_at: Timestamp) {
         let now = self.shared.clock.now();
         self.shared.store.step_back_now(&self.shared.charge_of(key, units), empty_at, now);
-        self.shared.queues.stir(key);
+        self.shared.queues.wake_first(key);
     }
 
-    /// Gives up a departure in a line that moves up.
-    fn leave_line(&self, key: Fingerprint, spot: &Spot) {
-        self.shared.store.leave_line(spot, self.shared.clock.now());
-        self.shared.queues.stir(key);
+    /// Leaves a departure queue, in which later waiters move up.
+    fn leave_queue(&self, key: Fingerprint, slot: &DepartureSlot) {
+        self.shared.store.leave_queue(slot, self.shared.clock.now());
+        self.shared.queues.wake_first(key);
     }
 
     fn reset_key(&self, key: Fingerprint) {
         self.shared.store.reset_now(&self.shared.charge_of(key, 0), self.shared.clock.now());
-        self.shared.queues.stir(key);
+        self.shared.queues.wake_first(key);
     }
 }

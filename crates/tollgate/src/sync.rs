@@ -1,4 +1,4 @@
-//! The atomics and locks of the memory store, so that loom can stand in for them when it searches for races.
+//! The atomics and locks of the memory store, replaced by loom's when it searches for races.
 
 #[cfg(not(loom))]
 pub(crate) use std::{

@@ -1,10 +1,10 @@
-//! Waiting for several futures at once.
+//! Awaits several futures concurrently.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Starts all of them, in order, and waits for all; their results in the same order.
+/// Starts all futures in order and awaits them all. The results are in the same order.
 pub async fn together<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut waiting: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut results: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// All are started before any is over, and each has its own result.
+    /// All futures are started before any completes, and each has its own result.
     #[test]
     fn all_run_at_once() {
         let started = AtomicU32::new(0);

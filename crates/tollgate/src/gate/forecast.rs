@@ -1,10 +1,12 @@
-//! When a wait's turn comes at the earliest: the counter and those in line ahead, played on without touching either.
+//! The earliest instant at which a waiter can be served, simulated on a copy of the counter with the waiters
+//! ahead.
 //!
-//! Those ahead are taken to stay, each to be served as early as the counter allows. Nobody else is expected to come, and
-//! nobody to give units back. So the turn never comes earlier than told here unless somebody ahead gives up or gives back.
+//! It assumes that the waiters ahead stay and are served as early as possible, that no other request comes,
+//! and that no units are given back. So a waiter is never served earlier, unless a waiter ahead leaves or
+//! units are given back.
 
-use super::queue::Run;
-use super::{KeyedGate, Shared};
+use super::queue::CostRun;
+use super::{GateShared, KeyedGate};
 use crate::algorithm::fixed_window::{self, FixedWindow};
 use crate::algorithm::reservoir::Reservoir;
 use crate::algorithm::sliding_log::{self, SlidingLog};
@@ -15,13 +17,13 @@ use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp, WallOffset};
 
-/// Most instants that a forecast plays through, so that one poll never takes long. All that are served at one instant count
-/// once. Who stands behind more is told the last of them, which is too early and never too late.
+/// The maximum number of simulated instants, which bounds the time of one poll. All waiters served at one
+/// instant count once. Beyond it the forecast is too early and never too late.
 const INSTANTS_MAX: u32 = 4_096;
 
-/// The least that who has `ticket` and wants `cost` must wait. Exact for windows and logs up to the horizon; beyond it, and
-/// for reservoirs to within a tick for each in line, no more than what it will be. Places in flight are taken to return by
-/// expiry only, and those that follow the next one's are not looked at.
+/// The minimum wait of the waiter with `ticket` and `cost`. Exact for windows and logs up to the horizon.
+/// Beyond it, and for reservoirs to within a tick per waiter, it is a lower bound. Permits are assumed to
+/// return by expiry only, and only the next expiry is considered.
 pub(super) fn least_wait(
     gate: &KeyedGate,
     key: Fingerprint,
@@ -31,80 +33,81 @@ pub(super) fn least_wait(
     horizon: Timestamp,
 ) -> Ticks {
     let shared = &*gate.shared;
-    let (mut line, (look, course)) = shared.queues.ahead(key, ticket, || {
-        let look = gate.charge_key(key, now, 0);
-        (look, Course::starting(shared, key, &look, now))
+    let (mut runs, (snapshot, course)) = shared.queues.ahead(key, ticket, || {
+        let snapshot = gate.charge_key(key, now, 0);
+        (snapshot, Forecast::starting(shared, key, &snapshot, now))
     });
-    line.push(Run { cost, count: 1 });
+    runs.push(CostRun { cost, count: 1 });
     match course {
-        // Who only looks has no departure to wait for.
-        Course::Steady(reservoir, _) if cost == 0 => steady(reservoir, 0, &look, wanted(&line)),
-        Course::Steady(reservoir, queue) => steady(reservoir, queue, &look, wanted(&line)),
-        Course::Permits if wanted(&line) <= look.remaining => Ticks::ZERO,
-        Course::Permits => look.next_unit_after,
-        Course::Played(mut counter) => counter.play(&line, now, horizon).since(now),
+        // A query has no departure to wait for.
+        Forecast::Steady(reservoir, _) if cost == 0 => steady(reservoir, 0, &snapshot, total_cost(&runs)),
+        Forecast::Steady(reservoir, queue) => steady(reservoir, queue, &snapshot, total_cost(&runs)),
+        Forecast::Permits if total_cost(&runs) <= snapshot.remaining => Ticks::ZERO,
+        Forecast::Permits => snapshot.next_unit_after,
+        Forecast::Played(mut counter) => counter.play(&runs, now, horizon).since(now),
     }
 }
 
-fn wanted(line: &[Run]) -> u64 {
-    line.iter().fold(0, |sum, run| sum.saturating_add(run.cost.saturating_mul(run.count)))
+fn total_cost(runs: &[CostRun]) -> u64 {
+    runs.iter().fold(0, |sum, run| sum.saturating_add(run.cost.saturating_mul(run.count)))
 }
 
-/// How a quota's future is told.
-enum Course<'a> {
-    /// Units come back one by one: a formula, whatever the line. With the room for units that are not yet due.
+/// How to forecast a quota.
+enum Forecast<'a> {
+    /// Units refill one by one: a formula. With the number of units that may be queued before they are due.
     Steady(&'a Reservoir, u64),
-    /// Places come back when their holders are done, or expire.
+    /// Permits return when their owners are done, or expire.
     Permits,
-    Played(Counter<'a>),
+    Played(SimulatedCounter<'a>),
 }
 
-/// A copy of a counter to play with.
-enum Counter<'a> {
-    /// On the wall's time, which is so far ahead.
+/// A copy of a counter for the simulation.
+enum SimulatedCounter<'a> {
+    /// In wall-clock time, with this offset.
     Window(&'a FixedWindow, fixed_window::State, WallOffset),
     Sliding(&'a SlidingWindow, sliding_window::State),
     Log(&'a SlidingLog, sliding_log::State),
 }
 
-impl<'a> Course<'a> {
-    fn starting(shared: &'a Shared, key: Fingerprint, look: &Outcome, now: Timestamp) -> Self {
+impl<'a> Forecast<'a> {
+    fn starting(shared: &'a GateShared, key: Fingerprint, snapshot: &Outcome, now: Timestamp) -> Self {
         let large = || shared.store.copy_large(key, now);
         match &shared.quota {
-            Quota::TokenBucket(bucket) => Course::Steady(bucket.reservoir(), 0),
-            Quota::Gcra(bucket) => Course::Steady(bucket.reservoir(), 0),
-            Quota::LeakyBucket(bucket) => Course::Steady(bucket.shape().reservoir(), bucket.queue()),
-            Quota::Concurrency(_) => Course::Permits,
+            Quota::TokenBucket(bucket) => Forecast::Steady(bucket.reservoir(), 0),
+            Quota::Gcra(bucket) => Forecast::Steady(bucket.reservoir(), 0),
+            Quota::LeakyBucket(bucket) => Forecast::Steady(bucket.shape().reservoir(), bucket.queue()),
+            Quota::Concurrency(_) => Forecast::Permits,
             Quota::FixedWindow(quota) => {
-                // A look tells all that a fixed window knows.
-                let count = look.limit - look.remaining;
+                // The outcome of a query is the whole state of a fixed window.
+                let count = snapshot.limit - snapshot.remaining;
                 let wall = shared.clock.wall_offset(now);
-                let state = fixed_window::State::new(now.on_wall(wall) + look.reset_after, count);
-                Course::Played(Counter::Window(quota, state, wall))
+                let state = fixed_window::State::new(now.on_wall(wall) + snapshot.reset_after, count);
+                Forecast::Played(SimulatedCounter::Window(quota, state, wall))
             }
             Quota::SlidingWindow(quota) => {
                 let state = match large() {
                     Some(Large::Window(state)) => state,
                     _ => sliding_window::State::default(),
                 };
-                Course::Played(Counter::Sliding(quota, state))
+                Forecast::Played(SimulatedCounter::Sliding(quota, state))
             }
             Quota::SlidingLog(quota) => {
                 let state = match large() {
                     Some(Large::Log(state)) => state,
                     _ => sliding_log::State::default(),
                 };
-                Course::Played(Counter::Log(quota, state))
+                Forecast::Played(SimulatedCounter::Log(quota, state))
             }
         }
     }
 }
 
-impl Counter<'_> {
-    /// Serves a line from `now` on: when its last was served. Stops early past the horizon, or after [`INSTANTS_MAX`].
-    fn play(&mut self, line: &[Run], now: Timestamp, horizon: Timestamp) -> Timestamp {
+impl SimulatedCounter<'_> {
+    /// Serves the waiters from `now` on. Returns when the last was served. Stops early beyond the horizon or
+    /// after [`INSTANTS_MAX`].
+    fn play(&mut self, runs: &[CostRun], now: Timestamp, horizon: Timestamp) -> Timestamp {
         let (mut at, mut instants) = (now, 0);
-        for &Run { cost, mut count } in line.iter().filter(|run| run.cost > 0) {
+        for &CostRun { cost, mut count } in runs.iter().filter(|run| run.cost > 0) {
             while count > 0 {
                 let served = self.charge(at, cost);
                 if let Verdict::Deny { retry_after } = served.verdict {
@@ -115,7 +118,7 @@ impl Counter<'_> {
                     }
                     continue;
                 }
-                // As many more as fit are served at the same instant, which is the same as one of them that wants it all.
+                // As many more as fit are served at the same instant, as one charge.
                 let more = (served.remaining / cost).min(count - 1);
                 if more > 0 {
                     self.charge(at, more * cost);
@@ -128,17 +131,17 @@ impl Counter<'_> {
 
     fn charge(&mut self, now: Timestamp, cost: u64) -> Outcome {
         match self {
-            Counter::Window(quota, state, wall) => {
+            SimulatedCounter::Window(quota, state, wall) => {
                 let (next, outcome) = fixed_window::charge(quota, *state, now.on_wall(*wall), cost);
                 *state = next;
                 outcome
             }
-            Counter::Sliding(quota, state) => {
+            SimulatedCounter::Sliding(quota, state) => {
                 let (next, outcome) = sliding_window::charge(quota, std::mem::take(state), now, cost);
                 *state = next;
                 outcome
             }
-            Counter::Log(quota, state) => {
+            SimulatedCounter::Log(quota, state) => {
                 let (next, outcome) = sliding_log::charge(quota, std::mem::take(state), now, cost);
                 *state = next;
                 outcome
@@ -147,17 +150,17 @@ impl Counter<'_> {
     }
 }
 
-/// The least wait at a reservoir. A shaping one has room for `queue` units that are not yet due: they leave when that much of
-/// it is free again.
-fn steady(reservoir: &Reservoir, queue: u64, look: &Outcome, wanted: u64) -> Ticks {
+/// The minimum wait at a reservoir. A shaping reservoir queues up to `queue` units before they are due; they
+/// depart when that much of it is free again.
+fn steady(reservoir: &Reservoir, queue: u64, snapshot: &Outcome, wanted: u64) -> Ticks {
     let wanted = wanted.saturating_add(queue);
-    if wanted <= look.remaining {
+    if wanted <= snapshot.remaining {
         return Ticks::ZERO;
     }
-    let short = wanted - look.remaining;
-    // The first missing unit comes after `next_unit_after`, each further one an emission interval later.
-    let later = if look.next_unit_after.is_zero() { short } else { short - 1 };
+    let short = wanted - snapshot.remaining;
+    // The first missing unit refills after `next_unit_after`, each further one an emission interval later.
+    let later = if snapshot.next_unit_after.is_zero() { short } else { short - 1 };
     let pace = reservoir.pace();
     let more = u128::from(later) * u128::from(pace.price().get()) / u128::from(pace.gain().get());
-    look.next_unit_after + Ticks::from_micros(u64::try_from(more).unwrap_or(u64::MAX))
+    snapshot.next_unit_after + Ticks::from_micros(u64::try_from(more).unwrap_or(u64::MAX))
 }

@@ -1,4 +1,4 @@
-//! A place in flight, held for as long as the request is.
+//! A permit, held while a request is in flight.
 
 use super::KeyedGate;
 use crate::algorithm::concurrency::PermitId;
@@ -7,9 +7,9 @@ use crate::key::Fingerprint;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
-/// A place in flight. Dropping it gives the place back, and wakes who waits first in line for it. Of a gate whose quota is
-/// not a concurrency limit it is a unit taken, and dropping it gives nothing back.
-#[must_use = "dropping it gives the place back at once"]
+/// A permit to be in flight. Dropping it returns the permit and wakes the first waiter. For a quota other
+/// than a concurrency limit it is a spent unit, and dropping it returns nothing.
+#[must_use = "dropping it returns the permit immediately"]
 pub struct InFlight {
     gate: KeyedGate,
     key: Fingerprint,
@@ -17,7 +17,6 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// A place that was taken under this permit.
     pub(super) const fn new(gate: KeyedGate, key: Fingerprint, permit: PermitId) -> Self {
         Self { gate, key, permit }
     }
@@ -43,9 +42,10 @@ impl Drop for InFlight {
         let shared = &*self.gate.shared;
         if matches!(shared.quota, Quota::Concurrency(_)) {
             let charge = Charge { permit: self.permit, ..shared.charge_of(self.key, 1) };
-            // It cannot fail: a gate has one quota for ever. If it did, the place would return when it expires.
+            // It cannot fail, since a gate never changes its quota. If it did, the permit would return when
+            // it expires.
             let _ = shared.store.refund_now(&charge, shared.clock.now());
-            shared.queues.stir(self.key);
+            shared.queues.wake_first(self.key);
         }
     }
 }

@@ -1,13 +1,13 @@
-//! What a [`KeyedGate`](super::KeyedGate) can count by.
+//! The key types of a [`KeyedGate`](super::KeyedGate).
 
 use crate::key::{Fingerprint, Prefix, Secret};
 
-/// A value that names a counter: text, bytes, numbers, addresses, and tuples of them.
+/// A value that identifies a counter: text, bytes, numbers, addresses, and tuples of them.
 pub trait GateKey {
     /// Adds its parts to the hash.
     fn feed(&self, hasher: &mut KeyHasher<'_>);
 
-    /// The key as one text, if that is all it is: a shorter way to the same hash.
+    /// The key as one text, if it is nothing else: a faster path to the same hash.
     #[inline]
     fn as_text(&self) -> Option<&[u8]> {
         None

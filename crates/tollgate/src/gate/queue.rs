@@ -1,9 +1,10 @@
-//! Who waits at a gate, in the order they came. Only the first of a key asks the counter; the others wait for its place.
+//! The queues of waiters at a gate, first in, first out per key. Only the first waiter of a key tries to
+//! charge the counter.
 //!
-//! The first asks, and leaves or says whom to wake, under the lock of the queues. Whoever makes room does so first and takes
-//! the lock then, so no wake is lost: either the first's question came after the room was made, or its waker is there to be
-//! found. For the same reason nobody is ever seen both in line and in the counter. Wakers are woken and dropped without the
-//! lock, since either may run a task that waits at this gate.
+//! The first waiter charges, and leaves or stores its waker, under the lock of the queues. A caller that
+//! frees capacity does so before it takes the lock, so no wake is lost: either the charge came after that, or
+//! the waker is already stored. For the same reason a waiter is never both queued and counted. Wakers are
+//! woken and dropped without the lock, since either may run a task that waits at this gate.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -13,172 +14,186 @@ use std::task::Waker;
 
 use crate::key::Fingerprint;
 
-/// Most waits at one gate, over all keys.
+/// Maximum number of waiters at one gate, over all keys.
 pub(super) const WAITERS_MAX: usize = 65_536;
-/// A ticket behind all that are ever given out.
+/// Greater than any issued ticket.
 pub(super) const TICKET_NEXT: u64 = u64::MAX;
 
-/// The queues of a gate, one for each key that somebody waits for.
+/// The queues of a gate, one for each key with waiters.
 #[derive(Default)]
 pub(super) struct Queues {
-    inner: Mutex<Inner>,
-    /// Waits in all queues. Changed under the lock only; read without it by whoever makes room.
+    state: Mutex<QueuesState>,
+    /// The number of waiters in all queues. Written only under the lock; read without it when capacity is
+    /// freed.
     waiting: AtomicUsize,
 }
 
 #[derive(Default)]
-struct Inner {
+struct QueuesState {
     queues: HashMap<Fingerprint, VecDeque<Waiter>>,
     next_ticket: u64,
 }
 
-/// One in line. Tickets ascend along a queue.
+/// A waiter. Tickets ascend along a queue.
 struct Waiter {
     ticket: u64,
     cost: u64,
-    /// Nobody, while it has been woken and has not looked since.
+    /// None after it was woken and before it is polled again.
     waker: Option<Waker>,
-    /// Whether room was made since it last asked.
-    stirred: bool,
+    /// Whether capacity was freed since its last attempt.
+    is_notified: bool,
 }
 
-/// So many in a row that want the same.
+/// Consecutive waiters with the same cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct CostRun {
     pub(super) cost: u64,
     pub(super) count: u64,
 }
 
-/// What a look at one's place in line has come to.
-pub(super) enum Turn<A, L> {
-    /// Others are ahead. It is woken when it is the first.
-    Behind,
-    /// It is the first and need not ask yet. It is woken when room is made.
-    Resting,
-    /// It asked and stays the first. It is woken when room is made.
-    Stays(L),
-    /// It asked and has left the line.
-    Leaves(A),
+/// Whether the next attempt of the first waiter is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retry {
+    Due,
+    NotDue,
 }
 
-/// The gate has [`WAITERS_MAX`] waits already.
+/// The result of polling a waiter.
+pub(super) enum WaiterPoll<A, L> {
+    /// Other waiters are ahead. It is woken when it becomes the first.
+    NotFirst,
+    /// It is the first, and its next attempt is not due. It is woken when capacity is freed.
+    NotDue,
+    /// Its attempt failed and it stays the first. It is woken when capacity is freed.
+    Waits(L),
+    /// Its attempt ended and it has left the queue.
+    Done(A),
+}
+
+/// The gate has [`WAITERS_MAX`] waiters.
 #[derive(Debug)]
-pub(super) struct Crowded;
+pub(super) struct QueueFull;
 
 impl Queues {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        // Nothing between lock and unlock leaves the queues inconsistent.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, QueuesState> {
+        // A panic leaves the queues consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins the end of a key's queue and tells the ticket.
-    pub(super) fn join(&self, key: Fingerprint, cost: u64) -> Result<u64, Crowded> {
-        let mut inner = self.inner();
+    /// Joins the end of a key's queue. Returns the ticket.
+    pub(super) fn join(&self, key: Fingerprint, cost: u64) -> Result<u64, QueueFull> {
+        let mut state = self.state();
         let waiting = self.waiting.load(Ordering::Relaxed); // Changed under the lock only.
         if waiting >= WAITERS_MAX {
-            return Err(Crowded);
+            return Err(QueueFull);
         }
         self.waiting.store(waiting + 1, Ordering::Relaxed);
-        // The other half of the fence in `stir`: the count is written before this wait's first question.
+        // Pairs with the fence in `wake_first`: the count is written before the waiter's first attempt.
         fence(Ordering::SeqCst);
-        inner.next_ticket += 1;
-        let ticket = inner.next_ticket;
-        let waiter = Waiter { ticket, cost, waker: None, stirred: false };
-        inner.queues.entry(key).or_default().push_back(waiter);
+        state.next_ticket += 1;
+        let ticket = state.next_ticket;
+        let waiter = Waiter { ticket, cost, waker: None, is_notified: false };
+        state.queues.entry(key).or_default().push_back(waiter);
         Ok(ticket)
     }
 
-    /// Looks whether it is the ticket's turn. The first asks when it has `rested`, or when room was made: `ask` either
-    /// leaves the line with an answer or stays.
-    pub(super) fn turn<A, L>(
+    /// Polls a waiter. The first waiter makes an attempt when its retry is due or capacity was freed. The
+    /// attempt either ends its wait or keeps it waiting.
+    pub(super) fn poll_waiter<A, L>(
         &self,
         key: Fingerprint,
         ticket: u64,
         waker: &Waker,
-        rested: bool,
-        ask: impl FnOnce() -> ControlFlow<A, L>,
-    ) -> Turn<A, L> {
+        retry: Retry,
+        attempt: impl FnOnce() -> ControlFlow<A, L>,
+    ) -> WaiterPoll<A, L> {
         let mut waker = Some(waker.clone());
-        let mut inner = self.inner();
-        let Some((position, waiter)) = inner.find(key, ticket) else { return Turn::Resting };
-        let turn = if position > 0 {
-            Turn::Behind
-        } else if !rested && !waiter.stirred {
-            Turn::Resting
+        let mut state = self.state();
+        let Some((position, waiter)) = state.find(key, ticket) else { return WaiterPoll::NotDue };
+        let polled = if position > 0 {
+            WaiterPoll::NotFirst
+        } else if retry == Retry::NotDue && !waiter.is_notified {
+            WaiterPoll::NotDue
         } else {
-            waiter.stirred = false;
-            match ask() {
-                ControlFlow::Continue(later) => Turn::Stays(later),
+            waiter.is_notified = false;
+            match attempt() {
+                ControlFlow::Continue(later) => WaiterPoll::Waits(later),
                 ControlFlow::Break(answer) => {
-                    self.remove(inner, key, position);
-                    return Turn::Leaves(answer);
+                    self.remove(state, key, position);
+                    return WaiterPoll::Done(answer);
                 }
             }
         };
         std::mem::swap(&mut waiter.waker, &mut waker);
-        drop(inner);
+        drop(state);
         drop(waker); // The one before, without the lock.
-        turn
+        polled
     }
 
-    /// Those ahead of a ticket, and what `look` sees of the counter while none of them comes or goes.
-    pub(super) fn ahead<T>(&self, key: Fingerprint, ticket: u64, look: impl FnOnce() -> T) -> (Vec<Run>, T) {
-        let inner = self.inner();
-        let queue = inner.queues.get(&key).into_iter().flatten();
-        let mut runs: Vec<Run> = Vec::new();
+    /// The waiters ahead of a ticket, and the result of `look` while none of them comes or goes.
+    pub(super) fn ahead<T>(
+        &self,
+        key: Fingerprint,
+        ticket: u64,
+        look: impl FnOnce() -> T,
+    ) -> (Vec<CostRun>, T) {
+        let state = self.state();
+        let queue = state.queues.get(&key).into_iter().flatten();
+        let mut runs: Vec<CostRun> = Vec::new();
         for waiter in queue.take_while(|waiter| waiter.ticket < ticket) {
             match runs.last_mut() {
                 Some(run) if run.cost == waiter.cost => run.count += 1,
-                _ => runs.push(Run { cost: waiter.cost, count: 1 }),
+                _ => runs.push(CostRun { cost: waiter.cost, count: 1 }),
             }
         }
         (runs, look())
     }
 
-    /// Gives up a place, and wakes the next if it was the first.
+    /// Removes a waiter, and wakes the next one if it was the first.
     pub(super) fn leave(&self, key: Fingerprint, ticket: u64) {
-        let mut inner = self.inner();
-        if let Some((position, _)) = inner.find(key, ticket) {
-            self.remove(inner, key, position);
+        let mut state = self.state();
+        if let Some((position, _)) = state.find(key, ticket) {
+            self.remove(state, key, position);
         }
     }
 
-    /// Lets the first of a key ask again. Called when room was made, after it was made.
-    pub(super) fn stir(&self, key: Fingerprint) {
-        // Where nobody waits, which is nearly always, no lock is taken. If this reads 0 although somebody has joined, the other's
-        // fence in `join` comes after this one, and what was given back before this fence is seen by the question after that one.
+    /// Wakes the first waiter of a key. Called after capacity was freed.
+    pub(super) fn wake_first(&self, key: Fingerprint) {
+        // Usually there are no waiters, and no lock is taken. If this reads 0 although a waiter has joined,
+        // the waiter's fence in `join` comes after this one, and its attempt sees the capacity that was freed
+        // before.
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut inner = self.inner();
-        let first = inner.queues.get_mut(&key).and_then(VecDeque::front_mut);
+        let mut state = self.state();
+        let first = state.queues.get_mut(&key).and_then(VecDeque::front_mut);
         let woken = first.and_then(|waiter| {
-            waiter.stirred = true;
+            waiter.is_notified = true;
             waiter.waker.take()
         });
-        drop(inner);
+        drop(state);
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Removes who stands at a position, and wakes the next if that is now the first.
-    fn remove(&self, mut inner: MutexGuard<'_, Inner>, key: Fingerprint, position: usize) {
-        let Some(queue) = inner.queues.get_mut(&key) else { return };
+    /// Removes the waiter at a position, and wakes the next one if that is now the first.
+    fn remove(&self, mut state: MutexGuard<'_, QueuesState>, key: Fingerprint, position: usize) {
+        let Some(queue) = state.queues.get_mut(&key) else { return };
         let gone = queue.remove(position);
         let next = queue.front_mut().filter(|_| position == 0).and_then(|waiter| waiter.waker.take());
         if queue.is_empty() {
-            inner.queues.remove(&key);
+            state.queues.remove(&key);
         }
-        // Relaxed: under the lock, and reading too many only costs a lock.
+        // Relaxed: written under the lock, and reading too many only costs a lock.
         self.waiting.fetch_sub(usize::from(gone.is_some()), Ordering::Relaxed);
-        drop(inner);
+        drop(state);
         next.into_iter().for_each(Waker::wake);
         drop(gone);
     }
 }
 
-impl Inner {
-    /// Where a ticket stands.
+impl QueuesState {
+    /// The position of a ticket.
     fn find(&mut self, key: Fingerprint, ticket: u64) -> Option<(usize, &mut Waiter)> {
         let queue = self.queues.get_mut(&key)?;
         let position = queue.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()?;

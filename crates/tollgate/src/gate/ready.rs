@@ -1,4 +1,4 @@
-//! The two waits that a gate hands out: for units, and for a place in flight to hold.
+//! The two futures of a gate: waiting for units, and for a permit to hold.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,13 +10,12 @@ use super::{InFlight, KeyedGate};
 use crate::key::Fingerprint;
 use crate::outcome::Outcome;
 
-/// A wait in line for units. Resolves when its turn has come and it was admitted. Dropping it gives up the place in line and
-/// costs nothing.
+/// A wait for units. It resolves when it was served. Dropping it leaves the queue and costs nothing.
 #[must_use = "a wait does nothing unless awaited"]
 pub struct Ready(Wait);
 
-/// A wait in line for a place in flight. Resolves to the place when its turn has come. Dropping it gives up the place in
-/// line and takes nothing; a place that was delivered and is dropped is given back.
+/// A wait for a permit. It resolves to the permit. Dropping it leaves the queue and takes nothing; a permit
+/// that was already assigned is returned.
 #[must_use = "a wait does nothing unless awaited"]
 pub struct Acquiring(Wait);
 
@@ -25,24 +24,25 @@ impl Ready {
         Self(Wait::new(gate, key))
     }
 
-    /// Waits for so many units.
+    /// Waits for `cost` units.
     pub const fn cost(mut self, cost: u64) -> Self {
         self.0.cost = cost;
         self
     }
 
-    /// Waits at most so long, counted from the first poll, and refuses at once when that is known not to be enough.
+    /// Waits at most this long, counted from the first poll, and fails immediately if that cannot be enough.
     ///
-    /// Known is what the counter and the line say at the first poll: when its turn comes if those ahead all stay, each is
-    /// served as early as the counter allows, and nobody gives units back. If that is too late it is refused at once, and
-    /// takes no place in line; if it is in time, to the last tick, it is not. When others who do not stand in line take what it
-    /// waits for, it is refused as soon as it is the first and learns of it, and at the deadline at the latest.
+    /// The forecast at the first poll considers the counter and the queue: all waiters ahead stay, each is
+    /// served as early as possible, and no units are given back. If the forecast exceeds the deadline, the
+    /// wait fails immediately and does not queue; if it meets the deadline, to the last tick, the wait
+    /// queues. If other requests take the units without queueing, it fails when it is the first waiter and
+    /// notices, and at the deadline at the latest.
     ///
-    /// A forecast is bounded. For windows and logs it goes through the first 4,096 instants at which somebody ahead is served;
-    /// for buckets it may be a tick early for each of them. What it cannot tell is not refused at once.
+    /// A forecast is bounded. For windows and logs it simulates up to 4,096 instants; for buckets it may be a
+    /// tick early per waiter ahead. An uncertain wait does not fail immediately.
     ///
-    /// Of a concurrency gate nothing is known beforehand, since a place may be given back at any time: it waits until the
-    /// deadline and refuses then. A deadline of zero refuses at once what is not free.
+    /// With a concurrency quota there is no forecast, since a permit may be returned at any time: it waits
+    /// until the deadline. A deadline of zero fails immediately if no permit is free.
     pub fn within(mut self, deadline: Duration) -> Self {
         self.0.within(deadline);
         self
@@ -54,16 +54,16 @@ impl Acquiring {
         Self(Wait::new(gate, key))
     }
 
-    /// Waits at most so long, counted from the first poll. A place may be given back at any time, so it waits until the
-    /// deadline and refuses then; a deadline of zero refuses at once when no place is free.
+    /// Waits at most this long, counted from the first poll. A permit may be returned at any time, so it fails only at
+    /// the deadline; a deadline of zero fails immediately if no permit is free.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tollgate::{Gate, NotReady, Quota};
     /// let gate = Gate::new(Quota::concurrency(1, Duration::from_secs(30))?);
     /// # pollster::block_on(async {
-    /// let place = gate.until_acquired().within(Duration::ZERO).await;
-    /// assert!(place.is_ok());
+    /// let permit = gate.until_acquired().within(Duration::ZERO).await;
+    /// assert!(permit.is_ok());
     /// let refused = gate.until_acquired().within(Duration::from_millis(5)).await;
     /// assert!(matches!(refused, Err(NotReady::TooLate { .. })));
     /// # });
@@ -89,7 +89,7 @@ impl Future for Acquiring {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Wait { gate, key, .. } = &mut self.0;
         let (gate, key) = (gate.clone(), *key);
-        // What was taken in this poll is delivered by it, so there is no instant in which nobody would give it back.
+        // The permit is delivered by the poll that takes it, so it always has an owner that returns it.
         self.0.poll(context).map_ok(|grant| InFlight::new(gate, key, grant.permit))
     }
 }

@@ -1,83 +1,84 @@
-//! A wait in line, from its first poll to its answer. What is handed out at the end is left to whoever wraps it.
+//! The state machine of a waiter, from its first poll to its result. The wrappers in `ready` convert the
+//! result.
 
 use std::ops::ControlFlow;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::queue::{TICKET_NEXT, Turn, WAITERS_MAX};
-use super::{KeyedGate, Shared, forecast};
+use super::queue::{Retry, TICKET_NEXT, WAITERS_MAX, WaiterPoll};
+use super::{GateShared, KeyedGate, forecast};
 use crate::algorithm::concurrency::PermitId;
 use crate::clock::Sleep;
 use crate::decision::Source;
 use crate::key::Fingerprint;
-use crate::memory::{LineUp, Spot};
+use crate::memory::{DepartureRequest, DepartureSlot};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
 
-/// How often a wait looks that shares a counter with other keys because the gate's memory is full: what those do, and when
-/// there is room again, wakes nobody.
-const OVERFLOW_LOOK: Ticks = Ticks::from_secs(1);
+/// How often a waiter retries on a counter that is shared because the gate's memory is full. Nothing wakes it
+/// when other keys or freed memory make space.
+const OVERFLOW_RETRY: Ticks = Ticks::from_secs(1);
 
-/// Why a wait ended without being admitted. Nothing was charged.
+/// Why a wait failed. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotReady {
-    /// Its turn does not come within the time given.
-    #[error("its turn comes after {} at the earliest, later than the deadline allows", format_ticks(.wait))]
+    /// It cannot be served within the deadline.
+    #[error("the wait takes at least {}, longer than the deadline allows", format_ticks(.wait))]
     TooLate {
-        /// How long it would have to wait, at least. Of a concurrency gate: until a place expires that nobody gives back.
+        /// The minimum wait. With a concurrency quota: until the next permit expires.
         wait: Ticks,
     },
-    /// The cost exceeds what the gate can ever admit at once.
+    /// The cost exceeds the capacity of the gate.
     #[error("the cost exceeds the gate's capacity of {capacity}; ask for at most that")]
     Never {
-        /// The most that can pass at once.
+        /// The largest cost that can pass.
         capacity: u64,
     },
-    /// Too many wait already.
-    #[error("{WAITERS_MAX} waits are at this gate already; come back later")]
-    Crowded,
+    /// Too many requests are waiting.
+    #[error("{WAITERS_MAX} requests already wait at this gate; retry later")]
+    QueueFull,
 }
 
 fn format_ticks(ticks: &Ticks) -> String {
     format!("{} ms", ticks.ceil_millis())
 }
 
-/// What a wait ends with when it was admitted.
+/// The result of a successful wait.
 #[derive(Clone, Copy)]
-pub(super) struct Grant {
+pub(super) struct WaitGrant {
     pub(super) outcome: Outcome,
     pub(super) permit: PermitId,
 }
 
-/// A wait in line. Dropping it gives up the place and costs nothing.
+/// A waiter. Dropping it leaves the queue and costs nothing.
 pub(super) struct Wait {
     pub(super) gate: KeyedGate,
     pub(super) key: Fingerprint,
     pub(super) cost: u64,
     within: Option<Ticks>,
-    stage: Stage,
+    stage: WaitStage,
 }
 
-enum Stage {
+enum WaitStage {
     New,
     Queued(Queued),
-    /// Admitted with a departure time: a shaping limit gave it a place that is not yet due.
+    /// Admitted by a shaping limit with a departure time that is not yet due.
     Leaving {
-        grant: Grant,
+        grant: WaitGrant,
         departure: Departure,
     },
     Done,
 }
 
-/// When one may go who has a departure time.
+/// The departure of an admitted waiter.
 enum Departure {
-    /// In a line that moves up.
-    Line(Spot),
-    /// At the instant that it was told.
+    /// In a departure queue, in which later waiters move up.
+    Queued(DepartureSlot),
+    /// At a fixed instant.
     Fixed {
         sleep: Sleep,
-        /// When the bucket is empty if nobody comes after it.
+        /// When the bucket becomes empty if no other request comes.
         empty_at: Timestamp,
     },
 }
@@ -85,45 +86,46 @@ enum Departure {
 struct Queued {
     ticket: u64,
     deadline: Option<Timestamp>,
-    /// The first's wait until it asks again.
+    /// The timer of the first waiter until its next attempt.
     sleep: Option<Sleep>,
-    /// Further back, the wait for the deadline.
-    patience: Option<Sleep>,
+    /// The deadline timer of the other waiters.
+    deadline_timer: Option<Sleep>,
 }
 
-/// How the first in line was answered.
-enum Answer {
-    Admitted(Grant),
-    Departs { grant: Grant, at: Timestamp, empty_at: Timestamp },
+/// The result of an attempt by the first waiter.
+enum AttemptResult {
+    Admitted(WaitGrant),
+    Departs { grant: WaitGrant, at: Timestamp, empty_at: Timestamp },
     Refused(NotReady),
 }
 
 impl Wait {
     pub(super) const fn new(gate: KeyedGate, key: Fingerprint) -> Self {
-        Self { gate, key, cost: 1, within: None, stage: Stage::New }
+        Self { gate, key, cost: 1, within: None, stage: WaitStage::New }
     }
 
     pub(super) fn within(&mut self, deadline: Duration) {
         self.within = Some(Ticks::ceil_from(deadline));
     }
 
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Grant, NotReady>> {
-        if matches!(self.stage, Stage::New) {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<WaitGrant, NotReady>> {
+        if matches!(self.stage, WaitStage::New) {
             match self.enter() {
-                Ok(queued) => self.stage = Stage::Queued(queued),
+                Ok(queued) => self.stage = WaitStage::Queued(queued),
                 Err(refused) => {
-                    self.stage = Stage::Done;
+                    self.stage = WaitStage::Done;
                     return Poll::Ready(Err(refused));
                 }
             }
         }
         match self.stage {
-            Stage::Leaving { .. } => self.poll_leaving(context),
+            WaitStage::Leaving { .. } => self.poll_leaving(context),
             _ => self.poll_queued(context),
         }
     }
 
-    /// Joins the line, unless that is known to be in vain. Who is refused here was never in line, so nobody was held up.
+    /// Joins the queue, unless the wait is known to fail. A wait that fails here was never queued, so it
+    /// delayed no other.
     fn enter(&self) -> Result<Queued, NotReady> {
         let now = self.gate.shared.clock.now();
         let capacity = self.gate.shared.quota.capacity();
@@ -132,37 +134,38 @@ impl Wait {
         }
         if let Some(within) = self.within {
             let wait = self.least_wait(TICKET_NEXT, now);
-            // A place in flight may be given back at any time, so only having no time at all is too little.
+            // A permit may be returned at any time, so only a deadline of zero is known to fail.
             let is_hopeless = is_foreseeable(&self.gate.shared.quota) || within.is_zero();
             if wait > within && is_hopeless {
                 return Err(NotReady::TooLate { wait });
             }
         }
         let joined = self.gate.shared.queues.join(self.key, self.cost);
-        let ticket = joined.map_err(|_| NotReady::Crowded)?;
+        let ticket = joined.map_err(|_| NotReady::QueueFull)?;
         let deadline = self.within.map(|within| now + within);
-        Ok(Queued { ticket, deadline, sleep: None, patience: None })
+        Ok(Queued { ticket, deadline, sleep: None, deadline_timer: None })
     }
 
-    /// The least that who has this ticket must wait, told at least as far as the time that was given.
+    /// The minimum wait of this ticket, simulated at least up to the deadline.
     fn least_wait(&self, ticket: u64, now: Timestamp) -> Ticks {
         let horizon = now + self.within.unwrap_or(Ticks::ZERO);
         forecast::least_wait(&self.gate, self.key, ticket, self.cost, now, horizon)
     }
 
-    fn poll_queued(&mut self, context: &mut Context<'_>) -> Poll<Result<Grant, NotReady>> {
+    fn poll_queued(&mut self, context: &mut Context<'_>) -> Poll<Result<WaitGrant, NotReady>> {
         let Self { gate, key, cost, stage, .. } = self;
-        let Stage::Queued(queued) = stage else { return Poll::Pending };
+        let WaitStage::Queued(queued) = stage else { return Poll::Pending };
         let answer = loop {
             if queued.sleep.as_mut().is_some_and(|sleep| sleep.poll_due(context).is_ready()) {
                 queued.sleep = None;
             }
-            let (rested, deadline) = (queued.sleep.is_none(), queued.deadline);
-            let ask = || ask(gate, *key, *cost, deadline);
-            match gate.shared.queues.turn(*key, queued.ticket, context.waker(), rested, ask) {
-                Turn::Behind => return self.poll_patience(context),
-                Turn::Resting => return Poll::Pending,
-                Turn::Stays(until) => {
+            let retry = if queued.sleep.is_none() { Retry::Due } else { Retry::NotDue };
+            let deadline = queued.deadline;
+            let attempt = || attempt(gate, *key, *cost, deadline);
+            match gate.shared.queues.poll_waiter(*key, queued.ticket, context.waker(), retry, attempt) {
+                WaiterPoll::NotFirst => return self.poll_deadline(context),
+                WaiterPoll::NotDue => return Poll::Pending,
+                WaiterPoll::Waits(until) => {
                     let mut sleep = gate.shared.clock.sleep_until(until);
                     if sleep.poll_due(context).is_pending() {
                         queued.sleep = Some(sleep);
@@ -170,61 +173,65 @@ impl Wait {
                     }
                     queued.sleep = None;
                 }
-                Turn::Leaves(answer) => break answer,
+                WaiterPoll::Done(answer) => break answer,
             }
         };
-        self.stage = Stage::Done;
+        self.stage = WaitStage::Done;
         match answer {
-            Answer::Admitted(grant) => Poll::Ready(Ok(grant)),
-            Answer::Refused(refused) => Poll::Ready(Err(refused)),
-            Answer::Departs { grant, at, empty_at } => {
-                self.stage = Stage::Leaving { grant, departure: self.line_up(at, empty_at) };
+            AttemptResult::Admitted(grant) => Poll::Ready(Ok(grant)),
+            AttemptResult::Refused(refused) => Poll::Ready(Err(refused)),
+            AttemptResult::Departs { grant, at, empty_at } => {
+                self.stage =
+                    WaitStage::Leaving { grant, departure: self.enter_departure_queue(at, empty_at) };
                 self.poll_leaving(context)
             }
         }
     }
 
-    /// Further back in line: nothing to do but to be woken, or to give up once the deadline is past.
-    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<Result<Grant, NotReady>> {
+    /// Polls a waiter that is not the first: it is woken later, or fails once the deadline has passed.
+    fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<Result<WaitGrant, NotReady>> {
         let clock = &self.gate.shared.clock;
-        let Stage::Queued(Queued { ticket, deadline: Some(deadline), patience, .. }) = &mut self.stage else {
+        let WaitStage::Queued(Queued { ticket, deadline: Some(deadline), deadline_timer, .. }) =
+            &mut self.stage
+        else {
             return Poll::Pending;
         };
-        // At the deadline itself those ahead may still make room.
-        let patience = patience.get_or_insert_with(|| clock.sleep_until(*deadline + Ticks::ONE));
-        if patience.poll_due(context).is_pending() {
+        // At the deadline itself the waiters ahead may still leave.
+        let deadline_timer = deadline_timer.get_or_insert_with(|| clock.sleep_until(*deadline + Ticks::ONE));
+        if deadline_timer.poll_due(context).is_pending() {
             return Poll::Pending;
         }
         let (ticket, now) = (*ticket, clock.now());
         let wait = self.least_wait(ticket, now);
-        self.stage = Stage::Done;
+        self.stage = WaitStage::Done;
         self.gate.shared.queues.leave(self.key, ticket);
         Poll::Ready(Err(NotReady::TooLate { wait }))
     }
 
-    fn line_up(&self, at: Timestamp, empty_at: Timestamp) -> Departure {
-        let Shared { store, clock, quota, number, .. } = &*self.gate.shared;
-        let spot = match quota {
+    fn enter_departure_queue(&self, at: Timestamp, empty_at: Timestamp) -> Departure {
+        let GateShared { store, clock, quota, number, .. } = &*self.gate.shared;
+        let slot = match quota {
             Quota::LeakyBucket(quota) => {
-                let wanted = LineUp { key: self.key, number: *number, quota, cost: self.cost, empty_at };
-                store.line_up(&wanted, clock.now(), clock)
+                let wanted =
+                    DepartureRequest { key: self.key, number: *number, quota, cost: self.cost, empty_at };
+                store.queue_departure(&wanted, clock.now(), clock)
             }
             _ => None,
         };
-        spot.map_or_else(|| Departure::Fixed { sleep: clock.sleep_until(at), empty_at }, Departure::Line)
+        slot.map_or_else(|| Departure::Fixed { sleep: clock.sleep_until(at), empty_at }, Departure::Queued)
     }
 
-    fn poll_leaving(&mut self, context: &mut Context<'_>) -> Poll<Result<Grant, NotReady>> {
-        let Stage::Leaving { grant, departure } = &mut self.stage else { return Poll::Pending };
+    fn poll_leaving(&mut self, context: &mut Context<'_>) -> Poll<Result<WaitGrant, NotReady>> {
+        let WaitStage::Leaving { grant, departure } = &mut self.stage else { return Poll::Pending };
         let grant = *grant;
-        let turn = match departure {
-            Departure::Line(spot) => spot.poll_turn(context),
+        let due = match departure {
+            Departure::Queued(slot) => slot.poll_due(context),
             Departure::Fixed { sleep, .. } => sleep.poll_due(context),
         };
-        if turn.is_pending() {
+        if due.is_pending() {
             return Poll::Pending;
         }
-        self.stage = Stage::Done;
+        self.stage = WaitStage::Done;
         Poll::Ready(Ok(grant))
     }
 }
@@ -232,58 +239,62 @@ impl Wait {
 impl Drop for Wait {
     fn drop(&mut self) {
         match &self.stage {
-            Stage::New | Stage::Done => {}
-            Stage::Queued(queued) => self.gate.shared.queues.leave(self.key, queued.ticket),
-            // Its place in the shaped stream was taken and is not used: those behind move up.
-            Stage::Leaving { departure: Departure::Line(spot), .. } => self.gate.leave_line(self.key, spot),
-            Stage::Leaving { departure: Departure::Fixed { empty_at, .. }, .. } => {
+            WaitStage::New | WaitStage::Done => {}
+            WaitStage::Queued(queued) => self.gate.shared.queues.leave(self.key, queued.ticket),
+            // Its departure slot is not used: later waiters move up.
+            WaitStage::Leaving { departure: Departure::Queued(slot), .. } => {
+                self.gate.leave_queue(self.key, slot)
+            }
+            WaitStage::Leaving { departure: Departure::Fixed { empty_at, .. }, .. } => {
                 self.gate.step_back_key(self.key, self.cost, *empty_at);
             }
         }
     }
 }
 
-/// Whether time alone makes room. Places in flight are given back when their holders are done.
+/// Whether only time frees capacity. Permits are returned when their owners are done.
 const fn is_foreseeable(quota: &Quota) -> bool {
     !matches!(quota, Quota::Concurrency(_))
 }
 
-/// The first in line asks: it leaves with an answer, or stays until an instant at which to ask again.
-fn ask(
+/// An attempt by the first waiter: it ends the wait, or returns the instant of the next attempt.
+fn attempt(
     gate: &KeyedGate,
     key: Fingerprint,
     cost: u64,
     deadline: Option<Timestamp>,
-) -> ControlFlow<Answer, Timestamp> {
+) -> ControlFlow<AttemptResult, Timestamp> {
     let now = gate.shared.clock.now();
     let charge = gate.shared.charge_of(key, cost);
     let (outcome, source) = gate.decide(&charge, now);
-    let grant = Grant { outcome, permit: charge.permit };
+    let grant = WaitGrant { outcome, permit: charge.permit };
     match outcome.verdict {
-        Verdict::Allow => ControlFlow::Break(Answer::Admitted(grant)),
+        Verdict::Allow => ControlFlow::Break(AttemptResult::Admitted(grant)),
         Verdict::Never | Verdict::Forbidden => {
-            ControlFlow::Break(Answer::Refused(NotReady::Never { capacity: outcome.limit }))
+            ControlFlow::Break(AttemptResult::Refused(NotReady::Never { capacity: outcome.limit }))
         }
         Verdict::Wait(wait) if deadline.is_some_and(|deadline| now + wait > deadline) => {
-            // Who asked leaves the line, and the next is woken for that.
+            // The waiter leaves the queue, which wakes the next one.
             gate.shared.store.step_back_now(&charge, now + outcome.reset_after, now);
-            ControlFlow::Break(Answer::Refused(NotReady::TooLate { wait }))
+            ControlFlow::Break(AttemptResult::Refused(NotReady::TooLate { wait }))
         }
         Verdict::Wait(wait) => {
             let (at, empty_at) = (now + wait, now + outcome.reset_after);
-            ControlFlow::Break(Answer::Departs { grant, at, empty_at })
+            ControlFlow::Break(AttemptResult::Departs { grant, at, empty_at })
         }
         Verdict::Deny { retry_after } => {
             let is_certain = source == Source::Exact && is_foreseeable(&gate.shared.quota);
-            let look_after =
-                if source == Source::Exact { retry_after } else { retry_after.min(OVERFLOW_LOOK) };
+            let retry_after_max =
+                if source == Source::Exact { retry_after } else { retry_after.min(OVERFLOW_RETRY) };
             match deadline {
                 Some(deadline) if now + retry_after > deadline && (is_certain || now >= deadline) => {
-                    ControlFlow::Break(Answer::Refused(NotReady::TooLate { wait: retry_after }))
+                    ControlFlow::Break(AttemptResult::Refused(NotReady::TooLate { wait: retry_after }))
                 }
-                // Where room may be made before it is due, the last look is at the deadline itself.
-                Some(deadline) if now < deadline => ControlFlow::Continue(deadline.min(now + look_after)),
-                _ => ControlFlow::Continue(now + look_after),
+                // Where capacity may be freed early, the last attempt is at the deadline itself.
+                Some(deadline) if now < deadline => {
+                    ControlFlow::Continue(deadline.min(now + retry_after_max))
+                }
+                _ => ControlFlow::Continue(now + retry_after_max),
             }
         }
     }

@@ -312,7 +312,7 @@ fn a_crowded_gate_refuses_further_waits() {
     let mut waits = start((0..65_536).map(|number| gate.until_ready(&key(number))));
     assert!(waits.iter().all(|wait| wait.answer().is_none()));
     let refused = Task::start(gate.until_ready(&0u64));
-    assert_eq!(refused.answer(), Some(&Err(NotReady::Crowded)));
+    assert_eq!(refused.answer(), Some(&Err(NotReady::QueueFull)));
     drop(waits.pop());
     let waiting = Task::start(gate.until_ready(&0u64));
     assert_eq!(waiting.answer(), None);

@@ -188,7 +188,7 @@ impl Clock {
             }
         });
         if started.is_err() {
-            return Self { coarse: None, fine: Fine::Precise(anchor), wall }; // No thread to be had: precise is slower, and still right.
+            return Self { coarse: None, fine: Fine::Precise(anchor), wall }; // Without a thread: slower, but correct.
         }
         *running = Arc::downgrade(&ticker);
         Self { coarse: Some(ticker), fine: Fine::Precise(anchor), wall }

@@ -1,8 +1,9 @@
-//! The memory store: every counter of one process, bounded by bytes, without a background thread.
+//! The memory store: all counters of one process, bounded by bytes, without a background thread.
 //!
-//! Small states live in tables of cache lines, large ones on a shelf. Each exists twice: the main hall, and a small one
-//! for the counters that new keys share while the main hall is full. A key is only ever dropped when its state equals that of
-//! a key never seen, so a flood of new keys neither frees a throttled key nor denies a known one.
+//! Small states live in tables of cache lines, large ones in a sharded map. Each exists twice: in the main
+//! partition, and in a small one for the counters that new keys share while the main partition is full. A key
+//! is evicted only when its state equals that of a new key. So a flood of new keys neither frees a throttled
+//! key nor denies a known one.
 
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use crate::algorithm::reservoir::{Reservoir, Word};
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::Source;
 use crate::key::Fingerprint;
-use crate::memory::region::Budget;
-use crate::memory::shelf::{Shelf, Told};
+use crate::memory::budget::Budget;
+use crate::memory::large::{LargeMap, SourcedOutcome};
 use crate::memory::table::{Table, Unit};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
@@ -21,37 +22,39 @@ use crate::time::{Ticks, Timestamp, WallOffset};
 mod decide;
 mod holds;
 mod known;
-mod lines;
+mod waiters;
+mod budget;
 mod region;
-mod shelf;
+mod large;
 mod table;
 mod transaction;
-mod walk;
+mod export;
 mod wall;
 
-pub(crate) use decide::{Demand, Origin};
-pub(crate) use holds::Lasting;
-pub(crate) use lines::{Left, LineUp, Spot};
-pub(crate) use shelf::{Large, Shelved, state_bytes};
+pub(crate) use decide::{ChargeMode, Origin};
+pub(crate) use export::Piece;
+pub(crate) use holds::ActiveHold;
+pub(crate) use large::{Large, LargeEntry, state_bytes};
 pub(crate) use table::{Entry, Full, Slot};
-pub(crate) use walk::{Piece, Place};
+pub(crate) use waiters::{DepartureRequest, DepartureSlot, LeaveOutcome};
 pub(crate) use wall::without_setting;
 
-/// How many numbers of quotas there are.
+/// The number of quota numbers.
 pub(crate) const NUMBERS_MAX: usize = 1 << table::NUMBER_BITS;
-/// The number of every tally's quota. No limit gets it: counters of limits are held by their number, and tallies must not be.
+/// The quota number of all tallies. No limit has it, because holds apply to the quota numbers of limits and
+/// must not apply to tallies.
 pub(crate) const NUMBER_OF_TALLIES: u32 = (1 << table::NUMBER_BITS) - 1;
-/// Most quotas that the counters of one limit may be counted under at a time, those of replaced policies included.
+/// Maximum number of quotas that count one limit at a time, including those of replaced policies.
 pub(crate) const QUOTA_NUMBERS_MAX: usize = NUMBERS_MAX - 1;
 
-/// Bytes that a store may take unless said otherwise.
+/// The default memory budget in bytes.
 pub const CAPACITY_BYTES_DEFAULT: u64 = 64 << 20;
-/// Least and most bytes for the counters that new keys share when the store is full.
+/// The bounds of the overflow partition in bytes.
 const OVERFLOW_BYTES: (u64, u64) = (64 << 10, 8 << 20);
-/// How long a key that has become idle keeps its slot while there is room for others.
-const PATIENCE: Timestamp = Timestamp::from_unix_seconds(10);
-/// What a new key is told when not even a shared counter has room.
-const NO_ROOM_RETRY: Ticks = Ticks::from_secs(1);
+/// How long an idle key keeps its slot while there is space for others.
+const IDLE_GRACE: Timestamp = Timestamp::from_unix_seconds(10);
+/// The retry time of a new key when even the overflow partition is full.
+const FULL_RETRY: Ticks = Ticks::from_secs(1);
 
 /// Counters in this process's memory.
 ///
@@ -61,69 +64,78 @@ const NO_ROOM_RETRY: Ticks = Ticks::from_secs(1);
 /// assert!(store.usage(Timestamp::from_unix_seconds(1_700_000_000)).bytes < 1 << 20);
 /// ```
 pub struct MemoryStore {
-    main: Hall,
-    overflow: Hall,
+    main: Partition,
+    overflow: Partition,
     origin: Origin,
     walls: wall::Walls,
-    lines: lines::Lines,
+    departures: waiters::DepartureQueues,
 }
 
-/// What a store holds. For people and metrics; counting walks the whole store.
+/// The usage of a store, for people and metrics. Counting visits the whole store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Keys whose state still matters.
+    /// Keys that are not idle.
     pub keys: u64,
-    /// Shared counters in use because the store is, or was, full.
+    /// Shared counters in use, because the store is or was full.
     pub overflow_keys: u64,
-    /// Bytes taken.
+    /// Bytes in use.
     pub bytes: u64,
-    /// Bytes that may be taken.
+    /// The memory budget in bytes.
     pub capacity_bytes: u64,
 }
 
-/// One set of tables under one budget.
-struct Hall {
+/// One set of tables with its own budget.
+struct Partition {
     words: Table<3, 1>,
     pairs: Table<2, 2>,
-    shelf: Shelf,
+    large: LargeMap,
     budgets: [Arc<Budget>; 3],
     bytes: u64,
 }
 
-/// Which part of a hall keeps a quota's states.
+/// A partition of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+pub(crate) enum PartitionId {
+    /// The counters of the keys.
+    Main,
+    /// The counters that new keys share while the main partition is full.
+    Overflow,
+}
+
+/// Which table of a partition holds the states of a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum StateKind {
     Word,
     Pair,
     Large,
 }
 
-impl Kind {
+impl StateKind {
     #[inline]
     const fn of(charge: &Charge<'_>) -> Self {
         match charge.quota {
-            Quota::Gcra(_) | Quota::LeakyBucket(_) => Kind::Word,
-            Quota::TokenBucket(_) if !charge.family.is_wide() => Kind::Word,
-            Quota::TokenBucket(_) | Quota::FixedWindow(_) => Kind::Pair,
-            Quota::SlidingWindow(_) | Quota::SlidingLog(_) | Quota::Concurrency(_) => Kind::Large,
+            Quota::Gcra(_) | Quota::LeakyBucket(_) => StateKind::Word,
+            Quota::TokenBucket(_) if !charge.family.is_wide() => StateKind::Word,
+            Quota::TokenBucket(_) | Quota::FixedWindow(_) => StateKind::Pair,
+            Quota::SlidingWindow(_) | Quota::SlidingLog(_) | Quota::Concurrency(_) => StateKind::Large,
         }
     }
 }
 
-impl Hall {
+impl Partition {
     fn new(bytes: u64) -> Self {
         let budgets = Budget::shares(bytes);
-        let [words, pairs, shelf] = budgets.clone();
+        let [words, pairs, large] = budgets.clone();
         Self {
-            words: Table::new(words, Origin::EPOCH.word(PATIENCE)),
-            pairs: Table::new(pairs, PATIENCE.unix_micros()),
-            shelf: Shelf::new(shelf),
+            words: Table::new(words, Origin::EPOCH.word(IDLE_GRACE)),
+            pairs: Table::new(pairs, IDLE_GRACE.unix_micros()),
+            large: LargeMap::new(large),
             budgets,
             bytes,
         }
     }
 
-    /// Decides about one key that needs no other.
+    /// Charges one counter by itself.
     #[inline]
     fn charge(
         &self,
@@ -131,35 +143,35 @@ impl Hall {
         now: Timestamp,
         origin: Origin,
         walls: &wall::Walls,
-    ) -> Result<Result<Told, StoreFailure>, Full> {
-        match Kind::of(charge) {
-            Kind::Word => self
+    ) -> Result<Result<SourcedOutcome, StoreFailure>, Full> {
+        match StateKind::of(charge) {
+            StateKind::Word => self
                 .words
                 .update(charge.key, origin.word(now), |held| exact(decide::word(charge, held, now, origin))),
-            Kind::Pair => self
+            StateKind::Pair => self
                 .pairs
                 .update(charge.key, now.unix_micros(), |held| exact(decide::pair(charge, held, now, walls))),
-            Kind::Large => self.shelf.charge(charge, now),
+            StateKind::Large => self.large.charge(charge, now),
         }
     }
 
-    /// The same for one that is asked in another way.
+    /// Charges one counter by itself in another [`ChargeMode`].
     fn ask(
         &self,
         charge: &Charge<'_>,
-        demand: Demand,
+        demand: ChargeMode,
         now: Timestamp,
         origin: Origin,
         walls: &wall::Walls,
-    ) -> Result<Result<Told, StoreFailure>, Full> {
-        match Kind::of(charge) {
-            Kind::Word => self.words.update(charge.key, origin.word(now), |held| {
+    ) -> Result<Result<SourcedOutcome, StoreFailure>, Full> {
+        match StateKind::of(charge) {
+            StateKind::Word => self.words.update(charge.key, origin.word(now), |held| {
                 exact(demand.ask(charge.cost, |cost| decide::word(&charge.costing(cost), held, now, origin)))
             }),
-            Kind::Pair => self.pairs.update(charge.key, now.unix_micros(), |held| {
+            StateKind::Pair => self.pairs.update(charge.key, now.unix_micros(), |held| {
                 exact(demand.ask(charge.cost, |cost| decide::pair(&charge.costing(cost), held, now, walls)))
             }),
-            Kind::Large => self.shelf.ask(charge, demand, now),
+            StateKind::Large => self.large.ask(charge, demand, now),
         }
     }
 
@@ -169,25 +181,25 @@ impl Hall {
     }
 
     fn keys(&self, now: Timestamp, origin: Origin) -> u64 {
-        self.words.count(origin.word(now)) + self.pairs.count(now.unix_micros()) + self.shelf.count(now)
+        self.words.count(origin.word(now)) + self.pairs.count(now.unix_micros()) + self.large.count(now)
     }
 }
 
 impl MemoryStore {
-    /// A store that takes at most about `capacity_bytes`, for decisions from `origin` on: the instant of its making.
+    /// A store of at most about `capacity_bytes`, created at `origin` for decisions from then on.
     #[must_use]
     pub fn new(capacity_bytes: u64, origin: Timestamp) -> Self {
         let overflow = (capacity_bytes / 8).clamp(OVERFLOW_BYTES.0, OVERFLOW_BYTES.1);
         Self {
-            main: Hall::new(capacity_bytes.saturating_sub(overflow).max(OVERFLOW_BYTES.0)),
-            overflow: Hall::new(overflow),
+            main: Partition::new(capacity_bytes.saturating_sub(overflow).max(OVERFLOW_BYTES.0)),
+            overflow: Partition::new(overflow),
             origin: Origin::of(origin),
             walls: wall::Walls::default(),
-            lines: lines::Lines::default(),
+            departures: waiters::DepartureQueues::default(),
         }
     }
 
-    /// What the store holds now.
+    /// The current usage.
     #[must_use]
     pub fn usage(&self, now: Timestamp) -> Usage {
         Usage {
@@ -198,15 +210,22 @@ impl MemoryStore {
         }
     }
 
-    /// Bytes taken.
+    const fn partition(&self, id: PartitionId) -> &Partition {
+        match id {
+            PartitionId::Main => &self.main,
+            PartitionId::Overflow => &self.overflow,
+        }
+    }
+
+    /// Bytes in use.
     pub(crate) fn bytes(&self) -> u64 {
         self.main.used() + self.overflow.used()
     }
 
-    /// Charges every enforced counter, or none. Never waits for anything but another thread's few dozen instructions.
+    /// Charges all enforced counters or none. It waits only for the few dozen instructions that another
+    /// thread holds a lock.
     ///
-    /// # Errors
-    /// [`StoreFailure::Superseded`] when a newer policy has already taken over a counter.
+    /// # Errors [`StoreFailure::Superseded`] when a newer policy has already taken over a counter.
     #[inline]
     pub fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         let mut answers = Answers::new();
@@ -214,7 +233,7 @@ impl MemoryStore {
         Ok(answers)
     }
 
-    /// The same, written where it is needed.
+    /// Charges and writes the answers in place.
     #[inline]
     fn charge_into(
         &self,
@@ -241,38 +260,38 @@ impl MemoryStore {
         self.charge_clamped(charge, self.origin.clamp(now))
     }
 
-    /// The same at an instant that the store can tell.
+    /// Charges one counter at an instant within the range of the store.
     #[inline]
     fn charge_clamped(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         match self.main.charge(charge, now, self.origin, &self.walls) {
-            Ok(told) => told.map(|(outcome, source)| Answer::new(outcome, source).charged(now)),
+            Ok(decided) => decided.map(|(outcome, source)| Answer::new(outcome, source).charged(now)),
             Err(Full) => self.charge_overflow(charge, now),
         }
     }
 
-    /// Asks one counter in another way than a charge does.
+    /// Charges one counter in another [`ChargeMode`].
     pub(crate) fn ask(
         &self,
         charge: &Charge<'_>,
-        demand: Demand,
+        demand: ChargeMode,
         now: Timestamp,
     ) -> Result<Answer, StoreFailure> {
         let now = self.origin.clamp(now);
-        if let Ok(told) = self.main.ask(charge, demand, now, self.origin, &self.walls) {
-            return told.map(|(outcome, source)| Answer::new(outcome, source).charged(now));
+        if let Ok(decided) = self.main.ask(charge, demand, now, self.origin, &self.walls) {
+            return decided.map(|(outcome, source)| Answer::new(outcome, source).charged(now));
         }
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         match self.overflow.ask(&shared, demand, now, self.origin, &self.walls) {
-            Ok(told) => told.map(|told| Answer::new(told.0, shared_source(told)).charged(now)),
+            Ok(decided) => decided.map(|decided| Answer::new(decided.0, shared_source(decided)).charged(now)),
             Err(Full) => {
-                let outcome = Outcome { limit: charge.quota.capacity(), ..NO_ROOM };
+                let outcome = Outcome { limit: charge.quota.capacity(), ..FULL_OUTCOME };
                 Ok(Answer::new(outcome, Source::Full).charged(now))
             }
         }
     }
 
-    /// Asks for one unit of a counter that was last counted under the quota of this number, which is the one given. `None`: only the
-    /// whole way can tell.
+    /// Charges one unit to a counter whose quota has this number and this one-word arithmetic. `None` if only
+    /// the slow path can decide.
     #[inline(always)]
     pub(crate) fn admit(
         &self,
@@ -289,7 +308,7 @@ impl MemoryStore {
         }
     }
 
-    /// The same, with what the counter has left: `reservoir` is the one whose arithmetic the word is.
+    /// [`MemoryStore::admit`] with the full outcome. `reservoir` is the one whose arithmetic `quota.0` is.
     #[inline(always)]
     pub(crate) fn admit_telling(
         &self,
@@ -315,30 +334,31 @@ impl MemoryStore {
         }
     }
 
-    /// Charges the counter that stands in for a key that there is no room for.
+    /// Charges the shared counter of a key that the main partition has no space for.
     #[cold]
     fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         Ok(match self.overflow.charge(&shared, now, self.origin, &self.walls) {
-            Ok(told) => {
-                let told = told?;
-                Answer::new(told.0, shared_source(told)).charged(now)
+            Ok(decided) => {
+                let decided = decided?;
+                Answer::new(decided.0, shared_source(decided)).charged(now)
             }
             Err(Full) => {
-                let outcome = Outcome { limit: charge.quota.capacity(), ..NO_ROOM };
+                let outcome = Outcome { limit: charge.quota.capacity(), ..FULL_OUTCOME };
                 Answer::new(outcome, Source::Full).charged(now)
             }
         })
     }
 
-    /// A copy of a large state, for a forecast to play on with; none of a key that is as if never seen.
+    /// A copy of a large state, for a forecast; `None` if the key is idle.
     pub(crate) fn copy_large(&self, key: Fingerprint, now: Timestamp) -> Option<Large> {
         let now = self.origin.clamp(now);
-        let shard = self.main.shelf.lock(Shelf::shard_of(key));
-        shard.get(&key).filter(|shelved| shelved.idle_at > now).map(|shelved| shelved.state.clone())
+        let shard = self.main.large.lock(LargeMap::shard_of(key));
+        shard.get(&key).filter(|entry| entry.idle_at > now).map(|entry| entry.state.clone())
     }
 
-    /// Copies the state of a key to another store of the same making, small states only. Of a key that is not there nothing is left there.
+    /// Copies a small state of a key to a store with the same origin. If the key has no state, the copy is
+    /// reset.
     pub(crate) fn copy_to(
         &self,
         other: &MemoryStore,
@@ -347,48 +367,48 @@ impl MemoryStore {
     ) -> Result<(), Full> {
         let now = self.origin.clamp(now);
         let (word, micros) = (self.origin.word(now), now.unix_micros());
-        match Kind::of(charge) {
-            Kind::Word => match self.main.words.update(charge.key, word, |held| (None, held))? {
+        match StateKind::of(charge) {
+            StateKind::Word => match self.main.words.update(charge.key, word, |held| (None, held))? {
                 Some(entry) => other.main.words.update(charge.key, word, |_| (Some(entry), ()))?,
                 None => other.reset_now(charge, now),
             },
-            Kind::Pair => match self.main.pairs.update(charge.key, micros, |held| (None, held))? {
+            StateKind::Pair => match self.main.pairs.update(charge.key, micros, |held| (None, held))? {
                 Some(entry) => other.main.pairs.update(charge.key, micros, |_| (Some(entry), ()))?,
                 None => other.reset_now(charge, now),
             },
-            Kind::Large => {}
+            StateKind::Large => {}
         }
         Ok(())
     }
 
-    /// Starts loading the memory of a key that fits one word; a batch does this for all its keys before it decides.
+    /// Starts loading the memory of a one-word key. A batch does this for all keys before it decides.
     #[inline]
     pub(crate) fn touch_word(&self, key: Fingerprint) -> u64 {
         self.main.words.touch(key)
     }
 }
 
-/// What a table is to keep, and what the counter itself says.
+/// Converts a step into the entry to write and the outcome with its source.
 #[inline]
-fn exact<E>(step: decide::Step<E>) -> (Option<E>, Result<Told, StoreFailure>) {
+fn exact<E>(step: decide::StepResult<E>) -> (Option<E>, Result<SourcedOutcome, StoreFailure>) {
     match step {
         Ok((keep, outcome)) => (keep, Ok((outcome, Source::Exact))),
         Err(failure) => (None, Err(failure)),
     }
 }
 
-/// Where the answer of a shared counter comes from.
-fn shared_source((_, source): Told) -> Source {
+/// The source of an answer by a shared counter.
+fn shared_source((_, source): SourcedOutcome) -> Source {
     if source == Source::Full { Source::Full } else { Source::Overflow }
 }
 
-/// The answer when even the shared counters have no room: nothing is known, so nothing is admitted.
-const NO_ROOM: Outcome = Outcome {
-    verdict: Verdict::Deny { retry_after: NO_ROOM_RETRY },
+/// The outcome when even the overflow partition is full: nothing is known, so nothing is admitted.
+const FULL_OUTCOME: Outcome = Outcome {
+    verdict: Verdict::Deny { retry_after: FULL_RETRY },
     limit: 0,
     remaining: 0,
-    next_unit_after: NO_ROOM_RETRY,
-    reset_after: NO_ROOM_RETRY,
+    next_unit_after: FULL_RETRY,
+    reset_after: FULL_RETRY,
 };
 
 impl Store for MemoryStore {
@@ -453,11 +473,11 @@ impl Store for MemoryStore {
 
     fn hold(&self, hold: &Hold) {
         let [since, until] = [hold.since, hold.until].map(|at| self.origin.clamp(at));
-        for hall in [&self.main, &self.overflow] {
+        for partition in [&self.main, &self.overflow] {
             for &number in &hold.numbers {
-                hall.words.holds().hold(number, self.origin.word(since), self.origin.word(until));
-                hall.pairs.holds().hold(number, since.unix_micros(), until.unix_micros());
-                hall.shelf.holds().hold(number, since.unix_micros(), until.unix_micros());
+                partition.words.holds().hold(number, self.origin.word(since), self.origin.word(until));
+                partition.pairs.holds().hold(number, since.unix_micros(), until.unix_micros());
+                partition.large.holds().hold(number, since.unix_micros(), until.unix_micros());
             }
         }
     }

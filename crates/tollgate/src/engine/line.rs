@@ -9,7 +9,7 @@ use super::Engine;
 use super::hold::{Held, Reservation};
 use crate::clock::Clock;
 use crate::decision::Stance;
-use crate::memory::{Left, LineUp, Spot};
+use crate::memory::{DepartureRequest, DepartureSlot, LeaveOutcome};
 use crate::quota::Quota;
 use crate::store::Store;
 use crate::time::Timestamp;
@@ -17,13 +17,13 @@ use crate::time::Timestamp;
 /// Something to await until one's turn in a line has come. Dropping it changes nothing: who goes away cancels its reservation.
 #[derive(Debug)]
 #[must_use = "nobody waits until it is awaited"]
-pub struct Turn(Arc<Spot>);
+pub struct Turn(Arc<DepartureSlot>);
 
 /// Where a reservation stands in line, and for which of its counters.
 #[derive(Debug)]
 pub(super) struct Lined {
     at: usize,
-    spot: Arc<Spot>,
+    spot: Arc<DepartureSlot>,
 }
 
 /// How a reservation parted from its line.
@@ -41,7 +41,7 @@ impl Future for Turn {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        self.0.poll_turn(context)
+        self.0.poll_due(context)
     }
 }
 
@@ -60,9 +60,14 @@ impl<S: Store> Engine<S> {
             return None;
         }
         let Quota::LeakyBucket(quota) = &held.quota.0 else { return None };
-        let wanted =
-            LineUp { key: held.key, number: held.number, quota, cost: held.cost(), empty_at: held.empty_at? };
-        let spot = Arc::new(memory.line_up(&wanted, clock.now(), clock)?);
+        let wanted = DepartureRequest {
+            key: held.key,
+            number: held.number,
+            quota,
+            cost: held.cost(),
+            empty_at: held.empty_at?,
+        };
+        let spot = Arc::new(memory.queue_departure(&wanted, clock.now(), clock)?);
         reservation.lined = Some(Lined { at, spot: Arc::clone(&spot) });
         Some(Turn(spot))
     }
@@ -73,15 +78,15 @@ impl<S: Store> Engine<S> {
             return Parted::No;
         };
         let empty_at = match actual {
-            None => match memory.leave_line(spot, now) {
-                Left::Free => {
+            None => match memory.leave_queue(spot, now) {
+                LeaveOutcome::Freed => {
                     let at = *at;
                     reservation.lined = None;
                     return Parted::Free { at };
                 }
-                Left::Used(empty_at) => Some(empty_at),
+                LeaveOutcome::Used(empty_at) => Some(empty_at),
             },
-            Some(_) => spot.stay(),
+            Some(_) => spot.keep(),
         };
         if let Some(held) = reservation.held.get_mut(*at) {
             held.empty_at = empty_at;

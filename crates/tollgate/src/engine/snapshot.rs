@@ -264,10 +264,10 @@ fn holds(fields: &mut Fields, live: &Live, store: &MemoryStore, now: Timestamp) 
         fields.u32(number);
         fields.instant(until);
     });
-    fields.list(&store.lasting(now), |fields, lasting| {
-        fields.u32(lasting.number);
-        fields.u64(lasting.since);
-        fields.u64(lasting.until);
+    fields.list(&store.active_holds(now), |fields, hold| {
+        fields.u32(hold.number);
+        fields.u64(hold.since);
+        fields.u64(hold.until);
     });
 }
 
@@ -339,7 +339,7 @@ impl Reading {
         }
         for _ in 0..fields.length()? {
             let (number, since, until) = (fields.number()?, fields.u64()?, fields.u64()?);
-            self.store.hold_again(crate::memory::Lasting { number, since, until });
+            self.store.hold_again(crate::memory::ActiveHold { number, since, until });
         }
         self.is_ready = true;
         Ok(())

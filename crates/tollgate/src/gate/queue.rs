@@ -83,7 +83,7 @@ impl Queues {
     /// Joins the end of a key's queue. Returns the ticket.
     pub(super) fn join(&self, key: Fingerprint, cost: u64) -> Result<u64, QueueFull> {
         let mut state = self.state();
-        let waiting = self.waiting.load(Ordering::Relaxed); // Changed under the lock only.
+        let waiting = self.waiting.load(Ordering::Relaxed); // Written only under the lock.
         if waiting >= WAITERS_MAX {
             return Err(QueueFull);
         }
@@ -126,7 +126,7 @@ impl Queues {
         };
         std::mem::swap(&mut waiter.waker, &mut waker);
         drop(state);
-        drop(waker); // The one before, without the lock.
+        drop(waker); // The previous waker, without the lock.
         polled
     }
 

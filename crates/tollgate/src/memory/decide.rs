@@ -1,5 +1,5 @@
-//! From what a table holds to an answer and back: unpacks a state, carries it over from another quota if it was counted under
-//! one, lets the algorithm decide, and packs the new state. Pure; which lock is held is the caller's business.
+//! Decides on small states: unpacks a state, converts it from another quota if needed, runs the algorithm,
+//! and packs the new state. Pure; the caller holds the lock.
 
 use crate::algorithm::reservoir::{FRACTION_BITS, Reservoir};
 use crate::algorithm::{fixed_window, gcra, leaky_bucket, token_bucket};
@@ -11,33 +11,33 @@ use crate::quota::Quota;
 use crate::store::StoreFailure;
 use crate::time::{Ticks, Timestamp};
 
-/// The step of one decision: the entry to keep, if it changes, and the answer.
-pub(crate) type Step<E> = Result<(Option<E>, Outcome), StoreFailure>;
+/// The result of one decision: the entry to write, if it changes, and the outcome.
+pub(crate) type StepResult<E> = Result<(Option<E>, Outcome), StoreFailure>;
 
-/// How a counter is asked, where it is not simply charged.
+/// How a counter is charged, if not plainly.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Demand {
-    /// Takes the charge's cost if it would admit this many units.
+pub(crate) enum ChargeMode {
+    /// Charges the cost if the counter would admit this many units.
     If(u64),
-    /// The same, and takes nothing.
+    /// Checks whether the counter would admit this many units, and charges nothing.
     Would(u64),
-    /// Takes up to the charge's cost without asking, and leaves at least this many units.
+    /// Charges up to the cost without a check, and leaves at least this many units.
     UpTo(u64),
 }
 
-impl Demand {
-    /// Asks, by the steps that a charge of a cost would be.
-    pub(crate) fn ask<E>(self, cost: u64, step: impl Fn(u64) -> Step<E>) -> Step<E> {
+impl ChargeMode {
+    /// Charges by the given step function.
+    pub(crate) fn ask<E>(self, cost: u64, step: impl Fn(u64) -> StepResult<E>) -> StepResult<E> {
         match self {
-            Demand::If(units) => match step(units)? {
+            ChargeMode::If(units) => match step(units)? {
                 (_, outcome) if outcome.is_allowed() => step(cost),
                 refused => Ok(refused),
             },
-            Demand::Would(units) => match step(units)? {
+            ChargeMode::Would(units) => match step(units)? {
                 (_, outcome) if outcome.is_allowed() => Ok((None, outcome)),
                 refused => Ok(refused),
             },
-            Demand::UpTo(left) => {
+            ChargeMode::UpTo(left) => {
                 let (keep, look) = step(0)?;
                 match cost.min(look.remaining.saturating_sub(left)) {
                     0 => Ok((keep, look)),
@@ -52,27 +52,27 @@ impl Demand {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin(pub(crate) Timestamp);
 
-/// How far before its making a store can still tell instants apart.
+/// How long before its creation a store can tell instants apart.
 const BEFORE: Ticks = Ticks::from_secs(366 * 86_400);
-/// How far after its origin time stands still: states reach two years ahead, and must fit 48 bits.
+/// How long after its origin time stands still: states reach two years ahead, and must fit 48 bits.
 const SPAN: Ticks = Ticks::from_micros((1 << 48) - 1 - 2 * 366 * 86_400 * 1_000_000);
 
 impl Origin {
     /// The Unix epoch: durations as words.
     pub(crate) const EPOCH: Origin = Origin(Timestamp::from_unix_seconds(0));
 
-    /// For a store made at this instant.
+    /// The origin of a store that is created at this instant.
     pub(crate) fn of(made_at: Timestamp) -> Self {
         Self(made_at.decidable() - BEFORE)
     }
 
-    /// The instant, within what the store can tell: outside of it time stands still, and nothing refills.
+    /// Clamps an instant to the range of the store. Outside of it time stands still, and nothing refills.
     #[inline]
     pub(crate) fn clamp(self, now: Timestamp) -> Timestamp {
         now.decidable().clamp(self.0, self.0 + SPAN)
     }
 
-    /// An instant as a word, if the store can tell it.
+    /// An instant as a word, if it is within the range of the store.
     #[inline(always)]
     pub(crate) const fn try_word(self, now: Timestamp) -> Option<u64> {
         let ticks = now.unix_micros().wrapping_sub(self.0.unix_micros());
@@ -85,7 +85,7 @@ impl Origin {
         at.since(self.0).as_micros() << FRACTION_BITS
     }
 
-    /// The credits that a reservoir of this word lacks at an instant.
+    /// The credits that a reservoir with this word lacks at an instant.
     #[inline]
     pub(crate) fn missing(self, word: u64, reservoir: &Reservoir, now: Timestamp) -> u64 {
         self.unpack([word]).missing(reservoir, now)
@@ -104,14 +104,14 @@ impl Origin {
     }
 }
 
-/// A GCRA or leaky bucket, or a token bucket whose fractions fit: they keep one word.
+/// Charges a GCRA, a leaky bucket, or a token bucket whose fractions fit into one word.
 #[inline]
 pub(crate) fn word(
     charge: &Charge<'_>,
     held: Option<Entry<1>>,
     now: Timestamp,
     origin: Origin,
-) -> Step<Entry<1>> {
+) -> StepResult<Entry<1>> {
     let state = word_state(charge, held, now, origin)?;
     let (next, outcome) = match charge.quota {
         Quota::Gcra(quota) => gcra::charge(quota.reservoir(), state, now, charge.cost),
@@ -123,7 +123,7 @@ pub(crate) fn word(
     Ok((keep, outcome))
 }
 
-/// The entry after giving back what the charge took, still counted under the quota that it has.
+/// Refunds a charge under the quota that counted it.
 pub(crate) fn refund_word(
     charge: &Charge<'_>,
     held: Entry<1>,
@@ -137,7 +137,7 @@ pub(crate) fn refund_word(
     Ok(Entry { state: origin.pack(next), number: held.number })
 }
 
-/// The entry after the last charge of a leaky bucket has stepped back; none if it is not the last, or a policy has changed since.
+/// Takes back the last charge of a leaky bucket; `None` if it is not the last, or the quota has changed.
 pub(crate) fn step_back_word(
     charge: &Charge<'_>,
     held: Entry<1>,
@@ -190,25 +190,25 @@ fn inherit_word(
     Ok(state)
 }
 
-/// A state whose quota this policy does not know: of one so old that the state is idle, else of a newer policy.
+/// Handles a state whose quota this policy does not know: it is either idle, or of a newer policy.
 fn unknown<const WORDS: usize>(entry: Entry<WORDS>, horizon: u64) -> Result<Entry<WORDS>, StoreFailure> {
     if entry.state[0] <= horizon { Ok(entry) } else { Err(StoreFailure::Superseded) }
 }
 
-/// A fixed window, or a token bucket whose fractions need a word of their own: they keep two words.
+/// Charges a fixed window, or a token bucket whose fractions need a second word.
 #[inline]
 pub(crate) fn pair(
     charge: &Charge<'_>,
     held: Option<Entry<2>>,
     now: Timestamp,
     walls: &Walls,
-) -> Step<Entry<2>> {
+) -> StepResult<Entry<2>> {
     let (keep, outcome) = match (charge.quota, pair_state(charge, held, now, walls)?) {
         (Quota::TokenBucket(quota), PairState::Bucket(state)) => bucket_step(charge, quota, state, now),
         (Quota::FixedWindow(quota), PairState::Window(state)) => {
             let (next, outcome) =
                 fixed_window::charge(quota, state, now.on_wall(walls.offset()), charge.cost);
-            // A window that was moved is kept even where it denies: what was told about its end is to hold.
+            // A moved window is written even if it denies, so that its reported end holds.
             let is_moved = held.is_some_and(|entry| !walls.is_present(entry.state)) && next.count() > 0;
             ((next != state || is_moved).then(|| walls.pack(next)), outcome)
         }
@@ -217,7 +217,7 @@ pub(crate) fn pair(
     Ok((keep.map(|state| Entry { state, number: charge.number }), outcome))
 }
 
-/// The same for two words.
+/// Refunds a charge of a two-word state.
 pub(crate) fn refund_pair(
     charge: &Charge<'_>,
     held: Entry<2>,
@@ -243,7 +243,7 @@ pub(crate) fn refund_pair(
 
 enum PairState {
     Bucket(token_bucket::State),
-    /// On the wall's time.
+    /// In wall-clock time.
     Window(fixed_window::State),
 }
 
@@ -254,7 +254,7 @@ fn pair_state(
     now: Timestamp,
     walls: &Walls,
 ) -> Result<PairState, StoreFailure> {
-    // An idle entry may be of a quota that had this number before.
+    // An idle entry may belong to an earlier quota of the same number.
     let is_current = |entry: &Entry<2>| entry.number != charge.number || entry.state[0] > now.unix_micros();
     match held.filter(is_current) {
         Some(entry) if entry.number != charge.number => inherit_pair(charge, entry, now, walls),

@@ -1,36 +1,37 @@
-//! Counters that are kept longer than they say themselves. A state tells from which instant on it equals absence *by the quota
-//! that it was counted under*; when a slower one takes over, that instant is too early for those that nobody has asked since.
+//! Holds: counters that are kept beyond their own expiry. A state knows the instant from which it equals that
+//! of a new key *under the quota that counted it*. If a slower quota takes over, that instant is too early
+//! for counters that were not charged since.
 
 use std::sync::OnceLock;
 
 use crate::memory::NUMBERS_MAX;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Which quota numbers are held, in the unit of a state's first word. Costs nothing until the first hold.
+/// The held quota numbers, in the unit of a state's first word. Free of cost until the first hold.
 #[derive(Default)]
 pub(crate) struct Holds {
     /// The end of the last hold.
     until: AtomicU64,
-    numbers: OnceLock<Box<[Held]>>,
+    numbers: OnceLock<Box<[NumberHold]>>,
 }
 
 /// The hold of one number.
-struct Held {
+struct NumberHold {
     since: AtomicU64,
     until: AtomicU64,
 }
 
-/// A hold that is in force, in plain ticks.
+/// An active hold, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lasting {
+pub(crate) struct ActiveHold {
     pub(crate) number: u32,
     pub(crate) since: u64,
     pub(crate) until: u64,
 }
 
 impl Holds {
-    /// The holds that are in force at an instant.
-    pub(crate) fn lasting(&self, at: u64) -> Vec<Lasting> {
+    /// The holds that are active at an instant.
+    pub(crate) fn active(&self, at: u64) -> Vec<ActiveHold> {
         // Acquire: pairs with the release of the last hold.
         if self.until.load(Ordering::Acquire) <= at {
             return Vec::new();
@@ -38,28 +39,31 @@ impl Holds {
         let all = (0u32..).zip(self.numbers.get().into_iter().flatten());
         all.map(|(number, held)| {
             let [since, until] = [&held.since, &held.until].map(|word| word.load(Ordering::Relaxed));
-            Lasting { number, since, until }
+            ActiveHold { number, since, until }
         })
-        .filter(|lasting| lasting.until > at)
+        .filter(|hold| hold.until > at)
         .collect()
     }
 
-    /// Holds the counters of a number that were not idle at `since`, until `until`. One hold at a time: the engine swaps under a
-    /// lock.
+    /// Holds the counters of a number that were not idle at `since`, until `until`. Calls do not overlap,
+    /// since the engine swaps policies under a lock.
     pub(crate) fn hold(&self, number: u32, since: u64, until: u64) {
         let all = self.numbers.get_or_init(|| {
-            (0..NUMBERS_MAX).map(|_| Held { since: AtomicU64::new(0), until: AtomicU64::new(0) }).collect()
+            (0..NUMBERS_MAX)
+                .map(|_| NumberHold { since: AtomicU64::new(0), until: AtomicU64::new(0) })
+                .collect()
         });
         let Some(held) = all.get(number as usize) else { return };
-        let in_force = held.until.load(Ordering::Relaxed) > since;
+        let is_active = held.until.load(Ordering::Relaxed) > since;
         let earlier = held.since.load(Ordering::Relaxed);
-        held.since.store(if in_force { earlier.min(since) } else { since }, Ordering::Relaxed);
+        held.since.store(if is_active { earlier.min(since) } else { since }, Ordering::Relaxed);
         held.until.fetch_max(until, Ordering::Relaxed);
-        // Release: whoever sees that there are holds sees them.
+        // Release: a reader that sees this sees the hold.
         self.until.fetch_max(until, Ordering::Release);
     }
 
-    /// Whether a state whose first word is `first` equals absence at `horizon`, whatever quota follows its own.
+    /// Whether a state with this first word equals that of a new key at `horizon`, under its own quota and
+    /// any successor.
     #[inline]
     pub(crate) fn is_idle(&self, first: u64, number: impl FnOnce() -> u32, horizon: u64) -> bool {
         // Acquire: pairs with the release above.

@@ -1,17 +1,18 @@
-//! The short way for the common transaction: a few counters of one word each, all of keys that are known. It is what
-//! [`super::transaction`] does, without what this case does not need: other kinds of state, new keys, the overflow hall.
+//! The fast path of the common transaction: a few one-word counters of known keys. It is
+//! [`super::transaction`] without what this case does not need: other kinds of states, new keys, the overflow
+//! partition.
 
-use super::{Kind, MemoryStore, decide};
+use super::{MemoryStore, StateKind, decide};
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Source, Stance};
 use crate::memory::table::{Entry, Place, Table};
 use crate::outcome::{Outcome, Verdict};
 use crate::time::Timestamp;
 
-/// Most counters that take the short way.
+/// Maximum number of counters on the fast path.
 const FEW: usize = 8;
 
-/// Buckets locked in ascending order. Dropping it lets go of them.
+/// Buckets locked in ascending order. Dropping it unlocks them.
 struct Locked<'s> {
     table: &'s Table<3, 1>,
     buckets: [usize; FEW],
@@ -27,10 +28,10 @@ impl Drop for Locked<'_> {
 }
 
 impl<'s> Locked<'s> {
-    /// Locks buckets, each once, in ascending order, as every transaction does.
+    /// Locks each bucket once, in ascending order, like every transaction.
     #[inline]
     fn new(table: &'s Table<3, 1>, mut buckets: [usize; FEW], count: usize) -> Self {
-        // An insertion sort: there are a few, and often they are in order.
+        // An insertion sort, since there are few and they are often in order.
         for end in 1..count {
             let mut at = end;
             while at > 0 && buckets[at - 1] > buckets[at] {
@@ -52,8 +53,8 @@ impl<'s> Locked<'s> {
 }
 
 impl MemoryStore {
-    /// Charges all or none, if all are known and of one word. `None`: nothing was changed, and the whole way must decide; what was
-    /// written to the answers then means nothing.
+    /// Charges all or none, if all keys are known and have one-word states. `None`: nothing was changed, the
+    /// slow path must decide, and the contents of `answers` are meaningless.
     #[inline]
     pub(super) fn charge_known(
         &self,
@@ -62,7 +63,7 @@ impl MemoryStore {
         answers: &mut Answers,
     ) -> Option<()> {
         let count = charges.len();
-        if count > FEW || charges.iter().any(|charge| Kind::of(charge) != Kind::Word) {
+        if count > FEW || charges.iter().any(|charge| StateKind::of(charge) != StateKind::Word) {
             return None;
         }
         let table = &self.main.words;
@@ -88,7 +89,7 @@ impl MemoryStore {
             self.refuse(charges, &buckets, answers, now)?;
         }
         for ((change, charge), answer) in changes.iter().zip(charges).zip(answers.iter()) {
-            // An admitted counter is written when all are; of a denied one only a clamp is kept.
+            // If all are admitted, all are written. If not, only the clamped states of denied counters are.
             if let Some((place, entry)) = change
                 && allowed == answer.outcome.is_allowed()
             {
@@ -98,7 +99,7 @@ impl MemoryStore {
         Some(())
     }
 
-    /// Turns the answers of counters that would have admitted into what they are without the charge.
+    /// Replaces the outcomes of counters that would have admitted with their states before the charge.
     #[cold]
     fn refuse(
         &self,

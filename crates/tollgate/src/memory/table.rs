@@ -22,8 +22,9 @@
 use std::sync::Arc;
 
 use crate::key::Fingerprint;
+use crate::memory::budget::Budget;
 use crate::memory::holds::Holds;
-use crate::memory::region::{Budget, LINE_BYTES, Line, Region};
+use crate::memory::region::{LINE_BYTES, Line, Region};
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, spin_loop, yield_now};
 
 mod chain;
@@ -63,7 +64,7 @@ pub(crate) struct Table<const SLOTS: usize, const WORDS: usize> {
     /// How many buckets there are, as a [`Shape`]. Published with release after the budget was taken; only grows.
     shape: AtomicU64,
     overflow: Mutex<Overflow>,
-    /// The next bucket to split off from its parent, if nobody met it before. Only a hint.
+    /// The next bucket to split off from its parent, if no thread has done so yet. Only a hint.
     unsplit: AtomicU64,
     budget: Arc<Budget>,
     /// How long a slot is left alone after it has become idle, while there is room; in the unit of a state's first word.
@@ -244,7 +245,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         }
     }
 
-    /// Locks a bucket that is ready. Whoever locks several does so in ascending order.
+    /// Locks a bucket that is ready. Several buckets are locked in ascending order.
     pub(crate) fn lock(&self, bucket: usize) {
         let header = &self.region.line(bucket)[0];
         let mut spins = 0;
@@ -274,7 +275,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     pub(crate) fn unlock(&self, bucket: usize) {
         let header = &self.region.line(bucket)[0];
         let seen = header.load(Ordering::Relaxed);
-        // Release: everything written under the lock is seen by whoever takes it next.
+        // Release: everything written under the lock is seen by the next thread that takes it.
         header.store((seen & !LOCKED).wrapping_add(SEQUENCE_ONE), Ordering::Release);
     }
 

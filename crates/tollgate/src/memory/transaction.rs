@@ -1,13 +1,13 @@
-//! All or nothing over several counters: locks them in one global order, decides about all, and writes all or none. Refunds and
-//! resets take the same way with one counter.
+//! Transactions over several counters, all or nothing: locks them in one global order, decides all, and
+//! writes all or none. Refunds and resets use the same path with one counter.
 
 use smallvec::SmallVec;
 
-use super::{Demand, Hall, Kind, MemoryStore, NO_ROOM, decide};
+use super::{ChargeMode, FULL_OUTCOME, MemoryStore, PartitionId, StateKind, decide};
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Source, Stance};
 use crate::key::Fingerprint;
-use crate::memory::shelf::{Change, Shard, Shelf};
+use crate::memory::large::{LargeChange, LargeMap, Shard};
 use crate::memory::table::{Entry, Full};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
@@ -15,76 +15,82 @@ use crate::store::StoreFailure;
 use crate::sync::MutexGuard;
 use crate::time::Timestamp;
 
-/// What one counter holds.
+/// The state of one counter.
 #[derive(Clone, Copy, Debug)]
-enum Held {
+enum HeldState {
     Word(Option<Entry<1>>),
     Pair(Option<Entry<2>>),
-    /// Large states are charged where they are; see [`Change`].
+    /// Large states are charged in place; see [`LargeChange`].
     Large,
 }
 
-/// Where a counter is locked. The order of this type is the order in which locks are taken, which excludes deadlock.
+/// The position of a counter in the lock order. Locks are taken in the order of this type, which excludes
+/// deadlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Seat {
-    overflow: bool,
-    kind: Kind,
+struct LockPosition {
+    partition: PartitionId,
+    kind: StateKind,
     bucket: usize,
 }
 
-/// Where there is room for a counter, as far as is known: each is tried before the next.
+/// Where a counter has space, as far as is known. Each is tried before the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum Placement {
     Main,
-    Shared,
+    Overflow,
     Nowhere,
 }
 
-/// A charge with its place and its decision.
+impl Placement {
+    const fn partition(self) -> PartitionId {
+        match self {
+            Placement::Main => PartitionId::Main,
+            Placement::Overflow | Placement::Nowhere => PartitionId::Overflow,
+        }
+    }
+}
+
+/// A charge with its lock position and its decision.
 struct Item<'c> {
     charge: &'c Charge<'c>,
     key: Fingerprint,
-    seat: Seat,
-    /// What the counter held when it was decided about.
-    held: Held,
-    /// What it is to hold, if that changes.
-    keep: Option<Held>,
-    /// The same for a large state.
-    change: Change,
-    /// There is no room for it anywhere.
-    is_homeless: bool,
+    position: LockPosition,
+    /// The state that was decided on.
+    held: HeldState,
+    /// The state to write, if it changes.
+    keep: Option<HeldState>,
+    /// The change of a large state.
+    change: LargeChange,
+    /// Whether no partition has space for it.
+    has_no_space: bool,
     outcome: Outcome,
 }
 
 type ShardGuard<'s> = MutexGuard<'s, Shard>;
 
-/// The locks of one transaction, and the only way to what they guard. Dropping it lets go of them.
+/// The locks of one transaction, and the only access to what they guard. Dropping it unlocks them.
 struct Locks<'s> {
     store: &'s MemoryStore,
     now: Timestamp,
-    seats: SmallVec<[Seat; 8]>,
-    shards: SmallVec<[(Seat, ShardGuard<'s>); 2]>,
+    positions: SmallVec<[LockPosition; 8]>,
+    shards: SmallVec<[(LockPosition, ShardGuard<'s>); 2]>,
 }
 
 impl MemoryStore {
-    const fn hall(&self, overflow: bool) -> &Hall {
-        if overflow { &self.overflow } else { &self.main }
-    }
-
     /// Charges several counters, all or none.
     pub(super) fn charge_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
-        let mut rooms: SmallVec<[Room; 8]> = SmallVec::from_elem(Room::Main, charges.len());
+        let mut placements: SmallVec<[Placement; 8]> = SmallVec::from_elem(Placement::Main, charges.len());
         loop {
             let mut items: SmallVec<[Item<'_>; 6]> = charges
                 .iter()
-                .zip(&rooms)
-                .map(|(charge, &room)| self.item(charge, room != Room::Main, now))
+                .zip(&placements)
+                .map(|(charge, &placement)| self.item(charge, placement.partition(), now))
                 .collect();
             let mut locks = self.lock_all(&items, now);
             if !items.iter().all(|item| locks.own(item)) {
-                continue; // The table grew between finding the seats and locking them.
+                continue; // The table grew between finding the positions and locking them.
             }
-            if let Err(failure) = locks.decide_all(&mut items, &rooms) {
+            if let Err(failure) = locks.decide_all(&mut items, &placements) {
                 items.iter_mut().for_each(|item| locks.undo(item));
                 return Err(failure);
             }
@@ -97,70 +103,75 @@ impl MemoryStore {
                     self.tidy(now);
                     return Ok(answers(&items, now));
                 }
-                Err((index, Full)) if rooms[index] == Room::Main => rooms[index] = Room::Shared,
-                Err((index, Full)) => rooms[index] = Room::Nowhere,
+                Err((index, Full)) if placements[index] == Placement::Main => {
+                    placements[index] = Placement::Overflow
+                }
+                Err((index, Full)) => placements[index] = Placement::Nowhere,
             }
         }
     }
 
-    /// Gives back what a charge took, where it was taken from.
+    /// Refunds a charge where it was made.
     pub(crate) fn refund_now(&self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
-        // A permit has a name, so it is found wherever it was taken. Units have none: what was taken from a shared counter is not
-        // given back, since it might be given to a key that never paid.
-        let halls: &[bool] =
-            if matches!(charge.quota, Quota::Concurrency(_)) { &[false, true] } else { &[false] };
+        // Permits have ids, so they are found in either partition. Units of a shared counter are not
+        // refunded, since they might go to a key that was never charged.
+        let partitions: &[PartitionId] = if matches!(charge.quota, Quota::Concurrency(_)) {
+            &[PartitionId::Main, PartitionId::Overflow]
+        } else {
+            &[PartitionId::Main]
+        };
         let now = self.origin.clamp(now);
-        for &overflow in halls {
-            let (mut item, mut locks) = self.lock_one(charge, overflow, now);
+        for &partition in partitions {
+            let (mut item, mut locks) = self.lock_one(charge, partition, now);
             locks.refund(&mut item)?;
         }
         Ok(())
     }
 
-    /// Gives back to a leaky bucket what its last charge took, if this is it.
+    /// Takes back the last charge of a leaky bucket, if it is the last.
     pub(crate) fn step_back_now(&self, charge: &Charge<'_>, empty_at: Timestamp, now: Timestamp) -> bool {
-        let (mut item, mut locks) = self.lock_one(charge, false, self.origin.clamp(now));
-        let Held::Word(Some(entry)) = locks.read(&item) else { return false };
+        let (mut item, mut locks) = self.lock_one(charge, PartitionId::Main, self.origin.clamp(now));
+        let HeldState::Word(Some(entry)) = locks.read(&item) else { return false };
         let next = decide::step_back_word(charge, entry, empty_at, locks.now, self.origin);
-        item.keep = next.map(|entry| Held::Word(Some(entry)));
-        // The key has its slot already, so there is always room.
+        item.keep = next.map(|entry| HeldState::Word(Some(entry)));
+        // The key has a slot already, so there is always space.
         let _ = locks.write(&mut item);
         next.is_some()
     }
 
-    /// Lets a permit live anew, wherever it was taken.
+    /// Renews a permit, in either partition.
     pub(crate) fn renew_now(&self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
         let now = self.origin.clamp(now);
-        for overflow in [false, true] {
-            let (item, mut locks) = self.lock_one(charge, overflow, now);
-            if let Some(known) = locks.shard(item.seat).and_then(|shard| shard.get_mut(&item.key)) {
+        for partition in [PartitionId::Main, PartitionId::Overflow] {
+            let (item, mut locks) = self.lock_one(charge, partition, now);
+            if let Some(known) = locks.shard(item.position).and_then(|shard| shard.get_mut(&item.key)) {
                 known.renew(charge, now)?;
             }
         }
         Ok(())
     }
 
-    /// Takes units without asking, down to none; of a permit that was given elsewhere, whatever is left.
+    /// Charges units without a check, down to none. Records a permit that was granted elsewhere.
     pub(crate) fn debit_now(&self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
         if matches!(charge.quota, Quota::Concurrency(_)) && charge.cost > 0 {
             let now = self.origin.clamp(now);
-            let (item, mut locks) = self.lock_one(charge, false, now);
-            if let Some(known) = locks.shard(item.seat).and_then(|shard| shard.get_mut(&item.key)) {
-                return known.take_note(charge, now);
+            let (item, mut locks) = self.lock_one(charge, PartitionId::Main, now);
+            if let Some(known) = locks.shard(item.position).and_then(|shard| shard.get_mut(&item.key)) {
+                return known.record_permit(charge, now);
             }
         }
-        self.ask(charge, Demand::UpTo(0), now).map(drop)
+        self.ask(charge, ChargeMode::UpTo(0), now).map(drop)
     }
 
-    /// Forgets a counter.
+    /// Resets a counter.
     pub(crate) fn reset_now(&self, charge: &Charge<'_>, now: Timestamp) {
-        let (item, mut locks) = self.lock_one(charge, false, self.origin.clamp(now));
+        let (item, mut locks) = self.lock_one(charge, PartitionId::Main, self.origin.clamp(now));
         locks.remove(&item);
     }
 
-    fn lock_one<'c>(&self, charge: &'c Charge<'c>, overflow: bool, now: Timestamp) -> (Item<'c>, Locks<'_>) {
+    fn lock_one<'c>(&self, charge: &'c Charge<'c>, id: PartitionId, now: Timestamp) -> (Item<'c>, Locks<'_>) {
         loop {
-            let item = self.item(charge, overflow, now);
+            let item = self.item(charge, id, now);
             let locks = self.lock_all(std::slice::from_ref(&item), now);
             if locks.own(&item) {
                 return (item, locks);
@@ -168,39 +179,42 @@ impl MemoryStore {
         }
     }
 
-    /// Lets the tables finish growing, a little at a time. Called with no lock held.
+    /// Continues the growth of the tables, a little at a time. Called without any lock.
     fn tidy(&self, now: Timestamp) {
         self.main.words.tidy(self.origin.word(now));
         self.main.pairs.tidy(now.unix_micros());
     }
 
-    fn item<'c>(&self, charge: &'c Charge<'c>, overflow: bool, now: Timestamp) -> Item<'c> {
-        let key = if overflow { charge.family.overflow(charge.key) } else { charge.key };
-        let kind = Kind::of(charge);
-        let hall = self.hall(overflow);
-        let bucket = match kind {
-            Kind::Word => hall.words.bucket(key, self.origin.word(now)),
-            Kind::Pair => hall.pairs.bucket(key, now.unix_micros()),
-            Kind::Large => Shelf::shard_of(key),
+    fn item<'c>(&self, charge: &'c Charge<'c>, id: PartitionId, now: Timestamp) -> Item<'c> {
+        let key = match id {
+            PartitionId::Main => charge.key,
+            PartitionId::Overflow => charge.family.overflow(charge.key),
         };
-        let seat = Seat { overflow, kind, bucket };
-        let (held, change) = (Held::Large, Change::default());
-        Item { charge, key, seat, held, keep: None, change, is_homeless: false, outcome: NO_ROOM }
+        let kind = StateKind::of(charge);
+        let partition = self.partition(id);
+        let bucket = match kind {
+            StateKind::Word => partition.words.bucket(key, self.origin.word(now)),
+            StateKind::Pair => partition.pairs.bucket(key, now.unix_micros()),
+            StateKind::Large => LargeMap::shard_of(key),
+        };
+        let position = LockPosition { partition: id, kind, bucket };
+        let (held, change) = (HeldState::Large, LargeChange::default());
+        Item { charge, key, position, held, keep: None, change, has_no_space: false, outcome: FULL_OUTCOME }
     }
 
     fn lock_all(&self, items: &[Item<'_>], now: Timestamp) -> Locks<'_> {
-        let mut seats: SmallVec<[Seat; 8]> = items.iter().map(|item| item.seat).collect();
-        seats.sort_unstable();
-        seats.dedup();
-        let mut locks = Locks { store: self, now, seats: SmallVec::new(), shards: SmallVec::new() };
-        for seat in seats {
-            let hall = self.hall(seat.overflow);
-            match seat.kind {
-                Kind::Word => hall.words.lock(seat.bucket),
-                Kind::Pair => hall.pairs.lock(seat.bucket),
-                Kind::Large => locks.shards.push((seat, hall.shelf.lock(seat.bucket))),
+        let mut positions: SmallVec<[LockPosition; 8]> = items.iter().map(|item| item.position).collect();
+        positions.sort_unstable();
+        positions.dedup();
+        let mut locks = Locks { store: self, now, positions: SmallVec::new(), shards: SmallVec::new() };
+        for position in positions {
+            let partition = self.partition(position.partition);
+            match position.kind {
+                StateKind::Word => partition.words.lock(position.bucket),
+                StateKind::Pair => partition.pairs.lock(position.bucket),
+                StateKind::Large => locks.shards.push((position, partition.large.lock(position.bucket))),
             }
-            locks.seats.push(seat);
+            locks.positions.push(position);
         }
         locks
     }
@@ -208,43 +222,44 @@ impl MemoryStore {
 
 impl Drop for Locks<'_> {
     fn drop(&mut self) {
-        for seat in self.seats.drain(..) {
-            let hall = self.store.hall(seat.overflow);
-            match seat.kind {
-                Kind::Word => hall.words.unlock(seat.bucket),
-                Kind::Pair => hall.pairs.unlock(seat.bucket),
-                Kind::Large => {}
+        for position in self.positions.drain(..) {
+            let partition = self.store.partition(position.partition);
+            match position.kind {
+                StateKind::Word => partition.words.unlock(position.bucket),
+                StateKind::Pair => partition.pairs.unlock(position.bucket),
+                StateKind::Large => {}
             }
         }
     }
 }
 
 impl Locks<'_> {
-    /// Whether the key is still in the bucket that was locked for it.
+    /// Whether the key still belongs to the locked bucket.
     fn own(&self, item: &Item<'_>) -> bool {
-        let hall = self.store.hall(item.seat.overflow);
-        match item.seat.kind {
-            Kind::Word => hall.words.owns(item.seat.bucket, item.key),
-            Kind::Pair => hall.pairs.owns(item.seat.bucket, item.key),
-            Kind::Large => true,
+        let partition = self.store.partition(item.position.partition);
+        match item.position.kind {
+            StateKind::Word => partition.words.owns(item.position.bucket, item.key),
+            StateKind::Pair => partition.pairs.owns(item.position.bucket, item.key),
+            StateKind::Large => true,
         }
     }
 
-    fn read(&self, item: &Item<'_>) -> Held {
-        let hall = self.store.hall(item.seat.overflow);
-        match item.seat.kind {
-            Kind::Word => Held::Word(hall.words.get(item.seat.bucket, item.key)),
-            Kind::Pair => Held::Pair(hall.pairs.get(item.seat.bucket, item.key)),
-            Kind::Large => Held::Large,
+    fn read(&self, item: &Item<'_>) -> HeldState {
+        let partition = self.store.partition(item.position.partition);
+        match item.position.kind {
+            StateKind::Word => HeldState::Word(partition.words.get(item.position.bucket, item.key)),
+            StateKind::Pair => HeldState::Pair(partition.pairs.get(item.position.bucket, item.key)),
+            StateKind::Large => HeldState::Large,
         }
     }
 
-    fn decide_all(&mut self, items: &mut [Item<'_>], rooms: &[Room]) -> Result<(), StoreFailure> {
-        for (item, &room) in items.iter_mut().zip(rooms) {
-            if room == Room::Nowhere {
-                // It denies: for an enforced limit nothing is then written at all, and one in shadow is left out.
-                item.is_homeless = true;
-                item.outcome = Outcome { limit: item.charge.quota.capacity(), ..NO_ROOM };
+    fn decide_all(&mut self, items: &mut [Item<'_>], placements: &[Placement]) -> Result<(), StoreFailure> {
+        for (item, &placement) in items.iter_mut().zip(placements) {
+            if placement == Placement::Nowhere {
+                // It denies. An enforced limit then writes nothing at all, and a limit in shadow mode is left
+                // out.
+                item.has_no_space = true;
+                item.outcome = Outcome { limit: item.charge.quota.capacity(), ..FULL_OUTCOME };
                 continue;
             }
             item.held = self.read(item);
@@ -255,83 +270,89 @@ impl Locks<'_> {
 
     fn decide(&mut self, item: &mut Item<'_>, charge: &Charge<'_>) -> Result<Outcome, StoreFailure> {
         Ok(match item.held {
-            Held::Word(entry) => {
+            HeldState::Word(entry) => {
                 let (keep, outcome) = decide::word(charge, entry, self.now, self.store.origin)?;
-                item.keep = keep.map(|entry| Held::Word(Some(entry)));
+                item.keep = keep.map(|entry| HeldState::Word(Some(entry)));
                 outcome
             }
-            Held::Pair(entry) => {
+            HeldState::Pair(entry) => {
                 let (keep, outcome) = decide::pair(charge, entry, self.now, &self.store.walls)?;
-                item.keep = keep.map(|entry| Held::Pair(Some(entry)));
+                item.keep = keep.map(|entry| HeldState::Pair(Some(entry)));
                 outcome
             }
-            Held::Large => {
-                let (seat, now) = (item.seat, self.now);
-                let shelf = &self.store.hall(seat.overflow).shelf;
-                let told = match self.shard(seat) {
-                    Some(shard) => shelf.step(shard, item.key, charge, now, &mut item.change)?,
-                    None => (NO_ROOM, Source::Full),
+            HeldState::Large => {
+                let (position, now) = (item.position, self.now);
+                let large = &self.store.partition(position.partition).large;
+                let decided = match self.shard(position) {
+                    Some(shard) => large.step(shard, item.key, charge, now, &mut item.change)?,
+                    None => (FULL_OUTCOME, Source::Full),
                 };
-                item.is_homeless |= told.1 == Source::Full;
-                told.0
+                item.has_no_space |= decided.1 == Source::Full;
+                decided.0
             }
         })
     }
 
-    fn shard(&mut self, wanted: Seat) -> Option<&mut Shard> {
-        self.shards.iter_mut().find(|(seat, _)| *seat == wanted).map(|(_, shard)| &mut **shard)
+    fn shard(&mut self, wanted: LockPosition) -> Option<&mut Shard> {
+        self.shards.iter_mut().find(|(position, _)| *position == wanted).map(|(_, shard)| &mut **shard)
     }
 
-    /// Takes back what was done to a large state.
+    /// Undoes the change of a large state.
     fn undo(&mut self, item: &mut Item<'_>) {
-        let (now, shelf) = (self.now, &self.store.hall(item.seat.overflow).shelf);
-        let Change { undo, .. } = std::mem::take(&mut item.change);
+        let (now, large) = (self.now, &self.store.partition(item.position.partition).large);
+        let LargeChange { undo, .. } = std::mem::take(&mut item.change);
         if undo.is_some()
-            && let Some(known) = self.shard(item.seat).and_then(|shard| shard.get_mut(&item.key))
+            && let Some(known) = self.shard(item.position).and_then(|shard| shard.get_mut(&item.key))
         {
             known.undo(item.charge, now, undo);
-            shelf.give_spare(known);
+            large.release_excess(known);
         }
     }
 
     fn refund(&mut self, item: &mut Item<'_>) -> Result<(), StoreFailure> {
         item.keep = match self.read(item) {
-            Held::Word(Some(entry)) => {
-                Some(Held::Word(Some(decide::refund_word(item.charge, entry, self.now, self.store.origin)?)))
-            }
-            Held::Pair(Some(entry)) => {
-                Some(Held::Pair(Some(decide::refund_pair(item.charge, entry, self.now, &self.store.walls)?)))
-            }
-            Held::Large => return self.refund_large(item),
-            Held::Word(None) | Held::Pair(None) => None,
+            HeldState::Word(Some(entry)) => Some(HeldState::Word(Some(decide::refund_word(
+                item.charge,
+                entry,
+                self.now,
+                self.store.origin,
+            )?))),
+            HeldState::Pair(Some(entry)) => Some(HeldState::Pair(Some(decide::refund_pair(
+                item.charge,
+                entry,
+                self.now,
+                &self.store.walls,
+            )?))),
+            HeldState::Large => return self.refund_large(item),
+            HeldState::Word(None) | HeldState::Pair(None) => None,
         };
-        // The key has its slot already, so there is always room.
+        // The key has a slot already, so there is always space.
         let _ = self.write(item);
         Ok(())
     }
 
     fn refund_large(&mut self, item: &Item<'_>) -> Result<(), StoreFailure> {
         let now = self.now;
-        let shelf = &self.store.hall(item.seat.overflow).shelf;
-        let Some(shard) = self.shard(item.seat) else { return Ok(()) };
+        let large = &self.store.partition(item.position.partition).large;
+        let Some(shard) = self.shard(item.position) else { return Ok(()) };
         let Some(known) = shard.get_mut(&item.key) else { return Ok(()) };
         known.refund(item.charge, now)?;
-        // What equals absence, as a released permit leaves it, need not be kept.
-        if shelf.is_idle(known, now) {
-            shelf.remove(shard, item.key);
+        // A state that equals that of a new key, as after a released permit, is removed.
+        if large.is_idle(known, now) {
+            large.remove(shard, item.key);
         } else {
-            shelf.give_spare(known);
+            large.release_excess(known);
         }
         Ok(())
     }
 
-    /// Answers a request that was not admitted. Nothing is charged; only a clamp that a step of the clock made necessary is
-    /// kept, since otherwise the step, and not one interval, would have to pass.
+    /// Answers a denied request. Nothing is charged. Only a clamp after a clock step is written, since
+    /// otherwise the whole step would have to pass instead of one interval.
     fn refuse(&mut self, items: &mut [Item<'_>]) -> Result<Answers, StoreFailure> {
         for item in items.iter_mut() {
             let admitted = item.outcome.is_allowed();
             if !admitted && item.keep.is_some() {
-                let _ = self.write(item); // A clamped state has its slot, so there is room.
+                let _ = self.write(item); // A clamped state has its slot, so there is space.
             }
             if admitted {
                 self.undo(item);
@@ -342,7 +363,7 @@ impl Locks<'_> {
         Ok(answers(items, self.now))
     }
 
-    /// Writes every state that changes. If there is no room for one, takes the others back.
+    /// Writes all changed states. If there is no space for one, restores the others.
     fn write_all(&mut self, items: &mut [Item<'_>]) -> Result<(), (usize, Full)> {
         for index in 0..items.len() {
             let item = &mut items[index];
@@ -359,12 +380,12 @@ impl Locks<'_> {
         Ok(())
     }
 
-    /// Puts back what the counter held before.
+    /// Restores the state before the transaction.
     fn restore(&mut self, item: &mut Item<'_>) {
         match item.held {
-            Held::Word(None) | Held::Pair(None) => self.remove(item),
-            Held::Large if item.change.undo.is_none() => self.remove_fresh(item),
-            Held::Large => self.undo(item),
+            HeldState::Word(None) | HeldState::Pair(None) => self.remove(item),
+            HeldState::Large if item.change.undo.is_none() => self.remove_fresh(item),
+            HeldState::Large => self.undo(item),
             held => {
                 let _ = self.put(item, held); // It was there a moment ago, under the same lock.
             }
@@ -374,24 +395,26 @@ impl Locks<'_> {
     fn write(&mut self, item: &mut Item<'_>) -> Result<(), Full> {
         if let Some(fresh) = item.change.fresh.take().filter(|_| item.charge.cost > 0) {
             let now = self.now;
-            let shelf = &self.store.hall(item.seat.overflow).shelf;
+            let large = &self.store.partition(item.position.partition).large;
             item.change.is_kept = true;
-            return self.shard(item.seat).map_or(Ok(()), |shard| shelf.put(shard, item.key, now, *fresh));
+            return self.shard(item.position).map_or(Ok(()), |shard| large.put(shard, item.key, now, *fresh));
         }
         item.keep.map_or(Ok(()), |held| self.put(item, held))
     }
 
-    fn put(&mut self, item: &Item<'_>, held: Held) -> Result<(), Full> {
-        let hall = self.store.hall(item.seat.overflow);
-        let (bucket, key) = (item.seat.bucket, item.key);
+    fn put(&mut self, item: &Item<'_>, held: HeldState) -> Result<(), Full> {
+        let partition = self.store.partition(item.position.partition);
+        let (bucket, key) = (item.position.bucket, item.key);
         match held {
-            Held::Word(Some(entry)) => hall.words.put(bucket, key, self.store.origin.word(self.now), entry),
-            Held::Pair(Some(entry)) => hall.pairs.put(bucket, key, self.now.unix_micros(), entry),
-            Held::Word(None) | Held::Pair(None) | Held::Large => Ok(()),
+            HeldState::Word(Some(entry)) => {
+                partition.words.put(bucket, key, self.store.origin.word(self.now), entry)
+            }
+            HeldState::Pair(Some(entry)) => partition.pairs.put(bucket, key, self.now.unix_micros(), entry),
+            HeldState::Word(None) | HeldState::Pair(None) | HeldState::Large => Ok(()),
         }
     }
 
-    /// Removes a large state that this transaction has put on the shelf.
+    /// Removes a large state that this transaction inserted.
     fn remove_fresh(&mut self, item: &Item<'_>) {
         if item.change.is_kept {
             self.remove(item);
@@ -399,17 +422,17 @@ impl Locks<'_> {
     }
 
     fn remove(&mut self, item: &Item<'_>) {
-        let hall = self.store.hall(item.seat.overflow);
-        match item.seat.kind {
-            Kind::Word => {
-                hall.words.remove(item.seat.bucket, item.key);
+        let partition = self.store.partition(item.position.partition);
+        match item.position.kind {
+            StateKind::Word => {
+                partition.words.remove(item.position.bucket, item.key);
             }
-            Kind::Pair => {
-                hall.pairs.remove(item.seat.bucket, item.key);
+            StateKind::Pair => {
+                partition.pairs.remove(item.position.bucket, item.key);
             }
-            Kind::Large => {
-                if let Some(shard) = self.shard(item.seat) {
-                    hall.shelf.remove(shard, item.key);
+            StateKind::Large => {
+                if let Some(shard) = self.shard(item.position) {
+                    partition.large.remove(shard, item.key);
                 }
             }
         }
@@ -420,10 +443,10 @@ fn answers(items: &[Item<'_>], now: Timestamp) -> Answers {
     items
         .iter()
         .map(|item| {
-            let source = match item.seat.overflow {
-                _ if item.is_homeless => Source::Full,
-                true => Source::Overflow,
-                false => Source::Exact,
+            let source = match item.position.partition {
+                _ if item.has_no_space => Source::Full,
+                PartitionId::Main => Source::Exact,
+                PartitionId::Overflow => Source::Overflow,
             };
             Answer::new(item.outcome, source).charged(now)
         })

@@ -1,12 +1,12 @@
-//! The wall clock as a memory store knows it. Counters lie on the decisions' clock, which never steps, so that an entry is idle or
-//! not whatever the wall shows. Fixed windows of the calendar and of the epoch begin and end by the wall, so each is kept with the
-//! number of the wall's setting that it was counted under, and is moved to the present one when it is next looked at.
+//! The wall clock of a memory store. Counters use the clock of decisions, which never steps, so the wall
+//! clock does not affect whether an entry is idle. Calendar and epoch windows begin and end by the wall
+//! clock. Each is stored with the number of the wall clock's setting that it was counted under, and is
+//! converted to the present setting when it is next read.
 //!
-//! The rule when the wall is set, which gives nobody a window's quota that the window does not have:
-//! - A window that has not ended by the new time goes on, with its count and its end by the wall. One that the clock was set back
-//!   out of goes on, too, but never beyond the end of the window after the present one.
-//! - A window that the clock was set over takes its count along into the window in which the clock landed: what was used minutes
-//!   ago is not forgotten because the wall says that it was yesterday.
+//! When the wall clock is set, no window gets quota that it does not have:
+//! - A window that has not ended by the new time goes on, with its count and its end by the wall clock. So does one that
+//!   the clock was set back out of, but not beyond the end of the window after the present one.
+//! - A window that the clock was set over takes its count along into the window in which the clock landed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,30 +14,32 @@ use std::sync::{Mutex, PoisonError};
 use crate::algorithm::fixed_window::{Align, FixedWindow, State};
 use crate::time::{Timestamp, WallOffset};
 
-/// Bits of a window's count; the others hold the number of a setting.
+/// Bits of a window's count; the other bits hold the number of a setting.
 const COUNT_BITS: u32 = 53;
-/// Most settings of the wall that one store tells apart. Further ones are not followed until a restart.
+/// Maximum number of wall-clock settings that one store tells apart. Further ones are ignored until a
+/// restart.
 pub(crate) const WALL_SETTINGS_MAX: usize = 1 << (64 - COUNT_BITS);
-/// Added to an offset, so that it is a number without a sign.
+/// Added to an offset to make it unsigned.
 const OFFSET_BIAS: i64 = 1 << 52;
 
-/// Every setting of the wall clock since the store was made.
+/// All settings of the wall clock since the store was created.
 pub(crate) struct Walls {
-    /// The present setting, in one word: its number and its offset. Relaxed: it guards no other memory, and a decision in the very
-    /// moment of a step may be made by either setting.
+    /// The present setting in one word: its number and its offset. Relaxed: it guards no other memory, and a
+    /// decision during a step may use either setting.
     present: AtomicU64,
-    /// All of them, by number. Locked when the wall is set, and when a window that was counted under another setting is looked at.
+    /// All settings, by number. Locked when the wall clock is set, and when a window of an earlier setting is
+    /// read.
     settings: Mutex<Vec<Setting>>,
 }
 
-/// From an instant on, the wall clock was so far ahead.
+/// The offset of the wall clock from an instant on.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     since: Timestamp,
     offset: WallOffset,
 }
 
-/// One setting, as a decision uses it.
+/// A setting as used by a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Present {
     number: u64,
@@ -64,7 +66,7 @@ impl Default for Walls {
 }
 
 impl Walls {
-    /// Takes note that from `now` on the wall clock is so far ahead.
+    /// Records the offset of the wall clock from `now` on.
     pub(crate) fn follow(&self, offset: WallOffset, now: Timestamp) {
         if self.offset() == offset {
             return;
@@ -78,7 +80,7 @@ impl Walls {
         self.present.store(present.packed(), Ordering::Relaxed);
     }
 
-    /// How far the wall clock is ahead.
+    /// The offset of the wall clock.
     #[inline]
     pub(crate) fn offset(&self) -> WallOffset {
         self.present().offset
@@ -89,8 +91,8 @@ impl Walls {
         Present::unpacked(self.present.load(Ordering::Relaxed))
     }
 
-    /// A window's state on the wall's time as two words: when it is idle on the decisions' clock, and its count with the number of
-    /// the setting.
+    /// Packs a window's state in wall-clock time into two words: when it is idle by the clock of decisions,
+    /// and its count with the number of the setting.
     #[inline]
     pub(crate) fn pack(&self, state: State) -> [u64; 2] {
         let present = self.present();
@@ -100,7 +102,7 @@ impl Walls {
         [state.ends_at().off_wall(present.offset).unix_micros(), state.count() | present.number << COUNT_BITS]
     }
 
-    /// The state of those words under a quota, on the wall's time.
+    /// Unpacks the state under a quota, in wall-clock time.
     #[inline]
     pub(crate) fn unpack(&self, [ends_at, counted]: [u64; 2], quota: &FixedWindow) -> State {
         let (present, number) = (self.present(), counted >> COUNT_BITS);
@@ -117,12 +119,12 @@ impl Walls {
         counted >> COUNT_BITS == self.present().number
     }
 
-    /// When a window that was counted under an earlier setting ends by the present one; none if it had ended before.
+    /// The end of a window of an earlier setting by the present one; `None` if it had ended before.
     #[cold]
     fn moved(&self, quota: &FixedWindow, ends_at: Timestamp, number: u64) -> Option<Timestamp> {
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let mut later = settings.iter().skip(usize::try_from(number).unwrap_or(usize::MAX));
-        // A number that this store never gave, as none has: its window goes on as it is.
+        // An unknown number, which cannot occur: the window goes on as it is.
         let mut offset = later.next().map_or(WallOffset::NONE, |setting| setting.offset);
         let mut ends_at = ends_at.on_wall(offset);
         for setting in later {
@@ -141,7 +143,8 @@ impl Walls {
     }
 }
 
-/// The words of an entry without the number of the wall's setting, for a snapshot: another process has settings of its own.
+/// The words of an entry without the number of the setting, for a snapshot: another process has its own
+/// settings.
 pub(crate) const fn without_setting([first, second]: [u64; 2]) -> [u64; 2] {
     [first, second & ((1 << COUNT_BITS) - 1)]
 }
@@ -167,7 +170,8 @@ mod tests {
         FixedWindow::new(Rate::per_hour(10), Align::Epoch).unwrap()
     }
 
-    /// A window that the clock was set back out of goes on, so that a clock that is set to and fro opens it once.
+    /// A window that the clock was set back out of goes on, so a clock that is set to and fro opens it only
+    /// once.
     #[test]
     fn a_window_is_not_left_by_a_step_back() {
         let walls = Walls::default();
@@ -178,7 +182,7 @@ mod tests {
         assert_eq!(walls.unpack(words, &hourly()), State::new(NOON + minutes(60), 7));
     }
 
-    /// A step back of a year leaves the count in force to the end of the next window at most.
+    /// After a step back of a year the count applies at most to the end of the next window.
     #[test]
     fn a_long_step_back_keeps_the_count_for_two_windows_at_most() {
         let walls = Walls::default();
@@ -188,7 +192,7 @@ mod tests {
         assert_eq!(walls.unpack(words, &hourly()), State::new(year_ago + minutes(120), 7));
     }
 
-    /// What was counted before the clock was set forward counts in the window in which it lands.
+    /// The count before a step forward applies to the window in which the clock lands.
     #[test]
     fn a_step_forward_takes_the_count_along() {
         let walls = Walls::default();
@@ -199,7 +203,8 @@ mod tests {
         assert_eq!(walls.pack(walls.unpack(words, &hourly()))[0], (NOON + minutes(60)).unix_micros());
     }
 
-    /// A window that had ended before the step, and one that begins with the first hit, are not moved.
+    /// A window that had ended before the step is not moved, nor is a window that begins with its first
+    /// request.
     #[test]
     fn what_had_ended_and_first_hit_windows_are_not_moved() {
         let walls = Walls::default();
@@ -213,7 +218,7 @@ mod tests {
         assert_eq!(kept, State::new((NOON + minutes(30)).on_wall(ahead(-600)), 3), "as long as before");
     }
 
-    /// Settings beyond what can be told apart are not followed, and change nothing.
+    /// Settings beyond the maximum are ignored.
     #[test]
     fn settings_are_bounded() {
         let walls = Walls::default();

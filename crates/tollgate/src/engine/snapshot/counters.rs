@@ -8,7 +8,7 @@ use crate::algorithm::concurrency::{self, PermitId};
 use crate::algorithm::sliding_log;
 use crate::algorithm::sliding_window::{self, PRECISION_MAX};
 use crate::key::{Fingerprint, NEVER_ZERO};
-use crate::memory::{Entry, Full, Large, MemoryStore, Piece, Place, Shelved, Slot, without_setting};
+use crate::memory::{Entry, Full, Large, LargeEntry, MemoryStore, PartitionId, Piece, Slot, without_setting};
 use crate::quota::EXACT_MAX;
 use crate::time::Timestamp;
 
@@ -24,19 +24,19 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    fn add(&mut self, place: Place, counters: usize) {
+    fn add(&mut self, place: PartitionId, counters: usize) {
         *self.of(place) += counters as u64;
     }
 
-    const fn of(&mut self, place: Place) -> &mut u64 {
+    const fn of(&mut self, place: PartitionId) -> &mut u64 {
         match place {
-            Place::Main => &mut self.keys,
-            Place::Overflow => &mut self.overflow_keys,
+            PartitionId::Main => &mut self.keys,
+            PartitionId::Overflow => &mut self.overflow_keys,
         }
     }
 
     /// Counts one that was read.
-    pub(super) fn put_back(&mut self, place: Place, put: Result<bool, Full>) {
+    pub(super) fn put_back(&mut self, place: PartitionId, put: Result<bool, Full>) {
         self.read += 1;
         *match put {
             Ok(true) => self.of(place),
@@ -53,7 +53,7 @@ pub(super) fn write<W: Write>(
     now: Timestamp,
 ) -> io::Result<Counted> {
     let mut counted = Counted::default();
-    store.walk(now, |place, piece| match piece {
+    store.export(now, |place, piece| match piece {
         Piece::Words(slots) => {
             counted.add(place, slots.len());
             frames.write(Block::Words, |fields| write_slots(fields, place, slots))
@@ -75,19 +75,19 @@ pub(super) fn write<W: Write>(
     Ok(counted)
 }
 
-fn write_place(fields: &mut Fields, place: Place) {
-    fields.u8(u8::from(place == Place::Overflow));
+fn write_place(fields: &mut Fields, place: PartitionId) {
+    fields.u8(u8::from(place == PartitionId::Overflow));
 }
 
-pub(super) fn read_place(fields: &mut Unread<'_>) -> Result<Place, String> {
+pub(super) fn read_place(fields: &mut Unread<'_>) -> Result<PartitionId, String> {
     match fields.u8()? {
-        0 => Ok(Place::Main),
-        1 => Ok(Place::Overflow),
+        0 => Ok(PartitionId::Main),
+        1 => Ok(PartitionId::Overflow),
         other => Err(format!("there is no hall {other}")),
     }
 }
 
-fn write_slots<const WORDS: usize>(fields: &mut Fields, place: Place, slots: &[Slot<WORDS>]) {
+fn write_slots<const WORDS: usize>(fields: &mut Fields, place: PartitionId, slots: &[Slot<WORDS>]) {
     write_place(fields, place);
     for Slot { key, entry } in slots {
         write_key(fields, *key);
@@ -116,7 +116,7 @@ fn read_key(fields: &mut Unread<'_>) -> Result<Fingerprint, String> {
     if key.tag & NEVER_ZERO == 0 { Err("a key is no key".to_owned()) } else { Ok(key) }
 }
 
-fn write_large(fields: &mut Fields, place: Place, key: Fingerprint, shelved: &Shelved) {
+fn write_large(fields: &mut Fields, place: PartitionId, key: Fingerprint, shelved: &LargeEntry) {
     write_place(fields, place);
     write_key(fields, key);
     fields.u32(shelved.number);
@@ -148,7 +148,7 @@ fn write_large(fields: &mut Fields, place: Place, key: Fingerprint, shelved: &Sh
     }
 }
 
-pub(super) fn read_large(fields: &mut Unread<'_>) -> Result<(Fingerprint, Shelved), String> {
+pub(super) fn read_large(fields: &mut Unread<'_>) -> Result<(Fingerprint, LargeEntry), String> {
     let (key, number, idle_at) = (read_key(fields)?, fields.number()?, fields.instant()?);
     let bytes = u32::try_from(fields.u64_to(u64::from(u32::MAX))?).unwrap_or(u32::MAX);
     let state = match fields.u8()? {
@@ -170,7 +170,7 @@ pub(super) fn read_large(fields: &mut Unread<'_>) -> Result<(Fingerprint, Shelve
         }
         other => return Err(format!("there is no state {other}")),
     };
-    Ok((key, Shelved { number, idle_at, bytes, state }))
+    Ok((key, LargeEntry { number, idle_at, bytes, state }))
 }
 
 fn read_window(fields: &mut Unread<'_>) -> Result<sliding_window::State, String> {

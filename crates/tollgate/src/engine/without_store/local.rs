@@ -10,7 +10,7 @@ use crate::charge::{Answer, Charge, Family};
 use crate::decision::{Source, Stance};
 use crate::engine::hold::Held;
 use crate::engine::live::{Counters, Live};
-use crate::memory::{Demand, MemoryStore};
+use crate::memory::{ChargeMode, MemoryStore};
 use crate::outcome::{Outcome, Verdict};
 use crate::policy::{Match, Policy, QuotaIndex};
 use crate::quota::Quota;
@@ -209,7 +209,7 @@ impl Local {
     pub(super) fn keep_warm(&self, side: Side, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
-            let _ = self.side(side).ask(&own.charge, Demand::UpTo(own.spare), now);
+            let _ = self.side(side).ask(&own.charge, ChargeMode::UpTo(own.spare), now);
         }
     }
 
@@ -219,15 +219,15 @@ impl Local {
         let own = shares.own(spot).ok_or(StoreFailure::Superseded)?;
         let wanted = own.wanted(spot.charge.cost);
         let demand = match (spot.charge.cost, takes) {
-            (0, _) => Demand::Would(0),
-            (_, false) => Demand::Would(wanted),
-            (_, true) => Demand::If(wanted),
+            (0, _) => ChargeMode::Would(0),
+            (_, false) => ChargeMode::Would(wanted),
+            (_, true) => ChargeMode::If(wanted),
         };
         let answer = self.counters.ask(&own.charge, demand, now)?;
         let source = if answer.source == Source::Full { Source::Full } else { Source::Local };
         // What a look would leave is not what is there.
-        let answer = if matches!(demand, Demand::Would(1..)) && answer.outcome.is_allowed() {
-            let look = self.counters.ask(&own.charge, Demand::Would(0), now)?.outcome;
+        let answer = if matches!(demand, ChargeMode::Would(1..)) && answer.outcome.is_allowed() {
+            let look = self.counters.ask(&own.charge, ChargeMode::Would(0), now)?.outcome;
             Answer { outcome: Outcome { verdict: answer.outcome.verdict, ..look }, ..answer }
         } else {
             answer
@@ -247,7 +247,7 @@ impl Local {
         let mut told = Outcome { verdict, limit: own.units(), remaining, ..outcome };
         if outcome.remaining < spare {
             // It pays off a request that was larger than the share: the next unit is further than the next of the spare ones.
-            let next = self.counters.ask(&own.charge, Demand::Would(spare + 1), now);
+            let next = self.counters.ask(&own.charge, ChargeMode::Would(spare + 1), now);
             if let Ok(Answer { outcome: Outcome { verdict: Verdict::Deny { retry_after }, .. }, .. }) = next {
                 told.next_unit_after = retry_after;
             }
@@ -299,7 +299,8 @@ impl Local {
         let shares = self.shares.load();
         let own = shares.own(spot)?;
         let look = Charge { cost: 0, ..own.charge };
-        let [now_is, was] = [&self.counters, &self.marks].map(|store| store.ask(&look, Demand::UpTo(0), now));
+        let [now_is, was] =
+            [&self.counters, &self.marks].map(|store| store.ask(&look, ChargeMode::UpTo(0), now));
         let (now_is, was) = (now_is.ok()?, was.ok()?);
         (now_is.source == Source::Exact && was.source == Source::Exact)
             .then(|| more_used(own.charge.quota, &now_is.outcome, &was.outcome))
@@ -316,7 +317,7 @@ impl Local {
         let Some(times) = up_to.filter(|_| charge.cost > 0) else { return true };
         let Some(quota) = share::ceiling(charge.quota, self.nodes(), times) else { return true };
         let bound = Charge { quota: &quota, number: 0, ..*charge };
-        let demand = if takes { Demand::If(charge.cost) } else { Demand::Would(charge.cost) };
+        let demand = if takes { ChargeMode::If(charge.cost) } else { ChargeMode::Would(charge.cost) };
         self.ceilings.ask(&bound, demand, now).is_ok_and(|answer| answer.outcome.is_allowed())
     }
 

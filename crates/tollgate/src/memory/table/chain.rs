@@ -13,7 +13,7 @@ use crate::sync::{MutexGuard, Ordering};
 
 /// A table grows when more than one bucket in this many has run over.
 const OVERFLOW_SHARE: u64 = 5;
-/// Buckets split off by whoever adds a key, until all are.
+/// Buckets that a thread splits off after it adds a key, until all are split.
 const SPLITS: u64 = 2;
 /// A table grows by this part of itself.
 const GROWTH_SHARE: u64 = 16;
@@ -133,7 +133,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         }
     }
 
-    /// Publishes more buckets. They stay empty until somebody meets them and splits them off from their parent.
+    /// Publishes more buckets. They stay empty until a thread needs them and splits them off from their parent.
     fn grow(&self, overflow: &mut super::Overflow) {
         let buckets = self.shape(Ordering::Relaxed).buckets();
         let in_use = overflow.made - overflow.free_lines;
@@ -142,7 +142,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         }
         let more = (buckets / GROWTH_SHARE).max(FIRST_BUCKETS as u64);
         if buckets + more + overflow.made <= self.region.len() as u64 && self.budget.take(more * LINE_BYTES) {
-            // Release: whoever sees the number sees the lines, which are zero and therefore not ready.
+            // Release: a thread that sees the number sees the lines, which are zero and therefore not ready.
             self.shape.store(Shape::new(buckets + more).0, Ordering::Release);
         }
     }
@@ -163,7 +163,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         self.unlock(parent);
     }
 
-    /// Splits off a few of the buckets that growth has published. Whoever adds a key does this afterwards, holding no lock, so
+    /// Splits off a few of the buckets that growth has published. A thread that adds a key does this afterwards, holding no lock, so
     /// that chains are short again before the table grows once more.
     pub(crate) fn tidy(&self, horizon: u64) {
         let buckets = self.shape(Ordering::Acquire).buckets();
@@ -204,7 +204,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         }
         self.give_lines(&spare);
         let header = &self.region.line(child)[0];
-        // Release: whoever sees the child ready sees its entries.
+        // Release: a thread that sees the child ready sees its entries.
         header.store((header.load(Ordering::Relaxed) | READY).wrapping_add(SEQUENCE_ONE), Ordering::Release);
     }
 

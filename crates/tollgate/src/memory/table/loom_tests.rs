@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::{Entry, Shape, Table, Unit};
 use crate::algorithm::reservoir::{FRACTION_BITS, GAIN_MAX, Reservoir, WordStep};
 use crate::key::Fingerprint;
-use crate::memory::region::{Budget, LINE_BYTES};
+use crate::memory::budget::Budget;
+use crate::memory::region::LINE_BYTES;
 use crate::quota::Rate;
 use crate::sync::Ordering;
 

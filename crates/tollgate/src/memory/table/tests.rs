@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::{Entry, Full, Table};
 use crate::key::{Fingerprint, Secret};
-use crate::memory::region::{Budget, LINE_BYTES};
+use crate::memory::budget::Budget;
+use crate::memory::region::LINE_BYTES;
 
 type Words = Table<3, 1>;
 type Pairs = Table<2, 2>;

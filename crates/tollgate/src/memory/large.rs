@@ -1,7 +1,7 @@
-//! The shelf of large states: sliding windows, logs and permits, in shards behind ordinary locks. Bounded by the same budget
-//! as the tables. The whole possible size of a window or a log is taken when its key is first kept, so a known key is never refused
-//! for memory. Permits take memory for what is in flight; a part of the budget is kept from new keys, so that known keys find room
-//! for more of them.
+//! The sharded map of large states: sliding windows, logs and permits, behind ordinary locks, within the
+//! budget of the store. The full size of a window or a log is taken when its key is inserted, so a known key
+//! is never denied for memory. Permits take memory while they are in flight; part of the budget is reserved
+//! for the permits of known keys.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use crate::algorithm::{concurrency, sliding_log, sliding_window};
 use crate::charge::Charge;
 use crate::decision::Source;
 use crate::key::Fingerprint;
+use crate::memory::budget::Budget;
 use crate::memory::holds::Holds;
-use crate::memory::region::Budget;
 use crate::memory::table::Full;
-use crate::memory::{Demand, NO_ROOM};
+use crate::memory::{ChargeMode, FULL_OUTCOME};
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 use crate::store::StoreFailure;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::time::Timestamp;
 
-mod walk;
+mod export;
 
-/// A full shelf is swept whole once in so many requests for room.
+/// A full map is swept once per this many requests for space.
 const SWEEP_EVERY: u64 = 16;
-/// Shards of the shelf.
+/// The number of shards.
 pub(crate) const SHARDS: usize = 64;
-/// Bytes that the map itself takes for an entry, with slack for its growth.
-const ENTRY_BYTES: u64 = 2 * (size_of::<(Fingerprint, Shelved)>() as u64 + 8);
+/// Bytes of a map entry, with slack for growth.
+const ENTRY_BYTES: u64 = 2 * (size_of::<(Fingerprint, LargeEntry)>() as u64 + 8);
 
 /// A large state.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,9 +37,9 @@ pub(crate) enum Large {
     Permits(concurrency::State),
 }
 
-/// A large state as it is kept.
+/// An entry of the map.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Shelved {
+pub(crate) struct LargeEntry {
     pub(crate) number: u32,
     pub(crate) idle_at: Timestamp,
     /// Bytes of the budget that were taken for it.
@@ -47,17 +47,17 @@ pub(crate) struct Shelved {
     pub(crate) state: Large,
 }
 
-pub(crate) type Shard = HashMap<Fingerprint, Shelved>;
+pub(crate) type Shard = HashMap<Fingerprint, LargeEntry>;
 
-/// The sharded map.
-pub(crate) struct Shelf {
+/// The sharded map of large states.
+pub(crate) struct LargeMap {
     shards: Box<[Mutex<Shard>]>,
     budget: Arc<Budget>,
     sweeps: AtomicU64,
     holds: Holds,
 }
 
-impl Shelf {
+impl LargeMap {
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::new(HashMap::new())).collect(),
@@ -67,125 +67,126 @@ impl Shelf {
         }
     }
 
-    /// States that are kept longer than they say.
+    /// Entries that are kept beyond their own expiry.
     pub(crate) const fn holds(&self) -> &Holds {
         &self.holds
     }
 
-    /// Whether a state equals absence.
-    pub(crate) fn is_idle(&self, shelved: &Shelved, now: Timestamp) -> bool {
-        self.holds.is_idle(shelved.idle_at.unix_micros(), || shelved.number, now.unix_micros())
+    /// Whether a state equals that of a new key.
+    pub(crate) fn is_idle(&self, entry: &LargeEntry, now: Timestamp) -> bool {
+        self.holds.is_idle(entry.idle_at.unix_micros(), || entry.number, now.unix_micros())
     }
 
     pub(crate) fn shard_of(key: Fingerprint) -> usize {
         usize::try_from(key.tag % SHARDS as u64).unwrap_or(0)
     }
 
-    /// Locks a shard. Whoever locks several does so in ascending order, after all table buckets.
+    /// Locks a shard. Several shards are locked in ascending order, after all table buckets.
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         match self.shards[shard].lock() {
             Ok(guard) => guard,
-            // The map is consistent after every statement that could panic, so a poisoned shard is still usable.
+            // The map is consistent after each statement that may panic, so a poisoned shard stays usable.
             Err(poisoned) => poisoned.into_inner(),
         }
     }
 
-    /// Keeps the state of a key that has none: where an idle one was, else if the budget allows.
+    /// Inserts the state of a new key, if the budget allows or idle entries can be evicted.
     pub(crate) fn put(
         &self,
         shard: &mut Shard,
         key: Fingerprint,
         now: Timestamp,
-        shelved: Shelved,
+        entry: LargeEntry,
     ) -> Result<(), Full> {
-        if !self.take(shard, u64::from(shelved.bytes), now) {
+        if !self.take(shard, u64::from(entry.bytes), now) {
             return Err(Full);
         }
         if shard.len() >= 64 && shard.len().is_power_of_two() {
-            // Each doubling pays for one look at everything, so idle states never outnumber the live for long.
+            // Each doubling pays for one sweep, so idle entries never outnumber the others for long.
             self.sweep(shard, now);
         }
-        shard.insert(key, shelved);
+        shard.insert(key, entry);
         Ok(())
     }
 
-    /// Decides about a key that needs no other.
+    /// Charges one counter by itself.
     pub(crate) fn charge(
         &self,
         charge: &Charge<'_>,
         now: Timestamp,
-    ) -> Result<Result<Told, StoreFailure>, Full> {
+    ) -> Result<Result<SourcedOutcome, StoreFailure>, Full> {
         let mut shard = self.lock(Self::shard_of(charge.key));
-        let mut change = Change::default();
-        let told = match self.step(&mut shard, charge.key, charge, now, &mut change) {
-            Ok(told) => told,
+        let mut change = LargeChange::default();
+        let decided = match self.step(&mut shard, charge.key, charge, now, &mut change) {
+            Ok(decided) => decided,
             Err(failure) => return Ok(Err(failure)),
         };
         match change.fresh.take() {
-            Some(fresh) if told.0.is_allowed() && charge.cost > 0 => {
-                self.put(&mut shard, charge.key, now, *fresh).map(|()| Ok(told))
+            Some(fresh) if decided.0.is_allowed() && charge.cost > 0 => {
+                self.put(&mut shard, charge.key, now, *fresh).map(|()| Ok(decided))
             }
-            _ => Ok(Ok(told)),
+            _ => Ok(Ok(decided)),
         }
     }
 
-    /// Asks a key that needs no other in another way than a charge does.
+    /// Charges one counter by itself in another [`ChargeMode`].
     pub(crate) fn ask(
         &self,
         charge: &Charge<'_>,
-        demand: Demand,
+        demand: ChargeMode,
         now: Timestamp,
-    ) -> Result<Result<Told, StoreFailure>, Full> {
+    ) -> Result<Result<SourcedOutcome, StoreFailure>, Full> {
         let mut shard = self.lock(Self::shard_of(charge.key));
-        let mut change = Change::default();
+        let mut change = LargeChange::default();
         let mut step = |shard: &mut Shard, cost| {
-            self.step(shard, charge.key, &charge.costing(cost), now, &mut change).map(|told| (cost, told))
+            self.step(shard, charge.key, &charge.costing(cost), now, &mut change)
+                .map(|decided| (cost, decided))
         };
         let asked = match demand {
-            Demand::UpTo(left) => step(&mut shard, 0).and_then(|(_, (look, _))| {
+            ChargeMode::UpTo(left) => step(&mut shard, 0).and_then(|(_, (look, _))| {
                 step(&mut shard, charge.cost.min(look.remaining.saturating_sub(left)))
             }),
-            // What is large has no room beside its share, so it would admit what it admits.
-            Demand::If(_) => step(&mut shard, charge.cost),
-            Demand::Would(units) => step(&mut shard, units),
+            // A large state admits its cost or not; it has no slack to check.
+            ChargeMode::If(_) => step(&mut shard, charge.cost),
+            ChargeMode::Would(units) => step(&mut shard, units),
         };
-        let (taken, told) = match asked {
+        let (taken, decided) = match asked {
             Ok(asked) => asked,
             Err(failure) => return Ok(Err(failure)),
         };
-        if matches!(demand, Demand::Would(_)) {
+        if matches!(demand, ChargeMode::Would(_)) {
             if let Some(known) = shard.get_mut(&charge.key).filter(|_| change.undo.is_some()) {
                 known.undo(&charge.costing(taken), now, change.undo.take());
-                self.give_spare(known);
+                self.release_excess(known);
             }
-            return Ok(Ok(told));
+            return Ok(Ok(decided));
         }
         match change.fresh.take() {
-            Some(fresh) if told.0.is_allowed() && taken > 0 => {
-                self.put(&mut shard, charge.key, now, *fresh).map(|()| Ok(told))
+            Some(fresh) if decided.0.is_allowed() && taken > 0 => {
+                self.put(&mut shard, charge.key, now, *fresh).map(|()| Ok(decided))
             }
-            _ => Ok(Ok(told)),
+            _ => Ok(Ok(decided)),
         }
     }
 
-    /// Charges a key's state where it is, or makes a new one to be put there. What it did can be undone.
+    /// Charges the state of a key in place, or creates a new one to insert. The change can be undone.
     pub(crate) fn step(
         &self,
         shard: &mut Shard,
         key: Fingerprint,
         charge: &Charge<'_>,
         now: Timestamp,
-        change: &mut Change,
-    ) -> Result<Told, StoreFailure> {
+        change: &mut LargeChange,
+    ) -> Result<SourcedOutcome, StoreFailure> {
         let Some(known) = shard.get_mut(&key) else {
-            let mut fresh = Box::new(Shelved::new(charge)?);
+            let mut fresh = Box::new(LargeEntry::new(charge)?);
             let outcome = fresh.charge(charge, now)?.0;
             fresh.bytes = fresh.bytes.max(fresh.state.bytes());
             change.fresh = Some(fresh);
             return Ok((outcome, Source::Exact));
         };
         let (outcome, undo) = known.charge(charge, now)?;
-        // One permit more, or a quota raised by a swap, may let a state outgrow what was taken for it.
+        // Another permit, or a quota raised by a policy swap, may outgrow the bytes taken.
         let missing = known.state.bytes().saturating_sub(known.bytes);
         if missing > 0 {
             let bytes = u64::from(missing);
@@ -195,18 +196,18 @@ impl Shelf {
             };
             if !is_taken {
                 known.undo(charge, now, undo);
-                self.give_spare(known);
-                return Ok((Outcome { limit: charge.quota.capacity(), ..NO_ROOM }, Source::Full));
+                self.release_excess(known);
+                return Ok((Outcome { limit: charge.quota.capacity(), ..FULL_OUTCOME }, Source::Full));
             }
             known.bytes += missing;
         }
-        self.give_spare(known);
+        self.release_excess(known);
         change.undo = undo;
         Ok((outcome, Source::Exact))
     }
 
-    /// Gives back the bytes that permits no longer need. Windows and logs keep what was taken for all that they may become.
-    pub(crate) fn give_spare(&self, known: &mut Shelved) {
+    /// Returns the bytes that permits no longer need. Windows and logs keep their maximum size.
+    pub(crate) fn release_excess(&self, known: &mut LargeEntry) {
         if matches!(known.state, Large::Permits(_)) {
             let spare = known.bytes.saturating_sub(known.state.bytes());
             known.bytes -= spare;
@@ -214,7 +215,7 @@ impl Shelf {
         }
     }
 
-    /// Takes bytes of the budget, if need be from states that are idle.
+    /// Takes bytes of the budget, if needed by evicting idle entries.
     fn take(&self, shard: &mut Shard, bytes: u64, now: Timestamp) -> bool {
         if self.budget.take_unreserved(bytes) {
             return true;
@@ -231,9 +232,10 @@ impl Shelf {
         shard.remove(&key).inspect(|gone| self.budget.give(u64::from(gone.bytes))).is_some()
     }
 
-    /// Sweeps the shards that nobody holds, one in some calls: a full shelf is asked for room by every new key.
+    /// Sweeps all unlocked shards, but only in some of the calls, since each new key asks a full map for
+    /// space.
     fn sweep_others(&self, now: Timestamp) {
-        // Relaxed: the number only spreads the work.
+        // Relaxed: the number only distributes the work.
         let turn = self.sweeps.fetch_add(1, Ordering::Relaxed);
         if !turn.is_multiple_of(SWEEP_EVERY) {
             return;
@@ -246,48 +248,46 @@ impl Shelf {
     }
 
     fn sweep(&self, shard: &mut Shard, now: Timestamp) {
-        shard.retain(|_, shelved| {
-            let keep = !self.is_idle(shelved, now);
+        shard.retain(|_, entry| {
+            let keep = !self.is_idle(entry, now);
             if !keep {
-                self.budget.give(u64::from(shelved.bytes));
+                self.budget.give(u64::from(entry.bytes));
             }
             keep
         });
     }
 
-    /// States that still matter. For reports.
+    /// Entries that are not idle. For reports.
     pub(crate) fn count(&self, now: Timestamp) -> u64 {
         (0..SHARDS)
-            .map(|shard| {
-                self.lock(shard).values().filter(|shelved| !self.is_idle(shelved, now)).count() as u64
-            })
+            .map(|shard| self.lock(shard).values().filter(|entry| !self.is_idle(entry, now)).count() as u64)
             .sum()
     }
 }
 
-/// What a state said, and whether it is the counter itself that said so.
-pub(crate) type Told = (Outcome, Source);
+/// An outcome, and whether the counter itself decided it.
+pub(crate) type SourcedOutcome = (Outcome, Source);
 
-/// What a charge did to the shelf, until it is known whether it counts.
+/// The change by a charge, until it is known whether it is kept.
 #[derive(Debug, Default)]
-pub(crate) struct Change {
-    /// The state of a key that had none; it is not on the shelf yet.
-    pub(crate) fresh: Option<Box<Shelved>>,
-    /// How to take back what was done to one that had.
+pub(crate) struct LargeChange {
+    /// The state of a new key, not yet inserted.
+    pub(crate) fresh: Option<Box<LargeEntry>>,
+    /// How to undo the change of an existing state.
     pub(crate) undo: Option<Undo>,
-    /// The new state has been put on the shelf.
+    /// Whether the new state was inserted.
     pub(crate) is_kept: bool,
 }
 
-/// How a charge is taken back. Logs and permits know what was last; a window is small enough to be kept.
+/// How to undo a charge. Logs and permits know their last charge; a window is small enough to be copied.
 #[derive(Debug)]
 pub(crate) enum Undo {
     Units,
     Window(Box<sliding_window::State>),
 }
 
-impl Shelved {
-    /// The state of a key never seen.
+impl LargeEntry {
+    /// The state of a new key.
     fn new(charge: &Charge<'_>) -> Result<Self, StoreFailure> {
         let state = Large::default_of(charge.quota)?;
         let bytes = match charge.quota {
@@ -297,7 +297,7 @@ impl Shelved {
         Ok(Self { number: charge.number, idle_at: Timestamp::default(), bytes, state })
     }
 
-    /// Charges the state, carried over first if it was counted under another quota.
+    /// Charges the state, after converting it from another quota if needed.
     fn charge(
         &mut self,
         charge: &Charge<'_>,
@@ -327,12 +327,12 @@ impl Shelved {
         Ok((outcome, undo))
     }
 
-    /// Takes back a charge just made.
+    /// Undoes a charge just made.
     pub(crate) fn undo(&mut self, charge: &Charge<'_>, now: Timestamp, undo: Option<Undo>) {
         match (undo, charge.quota, &mut self.state) {
             (Some(Undo::Window(before)), _, Large::Window(state)) => *state = *before,
             (Some(Undo::Units), Quota::SlidingLog(quota), Large::Log(state)) => {
-                // It was the latest, wherever a clock that stepped back has left it.
+                // It was the latest, even if the clock stepped back.
                 let latest = Some(Timestamp::MAX);
                 in_place(state, |state| (sliding_log::refund(quota, state, now, charge.cost, latest), ()));
             }
@@ -346,7 +346,7 @@ impl Shelved {
         self.idle_at = self.state.idle_at(charge.quota);
     }
 
-    /// Gives back what the charge took, still counted under the quota that it has.
+    /// Refunds a charge under the quota that counted it.
     pub(crate) fn refund(&mut self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
         let Some(record) = charge.family.record(self.number) else {
             return if self.idle_at <= now { Ok(()) } else { Err(StoreFailure::Superseded) };
@@ -370,8 +370,8 @@ impl Shelved {
         Ok(())
     }
 
-    /// Takes note of the permit of a charge, which was given elsewhere.
-    pub(crate) fn take_note(&mut self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
+    /// Records a permit that was granted elsewhere.
+    pub(crate) fn record_permit(&mut self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
         self.carry_over(charge, now)?;
         let (Quota::Concurrency(quota), Large::Permits(state)) = (charge.quota, &mut self.state) else {
             return Err(StoreFailure::WrongKind);
@@ -381,7 +381,7 @@ impl Shelved {
         Ok(())
     }
 
-    /// Lets the permit of a charge live anew, for as long as the charge's quota says.
+    /// Renews the permit of a charge for the lifetime of the charge's quota.
     pub(crate) fn renew(&mut self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
         let (Quota::Concurrency(quota), Large::Permits(state)) = (charge.quota, &mut self.state) else {
             return Err(StoreFailure::WrongKind);
@@ -391,7 +391,8 @@ impl Shelved {
         Ok(())
     }
 
-    /// Makes the state what the charge's quota sees: new if it is idle, or carried over from another quota.
+    /// Converts the state to the charge's quota: a new state if it is idle, else converted from the other
+    /// quota.
     fn carry_over(&mut self, charge: &Charge<'_>, now: Timestamp) -> Result<(), StoreFailure> {
         if self.number == charge.number {
             if self.idle_at <= now {
@@ -412,7 +413,7 @@ impl Shelved {
     }
 }
 
-/// Runs a pure step on a state where it is.
+/// Applies a pure step to a state in place.
 fn in_place<S: Default, R>(state: &mut S, step: impl FnOnce(S) -> (S, R)) -> R {
     let (next, answer) = step(std::mem::take(state));
     *state = next;
@@ -445,7 +446,7 @@ impl Large {
         Ok(())
     }
 
-    /// From when on it equals that of a key never seen, by one quota.
+    /// The instant from which it equals that of a new key, under one quota.
     fn idle_at(&self, quota: &Quota) -> Timestamp {
         match (quota, self) {
             (Quota::SlidingWindow(quota), Large::Window(state)) => sliding_window::idle_at(quota, state),
@@ -455,7 +456,7 @@ impl Large {
         }
     }
 
-    /// The bytes that it takes, with the map's.
+    /// The bytes of the state and its map entry.
     fn bytes(&self) -> u32 {
         let bytes = ENTRY_BYTES
             + match self {
@@ -469,11 +470,11 @@ impl Large {
 
 /// A sub-window's count.
 const WINDOW_BYTES: u64 = 8;
-/// An entry of a log; a vector may have twice the room that it uses.
+/// An entry of a log; a vector may have twice the capacity that it uses.
 const LOG_BYTES: u64 = 2 * size_of::<(Timestamp, u64)>() as u64;
 
-/// Most bytes that one key of a quota takes; none for small states, which live in the tables. A key of a concurrency limit takes
-/// so many with all of its permits in flight, and [`ENTRY_BYTES`] with one.
+/// The maximum bytes of one key of a quota; 0 for small states, which live in the tables. A key of a
+/// concurrency limit takes this with all permits in flight, and [`ENTRY_BYTES`] with one.
 pub(crate) fn state_bytes(quota: &Quota) -> u64 {
     match quota {
         Quota::SlidingWindow(quota) => ENTRY_BYTES + (u64::from(quota.precision()) + 1) * WINDOW_BYTES,

@@ -53,9 +53,9 @@ pub(super) struct CostRun {
 
 /// Whether the next attempt of the first waiter is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Retry {
-    Due,
-    NotDue,
+pub(super) enum RetryDue {
+    Yes,
+    No,
 }
 
 /// The result of polling a waiter.
@@ -104,7 +104,7 @@ impl Queues {
         key: Fingerprint,
         ticket: u64,
         waker: &Waker,
-        retry: Retry,
+        retry: RetryDue,
         attempt: impl FnOnce() -> ControlFlow<A, L>,
     ) -> WaiterPoll<A, L> {
         let mut waker = Some(waker.clone());
@@ -112,7 +112,7 @@ impl Queues {
         let Some((position, waiter)) = state.find(key, ticket) else { return WaiterPoll::NotDue };
         let polled = if position > 0 {
             WaiterPoll::NotFirst
-        } else if retry == Retry::NotDue && !waiter.is_notified {
+        } else if retry == RetryDue::No && !waiter.is_notified {
             WaiterPoll::NotDue
         } else {
             waiter.is_notified = false;

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::queue::{Retry, TICKET_NEXT, WAITERS_MAX, WaiterPoll};
+use super::queue::{RetryDue, TICKET_NEXT, WAITERS_MAX, WaiterPoll};
 use super::{GateShared, KeyedGate, forecast};
 use crate::algorithm::concurrency::PermitId;
 use crate::clock::Sleep;
@@ -159,7 +159,7 @@ impl Wait {
             if queued.sleep.as_mut().is_some_and(|sleep| sleep.poll_due(context).is_ready()) {
                 queued.sleep = None;
             }
-            let retry = if queued.sleep.is_none() { Retry::Due } else { Retry::NotDue };
+            let retry = if queued.sleep.is_none() { RetryDue::Yes } else { RetryDue::No };
             let deadline = queued.deadline;
             let attempt = || attempt(gate, *key, *cost, deadline);
             match gate.shared.queues.poll_waiter(*key, queued.ticket, context.waker(), retry, attempt) {

@@ -209,9 +209,9 @@ impl LargeMap {
     /// Returns the bytes that permits no longer need. Windows and logs keep their maximum size.
     pub(crate) fn release_excess(&self, known: &mut LargeEntry) {
         if matches!(known.state, Large::Permits(_)) {
-            let spare = known.bytes.saturating_sub(known.state.bytes());
-            known.bytes -= spare;
-            self.budget.give(u64::from(spare));
+            let excess = known.bytes.saturating_sub(known.state.bytes());
+            known.bytes -= excess;
+            self.budget.give(u64::from(excess));
         }
     }
 

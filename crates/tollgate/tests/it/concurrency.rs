@@ -1,4 +1,4 @@
-//! All or nothing when everybody asks at once. The instant is fixed, so every sum is exact.
+//! All or nothing under concurrent requests. The instant is fixed, so every sum is exact.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::fixture::{ALGORITHMS, NOW, asking, limit, now_or_never, policy};
 
 const THREADS: u64 = 8;
 
-/// What is left in each counter of a key.
+/// The remaining units of each counter of a key.
 fn left(engine: &Engine, key: &str) -> Vec<u64> {
     let look = now_or_never(engine.peek(&asking(key, 1), NOW));
     look.limits().map(|status| status.outcome.remaining).collect()
@@ -31,8 +31,8 @@ fn at_once(threads: u64, work: impl Fn(u64) + Sync) {
     });
 }
 
-/// Two to five limits of different algorithms on one key, eight threads: exactly what the tightest allows is admitted, and
-/// every counter has lost exactly that.
+/// Two to five limits of different algorithms on one key, eight threads: exactly what the tightest allows is
+/// admitted, and every counter is charged exactly that.
 #[test]
 fn the_tightest_limit_decides_and_all_counters_agree() {
     const TIGHT: u64 = 200;
@@ -64,8 +64,9 @@ fn the_tightest_limit_decides_and_all_counters_agree() {
     }
 }
 
-/// Costs of many sizes, keys of their own and a counter for all: the shared counter has lost exactly the sum of what was
-/// admitted, each key's exactly its own, and no unit was left that somebody denied could have had.
+/// Costs of many sizes, with counters per key and one for all: the shared counter is charged exactly the sum
+/// of what was admitted, each key's exactly its own, and no unit was left that a denied request could have
+/// had.
 #[test]
 fn costs_add_up_over_shared_and_own_counters() {
     for (name, quota) in ALGORITHMS {
@@ -92,10 +93,10 @@ fn costs_add_up_over_shared_and_own_counters() {
     }
 }
 
-/// Reading a counter and then writing it are one step: of two hundred threads that race for one unit exactly one gets it,
-/// through the engine with one limit and with two, and through the gate.
+/// Reading and writing a counter are one step: of two hundred threads that race for one unit exactly one gets
+/// it, through the engine with one limit and with two, and through the gate.
 #[test]
-fn two_hundred_race_for_one_unit() {
+fn one_unit_is_granted_once_among_two_hundred_threads() {
     for (name, quota) in ALGORITHMS {
         let one = Engine::new(policy(vec![limit("limit", quota(1))]), NOW);
         let two = Engine::new(policy(vec![limit("a", quota(1)), limit("b", quota(2))]), NOW);
@@ -116,8 +117,8 @@ fn two_hundred_race_for_one_unit() {
     }
 }
 
-/// New keys by the thousand from eight threads while the table grows under them: each key is admitted exactly as often as
-/// its limit says, so no counter was lost, doubled or mixed up with another.
+/// Thousands of new keys from eight threads while the table grows: each key is admitted exactly as often as
+/// its limit allows, so no counter was lost, doubled or mixed up.
 #[test]
 fn no_counter_is_lost_while_the_table_grows() {
     const KEYS: u64 = 2_000;
@@ -137,11 +138,11 @@ fn no_counter_is_lost_while_the_table_grows() {
     }
 }
 
-/// Permits taken and released by eight threads: never more in flight than there are, and all are back at the end.
+/// Permits taken and released by eight threads: the limit is never exceeded, and all are back at the end.
 #[test]
-fn never_more_in_flight_than_there_are_places() {
-    const PLACES: u64 = 3;
-    let engine = Engine::new(policy(vec![crate::fixture::permits("in-flight", PLACES)]), NOW);
+fn permits_never_exceed_the_limit() {
+    const PERMITS: u64 = 3;
+    let engine = Engine::new(policy(vec![crate::fixture::permits("in-flight", PERMITS)]), NOW);
     let in_flight = AtomicU64::new(0);
     let admitted = AtomicU64::new(0);
     at_once(THREADS, |_| {
@@ -149,7 +150,7 @@ fn never_more_in_flight_than_there_are_places() {
             let mut decision = engine.check_now(&asking("k", 1), NOW);
             if let Some(permit) = decision.take_permit() {
                 let now_in_flight = in_flight.fetch_add(1, Ordering::SeqCst) + 1;
-                assert!(now_in_flight <= PLACES, "{now_in_flight} in flight");
+                assert!(now_in_flight <= PERMITS, "{now_in_flight} in flight");
                 thread::yield_now();
                 in_flight.fetch_sub(1, Ordering::SeqCst);
                 admitted.fetch_add(1, Ordering::Relaxed);
@@ -160,5 +161,5 @@ fn never_more_in_flight_than_there_are_places() {
         }
     });
     assert!(admitted.into_inner() > 0);
-    assert_eq!(left(&engine, "k"), [PLACES]);
+    assert_eq!(left(&engine, "k"), [PERMITS]);
 }

@@ -1,4 +1,4 @@
-//! The smallest executor that can tell who was woken: tasks run only when told to, on the test's own thread.
+//! A minimal executor that knows which tasks were woken. Tasks run only on request, on the test's own thread.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ impl Wake for Flag {
     }
 }
 
-/// A future under way. Dropping the task drops the future.
+/// A running future. Dropping the task drops the future.
 pub(crate) struct Task<T> {
     future: Pin<Box<dyn Future<Output = T> + Send>>,
     woken: Arc<Flag>,
@@ -30,7 +30,7 @@ impl<T> Task<T> {
         task
     }
 
-    /// Polls the future if, and only if, somebody woke it. Tells whether it is done.
+    /// Polls the future if and only if it was woken. Returns whether it is done.
     pub(crate) fn run(&mut self) -> bool {
         while self.answer.is_none() && self.woken.0.swap(false, Ordering::SeqCst) {
             let waker = Waker::from(Arc::clone(&self.woken));
@@ -54,7 +54,7 @@ impl<T> Task<T> {
     }
 }
 
-/// Runs whoever was woken until nobody is.
+/// Runs woken tasks until none is left.
 pub(crate) fn settle<T>(tasks: &mut [Task<T>]) {
     while tasks.iter().any(|task| task.answer.is_none() && task.is_woken()) {
         tasks.iter_mut().for_each(|task| {
@@ -71,7 +71,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future to its end on this thread, for waits on the real clock.
+/// Runs a future to completion on this thread, for waits on the real clock.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut future = std::pin::pin!(future);

@@ -31,7 +31,7 @@ fn assert_holds(plan: &Plan) {
         report.broken_in_all,
         plan.name
     );
-    // The machine's memory is shared with the other tests here, so only the store's own is looked at.
+    // The machine's memory is shared with other tests, so only the store's own is checked.
     let last = report.rows.last().expect("it was looked at");
     assert_eq!((last.keys, last.elapsed <= plan.lasts), (plan.keys, true));
     assert!(
@@ -46,13 +46,13 @@ fn assert_holds(plan: &Plan) {
 
 /// Residents are exact and victims stay throttled while more new keys come than fit, in one word and in two.
 #[test]
-fn a_flood_of_live_keys_frees_and_denies_nobody() {
+fn a_flood_of_active_keys_neither_frees_nor_denies_known_keys() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow] {
         assert_holds(&small(algorithm));
     }
 }
 
-/// Slots of idle keys are used again: nobody shares a counter, although many more keys come than fit.
+/// Slots of idle keys are reused: no key shares a counter, although many more keys come than fit.
 #[test]
 fn a_flood_of_idle_keys_needs_no_shared_counter() {
     assert_holds(&Plan {

@@ -1,4 +1,4 @@
-//! `Gate` and `KeyedGate`: one limit, decided by the same arithmetic whichever method asks.
+//! `Gate` and `KeyedGate`: one limit, decided by the same arithmetic by all methods.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -21,9 +21,10 @@ fn ten() -> Quota {
     Quota::token_bucket(Rate::per_second(10)).expect("valid")
 }
 
-/// `check`, `check_n` and `charge` share one counter; 0 only looks; a cost above the capacity is never admitted.
+/// `check`, `check_n` and `charge` share one counter; 0 only queries; a cost above the capacity is never
+/// admitted.
 #[test]
-fn all_ways_to_ask_share_one_counter() {
+fn all_methods_share_one_counter() {
     for (name, quota) in ALGORITHMS {
         let time = ManualClock::new();
         let gate = Gate::builder(quota(10)).clock(time.clock()).build();
@@ -40,14 +41,14 @@ fn all_ways_to_ask_share_one_counter() {
     }
 }
 
-/// The advice of a denial is exact: denied one tick before it, admitted on it.
+/// Retry advice is exact: one tick early is denied, on the tick is admitted.
 #[test]
 fn retry_advice_is_exact() {
     for (name, quota) in ALGORITHMS {
         for cost in [1, 3] {
             let time = ManualClock::new();
             let gate = Gate::builder(quota(4)).clock(time.clock()).build();
-            // Half at one instant and half at another, so that not everything comes back at once.
+            // Half at one instant and half at another, so that not everything refills at once.
             assert!(gate.check_n(2).is_allowed());
             time.advance(Duration::from_millis(1));
             while gate.check().is_allowed() {}
@@ -60,9 +61,9 @@ fn retry_advice_is_exact() {
     }
 }
 
-/// A refund gives back what was taken, at most to a full counter; a reset forgets.
+/// A refund gives units back, at most to a full counter; a reset clears the counter.
 #[test]
-fn refunds_and_resets() {
+fn refunds_and_resets_free_units() {
     let is_given_back = |name: &str| name != "concurrency" && name != "leaky-bucket";
     for (name, quota) in ALGORITHMS.into_iter().filter(|(name, _)| is_given_back(name)) {
         let (gate, _) = keyed(quota(10));
@@ -82,10 +83,10 @@ fn refunds_and_resets() {
     }
 }
 
-/// The story: a gate's store had 64 KiB, whatever the quota. A log of more than two thousand units, or as many permits, did
-/// not fit, and the gate denied everything for ever.
+/// Regression: the store of a gate had 64 KiB, whatever the quota. A log of over two thousand units, or as
+/// many permits, did not fit, and the gate denied all requests.
 #[test]
-fn a_gate_has_room_for_its_own_counter() {
+fn a_gate_has_memory_for_its_own_counter() {
     let log = SlidingLog::new(Rate::per_hour(65_536)).map(Quota::SlidingLog);
     let permits = Concurrency::new(1_000_000, Ticks::from_secs(60)).map(Quota::Concurrency);
     let window =
@@ -99,9 +100,9 @@ fn a_gate_has_room_for_its_own_counter() {
     }
 }
 
-/// Every kind of key names its own counter, and the parts of a pair do not run into each other.
+/// Each kind of key identifies its own counter, and the parts of a pair are delimited.
 #[test]
-fn keys_of_every_kind() {
+fn each_kind_of_key_has_its_own_counter() {
     let (gate, _) = keyed(Quota::gcra(Rate::per_hour(1)).expect("valid"));
     let text = String::from("text");
     assert!(gate.check(&text).is_allowed());
@@ -119,10 +120,10 @@ fn keys_of_every_kind() {
     assert!(gate.check("").is_allowed() && !gate.check("").is_allowed());
 }
 
-/// The story: the length of a part shared a word with its first bytes and had sixteen bits. Texts of 65,536 bytes and more
-/// ran into it, and two such keys that differ in their first byte were one counter.
+/// Regression: the length of a part shared a word with its first bytes and had sixteen bits. Texts of 65,536
+/// bytes and more overflowed it, and two keys that differed in the first byte shared a counter.
 #[test]
-fn long_keys_are_told_apart() {
+fn long_keys_are_distinct() {
     let (gate, _) = keyed(Quota::gcra(Rate::per_hour(1)).expect("valid"));
     for length in [65_530, 65_533, 65_534, 65_535, 65_536, 65_537, 70_000, 131_072] {
         for first in [b'a', b'b', b'c'] {
@@ -137,7 +138,7 @@ fn long_keys_are_told_apart() {
     }
 }
 
-/// `check_at` decides at the instant it is told, whatever the clock says.
+/// `check_at` decides at the given instant, whatever the clock says.
 #[test]
 fn an_instant_already_read_is_used() {
     let (gate, time) = keyed(Quota::gcra(Rate::per_second(1).burst(1)).expect("valid"));
@@ -147,7 +148,7 @@ fn an_instant_already_read_is_used() {
     assert!(gate.check_at("k", now + Ticks::from_secs(1)).is_allowed());
 }
 
-/// A batch decides exactly as its keys one by one do, repeated keys and more than one group of them included.
+/// A batch decides exactly like single calls, with repeated keys and several groups.
 #[test]
 fn a_batch_equals_single_decisions() {
     for (name, quota) in ALGORITHMS {
@@ -163,9 +164,9 @@ fn a_batch_equals_single_decisions() {
     }
 }
 
-/// What the store says that it holds.
+/// The usage of a store.
 #[test]
-fn usage_counts_keys_that_matter() {
+fn usage_counts_keys_that_are_not_idle() {
     let (gate, time) = keyed(ten());
     for key in 0..100u64 {
         assert!(gate.check(&key).is_allowed());
@@ -198,7 +199,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Keys do not interfere: what a key is answered among others is what it is answered alone.
+    /// Keys do not interfere: a key gets the same answers among others as alone.
     #[test]
     fn keys_do_not_interfere(steps in steps(), algorithm in 0..ALGORITHMS.len(), seed in any::<u64>()) {
         let (_, quota) = ALGORITHMS[algorithm];
@@ -225,9 +226,9 @@ proptest! {
         }
     }
 
-    /// The short way of one unit and the whole way decide alike, whatever the history.
+    /// The fast path for one unit and the slow path decide alike, whatever the history.
     #[test]
-    fn the_short_way_decides_as_the_whole_way(
+    fn the_fast_path_decides_like_the_slow_path(
         units in 1..1_000u64,
         micros in 1..10_000_000u64,
         burst in 1..50u64,
@@ -245,7 +246,7 @@ proptest! {
     }
 }
 
-/// A leaky bucket is no reservoir: its gate spaces requests and never takes the short way of those that are.
+/// A leaky bucket is not a reservoir: its gate spaces requests and never takes the fast path.
 #[test]
 fn a_leaky_gate_spaces_requests() {
     let time = ManualClock::new();

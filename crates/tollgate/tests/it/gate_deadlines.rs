@@ -1,5 +1,5 @@
-//! Deadlines of waits at a gate, whatever the algorithm: refused at once when those ahead leave no time, and never when they
-//! leave enough.
+//! Deadlines of waits at a gate, for all algorithms: refused immediately when the waiters ahead leave no
+//! time, and never when they leave enough.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::fixture::{ALGORITHMS, HOUR, MakeQuota};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Windows and logs with so many units an hour.
+/// Windows and logs with this many units an hour.
 const WINDOWS: [(&str, MakeQuota); 5] = [
     ("fixed-window", |n| Quota::fixed_window(Rate::per_hour(n), Align::Epoch).expect("valid")),
     ("fixed-window, first hit", |n| Quota::fixed_window(Rate::per_hour(n), Align::FirstHit).expect("valid")),
@@ -29,21 +29,26 @@ const WINDOWS: [(&str, MakeQuota); 5] = [
     ("sliding-log", |n| Quota::sliding_log(Rate::per_hour(n)).expect("valid")),
 ];
 
-/// What happened to a gate before anybody waits, and who waits then.
+/// The history of a gate, and its waiters.
 #[derive(Clone, Debug)]
 struct Story {
     limit: u64,
-    /// Costs asked for, each after so many microseconds.
+    /// Costs charged, each after this many microseconds.
     history: Vec<(u64, u64)>,
-    line: Vec<u64>,
+    waiters: Vec<u64>,
     cost: u64,
 }
 
 fn stories() -> impl Strategy<Value = Story> {
     (1..8u64).prop_flat_map(|limit| {
         let history = prop::collection::vec((0..2 * HOUR.as_micros() / limit, 1..=limit), 0..12);
-        let line = prop::collection::vec(0..=limit, 0..12);
-        (history, line, 0..=limit).prop_map(move |(history, line, cost)| Story { limit, history, line, cost })
+        let waiters = prop::collection::vec(0..=limit, 0..12);
+        (history, waiters, 0..=limit).prop_map(move |(history, waiters, cost)| Story {
+            limit,
+            history,
+            waiters,
+            cost,
+        })
     })
 }
 
@@ -59,12 +64,12 @@ impl Story {
         (gate, time)
     }
 
-    /// Serves the line one by one, each as early as the gate admits it: when who stands behind the line passes, and the
-    /// instants on the way at which somebody was admitted or passed.
+    /// Serves the waiters one by one, each as early as the gate admits it. Returns when a waiter behind them
+    /// passes, and all instants at which a request was admitted.
     fn served(&self, quota: MakeQuota) -> (Timestamp, BTreeSet<Timestamp>) {
         let (gate, time) = self.gate(quota);
         let (mut pass, mut instants) = (time.now(), BTreeSet::new());
-        for &cost in self.line.iter().chain([&self.cost]) {
+        for &cost in self.waiters.iter().chain([&self.cost]) {
             pass = loop {
                 match gate.check_n(cost) {
                     Verdict::Allow => break time.now(),
@@ -78,10 +83,10 @@ impl Story {
         (pass, instants)
     }
 
-    /// The line, and behind it one with a deadline.
+    /// The waiters, and behind them one with a deadline.
     fn wait(&self, gate: &Gate, within: Ticks) -> Vec<Task<Result<Outcome, NotReady>>> {
         let mut waits: Vec<_> =
-            self.line.iter().map(|&cost| Task::start(gate.until_ready().cost(cost))).collect();
+            self.waiters.iter().map(|&cost| Task::start(gate.until_ready().cost(cost))).collect();
         waits.push(Task::start(gate.until_ready().cost(self.cost).within(within.into())));
         waits
     }
@@ -92,7 +97,7 @@ fn last<T>(waits: &[Task<T>]) -> Option<&T> {
 }
 
 proptest! {
-    /// Whatever happened before and whoever stands ahead: a deadline that is just enough is accepted, and kept.
+    /// Whatever the history and the waiters ahead, a deadline that is just enough is accepted and met.
     #[test]
     fn a_deadline_that_can_be_met_is_met(story in stories(), algorithm in 0..ALGORITHMS.len() + WINDOWS.len()) {
         let (name, quota) = *ALGORITHMS.iter().chain(&WINDOWS).nth(algorithm).expect("one of both");
@@ -110,9 +115,9 @@ proptest! {
         prop_assert!(matches!(last(&waits), Some(Ok(_))), "{}: {:?}", name, last(&waits));
     }
 
-    /// And one that is a tick too short is refused at once, where a window or a log counts.
+    /// A deadline that is one tick too short is refused immediately, for windows and logs.
     #[test]
-    fn a_deadline_that_cannot_be_met_is_refused_at_once(story in stories(), algorithm in 0..WINDOWS.len()) {
+    fn a_deadline_that_cannot_be_met_is_refused_immediately(story in stories(), algorithm in 0..WINDOWS.len()) {
         let (name, quota) = WINDOWS[algorithm];
         let (turn, instants) = story.served(quota);
         let (gate, time) = story.gate(quota);
@@ -130,10 +135,10 @@ proptest! {
     }
 }
 
-/// The story: for windows and logs a deadline looked at the caller alone. With ten ahead and two an hour, half an hour looked
-/// like enough, and was refused only when it was over.
+/// Regression: for windows and logs the forecast ignored the waiters ahead. With ten ahead and two an hour,
+/// half an hour looked like enough, and was refused only at the deadline.
 #[test]
-fn those_ahead_count_for_windows_and_logs() {
+fn waiters_ahead_count_for_windows_and_logs() {
     for (name, quota) in WINDOWS {
         let time = ManualClock::new();
         let gate = Gate::builder(quota(2)).clock(time.clock()).build();
@@ -151,9 +156,9 @@ fn those_ahead_count_for_windows_and_logs() {
     }
 }
 
-/// Somebody ahead who gives up makes room: who comes after that is judged by those who are left.
+/// A waiter that leaves does not count in later forecasts.
 #[test]
-fn those_who_gave_up_no_longer_count() {
+fn waiters_that_left_do_not_count() {
     for (name, quota) in WINDOWS {
         let time = ManualClock::new();
         let gate = Gate::builder(quota(1)).clock(time.clock()).build();
@@ -166,9 +171,9 @@ fn those_who_gave_up_no_longer_count() {
     }
 }
 
-/// One who is refused at once was never in line: it does not make others too late.
+/// A wait that is refused immediately was never queued, so it does not delay others.
 #[test]
-fn the_refused_hold_up_nobody() {
+fn refused_waits_delay_no_waiter() {
     let time = ManualClock::new();
     let gate =
         Gate::builder(Quota::sliding_log(Rate::per_second(1)).expect("valid")).clock(time.clock()).build();
@@ -180,8 +185,8 @@ fn the_refused_hold_up_nobody() {
     assert!(Task::start(gate.until_ready().within(SECOND)).answer().is_none());
 }
 
-/// A forecast plays through so many instants and no more, so that no poll takes long. Behind a longer line a deadline may be
-/// found too short only when it is over, and one that is enough is still never refused.
+/// A forecast simulates a bounded number of instants, so no poll takes long. Behind a longer queue a deadline
+/// that is too short may be refused only when it has passed; one that is enough is never refused.
 #[test]
 fn a_forecast_is_bounded() {
     let time = ManualClock::new();
@@ -194,10 +199,10 @@ fn a_forecast_is_bounded() {
     assert!(!refused(5_000));
 }
 
-/// Those who are served while another looks at the line are never counted twice, in line and in the counter. Each key has
-/// exactly the units that all threads together want at once, so nobody may be told that it is too late.
+/// A waiter that is served during a forecast is never counted twice, in the queue and in the counter. Each
+/// key has exactly the units that all threads want, so no wait may be too late.
 #[test]
-fn nobody_is_counted_both_in_line_and_as_served() {
+fn no_waiter_is_counted_both_as_queued_and_served() {
     const THREADS: u64 = 3;
     const KEYS: u64 = 4_000;
     for (name, quota) in WINDOWS {
@@ -223,9 +228,9 @@ fn nobody_is_counted_both_in_line_and_as_served() {
     }
 }
 
-/// A refund or a reset lets the first in line ask again: its sleep may have become too long.
+/// A refund or a reset wakes the first waiter, whose timer may have become too long.
 #[test]
-fn what_is_given_back_wakes_the_first() {
+fn refunds_and_resets_wake_the_first_waiter() {
     let is_given_back = |name: &str| name != "concurrency" && name != "leaky-bucket";
     for (name, quota) in ALGORITHMS.into_iter().filter(|(name, _)| is_given_back(name)) {
         let time = ManualClock::new();
@@ -243,9 +248,9 @@ fn what_is_given_back_wakes_the_first() {
     }
 }
 
-/// A departure that is given up moves those up who wait for room in a shaping gate's queue.
+/// A departure that is given up moves up the waiters of a full shaping gate.
 #[test]
-fn a_departure_given_up_wakes_the_first() {
+fn a_departure_given_up_wakes_the_first_waiter() {
     let time = ManualClock::new();
     let gate = Gate::builder(Quota::leaky_bucket(Rate::per_second(1), 1).expect("valid"))
         .clock(time.clock())
@@ -259,9 +264,9 @@ fn a_departure_given_up_wakes_the_first() {
     assert!(waits[1].answer().is_some(), "it has the departure after one second");
 }
 
-/// To look costs nothing, so a shaping gate has no departure to wait for either.
+/// A query costs nothing, so at a shaping gate it has no departure to wait for.
 #[test]
-fn a_look_is_never_too_late() {
+fn a_query_is_never_too_late() {
     let time = ManualClock::new();
     let gate = Gate::builder(Quota::leaky_bucket(Rate::per_second(1), 9).expect("valid"))
         .clock(time.clock())

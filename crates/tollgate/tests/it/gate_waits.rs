@@ -1,4 +1,4 @@
-//! `until_ready`: first come, first served, cancel-safe, and honest about deadlines. Time is a manual clock's.
+//! `until_ready`: first in, first out, cancel-safe, with exact deadlines. On a manual clock.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ type Waits = Vec<Task<Result<Outcome, NotReady>>>;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One a second, so many at once.
+/// One unit per second, with this burst.
 fn gate(burst: u64) -> (Gate, ManualClock) {
     let time = ManualClock::new();
     let quota = Quota::token_bucket(Rate::per_second(1).burst(burst)).expect("valid");
     (Gate::builder(quota).clock(time.clock()).build(), time)
 }
 
-/// One a second leaves, so many may wait.
+/// One departure per second, with this queue.
 fn shaped(queue: u64) -> (Gate, ManualClock) {
     let time = ManualClock::new();
     let quota = Quota::LeakyBucket(LeakyBucket::new(Rate::per_second(1), queue).expect("valid"));
@@ -30,7 +30,7 @@ fn start(waits: impl IntoIterator<Item = Ready>) -> Waits {
     waits.into_iter().map(Task::start).collect()
 }
 
-/// Polls those who were woken, the last in line first.
+/// Polls the woken waiters, last first.
 fn run_backwards(waits: &mut Waits) {
     for wait in waits.iter_mut().rev() {
         wait.run();
@@ -41,18 +41,18 @@ fn done(waits: &Waits) -> Vec<bool> {
     waits.iter().map(|wait| wait.answer().is_some_and(Result::is_ok)).collect()
 }
 
-/// Whoever comes while there is room does not wait.
+/// A request does not wait while units are available.
 #[test]
-fn a_free_gate_admits_at_once() {
+fn a_free_gate_admits_immediately() {
     let (gate, _) = gate(3);
     let waits = start((0..3).map(|_| gate.until_ready()));
     assert_eq!(done(&waits), [true; 3]);
     assert_eq!(gate.check(), Verdict::Deny { retry_after: Ticks::from_secs(1) });
 }
 
-/// Five wait; each second admits exactly the next in line, in the order in which they came, however they are polled.
+/// Of five waiters each second admits exactly the next, in order of arrival, however they are polled.
 #[test]
-fn those_who_wait_are_served_in_the_order_they_came() {
+fn waiters_are_served_in_order_of_arrival() {
     let (gate, time) = gate(1);
     assert!(gate.check().is_allowed());
     let mut waits = start((0..5).map(|_| gate.until_ready()));
@@ -65,12 +65,12 @@ fn those_who_wait_are_served_in_the_order_they_came() {
         time.advance(Duration::from_micros(1));
         run_backwards(&mut waits);
         settle(&mut waits);
-        let expected: Vec<bool> = (0..5).map(|place| place <= served).collect();
+        let expected: Vec<bool> = (0..5).map(|index| index <= served).collect();
         assert_eq!(done(&waits), expected);
     }
 }
 
-/// A large wait at the head is not overtaken by small ones behind it, although they would fit.
+/// A large cost at the head is not overtaken by small ones that would fit.
 #[test]
 fn a_large_wait_is_not_starved_by_small_ones() {
     let (gate, time) = gate(5);
@@ -87,7 +87,7 @@ fn a_large_wait_is_not_starved_by_small_ones() {
     assert_eq!(done(&waits), [true, true]);
 }
 
-/// Keys wait apart: one key's line holds up nobody else's.
+/// Keys have separate queues.
 #[test]
 fn keys_wait_apart() {
     let time = ManualClock::new();
@@ -101,9 +101,9 @@ fn keys_wait_apart() {
     assert_eq!(done(&waits), [true, false, true]);
 }
 
-/// Dropping a wait anywhere in line, polled or not, neither takes a unit nor holds up those behind it.
+/// Dropping a wait anywhere in the queue, polled or not, neither takes a unit nor delays others.
 #[test]
-fn a_dropped_wait_costs_nothing_and_blocks_nobody() {
+fn a_dropped_wait_costs_nothing_and_blocks_no_waiter() {
     for dropped in 0..4 {
         let (gate, time) = gate(1);
         assert!(gate.check().is_allowed());
@@ -121,9 +121,9 @@ fn a_dropped_wait_costs_nothing_and_blocks_nobody() {
     }
 }
 
-/// A wait that was woken and is dropped before it is polled passes its turn on.
+/// A wait that was woken and is dropped before it is polled wakes the next.
 #[test]
-fn a_wait_dropped_after_it_was_woken_passes_its_turn_on() {
+fn a_wait_dropped_after_its_wake_wakes_the_next() {
     let (gate, time) = gate(1);
     assert!(gate.check().is_allowed());
     let mut waits = start((0..3).map(|_| gate.until_ready()));
@@ -137,9 +137,9 @@ fn a_wait_dropped_after_it_was_woken_passes_its_turn_on() {
     assert_eq!(done(&waits), [true, true]);
 }
 
-/// A wait that was never polled has no place in line.
+/// A wait that was never polled is not queued.
 #[test]
-fn a_wait_that_was_never_polled_has_no_place() {
+fn a_wait_that_was_never_polled_is_not_queued() {
     let (gate, time) = gate(1);
     assert!(gate.check().is_allowed());
     let idle = gate.until_ready();
@@ -150,9 +150,10 @@ fn a_wait_that_was_never_polled_has_no_place() {
     drop(idle);
 }
 
-/// With a deadline that cannot be met it refuses at once, says by how much, and takes neither a unit nor a place.
+/// A deadline that cannot be met is refused immediately with the wait needed, and takes neither a unit nor a
+/// position in the queue.
 #[test]
-fn it_refuses_at_once_what_cannot_be_in_time() {
+fn an_unreachable_deadline_is_refused_immediately() {
     let (gate, time) = gate(1);
     assert!(gate.check().is_allowed());
     let mut waits = start([gate.until_ready(), gate.until_ready()]);
@@ -168,39 +169,39 @@ fn it_refuses_at_once_what_cannot_be_in_time() {
     assert!(in_time.answer().is_some_and(Result::is_ok));
 }
 
-/// With a deadline that other traffic makes it miss, it gives up when that is known, and charges nothing.
+/// A deadline that other traffic makes unreachable is refused once that is known, and charges nothing.
 #[test]
-fn it_gives_up_when_others_take_its_unit() {
+fn a_deadline_missed_because_of_other_traffic_is_refused() {
     let (gate, time) = gate(1);
     assert!(gate.check().is_allowed());
     let mut wait = Task::start(gate.until_ready().within(SECOND));
     time.advance(SECOND);
-    assert!(gate.check().is_allowed(), "somebody who does not stand in line is faster");
+    assert!(gate.check().is_allowed(), "a request that does not queue is faster");
     wait.run();
     assert_eq!(wait.answer(), Some(&Err(NotReady::TooLate { wait: Ticks::from_secs(1) })));
 }
 
-/// The story: only the first in line watched its deadline. One further back waited for ever behind a first that other
-/// traffic held up.
+/// Regression: only the first waiter watched its deadline. One behind it waited for ever while other traffic
+/// delayed the first.
 #[test]
-fn a_deadline_holds_further_back_in_line_too() {
+fn a_deadline_holds_behind_the_first_waiter_too() {
     let (gate, time) = gate(1);
     assert!(gate.check().is_allowed());
     let mut waits = start([gate.until_ready(), gate.until_ready().within(3 * SECOND)]);
     for second in 1..=4 {
         time.advance(SECOND);
-        assert!(gate.check().is_allowed(), "somebody who does not stand in line is faster");
+        assert!(gate.check().is_allowed(), "a request that does not queue is faster");
         settle(&mut waits);
         assert_eq!(waits[1].answer().is_some(), second > 3, "after {second} seconds");
     }
     assert!(matches!(waits[1].answer(), Some(Err(NotReady::TooLate { .. }))));
-    assert_eq!(waits[0].answer(), None, "who has no deadline still waits");
+    assert_eq!(waits[0].answer(), None, "a waiter without a deadline still waits");
     time.advance(SECOND);
     settle(&mut waits);
     assert_eq!(done(&waits), [true, false]);
 }
 
-/// What can never pass is refused at once, and told apart from what comes too late.
+/// A cost that can never pass is refused immediately, with its own error.
 #[test]
 fn a_cost_above_the_capacity_never_waits() {
     let (gate, _) = gate(4);
@@ -209,37 +210,38 @@ fn a_cost_above_the_capacity_never_waits() {
     assert_eq!(wait.answer(), Some(&Err(NotReady::Never { capacity: 4 })));
 }
 
-/// A shaping gate gives each its departure: one a second, and the queue's end waits for room.
+/// A shaping gate assigns departures: one a second, and the end of the queue waits for space.
 #[test]
 fn a_leaky_bucket_waits_for_each_departure() {
     let (gate, time) = shaped(2);
     let mut waits = start((0..5).map(|_| gate.until_ready()));
     for second in 0..5 {
-        let expected: Vec<bool> = (0..5).map(|place| place <= second).collect();
+        let expected: Vec<bool> = (0..5).map(|index| index <= second).collect();
         assert_eq!(done(&waits), expected, "after {second} seconds");
         time.advance(SECOND);
         settle(&mut waits);
     }
 }
 
-/// A departure that is given up goes back: the stream has no hole that nobody fills.
+/// A departure that is given up is used by another.
 #[test]
-fn a_departure_given_up_goes_back() {
+fn a_departure_given_up_is_reused() {
     let (gate, time) = shaped(3);
     let mut waits = start((0..4).map(|_| gate.until_ready()));
     assert_eq!(done(&waits), [true, false, false, false]);
     assert!(!gate.check().is_allowed(), "the queue is full");
     drop(waits.pop());
-    assert_eq!(gate.check(), Verdict::Wait(Ticks::from_secs(3)), "the last place is free again");
+    assert_eq!(gate.check(), Verdict::Wait(Ticks::from_secs(3)), "the last slot is free again");
     time.advance(2 * SECOND);
     settle(&mut waits);
     assert_eq!(done(&waits), [true, true, true]);
 }
 
-/// The story: a departure that was given up went back to the end of the stream, where others had theirs. Who came next left together with
-/// the last, or before it. Then one from the middle passed unused. Now those behind move up, and a refund gives nobody's departure away.
+/// Regression: a departure that was given up was returned to the end of the stream, where others had theirs.
+/// The next request departed together with the last, or before it, and one from the middle passed unused. Now
+/// later waiters move up, and a refund gives no departure away.
 #[test]
-fn a_departure_from_the_middle_is_for_those_behind() {
+fn waiters_move_up_when_a_departure_is_given_up() {
     let (gate, time) = shaped(6);
     let mut waits = start((0..4).map(|_| gate.until_ready()));
     drop(waits.drain(1..3));
@@ -253,9 +255,9 @@ fn a_departure_from_the_middle_is_for_those_behind() {
     }
 }
 
-/// The story: a shaping gate gave a wait its departure without looking at its deadline, and let it leave long after.
+/// Regression: a shaping gate assigned a departure after the deadline.
 #[test]
-fn a_departure_after_the_deadline_is_refused_at_once() {
+fn a_departure_after_the_deadline_is_refused_immediately() {
     let (gate, time) = shaped(10);
     let mut waits = start((0..4).map(|_| gate.until_ready()));
     let late = Task::start(gate.until_ready().within(Duration::from_millis(3_999)));
@@ -269,12 +271,12 @@ fn a_departure_after_the_deadline_is_refused_at_once() {
     assert!(in_time.answer().is_some_and(Result::is_ok));
 }
 
-/// The same when the queue is full: the wait for room and the wait for departure are one wait.
+/// With a full queue, waiting for space and for the departure count together.
 #[test]
 fn a_full_queue_counts_towards_the_deadline() {
     let (gate, time) = shaped(2);
     let mut waits = start((0..4).map(|_| gate.until_ready()));
-    // Three have their departures at 0, 1 and 2 seconds; the fourth will leave after 3 and this one after 4.
+    // Three depart at 0, 1 and 2 seconds; the fourth after 3 and this one after 4.
     let late = Task::start(gate.until_ready().within(Duration::from_millis(3_999)));
     assert_eq!(late.answer(), Some(&Err(NotReady::TooLate { wait: Ticks::from_secs(4) })));
     let mut in_time = Task::start(gate.until_ready().within(4 * SECOND));
@@ -286,7 +288,7 @@ fn a_full_queue_counts_towards_the_deadline() {
     assert!(in_time.answer().is_some_and(Result::is_ok));
 }
 
-/// Every algorithm can be waited for; whoever waits is admitted, if only when the counter starts anew.
+/// Waits work with every algorithm; each waiter is admitted eventually.
 #[test]
 fn every_algorithm_can_be_waited_for() {
     for (name, quota) in ALGORITHMS {
@@ -301,9 +303,9 @@ fn every_algorithm_can_be_waited_for() {
     }
 }
 
-/// A gate holds only so many waits; the next is refused at once, and admitted to the line when one has left it.
+/// The number of waiters is bounded; the next is refused immediately, and accepted when one has left.
 #[test]
-fn a_crowded_gate_refuses_further_waits() {
+fn a_full_gate_refuses_further_waits() {
     let time = ManualClock::new();
     let quota = Quota::gcra(Rate::per_second(1).burst(1)).expect("valid");
     let gate: KeyedGate = Gate::builder(quota).clock(time.clock()).keyed();
@@ -319,12 +321,12 @@ fn a_crowded_gate_refuses_further_waits() {
     drop(waiting);
     time.advance(SECOND);
     settle(&mut waits);
-    assert_eq!(done(&waits).iter().filter(|&&done| done).count(), 4_096, "the first of each line");
+    assert_eq!(done(&waits).iter().filter(|&&done| done).count(), 4_096, "the first of each queue");
 }
 
-/// On the real clock it waits for real: the second unit of a gate of fifty a second comes after twenty milliseconds.
+/// On the real clock the second unit of a gate of fifty a second comes after twenty milliseconds.
 #[test]
-fn the_real_clock_is_waited_for() {
+fn waits_work_on_the_real_clock() {
     for clock in [Clock::precise(), Clock::coarse()] {
         let quota = Quota::token_bucket(Rate::per_second(50).burst(1)).expect("valid");
         let gate = Gate::builder(quota).clock(clock.clone()).build();

@@ -1,70 +1,78 @@
-//! The ideal line: a server that works at one pace for the first in line, and for nobody else. It keeps the bucket's burst in store while nobody
-//! comes. Whoever leaves was never there, but for the work that was done for it. A list, and exact numbers: a unit is a million, and a
-//! microsecond brings as many as the rate has units a second.
+//! The ideal queue: a server that works at a constant rate on the first waiter only. It saves up the burst
+//! while idle. A waiter that leaves was never there, except for the work already done. A list with exact
+//! numbers: a unit is a million, and a microsecond brings as many as the rate has units per second.
 
 use std::collections::VecDeque;
 
 const UNIT: u128 = 1_000_000;
 
-pub(crate) struct Ideal {
+pub(crate) struct IdealQueue {
     rate: u128,
     burst: u128,
     capacity: u128,
-    /// When the work for the first began, or that for the last was done if nobody stands there.
-    begun: u128,
-    standing: VecDeque<(usize, u128)>,
-    /// Until when it is known.
-    seen: u64,
-    /// Who left when.
-    pub(crate) left: Vec<(usize, u64)>,
+    /// When the work on the first waiter began, or that on the last ended if the queue is empty.
+    started: u128,
+    waiters: VecDeque<(usize, u128)>,
+    /// The last instant processed.
+    last_instant: u64,
+    /// The departures.
+    pub(crate) departures: Vec<(usize, u64)>,
 }
 
-impl Ideal {
+impl IdealQueue {
     pub(crate) fn new(rate: u64, burst: u64, queue: u64) -> Self {
         let [rate, burst, queue] = [rate, burst, queue].map(u128::from);
         let (burst, capacity) = (burst * UNIT, (burst + queue) * UNIT);
-        Self { rate, burst, capacity, begun: 0, standing: VecDeque::new(), seen: 0, left: Vec::new() }
+        Self {
+            rate,
+            burst,
+            capacity,
+            started: 0,
+            waiters: VecDeque::new(),
+            last_instant: 0,
+            departures: Vec::new(),
+        }
     }
 
-    /// Somebody comes, and can wait for so long; it stands in line then, or has left at once, or is sent away.
-    pub(crate) fn comes(&mut self, who: usize, cost: u64, patience: Option<u64>, now: u64) {
-        self.passes(now);
+    /// A request arrives with a maximum wait. It queues, departs immediately, or is refused.
+    pub(crate) fn arrive(&mut self, id: usize, cost: u64, wait_max: Option<u64>, now: u64) {
+        self.depart_due(now);
         let (at, cost) = (u128::from(now) * self.rate, u128::from(cost) * UNIT);
-        if self.standing.is_empty() {
-            self.begun = self.begun.max(at);
+        if self.waiters.is_empty() {
+            self.started = self.started.max(at);
         }
-        let end = self.begun + self.standing.iter().map(|(_, cost)| cost).sum::<u128>() + cost;
+        let end = self.started + self.waiters.iter().map(|(_, cost)| cost).sum::<u128>() + cost;
         let wait = self.instant(end).saturating_sub(now);
-        if end - at <= self.capacity && patience.is_none_or(|patience| wait <= patience) {
-            self.standing.push_back((who, cost));
-            self.passes(now);
+        if end - at <= self.capacity && wait_max.is_none_or(|wait_max| wait <= wait_max) {
+            self.waiters.push_back((id, cost));
+            self.depart_due(now);
         }
     }
 
-    /// Somebody leaves, if it still stands there.
-    pub(crate) fn goes(&mut self, who: usize, now: u64) {
-        self.passes(now);
-        if self.standing.front().is_some_and(|(first, _)| *first == who) {
-            self.begun = self.begun.max(u128::from(now) * self.rate);
+    /// A waiter leaves, if it is still queued.
+    pub(crate) fn leave(&mut self, id: usize, now: u64) {
+        self.depart_due(now);
+        if self.waiters.front().is_some_and(|(first, _)| *first == id) {
+            self.started = self.started.max(u128::from(now) * self.rate);
         }
-        self.standing.retain(|(other, _)| *other != who);
-        self.passes(now);
+        self.waiters.retain(|(other, _)| *other != id);
+        self.depart_due(now);
     }
 
-    /// Everybody leaves whose turn has come.
-    pub(crate) fn passes(&mut self, now: u64) {
+    /// All waiters that are due depart.
+    pub(crate) fn depart_due(&mut self, now: u64) {
         while let Some(at) = self.next_at().filter(|at| *at <= now) {
-            let Some((who, cost)) = self.standing.pop_front() else { return };
-            self.begun += cost;
-            // Whoever moved up far enough leaves when it did, and not before.
-            self.left.push((who, at.max(self.seen)));
+            let Some((id, cost)) = self.waiters.pop_front() else { return };
+            self.started += cost;
+            // A waiter that moved up departs when it did, and not before.
+            self.departures.push((id, at.max(self.last_instant)));
         }
-        self.seen = now;
+        self.last_instant = now;
     }
 
-    /// When the next one's turn comes.
+    /// When the next waiter departs.
     pub(crate) fn next_at(&self) -> Option<u64> {
-        self.standing.front().map(|(_, cost)| self.instant(self.begun + cost))
+        self.waiters.front().map(|(_, cost)| self.instant(self.started + cost))
     }
 
     fn instant(&self, end: u128) -> u64 {

@@ -1,4 +1,4 @@
-//! The memory store where it is narrow: a clock that steps back, and no room for a counter.
+//! The memory store at its limits: a clock that steps back, and no space for a counter.
 
 use tollgate::policy::{LimitBuilder, Mode};
 use tollgate::{Engine, MemoryStore, Secret, Source, Ticks, Timestamp};
@@ -9,8 +9,8 @@ fn engine(limits: Vec<LimitBuilder>, bytes: u64, origin: Timestamp) -> Engine {
     Engine::with_store(policy(limits), MemoryStore::new(bytes, origin), Secret::random())
 }
 
-/// The story: after the clock stepped back by ten hours a window lay ten hours ahead. It was drawn back for each denial, but
-/// what was drawn back was not kept, so the key was denied for as long as the step was, and not for one window.
+/// Regression: after the clock stepped back by ten hours a window was ten hours ahead. It was clamped for
+/// each denial, but the clamp was not stored, so the key was denied for the whole step instead of one window.
 #[test]
 fn a_clock_that_steps_back_costs_at_most_a_window() {
     let step = Ticks::from_secs(36_000);
@@ -33,16 +33,16 @@ fn a_clock_that_steps_back_costs_at_most_a_window() {
                 }
             }
             let admitted_after = admitted_after.unwrap_or_else(|| panic!("{name}: denied for five hours"));
-            // The rest of the window that was drawn back, and one more.
+            // The rest of the clamped window, and one more.
             assert!(admitted_after <= HOUR + HOUR + Ticks::from_secs(600), "{name}: {admitted_after:?}");
         }
     }
 }
 
-/// The story: a limit in shadow for whose counter there was no room, not even a shared one, made the store write nothing at
-/// all. The request passed, since a shadow does not deny, and the enforced limits beside it were never charged.
+/// Regression: a limit in shadow mode without space for its counter made the store write nothing at all. The
+/// request passed, since shadow does not deny, and the enforced limits beside it were never charged.
 #[test]
-fn a_shadow_without_room_does_not_open_the_enforced_limits() {
+fn a_shadow_limit_without_space_does_not_disable_enforced_limits() {
     let log = ALGORITHMS.iter().find(|(name, _)| *name == "sliding-log").expect("it is one of them").1;
     // One counter of this log is larger than the whole store.
     let limits = vec![limit("watching", log(60_000)).mode(Mode::Shadow), bucket("enforced", 3)];
@@ -60,9 +60,9 @@ fn a_shadow_without_room_does_not_open_the_enforced_limits() {
     assert_eq!(admitted, 3);
 }
 
-/// An enforced limit for whose counter there is no room denies, and the limits beside it are not charged.
+/// An enforced limit without space for its counter denies, and the limits beside it are not charged.
 #[test]
-fn an_enforced_limit_without_room_denies_and_charges_nothing() {
+fn an_enforced_limit_without_space_denies_and_charges_nothing() {
     let log = ALGORITHMS.iter().find(|(name, _)| *name == "sliding-log").expect("it is one of them").1;
     let engine = engine(vec![limit("large", log(60_000)), bucket("beside", 3)], 256 << 10, NOW);
     for _ in 0..10 {
@@ -74,9 +74,9 @@ fn an_enforced_limit_without_room_denies_and_charges_nothing() {
     assert_eq!(beside.outcome.remaining, 3);
 }
 
-/// New keys that find no room share a counter and are decided by it; known keys keep theirs, of every algorithm.
+/// New keys without space share a counter and are decided by it; known keys keep theirs, for every algorithm.
 #[test]
-fn new_keys_share_a_counter_when_there_is_no_room() {
+fn new_keys_share_a_counter_when_memory_is_full() {
     for (name, quota) in ALGORITHMS.into_iter().filter(|(name, _)| !name.contains("wide")) {
         let engine = engine(vec![limit("limit", quota(4))], 128 << 10, NOW);
         let mut known = 0;
@@ -97,7 +97,7 @@ fn new_keys_share_a_counter_when_there_is_no_room() {
                 now_or_never(engine.peek(&asking(&key, 1), NOW)).limits().next().map(|s| s.outcome.remaining);
             assert_eq!(left, Some(3), "{name}: {key} was known before the store was full");
             let drained = (0..5).filter(|_| engine.check_now(&asking(&key, 1), NOW).is_allowed()).count();
-            // Permits take memory as they are given, of which there is a reserve for known keys, and an end.
+            // Permits take memory as they are granted. The reserve for known keys is finite.
             let is_sure = name != "concurrency" || number < 20;
             assert!(drained == 3 || drained < 3 && !is_sure, "{name}: {key} was admitted {drained} times");
         }
@@ -105,8 +105,9 @@ fn new_keys_share_a_counter_when_there_is_no_room() {
     }
 }
 
-/// The story: 37,000 keys of the example's `in-flight` limit filled 64 MiB, because each took room for all twenty of its permits.
-/// A key takes memory for what is in flight: at most 200 bytes for one permit, more for more, and none once they are given back.
+/// Regression: 37,000 keys of the example's `in-flight` limit filled 64 MiB, because each took memory for all
+/// twenty permits. A key takes memory for what is in flight: at most 200 bytes for one permit, more for more,
+/// and none once they are returned.
 #[test]
 fn a_permit_takes_memory_for_what_is_in_flight() {
     const KEYS: u64 = 100_000;
@@ -132,10 +133,10 @@ fn a_permit_takes_memory_for_what_is_in_flight() {
     assert_eq!((used(), engine.store().usage(NOW).keys), (0, 0));
 }
 
-/// When memory is full of permits, new keys share counters and say so. A known key still finds room for more permits, of which a part
-/// of the memory is kept; and when that is used up too it is refused, never admitted beyond its limit or counted elsewhere.
+/// When memory is full of permits, new keys share counters and report it. A known key may use the reserve for
+/// more permits. When that is used up it is denied, never admitted beyond its limit or counted elsewhere.
 #[test]
-fn known_keys_find_room_for_permits_when_new_keys_do_not() {
+fn known_keys_use_the_reserve_for_permits() {
     let engine = engine(vec![crate::fixture::permits("in-flight", 1_000)], 256 << 10, NOW);
     let ask = |key: &str| {
         let decision = engine.check_now(&asking(key, 1), NOW);

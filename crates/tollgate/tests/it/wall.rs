@@ -1,4 +1,4 @@
-//! The wall clock is set while requests are decided: windows follow it, and nobody is given anything.
+//! The wall clock is set while requests are decided: windows follow it, and no quota is gained.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ fn calendar_hour() -> Align {
     Align::Calendar(Calendar::new(CalendarUnit::Hour, "UTC").expect("valid"))
 }
 
-/// A server that starts before NTP has set its clock: hours end by the wall as soon as it is right, and what was used before still
-/// counts.
+/// A server starts before NTP has set its clock: hours end by the wall clock once it is right, and earlier
+/// usage still counts.
 #[test]
 fn an_hour_ends_by_the_wall_once_ntp_has_set_it() {
     for align in [Align::Epoch, calendar_hour()] {
@@ -62,7 +62,8 @@ fn a_clock_set_to_and_fro_opens_a_window_once() {
     }
 }
 
-/// A step of hours refills no bucket, empties no log, ends no permit and moves no window that begins with the first hit.
+/// A step of hours refills no bucket, empties no log, ends no permit and moves no window that begins with its
+/// first request.
 #[test]
 fn a_step_moves_nothing_that_does_not_follow_the_wall() {
     let quotas = [
@@ -86,7 +87,8 @@ fn a_step_moves_nothing_that_does_not_follow_the_wall() {
     }
 }
 
-/// An engine that is told of the step counts by it, too, beside limits that do not follow the wall; a swap in between loses nothing.
+/// An engine that is notified of the step follows it, beside limits that ignore the wall clock; a policy swap
+/// in between loses nothing.
 #[test]
 fn an_engine_follows_the_wall_over_a_swap() {
     let policy = |limit| {

@@ -339,7 +339,7 @@ fn deadlines_and_cancellations_hold() {
     assert_eq!((queue.cancel(three, ms(4)), queue.len()), (None, 1));
 }
 
-/// A waiter with its own timer expires at its own deadline, wherever it is in the queue, and is told to check
+/// A waiter with its own timer expires at its own deadline, wherever it is in the queue, and is due for a check
 /// no earlier. Once its class is standing it expires after twice the target, even if no request is served.
 #[test]
 fn each_waiter_expires_by_its_own_timer() {

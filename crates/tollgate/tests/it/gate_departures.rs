@@ -1,4 +1,5 @@
-//! The line before a shaping gate moves up when somebody leaves it, and is then the ideal line, to the tick.
+//! The departure queue of a shaping gate moves up when a waiter leaves, and equals the ideal queue to the
+//! tick.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,16 +12,16 @@ use tollgate::algorithm::leaky_bucket::LeakyBucket;
 use tollgate::{Clock, Gate, ManualClock, NotReady, Outcome, Quota, Rate, Ready, Verdict};
 
 use crate::executor::{Task, block_on, settle};
-use crate::ideal::Ideal;
+use crate::ideal::IdealQueue;
 
 type Waiting = Vec<(usize, Task<Result<Outcome, NotReady>>)>;
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Comes(u64),
-    /// One of those who wait goes away.
-    Goes(usize),
-    /// Every second of them does.
+    /// One waiter leaves.
+    Leaves(usize),
+    /// Every second waiter leaves.
     Halves,
     /// Time passes, in microseconds.
     Passes(u64),
@@ -29,7 +30,7 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         6 => (1_u64..4).prop_map(Event::Comes),
-        3 => (0_usize..64).prop_map(Event::Goes),
+        3 => (0_usize..64).prop_map(Event::Leaves),
         1 => Just(Event::Halves),
         4 => (0_u64..2_000_000).prop_map(Event::Passes),
     ]
@@ -41,58 +42,58 @@ fn gate(rate: u64, burst: u64, queue: u64) -> (Gate, ManualClock) {
     (Gate::builder(Quota::LeakyBucket(quota)).clock(time.clock()).build(), time)
 }
 
-/// Polls whoever was woken, and notes who has left.
+/// Polls the woken waiters, and records departures.
 fn note(waiting: &mut Waiting, left: &mut Vec<(usize, u64)>, now: u64) {
-    // Room that one has made may let the next line up.
+    // A freed slot may let the next waiter join.
     for _ in 0..2 {
         waiting.iter_mut().for_each(|(_, task)| {
             task.run();
         });
     }
-    waiting.retain(|(who, task)| match task.answer() {
+    waiting.retain(|(id, task)| match task.answer() {
         None => true,
         Some(answer) => {
-            assert!(answer.is_ok(), "nobody is refused");
-            left.push((*who, now));
+            assert!(answer.is_ok(), "no wait is refused");
+            left.push((*id, now));
             false
         }
     });
 }
 
-/// Lets the events happen, at a gate and in an ideal line of the same numbers: who left when.
+/// Applies the events to a gate and to an ideal queue with the same numbers. Returns the departures of both.
 fn departures(rate: u64, burst: u64, queue: u64, events: &[Event]) -> [Vec<(usize, u64)>; 2] {
     let (gate, time) = gate(rate, burst, queue);
-    // Whoever finds no room waits for that, so it is as if the line had no end.
-    let mut ideal = Ideal::new(rate, burst, 1_000_000);
+    // A waiter at a full queue waits for space, as if the queue were unbounded.
+    let mut ideal = IdealQueue::new(rate, burst, 1_000_000);
     let (mut waiting, mut left) = (Waiting::new(), Vec::new());
     let now = || time.now().unix_micros();
-    let pass = |ideal: &mut Ideal, waiting: &mut Waiting, left: &mut Vec<(usize, u64)>, until: u64| {
-        // From instant to instant, so that each leaves at its own.
+    let pass = |ideal: &mut IdealQueue, waiting: &mut Waiting, left: &mut Vec<(usize, u64)>, until: u64| {
+        // From instant to instant, so that each departs at its own.
         while now() < until {
             let next = ideal.next_at().filter(|at| *at < until).unwrap_or(until).max(now() + 1);
             time.advance(Duration::from_micros(next - now()));
-            ideal.passes(next);
+            ideal.depart_due(next);
             note(waiting, left, next);
         }
     };
-    for (who, &event) in events.iter().enumerate() {
+    for (id, &event) in events.iter().enumerate() {
         match event {
             Event::Comes(cost) => {
-                ideal.comes(who, cost, None, now());
-                waiting.push((who, Task::start(gate.until_ready().cost(cost))));
+                ideal.arrive(id, cost, None, now());
+                waiting.push((id, Task::start(gate.until_ready().cost(cost))));
             }
-            Event::Goes(place) if !waiting.is_empty() => {
-                let (who, task) = waiting.remove(place % waiting.len());
+            Event::Leaves(index) if !waiting.is_empty() => {
+                let (id, task) = waiting.remove(index % waiting.len());
                 drop(task);
-                ideal.goes(who, now());
+                ideal.leave(id, now());
             }
-            Event::Goes(_) => {}
+            Event::Leaves(_) => {}
             Event::Halves => {
                 let mut stays = false;
-                waiting.retain(|(who, _)| {
+                waiting.retain(|(id, _)| {
                     stays = !stays;
                     if !stays {
-                        ideal.goes(*who, now());
+                        ideal.leave(*id, now());
                     }
                     stays
                 });
@@ -106,16 +107,17 @@ fn departures(rate: u64, burst: u64, queue: u64, events: &[Event]) -> [Vec<(usiz
     }
     let end = now() + 300_000_000;
     pass(&mut ideal, &mut waiting, &mut left, end);
-    assert!(waiting.is_empty(), "nobody is left behind");
-    [left, ideal.left]
+    assert!(waiting.is_empty(), "all waiters departed");
+    [left, ideal.departures]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever rate and burst, whoever comes, leaves or costs more: each leaves at the very instant of the ideal line.
+    /// For any rate, burst, costs, arrivals and leaves, each waiter departs at the instant of the ideal
+    /// queue.
     #[test]
-    fn a_line_is_the_ideal_line(
+    fn departures_equal_the_ideal_queue(
         rate in 1_u64..12,
         burst in 1_u64..4,
         events in prop::collection::vec(event(), 1..80),
@@ -124,10 +126,10 @@ proptest! {
         prop_assert_eq!(left, ideal);
     }
 
-    /// So it is where the line has no room for all, and the others wait for that. The rates are those whose intervals are whole ticks: at others
-    /// who waits for room finds it up to a tick late.
+    /// The same holds for a full queue, whose other waiters wait for space. The rates have intervals of whole
+    /// ticks; at others a waiter finds space up to a tick late.
     #[test]
-    fn a_line_with_little_room_is_the_ideal_line(
+    fn departures_of_a_full_queue_equal_the_ideal_queue(
         rate in prop::sample::select(vec![1_u64, 2, 4, 5, 8, 10]),
         queue in 3_u64..6,
         events in prop::collection::vec(event(), 1..80),
@@ -137,7 +139,7 @@ proptest! {
     }
 }
 
-/// Counts how often it was woken.
+/// Counts its wakes.
 #[derive(Default)]
 struct Counting(AtomicUsize);
 
@@ -152,28 +154,28 @@ fn poll(wait: &mut Pin<Box<Ready>>, counting: &Arc<Counting>) -> bool {
     matches!(wait.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Ready(Ok(_)))
 }
 
-/// Ten thousand wait, every second leaves, and nobody is woken for that. Then each is woken once, for its turn, and all are through in half of the
-/// time. A place that was left is there for whoever comes.
+/// Of ten thousand waiters every second leaves, and none is woken for that. Then each is woken once, when
+/// due, and all have departed in half the time. A freed slot is available to new requests.
 #[test]
-fn half_of_ten_thousand_leave_and_the_rest_are_through_in_half_of_the_time() {
+fn half_of_ten_thousand_leave_and_the_rest_depart_in_half_the_time() {
     const WAITERS: usize = 10_000;
     let (gate, time) = gate(1_000, 1, WAITERS as u64);
     assert_eq!(gate.check(), Verdict::Allow);
     let mut waits: Vec<_> =
         (0..WAITERS).map(|_| (Box::pin(gate.until_ready()), Arc::<Counting>::default())).collect();
     assert!(waits.iter_mut().all(|(wait, counting)| !poll(wait, counting)));
-    assert!(matches!(gate.check(), Verdict::Deny { .. }), "the line is full");
+    assert!(matches!(gate.check(), Verdict::Deny { .. }), "the queue is full");
     let mut number = 0;
     waits.retain(|_| {
         number += 1;
         number % 2 == 0
     });
-    assert!(waits.iter().all(|(_, counting)| counting.0.load(Ordering::Relaxed) == 0), "nobody was woken");
+    assert!(waits.iter().all(|(_, counting)| counting.0.load(Ordering::Relaxed) == 0), "no waiter was woken");
     assert_eq!(gate.charge(0).remaining, 5_000, "the bucket has the units back");
     let mut through = 0;
     for millis in 1..=5_000 {
         time.advance(Duration::from_millis(1));
-        let woken = |place: usize| waits[place].1.0.load(Ordering::Relaxed);
+        let woken = |index: usize| waits[index].1.0.load(Ordering::Relaxed);
         assert_eq!(woken(through), 1, "the first is woken, once");
         assert!(waits.get(through + 1).is_none_or(|(_, counting)| counting.0.load(Ordering::Relaxed) == 0));
         let (wait, counting) = &mut waits[through];
@@ -183,9 +185,9 @@ fn half_of_ten_thousand_leave_and_the_rest_are_through_in_half_of_the_time() {
     assert_eq!(through, waits.len());
 }
 
-/// A first in line that nobody polls holds up nobody: those behind it have their turns.
+/// A first waiter that is not polled does not delay the others.
 #[test]
-fn a_first_that_is_not_polled_holds_up_nobody() {
+fn an_unpolled_first_waiter_delays_no_other() {
     let (gate, time) = gate(1, 1, 10);
     assert_eq!(gate.check(), Verdict::Allow);
     let mut waits: Vec<_> = (0..3).map(|_| Task::start(gate.until_ready())).collect();
@@ -197,9 +199,9 @@ fn a_first_that_is_not_polled_holds_up_nobody() {
     assert!(waits[0].answer().is_none() && waits[0].is_woken());
 }
 
-/// A reset is an operator's will: whoever comes then passes, and those who wait have their turns as before, and move up.
+/// After a reset a new request passes, and the waiters depart as before, and move up.
 #[test]
-fn a_reset_strands_nobody() {
+fn waiters_depart_after_a_reset() {
     let (gate, time) = gate(1, 1, 10);
     let mut waits: Vec<_> = (0..5).map(|_| Task::start(gate.until_ready())).collect();
     gate.reset();
@@ -215,9 +217,10 @@ fn a_reset_strands_nobody() {
     assert!(waits.iter().all(|wait| wait.answer().is_some_and(Result::is_ok)));
 }
 
-/// On the real clock and many threads, where waits come and go at random: nobody is lost, and no more leave than the rate gives.
+/// On the real clock with many threads, where waits come and go at random: no waiter is lost, and no more
+/// depart than the rate allows.
 #[test]
-fn threads_that_come_and_go_lose_nobody() {
+fn no_waiter_is_lost_under_concurrency() {
     const THREADS: usize = 4;
     const WAITS: usize = 400;
     let quota = LeakyBucket::new(Rate::per_second(20_000), 1_000_000).expect("valid");

@@ -1,4 +1,4 @@
-//! Waits for a place in flight: woken by whoever gives one back, in the order in which they came, and without a leak.
+//! Waits for a permit: woken by a returned permit, first in, first out, without leaks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -10,23 +10,23 @@ use tollgate::{Gate, InFlight, KeyedGate, ManualClock, NotReady, Quota, Rate, Ti
 
 use crate::executor::{Task, block_on, settle};
 
-type Place = Result<InFlight, NotReady>;
+type PermitResult = Result<InFlight, NotReady>;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// So many in flight, each for at most a minute.
-fn gate(places: u64) -> (Gate, ManualClock) {
+/// A gate with this many permits, each valid for a minute.
+fn gate(permits: u64) -> (Gate, ManualClock) {
     let time = ManualClock::new();
-    let quota = Quota::concurrency(places, MINUTE).expect("valid");
+    let quota = Quota::concurrency(permits, MINUTE).expect("valid");
     (Gate::builder(quota).clock(time.clock()).build(), time)
 }
 
-fn start(gate: &Gate, count: usize) -> Vec<Task<Place>> {
+fn start(gate: &Gate, count: usize) -> Vec<Task<PermitResult>> {
     (0..count).map(|_| Task::start(gate.until_acquired())).collect()
 }
 
-fn held(waits: &[Task<Place>]) -> Vec<bool> {
+fn held(waits: &[Task<PermitResult>]) -> Vec<bool> {
     waits.iter().map(|wait| matches!(wait.answer(), Some(Ok(_)))).collect()
 }
 
@@ -34,9 +34,9 @@ fn free(gate: &Gate) -> u64 {
     gate.charge(0).remaining
 }
 
-/// Whoever comes while a place is free has it at once; it comes back when it is dropped.
+/// A free permit is taken immediately; it is returned when it is dropped.
 #[test]
-fn a_free_place_is_taken_at_once() {
+fn a_free_permit_is_taken_immediately() {
     let (gate, _) = gate(2);
     let waits = start(&gate, 2);
     assert_eq!((held(&waits), free(&gate)), (vec![true; 2], 0));
@@ -44,17 +44,17 @@ fn a_free_place_is_taken_at_once() {
     assert_eq!(free(&gate), 2);
 }
 
-/// Each place given back goes to the first in line, however the others are polled, and no clock has to move for it.
+/// Each returned permit goes to the first waiter, however the others are polled, without moving the clock.
 #[test]
-fn a_place_given_back_goes_to_the_first_in_line() {
+fn a_returned_permit_goes_to_the_first_waiter() {
     let (gate, _) = gate(1);
-    let mut place = gate.acquire().ok();
+    let mut permit = gate.acquire().ok();
     let mut waits = start(&gate, 4);
     for served in 0..4 {
         assert_eq!(held(&waits), [false; 4][served..], "{served} were served");
-        drop(place.take());
+        drop(permit.take());
         assert!(waits[0].is_woken(), "the first is woken");
-        assert!(waits[1..].iter().all(|wait| !wait.is_woken()), "and nobody else");
+        assert!(waits[1..].iter().all(|wait| !wait.is_woken()), "and no other");
         waits.iter_mut().rev().for_each(|wait| {
             wait.run();
         });
@@ -62,15 +62,15 @@ fn a_place_given_back_goes_to_the_first_in_line() {
         assert_eq!(free(&gate), 0);
         let first = waits.remove(0);
         assert!(matches!(first.answer(), Some(Ok(_))));
-        place = first.into_answer().and_then(Result::ok);
+        permit = first.into_answer().and_then(Result::ok);
     }
-    drop(place);
+    drop(permit);
     assert_eq!(free(&gate), 1);
 }
 
-/// A place that nobody gives back is waited for until it expires.
+/// A permit that is not returned is waited for until it expires.
 #[test]
-fn a_place_that_expires_is_waited_for() {
+fn an_expiring_permit_is_waited_for() {
     let (gate, time) = gate(1);
     let forgotten = gate.acquire();
     let mut waits = start(&gate, 1);
@@ -81,17 +81,17 @@ fn a_place_that_expires_is_waited_for() {
     settle(&mut waits);
     assert_eq!(held(&waits), [true]);
     drop(forgotten);
-    assert_eq!(free(&gate), 0, "a place that has expired is nobody's to give back");
+    assert_eq!(free(&gate), 0, "an expired permit is not returned");
 }
 
-/// `until_ready` is woken by a place given back too. The place that it gets returns by expiry.
+/// `until_ready` is woken by a returned permit too. Its own permit returns by expiry.
 #[test]
 fn until_ready_is_woken_by_a_release() {
     let (gate, time) = gate(1);
-    let place = gate.acquire();
+    let permit = gate.acquire();
     let mut wait = Task::start(gate.until_ready());
     assert!(!wait.run());
-    drop(place);
+    drop(permit);
     assert!(wait.run());
     drop(wait);
     assert_eq!(free(&gate), 0);
@@ -99,16 +99,16 @@ fn until_ready_is_woken_by_a_release() {
     assert_eq!(free(&gate), 1);
 }
 
-/// Both kinds of wait stand in one line, and a large one at its head is not overtaken.
+/// Both kinds of wait share one queue, and a large cost at its head is not overtaken.
 #[test]
-fn both_waits_stand_in_one_line() {
+fn both_waits_share_one_queue() {
     let (gate, time) = gate(2);
     let (one, other) = (gate.acquire(), gate.acquire());
     let mut large = Task::start(gate.until_ready().cost(2));
     let mut small = start(&gate, 1);
     drop(one);
     settle(&mut small);
-    assert!(!large.run() && held(&small) == [false], "one place is not enough for the first");
+    assert!(!large.run() && held(&small) == [false], "one permit is not enough for the first");
     drop(other);
     assert!(large.run());
     settle(&mut small);
@@ -118,19 +118,19 @@ fn both_waits_stand_in_one_line() {
     assert_eq!(held(&small), [true]);
 }
 
-/// Dropping a wait anywhere in line, woken or not, takes no place and holds up nobody.
+/// Dropping a wait anywhere in the queue, woken or not, takes no permit and delays no other.
 #[test]
 fn a_dropped_wait_leaks_nothing() {
     for dropped in 0..3 {
         for released_before in [true, false] {
             let (gate, _) = gate(1);
-            let mut place = gate.acquire().ok();
+            let mut permit = gate.acquire().ok();
             let mut waits = start(&gate, 3);
             if released_before {
-                drop(place.take());
+                drop(permit.take());
             }
             drop(waits.remove(dropped));
-            drop(place.take());
+            drop(permit.take());
             settle(&mut waits);
             assert_eq!(held(&waits), [true, false], "{dropped} was dropped");
             drop(waits.remove(0));
@@ -142,9 +142,9 @@ fn a_dropped_wait_leaks_nothing() {
     }
 }
 
-/// A place that was admitted and whose receiver is gone comes back: nothing lies between admission and delivery.
+/// A permit whose receiver is gone is returned: nothing happens between admission and delivery.
 #[test]
-fn a_place_that_nobody_receives_comes_back() {
+fn an_undelivered_permit_is_returned() {
     let (gate, _) = gate(1);
     let mut wait = Box::pin(gate.until_acquired());
     let poll = wait.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -156,26 +156,26 @@ fn a_place_that_nobody_receives_comes_back() {
     assert_eq!(free(&gate), 1, "and not twice");
 }
 
-/// A deadline is not refused because places expire later than it: one may be given back in time.
+/// A deadline before the next expiry is not refused: a permit may be returned in time.
 #[test]
-fn a_deadline_hopes_for_a_release() {
+fn a_deadline_waits_for_a_release() {
     let (gate, time) = gate(1);
-    let place = gate.acquire();
+    let permit = gate.acquire();
     let mut waits = vec![Task::start(gate.until_acquired().within(SECOND))];
     assert_eq!(held(&waits), [false]);
     time.advance(SECOND - Duration::from_micros(1));
     settle(&mut waits);
     assert!(waits[0].answer().is_none(), "it waits until the deadline");
-    drop(place);
+    drop(permit);
     settle(&mut waits);
     assert_eq!(held(&waits), [true]);
 }
 
-/// At the deadline it asks for the last time, and refuses then, wherever it stands.
+/// At the deadline a waiter makes its last attempt, and is then refused, wherever it is in the queue.
 #[test]
 fn a_deadline_that_passes_is_refused() {
     let (gate, time) = gate(1);
-    let place = gate.acquire();
+    let permit = gate.acquire();
     let mut waits = vec![
         Task::start(gate.until_acquired().within(SECOND)),
         Task::start(gate.until_acquired().within(SECOND)),
@@ -189,12 +189,13 @@ fn a_deadline_that_passes_is_refused() {
     settle(&mut waits);
     assert!(matches!(waits[1].answer(), Some(Err(NotReady::TooLate { .. }))));
     assert!(waits[2].answer().is_none());
-    drop(place);
+    drop(permit);
     settle(&mut waits);
     assert_eq!(held(&waits), [false, false, true]);
 }
 
-/// With no time at all it has what is free, and is refused at once what is not: places that those ahead will take included.
+/// A deadline of zero takes a free permit, and is refused immediately otherwise, also if the waiters ahead
+/// will take the free ones.
 #[test]
 fn a_deadline_of_zero_never_waits() {
     let (gate, _) = gate(2);
@@ -207,14 +208,17 @@ fn a_deadline_of_zero_never_waits() {
     );
     let mut waits = start(&gate, 1);
     drop(one);
-    assert!(matches!(now().answer(), Some(Err(NotReady::TooLate { .. }))), "the free place is the first's");
+    assert!(
+        matches!(now().answer(), Some(Err(NotReady::TooLate { .. }))),
+        "the free permit is the first waiter's"
+    );
     settle(&mut waits);
     assert_eq!(held(&waits), [true]);
 }
 
-/// A reset gives all places back at once: everybody in line has one then, as far as they go.
+/// A reset returns all permits: all waiters are served, as far as the permits go.
 #[test]
-fn a_reset_wakes_the_line() {
+fn a_reset_wakes_the_waiters() {
     let (gate, _) = gate(2);
     let _forgotten = (gate.acquire(), gate.acquire());
     let mut waits = start(&gate, 3);
@@ -223,7 +227,7 @@ fn a_reset_wakes_the_line() {
     assert_eq!(held(&waits), [true, true, false]);
 }
 
-/// Keys wait apart: a place given back wakes its own key's line.
+/// Keys have separate queues: a returned permit wakes a waiter of its own key.
 #[test]
 fn a_release_wakes_its_own_key() {
     let time = ManualClock::new();
@@ -237,33 +241,34 @@ fn a_release_wakes_its_own_key() {
     assert_eq!(held(&waits), [false, true]);
 }
 
-/// A key that the gate has no room for shares its places with others, who wake nobody when they give theirs back. It looks
-/// again each second, and no deadline is known to be too short.
+/// A key without space in the gate shares a counter, and permits of other keys wake no waiter. It retries
+/// every second, and no deadline is known to be too short.
 #[test]
-fn a_key_without_room_of_its_own_looks_again() {
+fn a_key_on_a_shared_counter_retries() {
     let time = ManualClock::new();
     let quota = Quota::concurrency(1, MINUTE).expect("valid");
     let gate = Gate::builder(quota).clock(time.clock()).capacity_bytes(1).keyed();
-    let mut places = Vec::new();
-    let crowded = (0..100_000u64).find(|key| gate.acquire(key).map(|place| places.push(place)).is_err());
-    let key = crowded.expect("the memory is full in the end");
+    let mut permits = Vec::new();
+    let overflowing =
+        (0..100_000u64).find(|key| gate.acquire(key).map(|permit| permits.push(permit)).is_err());
+    let key = overflowing.expect("the memory is full in the end");
     let mut waits = vec![
         Task::start(gate.until_acquired(&key).within(SECOND / 2)),
         Task::start(gate.until_acquired(&key)),
     ];
-    assert!(waits[0].answer().is_none(), "not refused at once, although places expire later");
+    assert!(waits[0].answer().is_none(), "not refused immediately, although permits expire later");
     time.advance(SECOND / 2);
     settle(&mut waits);
     assert!(matches!(waits[0].answer(), Some(Err(NotReady::TooLate { .. }))));
-    places.clear();
+    permits.clear();
     settle(&mut waits);
-    assert!(waits[1].answer().is_none(), "nobody has told it");
+    assert!(waits[1].answer().is_none(), "nothing woke it");
     time.advance(SECOND);
     settle(&mut waits);
     assert_eq!(held(&waits), [false, true]);
 }
 
-/// Of another quota it is a wait for a unit, which is not given back; a departure that is given up is.
+/// With another quota it waits for a unit, which is not returned; a departure that is given up is.
 #[test]
 fn other_quotas_can_be_acquired_too() {
     let time = ManualClock::new();
@@ -272,7 +277,7 @@ fn other_quotas_can_be_acquired_too() {
     drop(start(&gate, 1));
     assert_eq!(gate.check(), Verdict::Deny { retry_after: Ticks::from_secs(1) });
     let late = Task::start(gate.until_acquired().within(SECOND / 2));
-    assert!(matches!(late.answer(), Some(Err(NotReady::TooLate { .. }))), "and this is known at once");
+    assert!(matches!(late.answer(), Some(Err(NotReady::TooLate { .. }))), "and this is known immediately");
     let shaped = Quota::leaky_bucket(Rate::per_second(1), 1).expect("valid");
     let gate = Gate::builder(shaped).clock(time.clock()).build();
     let waits = start(&gate, 2);
@@ -281,18 +286,18 @@ fn other_quotas_can_be_acquired_too() {
     assert_eq!(free(&gate), 1);
 }
 
-/// A waker whose last copy holds a place of the same gate: dropping it gives the place back, so it must not happen while the
-/// line is locked.
+/// A waker whose last copy holds a permit of the same gate: dropping it returns the permit, so it must not
+/// happen while the queues are locked.
 #[test]
-fn a_waker_may_hold_a_place_itself() {
+fn a_waker_may_hold_a_permit() {
     struct Holder(#[allow(dead_code, reason = "it is only dropped")] Option<InFlight>);
     impl std::task::Wake for Holder {
         fn wake(self: Arc<Self>) {}
     }
     let (gate, _) = gate(3);
     let holder = || Waker::from(Arc::new(Holder(gate.acquire().ok())));
-    // The first in line also leaves its waker with the clock, so this is about the second.
-    let place = gate.acquire();
+    // The first waiter also stores its waker in the clock, so this test uses the second.
+    let permit = gate.acquire();
     let mut ahead = Task::start(gate.until_ready().cost(3));
     let mut wait = Box::pin(gate.until_acquired());
     let first = holder();
@@ -304,16 +309,16 @@ fn a_waker_may_hold_a_place_itself() {
     drop(second);
     drop(wait);
     assert_eq!(free(&gate), 2, "and the second when the wait did");
-    drop(place);
+    drop(permit);
     assert!(ahead.run());
 }
 
-/// What one thread of the stress does: waits, some of them given up after a poll or two, some with a deadline.
+/// The work of one stress thread: waits, some of them dropped after a poll or two, some with a deadline.
 fn work(gate: &KeyedGate, number: u64, turns: u64, limit: u64, in_flight: &[AtomicU64; 2]) {
     for turn in 0..turns {
         let key = (number + turn) % 2;
         let kind = number.wrapping_mul(31).wrapping_add(turn.wrapping_mul(7)) % 5;
-        let place = match kind {
+        let permit = match kind {
             0 => {
                 // Polled once, perhaps woken, perhaps admitted, and dropped.
                 let mut wait = Box::pin(gate.until_acquired(&key));
@@ -323,7 +328,7 @@ fn work(gate: &KeyedGate, number: u64, turns: u64, limit: u64, in_flight: &[Atom
             1 => block_on(gate.until_acquired(&key).within(Duration::from_micros(50))),
             _ => block_on(gate.until_acquired(&key)),
         };
-        if let Ok(place) = place {
+        if let Ok(permit) = permit {
             let counter = &in_flight[usize::try_from(key).expect("0 or 1")];
             let others = counter.fetch_add(1, Ordering::SeqCst);
             assert!(others < limit, "{others} others are in flight");
@@ -331,17 +336,17 @@ fn work(gate: &KeyedGate, number: u64, turns: u64, limit: u64, in_flight: &[Atom
                 thread::yield_now();
             }
             counter.fetch_sub(1, Ordering::SeqCst);
-            drop(place);
+            drop(permit);
         } else {
             assert_eq!(kind, 1, "only a deadline refuses");
         }
     }
 }
 
-/// Many threads, few places, the real clock, and places that expire only after an hour: a wake that is lost would leave its
-/// thread waiting for ever. Never are more in flight than may be, and in the end every place is free.
+/// Many threads, few permits, the real clock, and permits that expire after an hour: a lost wake would block
+/// its thread for ever. The limit is never exceeded, and in the end every permit is free.
 #[test]
-fn no_wake_is_lost_and_no_place_is_given_twice() {
+fn no_wake_is_lost_and_no_permit_is_granted_twice() {
     const THREADS: u64 = 6;
     const TURNS: u64 = 1_500;
     for limit in [1, 3] {
@@ -362,15 +367,15 @@ fn no_wake_is_lost_and_no_place_is_given_twice() {
             assert!(finished.is_ok(), "a thread waits for ever, or has failed: {finished:?}");
         }
         for key in 0..2u64 {
-            assert_eq!(gate.charge(&key, 0).remaining, limit, "every place has come back");
+            assert_eq!(gate.charge(&key, 0).remaining, limit, "every permit is back");
         }
     }
 }
 
-/// A place is given back just while another asks for it, a little earlier or later each time: whether it is before the
-/// question, between the question and the leaving of the waker, or after, the other has it.
+/// A permit is returned while another thread attempts to take it, a little earlier or later each time.
+/// Whether before the attempt, between the attempt and storing the waker, or after, the other thread gets it.
 #[test]
-fn a_release_meets_a_question() {
+fn a_release_during_an_attempt_is_not_lost() {
     const ROUNDS: u64 = 20_000;
     let hour = Duration::from_secs(3_600);
     let gate = Gate::new(Quota::concurrency(1, hour).expect("valid"));
@@ -384,22 +389,22 @@ fn a_release_meets_a_question() {
                     thread::yield_now();
                 }
                 asked.store(number, Ordering::SeqCst);
-                let place = block_on(gate.until_acquired());
-                assert!(place.is_ok());
-                drop(place);
+                let permit = block_on(gate.until_acquired());
+                assert!(permit.is_ok());
+                drop(permit);
                 let _ = done.send(());
             }
         }
     });
     for number in 1..=ROUNDS {
-        let place = gate.acquire();
-        assert!(place.is_ok(), "the other has given it back");
+        let permit = gate.acquire();
+        assert!(permit.is_ok(), "the other thread has returned it");
         round.store(number, Ordering::SeqCst);
         while asked.load(Ordering::SeqCst) < number {
             thread::yield_now();
         }
         (0..number % 300).for_each(|_| std::hint::spin_loop());
-        drop(place);
+        drop(permit);
         let answered = finished.recv_timeout(Duration::from_secs(60));
         assert!(answered.is_ok(), "round {number}: it waits for ever, or has failed");
     }

@@ -75,7 +75,7 @@ impl Story {
                     Verdict::Allow => break time.now(),
                     Verdict::Wait(wait) => break time.now() + wait,
                     Verdict::Deny { retry_after } => time.advance(retry_after.into()),
-                    Verdict::Never | Verdict::Forbidden => panic!("nobody wants more than the limit"),
+                    Verdict::Never | Verdict::Forbidden => panic!("no cost exceeds the limit"),
                 }
             };
             instants.extend([time.now(), pass]);

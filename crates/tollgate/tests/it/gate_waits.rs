@@ -117,7 +117,7 @@ fn a_dropped_wait_costs_nothing_and_blocks_no_waiter() {
         }
         assert!(!gate.check().is_allowed(), "three units came and three were taken");
         time.advance(SECOND);
-        assert!(gate.check().is_allowed(), "and the next is nobody's");
+        assert!(gate.check().is_allowed(), "and the next unit is free");
     }
 }
 

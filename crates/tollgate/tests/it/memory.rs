@@ -144,12 +144,12 @@ fn known_keys_use_the_reserve_for_permits() {
         (decision.is_allowed(), source)
     };
     assert_eq!(ask("known"), (true, Source::Exact));
-    let shared = (0..).map(|key: u64| ask(&key.to_string())).find(|told| told.1 != Source::Exact);
+    let shared = (0..).map(|key: u64| ask(&key.to_string())).find(|answer| answer.1 != Source::Exact);
     assert_eq!(shared, Some((true, Source::Overflow)), "new keys share a counter");
-    let told: Vec<_> = (0..1_000).map(|_| ask("known")).collect();
-    let admitted = told.iter().filter(|told| told.0).count();
+    let answers: Vec<_> = (0..1_000).map(|_| ask("known")).collect();
+    let admitted = answers.iter().filter(|answer| answer.0).count();
     assert!((10..1_000).contains(&admitted), "{admitted}");
-    assert!(told.iter().all(|&(allowed, source)| allowed == (source == Source::Exact)));
+    assert!(answers.iter().all(|&(allowed, source)| allowed == (source == Source::Exact)));
     let refused = engine.check_now(&asking("known", 1), NOW);
     assert_eq!(refused.limits().next().map(|status| status.source), Some(Source::Full));
     assert!(refused.explanation().expect("it is refused").contains("memory is full"));

@@ -130,12 +130,12 @@ impl Queues {
         polled
     }
 
-    /// The waiters ahead of a ticket, and the result of `look` while none of them comes or goes.
+    /// The waiters ahead of a ticket, and the result of `look_up` while none of them comes or goes.
     pub(super) fn ahead<T>(
         &self,
         key: Fingerprint,
         ticket: u64,
-        look: impl FnOnce() -> T,
+        look_up: impl FnOnce() -> T,
     ) -> (Vec<CostRun>, T) {
         let state = self.state();
         let queue = state.queues.get(&key).into_iter().flatten();
@@ -146,7 +146,7 @@ impl Queues {
                 _ => runs.push(CostRun { cost: waiter.cost, count: 1 }),
             }
         }
-        (runs, look())
+        (runs, look_up())
     }
 
     /// Removes a waiter, and wakes the next one if it was the first.

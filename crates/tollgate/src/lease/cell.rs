@@ -24,7 +24,7 @@ const SIZE_MIN: u64 = 2;
 /// Added to a remembered retry time, because the store computed it slightly later than the request was sent.
 const STORE_LATENCY: Ticks = Ticks::from_millis(1);
 
-/// Spent units are reported once they make up this fraction of a lease: one in so many.
+/// Spent units are reported once they make up a lease divided by this.
 const REPORT_FRACTION: u64 = 4;
 
 /// The lease of one key.

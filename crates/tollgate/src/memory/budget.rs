@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// This fraction of a share is reserved for known keys: one in so many.
+/// The share of a part divided by this is reserved for known keys.
 const RESERVE_PARTS: u64 = 2;
 
 /// The bytes that one part of a store may take: first its own share, then the common bytes. Tables never

@@ -90,7 +90,7 @@ impl Controllers {
         self.queue.clone().map(|settings| WaitQueue::new(settings, size))
     }
 
-    /// Lets a request in, tells it to wait, or refuses it. `identity` is a hash of who sends it.
+    /// Admits a request, lets it wait, or refuses it. `identity` is a hash of the caller.
     ///
     /// # Errors
     /// There is no capacity for it.

@@ -29,7 +29,7 @@ const DRIFT_PER_MINUTE: u64 = 50;
 /// How far a baseline may follow a service that became slower: this many times the lowest known latency.
 /// Beyond that it counts as broken, since calls that all time out look the same.
 const FOLLOW_MAX: u64 = 6;
-/// A baseline falls towards a lower latency by this fraction per window: one in so many.
+/// A baseline falls towards a lower latency by the difference divided by this, per window.
 const FALL_DIVISOR: u64 = 5;
 /// The number of recent windows that tell whether the limit causes the latency.
 const RECENT_WINDOWS: usize = 10;

@@ -42,7 +42,7 @@ impl<R: Clone> ThreadCache<R> {
     pub(super) fn cell(&self, charge: &Charge<'_>) -> Option<&Arc<Cell<R>>> {
         let key = charge.key();
         let slot = self.slots.get(Self::slot_of(key))?.as_ref()?;
-        let is_current = slot.key == key && slot.cell.is_of(charge) && !slot.cell.is_gone();
+        let is_current = slot.key == key && slot.cell.is_of(charge) && !slot.cell.is_removed();
         is_current.then_some(&slot.cell)
     }
 

@@ -11,7 +11,7 @@ use super::document::QueueSettings;
 use super::fleet::FleetShedder;
 use super::limit::{AdaptiveLimit, Ending, Ticket};
 use super::priority::{Priority, Rules};
-use super::queue::Line;
+use super::queue::WaitQueue;
 use super::rate::AdaptiveRate;
 use super::refusal::{Controller, Refusal};
 use super::report::ControllerReport;

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use tollgate::Policy;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::ideal::Ideal;
+use crate::ideal::IdealQueue;
 use crate::limited::{World, from};
 
 type Call = Pin<Box<dyn Future<Output = u16> + Send>>;
@@ -106,25 +106,25 @@ fn departures(rate: u64, burst: u64, queue: u64, events: &[Event]) -> [Left; 2] 
     let limit = format!(
         "  - {{name: line, algorithm: leaky-bucket, rate: {rate}/s, burst: {burst}, queue: {queue}}}"
     );
-    let (mut line, mut ideal) = (Line::new(&limit), Ideal::new(rate, burst, queue));
-    let pass = |line: &mut Line, ideal: &mut Ideal, until: u64| {
+    let (mut line, mut ideal) = (Line::new(&limit), IdealQueue::new(rate, burst, queue));
+    let pass = |line: &mut Line, ideal: &mut IdealQueue, until: u64| {
         // From instant to instant, so that each leaves at its own.
         while line.now() < until {
             let next = ideal.next_at().filter(|at| *at < until).unwrap_or(until).max(line.now() + 1);
             line.pass(next - line.now());
-            ideal.passes(next);
+            ideal.depart_due(next);
         }
     };
     for (number, &event) in events.iter().enumerate() {
         match event {
             Event::Comes { cost, patience } => {
                 line.comes(number, cost, patience);
-                ideal.comes(number, cost, patience, line.now());
+                ideal.arrive(number, cost, patience, line.now());
             }
             Event::Goes(place) if !line.waiting.is_empty() => {
                 let (who, call) = line.waiting.remove(place % line.waiting.len());
                 drop(call);
-                ideal.goes(who, line.now());
+                ideal.leave(who, line.now());
             }
             Event::Goes(_) => {}
             Event::Passes(micros) => {
@@ -138,7 +138,7 @@ fn departures(rate: u64, burst: u64, queue: u64, events: &[Event]) -> [Left; 2] 
     pass(&mut line, &mut ideal, end);
     assert!(line.waiting.is_empty(), "nobody is left behind");
     let left = line.left.lock().unwrap().clone();
-    [left, ideal.left]
+    [left, ideal.departures]
 }
 
 proptest! {

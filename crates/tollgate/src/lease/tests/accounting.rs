@@ -110,9 +110,9 @@ fn late_receipts_do_not_return_units_to_the_next_window() {
     let policy = || {
         let a = Limit::new("a", a.clone())
             .consistency(Consistency::Leased)
-            .cost(Cost::Renewal)
+            .cost(Cost::Asked)
             .lease(50_000, Ticks::from_millis(250));
-        let b = Limit::new("b", b.clone()).when_one_of("kind", ["both"]).cost(Cost::Renewal);
+        let b = Limit::new("b", b.clone()).when_one_of("kind", ["both"]).cost(Cost::Asked);
         Policy::new(vec![a, b]).unwrap()
     };
     let node = Engine::with_store(
@@ -243,7 +243,7 @@ fn denials_of_different_costs_do_not_evict_each_other() {
     let lending = MemoryLender::new(MemoryStore::new(1 << 20, START), 1);
     let a = Limit::new("a", per_second(10, 10))
         .consistency(Consistency::Leased)
-        .cost(Cost::Renewal)
+        .cost(Cost::Asked)
         .lease(50_000, Ticks::from_millis(250));
     let node = Engine::with_store(
         Policy::new(vec![a]).unwrap(),

@@ -16,7 +16,7 @@ const LIFETIME: Ticks = Ticks::from_secs(60);
 fn fleet(quota: &Quota) -> Fleet {
     let lending = MemoryLender::new(MemoryStore::new(16 << 20, START), 3);
     let node = |_| {
-        let limit = Limit::new("limit", quota.clone()).by(["key"]).cost(Cost::Renewal);
+        let limit = Limit::new("limit", quota.clone()).by(["key"]).cost(Cost::Asked);
         let limit = limit.consistency(Consistency::Leased).lease(50_000, Ticks::from_millis(250));
         Engine::with_store(
             Policy::new(vec![limit]).unwrap(),

@@ -130,7 +130,7 @@ impl NaiveQueue {
 #[derive(Clone, Debug)]
 enum Step {
     Push { class: usize, max_wait: u64 },
-    QueueAction,
+    Next,
     Expire,
     Cancel { which: usize },
 }

@@ -10,7 +10,7 @@ use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::callers::{CALLERS_BYTES_MAX, Callers, LiveCallers};
 
 use crate::reload::source::{Eye, Seen, Version, Watch};
-use crate::reload::{Failure, Wish};
+use crate::reload::{Failure, FileReload, Wish};
 
 pub(crate) mod edit;
 
@@ -88,42 +88,49 @@ impl CallersFile {
         }
     }
 
-    /// The disk has not answered in time; those who are known stay so.
-    pub(crate) fn late(&self, now: Timestamp) {
+    /// The disk has not answered in time; those who are known stay so. Gives the text of it back.
+    pub(crate) fn late(&self, now: Timestamp) -> String {
         let status = self.status.load_full();
-        if status.late.is_none() {
-            let text = format!("{}: the disk does not answer", self.path.display());
-            tracing::error!(error = text, "the callers file cannot be looked at: those before stay known");
-            let late = Some(Failure::new(text, now));
-            self.status.store(Arc::new(CallersStatus { late, ..(*status).clone() }));
+        if let Some(late) = &status.late {
+            return late.text.clone();
         }
+        let text = format!("{}: the disk does not answer", self.path.display());
+        tracing::error!(error = text, "the callers file cannot be looked at: those before stay known");
+        let late = Some(Failure::new(text.clone(), now));
+        self.status.store(Arc::new(CallersStatus { late, ..(*status).clone() }));
+        text
     }
 
     /// Reloads the file if it changed.
-    pub(crate) fn turn(&self, wish: Wish, now: Timestamp) {
+    ///
+    /// # Errors
+    /// Why what is on disk is not known.
+    pub(crate) fn turn(&self, wish: Wish, now: Timestamp) -> Result<FileReload, String> {
         // Turns come one after the other; the lock only says so to the compiler.
         let (eye, watch) = &mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = eye.look();
         if !watch.saw(&seen) && wish == Wish::Look {
-            return;
+            return Ok(FileReload::Nothing);
         }
         watch.acted(seen.clone());
+        let before = self.status.load_full();
         match load(&self.path, &self.mapped) {
             Ok(callers) => {
                 let known = callers.len();
-                let before = self.status.load().known;
+                let is_same = before.error.is_none() && before.version == version(&seen);
                 self.live.replace(callers);
-                let status = CallersStatus::new(known, &seen, now);
-                self.status.store(Arc::new(status));
-                if wish == Wish::Look || known != before {
-                    tracing::info!(known, before, "the callers file was reloaded");
+                self.status.store(Arc::new(CallersStatus::new(known, &seen, now)));
+                if is_same {
+                    return Ok(FileReload::Nothing);
                 }
+                tracing::info!(known, before = before.known, "the callers file was reloaded");
+                Ok(FileReload::Read(format!("the callers file was reloaded, {known} known")))
             }
             Err(error) => {
                 let failure = Some(Failure::new(error.clone(), now));
-                let status = CallersStatus { error: failure, ..(*self.status.load_full()).clone() };
-                self.status.store(Arc::new(status));
+                self.status.store(Arc::new(CallersStatus { error: failure, ..(*before).clone() }));
                 tracing::error!(error, "the callers file was not reloaded: those before stay known");
+                Err(format!("the callers file was not reloaded, and those before stay known: {error}"))
             }
         }
     }

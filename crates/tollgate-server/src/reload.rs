@@ -62,9 +62,56 @@ pub(crate) enum Done {
     Reloaded(SwapReport),
 }
 
+/// What a look at the files beside the policy did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FileReload {
+    /// What is on disk is in use already.
+    Nothing,
+    /// It was read anew; in words for the operator.
+    Read(String),
+}
+
+/// What a reload did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReloadOutcome {
+    /// To the policy.
+    pub(crate) policy: Done,
+    /// To the files beside it, as far as they changed; in words for the operator.
+    pub(crate) also: Vec<String>,
+}
+
+impl ReloadOutcome {
+    /// All of it together.
+    ///
+    /// # Errors
+    /// Why something on disk is not in use, and what is in spite of that.
+    fn of(policy: Result<Done, String>, beside: [Result<FileReload, String>; 2]) -> Result<Self, String> {
+        let (mut also, mut errors) = (Vec::new(), Vec::new());
+        let policy = policy.unwrap_or_else(|error| {
+            errors.push(error);
+            Done::Nothing
+        });
+        for renewed in beside {
+            match renewed {
+                Ok(FileReload::Nothing) => {}
+                Ok(FileReload::Read(what)) => also.push(what),
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() {
+            return Ok(Self { policy, also });
+        }
+        let is_reloaded = matches!(policy, Done::Reloaded(_));
+        let done = is_reloaded.then(|| "the policy was reloaded".to_owned()).into_iter().chain(also);
+        let done = done.collect::<Vec<_>>().join(", ");
+        let but = if done.is_empty() { String::new() } else { format!("{done}; but ") };
+        Err(format!("{but}{}", errors.join("; ")))
+    }
+}
+
 struct Request {
     wish: Wish,
-    reply: oneshot::Sender<Result<Done, String>>,
+    reply: oneshot::Sender<Result<ReloadOutcome, String>>,
 }
 
 /// Asks for reloads, and knows how the last ones went. Cheap to clone.
@@ -80,23 +127,23 @@ impl Reloader {
         self.status.load_full()
     }
 
-    /// Reloads now.
+    /// Reloads now: the policy, the callers file and the certificates.
     ///
     /// # Errors
-    /// Why the policy on disk is not in force, in words for the operator.
-    pub(crate) async fn now(&self) -> Result<Done, String> {
+    /// Why something on disk is not in use, in words for the operator.
+    pub(crate) async fn now(&self) -> Result<ReloadOutcome, String> {
         self.ask(Wish::Now).await
     }
 
     /// Reloads now, even what the guard refuses. What does not compile is still refused.
     ///
     /// # Errors
-    /// Why the policy on disk is not in force, in words for the operator.
-    pub(crate) async fn force(&self) -> Result<Done, String> {
+    /// As [`Reloader::now`].
+    pub(crate) async fn force(&self) -> Result<ReloadOutcome, String> {
         self.ask(Wish::Force).await
     }
 
-    async fn ask(&self, wish: Wish) -> Result<Done, String> {
+    async fn ask(&self, wish: Wish) -> Result<ReloadOutcome, String> {
         let (reply, answer) = oneshot::channel();
         let gone = || "the server is about to stop; nothing was reloaded".to_owned();
         self.requests.send(Request { wish, reply }).await.map_err(|_| gone())?;
@@ -230,7 +277,7 @@ impl Watcher {
                 Some(request) = requests.recv() => (request.wish, Some(request.reply)),
             };
             let at_desk = Arc::clone(&desk);
-            let (turned, (), ()) = tokio::join!(
+            let (turned, renewed, recalled) = tokio::join!(
                 policy.look(move || at_desk.turn(wish)),
                 renew(beside.tls.as_ref(), &mut certificates, wish, &desk),
                 recall(beside.callers.as_ref(), &mut callers, wish, &desk)
@@ -244,40 +291,55 @@ impl Watcher {
                 Looked::Late => Err(desk.late()),
             };
             if let Some(reply) = reply {
-                let _ = reply.send(done); // Whoever asked may have gone.
+                let has_files = beside.tls.is_some() || beside.callers.is_some();
+                let done = if desk.is_fixed() && has_files { Ok(Done::Nothing) } else { done };
+                let _ = reply.send(ReloadOutcome::of(done, [recalled, renewed])); // Whoever asked may have gone.
             }
         }
     }
 }
 
 /// Looks whether the certificates changed, if there are any.
-async fn renew<S: Store>(tls: Option<&Arc<Tls>>, looks: &mut Looks<()>, wish: Wish, desk: &Desk<S>) {
-    let Some(tls) = tls else { return };
+async fn renew<S: Store>(
+    tls: Option<&Arc<Tls>>,
+    looks: &mut Looks<Result<FileReload, String>>,
+    wish: Wish,
+    desk: &Desk<S>,
+) -> Result<FileReload, String> {
+    let Some(tls) = tls else { return Ok(FileReload::Nothing) };
     let (looking, now) = (Arc::clone(tls), desk.now());
     match looks.look(move || looking.turn(wish, now)).await {
-        Looked::Done(()) => tls.answers(),
-        Looked::Broken(how) => {
-            tracing::error!(how, "the certificates were not looked at; please report this")
+        Looked::Done(renewed) => {
+            tls.answers();
+            renewed
         }
-        Looked::Late => tls.late(desk.now()),
+        Looked::Broken(how) => {
+            tracing::error!(how, "the certificates were not looked at; please report this");
+            Err(format!("the certificates were not looked at: {how}"))
+        }
+        Looked::Late => Err(tls.late(desk.now())),
     }
 }
 
 /// Looks whether the callers file changed, if there is one.
 async fn recall<S: Store>(
     callers: Option<&Arc<CallersFile>>,
-    looks: &mut Looks<()>,
+    looks: &mut Looks<Result<FileReload, String>>,
     wish: Wish,
     desk: &Desk<S>,
-) {
-    let Some(callers) = callers else { return };
+) -> Result<FileReload, String> {
+    let Some(callers) = callers else { return Ok(FileReload::Nothing) };
     let (looking, now) = (Arc::clone(callers), desk.now());
     match looks.look(move || looking.turn(wish, now)).await {
-        Looked::Done(()) => callers.answers(),
-        Looked::Broken(how) => {
-            tracing::error!(how, "the callers file was not looked at; please report this")
+        Looked::Done(renewed) => {
+            callers.answers();
+            renewed
         }
-        Looked::Late => callers.late(desk.now()),
+        Looked::Broken(how) => {
+            tracing::error!(how, "the callers file was not looked at; please report this");
+            Err(format!("the callers file was not looked at: {how}"))
+        }
+        Looked::Late => Err(callers.late(desk.now())),
     }
 }
 

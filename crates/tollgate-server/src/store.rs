@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollgate::charge::{Answers, Charge, Family};
 use tollgate::lease::LeasedStore;
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Foreseen, Hold, Store, StoreFailure};
 use tollgate::{MemoryStore, Ticks, Timestamp, WallOffset};
 use tollgate_redis::RedisStore;
 
@@ -108,6 +108,13 @@ impl Store for Stores {
         match self {
             Stores::Memory(store) => store.charge_at_once(charges, now, answers),
             Stores::Redis(fleet) => fleet.store.charge_at_once(charges, now, answers),
+        }
+    }
+
+    fn foreseen(&self, charges: &[Charge<'_>], now: Timestamp) -> Foreseen {
+        match self {
+            Stores::Memory(store) => store.foreseen(charges, now),
+            Stores::Redis(fleet) => fleet.store.foreseen(charges, now),
         }
     }
 

@@ -18,7 +18,7 @@ use tollgate::Timestamp;
 
 use crate::cli::{SecurityArguments, TlsVersion};
 use crate::reload::source::{Eye, Seen, Version, Watch};
-use crate::reload::{Failure, LOOK_TIMEOUT, Wish, hangs};
+use crate::reload::{Failure, FileReload, LOOK_TIMEOUT, Wish, hangs};
 
 /// Largest file of certificates or keys.
 const PEM_BYTES_MAX: u64 = 1 << 20;
@@ -127,15 +127,16 @@ impl Tls {
     }
 
     /// A look at the disk has not ended in time: remembers and tells that, once for as long as it lasts.
-    pub(crate) fn late(&self, now: Timestamp) {
-        if self.status.load().stuck.is_some() {
-            return;
+    pub(crate) fn late(&self, now: Timestamp) -> String {
+        if let Some(stuck) = &self.status.load().stuck {
+            return stuck.text.clone();
         }
         let paths: Vec<String> = self.files.paths().iter().map(|path| path.display().to_string()).collect();
         let text = hangs(&paths.join(", "), LOOK_TIMEOUT);
         let stuck = Some(Failure::new(text.clone(), now));
         self.status.rcu(|status| TlsStatus { stuck: stuck.clone(), ..(**status).clone() });
         tracing::error!(error = text, "the certificates on disk cannot be read: those before stay in use");
+        text
     }
 
     /// A look has ended: if the disk did not answer before, it does now.
@@ -148,14 +149,18 @@ impl Tls {
 
     /// Reloads what changed. Certificate and key are two files that are seldom replaced at one instant, so a pair that does not
     /// fit is no pair, and the next look may find one that does.
-    pub(crate) fn turn(&self, wish: Wish, now: Timestamp) {
+    ///
+    /// # Errors
+    /// Why what is on disk is not in use.
+    pub(crate) fn turn(&self, wish: Wish, now: Timestamp) -> Result<FileReload, String> {
         // Turns come one after the other; the lock only says so to the compiler.
         let (eye, watch) = &mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = eye.look();
         if !watch.saw(&seen) && wish == Wish::Look {
-            return;
+            return Ok(FileReload::Nothing);
         }
         watch.acted(seen.clone());
+        let before = self.status.load_full();
         let loaded = match &seen {
             Seen::Version(_) => self.files.load(),
             Seen::Unreadable(error) => Err(error.clone()),
@@ -166,12 +171,18 @@ impl Tls {
                 let status = TlsStatus { version: version(&seen), loaded_at: now, error: None, stuck: None };
                 self.status.store(Arc::new(status));
                 tracing::info!("the certificates were reloaded");
+                let is_same = before.error.is_none() && before.version == version(&seen);
+                Ok(if is_same {
+                    FileReload::Nothing
+                } else {
+                    FileReload::Read("the certificates were reloaded".to_owned())
+                })
             }
             Err(error) => {
-                let status = self.status.load_full();
                 let failure = Some(Failure::new(error.clone(), now));
-                self.status.store(Arc::new(TlsStatus { error: failure, ..(*status).clone() }));
+                self.status.store(Arc::new(TlsStatus { error: failure, ..(*before).clone() }));
                 tracing::error!(error, "the certificates were not reloaded: those before stay in use");
+                Err(format!("the certificates were not reloaded, and those before stay in use: {error}"))
             }
         }
     }

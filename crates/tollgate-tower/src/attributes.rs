@@ -21,12 +21,14 @@ pub(crate) mod needs;
 pub mod path;
 pub(crate) mod query;
 pub mod source;
+mod spelled;
 pub mod template;
 mod text;
 mod token;
 pub(crate) mod told;
 
 pub use needs::Needs;
+pub use spelled::Spelled;
 pub use told::Attributes;
 
 use address::{Counted, IPV6_PREFIX_DEFAULT, Trusted};

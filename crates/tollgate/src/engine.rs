@@ -26,6 +26,7 @@ mod hold;
 mod permit;
 mod line;
 mod correct;
+mod reset;
 mod foresee;
 mod debit;
 mod sole;
@@ -40,12 +41,12 @@ mod block;
 mod explain;
 
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError};
-pub use correct::Forgotten;
 pub use explain::{Explained, Explanation, LIMITS_EXPLAINED_MAX, State};
 pub use hold::{CommitError, Reservation, Settled};
 pub use line::Turn;
 pub use live::{SwapError, SwapReport};
 pub use permit::Permit;
+pub use reset::Forgotten;
 pub use ruling::{RULINGS_MAX, Ruled, Ruling, RulingError, Scope};
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;

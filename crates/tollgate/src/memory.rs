@@ -245,6 +245,12 @@ impl MemoryStore {
         match charges {
             [] => {}
             [charge] => answers.push(self.charge_clamped(charge, now)?),
+            // A query charges nothing, so each counter may be read by itself.
+            queries if queries.iter().all(|query| query.cost == 0) => {
+                for query in queries {
+                    answers.push(self.charge_clamped(query, now)?);
+                }
+            }
             several => {
                 if self.charge_known(several, now, answers).is_none() {
                     *answers = self.charge_all(several, now)?;
@@ -264,8 +270,23 @@ impl MemoryStore {
     #[inline]
     fn charge_clamped(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
         match self.main.charge(charge, now, self.origin, &self.walls) {
+            // A query writes nothing, so it would not notice that the main partition has no space for the key.
+            Ok(Ok((outcome, _)))
+                if charge.cost == 0 && !outcome.is_touched() && !self.has_space(charge, now) =>
+            {
+                self.charge_overflow(charge, now)
+            }
             Ok(decided) => decided.map(|(outcome, source)| Answer::new(outcome, source).charged(now)),
             Err(Full) => self.charge_overflow(charge, now),
+        }
+    }
+
+    /// Whether the main partition has a slot of a key, or space for one.
+    fn has_space(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
+        match StateKind::of(charge) {
+            StateKind::Word => self.main.words.has_space(charge.key, self.origin.word(now)),
+            StateKind::Pair => self.main.pairs.has_space(charge.key, now.unix_micros()),
+            StateKind::Large => self.main.large.has_space(charge, now),
         }
     }
 

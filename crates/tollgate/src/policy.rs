@@ -29,6 +29,7 @@ mod index;
 mod matching;
 mod sentence;
 mod unmet;
+mod possible;
 mod difference;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,10 @@
 
 use std::future::Future;
 
+use smallvec::SmallVec;
+
 use crate::charge::{Answers, Charge, Family};
+use crate::decision::Source;
 use crate::memory::MemoryStore;
 use crate::time::{Ticks, Timestamp, WallOffset};
 
@@ -42,6 +45,9 @@ pub struct Hold {
     /// How long, at most.
     pub until: Timestamp,
 }
+
+/// What each charge of a request would be answered by without asking its counter.
+pub type Foreseen = SmallVec<[Option<Source>; 6]>;
 
 /// Where counters live.
 pub trait Store: Send + Sync {
@@ -95,6 +101,13 @@ pub trait Store: Send + Sync {
     ) -> Option<Result<(), StoreFailure>> {
         let _ = (charges, now, answers);
         None
+    }
+
+    /// For each charge of one request whether it would be answered without its counter, and by what: [`Source::Lease`] admits it, and
+    /// [`Source::DenyCache`] denies it. For whoever explains what a look at the counters alone would not tell. Nothing is charged.
+    fn foreseen(&self, charges: &[Charge<'_>], now: Timestamp) -> Foreseen {
+        let _ = now;
+        charges.iter().map(|_| None).collect()
     }
 
     /// Runs what lines up several requests at once, without waiting, so that a store that sends several in one call sends these together and

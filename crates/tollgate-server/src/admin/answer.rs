@@ -1,6 +1,7 @@
 //! What each verb does with the service. Time is read here, once for each request. Every change is audited, and so is every attempt
 //! that a role did not allow.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,9 +9,10 @@ use hyper::Request;
 use hyper::body::Incoming;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tollgate::policy::Policy;
-use tollgate::store::Store;
+use tollgate::policy::{Limit, Policy};
+use tollgate::store::{Store, StoreFailure};
 use tollgate::{BlockError, CheckRequest, Forgotten, Ruled, Ruling, RulingError, Scope, Timestamp};
+use tollgate_tower::attributes::Spelled;
 
 use super::Admin;
 use super::beside::NotBegun;
@@ -20,7 +22,10 @@ use super::reply::Asker;
 use super::route::Verb;
 use super::tail::{self, Lines, Which};
 use super::token::{Role, Who};
-use super::view::{self, BlockView, Depth, ExplanationView, Instant, LimitsView, RuledView, TopView};
+use super::view::{
+    self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LimitFooting,
+    LimitsView, OtherView, OverrideView, TopView,
+};
 use crate::http::{BATCH_BYTES_MAX, BODY_BYTES_MAX, Kind, Problem, Question, read_any, read_json};
 use crate::identity::Stranger;
 use crate::service::Service;
@@ -159,7 +164,14 @@ impl<S: Store> Service<S> {
 
     fn limits(&self, act: &Act<'_>) -> Result<Told, Problem> {
         let (policy, blocks) = (self.engine.policy(), self.engine.blocks(act.now));
-        let view = LimitsView::new(&policy, self.engine.rulings(act.now), &blocks);
+        let (all, single) = self.engine.rulings(act.now);
+        let single: HashMap<String, Ruled> = single.into_iter().collect();
+        let holding = |limit: &Limit| LimitFooting {
+            footing: self.engine.footing(limit, act.now),
+            ruled: single.get(limit.name()).copied(),
+            holds: self.engine.ruled(limit, act.now),
+        };
+        let view = LimitsView::new(&policy, all, holding, &blocks);
         match self.foreign() {
             // The engine's own policy only guards it then, and is nobody's business.
             Some(foreign) => Told::json(&view.of_foreign(&foreign.rules)),
@@ -172,10 +184,24 @@ impl<S: Store> Service<S> {
         let known = question.known(&self.identity);
         let request = question.request_of(&known)?;
         self.single(&request)?;
-        let explanation = self.engine.explain(&request, act.now).await;
+        let spelled = Spelled::by(&self.reader, &request);
+        let read = spelled.request(&request)?;
+        let as_given = self.engine.explain(&request, act.now).await;
+        let as_read = match &read {
+            Some(read) => Some(self.engine.explain(read, act.now).await),
+            None => None,
+        };
         let throttled = self.throttled(&request, act.now);
-        let mut view = ExplanationView::new(&explanation, depth, &throttled);
+        let mut view = ExplanationView::new(as_read.as_ref().unwrap_or(&as_given), depth, &throttled);
         view.is_stranger = known.is_stranger();
+        if let Some((read, explanation)) = read.as_ref().zip(as_read.as_ref()) {
+            let given = ExplainedRequest { request: &request, explanation: &as_given };
+            view.as_given = AsGivenView::beside(
+                &ExplainedRequest { request: read, explanation },
+                &given,
+                &self.engine.policy(),
+            );
+        }
         Told::json(&view)
     }
 
@@ -195,25 +221,35 @@ impl<S: Store> Service<S> {
         let known = form.attributes.known(&self.identity);
         let request = form.attributes.request_of(&known)?;
         self.single(&request)?;
+        // What a gateway counted under its spelling is meant, and what programs send as it stands.
+        let spelled = Spelled::by(&self.reader, &request);
+        let views = spelled.readings(&request)?;
         let policy = self.engine.policy();
         let is_known = |name: &&String| policy.limits().iter().any(|limit| limit.name() == name.as_str());
         if let Some(unknown) = form.limits.iter().find(|name| !is_known(name)) {
             return Err(unknown_limit(unknown));
         }
         let named: Vec<&str> = form.limits.iter().map(String::as_str).collect();
-        let names = if named.is_empty() { own_limits(&policy, &request) } else { named.clone() };
+        let names = if named.is_empty() { own_limits(&policy, &views) } else { named.clone() };
         let mut forgotten = Forgotten::default();
         if !names.is_empty() {
-            forgotten = self.engine.reset(&request, &names, act.now).await.map_err(|failure| {
+            forgotten = self.engine.reset_any(&views, &names, act.now).await.map_err(|failure| {
                 act.audit(&told(&request), &format!("failed: {failure}"));
-                Problem::new(Kind::StoreUnavailable, failure.to_string())
+                Problem::new(Kind::StoreUnavailable, unforgotten(failure))
             })?;
         }
         let throttled = if named.is_empty() { self.forget_throttled(&request, act.now) } else { 0 };
         let counters = forgotten.counters.len() + throttled;
-        let answer = json!({
-            "counters": counters, "limits": forgotten.counters, "untouched": forgotten.untouched,
-        });
+        let mut limits = forgotten.counters;
+        limits.dedup();
+        let mut answer = json!({ "counters": counters, "limits": limits, "untouched": forgotten.untouched });
+        if !forgotten.shared.is_empty() {
+            answer["shared"] = json!(forgotten.shared);
+        }
+        let not_counted = not_counted(&policy, &named, &views);
+        if !not_counted.is_empty() {
+            answer["not_counted"] = json!(not_counted);
+        }
         if counters > 0 || !names.is_empty() {
             let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
             let outcome = format!("{counters} counters forgotten");
@@ -296,7 +332,32 @@ impl<S: Store> Service<S> {
             Ruling::Off | Ruling::Shadow => format!("until {}", Instant(until).text()),
         };
         act.audit(name_of(scope), &remarked(&what, note));
-        Told::json(&RuledView::from(ruled))
+        let milder = self.others(scope, act.now, |other| *other != ruled);
+        Told::json(&OverrideView { ruled: ruled.into(), milder })
+    }
+
+    /// The rulings that hold where this scope is ruled about, beside those of the scope itself.
+    fn others(&self, scope: Scope<'_>, now: Timestamp, is_other: impl Fn(&Ruled) -> bool) -> Vec<OtherView> {
+        let policy = self.engine.policy();
+        let (all, single) = self.engine.rulings(now);
+        let effective = |name: &str| {
+            let limit = policy.limits().iter().find(|limit| limit.name() == name)?;
+            self.engine.ruled(limit, now).filter(&is_other)
+        };
+        match scope {
+            Scope::Limit(name) => effective(name)
+                .filter(|ruled| all == Some(*ruled))
+                .map(OtherView::about_all)
+                .into_iter()
+                .collect(),
+            Scope::All => single
+                .into_iter()
+                .filter_map(|(name, own)| {
+                    let ruled = effective(&name).filter(|ruled| *ruled == own)?;
+                    Some(OtherView::about(name, ruled.into()))
+                })
+                .collect(),
+        }
     }
 
     fn restore(&self, act: &Act<'_>, form: &RulingForm) -> Result<Told, Problem> {
@@ -309,7 +370,7 @@ impl<S: Store> Service<S> {
         }
         let restored = self.engine.lift(scope, act.now);
         act.audit(name_of(scope), if restored { "restored" } else { "there was no ruling" });
-        Told::json(&json!({ "restored": restored }))
+        Told::json(&json!({ "restored": restored, "still_ruled": self.others(scope, act.now, |_| true) }))
     }
 
     /// What a candidate would change, and on request how many decisions it does from now on.
@@ -385,11 +446,39 @@ fn standing(standing: Option<super::beside::Standing>) -> Result<Told, Problem> 
     Told::json(&standing)
 }
 
-/// The limits that count a request's key apart from others. A counter that everybody shares is forgotten only by its name.
-fn own_limits<'p>(policy: &'p Policy, request: &CheckRequest<'_>) -> Vec<&'p str> {
-    let matches = policy.matches(&request.clone().looking()).unwrap_or_default();
-    let limits = matches.iter().filter_map(|matched| policy.limits().get(matched.limit as usize));
-    limits.filter(|limit| !limit.by().is_empty()).map(|limit| limit.name()).collect()
+/// The limits that count these attributes apart from others. A counter that everybody shares is forgotten only by its name.
+fn own_limits<'p>(policy: &'p Policy, views: &[CheckRequest<'_>]) -> Vec<&'p str> {
+    let mut names: Vec<&str> = Vec::new();
+    for limit in views.iter().flat_map(|view| policy.may_count(view)) {
+        if !limit.by().is_empty() && !names.contains(&limit.name()) {
+            names.push(limit.name());
+        }
+    }
+    names
+}
+
+/// Why limits that were named count no request with these attributes.
+fn not_counted(policy: &Policy, named: &[&str], views: &[CheckRequest<'_>]) -> Vec<String> {
+    let why = |limit: &Limit| {
+        let mut reasons = views.iter().map(|view| limit.never_counts(view));
+        let first = reasons.next().filter(|first| !first.is_empty())?;
+        if reasons.any(|reasons| reasons.is_empty()) {
+            return None;
+        }
+        let reasons: Vec<String> = first.iter().map(ToString::to_string).collect();
+        Some(format!("{} counts no such request: {}", limit.name(), reasons.join(", and ")))
+    };
+    policy.limits().iter().filter(|limit| named.contains(&limit.name())).filter_map(why).collect()
+}
+
+/// What became of a reset that failed.
+fn unforgotten(failure: StoreFailure) -> String {
+    match failure {
+        StoreFailure::Unanswered => {
+            format!("{failure}: some counters may have been forgotten; ask again when it answers")
+        }
+        _ => format!("{failure}: nothing was forgotten, here or there; ask again when it answers"),
+    }
 }
 
 /// Names and values of a request, as text.

@@ -2,55 +2,70 @@
 
 use serde::Serialize;
 use tollgate::SwapReport;
+use tollgate::policy::Difference;
 use tollgate::store::Store;
 
 use super::answer::{Act, Told};
 use super::form::ReloadForm;
 use super::refusal::Refusal;
 use super::token::Role;
-use super::view::{self, FieldChangeView};
+use super::view::{self, ChangeView, FieldChangeView};
 use crate::http::Problem;
-use crate::reload::Done;
+use crate::reload::{Done, ReloadOutcome};
 use crate::service::Service;
 
 /// What a reload did.
 #[derive(Serialize)]
-struct ReloadView {
+struct ReloadView<'a> {
     /// Whether another policy is in force than before.
     reloaded: bool,
     /// The version in force; standard input has none.
     version: Option<String>,
     /// Fields of the whole policy that are not as they were.
     policy: Vec<FieldChangeView>,
+    /// Every limit that is not as it was, as `policy diff` lists them.
+    changes: Vec<ChangeView<'a>>,
     changed: Vec<String>,
     added: Vec<String>,
     removed: Vec<String>,
     restarted: Vec<String>,
+    resumed: Vec<String>,
+    /// What else was read anew, in words: the callers file, the certificates.
+    also: Vec<String>,
 }
 
-impl ReloadView {
-    fn new(done: Done, version: Option<String>) -> Self {
-        let (reloaded, report) = match done {
+impl<'a> ReloadView<'a> {
+    fn new(
+        ReloadOutcome { policy, also }: ReloadOutcome,
+        version: Option<String>,
+        difference: &'a Difference,
+    ) -> Self {
+        let (reloaded, report) = match policy {
             Done::Nothing => (false, SwapReport::default()),
             Done::Reloaded(report) => (true, report),
         };
-        let SwapReport { fields, changed, added, removed, restarted } = report;
-        Self { reloaded, version, policy: view::fields(&fields), changed, added, removed, restarted }
+        let SwapReport { fields, changed, added, removed, restarted, resumed } = report;
+        let changes = view::changes(difference);
+        let policy = view::fields(&fields);
+        Self { reloaded, version, policy, changes, changed, added, removed, restarted, resumed, also }
     }
 
     /// In words for the audit log.
     fn outcome(&self) -> String {
-        if !self.reloaded {
+        if !self.reloaded && self.also.is_empty() {
             return "what is on disk is in force already".to_owned();
         }
-        let [changed, added, removed, restarted] =
-            [&self.changed, &self.added, &self.removed, &self.restarted].map(Vec::len);
+        let [changed, added, removed, restarted, resumed] =
+            [&self.changed, &self.added, &self.removed, &self.restarted, &self.resumed].map(Vec::len);
         let version = self.version.as_deref().unwrap_or_default();
         let fields: String =
             self.policy.iter().map(|change| format!("the policy {}, ", change.after)).collect();
-        format!(
-            "version {version} in force: {fields}{changed} changed, {added} added, {removed} removed, {restarted} restarted"
-        )
+        let policy = format!(
+            "version {version} in force: {fields}{changed} changed, {added} added, {removed} removed, {restarted} restarted, \
+             {resumed} resumed"
+        );
+        let policy = self.reloaded.then_some(policy);
+        policy.into_iter().chain(self.also.iter().cloned()).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -64,6 +79,7 @@ impl<S: Store> Service<S> {
         let Some(reloader) = &self.reloader else {
             return Err(Problem::of_admin(Refusal::Conflict, "this server watches no policy"));
         };
+        let before = self.engine.policy();
         let reloading = async { if form.force { reloader.force().await } else { reloader.now().await } };
         let done = tokio::select! {
             done = reloading => done,
@@ -74,7 +90,9 @@ impl<S: Store> Service<S> {
             act.audit(about, &format!("refused: {why}"));
             Problem::of_admin(Refusal::Conflict, why)
         })?;
-        let view = ReloadView::new(done, reloader.status().version.map(|version| version.short()));
+        let difference = before.difference(&self.engine.policy());
+        let view =
+            ReloadView::new(done, reloader.status().version.map(|version| version.short()), &difference);
         act.audit(about, &view.outcome());
         Told::json(&view)
     }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
-use tollgate::policy::{Change, Difference, FieldChange, Mode, Policy};
-use tollgate::{Block, Explained, Explanation, Ruled, Ruling, Stance, State, Ticks, Timestamp};
+use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy};
+use tollgate::{Block, CheckRequest, Explained, Explanation, Ruled, Ruling, Stance, State, Ticks, Timestamp};
 
 use crate::foreign::Foreign;
 use crate::service::cells::Asker;
+use crate::service::throttle::ThrottledKey;
 use crate::telemetry::names::SOURCES;
 use crate::telemetry::{Event, TopKey};
 use crate::time_text::rfc3339_millis;
@@ -77,14 +78,55 @@ impl<'a> From<&'a Block> for BlockView<'a> {
     }
 }
 
+/// A ruling with what it is about.
+#[derive(Serialize)]
+pub(super) struct OtherView {
+    /// The limit; none for a ruling about all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<String>,
+    #[serde(flatten)]
+    ruled: RuledView,
+}
+
+impl OtherView {
+    pub(super) fn about_all(ruled: Ruled) -> Self {
+        Self { limit: None, ruled: ruled.into() }
+    }
+
+    pub(super) const fn about(limit: String, ruled: RuledView) -> Self {
+        Self { limit: Some(limit), ruled }
+    }
+}
+
+/// A ruling that was made, with those that hold in its place because they are milder.
+#[derive(Serialize)]
+pub(super) struct OverrideView {
+    #[serde(flatten)]
+    pub(super) ruled: RuledView,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) milder: Vec<OtherView>,
+}
+
 #[derive(Serialize)]
 struct LimitView<'a> {
     name: &'a str,
     sentence: String,
+    /// Whether it decides now, and for which share of keys, rulings included.
     mode: &'static str,
     percent: u8,
+    /// What was ruled about it alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     ruled: Option<RuledView>,
+    /// The ruling that holds for it: the milder of that and the one about all limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holds: Option<RuledView>,
+}
+
+/// What holds for a limit at this instant, and whether something was ruled about it alone.
+pub(super) struct LimitFooting {
+    pub(super) footing: (Mode, u8),
+    pub(super) ruled: Option<Ruled>,
+    pub(super) holds: Option<Ruled>,
 }
 
 /// The limits in force and everything that was said over them.
@@ -116,7 +158,8 @@ impl<'a> LimitsView<'a> {
 
     pub(super) fn new(
         policy: &'a Policy,
-        (all, mut ruled): (Option<Ruled>, Vec<(String, Ruled)>),
+        all: Option<Ruled>,
+        holding: impl Fn(&Limit) -> LimitFooting,
         blocks: &'a [std::sync::Arc<Block>],
     ) -> Self {
         let mut view = Self {
@@ -127,18 +170,18 @@ impl<'a> LimitsView<'a> {
             foreign: Vec::new(),
         };
         for limit in policy.limits() {
-            let own = ruled.iter().position(|(name, _)| name == limit.name());
-            let own = own.map(|position| ruled.swap_remove(position).1);
-            if own.is_none() && view.limits.len() >= Self::LISTED_MAX {
+            let LimitFooting { footing: (mode, percent), ruled, holds } = holding(limit);
+            if ruled.is_none() && view.limits.len() >= Self::LISTED_MAX {
                 view.left_off += 1;
                 continue;
             }
             view.limits.push(LimitView {
                 name: limit.name(),
                 sentence: limit.sentence(),
-                mode: mode_name(limit.mode()),
-                percent: limit.enforce_percent(),
-                ruled: own.map(RuledView::from),
+                mode: mode_name(mode),
+                percent,
+                ruled: ruled.map(RuledView::from),
+                holds: holds.map(RuledView::from),
             });
         }
         view
@@ -155,6 +198,9 @@ struct StateView {
     stance: &'static str,
     quota: String,
     chosen: String,
+    /// Attributes that name a tier, each with counters of its own, and that the request lacks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    open_tiers: Vec<String>,
 }
 
 /// The numbers of a counter; a limit that counts nothing for the key has none.
@@ -188,6 +234,7 @@ impl From<&State> for StateView {
             },
             quota: state.allowance.clone(),
             chosen: state.choice.to_string(),
+            open_tiers: state.open_tiers.clone(),
         }
     }
 }
@@ -210,8 +257,11 @@ struct ExplainedView<'a> {
 /// Why a request is answered as it is.
 #[derive(Serialize)]
 pub(super) struct ExplanationView<'a> {
-    /// Whether it would pass now.
-    allowed: bool,
+    /// Whether it would pass now; none for a call that tells its limit, where that depends on the limit.
+    allowed: Option<bool>,
+    /// Whether it is a call that tells its limit, so that no limit of the policy is asked.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    tells_its_limit: bool,
     /// Whether it would pass because no limit applies to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_limit_applies: bool,
@@ -227,6 +277,55 @@ pub(super) struct ExplanationView<'a> {
     /// What commands have counted that tell their limit with each call.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     throttled: Vec<ThrottledView>,
+    /// How the same attributes are answered where nothing reads them from HTTP, if otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) as_given: Option<AsGivenView>,
+}
+
+/// How attributes are answered that a program sends as they stand, by `/v1/check`, RLS or RESP. The gateway and `/v1/authz` read a path in
+/// all of its spellings.
+#[derive(Serialize)]
+pub(super) struct AsGivenView {
+    allowed: bool,
+    /// The limits that apply then.
+    limits: Vec<String>,
+}
+
+impl AsGivenView {
+    /// None where it makes no difference: the same limits apply, and count by the same keys.
+    pub(super) fn beside(
+        read: &ExplainedRequest<'_, '_>,
+        given: &ExplainedRequest<'_, '_>,
+        policy: &Policy,
+    ) -> Option<Self> {
+        let is_same = read.met(policy) == given.met(policy)
+            && read.explanation.block.is_some() == given.explanation.block.is_some()
+            && read.explanation.fault == given.explanation.fault;
+        (!is_same).then(|| Self {
+            allowed: given.explanation.is_allowed(),
+            limits: given.met(policy).into_iter().map(|(name, _)| name.to_owned()).collect(),
+        })
+    }
+}
+
+/// A request with its explanation.
+pub(super) struct ExplainedRequest<'a, 'r> {
+    pub(super) request: &'a CheckRequest<'r>,
+    pub(super) explanation: &'a Explanation,
+}
+
+impl<'a> ExplainedRequest<'a, '_> {
+    /// The limits that apply, each with what it counts by.
+    fn met(&self, policy: &Policy) -> Vec<(&'a str, Vec<String>)> {
+        let value = |name: &str| self.request.attributes().iter().find(|given| given.name == name);
+        let key = |name: &str| {
+            let limit = policy.limits().iter().find(|limit| limit.name() == name);
+            let by = limit.map(Limit::by).unwrap_or_default().iter();
+            by.filter_map(|by| Some(by.key_text(value(by.name())?.value))).collect()
+        };
+        let applied = self.explanation.limits.iter().filter(|limit| limit.state.is_some());
+        applied.map(|limit| (limit.name.as_str(), key(&limit.name))).collect()
+    }
 }
 
 #[derive(Serialize)]
@@ -245,18 +344,21 @@ pub(super) enum Depth {
 }
 
 impl<'a> ExplanationView<'a> {
-    pub(super) fn new(explanation: &'a Explanation, depth: Depth, throttled: &[(Asker, Ticks)]) -> Self {
-        let shown = explanation.limits.iter();
+    pub(super) fn new(explanation: &'a Explanation, depth: Depth, throttled: &ThrottledKey) -> Self {
+        let is_call = throttled.is_call;
+        let shown = explanation.limits.iter().filter(|_| !is_call);
         let shown = shown.filter(|limit| depth == Depth::Reasons || limit.state.is_some());
         Self {
-            allowed: explanation.is_allowed(),
-            no_limit_applies: explanation.meets_no_limit(),
+            allowed: if is_call { throttled.passes } else { Some(explanation.is_allowed()) },
+            tells_its_limit: is_call,
+            no_limit_applies: explanation.meets_no_limit() && !is_call,
             blocked: explanation.block.as_ref().map(ToString::to_string),
-            fault: explanation.fault.as_ref().map(ToString::to_string),
+            fault: explanation.fault.as_ref().filter(|_| !is_call).map(ToString::to_string),
             limits: shown.map(explained).collect(),
-            left_off: if depth == Depth::Reasons { explanation.left_off } else { 0 },
+            left_off: if depth == Depth::Reasons && !is_call { explanation.left_off } else { 0 },
             is_stranger: false,
-            throttled: throttled.iter().map(ThrottledView::from).collect(),
+            throttled: throttled.counted.iter().map(ThrottledView::from).collect(),
+            as_given: None,
         }
     }
 }

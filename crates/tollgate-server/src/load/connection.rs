@@ -129,7 +129,7 @@ impl Asker {
                 let question = &self.plan.question;
                 let answers =
                     connection.exchange(requests, question, |out| question.write(out, &mut key)).await?;
-                Ok((answers, details))
+                Ok((answers, connection.details()))
             }
         }
     }

@@ -3,6 +3,7 @@
 //! it is sent and received.
 
 mod calls;
+mod cause;
 mod fields;
 mod frame;
 mod permits;
@@ -20,6 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use self::calls::Calls;
 use self::request::{Head, put_hello};
 use super::connection::{PATIENCE, connected};
+use super::details::Details;
 use super::question::Question;
 use super::reply::Reply;
 use super::run::LoadError;
@@ -68,7 +70,9 @@ impl Connection {
                 self.stream = connected(self.target).await?;
                 self.input.clear();
                 self.output.clear();
+                let details = self.details();
                 self.calls = Calls::new(question.verdict());
+                self.calls.details = details;
                 self.greet().await?;
             }
             while asked < requests {
@@ -84,6 +88,11 @@ impl Connection {
             self.receive(&mut replies).await?;
         }
         Ok(replies)
+    }
+
+    /// Why calls were refused since this was last asked.
+    pub(super) fn details(&mut self) -> Details {
+        std::mem::take(&mut self.calls.details)
     }
 
     /// Answers what the server says between calls, which it takes for a sign of life, until an instant.

@@ -47,12 +47,33 @@ fn verdict(answer: &Value, console: &mut Console) {
     if answer["unknown_credential"] == true {
         console.line("the callers file does not know this credential: such a request counts by its ip");
     }
-    if answer["no_limit_applies"] == true {
-        console.line("such a request passes now: no limit applies to it, so it is not counted");
-    } else if answer["allowed"] == true {
-        console.line("such a request passes now");
-    } else {
-        console.line("such a request is denied now");
+    let calls = list(answer, "throttled");
+    console.line(match (answer["allowed"].as_bool(), answer["tells_its_limit"] == true) {
+        (None, true) if calls.is_empty() => {
+            "such a call passes now if it asks for no more than its own limit at once: nothing is counted for its key"
+        }
+        (None, _) => "whether such a call passes now depends on the limit that it tells",
+        (Some(true), true) => "such a call passes now, whatever limit it tells",
+        (Some(false), true) => "such a call is denied now",
+        (Some(true), false) if answer["no_limit_applies"] != true => "such a request passes now",
+        (Some(true), false) if calls.is_empty() => {
+            "such a request passes now: no limit applies to it, so it is not counted"
+        }
+        (Some(true), false) => "no limit of the policy applies to such a request; commands count this key",
+        (Some(false), false) => "such a request is denied now",
+    });
+    let given = &answer["as_given"];
+    if given.is_object() {
+        let names: Vec<String> = list(given, "limits").iter().filter_map(Value::as_str).map(plain).collect();
+        let what = if given["allowed"] == true { "passes" } else { "is denied" };
+        let by = if names.is_empty() {
+            "no limit applies".to_owned()
+        } else {
+            format!("it meets {}", names.join(", "))
+        };
+        console.line(format_args!(
+            "this is how the gateway and /v1/authz read it; sent as it stands, to /v1/check, RLS or RESP, it {what}: {by}"
+        ));
     }
 }
 
@@ -62,7 +83,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
     throttled(answer, console);
     let limits = list(answer, "limits");
     if limits.is_empty() {
-        if list(answer, "throttled").is_empty() {
+        if list(answer, "throttled").is_empty() && answer["tells_its_limit"] != true {
             console.line("no limit applies to it; `tollgate explain` says why");
         }
         return;
@@ -74,7 +95,9 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
             vec![
                 cell(text(limit, "name")),
                 left(state),
-                if state["counted"] == true { "yes" } else { "none" }.to_owned(),
+                // A key that is refused for a while was counted, whatever its counter holds by now.
+                if state["counted"] == true || text(state, "source") == "penalty" { "yes" } else { "none" }
+                    .to_owned(),
                 seconds(state, "next_unit_after_ms"),
                 seconds(state, "reset_after_ms"),
                 text(state, "stance").to_owned(),
@@ -84,6 +107,15 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
         .collect();
     console.line("");
     lines(&["limit", "left", "counter", "next unit in", "all back in", "mode", "source"], &rows, console);
+    for limit in limits {
+        let open: Vec<&str> = list(&limit["state"], "open_tiers").iter().filter_map(Value::as_str).collect();
+        if !open.is_empty() {
+            let (name, open) = (plain(text(limit, "name")), plain(&open.join(" and ")));
+            console.line(format_args!(
+                "{name}: this is a request without {open}; with one it counts apart, by tier"
+            ));
+        }
+    }
 }
 
 /// What is left of how much, or what the policy says where it does not count.
@@ -153,23 +185,32 @@ fn ruling(ruled: &Value) -> String {
 }
 
 pub(super) fn reset(answer: &Value, console: &mut Console) {
-    let names = |name: &str| {
-        let names: Vec<String> = list(answer, name).iter().filter_map(Value::as_str).map(plain).collect();
-        names.join(", ")
+    let texts = |name: &str| -> Vec<String> {
+        list(answer, name).iter().filter_map(Value::as_str).map(plain).collect()
     };
-    let (limits, untouched) = (names("limits"), names("untouched"));
-    let which = if limits.is_empty() { String::new() } else { format!(": {limits}") };
-    match answer["counters"].as_u64() {
-        Some(0) | None if untouched.is_empty() => {
+    let (limits, untouched, shared) = (texts("limits"), texts("untouched"), texts("shared"));
+    let which = if limits.is_empty() { String::new() } else { format!(": {}", limits.join(", ")) };
+    let counters = answer["counters"].as_u64().unwrap_or_default();
+    match counters {
+        0 if !untouched.is_empty() => console.line(format_args!(
+            "no counter existed: nothing was counted for these attributes by {}",
+            untouched.join(", ")
+        )),
+        0 if shared.is_empty() => {
             console.line("no limit counts these attributes apart, so nothing was forgotten");
         }
-        Some(0) | None => {
-            console.line(format_args!(
-                "no counter existed: nothing was counted for these attributes by {untouched}"
-            ));
-        }
-        Some(1) => console.line(format_args!("1 counter forgotten{which}")),
-        Some(counters) => console.line(format_args!("{counters} counters forgotten{which}")),
+        0 => console.line("nothing was forgotten"),
+        1 => console.line(format_args!("1 counter forgotten{which}")),
+        _ => console.line(format_args!("{counters} counters forgotten{which}")),
+    }
+    if !shared.is_empty() {
+        console.line(format_args!(
+            "the server's memory is full: {} counts these attributes in a counter that other keys share, which stays",
+            shared.join(", ")
+        ));
+    }
+    for reason in texts("not_counted") {
+        console.line(reason);
     }
 }
 
@@ -191,14 +232,30 @@ pub(super) fn unblocked(answer: &Value, console: &mut Console) {
 
 pub(super) fn ruled(answer: &Value, console: &mut Console) {
     console.line(ruling(answer));
+    for other in list(answer, "milder") {
+        console.line(format_args!("until it ends, a milder ruling holds: {}", about(other)));
+    }
+}
+
+/// A ruling with the limits that it is about.
+fn about(other: &Value) -> String {
+    match other["limit"].as_str() {
+        Some(limit) => format!("{} is {}", plain(limit), ruling(other)),
+        None => format!("all limits are {}", ruling(other)),
+    }
 }
 
 pub(super) fn restored(answer: &Value, console: &mut Console) {
-    console.line(if answer["restored"] == true {
-        "restored: the policy holds again"
-    } else {
-        "there was nothing to restore"
+    let others = list(answer, "still_ruled");
+    console.line(match (answer["restored"] == true, others.is_empty()) {
+        (true, true) => "restored: the policy holds again",
+        (true, false) => "restored, but the policy does not hold yet",
+        (false, _) => "there was nothing to restore",
     });
+    for other in others {
+        let how = if other["limit"].is_null() { "--all" } else { "with its name" };
+        console.line(format_args!("still ruled: {}; `tollgate restore` {how} ends that", about(other)));
+    }
 }
 
 /// The fields of the whole policy that change, as limits do.
@@ -212,16 +269,28 @@ pub(crate) fn show_fields(policy: &Value, console: &mut Console) {
 }
 
 pub(super) fn reloaded(answer: &Value, console: &mut Console) {
-    if answer["reloaded"] != true {
-        console.line("nothing to reload: what is in the file is in force");
-        return;
+    let also = list(answer, "also");
+    match (answer["reloaded"] == true, also.is_empty()) {
+        (true, _) => console.line("reloaded"),
+        (false, true) => console.line("nothing to reload: what is in the file is in force"),
+        (false, false) => console.line("the policy is the same"),
     }
-    console.line("reloaded");
     show_fields(&answer["policy"], console);
-    for what in ["changed", "added", "removed", "restarted"] {
+    for change in list(answer, "changes") {
+        let fields: Vec<&str> = list(change, "fields").iter().filter_map(Value::as_str).collect();
+        let fields = if fields.is_empty() { String::new() } else { format!(": {}", fields.join(", ")) };
+        console.line(format_args!("{} {}{fields}", text(change, "change"), plain(text(change, "name"))));
+    }
+    for (what, means) in [
+        ("restarted", ": it counts by other counters than before"),
+        ("resumed", ": it counts again by the counters that it had earlier"),
+    ] {
         for limit in list(answer, what) {
-            console.line(format_args!("{what} {}", plain(limit.as_str().unwrap_or_default())));
+            console.line(format_args!("{what} {}{means}", plain(limit.as_str().unwrap_or_default())));
         }
+    }
+    for what in also {
+        console.line(plain(what.as_str().unwrap_or_default()));
     }
 }
 
@@ -232,7 +301,7 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
     let rows: Vec<Vec<String>> = list(answer, "limits")
         .iter()
         .map(|limit| {
-            let mode = match limit.get("ruled") {
+            let mode = match limit.get("holds") {
                 Some(ruled) => ruling(ruled),
                 None if limit["percent"] == 100 => text(limit, "mode").to_owned(),
                 None => format!("{} {} %", text(limit, "mode"), limit["percent"]),

@@ -103,6 +103,11 @@ impl<S: Store> Desk<S> {
         (desk, watcher.requests)
     }
 
+    /// Whether the policy comes from nothing that could change.
+    pub(super) const fn is_fixed(&self) -> bool {
+        self.path.is_none()
+    }
+
     pub(super) fn now(&self) -> Timestamp {
         self.service.now()
     }
@@ -179,6 +184,7 @@ impl<S: Store> Desk<S> {
             added = report.added.len(),
             removed = report.removed.len(),
             restarted = report.restarted.len(),
+            resumed = report.resumed.len(),
             suspicions = suspicions.len(),
             "the policy was reloaded"
         );

@@ -64,16 +64,21 @@ impl<S: Store> Service<S> {
         block.map(|block| i128::from(block.until().since(now).ceil_millis()) * 1_000_000)
     }
 
-    /// What is remembered of the key that these attributes name: for each command that is meant, how long until it is as if never
-    /// used.
-    pub(crate) fn throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> Vec<(Asker, Ticks)> {
-        let Some(named) = Named::by(request) else { return Vec::new() };
-        let now = nanoseconds(now);
+    /// What these attributes mean to commands that tell their limit with each call.
+    pub(crate) fn throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> ThrottledKey {
+        let Some(named) = Named::by(request) else { return ThrottledKey::default() };
+        let nanoseconds = nanoseconds(now);
         let rest = |asker| {
-            let instant = self.cells.instant(asker, named.key.as_bytes(), now)?;
-            Some((asker, Ticks::from_micros(instant.abs_diff(now).div_ceil(1_000))))
+            let instant = self.cells.instant(asker, named.key.as_bytes(), nanoseconds)?;
+            Some((asker, Ticks::from_micros(instant.abs_diff(nanoseconds).div_ceil(1_000))))
         };
-        named.askers().filter_map(rest).collect()
+        let is_call = named.command.is_some() && named.askers().next().is_some();
+        let passes = match self.engine.ruling_about_all(now) {
+            _ if self.engine.blocked(&named.pairs(), now).is_some() => Some(false),
+            Some(Ruling::Off | Ruling::Shadow) => Some(true),
+            Some(Ruling::Percent(_)) | None => None,
+        };
+        ThrottledKey { is_call, passes, counted: named.askers().filter_map(rest).collect() }
     }
 
     /// Makes the key that these attributes name as if never used; tells how many counters that were.
@@ -82,6 +87,17 @@ impl<S: Store> Service<S> {
         let forget = |asker: &Asker| self.cells.forget(*asker, named.key.as_bytes(), nanoseconds(now));
         named.askers().filter(forget).count()
     }
+}
+
+/// What attributes mean to commands that tell their limit with each call.
+#[derive(Debug, Default)]
+pub(crate) struct ThrottledKey {
+    /// Whether they are a call of such a command, which no limit of the policy is asked about.
+    pub(crate) is_call: bool,
+    /// Whether such a call passes, whatever limit it tells; none where that depends on the limit.
+    pub(crate) passes: Option<bool>,
+    /// For each command that is meant and has counted the key, how long until it is as if never used.
+    pub(crate) counted: Vec<(Asker, Ticks)>,
 }
 
 /// A key by its attributes: those of a call, and no others.
@@ -105,6 +121,12 @@ impl Named {
             }
         }
         key.map(|key| Self { key, command })
+    }
+
+    /// The attributes, as blocks see them.
+    fn pairs(&self) -> Vec<(&str, &str)> {
+        let command = self.command.iter().map(|command| (COMMAND, command.as_str()));
+        std::iter::once((KEY, self.key.as_str())).chain(command).collect()
     }
 
     /// The commands that are meant: all unless one is named.

@@ -46,8 +46,8 @@ fn a_limit_applies_to_the_first_descriptor_that_it_matches() {
                 "api_key=a | path=/x | api_key=b",
                 "OK: OK per-key 3/HOUR left 2 in 20 | OK per-path 5/HOUR left 4 in 12 | OK",
             ),
-            ("path=/x | api_key=b", "OK: OK per-path 5/HOUR left 3 in 24 | OK per-key 3/HOUR left 2 in 20"),
-            ("api_key=a path=/y", "OK: OK per-key 3/HOUR left 1 in 40"),
+            ("path=/x | api_key=b", "OK: OK per-path 5/HOUR left 3 in 12 | OK per-key 3/HOUR left 2 in 20"),
+            ("api_key=a path=/y", "OK: OK per-key 3/HOUR left 1 in 20"),
             ("other=1", "OK: OK"),
         ],
     );
@@ -61,7 +61,7 @@ fn descriptors_are_charged_all_or_none() {
         &[
             (
                 "api_key=a +3 | path=/x",
-                "OK: OK per-key 3/HOUR left 0 in 60 | OK per-path 5/HOUR left 4 in 12",
+                "OK: OK per-key 3/HOUR left 0 in 20 | OK per-path 5/HOUR left 4 in 12",
             ),
             (
                 "path=/x | api_key=a",
@@ -78,11 +78,11 @@ fn hits_of_a_descriptor() {
     table(
         POLICY,
         &[
-            ("api_key=a +2", "OK: OK per-key 3/HOUR left 1 in 40"),
-            ("api_key=a +0", "OK: OK per-key 3/HOUR left 1 in 40"),
+            ("api_key=a +2", "OK: OK per-key 3/HOUR left 1 in 20"),
+            ("api_key=a +0", "OK: OK per-key 3/HOUR left 1 in 20"),
             ("api_key=a +2", "OVER: OVER per-key 3/HOUR left 0 in 20"),
-            ("api_key=a +1", "OK: OK per-key 3/HOUR left 0 in 60"),
-            ("api_key=a +0", "OK: OK per-key 3/HOUR left 0 in 60"),
+            ("api_key=a +1", "OK: OK per-key 3/HOUR left 0 in 20"),
+            ("api_key=a +0", "OK: OK per-key 3/HOUR left 0 in 20"),
             ("api_key=b +4", "OVER: OVER per-key 3/HOUR left 0"),
             ("api_key=b +18446744073709551615", "OVER: OVER"),
             ("api_key=b +0", "OK: OK per-key 3/HOUR left 3 in 0"),
@@ -96,9 +96,9 @@ fn hits_of_a_request() {
     let server = Server::start(POLICY);
     let client = Client::new(server.grpc.unwrap());
     let ask = |hits, text| shown(&client.ask(question("api", hits, text)).unwrap());
-    assert_eq!(ask(2, "path=/x"), "OK: OK per-path 5/HOUR left 3 in 24");
-    assert_eq!(ask(0, "path=/x"), "OK: OK per-path 5/HOUR left 2 in 36");
-    assert_eq!(ask(2, "path=/x +1"), "OK: OK per-path 5/HOUR left 1 in 48");
+    assert_eq!(ask(2, "path=/x"), "OK: OK per-path 5/HOUR left 3 in 12");
+    assert_eq!(ask(0, "path=/x"), "OK: OK per-path 5/HOUR left 2 in 12");
+    assert_eq!(ask(2, "path=/x +1"), "OK: OK per-path 5/HOUR left 1 in 12");
     assert_eq!(ask(u32::MAX, "path=/x"), "OVER: OVER per-path 5/HOUR left 0");
 }
 
@@ -108,28 +108,28 @@ fn negative_hits_are_given_back() {
     table(
         POLICY,
         &[
-            ("api_key=a +3", "OK: OK per-key 3/HOUR left 0 in 60"),
-            ("api_key=a -1", "OK: OK per-key 3/HOUR left 1 in 40"),
-            ("api_key=a -0", "OK: OK per-key 3/HOUR left 1 in 40"),
+            ("api_key=a +3", "OK: OK per-key 3/HOUR left 0 in 20"),
+            ("api_key=a -1", "OK: OK per-key 3/HOUR left 1 in 20"),
+            ("api_key=a -0", "OK: OK per-key 3/HOUR left 1 in 20"),
             ("api_key=a -50", "OK: OK per-key 3/HOUR left 3 in 0"),
             ("api_key=a +1", "OK: OK per-key 3/HOUR left 2 in 20"),
             ("api_key=a -18446744073709551615", "OK: OK per-key 3/HOUR left 3 in 0"),
             (
                 "path=/x +5 | api_key=a",
-                "OK: OK per-path 5/HOUR left 0 in 60 | OK per-key 3/HOUR left 2 in 20",
+                "OK: OK per-path 5/HOUR left 0 in 12 | OK per-key 3/HOUR left 2 in 20",
             ),
             (
                 "path=/x -2 | path=/x | api_key=a",
-                "OK: OK per-path 5/HOUR left 2 in 36 | OK | OK per-key 3/HOUR left 1 in 40",
+                "OK: OK per-path 5/HOUR left 2 in 12 | OK | OK per-key 3/HOUR left 1 in 20",
             ),
             (
                 "path=/x -1 | api_key=a +2",
-                "OVER: OK per-path 5/HOUR left 3 in 24 | OVER per-key 3/HOUR left 0 in 20",
+                "OVER: OK per-path 5/HOUR left 3 in 12 | OVER per-key 3/HOUR left 0 in 20",
             ),
             ("other=1 -7", "OK: OK"),
             (
                 "api_key=a +0 | path=/x +0",
-                "OK: OK per-key 3/HOUR left 1 in 40 | OK per-path 5/HOUR left 3 in 24",
+                "OK: OK per-key 3/HOUR left 1 in 20 | OK per-path 5/HOUR left 3 in 12",
             ),
         ],
     );
@@ -143,7 +143,7 @@ fn a_limit_of_the_request_tightens() {
         &[
             // It has no say where the policy is tighter.
             ("api_key=a @1000000/YEAR", "OK: OK per-key 3/HOUR left 2 in 20"),
-            ("api_key=a @1000000/YEAR +2", "OK: OK per-key 3/HOUR left 0 in 60"),
+            ("api_key=a @1000000/YEAR +2", "OK: OK per-key 3/HOUR left 0 in 20"),
             ("api_key=a @1000000/YEAR", "OVER: OVER per-key 3/HOUR left 0 in 20"),
             // Where it is tighter it denies, and then nothing is charged.
             ("path=/x @2/YEAR | api_key=b", "OK: OK  2/YEAR left 1 in _ | OK per-key 3/HOUR left 2 in 20"),
@@ -153,7 +153,7 @@ fn a_limit_of_the_request_tightens() {
                 "OVER: OVER  2/YEAR left 0 in _ | OK per-key 3/HOUR left 2 in 20",
             ),
             ("path=/x @2/YEAR +0", "OK: OK  2/YEAR left 0 in _"),
-            ("path=/x +0", "OK: OK per-path 5/HOUR left 3 in 24"),
+            ("path=/x +0", "OK: OK per-path 5/HOUR left 3 in 12"),
             // Another number decides on the same count; what cannot ever pass is over for good.
             ("path=/x @1/YEAR", "OVER: OVER  1/YEAR left 0 in _"),
             ("path=/x @3/YEAR", "OK: OK  3/YEAR left 0 in _"),
@@ -161,7 +161,7 @@ fn a_limit_of_the_request_tightens() {
             ("path=/z @4/YEAR +5", "OVER: OVER  4/YEAR left 0"),
             // What the policy denies costs the limit of the request nothing.
             ("api_key=a path=/y @9/YEAR", "OVER: OVER per-key 3/HOUR left 0 in 20"),
-            ("api_key=a path=/y @9/YEAR +0", "OK: OK per-key 3/HOUR left 0 in 60"),
+            ("api_key=a path=/y @9/YEAR +0", "OK: OK per-key 3/HOUR left 0 in 20"),
             // Given back is given back to both.
             ("path=/x @3/YEAR -2", "OK: OK  3/YEAR left 2 in _"),
             ("path=/x +0", "OK: OK per-path 5/HOUR left 4 in 12"),
@@ -236,10 +236,10 @@ fn limits_are_told_in_units() {
             ("s=1 +0", "OK: OK s 7/SECOND left 7 in 0"),
             ("m=1 +0", "OK: OK m 7/MINUTE left 7 in 0"),
             ("h=1 +0", "OK: OK h 7/HOUR left 20 in 0"),
-            ("d=1 +7", "OK: OK d 7/DAY left 0 in 1440"),
+            ("d=1 +7", "OK: OK d 7/DAY left 0 in 206"),
             ("w=1 +7", "OK: OK w 7/WEEK left 0 in 10080"),
             ("w=1", "OVER: OVER w 7/WEEK left 0 in 10080"),
-            ("odd=1 +300", "OK: OK odd 300/UNKNOWN left 0 in 5"),
+            ("odd=1 +300", "OK: OK odd 300/UNKNOWN left 0 in 1"),
             ("huge=1 +0", "OK: OK huge 4294967295/HOUR left 4294967295 in 0"),
             ("flight=1", "OK: OK flight 2/UNKNOWN left 1 in 60"),
             ("flight=1", "OK: OK flight 2/UNKNOWN left 0 in 60"),
@@ -317,7 +317,7 @@ fn input_that_cannot_be_counted_is_over_the_limit() {
         &[
             ("api_key=a | path=/x", "OVER: OVER | OVER"),
             ("api_key=a tokens=many", "OVER: OVER"),
-            ("api_key=a tokens=4", "OK: OK tokens 9/HOUR left 5 in 27"),
+            ("api_key=a tokens=4", "OK: OK tokens 9/HOUR left 5 in 7"),
         ],
     );
 }
@@ -328,7 +328,7 @@ fn a_cost_may_be_computed_from_text() {
     table(
         "limits: [{name: sum, by: [api_key], rate: 9/h, cost: 'int(prompt) + int(most)'}]",
         &[
-            ("api_key=a prompt=2 most=3", "OK: OK sum 9/HOUR left 4 in 34"),
+            ("api_key=a prompt=2 most=3", "OK: OK sum 9/HOUR left 4 in 7"),
             ("api_key=a prompt=2 most=x", "OVER: OVER"),
             ("api_key=a prompt=2 most=3", "OVER: OVER sum 9/HOUR left 0 in 7"),
         ],
@@ -342,8 +342,8 @@ fn a_queue_passes_at_once() {
         "limits: [{name: line, by: [api_key], rate: 1/h, algorithm: leaky-bucket, queue: 2}]",
         &[
             ("api_key=a", "OK: OK line 1/HOUR left 2 in 60"),
-            ("api_key=a", "OK: OK line 1/HOUR left 1 in 120"),
-            ("api_key=a", "OK: OK line 1/HOUR left 0 in 180"),
+            ("api_key=a", "OK: OK line 1/HOUR left 1 in 60"),
+            ("api_key=a", "OK: OK line 1/HOUR left 0 in 60"),
             ("api_key=a", "OVER: OVER line 1/HOUR left 0 in 60"),
         ],
     );

@@ -33,7 +33,10 @@ fn what_was_allowed_over_grpc_is_counted() {
         let server = Server::start_with(&arguments, SLOW_POLICY);
         let closed = measured(&server, &["--wire", "grpc", "--keys", "1", "--pipeline", pipeline]);
         assert_eq!((&closed["allowed"], &closed["errors"]), (&5.into(), &0.into()), "{closed}");
-        assert!(closed["decisions"].as_u64().unwrap() > 5, "{closed}");
+        let decisions = closed["decisions"].as_u64().unwrap();
+        assert!(decisions > 5, "{closed}");
+        // The story: the summary said "by limits that the answers do not name", and every answer names its limit.
+        assert_eq!(closed["denied_by"], serde_json::json!({ "per-key": decisions - 5 }), "{closed}");
         let open = measured(&server, &["--wire", "grpc", "--rate", "200"]);
         let decisions = open["decisions"].as_u64().unwrap();
         assert!((1..=61).contains(&decisions), "{open}");

@@ -92,5 +92,6 @@ mod store_check;
 mod tls;
 mod restart;
 mod traces;
+mod truth;
 mod unlimited;
 mod wire;

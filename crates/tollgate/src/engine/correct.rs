@@ -1,4 +1,4 @@
-//! Corrections of what was counted: units given back, and counters forgotten.
+//! Corrections of what was counted: units given back.
 
 use std::slice;
 
@@ -6,9 +6,7 @@ use smallvec::SmallVec;
 
 use super::{ATTEMPTS, Engine};
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Answer as Answered, Charge};
 use crate::key::Fingerprint;
-use crate::policy::{Matches, Policy};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
 use crate::store::{Store, StoreFailure};
@@ -79,66 +77,5 @@ impl<S: Store> Engine<S> {
             done.push(charge.key);
         }
         unanswered
-    }
-
-    /// Forgets what was counted for these attributes by every limit that they match, or only by those named in `limits`.
-    /// Tells which counters existed.
-    ///
-    /// # Errors
-    /// When the store does not answer.
-    pub async fn reset(
-        &self,
-        request: &CheckRequest<'_>,
-        limits: &[&str],
-        now: Timestamp,
-    ) -> Result<Forgotten, StoreFailure> {
-        let mut attempts = 0;
-        loop {
-            let live = self.live.load_full();
-            let (rulings, look) = (self.bench.at(now), request.clone().looking());
-            let mut matches = rulings.matches(&live.policy, slice::from_ref(&look)).unwrap_or_default();
-            live.keep_named(&mut matches, limits);
-            let charges = live.charges(slice::from_ref(request), &matches, &rulings, PermitId(0));
-            let mut all = charges.clone();
-            all.extend(live.companions(slice::from_ref(request), &matches));
-            let looks: SmallVec<[Charge<'_>; 6]> = charges.iter().map(|charge| charge.costing(0)).collect();
-            let looked = self.store.charge(&looks, now.decidable()).await;
-            let answered = match looked {
-                Ok(looked) => self.store.reset(&all, now.decidable()).await.map(|()| looked),
-                Err(failure) => Err(failure),
-            };
-            match answered {
-                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
-                answered => {
-                    // What was asked to be forgotten is forgotten here, whatever the store does.
-                    for (matched, charge) in matches.iter().zip(&charges) {
-                        self.reset_here(&live, matched, charge, now.decidable());
-                    }
-                    return answered.map(|looked| Forgotten::of(&live.policy, &matches, &looked));
-                }
-            }
-        }
-    }
-}
-
-/// What a reset found. A counter that has counted nothing, or nothing that still matters, is as if it had never been.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Forgotten {
-    /// The limits that had counted something, by name.
-    pub counters: Vec<String>,
-    /// The limits that count these attributes and had counted nothing.
-    pub untouched: Vec<String>,
-}
-
-impl Forgotten {
-    fn of(policy: &Policy, matches: &Matches, looked: &[Answered]) -> Self {
-        let mut forgotten = Self::default();
-        for (matched, answer) in matches.iter().zip(looked) {
-            let Some(limit) = policy.limits().get(matched.limit as usize) else { continue };
-            let list =
-                if answer.outcome.is_touched() { &mut forgotten.counters } else { &mut forgotten.untouched };
-            list.push(limit.name().to_owned());
-        }
-        forgotten
     }
 }

@@ -8,15 +8,16 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::block::Block;
+use super::live::counts_tiers_apart;
 use super::ruling::{InForce, Ruled, Ruling};
-use super::{ATTEMPTS, Engine, Question};
+use super::{ATTEMPTS, Charges, Engine, Question};
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Fault, LimitStatus, Source, Stance, Status};
 use crate::outcome::Outcome;
 use crate::policy::compared::Replaced;
 use crate::policy::{Choice, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet};
 use crate::request::CheckRequest;
-use crate::store::{Store, StoreFailure};
+use crate::store::{Foreseen, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 /// Most limits that one explanation lists; the others do not apply, and are counted.
@@ -91,6 +92,9 @@ pub struct State {
     pub choice: Choice,
     /// What that quota allows, in words.
     pub allowance: String,
+    /// The attributes that name a tier and that the request lacks, where tiers have counters of their own: with one of them another
+    /// counter decides.
+    pub open_tiers: Vec<String>,
 }
 
 impl<S: Store> Engine<S> {
@@ -121,20 +125,13 @@ impl<S: Store> Engine<S> {
         request: &CheckRequest<'_>,
         rulings: &InForce,
         now: Timestamp,
-    ) -> (Arc<Policy>, Option<Fault>, Vec<(Match, LimitStatusOwned)>) {
+    ) -> (Arc<Policy>, Option<Fault>, Vec<MetLimit>) {
         let views = slice::from_ref(request);
         let looking = request.clone().looking();
         for attempt in 0.. {
             let live = self.live.load_full();
             let policy = Arc::clone(&live.policy);
-            // The limits that a decision would charge. Where it would charge none because of a fault, those that apply are shown.
-            let mut matches = Matches::new();
-            let fault = rulings.match_into(&policy, views, &mut matches).err();
-            if fault.is_some() {
-                matches.clear();
-                // Whatever is wrong with a request that only looks was wrong before.
-                let _ = rulings.match_into(&policy, slice::from_ref(&looking), &mut matches);
-            }
+            let (mut matches, fault, unpriced) = priced(&policy, request, rulings);
             let mut question = Question::of(rulings.clone());
             live.take_uncounted(views, &mut matches, rulings, &mut question.uncounted);
             question.matches = matches.iter().map(|matched| Match { cost: 0, ..matched.clone() }).collect();
@@ -146,17 +143,43 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             let failure = answers.as_ref().err().copied();
+            let mut foreseen = self.foreseen(&question, &matches, now);
+            if failure.is_some() && foreseen.iter().any(Option::is_none) {
+                foreseen.clear(); // The store would be asked, and would not answer.
+            }
             let answers = self.answers(&live, &question, answers, now).await;
             let mut decision = self.conclude(&live, &question, &answers, failure);
             blocks.iter().for_each(|blocked| decision.penalise(blocked.limit, blocked.rest));
             let counted = decision.limits().filter(|status| status.quota.is_some());
-            let statuses = counted.map(LimitStatusOwned::from);
-            let mut met: Vec<_> = matches.into_iter().zip(statuses).collect();
-            met.extend(question.uncounted.iter().map(uncounted_match));
-            met.sort_by_key(|(matched, _)| matched.limit);
+            let mut foreseen = foreseen.into_iter().chain(std::iter::repeat(None));
+            let mut met: Vec<MetLimit> = matches
+                .into_iter()
+                .zip(counted)
+                .map(|(matched, LimitStatus { stance, source, outcome, .. })| {
+                    let unpriced = unpriced.iter().find(|(limit, _)| *limit == matched.limit);
+                    let unpriced = unpriced.map(|(_, reason)| reason.clone());
+                    let foreseen = foreseen.next().flatten().filter(|_| source != Source::Penalty);
+                    MetLimit { matched, stance, source, outcome, foreseen, unpriced }
+                })
+                .collect();
+            met.extend(question.uncounted.iter().map(MetLimit::from));
+            met.sort_by_key(|met| met.matched.limit);
             return (policy, fault, met);
         }
         unreachable!("the last attempt concludes")
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// What this node would answer without asking the counters.
+    fn foreseen(&self, question: &Question<'_>, matches: &[Match], now: Timestamp) -> Foreseen {
+        let priced = question.charges.iter().zip(matches);
+        let charges: Charges<'_> = priced.map(|(charge, matched)| charge.costing(matched.cost)).collect();
+        if charges.iter().any(|charge| charge.lease.is_some()) {
+            self.store.foreseen(&charges, now)
+        } else {
+            Foreseen::new()
+        }
     }
 }
 
@@ -165,15 +188,15 @@ impl Explanation {
     fn go_through(
         &mut self,
         policy: &Policy,
-        met: &[(Match, LimitStatusOwned)],
+        met: &[MetLimit],
         request: &CheckRequest<'_>,
         rulings: &InForce,
     ) {
-        for (matched, status) in met {
-            let limit = &policy.limits()[matched.limit as usize];
-            self.limits.push(applied(limit, matched, status, request, rulings));
+        for met in met {
+            let limit = &policy.limits()[met.matched.limit as usize];
+            self.limits.push(applied(limit, met, request, rulings));
         }
-        let is_met = |number: u32| met.iter().any(|(matched, _)| matched.limit == number);
+        let is_met = |number: u32| met.iter().any(|met| met.matched.limit == number);
         let others =
             || (0u32..).zip(policy.limits()).filter(|(number, _)| !is_met(*number)).map(|(_, limit)| limit);
         let near = others().filter(|limit| limit.mentions(request));
@@ -188,55 +211,109 @@ impl Explanation {
     }
 }
 
-/// What a limit said, apart from the decision.
-struct LimitStatusOwned {
+/// A limit that applies, and what it said, apart from the decision.
+struct MetLimit {
+    matched: Match,
     stance: Stance,
     source: Source,
     outcome: Outcome,
+    /// What answers in the counter's place, if anything does.
+    foreseen: Option<Source>,
+    /// Why its cost cannot be computed.
+    unpriced: Option<String>,
 }
 
-impl From<LimitStatus<'_>> for LimitStatusOwned {
-    fn from(status: LimitStatus<'_>) -> Self {
-        Self { stance: status.stance, source: status.source, outcome: status.outcome }
+impl From<&Status> for MetLimit {
+    /// A limit that needs no counter for the request.
+    fn from(status: &Status) -> Self {
+        let Status { limit, quota, view, stance, source, outcome, .. } = *status;
+        let matched = Match { limit, quota, cost: 0, view, by: SmallVec::new() };
+        Self { matched, stance, source, outcome, foreseen: None, unpriced: None }
     }
 }
 
-/// A limit that needs no counter for the request.
-fn uncounted_match(status: &Status) -> (Match, LimitStatusOwned) {
-    let Status { limit, quota, view, stance, source, outcome, .. } = *status;
-    let matched = Match { limit, quota, cost: 0, view, by: SmallVec::new() };
-    (matched, LimitStatusOwned { stance, source, outcome })
-}
-
-fn applied(
-    limit: &Limit,
-    matched: &Match,
-    status: &LimitStatusOwned,
+/// The limits that a decision would charge, at their costs. Where it charges none because the request is at fault, those that apply
+/// are listed all the same, and which of them cannot compute their costs.
+fn priced(
+    policy: &Policy,
     request: &CheckRequest<'_>,
     rulings: &InForce,
-) -> Explained {
-    let (mode, percent) = rulings.footing(limit);
-    let is_counted = status.source.is_counted();
-    let admits =
-        if is_counted { matched.cost <= status.outcome.remaining } else { status.outcome.is_allowed() };
+) -> (Matches, Option<Fault>, Vec<(u32, String)>) {
+    let mut matches = Matches::new();
+    let fault = rulings.match_into(policy, slice::from_ref(request), &mut matches).err();
+    let mut unpriced = Vec::new();
+    if fault.is_none() {
+        return (matches, fault, unpriced);
+    }
+    matches.clear();
+    // Whatever is wrong with a request that only looks was wrong before.
+    let looking = request.clone().looking();
+    let _ = rulings.match_into(policy, slice::from_ref(&looking), &mut matches);
+    let mut digests = Replaced::new();
+    let request =
+        policy.compared(request, &mut digests).unwrap_or_else(|| request.replaced(std::iter::empty()));
+    matches.retain(|matched| {
+        let limit = &policy.limits()[matched.limit as usize];
+        match limit.cost_of(&request) {
+            Ok(cost) => matched.cost = cost,
+            Err(_) if !matched.quota.is_counted() => {}
+            // One in shadow that cannot count a request does not.
+            Err(_) if rulings.footing(limit).0 == Mode::Shadow => return false,
+            Err(reason) => unpriced.push((matched.limit, reason)),
+        }
+        true
+    });
+    (matches, fault, unpriced)
+}
+
+fn applied(limit: &Limit, met: &MetLimit, request: &CheckRequest<'_>, rulings: &InForce) -> Explained {
+    let MetLimit { matched, source, outcome, foreseen, unpriced, .. } = met;
+    let (mode, percent) = rulings.standing(limit);
+    let admits = match foreseen {
+        _ if unpriced.is_some() => false,
+        Some(source) => *source == Source::Lease,
+        None if source.is_counted() => matched.cost <= outcome.remaining,
+        None => outcome.is_allowed(),
+    };
     let state = State {
         cost: matched.cost,
         admits,
-        stance: status.stance,
-        source: status.source,
-        outcome: status.outcome,
+        // A request at fault is refused, also where its key would only be counted.
+        stance: if unpriced.is_some() { Stance::Enforced } else { met.stance },
+        source: foreseen.unwrap_or(*source),
+        outcome: *outcome,
         choice: limit.choice(request),
         allowance: limit.allowance(matched.quota),
+        open_tiers: open_tiers(limit, request),
     };
-    let ruled = rulings.about(limit);
+    let ruled = rulings.over(limit);
     let mut changes = Vec::new();
-    changes.push(match status.source {
-        Source::Policy => by_policy(&state),
-        Source::Penalty => by_penalty(limit, &state),
-        _ if is_counted => counted(&state),
+    changes.push(match (unpriced, state.source) {
+        (Some(reason), _) => format!("its cost cannot be computed, so nothing passes: {reason}"),
+        (None, Source::Policy) => by_policy(&state),
+        (None, Source::Penalty) => by_penalty(limit, &state),
+        (None, Source::DenyCache) => {
+            "this server has denied such a request a moment ago, and does not ask the counter again for up to a second"
+                .to_owned()
+        }
+        (None, Source::Lease) => format!(
+            "this server holds units that it has drawn, so the request passes here; the counter has {} of {} left",
+            outcome.remaining, outcome.limit
+        ),
+        (None, source) if source.is_counted() => counted(&state),
         _ => uncounted(&state),
     });
+    if state.source == Source::Overflow {
+        changes.push(
+            "memory is full, so this key shares a counter with other new keys, until some of those that are known are idle"
+                .to_owned(),
+        );
+    }
     changes.extend(stance(state.stance, mode, percent, ruled.is_some()));
+    if !state.open_tiers.is_empty() {
+        let names = state.open_tiers.join(" and ");
+        changes.push(format!("the request has no {names}: requests with one are counted apart, by tier"));
+    }
     changes.extend(more(limit, matched.quota));
     Explained {
         name: limit.name().to_owned(),
@@ -268,6 +345,9 @@ fn counted(state: &State) -> String {
 }
 
 fn uncounted(state: &State) -> String {
+    if state.source == Source::Full {
+        return "memory is full, and there is no room for a counter, so it is refused".to_owned();
+    }
     let what = if state.admits { "passes" } else { "is refused" };
     format!("nobody can count ({}), so it {what}; its store must answer again", state.source.name())
 }
@@ -301,6 +381,15 @@ fn stance(stance: Stance, mode: Mode, percent: u8, ruled: bool) -> Option<String
     }
 }
 
+/// The attributes of a tier that a request lacks, where tiers count apart and the key has no quota of its own.
+fn open_tiers(limit: &Limit, request: &CheckRequest<'_>) -> Vec<String> {
+    if !counts_tiers_apart(limit) || matches!(limit.choice(request), Choice::Override { .. }) {
+        return Vec::new();
+    }
+    let is_given = |name: &&String| request.attributes().iter().any(|given| given.name == name.as_str());
+    limit.tier_by().iter().filter(|name| !is_given(name)).cloned().collect()
+}
+
 /// The tiers that would allow more.
 fn more(limit: &Limit, quota: QuotaIndex) -> Option<String> {
     let (tier, index) = limit.larger_tiers(quota).into_iter().next()?;
@@ -308,8 +397,8 @@ fn more(limit: &Limit, quota: QuotaIndex) -> Option<String> {
 }
 
 fn unapplied(limit: &Limit, request: &CheckRequest<'_>, rulings: &InForce) -> Explained {
-    let (mode, percent) = rulings.footing(limit);
-    let (unmet, ruled) = (limit.unmet(request), rulings.about(limit));
+    let (mode, percent) = rulings.standing(limit);
+    let (unmet, ruled) = (limit.unmet(request), rulings.over(limit));
     let mut changes: Vec<String> = unmet.iter().map(ToString::to_string).collect();
     if unmet.is_empty() && mode == Mode::Shadow {
         changes.push(uncounted_in_shadow(limit, request));
@@ -318,6 +407,11 @@ fn unapplied(limit: &Limit, request: &CheckRequest<'_>, rulings: &InForce) -> Ex
         changes.push(
             "an operator has turned it off; it decides again when that ends or is taken back".to_owned(),
         );
+    }
+    if changes.is_empty() && mode == Mode::Enforce {
+        changes.push(format!(
+            "it applies, but {MATCHED_MAX} limits do already, which is as many as one request may meet"
+        ));
     }
     Explained {
         name: limit.name().to_owned(),

@@ -8,7 +8,7 @@ use crate::algorithm::reservoir::Word;
 use crate::charge::{Family, Record, Reign, is_wide};
 use crate::key::{Fingerprint, Prefix, Secret};
 use crate::memory::QUOTA_NUMBERS_MAX;
-use crate::policy::{By, FieldChange, Limit, Match, Mode, Policy, QuotaIndex, differing};
+use crate::policy::{By, Limit, Match, Mode, Policy, QuotaIndex};
 use crate::quota::Quota;
 use crate::request::{CheckRequest, Value};
 use crate::store::Hold;
@@ -17,8 +17,10 @@ use crate::time::{Ticks, Timestamp};
 use super::penalty::Companions;
 
 mod lineage;
+mod report;
 
 pub(super) use lineage::{Records, Remembered};
+pub use report::SwapReport;
 
 /// How long after its counters are idle a replaced quota is remembered, for decisions that are still under way.
 const GRACE: Ticks = Ticks::from_secs(60);
@@ -100,37 +102,6 @@ impl Plain {
     }
 }
 
-/// What a swap did to the counters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SwapReport {
-    /// Fields of the whole policy that are not as they were.
-    pub fields: Vec<FieldChange>,
-    /// Limits of which anything changed, be it numbers, conditions or mode; their counters were kept.
-    pub changed: Vec<String>,
-    /// Limits that are new.
-    pub added: Vec<String>,
-    /// Limits that are gone.
-    pub removed: Vec<String>,
-    /// Limits whose counters start anew, because what they count by, or how, is not what it was.
-    pub restarted: Vec<String>,
-}
-
-impl SwapReport {
-    /// Adds what else than numbers changed.
-    pub(super) fn compare(&mut self, before: &Policy, after: &Policy) {
-        self.fields = before.changed_fields(after);
-        let known: HashMap<&str, &Limit> =
-            before.limits().iter().map(|limit| (limit.name(), limit)).collect();
-        let restarted: HashSet<&str> = self.restarted.iter().map(String::as_str).collect();
-        let is_changed = |limit: &&Limit| {
-            let old = known.get(limit.name()).filter(|_| !restarted.contains(limit.name()));
-            old.is_some_and(|old| !differing(old, limit).is_empty())
-        };
-        let changed = after.limits().iter().filter(is_changed).map(|limit| limit.name().to_owned()).collect();
-        self.changed = changed;
-    }
-}
-
 /// Why a policy could not be put in force.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SwapError {
@@ -178,7 +149,7 @@ impl Live {
     pub(super) fn after(before: &Live, policy: Arc<Policy>, now: Timestamp) -> Result<Next, SwapError> {
         let mut report = SwapReport::default();
         let pasts: Vec<Past<'_>> =
-            policy.limits().iter().map(|limit| before.past_of(limit, &mut report)).collect();
+            policy.limits().iter().map(|limit| before.past_of(limit, now, &mut report)).collect();
         let mut held = before.held.clone();
         held.retain(|_, until| *until > now);
         let mut hold = Hold { numbers: Vec::new(), since: now, until: now };
@@ -225,12 +196,17 @@ impl Live {
     }
 
     /// What this policy knows of a limit of the next one.
-    fn past_of<'l>(&'l self, limit: &Limit, report: &mut SwapReport) -> Past<'l> {
+    fn past_of<'l>(&'l self, limit: &Limit, now: Timestamp, report: &mut SwapReport) -> Past<'l> {
         let known = self.by_name.get(limit.name()).map(|&index| (&self.policy.limits()[index], index));
+        let earlier = || self.remembered(limit).iter().flatten().any(|record| !is_forgotten(record, now));
         match known {
-            None => report.added.push(limit.name().to_owned()),
+            None => {
+                report.added.push(limit.name().to_owned());
+                report.resumed.extend(earlier().then(|| limit.name().to_owned()));
+            }
             Some((old, _)) if identity(old) != identity(limit) => {
-                report.restarted.push(limit.name().to_owned());
+                let list = if earlier() { &mut report.resumed } else { &mut report.restarted };
+                list.push(limit.name().to_owned());
             }
             Some((old, index)) => {
                 if old.quotas() != limit.quotas() {
@@ -523,6 +499,11 @@ fn tiers(limit: &Limit) -> Vec<String> {
         }
     }
     names
+}
+
+/// Whether the tiers of a limit have counters of their own.
+pub(super) fn counts_tiers_apart(limit: &Limit) -> bool {
+    !tiers(limit).is_empty()
 }
 
 /// What the counters of a limit are: its name, how their states are kept, and what they count by, which is the tier, too, where

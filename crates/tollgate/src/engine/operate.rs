@@ -8,7 +8,7 @@ use super::Engine;
 use super::block::{Block, BlockError};
 use super::ruling::{Ruled, Ruling, RulingError, Rulings, Scope};
 use crate::memory::MemoryStore;
-use crate::policy::Policy;
+use crate::policy::{Limit, Mode, Policy};
 use crate::request::CheckRequest;
 use crate::store::Store;
 use crate::time::Timestamp;
@@ -108,7 +108,21 @@ impl<S: Store> Engine<S> {
             .collect()
     }
 
-    /// Takes a ruling back, so that the policy holds again; tells whether there was one.
+    /// What an operator's word about a limit is at this instant: the milder one where one about it and one about all hold. None for a
+    /// limit that is off in the policy, which no ruling turns on.
+    #[must_use]
+    pub fn ruled(&self, limit: &Limit, now: Timestamp) -> Option<Ruled> {
+        self.bench.at(now).over(limit)
+    }
+
+    /// Whether a limit decides at this instant, and for which share of keys, rulings included.
+    #[must_use]
+    pub fn footing(&self, limit: &Limit, now: Timestamp) -> (Mode, u8) {
+        self.bench.at(now).standing(limit)
+    }
+
+    /// Takes a ruling back; tells whether there was one. The policy holds again, unless another ruling holds too: see
+    /// [`Engine::ruled`].
     pub fn lift(&self, scope: Scope<'_>, now: Timestamp) -> bool {
         self.bench.restore(scope, now)
     }

@@ -2,6 +2,7 @@
 //! the policy, by the limits' names, so a reload keeps them; and each is asked whether it still holds at the instant of the decision,
 //! so it ends by itself, without a timer and whatever the store does. They live in memory; `resume` takes up what was kept elsewhere.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -107,7 +108,8 @@ impl Rulings {
         let holding = both.into_iter().flatten().filter(|ruled| now < ruled.until);
         let has_keys = !limit.by().is_empty();
         let holding = holding.filter(|ruled| has_keys || !matches!(ruled.ruling, Ruling::Percent(_)));
-        holding.min_by_key(|ruled| ruled.ruling.strictness())
+        // Of two alike the one that lasts longer tells the end.
+        holding.min_by_key(|ruled| (ruled.ruling.strictness(), Reverse(ruled.until)))
     }
 
     fn forget_ended(&mut self, now: Timestamp) {
@@ -240,6 +242,16 @@ pub(super) struct InForce {
 impl InForce {
     pub(super) fn about(&self, limit: &Limit) -> Option<Ruled> {
         self.rulings.as_ref()?.about(limit, self.now)
+    }
+
+    /// The ruling that changes what the policy says about a limit: one that is off there stays off.
+    pub(super) fn over(&self, limit: &Limit) -> Option<Ruled> {
+        self.about(limit).filter(|_| limit.mode() != Mode::Off)
+    }
+
+    /// Whether a limit decides, and for which share of keys, for people: see [`InForce::over`].
+    pub(super) fn standing(&self, limit: &Limit) -> (Mode, u8) {
+        if limit.mode() == Mode::Off { (Mode::Off, limit.enforce_percent()) } else { self.footing(limit) }
     }
 
     #[inline]

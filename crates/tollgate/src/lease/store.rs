@@ -5,8 +5,9 @@ use std::slice;
 
 use super::{LeasedStore, Lender};
 use crate::charge::{Answers, Charge, Family};
+use crate::decision::Source;
 use crate::memory::MemoryStore;
-use crate::store::{Hold, Store, StoreFailure};
+use crate::store::{Foreseen, Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
 impl<S: Lender> Store for LeasedStore<S> {
@@ -32,6 +33,22 @@ impl<S: Lender> Store for LeasedStore<S> {
         answers: &mut Answers,
     ) -> Option<Result<(), StoreFailure>> {
         self.try_charge_leases(charges, now, answers).map(Ok)
+    }
+
+    fn foreseen(&self, charges: &[Charge<'_>], now: Timestamp) -> Foreseen {
+        let known = |charge: &Charge<'_>| {
+            let cell = self.book.cell(charge).filter(|_| charge.cost() > 0)?;
+            match cell.can_spend(charge.cost(), now) {
+                true => Some(Source::Lease),
+                false => cell.denies(charge, now).then_some(Source::DenyCache),
+            }
+        };
+        let mut foreseen: Foreseen = charges.iter().map(known).collect();
+        // Where one of them has to be asked about, those that are denied are asked about with it.
+        if foreseen.iter().any(Option::is_none) {
+            foreseen.iter_mut().for_each(|source| *source = source.filter(|source| *source == Source::Lease));
+        }
+        foreseen
     }
 
     fn answers_at_once(&self) -> bool {

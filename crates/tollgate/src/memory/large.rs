@@ -129,6 +129,22 @@ impl LargeMap {
         }
     }
 
+    /// Whether the map has the key, or space for one unit of it.
+    pub(crate) fn has_space(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
+        let mut shard = self.lock(Self::shard_of(charge.key));
+        if shard.contains_key(&charge.key) {
+            return true;
+        }
+        let Ok(mut fresh) = LargeEntry::new(charge) else { return true };
+        let _ = fresh.charge(&charge.costing(1), now); // Only its size matters.
+        let bytes = u64::from(fresh.bytes.max(fresh.state.bytes()));
+        if self.budget.fits_unreserved(bytes) {
+            return true;
+        }
+        self.sweep(&mut shard, now);
+        self.budget.fits_unreserved(bytes)
+    }
+
     /// Charges one counter by itself in another [`ChargeMode`].
     pub(crate) fn ask(
         &self,

@@ -4,9 +4,11 @@
 use proptest::prelude::*;
 use tollgate::policy::{Policy, Unmet};
 use tollgate::{
-    CheckRequest, Engine, Explanation, LIMITS_EXPLAINED_MAX, Reason, Ruled, Ruling, Scope, Stance, Ticks,
-    Timestamp,
+    CheckRequest, Engine, Explanation, LIMITS_EXPLAINED_MAX, MemoryStore, Reason, Ruled, Ruling, Scope,
+    Secret, Source, Stance, Ticks, Timestamp,
 };
+
+use crate::fixture::{ALGORITHMS, asking, limit, policy};
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
@@ -158,6 +160,11 @@ proptest! {
             prop_assert_eq!(explained.is_allowed(), decision.is_allowed(), "{}", context);
             prop_assert_eq!(explained.meets_no_limit(), decision.meets_no_limit(), "{}", context);
             prop_assert_eq!(explained.fault.as_ref(), decision.fault(), "{}", context);
+            // The limit that the decision names as the cause does not pass.
+            for limit in explained.limits.iter().filter(|limit| decision.refused_by() == Some(&limit.name)) {
+                let denies = limit.state.as_ref().is_some_and(|state| !state.admits);
+                prop_assert!(denies || explained.block.is_some(), "{}: {}", limit.name, context);
+            }
             prop_assert_eq!(explained.limits.len(), policy.limits().len());
             prop_assert_eq!(explained.left_off, 0);
             for limit in explained.limits.iter().filter(|limit| limit.state.is_none()) {
@@ -211,6 +218,77 @@ fn every_limit_is_listed() {
         ]
     );
     assert_eq!(explained.limits[1].unmet, [Unmet::Off]);
+}
+
+/// The story: a request whose cost could not be computed was refused because of a limit of which `explain` said that it passes, with
+/// nothing to hold the request back. The others are listed at their own costs.
+#[test]
+fn a_limit_that_cannot_compute_its_cost_denies() {
+    let engine = engine(
+        "limits:
+- {name: free, by: [t], rate: 10/h}
+- {name: size, by: [t], rate: 10/h, cost: size}
+- {name: sum, by: [t], rate: 10/h, cost: 'size + 1', enforce_percent: 0}
+- {name: quiet, by: [t], rate: 10/h, cost: size, mode: shadow}
+",
+    );
+    let explained = explain(&engine, &of(&[("t", "x")]), T0);
+    assert!(!explained.is_allowed());
+    let shown: Vec<(&str, Option<bool>, &str)> = explained
+        .limits
+        .iter()
+        .map(|limit| {
+            (limit.name.as_str(), limit.state.as_ref().map(|state| state.admits), &*limit.changes[0])
+        })
+        .collect();
+    let cause = "its cost cannot be computed, so nothing passes: the attribute size is missing";
+    assert_eq!(shown[0], ("free", Some(true), "nothing holds the request back here: 10 of 10 are left"));
+    assert_eq!(shown[1], ("size", Some(false), cause));
+    assert_eq!(
+        (shown[2].0, shown[2].1, shown[2].2.starts_with("its cost cannot")),
+        ("sum", Some(false), true)
+    );
+    assert_eq!((shown[3].0, shown[3].1), ("quiet", None));
+    assert_eq!(explained.limits[0].state.as_ref().map(|state| state.cost), Some(1));
+}
+
+/// The story: memory was full, new keys shared counters that were used up and were denied, and `explain` said of each that it passes
+/// with all of its quota left.
+#[test]
+fn a_full_memory_is_explained_as_decided() {
+    for (name, quota) in ALGORITHMS {
+        let limits = |count: usize| {
+            let each = [("limit", 2), ("other", 3)].into_iter().take(count);
+            each.map(|(name, units)| limit(name, quota(units))).collect::<Vec<_>>()
+        };
+        for limits in [1, 2].map(limits) {
+            let store = MemoryStore::new(1 << 17, T0);
+            let engine = Engine::with_store(policy(limits), store, Secret::repeatable(7));
+            let check = |key: &str| engine.check_now(&asking(key, 1), T0);
+            let is_refused = |number: &u32| {
+                let decision = check(&format!("k{number}"));
+                !decision.is_allowed() && decision.limits().any(|status| status.source != Source::Exact)
+            };
+            let full = (0..1_000_000).find(is_refused).expect("memory is bounded");
+            let mut crowded = 0;
+            for number in full..full + 40 {
+                let key = format!("new-{number}");
+                let explained = explain(&engine, &asking(&key, 1), T0);
+                let decision = check(&key);
+                assert_eq!(
+                    explained.is_allowed(),
+                    decision.is_allowed(),
+                    "{name}: {explained:?} {decision:?}"
+                );
+                let shown = explained.limits.iter().filter_map(|limit| Some(limit.state.as_ref()?.source));
+                crowded += shown.filter(|source| *source != Source::Exact).count();
+            }
+            assert!(crowded > 0, "{name}: some of them have no room");
+            let known = explain(&engine, &asking("k0", 0), T0);
+            let source = known.limits[0].state.as_ref().map(|state| state.source);
+            assert_eq!(source, Some(Source::Exact), "{name}: one that has its own counter");
+        }
+    }
 }
 
 /// A policy of many limits is listed up to a bound, with how many are left out.

@@ -30,6 +30,7 @@ mod snapshot;
 mod operate;
 mod outage;
 mod penalty;
+mod reset;
 mod sole;
 mod store_failure;
 mod swaps;

@@ -276,6 +276,25 @@ fn what_cannot_be_given_back_is_told() {
     assert_eq!(rig.faults(), 3);
 }
 
+/// The story: a reset while the store was away was told as a failure, and yet this node's share was forgotten: four of six were taken,
+/// and six more passed. What fails has no effect.
+#[test]
+fn a_reset_that_fails_lets_nothing_more_pass() {
+    let passed = |is_reset: bool| {
+        let rig = Rig::seen(vec![bucket("limit", 6)]);
+        assert_eq!((0..4).filter(|_| rig.check(1).is_allowed()).count(), 4);
+        rig.cut(true);
+        if is_reset {
+            let reset = now_or_never(rig.engine.reset(&asking("k", 1), &[], NOW));
+            assert_eq!(reset, Err(StoreFailure::Unreachable));
+        }
+        let passed = (0..9).filter(|_| rig.check(1).is_allowed()).count();
+        assert!(rig.faults() > 0);
+        passed
+    };
+    assert_eq!((passed(false), passed(true)), (2, 2));
+}
+
 /// A decision that a newer policy overtook is made again and answered by the counter; one that is overtaken without end is
 /// still answered.
 #[test]

@@ -184,3 +184,32 @@ fn carrying_over_late_is_carrying_over_at_once() {
         );
     }
 }
+
+/// The story: a reload back to an algorithm that the limit had before said "restarted", and its counters went on where they were. The
+/// report says which of the two it is, also for a limit that was gone meanwhile.
+#[test]
+fn a_limit_that_is_again_what_it_was_resumes() {
+    let bucket = || policy(vec![bucket("limit", 10)]);
+    let gcra = || policy(vec![limit("limit", Quota::gcra(Rate::per_hour(10)).expect("valid"))]);
+    let engine = Engine::new(bucket(), NOW);
+    let left = || {
+        let decision = now_or_never(engine.peek(&asking("k", 1), NOW));
+        decision.limits().map(|status| status.outcome.remaining).collect::<Vec<_>>()
+    };
+    assert!(engine.check_now(&asking("k", 6), NOW).is_allowed());
+    let report = engine.swap(gcra(), NOW).expect("few quotas are in use");
+    assert_eq!((report.restarted, report.resumed), (vec!["limit".to_owned()], vec![]));
+    assert_eq!(left(), [10]);
+    let report = engine.swap(bucket(), NOW).expect("few quotas are in use");
+    assert_eq!((report.restarted, report.resumed), (vec![], vec!["limit".to_owned()]));
+    assert_eq!(left(), [4]);
+    engine.swap(policy(vec![]), NOW).expect("few quotas are in use");
+    let report = engine.swap(bucket(), NOW).expect("few quotas are in use");
+    assert_eq!((report.added, report.resumed), (vec!["limit".to_owned()], vec!["limit".to_owned()]));
+    assert_eq!(left(), [4]);
+    // Once nothing of it matters any more it is new.
+    engine.swap(gcra(), NOW).expect("few quotas are in use");
+    let later = NOW + Ticks::from_secs(86_400);
+    let report = engine.swap(bucket(), later).expect("few quotas are in use");
+    assert_eq!((report.restarted, report.resumed), (vec!["limit".to_owned()], vec![]));
+}

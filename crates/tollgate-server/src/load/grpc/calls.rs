@@ -3,10 +3,12 @@
 use bytes::{Buf, BufMut, BytesMut};
 use prost::Message;
 
+use super::cause::cause;
 use super::fields::{Field, Fields};
 use super::frame::{ACK, Broken, END_HEADERS, END_STREAM, Frame, HIGHEST, Kind, put_head};
 use super::permits::Permits;
 use super::request::{PREFIX_BYTES, put_window};
+use crate::load::details::Details;
 use crate::load::reply::Reply;
 
 /// Largest answer, and largest block of fields.
@@ -37,6 +39,8 @@ pub(super) struct Calls {
     block: Option<(Block, Vec<u8>)>,
     /// Bytes of the connection's window that answers have used.
     used: u32,
+    /// Why calls were refused.
+    pub(super) details: Details,
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +69,7 @@ impl Calls {
             fields: Fields::default(),
             block: None,
             used: 0,
+            details: Details::default(),
         }
     }
 
@@ -249,6 +254,12 @@ impl Calls {
         let Some(call) = self.call(stream)? else { return Ok(()) };
         call.is_over = true;
         let decided = if said == Field::Fine { message(&call.answer).and_then(verdict) } else { None };
+        if decided == Some(false)
+            && let Some(name) = call.answer.get(PREFIX_BYTES..).and_then(cause)
+        {
+            let name = name.to_vec();
+            self.details.deny(&name);
+        }
         replies.push(Reply {
             length: 0,
             allowed: u64::from(decided == Some(true)),

@@ -69,7 +69,8 @@ fn told(status: &LimitStatus<'_>) -> Status {
     }
     let until_reset = match status.outcome.verdict {
         Verdict::Deny { retry_after } => Some(retry_after),
-        Verdict::Allow | Verdict::Wait(_) => Some(status.outcome.reset_after),
+        // Until more is there, as a denial and the `t` of the header tell it, and not until all is.
+        Verdict::Allow | Verdict::Wait(_) => Some(status.outcome.next_unit_after),
         Verdict::Never | Verdict::Forbidden => None,
     };
     Status {

@@ -189,3 +189,36 @@ fn threads_do_not_spend_a_unit_twice() {
     assert!(report.lease_hits > UNITS / 2, "{report:?}");
     assert_eq!(admitted.into_inner() + report.held, UNITS, "{report:?}");
 }
+
+/// The story: of a leased limit `explain` looked at the counter alone. It said denied while this node held units and let requests pass, and
+/// passes while this node repeated a denial that another node had reset.
+#[test]
+fn what_is_explained_is_what_this_node_answers() {
+    let quota = || Quota::token_bucket(Rate::per_hour(1).burst(1_000)).unwrap();
+    let limit = || {
+        let limit = Limit::new("limit", quota()).by(["key"]).consistency(Consistency::Leased);
+        Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap()
+    };
+    let lending = Lending::new(MemoryStore::new(16 << 20, START), 1);
+    let node = || Engine::with_store(limit(), Leased::new(lending.clone(), 1_000), Secret::repeatable(7));
+    let (here, elsewhere) = (node(), node());
+    let request = CheckRequest::new().with("key", "k").unwrap();
+    let (mut now, mut of_leases, mut of_denials) = (START, 0, 0);
+    for step in 0..2_000 {
+        now = now + Ticks::from_millis(1);
+        if step == 1_500 {
+            assert_eq!(block_on(elsewhere.reset(&request, &[], now)).unwrap().counters, ["limit"]);
+        }
+        let explained = block_on(here.explain(&request, now));
+        let (is_allowed, source) = passes(&here, now);
+        assert_eq!(explained.is_allowed(), is_allowed, "{step}: {source:?} {explained:?}");
+        let shown = explained.limits[0].state.as_ref().unwrap();
+        match source {
+            Source::Lease => of_leases += u64::from(shown.source == Source::Lease),
+            Source::DenyCache => of_denials += u64::from(shown.source == Source::DenyCache),
+            _ => {}
+        }
+        block_on(here.store().tend(now));
+    }
+    assert!(of_leases > 100 && of_denials > 100, "{of_leases} {of_denials}");
+}

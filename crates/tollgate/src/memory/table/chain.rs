@@ -51,6 +51,27 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         Ok(())
     }
 
+    /// Whether [`Table::put`] would find a place for a key.
+    pub(crate) fn has_room(&self, key: Fingerprint, horizon: u64) -> bool {
+        if !self.budget.is_short() {
+            return true;
+        }
+        let bucket = self.lock_for(key, horizon);
+        let has_place = self.find(bucket, key).is_some()
+            || self.vacancy(self.region.line(bucket), horizon).is_some()
+            || self.has_line();
+        self.unlock(bucket);
+        has_place
+    }
+
+    /// Whether an overflow line is left.
+    fn has_line(&self) -> bool {
+        let overflow = self.overflow();
+        let buckets = self.shape(Ordering::Relaxed).buckets();
+        let may_make = buckets + overflow.made < self.region.len() as u64;
+        overflow.free != 0 || (may_make && self.budget.fits(LINE_BYTES))
+    }
+
     /// Forgets a key. Under the bucket's lock.
     pub(crate) fn remove(&self, bucket: usize, key: Fingerprint) -> bool {
         let found = self.find(bucket, key);

@@ -1,0 +1,227 @@
+//! Counters forgotten on an operator's word. A reset is about every counter that the named attributes may have been counted by:
+//! conditions that need an attribute that is not named may have held, and a tier that is not named may be any.
+
+use std::collections::HashSet;
+use std::slice;
+
+use super::live::Live;
+use super::ruling::InForce;
+use super::{ATTEMPTS, Charges, Engine};
+use crate::algorithm::concurrency::PermitId;
+use crate::charge::Charge;
+use crate::decision::{Source, Stance};
+use crate::key::Fingerprint;
+use crate::policy::compared::Replaced;
+use crate::policy::{Limit, MATCHED_MAX, Match, Mode, Policy};
+use crate::request::CheckRequest;
+use crate::store::{Store, StoreFailure};
+use crate::time::Timestamp;
+
+/// What a reset found. A counter that has counted nothing, or nothing that still matters, is as if it had never been.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// The limits that had counted something, by name: one entry for each counter, of which a limit with tiers may have several.
+    pub counters: Vec<String>,
+    /// The limits that count these attributes and had counted nothing.
+    pub untouched: Vec<String>,
+    /// The limits that count these attributes in a counter that several keys share, because memory is full. It stays.
+    pub shared: Vec<String>,
+}
+
+/// One counter that a reset is about.
+struct ResetTarget<'l> {
+    matched: Match,
+    charge: Charge<'l>,
+    /// Whether it is the limit's own counter, and not one of its companions that block keys.
+    is_main: bool,
+}
+
+/// What a look at the counters found, over all attempts: the counters that held something, and those that keys share.
+#[derive(Default)]
+struct ResetFindings {
+    touched: HashSet<Fingerprint>,
+    shared: HashSet<Fingerprint>,
+}
+
+impl<S: Store> Engine<S> {
+    /// Forgets what was counted for these attributes, whatever else the requests had, by every limit or only by those named in
+    /// `limits`. Returns which counters existed.
+    ///
+    /// ```
+    /// use tollgate::{CheckRequest, Clock, Engine, Policy};
+    /// let limits = b"limits: [{name: login, when: {path: /login}, by: [ip], rate: 1/h}]";
+    /// let (policy, _) = Policy::compile("policy.yaml", limits)?;
+    /// let clock = Clock::precise();
+    /// let engine = Engine::new(policy, clock.now());
+    /// let client = CheckRequest::new().with("ip", "192.0.2.1")?;
+    /// assert!(engine.check_now(&client.clone().with("path", "/login")?, clock.now()).is_allowed());
+    /// let forgotten = pollster::block_on(engine.reset(&client, &[], clock.now()))?;
+    /// assert_eq!(forgotten.counters, ["login"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the store does not answer. Nothing was forgotten then, here or in the store; but with [`StoreFailure::Unanswered`] some of
+    /// it perhaps was, and it may be asked again.
+    pub async fn reset(
+        &self,
+        request: &CheckRequest<'_>,
+        limits: &[&str],
+        now: Timestamp,
+    ) -> Result<Forgotten, StoreFailure> {
+        self.reset_any(slice::from_ref(request), limits, now).await
+    }
+
+    /// The same for attributes that have several readings, as a path that a gateway reads and a program states: what was counted by any of
+    /// them is forgotten.
+    ///
+    /// # Errors
+    /// As [`Engine::reset`].
+    pub async fn reset_any(
+        &self,
+        readings: &[CheckRequest<'_>],
+        limits: &[&str],
+        now: Timestamp,
+    ) -> Result<Forgotten, StoreFailure> {
+        let now = now.decidable();
+        let (mut found, mut attempts) = (ResetFindings::default(), 0);
+        loop {
+            let live = self.live.load_full();
+            let targets = live.targets(readings, limits, &self.bench.at(now));
+            match self.forget(&live, &targets, &mut found, now).await {
+                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
+                Err(failure) => return Err(failure),
+                Ok(()) => return Ok(found.report(&live.policy, &targets)),
+            }
+        }
+    }
+
+    /// Looks at all of them, then forgets them. A store that does not answer is found out before anything is forgotten, and what
+    /// this node counted while the store was away is forgotten only with what the store counted: otherwise more would pass.
+    async fn forget(
+        &self,
+        live: &Live,
+        targets: &[ResetTarget<'_>],
+        found: &mut ResetFindings,
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
+        for part in targets.chunks(MATCHED_MAX) {
+            let looks: Charges<'_> = part.iter().map(|target| target.charge.costing(0)).collect();
+            let looked = self.store.charge(&looks, now).await.map_err(|failure| match failure {
+                // A look changes nothing, whether it was answered or not.
+                StoreFailure::Unanswered => StoreFailure::Unreachable,
+                _ => failure,
+            })?;
+            for (target, answer) in part.iter().zip(looked) {
+                let key = target.charge.key;
+                match answer.source {
+                    Source::Overflow | Source::Full => found.shared.extend([key]),
+                    _ if answer.outcome.is_touched() => found.touched.extend([key]),
+                    _ => {}
+                }
+            }
+        }
+        let mut has_begun = false;
+        for part in targets.chunks(MATCHED_MAX) {
+            let charges: Charges<'_> = part.iter().map(|target| target.charge).collect();
+            let answered = self.store.reset(&charges, now).await;
+            // What was forgotten before stays so, and whoever asks again gets the rest.
+            answered.map_err(|failure| match failure {
+                StoreFailure::Superseded => failure,
+                _ if has_begun => StoreFailure::Unanswered,
+                _ => failure,
+            })?;
+            for target in part.iter().filter(|target| target.is_main) {
+                self.reset_here(live, &target.matched, &target.charge, now);
+            }
+            has_begun = true;
+        }
+        Ok(())
+    }
+}
+
+impl ResetFindings {
+    fn report(&self, policy: &Policy, targets: &[ResetTarget<'_>]) -> Forgotten {
+        let mut forgotten = Forgotten::default();
+        for of_limit in targets.chunk_by(|one, other| one.matched.limit == other.matched.limit) {
+            let Some(limit) =
+                of_limit.first().and_then(|one| policy.limits().get(one.matched.limit as usize))
+            else {
+                continue;
+            };
+            let is_touched = |target: &&ResetTarget<'_>| self.touched.contains(&target.charge.key);
+            let name = || limit.name().to_owned();
+            let main = of_limit.iter().filter(|target| target.is_main).filter(is_touched).count();
+            // A block that outlasts the counter which led to it counts as the limit's.
+            let counters = main.max(usize::from(of_limit.iter().any(|target| is_touched(&target))));
+            let is_shared = of_limit.iter().any(|target| self.shared.contains(&target.charge.key));
+            match counters {
+                0 if is_shared => forgotten.shared.push(name()),
+                0 => forgotten.untouched.push(name()),
+                _ => forgotten.counters.extend((0..counters).map(|_| name())),
+            }
+        }
+        forgotten
+    }
+}
+
+impl Live {
+    /// Every counter that requests with these attributes, and perhaps others, may have been counted by; limit by limit.
+    fn targets<'l>(
+        &'l self,
+        readings: &[CheckRequest<'_>],
+        limits: &[&str],
+        rulings: &InForce,
+    ) -> Vec<ResetTarget<'l>> {
+        let (mut targets, mut known) = (Vec::new(), HashSet::new());
+        let is_meant = |limit: &Limit| limits.is_empty() || limits.contains(&limit.name());
+        let mut digests: Vec<Replaced> = readings.iter().map(|_| Replaced::new()).collect();
+        let compared: Vec<_> = readings
+            .iter()
+            .zip(&mut digests)
+            .map(|(view, digests)| {
+                self.policy.compared(view, digests).unwrap_or_else(|| view.replaced(std::iter::empty()))
+            })
+            .collect();
+        for (number, limit) in (0u32..).zip(self.policy.limits()) {
+            if limit.mode() == Mode::Off || !is_meant(limit) {
+                continue;
+            }
+            for (view, request) in (0u8..).zip(&compared) {
+                let Some(by) = limit.may_count(request) else { continue };
+                for quota in limit.possible_quotas(request) {
+                    let matched = Match { limit: number, quota, cost: 0, view, by: by.clone() };
+                    let of = |is_main| {
+                        let matched = matched.clone();
+                        move |charge| ResetTarget { matched: matched.clone(), charge, is_main }
+                    };
+                    targets.extend(self.ever_charged(readings, &matched, rulings).into_iter().map(of(true)));
+                    let companions = self.companions(readings, slice::from_ref(&matched));
+                    targets.extend(companions.into_iter().map(of(false)));
+                }
+            }
+        }
+        targets.retain(|target| known.insert(target.charge.key));
+        targets
+    }
+
+    /// The counter that a decision would charge now, and the one that it charges when no operator's word is over the policy.
+    fn ever_charged<'l>(
+        &'l self,
+        readings: &[CheckRequest<'_>],
+        matched: &Match,
+        rulings: &InForce,
+    ) -> Charges<'l> {
+        let mut charges = Charges::new();
+        let charge = self.charge(readings, matched, rulings, PermitId(0));
+        let (limit, counters) =
+            (&self.policy.limits()[matched.limit as usize], &self.counters[matched.limit as usize]);
+        if charge.stance == Stance::Shadow && limit.mode() == Mode::Enforce {
+            let request = &readings[usize::from(matched.view)];
+            let key = counters.key(&counters.enforced, &self.secret, request, matched);
+            charges.push(Charge { key, family: &counters.enforced, stance: Stance::Enforced, ..charge });
+        }
+        charges.push(charge);
+        charges
+    }
+}

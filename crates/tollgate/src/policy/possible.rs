@@ -1,0 +1,96 @@
+//! What a limit may have counted for some attributes of a request, where the others are not named: an operator who names an address
+//! means what was counted for it, on whatever path and in whatever tier.
+
+use smallvec::SmallVec;
+
+use crate::policy::Policy;
+use crate::policy::compared::Replaced;
+use crate::policy::condition::Condition;
+use crate::policy::limit::{BY_MAX, Chosen, Limit, Mode, QuotaIndex, Role, TIER_BY_MAX, TIER_SEPARATOR};
+use crate::policy::unmet::Unmet;
+use crate::request::CheckRequest;
+
+impl Policy {
+    /// The limits that may count a request that has these attributes and perhaps others.
+    #[must_use]
+    pub fn may_count<'p>(&'p self, request: &CheckRequest<'_>) -> Vec<&'p Limit> {
+        let mut digests = Replaced::new();
+        let request =
+            self.compared(request, &mut digests).unwrap_or_else(|| request.replaced(std::iter::empty()));
+        let may = |limit: &&Limit| limit.mode != Mode::Off && limit.may_count(&request).is_some();
+        self.limits.iter().filter(may).collect()
+    }
+}
+
+impl Limit {
+    /// Where the values stand that it counts by, if it may count a request that has these attributes and perhaps others.
+    #[must_use]
+    pub(crate) fn may_count(&self, request: &CheckRequest<'_>) -> Option<SmallVec<[u8; BY_MAX]>> {
+        let mut by = SmallVec::new();
+        for counted in &self.by {
+            by.push(u8::try_from(position(request, counted.name())?).ok()?);
+        }
+        self.when.iter().all(|condition| condition.may_hold(request)).then_some(by)
+    }
+
+    /// Why it counts no request that has these attributes, whatever else it has; nothing if it may count one.
+    #[must_use]
+    pub fn never_counts(&self, request: &CheckRequest<'_>) -> Vec<Unmet> {
+        let is_by = |attribute: &str| self.by.iter().any(|by| by.name() == attribute);
+        let is_final = |reason: &Unmet| match reason {
+            Unmet::Missing { attribute } => is_by(attribute),
+            Unmet::False { .. } => !self.when.iter().all(|condition| condition.may_hold(request)),
+            Unmet::Off | Unmet::Differs { .. } | Unmet::Excluded { .. } => true,
+        };
+        self.unmet(request).into_iter().filter(is_final).collect()
+    }
+
+    /// The quotas that a request may get that has these attributes and perhaps others, without those that count nothing.
+    pub(crate) fn possible_quotas(&self, request: &CheckRequest<'_>) -> SmallVec<[QuotaIndex; 4]> {
+        let chosen = self.chosen(request);
+        let quota = |chosen: Option<Chosen<'_>>| chosen.map_or_else(|| self.default_quota(), |one| one.quota);
+        let mut possible = SmallVec::<[QuotaIndex; 4]>::new();
+        possible.push(quota(chosen));
+        let is_overridden = chosen.is_some_and(|chosen| chosen.role == Role::Override);
+        let is_open = |name: &&String| position(request, name).is_none();
+        let open: SmallVec<[&String; TIER_BY_MAX]> = self.tier_by().iter().filter(is_open).collect();
+        match open.as_slice() {
+            _ if is_overridden => {}
+            [] => {}
+            [name] if self.tier_by().len() > 1 => {
+                // The tier of a value that is named, with every value of the other one that the policy knows.
+                let part = self.tier_by().iter().position(|known| known == *name).unwrap_or_default();
+                for value in self.tiers().filter_map(|(tier, _)| tier.split(TIER_SEPARATOR).nth(part)) {
+                    let with = request.replaced(std::iter::empty()).with(name, value);
+                    possible.extend(with.ok().map(|request| quota(self.chosen(&request))));
+                }
+            }
+            _ => possible.extend(self.tiers().map(|(_, index)| index)),
+        }
+        possible.retain(|index| index.is_counted());
+        possible.sort_unstable_by_key(|index| index.0);
+        possible.dedup();
+        possible
+    }
+
+    /// The override or tier that a request has.
+    fn chosen(&self, request: &CheckRequest<'_>) -> Option<Chosen<'_>> {
+        let first = self.by.first().and_then(|by| position(request, by.name()));
+        let mut tier = [None; TIER_BY_MAX];
+        for (place, name) in tier.iter_mut().zip(self.tier_by()) {
+            *place = position(request, name);
+        }
+        self.choose(request, first, tier)
+    }
+}
+
+impl Condition {
+    /// Whether it may hold for a request that has these attributes and perhaps others.
+    fn may_hold(&self, request: &CheckRequest<'_>) -> bool {
+        self.mentioned().any(|name| position(request, name).is_none()) || self.holds(request)
+    }
+}
+
+fn position(request: &CheckRequest<'_>, name: &str) -> Option<usize> {
+    request.attributes().iter().position(|given| given.name == name)
+}

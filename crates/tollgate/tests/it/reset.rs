@@ -1,0 +1,157 @@
+//! A reset is about every counter that the named attributes may have been counted by, and says which there were.
+
+use pollster::block_on;
+use tollgate::store::StoreFailure;
+use tollgate::{CheckRequest, Engine, Forgotten, MemoryStore, Policy, Ruled, Ruling, Scope, Secret, Source};
+use tollgate::{Spelling, Ticks, Timestamp};
+
+const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+fn engine(file: &str) -> Engine {
+    Engine::new(Policy::compile("policy.yaml", file.as_bytes()).expect("the policy is right").0, T0)
+}
+
+fn of<'a>(attributes: &[(&'a str, &'a str)]) -> CheckRequest<'a> {
+    attributes.iter().fold(CheckRequest::new(), |request, (name, value)| {
+        request.with(name, *value).expect("the attributes are within bounds")
+    })
+}
+
+fn passes(engine: &Engine, attributes: &[(&str, &str)]) -> bool {
+    engine.check_now(&of(attributes), T0).is_allowed()
+}
+
+fn reset(engine: &Engine, attributes: &[(&str, &str)], limits: &[&str]) -> Result<Forgotten, StoreFailure> {
+    block_on(engine.reset(&of(attributes), limits, T0))
+}
+
+fn forgot(counters: &[&str], untouched: &[&str]) -> Result<Forgotten, StoreFailure> {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    Ok(Forgotten { counters: names(counters), untouched: names(untouched), shared: Vec::new() })
+}
+
+/// The story: `reset ip=192.0.2.1` found nothing, because the limit by ip has a condition on the path, and no path was named. The
+/// client stayed locked out. What contradicts the condition still finds nothing.
+#[test]
+fn a_condition_on_what_is_not_named_may_have_held() {
+    let engine = engine(
+        "limits:
+- {name: login, when: {path: /login, method: {not: GET}}, by: [ip], rate: 1/h}
+- {name: cel, when: \"path.startsWith('/login')\", by: [ip], rate: 1/h}
+- {name: pair, by: [user, ip], rate: 1/h}
+",
+    );
+    let (client, login) = (("ip", "192.0.2.1"), ("path", "/login"));
+    let post = [client, login, ("method", "POST")];
+    for limits in [&[][..], &["login", "cel"][..]] {
+        assert!(passes(&engine, &post) && !passes(&engine, &post));
+        assert_eq!(reset(&engine, &[client], limits), forgot(&["login", "cel"], &[]));
+        assert!(passes(&engine, &post), "{limits:?}");
+        assert_eq!(reset(&engine, &[client], limits), forgot(&["login", "cel"], &[]));
+        assert_eq!(reset(&engine, &[client], limits), forgot(&[], &["login", "cel"]));
+    }
+    assert!(passes(&engine, &post));
+    let none = forgot(&[], &[]);
+    assert_eq!(reset(&engine, &[client, ("path", "/other")], &[]), none);
+    assert_eq!(reset(&engine, &[("user", "u")], &[]), none, "it counts by both");
+    assert_eq!(reset(&engine, &[client, ("method", "GET")], &[]), forgot(&["cel"], &[]));
+    assert!(!passes(&engine, &post));
+}
+
+/// The story: tiers of different periods have counters of their own. `reset tenant=t1` forgot the counter of the tier that a request
+/// without a plan gets, said so, and the tenant, who has another plan, stayed locked out.
+#[test]
+fn every_tier_that_is_left_open_is_forgotten() {
+    let engine = engine(
+        "limits:
+- {name: plan, by: [tenant], tier_by: plan, tiers: {free: 1/h, pro: 1/day, ent: 1/min, all: unlimited}, overrides: {own: 1/h}}
+- {name: two, by: [user], tier_by: [plan, region], tiers: {free: {eu: 1/h, '*': 1/day}, pro: {'*': 1/min}}}
+",
+    );
+    let plans = [("plan", "free"), ("plan", "pro"), ("plan", "ent")];
+    let tenant = ("tenant", "t1");
+    let spend = |name: (&'static str, &'static str)| {
+        for plan in plans {
+            assert!(passes(&engine, &[name, plan]) && !passes(&engine, &[name, plan]), "{name:?} {plan:?}");
+        }
+    };
+    spend(tenant);
+    assert_eq!(reset(&engine, &[tenant], &[]), forgot(&["plan", "plan", "plan"], &[]));
+    spend(tenant);
+    assert_eq!(reset(&engine, &[tenant, ("plan", "pro")], &[]), forgot(&["plan"], &[]), "one is named");
+    assert!(passes(&engine, &[tenant, ("plan", "pro")]) && !passes(&engine, &[tenant, ("plan", "free")]));
+    assert!(passes(&engine, &[("tenant", "own"), ("plan", "ent")]));
+    assert_eq!(reset(&engine, &[("tenant", "own")], &[]), forgot(&["plan"], &[]), "it has one quota");
+    let (user, eu) = (("user", "u"), ("region", "eu"));
+    for (plan, region) in [("free", "eu"), ("free", "us"), ("pro", "eu")] {
+        assert!(passes(&engine, &[user, ("plan", plan), ("region", region)]));
+    }
+    assert_eq!(reset(&engine, &[user, ("plan", "pro")], &[]), forgot(&["two"], &[]));
+    assert_eq!(reset(&engine, &[user, eu], &[]), forgot(&["two", "two"], &[]), "an unknown plan may be any");
+}
+
+/// The story: while an operator had a limit off or in shadow, a reset was about the counter of the shadow, and the one that decides
+/// afterwards stayed as it was.
+#[test]
+fn a_ruling_hides_no_counter() {
+    let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
+    for ruling in [Ruling::Off, Ruling::Shadow, Ruling::Percent(0)] {
+        assert!(passes(&engine, &[("k", "x")]) && !passes(&engine, &[("k", "x")]));
+        let ruled = Ruled { ruling, until: T0 + Ticks::from_secs(60) };
+        engine.rule(Scope::All, ruled, T0).expect("it may be ruled about");
+        assert_eq!(
+            reset(&engine, &[("k", "x")], &[]).map(|report| report.counters),
+            Ok(vec!["a".to_owned()])
+        );
+        assert!(engine.lift(Scope::All, T0));
+        assert!(passes(&engine, &[("k", "x")]), "{ruling:?}");
+        reset(&engine, &[("k", "x")], &[]).expect("memory answers");
+    }
+}
+
+/// A key that a limit has blocked counts as forgotten, also when the counter that led to it is full again.
+#[test]
+fn a_block_that_outlasts_its_counter_is_reported() {
+    let engine = engine("limits: [{name: a, by: [k], rate: 1/s, block_for: {after: 1, for: 1h}}]");
+    assert!(passes(&engine, &[("k", "x")]) && !passes(&engine, &[("k", "x")]));
+    let later = T0 + Ticks::from_secs(60);
+    assert!(!engine.check_now(&of(&[("k", "x")]), later).is_allowed());
+    assert_eq!(block_on(engine.reset(&of(&[("k", "x")]), &[], later)), forgot(&["a"], &[]));
+    assert!(engine.check_now(&of(&[("k", "x")]), later).is_allowed());
+}
+
+/// What was counted by any reading of the attributes is forgotten: a gateway's, and that of a program that tells them as they stand.
+#[test]
+fn every_reading_is_forgotten() {
+    let engine = engine(
+        "limits: [{name: login, when: {path: /login}, by: [ip], rate: 1/h}, {name: path, by: [path], rate: 1/h}]",
+    );
+    let given = of(&[("ip", "192.0.2.1"), ("path", "/LOGIN/")]);
+    let mut read = of(&[("ip", "192.0.2.1")]);
+    read.push_spelled("path", "/LOGIN/", Spelling::LoosePath("/login")).expect("it is short");
+    assert!(engine.check_now(&read, T0).is_allowed());
+    assert_eq!(block_on(engine.reset(&given, &["login"], T0)), forgot(&[], &[]));
+    let both = block_on(engine.reset_any(&[read.clone(), given], &[], T0));
+    assert_eq!(both, forgot(&["login", "path"], &[]));
+    assert!(engine.check_now(&read, T0).is_allowed());
+}
+
+/// The story: with memory full a new key counts in a counter that others share. Its reset said that no counter existed, and it stayed
+/// denied. A shared counter is not one key's to forget, so that is what is said.
+#[test]
+fn a_shared_counter_stays_and_is_reported() {
+    let (policy, _) = Policy::compile("p", b"limits: [{name: a, by: [k], rate: 1/h}]").expect("it is right");
+    let engine = Engine::with_store(policy, MemoryStore::new(1 << 17, T0), Secret::repeatable(7));
+    let is_shared = |number: u32| {
+        let key = format!("k{number}");
+        let decision = engine.check_now(&of(&[("k", &key)]), T0);
+        let shared = decision.limits().any(|status| status.source == Source::Overflow);
+        shared && !decision.is_allowed()
+    };
+    let full = (0..1_000_000).find(|number| is_shared(*number)).expect("memory is bounded");
+    let key = format!("k{full}");
+    let forgotten = reset(&engine, &[("k", &key)], &[]).expect("memory answers");
+    assert_eq!((forgotten.counters.len(), forgotten.shared), (0, vec!["a".to_owned()]));
+    assert!(!passes(&engine, &[("k", &key)]));
+    assert_eq!(reset(&engine, &[("k", "k0")], &[]), forgot(&["a"], &[]), "one that has its own");
+}
